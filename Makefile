@@ -17,7 +17,7 @@ export PYO3_PYTHON := $(BIN)/python
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates packages -name '*.rs' -o -name Cargo.toml)
 # The packages beside hoplite-collectives, which is at the root.
-PACKAGES := topology
+PACKAGES := bench topology
 SOURCES := python $(PACKAGES:%=packages/%/python)
 
 ##@ Build
@@ -28,6 +28,7 @@ build: $(VENV)/.built ## .venv with importable release builds of all packages an
 $(VENV)/.built: $(VENV)/.tools $(RUST_SOURCES) pyproject.toml $(PACKAGES:%=packages/%/pyproject.toml)
 	VIRTUAL_ENV=$(VENV) $(BIN)/maturin develop --release $(CARGO_FLAGS)
 	cd packages/topology; VIRTUAL_ENV=$(VENV) $(BIN)/maturin develop --release $(CARGO_FLAGS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable packages/bench
 	@touch $@
 
 $(VENV)/.tools: requirements-dev.txt
@@ -51,7 +52,8 @@ wheel: build ## A wheel and an sdist of each package, in target/wheels
 	    $(BIN)/maturin build --release $(CARGO_FLAGS) $(if $(STRIP),--strip) --out $(CURDIR)/target/wheels; \
 	    $(BIN)/maturin sdist --out $(CURDIR)/target/wheels >$(CURDIR)/$(LOGS)/sdist 2>&1 || \
 	        { cat $(CURDIR)/$(LOGS)/sdist; exit 1; }; \
-	done
+	done; \
+	cd $(CURDIR)/packages/bench; $(BIN)/hatchling build --directory $(CURDIR)/target/wheels >$(CURDIR)/$(LOGS)/hatchling
 	@cd target/wheels; du --apparent-size --human-readable *
 
 twins: $(VENV)/.tools ## python/hoplite/_sync, the verbs for threads, from python/hoplite/_aio, those for asyncio
@@ -219,7 +221,7 @@ test-lab: build ## Hosts of network namespaces on this machine, which needs root
 
 test-faults: build ## Each operation in a lab, as root, undisturbed and while a host of it is killed; two minutes of random faults
 	@mkdir -p $(LOGS)
-	@if ! $(BIN)/python -c "from hoplite.tools.lab import needs; needs.check()"; then \
+	@if ! $(BIN)/python -c "from hoplite_bench.lab import needs; needs.check()"; then \
 	    echo "0 passed, 0 failed, 1 skipped" | tee $(LOGS)/faults; exit 0; fi; \
 	set -o pipefail; { $(FAULTS).matrix --faults none,kill; \
 	    $(FAULTS).chaos --no-faults --minutes 0.2; \

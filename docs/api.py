@@ -1,4 +1,4 @@
-"""Writes docs/api.md from the docstrings of python/hoplite; griffe reads them, without importing anything.
+"""Writes docs/api.md from the docstrings of hoplite and of labs; griffe reads them, without importing anything.
 
 `python docs/api.py` writes the page, `python docs/api.py --check` fails if it is not what would be written. Knows what
 is public by `hoplite.__all__` and by leading underscores; says nothing that a docstring does not say.
@@ -22,7 +22,8 @@ PAGE = ROOT / "docs" / "api.md"
 OPENING = """\
 # API reference
 
-Everything that `import hoplite` offers, from the docstrings: `make docs` writes this page, edit those instead.
+Everything that `import hoplite` offers, and the lab of hoplite-bench, from the docstrings: `make docs` writes this
+page, edit those instead.
 What the words mean is in [concepts](concepts.md), how to begin in the [quickstart](quickstart.md).
 """
 
@@ -40,13 +41,8 @@ CONSTRUCTOR = "__init__"
 
 def page() -> str:
     """The whole page."""
-    package = griffe.load(
-        "hoplite",
-        search_paths=[ROOT / "python"],
-        allow_inspection=False,
-        docstring_parser="google",
-        docstring_options={"returns_named_value": False, "returns_multiple_items": False, "warnings": False},
-    )
+    package = read("hoplite", ROOT / "python")
+    of_lab = read("hoplite_bench", ROOT / "packages" / "bench" / "python")["lab"]
     errors: list[griffe.Class] = []
     classes: list[griffe.Class] = []
     functions: list[griffe.Function] = []
@@ -68,7 +64,7 @@ def page() -> str:
         and isinstance(member, griffe.Class | griffe.Function)
     ]
     status = [member for member in package["node_status"].members.values() if isinstance(member, griffe.Class)]
-    lab = [target(package["tools.lab"][name]) for name in ("Lab", "hosts.Link", "Host", "Rack", "Moved")]
+    lab = [target(of_lab[name]) for name in ("Lab", "hosts.Link", "Host", "Rack", "Moved")]
     on_dask = [
         *(target(package["dask"][name]) for name in ("install", "uninstall", "scatter", "replicate", "reduce", "ref")),
         target(package["dask.installation.Installation"]),
@@ -92,11 +88,23 @@ def page() -> str:
         "## `hoplite.proxystore`",
         text(package["proxystore"]),
         *document(package["proxystore.HopliteConnector"], "hoplite.proxystore.", 3),
-        "## `hoplite.tools.lab`",
-        text(package["tools.lab"]),
-        *(block for member in lab for block in document(member, "hoplite.tools.lab.", 3)),
+        "## `hoplite_bench.lab`",
+        text(of_lab),
+        *(block for member in lab for block in document(member, "hoplite_bench.lab.", 3)),
     ]
     return "\n\n".join([OPENING.rstrip(), contents(body), *body]) + "\n"
+
+
+def read(package: str, folder: Path) -> griffe.Object:
+    """What a package has."""
+    loaded = griffe.load(
+        package,
+        search_paths=[folder],
+        allow_inspection=False,
+        docstring_parser="google",
+        docstring_options={"returns_named_value": False, "returns_multiple_items": False, "warnings": False},
+    )
+    return target(loaded)
 
 
 def twins(member: griffe.Class) -> Iterator[str]:

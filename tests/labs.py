@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from hoplite.tools.lab import LabError, links, needs
+from hoplite_bench.lab import LabError, links, needs
 from support import SOON
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hoplite.tools.lab import Host, Lab
-    from hoplite.tools.lab.hosts import Link
+    from hoplite_bench.lab import Host, Lab
+    from hoplite_bench.lab.hosts import Link
 
 
 def missing() -> str:

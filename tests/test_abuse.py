@@ -16,7 +16,7 @@ import hoplite
 from faults import abuse
 from faults.attacker import ATTACKS, LOCAL
 from hoplite import testing
-from hoplite.tools.lab import Lab
+from hoplite_bench.lab import Lab
 from labs import needs_lab
 from support import SOON, eventually
 

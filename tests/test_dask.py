@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 import pytest
 
 from hoplite import sockets
@@ -34,7 +35,6 @@ from dask_clusters import (
     workers,
 )
 from hoplite.dask import tasks
-from hoplite.tools.processes import all_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +106,7 @@ def test_the_secret_is_in_no_command_line_environment_or_text(client: Client, in
     token = plugin._token
     assert token.startswith("hpt1_")
     assert token not in repr(plugin) + str(installed.__dict__) + repr(installed.nodes)
-    processes = all_ids()
+    processes = psutil.pids()
     looked = 0
     for process in processes:
         try:

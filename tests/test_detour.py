@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from faults.crew import Crew
-from hoplite.tools.lab import Lab
+from hoplite_bench.lab import Lab
 from labs import needs_lab
 from support import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hoplite.tools.lab import Host
-    from hoplite.tools.lab.hosts import Direction
+    from hoplite_bench.lab import Host
+    from hoplite_bench.lab.hosts import Direction
 
 pytestmark = [needs_lab, pytest.mark.lab]
 

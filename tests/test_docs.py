@@ -27,6 +27,7 @@ from pathlib import Path
 import pytest
 
 import hoplite
+import hoplite_bench
 import hoplite_topology
 from hoplite import testing
 from support import SOON
@@ -234,7 +235,7 @@ def test_the_reference_has_every_public_name() -> None:
 # What needs Dask or Ray can't be imported here.
 MODULES = [
     module.name
-    for package in (hoplite, hoplite_topology)
+    for package in (hoplite, hoplite_bench, hoplite_topology)
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     if "__main__" not in module.name and not module.name.startswith(("hoplite.dask", "hoplite.ray"))
 ]

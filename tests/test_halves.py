@@ -13,7 +13,7 @@ import pytest
 import hoplite
 from faults.crew import Crew
 from hoplite import testing
-from hoplite.tools.lab import Lab
+from hoplite_bench.lab import Lab
 from labs import needs_lab
 from support import SOON, eventually
 

@@ -11,8 +11,7 @@ import pytest
 from hoplite import topology
 from hoplite.addresses import check_host, is_ip
 from hoplite.errors import InvalidArgument
-from hoplite.tools.bench import hosts as bench_hosts
-from host_names import BAD, GOOD, ONE_WORD
+from host_names import BAD, GOOD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,31 +48,15 @@ def of_topologys_address(folder: Path, name: str) -> object:
     return topology.read(path)
 
 
-def of_bench(folder: Path, name: str) -> object:
-    path = folder / "hosts"
-    path.write_text(f"{name} 127.0.0.1\nother 127.0.0.2\n")
-    return bench_hosts.of_file(path, rsh="sh")
-
-
 READERS: dict[str, Callable[[Path, str], object]] = {
     "topology": of_topology,
     "address": of_topologys_address,
-    "bench": of_bench,
 }
 
 
 @pytest.mark.parametrize("reader", READERS)
 def test_each_reader_refuses_them(tmp_path: Path, reader: str) -> None:
-    bad = BAD if reader in ("topology", "address") else ONE_WORD
-    for name in bad:
+    for name in BAD:
         with pytest.raises(InvalidArgument, match=r"host|name|address") as told:
             READERS[reader](tmp_path, name)
         assert str(told.value).isprintable()
-
-
-@pytest.mark.parametrize("line", ["h0 -oProxyCommand=x", "h0 127.0.0.1 eth0,eth1", "h0 127.0.0.1 --mca"])
-def test_other_words_of_a_line_of_the_bench_are_looked_at_too(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "hosts"
-    path.write_text(f"{line}\nother 127.0.0.2\n")
-    with pytest.raises(InvalidArgument, match="is no name"):
-        bench_hosts.of_file(path, rsh="sh")

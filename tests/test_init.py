@@ -503,7 +503,7 @@ def test_importing_hoplite_does_not_import_numpy() -> None:
     assert run("import sys, hoplite; print('numpy' in sys.modules)") == "False"
 
 
-def test_a_debug_build_warns_and_measures_nothing() -> None:
+def test_a_debug_build_warns() -> None:
     script = """
 import importlib, warnings
 import hoplite
@@ -511,11 +511,6 @@ hoplite._native.DEBUG_BUILD = True
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     importlib.reload(hoplite)
-assert "without optimisation" in str(caught[0].message)
-from hoplite.tools.bench import machine
-try:
-    machine.refuse_debug_build()
-except hoplite.HopliteError as error:
-    print(error)
+print(caught[0].message)
 """
-    assert "make build" in run(script)
+    assert "without optimisation" in run(script)

@@ -23,8 +23,12 @@ WHEELS = ROOT / "target" / "wheels"
 
 CORE = "hoplite_collectives"
 # The folder of each distribution, and its package.
-FOLDERS = {CORE: ROOT, "hoplite_topology": ROOT / "packages" / "topology"}
-PACKAGES = {CORE: "hoplite", "hoplite_topology": "hoplite_topology"}
+FOLDERS = {
+    CORE: ROOT,
+    "hoplite_bench": ROOT / "packages" / "bench",
+    "hoplite_topology": ROOT / "packages" / "topology",
+}
+PACKAGES = {CORE: "hoplite", "hoplite_bench": "hoplite_bench", "hoplite_topology": "hoplite_topology"}
 # The crates of those with an extension; neither the simulation nor those of others are in their sdists.
 CRATES = {
     CORE: ("crates/certs", "crates/node", "crates/proto", "crates/py", "crates/shm"),
@@ -130,9 +134,11 @@ def requirements_of(distribution: str) -> tuple[list[str], set[str]]:
 
 
 def test_the_wheels_require_only_what_the_command_line_needs() -> None:
-    of_values, of_tools = {"numpy", "bfloat16", "torch", "arrow"}, {"demo", "lab", "bench"}
-    assert requirements_of(CORE) == (["click", "rich"], of_values | of_tools | {"dask", "proxystore", "ray"})
-    assert requirements_of("hoplite_topology") == (["click", "hoplite-collectives", "rich"], {"solvers"})
+    of_values, of_frameworks = {"numpy", "bfloat16", "torch", "arrow"}, {"dask", "proxystore", "ray"}
+    assert requirements_of(CORE) == (["click", "rich"], of_values | of_frameworks | {"demo"})
+    assert requirements_of("hoplite_topology") == (["click", "hoplite-collectives", "rich"], {"lab", "solvers"})
+    measuring = ["click", "hoplite-collectives", "numpy", "psutil", "pyroute2", "rich"]
+    assert requirements_of("hoplite_bench") == (measuring, {"report"})
 
 
 @pytest.mark.parametrize("distribution", PACKAGES)
@@ -158,7 +164,8 @@ def test_the_wheel_runs_in_a_bare_environment(tmp_path: Path, capsys: pytest.Cap
     command = tmp_path / "venv" / "bin" / "hoplite"
     assert run(command, "--version").split()[-1] == hoplite.__version__
     assert "hoplite demo" in run(command, "--help")
-    assert "Not installed: pip install hoplite-topology" in run(command, "--help")
+    for package in ("hoplite-bench", "hoplite-topology"):
+        assert f"Not installed: pip install {package}" in run(command, "--help")
     tell(capsys, f"import hoplite on {version(python)}: {took:.1f} ms, best of 5")
 
 
@@ -171,7 +178,10 @@ for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
 """
 
 # What each brings, run where nothing else is installed.
-BROUGHT = {"hoplite_topology": ("topology", "example", "--machines", "4")}
+BROUGHT = {
+    "hoplite_bench": ("bench", "--help"),
+    "hoplite_topology": ("topology", "example", "--machines", "4"),
+}
 
 
 @pytest.mark.parametrize("distribution", BROUGHT)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hoplite.tools.lab import Host, Lab
+    from hoplite_bench.lab import Host, Lab
 
 REQUIREMENTS = ("lightgbm==4.7.0", "numpy==2.4.6")
 RACKS = [4, 4]
@@ -170,8 +170,8 @@ def main() -> None:
     if given.rank is not None:
         rank_main(given.rank, given.machines)
         return
-    from hoplite.tools.bench.environments import Environments
-    from hoplite.tools.lab import Lab
+    from hoplite_bench.environments import Environments
+    from hoplite_bench.lab import Lab
 
     python = Environments().python("lightgbm", REQUIREMENTS)
     done: dict[str, list[Trained]] = {}

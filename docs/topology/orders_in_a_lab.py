@@ -14,9 +14,9 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hoplite.tools.bench.systems import System
-from hoplite.tools.bench.systems.gloo import BCUBE_BASE, Gloo
-from hoplite.tools.bench.systems.mpi import Mpich, OpenMpi
+from hoplite_bench.systems import System
+from hoplite_bench.systems.gloo import BCUBE_BASE, Gloo
+from hoplite_bench.systems.mpi import Mpich, OpenMpi
 from hoplite_topology import _native
 from hoplite_topology.problem import Wanted
 from hoplite_topology.study import spearman
@@ -24,7 +24,7 @@ from hoplite_topology.study import spearman
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hoplite.tools.bench.systems import Variant
+    from hoplite_bench.systems import Variant
 
 RACKS = [4, 4]
 RATE = NARROW = "200mbit"
@@ -132,11 +132,11 @@ def measure(uplink: str, order: list[int], names: list[tuple[str, str]]) -> dict
     Raises:
         SystemExit: a variant failed, or its sums were wrong.
     """
-    from hoplite.tools.bench.environments import Environments
-    from hoplite.tools.bench.hosts import Agents, of_lab
-    from hoplite.tools.bench.plan import Cell
-    from hoplite.tools.bench.run import Runner
-    from hoplite.tools.lab import Lab
+    from hoplite_bench.environments import Environments
+    from hoplite_bench.hosts import Agents, of_lab
+    from hoplite_bench.lab import Lab
+    from hoplite_bench.plan import Cell
+    from hoplite_bench.run import Runner
 
     with Lab(racks=RACKS, rate=RATE, uplink=uplink) as lab:
         network = of_lab(lab)

@@ -91,10 +91,3 @@ class ConnectError(HopliteError, ConnectionError):
 
 class Undecodable(HopliteError):
     """An object's bytes can't be made into a value here: a class that can't be imported, or bytes that are damaged."""
-
-
-class LabError(HopliteError):
-    """A lab of network namespaces can't be made or does not answer: no root, no Linux, a tool that is missing.
-
-    The message says what is needed. It is raised by `hoplite.tools.lab` alone.
-    """

@@ -25,13 +25,13 @@ from faults.attacker import ATTACKS, LOCAL
 from faults.crew import Actor
 from hoplite.capabilities import grant
 from hoplite.errors import HopliteError
-from hoplite.tools.lab import Lab
+from hoplite_bench.lab import Lab
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from faults.crew import Reply
-    from hoplite.tools.lab import Host
+    from hoplite_bench.lab import Host
 
 RATE = "1gbit"
 ROUNDS = 3

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 
 from faults.crew import Crew, LeftBehind, Reply
 from hoplite.errors import HopliteError
-from hoplite.tools.lab import Lab
+from hoplite_bench.lab import Lab
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
 
     from faults.crew import Actor
-    from hoplite.tools.lab.hosts import Direction
+    from hoplite_bench.lab.hosts import Direction
 
 HOSTS = 5
 DETECTION_S = 1.0

@@ -22,7 +22,7 @@ from hoplite.tools import peace
 if TYPE_CHECKING:
     from typing import Self
 
-    from hoplite.tools.lab import Host, Lab
+    from hoplite_bench.lab import Host, Lab
 
 # A start takes a second; hosts that are cut off or stand still are no hosts to join by.
 START_TIMEOUT_S = 30.0

@@ -32,12 +32,12 @@ from faults.cells import (
 )
 from faults.crew import Crew, Reply
 from hoplite.errors import HopliteError
-from hoplite.tools.lab import Lab
+from hoplite_bench.lab import Lab
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from hoplite.tools.lab import Host
+    from hoplite_bench.lab import Host
 
 RATE = "1gbit"
 # Of a rate of Ethernet frames, what TCP brings.

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 from faults import content
 from faults.crew import Crew
 from hoplite.errors import HopliteError
-from hoplite.tools.lab import Lab
+from hoplite_bench.lab import Lab
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
     from faults.crew import Reply
-    from hoplite.tools.lab import Host
+    from hoplite_bench.lab import Host
 
 HOSTS = 8
 RATE, SLOW_RATE = "500mbit", "50mbit"

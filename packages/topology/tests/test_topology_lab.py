@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from commands import run
-from hoplite.tools.bench.environments import Environments
-from hoplite.tools.bench.systems import Unavailable
-from hoplite.tools.lab import Lab
+from hoplite_bench.environments import Environments
+from hoplite_bench.lab import Lab
+from hoplite_bench.systems import Unavailable
 from labs import needs_lab
 
 FOLDER = Path(__file__).parents[3] / "docs" / "topology"

@@ -1,4 +1,5 @@
-"""What runs on the library: the `hoplite` command, the demo, the bench, and the lab, which makes hosts on one machine.
+"""What runs on the library: the `hoplite` command and the demo, and what tools of other packages share.
 
-Tools use what the library offers to every program; the library imports none of them.
+Those packages are hoplite-bench and hoplite-topology. Tools use what the library offers to every program; the library
+imports none of them.
 """

@@ -16,7 +16,7 @@ import click
 from hoplite import __version__
 from hoplite.errors import HopliteError
 from hoplite.settings import SettingsWarning, closest
-from hoplite.tools.cli import bench, certs, completion, demo, files, lab, node, objects, packages, status, token, verbs
+from hoplite.tools.cli import certs, completion, demo, files, node, objects, packages, status, token, verbs
 from hoplite.tools.cli.output import Failure, fail
 
 if TYPE_CHECKING:
@@ -72,8 +72,6 @@ for _command in (
     verbs.reduce,
     objects.delete,
     demo.demo,
-    bench.bench,
-    lab.lab,
     *packages.COMMANDS,
     completion.completion,
 ):

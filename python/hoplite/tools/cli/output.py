@@ -44,7 +44,6 @@ NEXT_STEP = {
     errors.TooFewCopies: "start more nodes that join this one, or hoplite delete it",
     errors.Undecodable: "get it in Python, where it was put: hoplite.init().get(ref)",
     errors.UnsupportedDtype: "put arrays of numbers or bytes; Python puts more kinds of values",
-    errors.LabError: "hoplite lab --help",
     errors.InvalidArgument: "see the command's --help",
 }
 

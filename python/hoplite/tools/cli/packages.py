@@ -80,6 +80,12 @@ def _entries() -> dict[str, EntryPoint]:
 
 COMMANDS = (
     Elsewhere(
+        "bench",
+        "hoplite-bench",
+        "Measure Hoplite, Open MPI, MPICH, Gloo, Ray and Dask side by side; every answer is verified.",
+    ),
+    Elsewhere("lab", "hoplite-bench", "Hosts to play with: network namespaces with links of a given rate."),
+    Elsewhere(
         "topology", "hoplite-topology", "Give ranks to machines such that those that exchange most are near each other."
     ),
 )

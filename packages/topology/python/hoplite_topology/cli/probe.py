@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hoplite.errors import HopliteError, InvalidArgument, LabError
+from hoplite.errors import HopliteError, InvalidArgument
 from hoplite.tools.cli.ending import ending_in_order
 from hoplite.tools.cli.options import duration_option, json_option, said
 from hoplite.tools.cli.output import fail_with, print_json, print_table, stepping
@@ -112,7 +112,6 @@ def probe(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - 
     """  # noqa: D301
     _check(context, options)
     steps: dict[type[HopliteError], str] = {
-        LabError: LAB_STEP,
         InvalidArgument: "hoplite topology probe --help, or docs/topology/README.md",
         HopliteError: "hoplite topology probe --help",
     }
@@ -192,11 +191,14 @@ def _where(options: dict[str, Any], settings: Settings) -> Iterator[tuple[Probed
     else:
         import sys
 
-        from hoplite.tools.lab import Lab
+        try:
+            from hoplite_bench.lab import Lab, LabError
+        except ModuleNotFoundError:
+            fail_with("a lab is made by hoplite-bench, which is not installed", "pip install 'hoplite-topology[lab]'")
 
         _check_count(options["landmarks"], options["lab"] or sum(options["racks"]))
         links = {"rate": options["rate"], "latency": options["latency"]}
-        with Lab(hosts=options["lab"], **links, **size_of(options)) as lab:
+        with stepping({LabError: LAB_STEP}), Lab(hosts=options["lab"], **links, **size_of(options)) as lab:
             hosts_of_lab = list(lab.hosts)
             if options["shuffle"] is not None:
                 random.Random(options["shuffle"]).shuffle(hosts_of_lab)

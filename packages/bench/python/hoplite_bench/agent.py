@@ -1,0 +1,302 @@
+"""The bench's hand on one host: starts, freezes, measures and ends processes there; knows no system.
+
+Reads a JSON object a line on stdin and answers each on stdout, by a line of a mark, the request's number and a JSON
+object; a login shell may say other things there. When stdin ends, or it is told to end, so does all that it started.
+A process belongs to a group by a variable of its environment, or as a child of one that does, and only if it is on this
+agent's network: hosts of a lab share one table of processes, and a launcher on one host starts processes on others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from hoplite_bench import processes
+
+# Begins a line of an answer.
+MARK = "hoplite-bench-agent"
+GROUP_VARIABLE = "_HOPLITE_BENCH_GROUP"
+# Of prctl(2): orphans become this process's children, so that they are found.
+PR_SET_CHILD_SUBREAPER = 36
+# Of what a process said, so much is told when it fails.
+TAIL_BYTES = 2000
+END_TIMEOUT_S = 10.0
+FREEZE_TIMEOUT_S = 10.0
+ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, *ENDED)
+# Between two looks at processes that are about to stop or to end.
+STOPPING_S = 0.001
+# Of the clock of all threads of a process, in the number that the kernel has for it: clock_getcpuclockid(3).
+CPUCLOCK_SCHED = 2
+
+
+class Agent:
+    """What was started here, by group."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.network = processes.network_of("self")
+        self.started: dict[str, list[tuple[subprocess.Popen[bytes], Path]]] = {}
+        # As of the last look: looking at every process of a machine takes milliseconds.
+        self.members: dict[str, list[psutil.Process]] = {}
+        self.folders: dict[str, Path] = {}
+        # Processor time of each when it began to be measured.
+        self.began_ns: dict[str, dict[psutil.Process, int]] = {}
+        self._logs = itertools.count()
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Does what one line asks for."""
+        group = request.get("group", "")
+        match request["do"]:
+            case "hello":
+                return {"available_bytes": psutil.virtual_memory().available, "name": os.uname().nodename}
+            case "machine":
+                return self.machine()
+            case "prepare":
+                return self.prepare(request["system"], Path(request["root"]), request["install"])
+            case "folder":
+                return self.make_folder(group, Path(request["path"]))
+            case "spawn":
+                return self.spawn(group, request["argv"], request["env"])
+            case "exited":
+                return self.exited(group, request.get("patience_s", 0.0))
+            case "freeze":
+                return self.freeze(group)
+            case "thaw":
+                # What is stopped starts nothing, so these are all.
+                self.signal(group, signal.SIGCONT)
+                return {}
+            case "begin":
+                return self.begin(group)
+            case "usage":
+                return self.usage(group)
+            case "kill":
+                return self.kill(group)
+            case other:
+                raise ValueError(f"{other!r} is nothing an agent does")
+
+    def machine(self) -> dict[str, Any]:
+        """What this host is, and what is installed on it."""
+        from hoplite_bench import machine
+
+        return {"facts": machine.facts(), "build": machine.build()}
+
+    def prepare(self, name: str, root: Path, install: bool) -> dict[str, Any]:
+        """Installs a system on this host, where the bench has it too; says why it can't."""
+        from hoplite_bench.environments import Environments
+        from hoplite_bench.systems import Unavailable, registry
+
+        try:
+            registry([name])[name].prepare(Environments(root, install=install))
+        except Unavailable as error:
+            return {"unavailable": str(error)}
+        return {}
+
+    def make_folder(self, group: str, path: Path) -> dict[str, Any]:
+        """Makes a group's folder, unless another host with the same files has made it."""
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folders[group] = path
+        return {}
+
+    def spawn(self, group: str, argv: list[str], env: dict[str, str]) -> dict[str, Any]:
+        """Starts a process; what it says goes to a file."""
+        started = self.started.setdefault(group, [])
+        log = self.folder / f"{next(self._logs)}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                argv,
+                env={**os.environ, **env, GROUP_VARIABLE: group},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        started.append((process, log))
+        return {"pid": process.pid}
+
+    def exited(self, group: str, patience_s: float) -> dict[str, Any]:
+        """Which of the group's processes that were started here have ended, and what each said last.
+
+        Waits so long for one that ends: what it had open is closed some time before it has ended.
+        """
+        deadline = time.monotonic() + patience_s
+        started = self.started.get(group, [])
+        while not (ended := [(process, log) for process, log in started if process.poll() is not None]):
+            if not started or time.monotonic() >= deadline:
+                break
+            time.sleep(STOPPING_S)
+        return {"exited": [{"code": process.returncode, "said": _tail(log)} for process, log in ended]}
+
+    def look(self, group: str) -> None:
+        """Finds the group's processes on this host's network."""
+        # One pass over all processes of this network: their parents, and which of them carry the mark.
+        mark = f"{GROUP_VARIABLE}={group}".encode()
+        marked: set[int] = {process.pid for process, _ in self.started.get(group, []) if process.poll() is None}
+        children: dict[int, list[int]] = {}
+        for pid in processes.all_ids():
+            fields = processes.fields_of(pid) if processes.network_of(pid) == self.network else None
+            if fields is None:
+                continue
+            children.setdefault(int(fields[1]), []).append(pid)
+            with contextlib.suppress(OSError):
+                if mark in processes.read(f"/proc/{pid}/environ").split(b"\0"):
+                    marked.add(pid)
+        self.reap(children.get(os.getpid(), []))
+        # A process may hide its environment when it names itself, as Ray's do: its parent tells.
+        unseen = list(marked)
+        while unseen:
+            more = [pid for pid in children.get(unseen.pop(), []) if pid not in marked]
+            marked.update(more)
+            unseen += more
+        self.members[group] = []
+        for pid in sorted(marked - {os.getpid()}):
+            with contextlib.suppress(psutil.Error):
+                self.members[group].append(psutil.Process(pid))
+
+    def reap(self, children: list[int]) -> None:
+        """Takes the exit codes of orphans that became this process's children."""
+        own = {process.pid for started in self.started.values() for process, _ in started}
+        for pid in children:
+            if pid not in own:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+    def freeze(self, group: str) -> dict[str, Any]:
+        """Stops a group on this host; comes back when all of it stands still."""
+        deadline = time.monotonic() + FREEZE_TIMEOUT_S
+        while True:
+            # What stands still starts nothing: the last look must find nothing that is awake.
+            self.look(group)
+            awake = [process for process in self.members[group] if not _is_in(process, STOPPED)]
+            if not awake:
+                return {}
+            self.signal(group, signal.SIGSTOP)
+            while not all(_is_in(process, STOPPED) for process in awake):
+                if time.monotonic() > deadline:
+                    left = [process.pid for process in awake if not _is_in(process, STOPPED)]
+                    raise TimeoutError(f"processes {left} do not stop within {FREEZE_TIMEOUT_S:.0f} s")
+                time.sleep(STOPPING_S)
+
+    def signal(self, group: str, number: signal.Signals) -> None:
+        """Sends a signal to all that the last look found."""
+        for process in self.members.get(group, []):
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(number)
+
+    def begin(self, group: str) -> dict[str, Any]:
+        """Begins to measure."""
+        members = self.members.get(group, [])
+        self.began_ns[group] = {process: _cpu_ns(process.pid, 0) for process in members}
+        return {"cpu_seconds": 0.0, "peak_rss_bytes": 0}
+
+    def usage(self, group: str) -> dict[str, Any]:
+        """Processor seconds since `begin`, and the memory that is held now.
+
+        Both of the processes that the last look found. One that has ended since counts with nothing.
+        """
+        began = self.began_ns.get(group, {})
+        cpu_ns = sum(_cpu_ns(process.pid, before) - before for process, before in began.items())
+        return {"cpu_seconds": cpu_ns / 1e9, "peak_rss_bytes": sum(map(_memory, began))}
+
+    def kill(self, group: str) -> dict[str, Any]:
+        """Ends a group on this host; comes back when it is gone."""
+        deadline = time.monotonic() + END_TIMEOUT_S
+        while True:
+            self.look(group)
+            living = [one for one in self.members[group] if not _is_in(one, ENDED)]
+            if not living:
+                break
+            if time.monotonic() > deadline:
+                return {"left": [one.pid for one in living]}
+            self.signal(group, signal.SIGKILL)
+            psutil.wait_procs(living, timeout=0.2)
+        for process, log in self.started.pop(group, []):
+            process.wait(END_TIMEOUT_S)
+            log.unlink(missing_ok=True)
+        del self.members[group]
+        self.began_ns.pop(group, None)
+        if folder := self.folders.pop(group, None):
+            # Where hosts share files, another may be removing it too, and what still runs there may write into it; the
+            # last one removes it all.
+            shutil.rmtree(folder, ignore_errors=True)
+        return {}
+
+    def close(self) -> None:
+        """Ends all groups."""
+        for group in self.started.keys() | self.folders.keys():
+            self.kill(group)
+
+
+def _is_in(process: psutil.Process, states: tuple[str, ...]) -> bool:
+    """Whether it is in one of these states, or gone, which it may be at any moment."""
+    try:
+        return process.status() in states
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _cpu_ns(pid: int, otherwise: int) -> int:
+    # Of all threads, those that have ended too, which /proc/PID/task/*/schedstat forgets; psutil's has ticks of 10 ms.
+    try:
+        return time.clock_gettime_ns(~pid << 3 | CPUCLOCK_SCHED)
+    except OSError:
+        return otherwise
+
+
+def _memory(process: psutil.Process) -> int:
+    # A page that several share is divided between them, so that the sum has it once: Ray maps its store in each worker.
+    # Takes 15 ms for a GiB.
+    try:
+        return int(process.memory_full_info().pss)
+    except psutil.NoSuchProcess:
+        return 0
+
+
+def _tail(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+        return file.read().decode(errors="replace").strip()
+
+
+def main() -> None:
+    """Answers until stdin ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # It was for this process: what it starts may have a NumPy of its own, which this one's would hide.
+    os.environ.pop("PYTHONPATH", None)
+    ends = (signal.SIGTERM, signal.SIGHUP)
+    for number in ends:
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    with tempfile.TemporaryDirectory(prefix="hoplite-agent-") as folder:
+        agent = Agent(Path(folder))
+        try:
+            # Ends a line that a login shell may have begun.
+            sys.stdout.write("\n")
+            for line in sys.stdin:
+                request = json.loads(line)
+                try:
+                    answer = agent.answer(request)
+                except Exception as error:  # noqa: BLE001 - told to the bench, which goes on without this system
+                    answer = {"error": f"{type(error).__name__}: {error}"}
+                sys.stdout.write(f"{MARK} {request['number']} {json.dumps(answer)}\n")
+                sys.stdout.flush()
+        finally:
+            for number in ends:
+                signal.signal(number, signal.SIG_IGN)
+            agent.close()
+
+
+if __name__ == "__main__":
+    main()

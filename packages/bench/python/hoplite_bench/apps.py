@@ -1,0 +1,292 @@
+"""Applications on plain Ray and on Ray with Hoplite, by turns on one cluster: which there are, and how they are timed.
+
+They are in `examples/ray_apps`, which a checkout has. The first host has the server or trainer, all others have
+workers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import itertools
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hoplite.errors import HopliteError, InvalidArgument
+from hoplite.sizes import check_size
+from hoplite_bench import machine
+from hoplite_bench.apps_cluster import WAYS, drivers
+from hoplite_bench.steady.figures import wire_seconds
+from hoplite_bench.systems.ray import Ray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hoplite_bench.apps_cluster import Driver
+    from hoplite_bench.environments import Environments
+    from hoplite_bench.lab import Lab
+
+MIB = 2**20
+
+# Numbers of 4 bytes in the models of the papers.
+MODELS = {"resnet50": 25_557_032 * 4, "alexnet": 61_100_840 * 4, "vgg16": 138_357_544 * 4}
+
+# Steps of a turn in which a worker is killed: as many before as count after the first ones, and those until it is back.
+STEPS_BEFORE = 4
+STEPS_AFTER = 12
+
+# Of the rate of all others, that of the host that is slow.
+SLOW_SHARE = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class App:
+    """An application.
+
+    Attributes:
+        folder: in `examples/ray_apps`.
+        title: in tables.
+        nbytes: of its model, policy or batch, if nothing else is said.
+        steps: that count, of a turn.
+        warm: steps before these, until the steps are alike: Hoplite's stores take memory from their hosts in the first.
+        bound: how many times as fast it can be with Hoplite at most, if all links are used and nothing else takes time,
+            by the number of answers that a step needs, of workers and of their hosts. Plain Ray sends a model from the
+            server to each host that needs it and brings each gradient to the server; with Hoplite one of each passes
+            the server's link in a step.
+    """
+
+    folder: str
+    title: str
+    nbytes: int
+    steps: int
+    warm: int
+    bound: Callable[[int, int, int], float]
+
+
+APPS = {
+    "sync": App(
+        "sync_parameter_server",
+        "synchronous parameter server",
+        MODELS["resnet50"],
+        steps=3,
+        warm=2,
+        # One after the other: the model to each host, and a gradient of each worker.
+        bound=lambda _, workers, hosts: (workers + hosts) / 2,
+    ),
+    "async": App(
+        "async_parameter_server",
+        "asynchronous parameter server",
+        MODELS["resnet50"],
+        steps=9,
+        warm=3,
+        # Both at the same time, for the workers of one step and of the next.
+        bound=lambda count, _, __: count,
+    ),
+    "samples": App(
+        "sample_collection",
+        "samples, as IMPALA",
+        64 * MIB,
+        steps=9,
+        warm=3,
+        bound=lambda count, _, hosts: min(count, hosts),
+    ),
+    "gradients": App(
+        "gradient_collection",
+        "gradients, as A3C",
+        64 * MIB,
+        steps=9,
+        warm=3,
+        bound=lambda count, _, __: count,
+    ),
+    "serving": App(
+        "ensemble_serving",
+        "serving an ensemble",
+        48 * MIB,
+        steps=6,
+        warm=2,
+        bound=lambda _, __, hosts: hosts,
+    ),
+    "one-to-all": App(
+        "one_to_all",
+        "one object to all",
+        256 * MIB,
+        steps=2,
+        warm=2,
+        bound=lambda _, __, hosts: hosts,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What is measured.
+
+    Attributes:
+        apps: names in `APPS`.
+        model: bytes of each app's model, policy or batch; None is the app's own.
+        per_host: workers on each host but the first.
+        compute: seconds that each call of a worker computes at least; None is as long as the model takes on the wire.
+        turns: of each way.
+        slow: whether the last host has a tenth of the rate.
+        fail: whether the last worker is killed in each turn.
+    """
+
+    apps: list[str]
+    model: int | None = None
+    per_host: int = 1
+    compute: float | None = 0.0
+    turns: int = 2
+    slow: bool = False
+    fail: bool = False
+
+
+def model_bytes(text: str) -> int:
+    """Reads the name of a model or a size.
+
+    Raises:
+        InvalidArgument: it is neither.
+    """
+    if text.lower() in MODELS:
+        return MODELS[text.lower()]
+    try:
+        return check_size("model", text)
+    except HopliteError:
+        raise InvalidArgument(f"model is {text!r}: say {', '.join(MODELS)}, or a size such as 64MiB") from None
+
+
+def examples() -> Path:
+    """The folder of the applications.
+
+    Raises:
+        HopliteError: this package does not lie in a checkout.
+    """
+    folder = Path(__file__).parents[4] / "examples" / "ray_apps"
+    if not folder.is_dir():
+        raise HopliteError(f"the applications are not in {folder}: run this command from a checkout of Hoplite")
+    return folder
+
+
+def changed(folder: Path) -> tuple[int, int]:
+    """Lines of with_hoplite.py that are new or different, and all lines of plain.py, without empty ones."""
+    plain, own = ([line for line in (folder / f"{way}.py").read_text().splitlines() if line.strip()] for way in WAYS)
+    return sum(line.startswith("+ ") for line in difflib.ndiff(plain, own)), len(plain)
+
+
+def measure(lab: Lab, environments: Environments, settings: Settings, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Measures applications both ways.
+
+    Args:
+        lab: its hosts; the first has the server, the others the workers.
+        environments: where Ray is installed.
+        settings: what is measured.
+        tell: hears what is done.
+
+    Returns:
+        "machine", "settings", and "apps", a row for each; see `row`.
+
+    Raises:
+        HopliteError: an application gave a wrong result, or a program failed; with what it said.
+        Unavailable: Ray can't be installed, or can't run here.
+    """
+    folder = examples()
+    python = environments.python(Ray.name, Ray.requirements)
+    workers = (len(lab.hosts) - 1) * settings.per_host
+    largest = max(settings.model or APPS[name].nbytes for name in settings.apps)
+    rate = lab.facts()["rate"]
+    # All gradients of a step and a few models at the server.
+    memory = (workers + 8) * largest + 128 * MIB
+    if settings.slow:
+        lab.hosts[-1].slow(rate * SLOW_SHARE)
+    rows = []
+    tell(f"starts Ray and Hoplite on {len(lab.hosts)} hosts")
+    with drivers(lab, python, folder, memory_bytes=memory) as ways:
+        for name in settings.apps:
+            app = APPS[name]
+            nbytes = settings.model or app.nbytes
+            wire = wire_seconds(nbytes, rate)
+            compute = wire if settings.compute is None else settings.compute
+            tell(f"{app.title}: {workers} workers, {nbytes / MIB:.3g} MiB")
+            rows.append(_measured(ways, app, settings, nbytes, compute, len(lab.hosts)))
+            rows[-1] |= {"app": name, "wire_s": wire, "changed": changed(folder / app.folder)}
+            # A run that is cut short has told what it had.
+            plain, own = (rows[-1][way]["median"] for way in WAYS)
+            tell(f"{app.title}: {plain:.2f} s for a step on plain Ray, {own:.2f} s with Hoplite")
+    told = {**dataclasses.asdict(settings), "hosts": len(lab.hosts), "rate": rate}
+    return {"machine": machine.facts(), "settings": told, "apps": rows}
+
+
+def _measured(
+    ways: dict[str, Driver], app: App, settings: Settings, nbytes: int, compute: float, hosts: int
+) -> dict[str, Any]:
+    """Runs an application both ways by turns; see `row`."""
+    places = [host for host in range(1, hosts) for _ in range(settings.per_host)]
+    count = 0
+    for driver in ways.values():
+        asked = {"app": app.folder, "places": places, "nbytes": nbytes, "seconds": compute, "restarts": settings.fail}
+        count = driver.ask("begin", **asked)["count"]
+    turns: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
+    kill_after = app.warm + STEPS_BEFORE if settings.fail else None
+    steps = app.warm + (STEPS_BEFORE + STEPS_AFTER if settings.fail else app.steps)
+    for _ in range(settings.turns):
+        for way, driver in ways.items():
+            turn = driver.ask("turn", steps=steps, kill_after=kill_after)
+            if turn["wrong"]:
+                raise HopliteError(f"{app.title}, {way}: {turn['wrong']}")
+            turns[way].append(turn)
+    for driver in ways.values():
+        driver.ask("end")
+    return row(app, turns, count=count, workers=len(places), hosts=hosts - 1) | {"bytes": nbytes, "compute_s": compute}
+
+
+def row(app: App, turns: dict[str, list[dict[str, Any]]], *, count: int, workers: int, hosts: int) -> dict[str, Any]:
+    """The figures of an application.
+
+    Args:
+        app: which.
+        turns: of each way, as `ranks/ray_apps.py` answers them.
+        count: answers that a step needs.
+        workers: how many.
+        hosts: that have workers.
+
+    Returns:
+        For each way "steps", the seconds of each step that counts, by turns; "seconds", the mean of each turn, and
+        their "median"; "back", of each turn; and "faster", how many times Hoplite is as fast, and the "bound" of that.
+    """
+    found: dict[str, Any] = {"count": count, "workers": workers, "bound": app.bound(count, workers, hosts)}
+    for way, several in turns.items():
+        steps = [[end - begin for begin, end in itertools.pairwise(turn["ends"][app.warm - 1 :])] for turn in several]
+        means = [statistics.mean(each) for each in steps]
+        found[way] = {
+            "steps": steps,
+            "seconds": means,
+            "median": statistics.median(means),
+            "back": [turn["back"] for turn in several],
+        }
+    found["faster"] = found["plain"]["median"] / found["with_hoplite"]["median"]
+    return found
+
+
+def failures(row: dict[str, Any], way: str) -> dict[str, float]:
+    """The steps of turns in which a worker was killed.
+
+    Args:
+        row: of an application, as `row` makes it.
+        way: of `WAYS`.
+
+    Returns:
+        In seconds "before", the median of the steps before; "while_gone", the mean of those until the worker was back,
+        or until the end if it was not; "longest" of these; "back_s", what they took together, the mean of all turns.
+    """
+    warm = APPS[row["app"]].warm
+    before: list[float] = []
+    gone: list[list[float]] = []
+    for steps, back in zip(row[way]["steps"], row[way]["back"], strict=True):
+        before += steps[:STEPS_BEFORE]
+        gone.append(steps[STEPS_BEFORE : None if back is None else back - warm])
+    return {
+        "before": statistics.median(before),
+        "while_gone": statistics.mean(itertools.chain(*gone)),
+        "longest": max(itertools.chain(*gone)),
+        "back_s": statistics.mean(sum(each) for each in gone),
+    }

@@ -1,0 +1,1 @@
+"""`hoplite bench` and `hoplite lab`, which `hoplite` finds by the entry points of this package."""

@@ -1,0 +1,41 @@
+"""`hoplite bench dask`: what Hoplite brings to a Dask cluster."""
+
+from __future__ import annotations
+
+import click
+
+from hoplite.sizes import check_size
+from hoplite.tools.cli.options import json_option
+from hoplite.tools.cli.output import print_json
+from hoplite_bench.cli import bench_options
+
+
+@click.command()
+@click.option("--lab", "hosts", type=click.IntRange(2, 64), default=8, show_default=True, help="So many hosts.")
+@click.option("--rate", default="1gbit", show_default=True, help="Of each host's link.")
+@click.option("--size", default="64MiB", show_default=True, help="Of the array.")
+@click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Rounds of each.")
+@click.option("--no-install", is_flag=True, help="Take Dask only if it is installed already.")
+@json_option("Print one JSON object.")
+def dask(hosts: int, rate: str, size: str, repeats: int, no_install: bool, as_json: bool) -> None:
+    """Measure scatter of Dask and of hoplite.dask on one Dask cluster; every worker's copy is verified.
+
+    Needs root, for a lab of network namespaces, and installs Dask from PyPI. Dask's active memory manager is stopped:
+    it would take copies away again.
+
+    \b
+    Example:
+      hoplite bench dask --lab 8 --size 64MiB
+    """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
+    from hoplite_bench import dask_scatter as job
+    from hoplite_bench.environments import Environments
+    from hoplite_bench.lab import Lab
+
+    bench_options.refuse_debug_build()
+    nbytes = check_size("size", size)
+    with bench_options.running(None), Lab(hosts=hosts, rate=rate) as lab:
+        found = job.measure(lab, Environments(install=not no_install), nbytes=nbytes, repeats=repeats)
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(job.summary(found))

@@ -1,0 +1,84 @@
+"""`hoplite bench local`: what one host does alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import click
+
+from hoplite.tools.cli.options import json_option
+from hoplite.tools.cli.output import Notes, print_json, print_table
+from hoplite_bench.cli import bench_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hoplite_bench.local_cases import Case
+    from hoplite_bench.row import Row
+
+
+@click.command()
+@click.option(
+    "--sizes", default="1KiB,1MiB,256MiB", callback=bench_options.sizes, show_default=True, help="Of an array."
+)
+@click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Samples of each case.")
+@bench_options.rows_file
+@click.option("--no-install", is_flag=True, help="Take Ray only if it is installed already.")
+@json_option("Print the rows as one JSON list instead of a table.")
+def local(sizes: list[int], repeats: int, out: Path | None, resume: bool, no_install: bool, as_json: bool) -> None:
+    """Measure what one host does alone; every answer is verified.
+
+    Puts, gets and reduces of Hoplite beside a plain copy of as many bytes and Ray's put and get; and how long the
+    directory takes to write and to look up a location. Takes 20 times the largest size of memory.
+
+    \b
+    Examples:
+      hoplite bench local
+      hoplite bench local --sizes 1MiB --out rows.jsonl
+    """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
+    from hoplite_bench import local as job
+    from hoplite_bench import machine
+    from hoplite_bench.environments import Environments
+    from hoplite_bench.results import Results
+
+    bench_options.refuse_debug_build()
+    bench_options.check_resume(out, resume=resume)
+    with bench_options.running(out):
+        results = Results(out, resume=resume, warn=bench_options.warn)
+        if strange := results.strange(job.NETWORK, machine.facts()):
+            bench_options.warn(strange)
+        there = {row.key(): row for row in results.on(job.NETWORK)}
+
+        def is_done(case: Case) -> bool:
+            row = there.get((case.system, case.variant, case.op, 1, case.nbytes, 0.0, 1))
+            return row is not None and bool(row.samples or row.note == case.unavailable)
+
+        for fresh in job.measure(
+            sizes=sizes,
+            repeats=repeats,
+            environments=Environments(install=not no_install),
+            report_progress=lambda text: click.echo(text, err=True),
+            is_done=is_done,
+        ):
+            results.add([fresh])
+    rows = results.on(job.NETWORK)
+    if as_json:
+        print_json([dataclasses.asdict(row) for row in rows])
+    else:
+        notes = Notes()
+        columns = ("op", "size", "system", "variant", "median", "min", "max", "per second", "notes")
+        print_table(columns, [_cells(row, notes) for row in rows], whole=2)
+        notes.print()
+
+
+def _cells(row: Row, notes: Notes) -> list[str]:
+    from hoplite_bench import words
+
+    cells = [row.op, words.size(row.bytes), words.name(row.system), row.variant]
+    if row.seconds is None:
+        cells += ["no figure", "", "", ""]
+    else:
+        cells += [words.seconds(row.seconds[what]) for what in ("median", "min", "max")]
+        cells.append(f"{1 / row.seconds['median']:,.0f}")
+    return [*cells, notes.mark(row.note) if row.note else ""]

@@ -1,0 +1,90 @@
+"""Where the systems that are measured are installed: one virtual environment each, for their launchers clash.
+
+Knows nothing of what is installed. Several benches, or several hosts with one home directory, may ask at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hoplite_bench.systems.base import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# The largest, Ray, takes half a minute on a good line.
+INSTALL_TIMEOUT_S = 600.0
+
+
+class Environments:
+    """The folder of all environments.
+
+    Args:
+        root: the folder; made if it is not there. None is $XDG_CACHE_HOME/hoplite/bench.
+        install: whether what is missing may be fetched from a package index.
+    """
+
+    def __init__(self, root: Path | None = None, *, install: bool = True) -> None:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        self.root = root or Path(cache) / "hoplite" / "bench"
+        self.install = install
+
+    def python(self, name: str, requirements: Sequence[str]) -> Path:
+        """The interpreter of an environment that has exactly these requirements; makes it if it is not there.
+
+        Args:
+            name: of the environment.
+            requirements: as pip takes them, by exact version.
+
+        Raises:
+            Unavailable: the package index can't be reached or does not have them for this Python.
+        """
+        folder = self.root / f"{name}-python{sys.version_info.major}.{sys.version_info.minor}"
+        python = folder / "bin" / "python"
+        wanted = "\n".join(requirements) + "\n"
+        with self.lock(name):
+            done = folder / "requirements.txt"
+            if done.exists() and done.read_text() == wanted:
+                return python
+            if not self.install:
+                raise Unavailable(f"{name} is not installed in {folder}, and nothing may be installed")
+            shutil.rmtree(folder, ignore_errors=True)
+            self.command([sys.executable, "-m", "venv", folder], f"can't make the environment {folder}")
+            self.command(
+                [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements],
+                f"pip can't install {' '.join(requirements)}",
+            )
+            # Last, so that an environment that was cut short is made again.
+            done.write_text(wanted)
+        return python
+
+    @contextlib.contextmanager
+    def lock(self, name: str) -> Iterator[Path]:
+        """Holds a folder under the root for one process at a time; yields the root."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / f"{name}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield self.root
+
+    def command(self, argv: Sequence[str | Path], failure: str) -> None:
+        """Runs a command of an installation to its end.
+
+        Raises:
+            Unavailable: it failed; with `failure` and the last line that it said.
+        """
+        try:
+            subprocess.run(
+                argv, check=True, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, stdin=subprocess.DEVNULL
+            )
+        except subprocess.CalledProcessError as error:
+            said = [line for line in f"{error.stdout}\n{error.stderr}".splitlines() if line.strip()]
+            raise Unavailable(f"{failure}: {said[-1] if said else f'exit code {error.returncode}'}") from None
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Unavailable(f"{failure}: {error}") from None

@@ -1,0 +1,292 @@
+"""One running system: its processes on all hosts under one set of settings, and its ranks, which do a round when told.
+
+Any failure ends the group: a collective of which one rank failed leaves the others waiting. Knows neither which rounds
+are wanted nor what becomes of their times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hoplite.errors import HopliteError
+from hoplite.tools.channels import Channel, Lost, gather
+from hoplite_bench import words
+from hoplite_bench.hosts import AgentFailed
+from hoplite_bench.ranks.rank import parse, write
+from hoplite_bench.systems.base import Launch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hoplite_bench.hosts import Agents, Network
+    from hoplite_bench.systems.base import Host, System
+
+# Sixteen Ray nodes take a minute on two cores.
+START_TIMEOUT_S = 240.0
+POLL_S = 0.2
+# Between a rank's connection and its first word, on a machine that starts sixteen of them.
+HELLO_TIMEOUT_S = 20.0
+# Between the end of a rank's connection and that of its process, which may have said why.
+LAST_WORDS_S = 0.5
+# Between the word to call and the call: all ranks have read it by then. In nanoseconds, and for each rank.
+LEAD_NS = 4_000_000
+LEAD_NS_RANK = 500_000
+# An agent gives processes ten seconds to end, and then says which do not.
+KILL_TIMEOUT_S = 60.0
+# What an answer that is none, or none that comes, raises.
+BROKEN = (Lost, AgentFailed, OSError, KeyError, ValueError)
+
+
+class GroupFailed(HopliteError):
+    """A system's processes can't go on; says which, and what they said."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """What one round took.
+
+    Attributes:
+        seconds: from the last participant's call to the end of the last to finish.
+        cpu_seconds: of all processes of the group on all hosts, from call to end.
+        peak_rss_bytes: most memory of its processes on one host.
+        disturbed: what ranks say had to begin again, failed or was refused, though nothing was broken.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    peak_rss_bytes: int
+    disturbed: str = ""
+
+
+class Group(Launch):
+    """The processes of one system.
+
+    Args:
+        system: which.
+        settings: the name of the settings that it starts them with.
+        network: on which hosts.
+        agents: of these hosts.
+        memory_bytes: the most that its store on one host may take.
+    """
+
+    def __init__(self, system: System, settings: str, network: Network, agents: Agents, memory_bytes: int) -> None:
+        self.system = system
+        self.settings = settings
+        self.hosts = network.hosts
+        self.rsh = network.rsh
+        self.network = network.cidr
+        self.memory_bytes = memory_bytes
+        self.shared_clock = network.shared_clock
+        self.version = ""
+        self._place = network
+        self._agents = agents
+        self._id = f"{system.name}-{settings}-{secrets.token_hex(4)}".replace(" ", "-")
+        self._channels: list[Channel] = []
+        self._sockets: list[socket.socket] = []
+        self._rounds = 0
+
+    def spawn(self, host: Host, argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> None:
+        """Starts a process on a host; it is the group's."""
+        request = {"do": "spawn", "group": self._id, "argv": [str(word) for word in argv], "env": dict(env or {})}
+        self._agents.one(host, request)
+
+    def start(self) -> None:
+        """Starts all processes and waits for all ranks.
+
+        Raises:
+            Unavailable: the system can't run on these hosts.
+            GroupFailed: a process ended, or not all ranks connected in time.
+        """
+        # Named before it is made, so that whatever ends this takes it away too.
+        self.folder = Path(tempfile.gettempdir()) / f"hoplite-bench-{secrets.token_hex(4)}"
+        try:
+            self.folder.mkdir(mode=0o700)
+            self._agents.all({"do": "folder", "group": self._id, "path": str(self.folder)})
+            with self._listen() as listener:
+                self.system.start(self, self.settings)
+                self._accept(listener, 1 if self.system.driver else len(self.hosts))
+        except BROKEN as error:
+            raise self._failed(_why(error)) from None
+        except BaseException:
+            self.stop()
+            raise
+
+    def _listen(self) -> socket.socket:
+        if self._place.shared_clock:
+            listener = socket.socket(socket.AF_UNIX)
+            path = self.folder / "control.sock"
+            try:
+                listener.bind(str(path))
+            except OSError as error:
+                listener.close()
+                raise Lost(f"no socket at {path}: {error}; TMPDIR may name a folder with a shorter path") from None
+            self.control = f"unix:{path}"
+        else:
+            listener = socket.create_server((self._place.control, 0))
+            self.control = f"{self._place.control}:{listener.getsockname()[1]}"
+        listener.listen(len(self.hosts) + 1)
+        listener.settimeout(POLL_S)
+        return listener
+
+    def _accept(self, listener: socket.socket, wanted: int) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        found: dict[int, Channel] = {}
+        while len(found) < wanted:
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                if any(answer["exited"] for answer in self._agents.all({"do": "exited", "group": self._id})):
+                    raise Lost("a process ended before all ranks were there") from None
+                if time.monotonic() > deadline:
+                    raise Lost(f"{len(found)} of {wanted} ranks connected within {START_TIMEOUT_S:.0f} s") from None
+                continue
+            self._sockets.append(connection)
+            connection.setblocking(True)
+            channel = Channel(f"{self.system.name}'s new rank", connection.fileno(), connection.fileno())
+            word, fields = parse(gather([channel], HELLO_TIMEOUT_S)[0])
+            if word != "hello":
+                raise Lost(f"a rank said {word!r} before hello: {fields}")
+            number = 0 if self.system.driver else int(fields["rank"])
+            if number in found or not 0 <= number < len(self.hosts):
+                raise Lost(f"a second rank {number}, or one too many, of {len(self.hosts)}")
+            channel.name = (
+                f"{self.system.name}'s driver" if self.system.driver else f"{self.system.name}'s rank {number}"
+            )
+            found[number] = channel
+            self.version = fields["version"]
+        self._channels = [found[number] for number in sorted(found)]
+
+    def freeze(self) -> None:
+        """Stops all processes where they are."""
+        self._agents.all({"do": "freeze", "group": self._id})
+
+    def thaw(self) -> None:
+        """Lets all processes go on."""
+        self._agents.all({"do": "thaw", "group": self._id})
+
+    def round(
+        self,
+        op: str,
+        nbytes: int,
+        *,
+        variant: str,
+        seed: int,
+        arrival_s: float = 0.0,
+        inputs: int = 1,
+        timeout_s: float,
+        weigh: bool,
+    ) -> Round:
+        """Does one operation and verifies what came out.
+
+        Args:
+            op: one of OPS.
+            nbytes: of each rank's array.
+            variant: how.
+            seed: of the content.
+            arrival_s: seconds between the calls of one rank and the next.
+            inputs: arrays of each rank that go into a sum.
+            timeout_s: for each step of it.
+            weigh: whether to measure processor time and memory, which takes longer than a small operation.
+
+        Raises:
+            GroupFailed: a rank failed, hung up, did not answer in time or had a wrong result; the group is stopped.
+        """
+        self._rounds += 1
+        arrival_ns = round(arrival_s * 1e9)
+        try:
+            task = {"op": op, "bytes": nbytes, "variant": variant, "round": self._rounds, "seed": seed}
+            # Programs of systems that take one do not know the word.
+            task |= {"inputs": inputs} if inputs > 1 else {}
+            ready = self._ask(write("prepare", **task, arrival=arrival_ns), "ready", timeout_s)
+            before = self._weigh("begin") if weigh else (0.0, 0)
+            tokens = ",".join(fields.get("token", "") for fields in ready)
+            at = time.monotonic_ns() + LEAD_NS + LEAD_NS_RANK * len(self.hosts) if self.shared_clock else 0
+            called = time.monotonic()
+            done = self._ask(write("go", at=at, tokens=tokens), "done", timeout_s)
+            ended = time.monotonic()
+            after = self._weigh("usage") if weigh else (0.0, 0)
+            checked = self._ask("check", "checked", timeout_s)
+            if len(done) != len(self._sockets):
+                raise Lost(f"{len(done)} of {len(self._sockets)} ranks answered")
+            seconds = self._seconds(op, done, ended - called, arrival_s)
+        except (*BROKEN, IndexError) as error:
+            raise self._failed(_why(error)) from None
+        for channel, fields in zip(self._channels, checked, strict=True):
+            if fields["wrong"]:
+                raise self._failed(f"wrong result: {channel.name}: {fields['wrong']}")
+        disturbed = [
+            f"{channel.name}: {said}"
+            for channel, fields in zip(self._channels, checked, strict=True)
+            if (said := fields.get("disturbed"))
+        ]
+        return Round(seconds, after[0] - before[0], after[1], "; ".join(disturbed))
+
+    def _seconds(self, op: str, done: list[dict[str, str]], waited_s: float, arrival_s: float) -> float:
+        """From the last participant's call to the last end, by the ranks' own clock if they share it."""
+        pair = op == "rtt" and not self.system.driver
+        if self.shared_clock:
+            took = done[:2] if pair else done
+            return (max(int(one["end"]) for one in took) - max(int(one["start"]) for one in took)) / 1e9
+        seconds = waited_s - arrival_s * (1 if op == "rtt" else len(self.hosts) - 1)
+        if seconds <= 0:
+            raise Lost(f"all was over {-seconds:.3f} s before the last rank was to call")
+        return seconds
+
+    def _ask(self, line: str, answer: str, timeout_s: float) -> list[dict[str, str]]:
+        def look(channel: Channel, said: str) -> None:
+            word, fields = parse(said)
+            if word == "failed":
+                raise Lost(f"{channel.name} failed: {fields['why']}")
+            if word != answer:
+                raise Lost(f"{channel.name} said {word!r} and not {answer!r}")
+
+        for channel in self._channels:
+            channel.send(line)
+        return [parse(said)[1] for said in gather(self._channels, timeout_s, look=look)]
+
+    def _weigh(self, what: str) -> tuple[float, int]:
+        usage = self._agents.all({"do": what, "group": self._id})
+        return sum(one["cpu_seconds"] for one in usage), max(one["peak_rss_bytes"] for one in usage)
+
+    def _failed(self, why: str) -> GroupFailed:
+        """Stops the group; the reason with what its ended processes said last."""
+        said: list[str] = []
+        # What an agent can't do here it can't do for the next group either, and that one will say so.
+        with contextlib.suppress(AgentFailed):
+            for answer in self._agents.all({"do": "exited", "group": self._id, "patience_s": LAST_WORDS_S}):
+                said += [_last(one["said"], one["code"]) for one in answer["exited"]]
+            self.stop()
+        return GroupFailed("; ".join([why, *said[:2]]))
+
+    def stop(self) -> None:
+        """Ends all processes of the group."""
+        for connection in self._sockets:
+            connection.close()
+        self._sockets.clear()
+        self._channels.clear()
+        try:
+            answers: list[dict[str, Any]] = self._agents.all(
+                {"do": "kill", "group": self._id}, timeout_s=KILL_TIMEOUT_S
+            )
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        if left := [pid for answer in answers for pid in answer.get("left", [])]:
+            raise AgentFailed(f"{self.system.name}'s processes {left} do not end")
+
+
+def _why(error: Exception) -> str:
+    """What broke, in words; an odd answer by the kind of error that reading it was."""
+    return str(error) if isinstance(error, HopliteError | OSError) else f"an answer is not understood: {error!r}"
+
+
+def _last(said: str, code: int) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return words.ended(code, lines[-1] if lines else "")

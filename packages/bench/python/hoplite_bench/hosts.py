@@ -1,0 +1,304 @@
+"""The hosts of a measurement and the agent on each; knows how to reach them, not what is measured on them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import ipaddress
+import itertools
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from hoplite import __version__
+from hoplite.addresses import check_host, is_interface
+from hoplite.errors import HopliteError, InvalidArgument
+from hoplite.tools.channels import Channel, Lost, gather
+from hoplite_bench import machine
+from hoplite_bench.agent import MARK
+from hoplite_bench.places import python_path
+from hoplite_bench.systems.base import Host
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hoplite_bench.environments import Environments
+    from hoplite_bench.lab import Lab
+
+# Of a login by ssh and the start of an interpreter, on a machine with two cores and sixteen hosts.
+START_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 30.0
+# Of the installation of a system, on all hosts at once.
+PREPARE_TIMEOUT_S = 900.0
+# Between the end of an agent's answers and that of the command that reached it, which may still say why.
+LAST_WORDS_S = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """Where a measurement takes place.
+
+    Attributes:
+        hosts: who takes part, in order of rank.
+        rsh: an executable that takes a host's name and a command, like ssh.
+        control: this machine's address, which ranks connect to; empty where a Unix socket does, with a shared clock.
+        shared_clock: whether all hosts read one monotonic clock and one file system, as those of a lab do.
+        cidr: the network of the hosts, "10.77.0.0/16"; empty if it is not known.
+        rate: bits per second of a link; 0 if it is not known.
+        facts: what a row says of it.
+        topology: of its racks and pods, as in a topology file; None if it is not known, or all hosts are in one rack.
+    """
+
+    hosts: Sequence[Host]
+    rsh: Path
+    control: str
+    shared_clock: bool
+    cidr: str
+    rate: int
+    facts: dict[str, Any]
+    topology: dict[str, Any] | None = None
+
+
+class AgentFailed(HopliteError):
+    """An agent could not do what it was asked; names the host."""
+
+
+class Agents:
+    """One agent on each host, for as long as the block lasts; all that they started ends with it.
+
+    Args:
+        network: whose hosts.
+
+    Attributes:
+        hosts: of the network.
+        hello: what each said when it started.
+        machine: what the first host is; "others" tells in what the others differ, if they do.
+        build: of the first host's hoplite, release or debug.
+
+    Raises:
+        AgentFailed: a host can't be reached, or has no hoplite where this one has it, or another one.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.hosts = list(network.hosts)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._errors: list[IO[bytes]] = []
+        self._channels: list[Channel] = []
+        self._numbers = itertools.count()
+        # In words that shells other than POSIX ones have too; and without the folder that it starts in, which Python
+        # would take modules from.
+        path = f"PYTHONPATH={python_path()}"
+        command = shlex.join(["exec", "env", path, sys.executable, "-P", "-m", "hoplite_bench.agent"])
+        try:
+            for host in self.hosts:
+                errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the agent lives
+                self._errors.append(errors)
+                process = subprocess.Popen(
+                    [network.rsh, host.name, command],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    # Ctrl-C is for the bench, which then ends what is there in order.
+                    start_new_session=True,
+                )
+                self._processes.append(process)
+                assert process.stdin is not None
+                assert process.stdout is not None
+                self._channels.append(Channel(host.name, process.stdout.fileno(), process.stdin.fileno()))
+            try:
+                self.hello = self.all({"do": "hello"}, timeout_s=START_TIMEOUT_S)
+            except AgentFailed as error:
+                needs = f"each host needs {sys.executable} with hoplite-bench {__version__}"
+                raise AgentFailed(f"{error}; {needs}, reached by `{network.rsh} HOST`") from None
+            if network.shared_clock:
+                self.machine: dict[str, Any] = machine.facts()
+                self.build = machine.build()
+            else:
+                self.machine, self.build = self._compare()
+        except BaseException:
+            self.close()
+            raise
+
+    def _compare(self) -> tuple[dict[str, Any], str]:
+        told = self.all({"do": "machine"}, timeout_s=START_TIMEOUT_S)
+        facts: dict[str, Any] = dict(told[0]["facts"])
+        others = []
+        for host, one in zip(self.hosts, told, strict=True):
+            version = one["facts"]["version"]
+            if version != __version__:
+                raise AgentFailed(f"{host.name} has hoplite {version}, and this machine {__version__}; install one")
+            if one["build"] != "release":
+                raise AgentFailed(f"{host.name} has a {one['build']} build, which measures nothing; make build there")
+            differs = [f"{name} {value}" for name, value in one["facts"].items() if value != facts[name]]
+            if differs:
+                others.append(f"{host.name} has {', '.join(differs)}")
+        if others:
+            facts["others"] = "; ".join(others)
+        return facts, told[0]["build"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def all(self, request: dict[str, Any], *, timeout_s: float = ANSWER_TIMEOUT_S) -> list[dict[str, Any]]:
+        """Asks every agent the same, and waits for all answers, in order of the hosts."""
+        return self._ask(list(range(len(self._channels))), request, timeout_s)
+
+    def one(self, host: Host, request: dict[str, Any], *, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+        """Asks the agent of one host."""
+        return self._ask([self.hosts.index(host)], request, timeout_s)[0]
+
+    def prepare(self, system: str, environments: Environments) -> str:
+        """Installs a system on all hosts, in the same folder as here.
+
+        Returns:
+            Which host can't have it, and why; empty if all have it.
+        """
+        root = str(environments.root)
+        request = {"do": "prepare", "system": system, "root": root, "install": environments.install}
+        answers = self.all(request, timeout_s=PREPARE_TIMEOUT_S)
+        reasons = zip(self.hosts, (one.get("unavailable", "") for one in answers), strict=True)
+        return next((f"{host.name}: {why}" for host, why in reasons if why), "")
+
+    def _ask(self, numbers: list[int], request: dict[str, Any], timeout_s: float) -> list[dict[str, Any]]:
+        channels = [self._channels[number] for number in numbers]
+        # An answer to an earlier question, which came too late for it, is not taken for one to this.
+        number = next(self._numbers)
+        mark = f"{MARK} {number} "
+        try:
+            for channel in channels:
+                channel.send(json.dumps({**request, "number": number}))
+            lines = gather(channels, timeout_s, wanted=lambda line: line.startswith(mark))
+            answers = [json.loads(line.removeprefix(mark)) for line in lines]
+        except (Lost, json.JSONDecodeError, RecursionError) as error:
+            names = error.names if isinstance(error, Lost) else ()
+            said = "".join(f"; {line}" for line in self._last_words(names))
+            raise AgentFailed(f"an agent failed at {request['do']!r}: {error}{said}") from None
+        for channel, answer in zip(channels, answers, strict=True):
+            if "error" in answer:
+                raise AgentFailed(f"the agent of {channel.name} can't {request['do']}: {answer['error']}")
+        return answers
+
+    def _last_words(self, names: Sequence[str]) -> list[str]:
+        """What those that are lost said on stderr last."""
+        deadline = time.monotonic() + LAST_WORDS_S
+        said = []
+        for host, process, errors in zip(self.hosts, self._processes, self._errors, strict=True):
+            if host.name in names:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+                errors.seek(0)
+                lines = [line.strip() for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
+                said += [f"{host.name} said {line!r}" for line in lines[-1:]]
+        return said
+
+    def close(self) -> None:
+        """Ends all agents, and they what they started."""
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self._processes:
+            try:
+                process.wait(ANSWER_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+        for errors in self._errors:
+            errors.close()
+
+
+def of_lab(lab: Lab) -> Network:
+    """The hosts of a lab."""
+    hosts = [Host(host.number, host.name, host.address, host.interface) for host in lab.hosts]
+    topology = lab.topology() if len(lab.racks) > 1 else None
+    # Without its name, which says nothing, and what it does not have.
+    told = {name: value for name, value in lab.facts().items() if name != "name" and value is not None}
+    facts = {"kind": "lab", **told}
+    return Network(
+        hosts,
+        lab.agent,
+        "",
+        shared_clock=True,
+        cidr=lab.network,
+        rate=facts["rate"],
+        facts=facts,
+        topology=topology,
+    )
+
+
+def of_file(path: Path, *, rsh: str = "ssh", rate: int = 0) -> Network:
+    """Reads the hosts of a file: on each line a name that ssh reaches, and, if that is not it, the address to measure.
+
+    A third word is the network interface of that address. What follows "#" is a comment. The first host is the root of
+    all operations.
+
+    Args:
+        path: the file.
+        rsh: the command that reaches a host, found on PATH.
+        rate: bits per second of a host's link, if it is known.
+
+    Raises:
+        InvalidArgument: fewer than two hosts, one that is there twice, an address that others can't reach, or a line
+            that is not understood.
+    """
+    executable = shutil.which(rsh)
+    if executable is None:
+        raise InvalidArgument(f"there is no {rsh!r} to reach the hosts with; install it or say --rsh")
+    hosts: list[Host] = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if len(words) > 3:
+            raise InvalidArgument(f"{path}:{number}: {line.strip()!r} is not: name [address [interface]]")
+        if not words:
+            continue
+        for word in words[:2]:
+            check_host(f"{path}:{number}", word)
+        if len(words) > 2 and not is_interface(words[2]):
+            raise InvalidArgument(f"{path}:{number}: {words[2]!r} is no name of a network interface, such as eth0")
+        try:
+            address = socket.gethostbyname(words[1] if len(words) > 1 else words[0])
+        except OSError as error:
+            raise InvalidArgument(f"{path}:{number}: no address of {words[0]!r}: {error.strerror}") from None
+        for other in hosts:
+            if words[0] == other.name or address == other.address:
+                raise InvalidArgument(f"{path}:{number}: {words[0]} at {address} is {other.name} at {other.address}")
+        hosts.append(Host(len(hosts), words[0], address, words[2] if len(words) > 2 else ""))
+    if len(hosts) < 2:
+        raise InvalidArgument(f"{path} names {len(hosts)} hosts; a measurement needs two or more, one a line")
+    loopback = [host for host in hosts if ipaddress.ip_address(host.address).is_loopback]
+    if loopback and len(loopback) < len(hosts):
+        raise InvalidArgument(
+            f"{path}: {loopback[0].name} is {loopback[0].address} here, where no other host reaches it; "
+            f"say its address on the network after its name"
+        )
+    own = _own_address(hosts)
+    facts = {"kind": "hosts", "names": [host.name for host in hosts], "rate": rate, "clock": os.uname().nodename}
+    return Network(hosts, Path(executable).absolute(), own, shared_clock=False, cidr="", rate=rate, facts=facts)
+
+
+def _own_address(hosts: Sequence[Host]) -> str:
+    """Where the hosts reach this machine: its address on the way to the first host that is another machine."""
+    own = ""
+    for host in hosts:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                # Sends nothing: the kernel says which of our addresses it would send from.
+                probe.connect((host.address, 9))
+            except OSError as error:
+                raise InvalidArgument(f"there is no way to {host.name} at {host.address}: {error.strerror}") from None
+            own = probe.getsockname()[0]
+        if own != host.address:
+            break
+    return own

@@ -1,0 +1,293 @@
+"""The links of a lab over netlink: bridges, cables between namespaces, their rates, delays and cuts.
+
+    host e0 ==cable== hN bridge rackR upR ==cable== downR bridge core
+
+With pods a rack's cable leads to the bridge of its pod, and another one from there to the core:
+
+    bridge rackR upR ==cable== downR bridge podP podupP ==cable== poddownP bridge core
+
+Everything right of a host's e0 is in the namespace of the switch. A cable is a veth pair; each of its ends sends at the
+link's rate (HTB), so each direction has a rate of its own. A cut puts the kernel's `blackhole` below that rate: what is
+sent is silently gone, and the sender is told nothing, as by a pulled cable. It is in every kernel that has HTB, and
+needs no nft and no rule; each of its requests is answered, which pyroute2's nftables requests are not.
+Knows nothing of hosts and processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hoplite_bench.lab import namespaces
+from hoplite_bench.lab.errors import LabError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hoplite_bench.lab.namespaces import Keeper
+
+Result = TypeVar("Result")
+
+# What may leave at once before the rate applies, in bytes: one full segmentation offload packet (64 KiB).
+BURST_BYTES = 64 * 1024
+
+# Bytes a class may send in its turn; HTB has but one class here, and by default complains of rates above 16 Mbit/s.
+QUANTUM_BYTES = 60_000
+
+# Handles: the root of a link's queues, the one class below it, and what is below that.
+ROOT, CLASS, LEAF = 0x10000, 0x10001, 0x20000
+
+# How long a host remembers the hardware address of another one, in ms: a day, which no test outlives.
+ADDRESS_KNOWN_MS = 24 * 3600 * 1000
+
+# Of a neighbour's hardware address that was set, not learned.
+NUD_PERMANENT = 0x80
+
+CORE = "core"
+LOOPBACK_INDEX = 1
+
+
+def bridge_of(rack: int) -> str:
+    """The name of a rack's bridge."""
+    return f"rack{rack}"
+
+
+def port_of(host: int) -> str:
+    """The name of the switch's end of a host's link."""
+    return f"h{host}"
+
+
+def uplink_of(rack: int) -> tuple[str, str]:
+    """The names of the ends of a rack's uplink: that on the rack, and that on its pod or on the core."""
+    return f"up{rack}", f"down{rack}"
+
+
+def pod_bridge_of(pod: int) -> str:
+    """The name of a pod's bridge."""
+    return f"pod{pod}"
+
+
+def pod_uplink_of(pod: int) -> tuple[str, str]:
+    """The names of the ends of a pod's uplink: that on the pod and that on the core."""
+    return f"podup{pod}", f"poddown{pod}"
+
+
+def pass_filters(switch: Keeper) -> None:
+    """Lets bridges pass packets on without asking iptables, which has no rules here.
+
+    Where br_netfilter is loaded, as Docker does, it looks at each packet on each bridge: sixteen hosts at 1 Gbit/s all
+    at once reach 895 instead of 861 Mbit/s on two processors without it.
+    """
+
+    def work() -> None:
+        for table in ("iptables", "ip6tables", "arptables"):
+            # Not there if it is not loaded; and where a container lets no process write here, it asks.
+            with contextlib.suppress(OSError):
+                Path(f"/proc/sys/net/bridge/bridge-nf-call-{table}").write_text("0")
+
+    namespaces.inside(switch, work)
+
+
+def make_bridge(switch: Keeper, name: str) -> None:
+    """Makes a bridge that forwards at once."""
+
+    def work(netlink: Any) -> None:  # noqa: ANN401 - pyroute2 has no types
+        netlink.link("add", ifname=name, kind="bridge", br_stp_state=0, br_forward_delay=0, br_mcast_snooping=0)
+        netlink.link("set", index=_index(netlink, name), state="up")
+
+    _with_netlink(switch, work)
+
+
+def make_cable(switch: Keeper, bridge: str, end: str, other_end: str, other: Keeper) -> None:
+    """Makes a cable from a bridge to another namespace, or to the same one, where its other end is left unconnected."""
+
+    def work(netlink: Any) -> None:  # noqa: ANN401 - pyroute2 has no types
+        with Path(f"/proc/{other.process}/ns/net").open() as namespace:
+            peer = {"ifname": other_end, "net_ns_fd": namespace.fileno()}
+            netlink.link("add", ifname=end, kind="veth", peer=peer)
+        netlink.link("set", index=_index(netlink, end), master=_index(netlink, bridge), state="up")
+
+    _with_netlink(switch, work)
+
+
+def connect(switch: Keeper, end: str, bridge: str) -> None:
+    """Connects a loose end to a bridge."""
+    _with_netlink(
+        switch,
+        lambda netlink: netlink.link("set", index=_index(netlink, end), master=_index(netlink, bridge), state="up"),
+    )
+
+
+def set_address(host: Keeper, interface: str, address: str, prefix: int) -> None:
+    """Gives a host its address, and lets it talk to itself."""
+
+    def work(netlink: Any) -> None:  # noqa: ANN401 - pyroute2 has no types
+        index = _index(netlink, interface)
+        netlink.link("set", index=LOOPBACK_INDEX, state="up")
+        netlink.addr("add", index=index, address=address, prefixlen=prefix)
+        netlink.link("set", index=index, state="up")
+        # Otherwise a host whose incoming direction is cut asks after 30 s whether the other still has its address,
+        # hears nothing, and falls silent too. Where a container lets no process write here, it does.
+        with contextlib.suppress(OSError):
+            Path(f"/proc/sys/net/ipv4/neigh/{interface}/base_reachable_time_ms").write_text(str(ADDRESS_KNOWN_MS))
+
+    _with_netlink(host, work)
+
+
+def set_rate(keeper: Keeper, interface: str, rate: int) -> None:
+    """Makes what an interface sends leave at a rate in bit/s; at once, also when it has one already."""
+
+    def work(netlink: Any) -> None:  # noqa: ANN401 - pyroute2 has no types
+        index = _index(netlink, interface)
+        with contextlib.suppress(FileExistsError), _netlink_errors():
+            netlink.tc("add", "htb", index, ROOT, default=1)
+        netlink.tc(
+            "replace-class",
+            "htb",
+            index,
+            CLASS,
+            parent=ROOT,
+            # Numbers are bytes per second.
+            rate=rate // 8,
+            burst=BURST_BYTES,
+            cburst=BURST_BYTES,
+            quantum=QUANTUM_BYTES,
+        )
+
+    _with_netlink(keeper, work)
+
+
+def set_cut(keeper: Keeper, interface: str, cut: bool, delay_s: float) -> None:
+    """Lets what an interface sends vanish, or lets it through again.
+
+    Args:
+        keeper: of the interface's namespace.
+        interface: its name.
+        cut: whether nothing gets through.
+        delay_s: what the link delays, in seconds, when it is not cut.
+    """
+
+    def work(netlink: Any) -> None:  # noqa: ANN401 - pyroute2 has no types
+        index = _index(netlink, interface)
+        if any(queue["handle"] == LEAF for queue in netlink.get_qdiscs(index=index)):
+            netlink.tc("del", index=index, handle=LEAF, parent=CLASS)
+        # "replace", for a class always has a queue, if only the one that HTB made.
+        if cut:
+            netlink.tc("replace", "blackhole", index, LEAF, parent=CLASS)
+        elif delay_s:
+            # 100 000 packets: what a second at 1 Gbit/s takes, so that the delay loses nothing.
+            netlink.tc("replace", "netem", index, LEAF, parent=CLASS, delay=round(delay_s * 1e6), limit=100_000)
+
+    _with_netlink(keeper, work)
+
+
+def is_cut(keeper: Keeper, interface: str) -> bool:
+    """Whether what an interface sends vanishes."""
+
+    def work(netlink: Any) -> bool:  # noqa: ANN401 - pyroute2 has no types
+        queues = netlink.get_qdiscs(index=_index(netlink, interface))
+        return any(queue.get_attr("TCA_KIND") == "blackhole" for queue in queues)
+
+    return _with_netlink(keeper, work)
+
+
+def set_misled(keeper: Keeper, interface: str, address: str, misled: bool) -> None:
+    """Lets what an interface sends to one address vanish, or lets it through again.
+
+    It goes to the hardware address that it comes from, which no bridge sends back.
+    """
+
+    def work(netlink: Any) -> None:  # noqa: ANN401 - pyroute2 has no types
+        index = _index(netlink, interface)
+        if misled:
+            (link,) = netlink.get_links(index)
+            own = link.get_attr("IFLA_ADDRESS")
+            netlink.neigh("replace", dst=address, lladdr=own, ifindex=index, state="permanent")
+        elif address in _misled(netlink, index):
+            netlink.neigh("del", dst=address, ifindex=index)
+
+    _with_netlink(keeper, work)
+
+
+def misled(keeper: Keeper, interface: str) -> set[str]:
+    """The addresses to which what an interface sends vanishes."""
+    return _with_netlink(keeper, lambda netlink: _misled(netlink, _index(netlink, interface)))
+
+
+def _misled(netlink: Any, index: int) -> set[str]:  # noqa: ANN401 - pyroute2 has no types
+    permanent = [row for row in netlink.get_neighbours(ifindex=index) if row["state"] & NUD_PERMANENT]
+    return {row.get_attr("NDA_DST") for row in permanent}
+
+
+def sent_bytes(keeper: Keeper, interface: str) -> int:
+    """What an interface has sent so far, headers too."""
+
+    def work(netlink: Any) -> int:  # noqa: ANN401 - pyroute2 has no types
+        (link,) = netlink.get_links(_index(netlink, interface))
+        return int(link.get_attr("IFLA_STATS64")["tx_bytes"])
+
+    return _with_netlink(keeper, work)
+
+
+def has_netem(keeper: Keeper) -> bool:
+    """Whether this kernel can delay packets; tried on a namespace's loopback."""
+
+    def work(netlink: Any) -> bool:  # noqa: ANN401 - pyroute2 has no types
+        try:
+            with _netlink_errors():
+                netlink.tc("add", "netem", LOOPBACK_INDEX, ROOT, delay=1000)
+                netlink.tc("del", index=LOOPBACK_INDEX, handle=ROOT)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EOPNOTSUPP):
+                return False
+            raise
+        return True
+
+    return _with_netlink(keeper, work)
+
+
+def _with_netlink(keeper: Keeper, work: Callable[[Any], Result]) -> Result:
+    """Calls something with a netlink socket in a namespace.
+
+    Raises:
+        LabError: the kernel refused; with its reason.
+    """
+    from pyroute2 import IPRoute, NetlinkError
+    from pyroute2.netlink.rtnl.tcmsg import plugins
+
+    # A kind that pyroute2 does not know it puts at the root of an interface, whatever parent is said; this one has no
+    # options that it would need to know.
+    plugins.setdefault("blackhole", SimpleNamespace())
+
+    def call() -> Result:
+        with IPRoute() as netlink:
+            return work(netlink)
+
+    try:
+        return namespaces.inside(keeper, call)
+    except (NetlinkError, OSError) as error:
+        raise LabError(
+            f"the kernel refused a link of the lab: {error}; it needs veth, bridge, sch_htb and sch_blackhole"
+        ) from error
+
+
+@contextlib.contextmanager
+def _netlink_errors() -> Any:  # noqa: ANN401 - a generator
+    """Turns an error of netlink into the OSError that its number means."""
+    from pyroute2 import NetlinkError
+
+    try:
+        yield
+    except NetlinkError as error:
+        raise OSError(error.code, os.strerror(error.code)) from error
+
+
+def _index(netlink: Any, interface: str) -> int:  # noqa: ANN401 - pyroute2 has no types
+    found = netlink.link_lookup(ifname=interface)
+    if not found:
+        raise LabError(f"interface {interface} is not there: the lab is closed, or something removed it")
+    return int(found[0])

@@ -1,0 +1,141 @@
+"""What one host does alone: copies, puts, gets and sums of Hoplite, of Ray and of plain memory, and the directory.
+
+Says what is measured in which order and makes rows; what each case does is in `local_cases`. The systems take turns in
+every repeat, so that what else the machine does hits all alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+from hoplite.errors import HopliteError, InvalidArgument
+from hoplite_bench import local_cases, machine
+from hoplite_bench.local_ray import LocalRay
+from hoplite_bench.row import Row, spread
+from hoplite_bench.systems.base import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from hoplite_bench.environments import Environments
+    from hoplite_bench.local_cases import Case
+
+# What a row says of its network.
+NETWORK = {"kind": "local"}
+SIZES = (2**10, 2**20, 2**28)
+REPEATS = 5
+# A sample is the median of as many operations as fit into this, with what is not timed of them.
+SAMPLE_S = 0.2
+ROUNDS_MAX = 1000
+
+
+def measure(
+    *,
+    sizes: Sequence[int] = SIZES,
+    repeats: int = REPEATS,
+    environments: Environments,
+    report_progress: Callable[[str], None] = lambda _: None,
+    is_done: Callable[[Case], bool] = lambda _: False,
+) -> Iterator[Row]:
+    """Measures all cases, size by size.
+
+    Args:
+        sizes: bytes of an array, multiples of 4. A size takes some 15 times as much memory.
+        repeats: samples of each case.
+        environments: where Ray is installed; without it its rows say why there is none.
+        report_progress: called with a line for people when something begins.
+        is_done: whether a case needs no figure any more; what takes turns is left out only if all of it is done.
+
+    Yields:
+        A row for each case, as soon as all cases of its size have had their turns.
+
+    Raises:
+        InvalidArgument: a size is no whole number of float32.
+        HopliteError: the build is a debug one.
+    """
+    if wrong := [size for size in sizes if size < 4 or size % 4]:
+        raise InvalidArgument(f"{wrong[0]} bytes are no whole number of float32; say a multiple of 4")
+    machine.refuse_debug_build()
+    facts: dict[str, Any] = machine.facts()
+    with contextlib.ExitStack() as stack:
+        ray: LocalRay | str
+        try:
+            report_progress("starting Ray")
+            ray = stack.enter_context(LocalRay(environments, store_bytes=4 * max(sizes)))
+        except Unavailable as error:
+            ray = str(error)
+        for size in sizes:
+            with local_cases.of_size(size, ray) as cases:
+                if not all(map(is_done, cases)):
+                    yield from _turns(cases, repeats, facts, report_progress)
+        with local_cases.of_directory() as cases:
+            if not all(map(is_done, cases)):
+                yield from _turns(cases, repeats, facts, report_progress)
+
+
+@dataclasses.dataclass
+class _Measured:
+    """What is known of one case."""
+
+    case: Case
+    rounds: int = 0
+    samples: list[float] = dataclasses.field(default_factory=list)
+    failure: str = ""
+
+
+def _turns(
+    cases: Sequence[Case], repeats: int, facts: dict[str, Any], report_progress: Callable[[str], None]
+) -> Iterator[Row]:
+    measured = [_Measured(case, failure=case.unavailable) for case in cases]
+    for repeat in range(-1, repeats):
+        for one in measured:
+            if one.failure:
+                continue
+            report_progress(f"{one.case}: {'warming up' if repeat < 0 else f'{repeat + 1} of {repeats}'}")
+            try:
+                if repeat < 0:
+                    one.rounds = _rounds(one.case)
+                else:
+                    one.samples.append(statistics.median(one.case.seconds(one.rounds)))
+            except HopliteError as error:
+                one.failure = f"{type(error).__name__}: {error}"
+    for one in measured:
+        yield _row(one, repeats, facts)
+
+
+def _rounds(case: Case) -> int:
+    """Verifies a case, warms its memory, and finds how often it fits into a sample."""
+    case.seconds(1)
+    start = time.perf_counter()
+    case.seconds(1)
+    return max(1, min(ROUNDS_MAX, int(SAMPLE_S / (time.perf_counter() - start))))
+
+
+def _row(one: _Measured, repeats: int, facts: dict[str, Any]) -> Row:
+    case = one.case
+    samples = [] if one.failure else one.samples
+    return Row(
+        system=case.system,
+        variant=case.variant,
+        version=case.version,
+        op=case.op,
+        hosts=1,
+        bytes=case.nbytes,
+        arrival_s=0.0,
+        repeats=repeats,
+        seconds=spread(samples),
+        samples=samples,
+        wire_ratio=None,
+        verified=bool(samples),
+        cpu_seconds=None,
+        peak_rss_bytes=None,
+        lab=dict(NETWORK),
+        machine={name: value for name, value in facts.items() if name != "commit"},
+        commit=facts["commit"],
+        build=machine.build(),
+        note=one.failure or case.note,
+    )

@@ -1,0 +1,440 @@
+"""The pictures of a report, as in the papers: latency against hosts and against size, late callers, times of the wire.
+
+A system has one colour and one marker in all of them; the colours are those of Okabe and Ito, which colour-blind people
+tell apart. The same rows give the same bytes. Knows nothing of the page that shows the pictures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import itertools
+import math
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from hoplite.errors import HopliteError
+from hoplite_bench import tables, words
+from hoplite_bench.row import WIRE
+from hoplite_bench.tables import HOPLITE, unique
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from hoplite_bench.row import Row
+    from hoplite_bench.tables import Case, Measurement
+
+# Colour and marker; the palette of Okabe and Ito without its yellow, which is too light for lines.
+STYLES = {
+    HOPLITE: ("#D55E00", "o"),
+    "mpich": ("#0072B2", "s"),
+    "openmpi": ("#56B4E9", "^"),
+    "gloo": ("#009E73", "D"),
+    "ray": ("#CC79A7", "v"),
+    "dask": ("#E69F00", "X"),
+}
+OTHER = ("#000000", "P")
+PANEL_INCHES = (3.0, 2.5)
+# So many letters fit above a panel, into one in the small type, and below a wide one.
+LETTERS = 40
+LETTERS_SMALL = 44
+LETTERS_WIDE = 64
+SETTINGS: Any = {
+    "svg.hashsalt": "hoplite",
+    # Text stays text: it can be searched and read aloud, and the file is a quarter of the size.
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.titlepad": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 6,
+    "legend.frameon": False,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """One drawing.
+
+    Attributes:
+        about: the operation it shows; "arrival" or "wire" if it shows several.
+        name: of its file.
+        caption: what it shows, for those who can't see it.
+        svg: its text.
+    """
+
+    about: str
+    name: str
+    caption: str
+    svg: str
+
+
+def draw(measurement: Measurement) -> list[Picture]:
+    """Draws all that a measurement has rows for.
+
+    Raises:
+        HopliteError: Matplotlib is not installed.
+    """
+    together = measurement.select(lambda case: case.hosts > 1 and case.arrival_s == 0)
+    late = measurement.select(lambda case: case.hosts > 1 and case.arrival_s > 0)
+    pictures = []
+    with drawing():
+        if together:
+            pictures.append(_times_the_wire(together))
+        for op in unique(case.op for case in together):
+            cases = {case: rows for case, rows in together.items() if case.op == op}
+            pictures += [_against_hosts(op, cases), _against_size(op, cases)]
+        for place, hosts, size in unique((case.place, case.hosts, case.bytes) for case in late):
+            same = (place, hosts, size)
+            cases = measurement.select(lambda case, same=same: (case.place, case.hosts, case.bytes) == same)  # type: ignore[misc]
+            ops = {case.op for case in late if (case.place, case.hosts, case.bytes) == same}
+            pictures.append(_against_arrival({case: rows for case, rows in cases.items() if case.op in ops}))
+    return pictures
+
+
+@contextlib.contextmanager
+def drawing() -> Iterator[None]:
+    """The settings of all pictures, for the time of a block.
+
+    Raises:
+        HopliteError: Matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl
+    except ModuleNotFoundError as error:
+        raise HopliteError(f"pictures need {error.name}: pip install 'hoplite-bench[report]'") from None
+    with mpl.rc_context(SETTINGS):
+        yield
+
+
+def _against_hosts(op: str, cases: dict[Case, list[Row]]) -> Picture:
+    """A panel for each size; numbers of hosts side by side, each network's points joined among themselves."""
+    sizes = sorted({case.bytes for case in cases})
+    figure, panels = grid(len(sizes))
+    for axes, size in zip(panels, sizes, strict=True):
+        # Of this size: what was measured of another alone has no place here.
+        stops = unique((case.place, case.hosts) for case in cases if case.bytes == size)
+        places = unique(place for place, _ in stops)
+        axes.set_title(f"{words.title(op)}, {words.size(size)}")
+        for place in places:
+            here = {case: rows for case, rows in cases.items() if (case.place, case.bytes) == (place, size)}
+            # Side by side, for systems that are as fast would cover each other.
+            _lines(
+                axes,
+                here,
+                lambda case, stops=stops: stops.index((case.place, case.hosts)),  # type: ignore[misc]
+                shift=lambda at, place: at + 0.25 * place,
+            )
+        is_told = _absent(axes, {case: rows for case, rows in cases.items() if case.bytes == size})
+        axes.set_xticks(range(len(stops)), [str(hosts) for _, hosts in stops])
+        axes.set_xlim(-0.4, len(stops) - 0.6)
+        axes.grid(visible=False, axis="x")
+        for at, (one, other) in enumerate(itertools.pairwise(stops)):
+            if one[0] != other[0]:
+                axes.axvline(at + 0.5, color="#b0b0b0", linewidth=0.8, linestyle=(0, (2, 2)))
+        for place in places:
+            own = [at for at, stop in enumerate(stops) if stop[0] == place]
+            middle = (own[0] + own[-1]) / 2
+            named = textwrap.fill(place.short, LETTERS_SMALL * len(own) // len(stops))
+            axes.text(middle, 1, named, transform=axes.get_xaxis_transform(), **_SMALL)
+        _latency(axes, room=is_told)
+    return _finish(
+        figure,
+        cases,
+        op,
+        f"{op}-hosts.svg",
+        f"{words.title(op)}: latency against the number of hosts",
+        "number of hosts",
+    )
+
+
+def _against_size(op: str, cases: dict[Case, list[Row]]) -> Picture:
+    """A panel for each number of hosts; latency against size, both logarithmic."""
+    stops = unique((case.place, case.hosts) for case in cases)
+    figure, panels = grid(len(stops))
+    for axes, (place, hosts) in zip(panels, stops, strict=True):
+        here = {case: rows for case, rows in cases.items() if (case.place, case.hosts) == (place, hosts)}
+        axes.set_title(textwrap.fill(f"{words.count(hosts, 'host')}, {place.short}", LETTERS))
+        sizes = [case.bytes for case in here]
+        _lines(
+            axes,
+            here,
+            lambda case: case.bytes,
+            shift=lambda at, place: at * 2 ** (0.7 * place),
+        )
+        is_told = _absent(axes, here)
+        if all(sizes):
+            axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [words.size(size).replace(" ", "\n") for size in sizes])
+        axes.minorticks_off()
+        _latency(axes, room=is_told)
+    caption = f"{words.title(op)}: latency against size"
+    x, y = "bytes of each participant's array", f"{words.title(op).lower()}: latency"
+    return _finish(figure, cases, op, f"{op}-sizes.svg", caption, x, y=y)
+
+
+def _against_arrival(cases: dict[Case, list[Row]]) -> Picture:
+    """A column for each operation; above from the last call, below from the first."""
+    ops = unique(case.op for case in cases)
+    some = next(iter(cases))
+    figure, panels = grid(2 * len(ops), columns=len(ops))
+    for at, op in enumerate(ops):
+        here = {case: rows for case, rows in cases.items() if case.op == op}
+        since_last, since_first = panels[at], panels[at + len(ops)]
+        since_last.set_title(f"{words.title(op)}, from the last call")
+        since_first.set_title(f"{words.title(op)}, from the first call")
+        _lines(since_last, here, lambda case: case.arrival_s)
+        _latency(since_last, room=_absent(since_last, here))
+        _lines(since_first, here, lambda case: case.arrival_s, before=lambda case: (case.hosts - 1) * case.arrival_s)
+        intervals = sorted(case.arrival_s for case in here)
+        calls = [(some.hosts - 1) * interval for interval in intervals]
+        since_first.plot(intervals, calls, color="#404040", linestyle=(0, (1, 1.5)), label="last participant calls")
+        since_first.set_ylim(bottom=0)
+        since_first.yaxis.set_major_formatter(_engineer())
+        _absent(since_first, here)
+        for axes in (since_last, since_first):
+            axes.set_xticks(intervals, [f"{interval:g}" for interval in intervals])
+    title = f"{words.size(some.bytes)}, {words.count(some.hosts, 'host')}, {some.place.short}"
+    name = f"arrival-{some.hosts}-hosts-{words.size(some.bytes).replace(' ', '-')}.svg"
+    caption = f"Participants that call one after another: latency against the interval, {title}"
+    return _finish(figure, cases, "arrival", name, caption, "seconds between the call of one and of the next")
+
+
+def _times_the_wire(cases: dict[Case, list[Row]]) -> Picture:
+    """A panel for each operation; bars for each number of hosts, at the largest size of those most often measured."""
+    ops = unique(case.op for case in cases)
+    figure, panels = grid(len(ops), columns=min(2, len(ops)), inches=(5.0, 2.2))
+    for axes, op in zip(panels, ops, strict=True):
+        sizes = [case.bytes for case in cases if case.op == op]
+        size = max(sizes, key=lambda size: (sizes.count(size), size))
+        here = {case: rows for case, rows in cases.items() if (case.op, case.bytes) == (op, size)}
+        axes.set_title(f"{words.title(op)}, {words.size(size)}")
+        axes.set_xlim(-0.55, len(here) - 0.45)
+        axes.set_ylim(0, _top(here))
+        for at, (case, rows) in enumerate(here.items()):
+            shown = [system for system in tables.systems(rows) if system != WIRE]
+            width = min(0.84 / max(1, len(shown)), 0.2)
+            for place, system in enumerate(shown):
+                _bar(axes, at + (place - (len(shown) - 1) / 2) * width, width, system, tables.best(rows, system))
+            if (least := tables.least(case)) is not None:
+                axes.hlines(least, at - 0.46, at + 0.46, color="black", linewidth=1, label="limit", zorder=3)
+        labels = [_beneath(case, LETTERS_WIDE // len(here)) for case in here]
+        axes.set_xticks(range(len(labels)), labels)
+        axes.tick_params(axis="x", length=0)
+        axes.grid(visible=False, axis="x")
+    caption = "Median in times of the wire; a bar with a gap is longer than shown, as its figure says"
+    return _finish(figure, cases, "wire", "wire.svg", caption, "", y="times the wire")
+
+
+def _beneath(case: Case, letters: int) -> str:
+    """How many hosts, and on lines of so many letters which network."""
+    return f"{words.count(case.hosts, 'host')}\n{textwrap.fill(case.place.short, max(letters, 8))}"
+
+
+def _top(cases: dict[Case, list[Row]]) -> float:
+    """Where to end an axis of ratios: above Hoplite and the static systems, so that these are told apart."""
+    ratios = [
+        (system in (HOPLITE, *tables.STATIC), row.wire_ratio)
+        for rows in cases.values()
+        for system in tables.systems(rows)
+        if (row := tables.best(rows, system)) is not None and row.wire_ratio
+    ]
+    near = [ratio for close, ratio in ratios if close] or [ratio for _, ratio in ratios] or [1.0]
+    return 1.35 * max(near)
+
+
+def _bar(axes: Axes, x: float, width: float, system: str, row: Row | None) -> None:
+    """One system's bar with its figure; without one the words, for a missing bar would look like the fastest."""
+    colour, _ = _style(system)
+    words_at: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 6}
+    if row is None or row.wire_ratio is None:
+        axes.text(x, 0, " no figure", rotation=90, color=colour, **words_at)
+        return
+    axes.bar(x, row.wire_ratio, width * 0.94, color=colour, label=words.name(system))
+    top = axes.get_ylim()[1]
+    cut = row.wire_ratio > 0.93 * top
+    if cut:
+        # A gap in the bar: its length does not count from there on.
+        gap: dict[str, Any] = {"color": "white", "linewidth": 1.6, "zorder": 4, "solid_capstyle": "butt"}
+        for low in (0.84, 0.89):
+            axes.plot([x - width / 2, x + width / 2], [low, low + 0.03], transform=axes.get_xaxis_transform(), **gap)
+    text = f"{row.wire_ratio:.1f}" if row.wire_ratio < 10 else f"{row.wire_ratio:.0f}"
+    axes.text(x, top if cut else row.wire_ratio, text, color="#303030", **words_at)
+
+
+def _lines(
+    axes: Axes,
+    cases: dict[Case, list[Row]],
+    x: Callable[[Case], float],
+    *,
+    before: Callable[[Case], float] = lambda _: 0.0,
+    shift: Callable[[float, float], float] = lambda at, _: at,
+) -> None:
+    """A line with its spread for each system, and one for the limit.
+
+    Args:
+        axes: where.
+        cases: what.
+        x: where a case is.
+        before: what its latency is added to.
+        shift: where a system is there, by the case's place and the system's own, from -1 to 1.
+    """
+    systems = tables.systems(row for rows in cases.values() for row in rows)
+    beside = [system for system in systems if system != WIRE]
+    for system in systems:
+        chosen = [(case, row) for case, rows in cases.items() if (row := tables.best(rows, system)) and row.samples]
+        if not chosen or (system == WIRE and any(case.arrival_s for case in cases)):
+            continue
+        if system == WIRE:
+            at = [x(case) for case, _ in chosen]
+            axes.plot(at, [tables.median(row) for _, row in chosen], **_WIRE, **_alone(at), label=words.name(system))
+            continue
+        colour, marker = _style(system)
+        place = 2 * beside.index(system) / max(len(beside) - 1, 1) - 1
+        middles = [tables.median(row) for _, row in chosen]
+        axes.errorbar(
+            [shift(x(case), place) for case, _ in chosen],
+            [before(case) + middle for (case, _), middle in zip(chosen, middles, strict=True)],
+            yerr=[
+                [middle - min(row.samples) for (_, row), middle in zip(chosen, middles, strict=True)],
+                [max(row.samples) - middle for (_, row), middle in zip(chosen, middles, strict=True)],
+            ],
+            color=colour,
+            marker=marker,
+            markeredgecolor="white",
+            markeredgewidth=0.5,
+            elinewidth=0.8,
+            label=words.name(system),
+            # Above the others.
+            zorder=5 if system == HOPLITE else 3,
+        )
+    limited = {case: rows for case, rows in cases.items() if tables.least(case)}
+    limits = [
+        (x(case), least * wire)
+        for case, rows in limited.items()
+        if (least := tables.least(case)) and (wire := tables.wire_seconds(rows)) and not case.arrival_s
+    ]
+    if limits and len(limits) == len(limited):
+        dashes: dict[str, Any] = {"color": "black", "linewidth": 1, "linestyle": (0, (4, 2)), "zorder": 2.5}
+        axes.plot(*zip(*limits, strict=True), **dashes, **_alone(limits), label="limit")
+
+
+def _absent(axes: Axes, cases: dict[Case, list[Row]]) -> bool:
+    """Names the systems that have rows in a panel but no figure in any, at its lower edge; whether there are any."""
+    rows = [row for own in cases.values() for row in own]
+    absent = set(tables.systems(rows)) - {row.system for row in rows if row.samples}
+    if absent:
+        why = {row.system: words.no_figure(row) for row in rows if row.system in absent}
+        said = {system: "" if word == "no figure" else f" ({word})" for system, word in why.items()}
+        named = ", ".join(f"{words.name(system)}{said[system]}" for system in sorted(absent, key=tables.rank))
+        place: dict[str, Any] = {"transform": axes.transAxes, **_SMALL, "ha": "right", "va": "bottom"}
+        axes.text(0.99, 0.01, f"no figure: {named}", **place)
+    return bool(absent)
+
+
+def _alone(points: Sequence[object]) -> dict[str, Any]:
+    """What makes a line of one point visible."""
+    return {"marker": "_", "markersize": 18} if len(points) == 1 else {}
+
+
+# Wide and pale, for the limit may lie upon it.
+_WIRE: dict[str, Any] = {"color": "#c8c8c8", "linewidth": 4, "markeredgewidth": 4, "zorder": 2}
+_SMALL: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 7, "color": "#606060"}
+
+
+def _style(system: str) -> tuple[str, str]:
+    return STYLES.get(system, OTHER)
+
+
+def _engineer() -> Any:  # noqa: ANN401 - a type of Matplotlib's, which is imported where it is needed
+    from matplotlib.ticker import EngFormatter
+
+    return EngFormatter(unit="s", sep=" ")
+
+
+def _latency(axes: Axes, *, room: bool) -> None:
+    """A logarithmic axis of seconds, with as many ticks as there is room for; none if nothing took any time.
+
+    Args:
+        axes: whose it is.
+        room: whether words stand below the lowest.
+    """
+    from matplotlib.ticker import LogLocator
+
+    if not math.isfinite(axes.dataLim.minposy):
+        return
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    # Above the highest there is room for words.
+    axes.set_ylim(low / (high / low) ** (0.1 if room else 0), high * (high / low) ** 0.08)
+    low, high = axes.get_ylim()
+    decades = math.log10(high / low)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 1.7 else (1, 3) if decades < 3 else (1,)))
+    axes.yaxis.set_major_formatter(_engineer())
+    axes.minorticks_off()
+
+
+def grid(
+    count: int, *, columns: int | None = None, inches: tuple[float, float] = PANEL_INCHES
+) -> tuple[Figure, Sequence[Axes]]:
+    """A figure with so many panels, three in a row or as wished."""
+    from matplotlib.figure import Figure
+
+    across = columns or (count if count <= 3 else 2 if count == 4 else 3)
+    down = math.ceil(count / across)
+    wide = max(across, 2)
+    figure = Figure(figsize=(wide * inches[0] + 0.4, down * inches[1] + 0.9), layout="constrained")
+    panels = [figure.add_subplot(down, across, at + 1) for at in range(count)]
+    return figure, panels
+
+
+def _finish(
+    figure: Figure,
+    cases: dict[Case, list[Row]],
+    about: str,
+    name: str,
+    caption: str,
+    x: str,
+    *,
+    y: str = "latency",
+) -> Picture:
+    """Names the axes, puts one legend above all panels and writes the picture."""
+    from matplotlib.container import ErrorbarContainer
+
+    named: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            # Of a line with its spread only the line.
+            named.setdefault(label, handle[0] if isinstance(handle, ErrorbarContainer) else handle)
+    systems = [words.name(system) for system in tables.systems(row for rows in cases.values() for row in rows)]
+    order = [label for label in unique([*systems, *named]) if label in named]
+    if order:
+        # An inch for each, and rows of about the same length.
+        down = math.ceil(len(order) / (figure.get_figwidth() // 1.05))
+        across = math.ceil(len(order) / down)
+        # A legend is filled column by column; read row by row it should have the order of the tables.
+        order = [order[at] for column in range(across) for at in range(column, len(order), across)]
+        figure.legend(handles=[named[label] for label in order], labels=order, loc="outside upper center", ncols=across)
+    if x:
+        figure.supxlabel(x, fontsize=9)
+    figure.supylabel(y, fontsize=9)
+    return written(figure, about, name, caption)
+
+
+def written(figure: Figure, about: str, name: str, caption: str) -> Picture:
+    """Writes a figure as a picture; the same figure gives the same bytes."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    return Picture(about, name, caption, text.getvalue())

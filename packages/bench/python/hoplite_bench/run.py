@@ -1,0 +1,255 @@
+"""Measures cells one by one: starts groups, lets them take turns, and turns their times into rows.
+
+Knows no system but the wire, to which all are compared. Whatever a system does wrong becomes a row with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hoplite_bench import plan
+from hoplite_bench.group import Group, GroupFailed, Round
+from hoplite_bench.hosts import AgentFailed
+from hoplite_bench.row import WIRE, Row, spread
+from hoplite_bench.systems.base import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from hoplite_bench.environments import Environments
+    from hoplite_bench.hosts import Agents, Network
+    from hoplite_bench.plan import Cell, Contender
+    from hoplite_bench.systems.base import System
+
+# A group that fails in so many cells is not started again.
+FAILURES_MAX = 4
+# Of the round that comes before a large one in each turn: enough for every connection.
+SMALL_BYTES = 1 << 16
+# Left to the machine itself when a round's memory is counted.
+SPARE_BYTES = 1 << 30
+# Of the memory that is there at first, the most that a host's store may take.
+STORE_SHARE = 0.6
+# What a row says of nodes that had to begin something again in a measurement.
+DISTURBED = "DISTURBED WITHOUT A FAULT"
+# Below this, looking takes longer than what is looked at.
+WEIGH_BYTES = 1 << 20
+
+
+@dataclasses.dataclass
+class Measured:
+    """What is known of one contender in one cell."""
+
+    contender: Contender
+    version: str = ""
+    warm_s: float = 0.0
+    warmed: Group | None = None
+    samples: list[float] = dataclasses.field(default_factory=list)
+    cpu_seconds: list[float] = dataclasses.field(default_factory=list)
+    peak_rss_bytes: int = 0
+    failure: str = ""
+    disturbed: str = ""
+
+
+class Runner:
+    """Measures cells on one network.
+
+    Args:
+        network: on which hosts.
+        agents: of these hosts.
+        systems: by name; the wire first.
+        repeats: samples of each cell.
+        environments: where systems are installed.
+        tell: called with a line for people when something begins.
+        turned: called after each turn of a contender in a cell, that of the warm-up too, whether it failed or not.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        agents: Agents,
+        systems: Sequence[System],
+        *,
+        repeats: int,
+        environments: Environments,
+        tell: Callable[[str], None],
+        turned: Callable[[Contender, Cell], None] = lambda _contender, _cell: None,
+    ) -> None:
+        self.network = network
+        self.agents = agents
+        self.systems = {system.name: system for system in systems}
+        self.repeats = repeats
+        self.tell = tell
+        self.turned = turned
+        self.unavailable: dict[str, str] = {}
+        self._environments = environments
+        self._groups: dict[tuple[str, str], Group] = {}
+        self._failures: dict[tuple[str, str], dict[Cell, str]] = {}
+        self._seed = 0
+        # Hosts of a lab share one machine's memory, but the root of a gather needs most of it: a limit, not a share.
+        self._memory_bytes = int(min(one["available_bytes"] for one in agents.hello) * STORE_SHARE)
+
+    def prepare(self) -> None:
+        """Installs what is missing; who can't be had is remembered with the reason."""
+        for name, system in self.systems.items():
+            self.tell(f"preparing {name}")
+            try:
+                if len(self.network.hosts) < system.fewest:
+                    raise Unavailable(f"needs {system.fewest} hosts")
+                system.prepare(self._environments)
+                if not self.network.shared_clock and (reason := self.agents.prepare(name, self._environments)):
+                    raise Unavailable(reason)
+            except (Unavailable, AgentFailed) as error:
+                self.unavailable[name] = str(error)
+
+    def measure(self, cell: Cell) -> Iterator[Row]:
+        """Measures one cell of all systems; yields their rows, the wire's first, when all have taken their turns."""
+        who = plan.contenders(self.systems.values(), cell.op, cell.inputs)
+        measured = {one: Measured(one) for one in who}
+        for one, found in measured.items():
+            found.failure = self.unavailable.get(one.system, "")
+            if not found.failure:
+                # A first round warms memory and connections and shows whether the answer is right.
+                self._turn(cell, found, warm=True)
+        for one in plan.turns(who, self.repeats, seed=self._seed):
+            if not measured[one].failure:
+                self._turn(cell, measured[one], warm=False)
+        yard = next((found for one, found in measured.items() if one.yardstick), None)
+        wire = statistics.median(yard.samples) if yard is not None and yard.samples and not yard.failure else None
+        for found in measured.values():
+            yield self._row(cell, found, wire)
+
+    def _turn(self, cell: Cell, found: Measured, *, warm: bool) -> None:
+        """One turn of a contender, alone on the machine: one sample, or the round that comes before all samples."""
+        one = found.contender
+        try:
+            self._make_room(cell, one)
+            group = self._group(one)
+            self.tell(f"{one.system} {one.variant}: {cell}")
+            found.version = group.version
+            group.thaw()
+            rounds = 1 if warm else cell.rounds(found.warm_s)
+            if not warm:
+                # After it was frozen its caches are cold and its heartbeats late, which the first round shows. A large
+                # one takes as long as what it would spoil, unless the group is another than the one that was warmed.
+                small = rounds == 1 and found.warmed is group
+                first = self._round(replace(cell, nbytes=min(cell.nbytes, SMALL_BYTES)) if small else cell, group, one)
+                found.disturbed = found.disturbed or first.disturbed
+            weigh = cell.nbytes >= WEIGH_BYTES and not warm
+            results = [self._round(cell, group, one, weigh=weigh) for _ in range(rounds)]
+            group.freeze()
+        except Unavailable as error:
+            found.failure = str(error)
+        except (GroupFailed, AgentFailed) as error:
+            found.failure = str(error)
+            self._failures.setdefault((one.system, one.group), {})[cell] = str(error)
+            self._drop((one.system, one.group))
+        else:
+            found.warmed = group
+            found.disturbed = next(filter(None, [found.disturbed, *(result.disturbed for result in results)]), "")
+            seconds = statistics.median(result.seconds for result in results)
+            if warm:
+                found.warm_s = seconds
+            else:
+                found.samples.append(seconds)
+            if weigh:
+                found.cpu_seconds += [result.cpu_seconds for result in results]
+                found.peak_rss_bytes = max(found.peak_rss_bytes, *(result.peak_rss_bytes for result in results))
+        self.turned(one, cell)
+
+    def _round(self, cell: Cell, group: Group, one: Contender, *, weigh: bool = False) -> Round:
+        self._seed += 1
+        return group.round(
+            cell.op,
+            cell.nbytes,
+            variant=one.variant,
+            seed=self._seed,
+            # One stream waits for no other.
+            arrival_s=0.0 if one.system == WIRE else cell.arrival_s,
+            inputs=cell.inputs,
+            timeout_s=plan.step_timeout_s(cell, len(self.network.hosts), self.network.rate),
+            weigh=weigh,
+        )
+
+    def _group(self, one: Contender) -> Group:
+        """The running group of a contender, frozen; started if it does not run."""
+        key = one.system, one.group
+        if key not in self._groups:
+            failures = list(self._failures.get(key, {}).values())
+            if len(failures) >= FAILURES_MAX:
+                raise Unavailable(f"failed in {len(failures)} cells before, the last time: {failures[-1]}")
+            self.tell(f"starting {one.system} ({one.group})")
+            group = Group(self.systems[one.system], one.group, self.network, self.agents, self._memory_bytes)
+            group.start()
+            self._groups[key] = group
+            group.freeze()
+        return self._groups[key]
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        """Ends a group, if it runs, that is to be started anew at its next turn."""
+        group = self._groups.pop(key, None)
+        if group is not None:
+            # A system that does not end has been named, and takes part in nothing any more.
+            with contextlib.suppress(AgentFailed):
+                group.stop()
+
+    def _make_room(self, cell: Cell, one: Contender) -> None:
+        """Sees to the memory that a cell takes: hosts of a lab share this machine's.
+
+        Frozen groups keep some of what earlier cells took, the one whose turn it is too. They are ended one by one.
+
+        Raises:
+            Unavailable: it does not fit even so.
+        """
+        if not self.network.shared_clock:
+            return
+        needed = self.systems[one.system].memory(cell.op, len(self.network.hosts), cell.nbytes * cell.inputs)
+        own = (one.system, one.group)
+        for key in sorted(self._groups, key=lambda key: key == own):
+            if needed <= self._available():
+                return
+            self._drop(key)
+        available = self._available()
+        if needed > available:
+            raise Unavailable(
+                f"does not fit: it takes about {needed / 2**30:.1f} GiB, and {available / 2**30:.1f} GiB are free here"
+            )
+
+    def _available(self) -> int:
+        answer = self.agents.one(self.network.hosts[0], {"do": "hello"})
+        return int(answer["available_bytes"]) - SPARE_BYTES
+
+    def _row(self, cell: Cell, found: Measured, wire: float | None) -> Row:
+        one = found.contender
+        samples = [] if found.failure else found.samples
+        facts: dict[str, Any] = dict(self.agents.machine)
+        return Row(
+            system=one.system,
+            variant=one.variant,
+            version=found.version,
+            op=cell.op,
+            hosts=len(self.network.hosts),
+            bytes=cell.nbytes,
+            arrival_s=cell.arrival_s,
+            repeats=self.repeats,
+            seconds=spread(samples),
+            samples=samples,
+            wire_ratio=statistics.median(samples) / wire if samples and wire else None,
+            verified=bool(samples),
+            cpu_seconds=statistics.median(found.cpu_seconds) if found.cpu_seconds and samples else None,
+            peak_rss_bytes=found.peak_rss_bytes or None if samples else None,
+            lab=self.network.facts,
+            machine=facts,
+            commit=facts.pop("commit"),
+            build=self.agents.build,
+            inputs=cell.inputs,
+            note=found.failure or (f"{DISTURBED}: {found.disturbed}" if found.disturbed else ""),
+        )
+
+    def close(self) -> None:
+        """Ends all groups."""
+        for key in list(self._groups):
+            self._drop(key)

@@ -1,0 +1,80 @@
+"""The part of a report on steady runs: a table, pictures, and the tenths of each run folded below."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hoplite_bench import markdown, words
+from hoplite_bench.markdown import Notes
+from hoplite_bench.steady import summary
+from hoplite_bench.steady.patterns import PATTERNS
+from hoplite_bench.tables import unique
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hoplite_bench.row import Row
+    from hoplite_bench.tables import Measurement, Place
+
+INTRODUCTION = (
+    "Whole patterns for many steps (`hoplite bench steady`). A step is the time from one new object of the server to "
+    "the next. Its bound is what the busiest link needs for the bytes of a step, one after the other where one waits "
+    "for the other. The step is the median of the run, or the mean where steps overlap; the trend is that of its "
+    "second half over that of its first."
+)
+
+
+def section(measurement: Measurement, pictures: Sequence[str]) -> list[str]:
+    """Lines of Markdown; none if there are no such rows.
+
+    Args:
+        measurement: with the rows.
+        pictures: the lines that show the pictures.
+    """
+    if not measurement.steady:
+        return []
+    runs = sorted(measurement.steady, key=lambda run: _order(run[1]))
+    lines = ["## Steady state", "", INTRODUCTION, "", *pictures]
+    several_commits = len(unique(row.commit for _, row in runs)) > 1
+    for place, hosts, size in unique((place, row.hosts, row.bytes) for place, row in runs):
+        own = [row for where, row in runs if (where, row.hosts, row.bytes) == (place, hosts, size)]
+        lines += _group(place, hosts, size, own, commits=several_commits)
+    return lines
+
+
+def _group(place: Place, hosts: int, size: int, rows: Sequence[Row], *, commits: bool) -> list[str]:
+    """The runs with objects of one size on one network."""
+    notes = Notes()
+    names = [_name(row, commit=commits) for row in rows]
+    lines = []
+    for name, row in zip(names, rows, strict=True):
+        marks = "".join(notes.mark(remark) for remark in summary.remarks(row))
+        lines.append([name + marks, *summary.cells(row)[2:]])
+    tenths = max(len(summary.facts_of(row)["tenths"]) for row in rows)
+    parts = []
+    for name, row in zip(names, rows, strict=True):
+        bound = summary.facts_of(row)["bound_s"]
+        cells = [f"{words.number(one / bound)}×" for one in summary.facts_of(row)["tenths"]]
+        parts.append([name, *cells, *["-"] * (tenths - len(cells))])
+    return [
+        f"### Objects of {words.size(size)}, {words.count(hosts, 'host')} ({place})",
+        "",
+        *markdown.table(["", *summary.COLUMNS[2:]], lines),
+        *notes.lines(),
+        *markdown.folded(
+            "The step of each tenth of a run, over its bound",
+            markdown.table(["", *(str(number) for number in range(1, tenths + 1))], parts),
+        ),
+    ]
+
+
+def _name(row: Row, *, commit: bool) -> str:
+    """The title of a run: its pattern, what is not the default, and its commit if there are several."""
+    title = PATTERNS[row.op].title if row.op in PATTERNS else row.op
+    more = [part for part in (row.variant, row.commit if commit else "") if part not in ("", markdown.DEFAULT)]
+    return markdown.plain(", ".join([title, *more]))
+
+
+def _order(row: Row) -> tuple[int, str]:
+    known = list(PATTERNS)
+    return (known.index(row.op) if row.op in known else len(known)), row.op

@@ -1,0 +1,33 @@
+"""What is measured side by side: how each system is installed, started and told what to do, one file a system."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from hoplite_bench.systems.base import OPS, Host, Launch, System, Unavailable, Variant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["OPS", "SYSTEMS", "Host", "Launch", "System", "Unavailable", "Variant", "registry"]
+
+# By the name in `--systems`; the yardstick first, then in the order of the tables.
+SYSTEMS = {
+    "wire": ("wire", "Wire"),
+    "hoplite": ("hoplite", "Hoplite"),
+    "mpich": ("mpi", "Mpich"),
+    "openmpi": ("mpi", "OpenMpi"),
+    "gloo": ("gloo", "Gloo"),
+    "ray": ("ray", "Ray"),
+    "dask": ("dask", "Dask"),
+}
+
+
+def registry(names: Iterable[str] = SYSTEMS) -> dict[str, System]:
+    """Systems by name, in the order of the tables; none of them is prepared."""
+    found: dict[str, System] = {}
+    for name in sorted(names, key=list(SYSTEMS).index):
+        module, kind = SYSTEMS[name]
+        found[name] = getattr(importlib.import_module(f"hoplite_bench.systems.{module}"), kind)()
+    return found

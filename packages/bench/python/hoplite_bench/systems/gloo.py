@@ -1,0 +1,113 @@
+"""Gloo, as Debian packages it: a small C++ program of ours, compiled on this host against libgloo-dev."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hoplite_bench.systems.base import RANKS, System, Unavailable, Variant
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hoplite_bench.environments import Environments
+    from hoplite_bench.systems.base import Host, Launch
+
+# The first is compiled, and includes the others.
+SOURCES = (RANKS / "gloo_rank.cpp", RANKS / "gloo_exchange.hpp", RANKS / "gloo_lines.hpp")
+HEADERS = Path("/usr/include/gloo/context.h")
+COMPILE = ("g++", "-std=c++17", "-O2")
+LIBRARIES = ("-lgloo", "-pthread")
+INSTALL = "`apt-get install libgloo-dev g++` (`make bench-packages`)"
+# Where rank 0 hands out everyone's addresses while a group starts.
+STORE_PORT = 17430
+# As in gloo_rank.cpp: so many ranks exchange with each other in a round of a BCube.
+BCUBE_BASE = 4
+
+
+class Gloo(System):
+    """Broadcast, gather, reduce and allreduce are its functions; the other allreduces are its classes."""
+
+    name = "gloo"
+
+    def __init__(self) -> None:
+        self.program: Path | None = None
+        self.version = ""
+        self.hosts = 0
+
+    def adapt(
+        self,
+        hosts: Sequence[Host],
+        topology: Mapping[str, Any] | None,  # noqa: ARG002 - it has no use for it
+        *,
+        plain: bool,  # noqa: ARG002 - it encrypts nothing
+    ) -> None:
+        """Counts the hosts: not every count makes a BCube."""
+        self.hosts = len(hosts)
+
+    def prepare(self, environments: Environments) -> None:
+        """Compiles the program, unless these sources were compiled against this library before.
+
+        Raises:
+            Unavailable: a compiler or the headers are missing, or it does not compile.
+        """
+        if not HEADERS.exists():
+            raise Unavailable(f"{HEADERS} is missing; {INSTALL} installs it")
+        self.version = package_version()
+        made_of = hashlib.sha256(self.version.encode() + repr(COMPILE).encode())
+        for source in SOURCES:
+            made_of.update(source.read_bytes())
+        program = environments.root / f"gloo_rank-{made_of.hexdigest()[:16]}"
+        with environments.lock("gloo"):
+            if not program.exists():
+                made = program.with_suffix(".new")
+                environments.command(
+                    [*COMPILE, "-o", made, SOURCES[0], *LIBRARIES], f"can't compile {SOURCES[0].name}; {INSTALL}"
+                )
+                made.rename(program)
+        self.program = program
+
+    def variants(self, op: str) -> list[Variant]:
+        """Gloo has one way for all but allreduce; all are in one group."""
+        if op != "allreduce":
+            return [Variant()]
+        found = [Variant(), Variant("ring chunked"), Variant("halving-doubling")]
+        return [*found, Variant("bcube")] if makes_bcube(self.hosts) else found
+
+    def start(self, launch: Launch, group: str) -> None:  # noqa: ARG002 - it has one
+        """Starts a rank on every host, bound to the host's address on the network that is measured."""
+        assert self.program is not None, "start came before prepare"
+        store = f"{launch.hosts[0].address}:{STORE_PORT}"
+        for host in launch.hosts:
+            here = ["--address", host.address, "--store", store, "--version", self.version]
+            launch.spawn(host, [self.program, *here, *launch.rank_options(host)])
+
+    def memory(self, op: str, hosts: int, nbytes: int) -> int:
+        """Results are compared where they are, and folded in place; one allreduce receives into as much again."""
+        arrays = {"rtt": 3, "broadcast": hosts, "gather": 2 * hosts, "reduce": hosts, "allreduce": 2 * hosts}
+        return arrays[op] * nbytes
+
+
+def makes_bcube(hosts: int) -> bool:
+    """Whether Gloo's BCube has a place for each host: a power of the base, or that times a number below it."""
+    rest = hosts
+    while rest and rest % BCUBE_BASE == 0:
+        rest //= BCUBE_BASE
+    return hosts >= BCUBE_BASE and rest < BCUBE_BASE
+
+
+def package_version() -> str:
+    """As Debian's package says, for the library itself knows none; the path of its headers where there is no Debian."""
+    try:
+        found = subprocess.run(
+            ["dpkg-query", "--show", "--showformat", "${Version}", "libgloo-dev"],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return f"of {HEADERS.parent}"
+    return found.stdout.strip()

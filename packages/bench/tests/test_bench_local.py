@@ -1,0 +1,87 @@
+"""What one host does alone: a row for every case, whatever is missing, and no figure of what was wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from hoplite.errors import HopliteError, InvalidArgument
+from hoplite_bench import local, local_cases
+from hoplite_bench.cli.bench_local import local as command
+from hoplite_bench.environments import Environments
+from hoplite_bench.row import from_line, read, to_line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hoplite_bench.row import Row
+
+SIZE = 4096
+OPS = {"memcpy", "put", "get", "create_seal", "put_get", "reduce", "write_location", "look_up"}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "SAMPLE_S", 0.002)
+    monkeypatch.setattr(local_cases, "IN_FLIGHT_EACH", 2)
+
+
+def measured(folder: Path, repeats: int) -> list[Row]:
+    return list(local.measure(sizes=[SIZE], repeats=repeats, environments=Environments(folder, install=False)))
+
+
+def test_every_case_is_a_row_and_what_is_not_installed_says_so(tmp_path: Path) -> None:
+    rows = measured(tmp_path, 2)
+    assert {row.op for row in rows} == OPS
+    assert len({row.key() for row in rows}) == len(rows)
+    for row in rows:
+        assert from_line(to_line(row)) == row
+        assert (row.hosts, row.wire_ratio) == (1, None)
+        if row.system == "ray":
+            assert row.seconds is None
+            assert "is not installed" in row.note
+        else:
+            assert len(row.samples) == 2, row
+            assert row.verified
+            assert row.version
+
+
+def test_a_wrong_result_is_a_row_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_cases, "wrong", lambda *_, **__: "element 3 of 1024 is 5.0 and not 4.0")
+    rows = measured(tmp_path, 1)
+    for row in rows:
+        if row.op == "reduce":
+            assert row.note == "WrongResult: element 3 of 1024 is 5.0 and not 4.0"
+            assert not row.verified
+            assert row.seconds is None
+        elif row.system == "hoplite":
+            assert row.verified
+
+
+def test_a_debug_build_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hoplite.__build__", "debug")
+    with pytest.raises(HopliteError, match="a debug build measures nothing"):
+        measured(tmp_path, 1)
+
+
+def test_a_size_that_is_no_array_of_float32_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="1023 bytes are no whole number of float32"):
+        next(local.measure(sizes=[1023], environments=Environments(tmp_path)))
+
+
+def test_the_command_prints_what_it_writes_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nothing"))
+    out = tmp_path / "rows.jsonl"
+    options = ["--sizes", "4KiB", "--repeats", "1", "--no-install", "--out", str(out), "--json"]
+    done = CliRunner().invoke(command, options, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert [from_line(json.dumps(row)) for row in json.loads(done.stdout)] == read([out])
+
+
+def test_a_size_that_is_not_understood_is_named() -> None:
+    done = CliRunner().invoke(command, ["--sizes", "4KiB,big"])
+    assert done.exit_code == 2
+    assert "'big' is no size" in done.output

@@ -1,0 +1,137 @@
+"""Rows of a measurement: what is written is read again, and whatever is no row is named by file, line and field."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bench_rows import all_kinds, row
+from hoplite_bench.row import BadRow, Row, from_line, read, spread, to_line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# A row of another benchmark than `bench steady` is written without the facts of that.
+FIELDS = [field.name for field in dataclasses.fields(Row) if field.name != "steady"]
+
+
+def line(**changes: Any) -> str:  # noqa: ANN401
+    """A row's line in which some fields are something else."""
+    return json.dumps(dataclasses.asdict(row()) | changes)
+
+
+def refusal(folder: Path, text: str) -> str:
+    """What reading says of a file whose third line is this one, after a good and a blank one."""
+    path = folder / "rows.jsonl"
+    path.write_text(f"{to_line(row())}\n\n{text}\n")
+    with pytest.raises(BadRow) as refused:
+        read([path])
+    message = str(refused.value)
+    assert message.startswith(f"{path}:3: ")
+    return message
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    rows = all_kinds()
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    first.write_text("".join(f"{to_line(one)}\n" for one in rows[:7]))
+    second.write_text("\n" + "\n".join(to_line(one) for one in rows[7:]))
+    assert read([first, second]) == rows
+
+
+def test_a_line_has_the_fields_in_the_order_of_the_row() -> None:
+    assert list(json.loads(to_line(row()))) == FIELDS
+
+
+def test_whole_numbers_may_stand_where_seconds_do() -> None:
+    assert from_line(line(samples=[1, 2, 3], seconds={"min": 1, "median": 2, "max": 3}, arrival_s=0)).samples == [
+        1,
+        2,
+        3,
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in FIELDS if name != "inputs"])
+def test_a_missing_field_is_named(tmp_path: Path, name: str) -> None:
+    fields = dataclasses.asdict(row())
+    del fields[name]
+    assert refusal(tmp_path, json.dumps(fields)).endswith(f"has no {name}")
+
+
+def test_a_row_from_before_there_were_several_inputs_has_one() -> None:
+    fields = dataclasses.asdict(row())
+    del fields["inputs"]
+    assert from_line(json.dumps(fields)).inputs == 1
+
+
+def test_an_unknown_field_is_named(tmp_path: Path) -> None:
+    assert "has colour, weight, which no row has" in refusal(tmp_path, line(weight=1, colour=2))
+
+
+WRONG: dict[str, list[Any]] = {
+    "system": [None, 1],
+    "variant": [None, []],
+    "version": [None, 5.0],
+    "op": [None, 1],
+    "hosts": [None, "8", 8.0, True, -1],
+    "bytes": [None, "1MiB", 1.5, False, -4],
+    "arrival_s": [None, "0", True, -0.1, float("inf")],
+    "repeats": [None, 1.5, "5"],
+    "seconds": [0.5, [], {"min": "1"}, {"min": -1.0}],
+    "samples": [None, 0.1, ["0.1"], [-1.0], [float("nan")], [None]],
+    "wire_ratio": ["1", True, -1, float("nan")],
+    "verified": [None, 1, "yes"],
+    "cpu_seconds": ["1", True, -1],
+    "peak_rss_bytes": ["1", 1.5, True, -1],
+    "lab": [None, "lab", []],
+    "machine": [None, "this", []],
+    "commit": [None, 1],
+    "build": [None, True],
+    "note": [None, 0],
+    "inputs": [None, 1.5, "2", True, -1],
+}
+
+
+def test_every_field_has_values_that_do_not_fit() -> None:
+    assert list(WRONG) == FIELDS
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
+def test_a_value_of_the_wrong_kind_is_named_with_its_field(tmp_path: Path, name: str, value: object) -> None:
+    assert f": {name} is {value!r}, not " in refusal(tmp_path, line(**{name: value}))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "a list is no row"),
+        ('"row"', "a str is no row"),
+        ("null", "a NoneType is no row"),
+        (line(seconds={"min": 0.011, "median": 0.0115, "max": 0.0125}), "but the samples say"),
+        (line(seconds={"median": 0.012}), "but the samples say"),
+        (line(seconds=None), "seconds are None, but the samples say"),
+        (line(samples=[], note="too slow"), "but the samples say None"),
+        (line(samples=[], seconds=None), "has no samples and no note that says why"),
+    ],
+)
+def test_what_does_not_agree_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    assert says in refusal(tmp_path, text)
+
+
+def test_a_row_that_could_not_run_needs_only_its_reason() -> None:
+    failed = row(samples=[], verified=False, wire_ratio=None, cpu_seconds=None, peak_rss_bytes=None, note="no binary")
+    assert from_line(to_line(failed)) == failed
+
+
+def test_the_spread_of_an_even_number_of_samples_has_its_middle_between_two() -> None:
+    assert spread([4.0, 1.0, 2.0, 3.0]) == {"min": 1.0, "median": 2.5, "max": 4.0}
+    assert spread([]) is None
+
+
+def test_cells_of_a_run_differ_in_their_key() -> None:
+    rows = [one for one in all_kinds() if one.hosts == 8]
+    assert len({one.key() for one in rows}) == len(rows)
