@@ -28,8 +28,8 @@ LATER_S = 0.5
 IN_LOOP_S = 0.02
 RECONNECT_POLL_S = 0.05
 
-# How long a forked child tries to attach to the node of its parent: in a thread, and in an event loop, which stands still
-# meanwhile. The node is there, and answers in milliseconds unless its host is busy.
+# How long a forked child tries to attach to the node of its parent: in a thread, and in an event loop, which stands
+# still meanwhile. The node is there, and answers in milliseconds unless its host is busy.
 FORKED_S = 10.0
 FORKED_IN_LOOP_S = 0.5
 
