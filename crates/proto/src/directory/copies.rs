@@ -301,6 +301,9 @@ impl Entry {
             world.mail.push((from, announce.claimed(None)));
         }
         let error = self.gone.as_ref().map(|gone| gone.error(id));
+        if error.is_some() && !*claim {
+            self.drop_waiter(from);
+        }
         world.mail.push((from, announce.refused(error)));
         true
     }

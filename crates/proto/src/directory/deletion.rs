@@ -118,10 +118,12 @@ impl Directory {
         let Announce { id, instance, .. } = announce;
         let error = Error::ObjectDeleted { id: id.clone() };
         self.bury(world, id, error.clone(), Vec::from([*instance]));
-        if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut())
-            && gone.dropping.len() < BURIED_MAX
-        {
-            gone.dropping.insert((from, *instance));
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.drop_waiter(from);
+            if let Some(gone) = entry.gone.as_mut().filter(|gone| gone.dropping.len() < BURIED_MAX)
+            {
+                gone.dropping.insert((from, *instance));
+            }
         }
         world.mail.push((from, announce.refused(Some(error))));
     }

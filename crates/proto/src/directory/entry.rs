@@ -340,6 +340,11 @@ impl Entry {
         self.asking.take_if(|asking| asking.is_empty());
     }
 
+    /// A node that waited has the object from elsewhere, and is told now that it was deleted: nobody there waits on.
+    pub(super) fn drop_waiter(&mut self, node: NodeId) {
+        self.take_back(|asking| asking.waiters.retain(|waiter| waiter.node != node));
+    }
+
     /// Asks for the bytes of a small object that are not here, if others wait for them.
     pub(super) fn seek_bytes(&mut self, id: &ObjectId, mail: &mut Mail) {
         let waits = |asking: &Asking| !asking.waiters.is_empty() || !asking.watchers.is_empty();
