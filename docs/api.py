@@ -64,7 +64,7 @@ def page() -> str:
         and isinstance(member, griffe.Class | griffe.Function)
     ]
     status = [member for member in package["node_status"].members.values() if isinstance(member, griffe.Class)]
-    lab = [target(of_lab[name]) for name in ("Lab", "hosts.Link", "Host", "Rack", "Moved")]
+    lab = [target(of_lab[name]) for name in ("Lab", "Link", "Host", "Rack", "Pod", "Moved", "LabError")]
     on_dask = [
         *(target(package["dask"][name]) for name in ("install", "uninstall", "scatter", "replicate", "reduce", "ref")),
         target(package["dask.installation.Installation"]),

@@ -631,7 +631,7 @@ def test_a_timeout_that_blocked_a_loop_says_how_to_wait_without_that(plain: Crew
     with pytest.raises(hoplite.GetTimeout) as blocked:
         asyncio.run(blocking())
     (note,) = blocked.value.__notes__
-    assert "await its twin with the suffix _async" in note
+    assert "await the method of the client with the suffix _async" in note
     with pytest.raises(hoplite.GetTimeout) as waited:
         asyncio.run(awaited())
     assert not hasattr(waited.value, "__notes__")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
+import hoplite
 from commands import run
 from hoplite.tools.cli.packages import COMMANDS
 from support import SOON
@@ -30,6 +33,40 @@ def test_a_command_that_is_not_installed_names_its_package(name: str, package: s
     assert (done.returncode, done.stdout) == (2, "")
     said = f"error: hoplite {name} is in the package {package}, which is not installed\ntry: pip install {package}\n"
     assert done.stderr == said
+
+
+@pytest.mark.parametrize(
+    ("version", "value", "said"),
+    [
+        ("0.0.1", "hoplite_bench.cli.bench:bench", "hoplite-bench 0.0.1 does not fit hoplite-collectives "),
+        (hoplite.__version__, "hoplite_bench.no_such:bench", "hoplite-bench can't be imported: No module named "),
+    ],
+    ids=["of another version", "broken"],
+)
+def test_a_package_that_does_not_fit_says_so(version: str, value: str, said: str) -> None:
+    script = f"""
+import importlib.metadata as m, sys, types
+entry = m.EntryPoint("bench", {value!r}, "hoplite.commands")
+vars(entry)["dist"] = types.SimpleNamespace(version={version!r})
+m.entry_points = lambda **_: (entry,)
+from hoplite.tools.cli import main
+sys.argv = ["hoplite", "bench", "--help"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SOON, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {said}")
+    assert done.stderr.endswith(f"try: pip install hoplite-bench=={hoplite.__version__}\n")
+
+
+def test_all_packages_have_and_ask_for_the_version_of_the_workspace() -> None:
+    version = tomllib.loads(Path("Cargo.toml").read_text())["workspace"]["package"]["version"]
+    for name in ("bench", "topology"):
+        project = tomllib.loads(Path(f"packages/{name}/pyproject.toml").read_text())["project"]
+        assert project.get("version", version) == version
+        extras = [each for extra in project["optional-dependencies"].values() for each in extra]
+        pinned = {each.partition("==")[2] for each in project["dependencies"] + extras if each.startswith("hoplite-")}
+        assert pinned == {version}
 
 
 def test_the_help_lists_what_is_installed_and_what_is_not() -> None:

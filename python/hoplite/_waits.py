@@ -49,8 +49,8 @@ U = TypeVar("U")
 
 # Where a loop runs, as in a coroutine or a notebook, another task of that loop may have to make what is waited for.
 IN_LOOP = (
-    "this call blocks the event loop of its thread: if another task of that loop makes what it waits for, await its "
-    "twin with the suffix _async instead"
+    "this call blocks the event loop of its thread: if another task of that loop makes what it waits for, await the "
+    "method of the client with the suffix _async instead, such as hp.get_async"
 )
 
 # A new object; the text of its ref.

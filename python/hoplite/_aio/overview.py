@@ -91,7 +91,8 @@ class AsyncOverview(Attachment):
         """Reports the state of this host's node: identity, members, store, limits and counters.
 
         Returns:
-            A dict, whose fields `hoplite.node_status.Status` describes; docs/counters.md explains every number.
+            A dict, whose fields `hoplite.node_status.Status` describes; docs/counters.md explains the numbers of
+            "store" and "counters".
 
         Examples:
             >>> status = hp.status()

@@ -161,7 +161,7 @@ def examples() -> Path:
     Raises:
         HopliteError: this package does not lie in a checkout.
     """
-    folder = Path(__file__).parents[4] / "examples" / "ray_apps"
+    folder = Path(__file__).parent.joinpath("../../../../examples/ray_apps").resolve()
     if not folder.is_dir():
         raise HopliteError(f"the applications are not in {folder}: run this command from a checkout of Hoplite")
     return folder

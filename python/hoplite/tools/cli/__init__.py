@@ -117,7 +117,7 @@ def _wrong_use(error: click.UsageError) -> int:
     path = error.ctx.command_path if error.ctx is not None else "hoplite"
     if error.ctx is not None:
         click.echo(error.ctx.get_usage(), err=True)
-    step = error.step if isinstance(error, packages.NotInstalled) else f"{path} --help"
+    step = error.step if isinstance(error, packages.Unusable) else f"{path} --help"
     click.echo(f"error: {error.format_message()}", err=True)
     click.echo(f"try: {step}", err=True)
     return WRONG_USE

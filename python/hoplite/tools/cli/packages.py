@@ -10,18 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hoplite import __version__
+
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "hoplite.commands"
 
 
-class NotInstalled(click.UsageError):
-    """The package of a command is not installed; with what to try next."""
+class Unusable(click.UsageError):
+    """The package of a command is not installed, or does not fit this library.
 
-    def __init__(self, command: str, package: str) -> None:
-        super().__init__(f"hoplite {command} is in the package {package}, which is not installed")
-        self.step = f"pip install {package}"
+    Args:
+        said: which, and why.
+        step: what to try next.
+    """
+
+    def __init__(self, said: str, step: str) -> None:
+        super().__init__(said)
+        self.step = step
 
 
 class Elsewhere(click.Command):
@@ -58,12 +65,20 @@ class Elsewhere(click.Command):
         """The command.
 
         Raises:
-            NotInstalled: its package is not there.
+            Unusable: its package is not there, or is one of another version.
         """
         entry = self._entry()
         if entry is None:
-            raise NotInstalled(str(self.name), self.package)
-        command: click.Command = entry.load()
+            said = f"hoplite {self.name} is in the package {self.package}, which is not installed"
+            raise Unusable(said, f"pip install {self.package}")
+        step = f"pip install {self.package}=={__version__}"
+        there = entry.dist.version if entry.dist is not None else __version__
+        if there != __version__:
+            raise Unusable(f"{self.package} {there} does not fit hoplite-collectives {__version__}", step)
+        try:
+            command: click.Command = entry.load()
+        except ImportError as error:
+            raise Unusable(f"{self.package} can't be imported: {error}", step) from None
         return command
 
     def _entry(self) -> EntryPoint | None:

@@ -5,7 +5,7 @@ carried. Needs root, Linux and pyroute2, and says so.
 """
 
 from hoplite_bench.lab.errors import LabError
-from hoplite_bench.lab.hosts import Host, Moved, Pod, Rack
+from hoplite_bench.lab.hosts import Host, Link, Moved, Pod, Rack
 from hoplite_bench.lab.lab import Lab
 
-__all__ = ["Host", "Lab", "LabError", "Moved", "Pod", "Rack"]
+__all__ = ["Host", "Lab", "LabError", "Link", "Moved", "Pod", "Rack"]

@@ -193,7 +193,9 @@ def _where(options: dict[str, Any], settings: Settings) -> Iterator[tuple[Probed
 
         try:
             from hoplite_bench.lab import Lab, LabError
-        except ModuleNotFoundError:
+        except ModuleNotFoundError as error:
+            if error.name not in ("hoplite_bench", "hoplite_bench.lab"):
+                raise
             fail_with("a lab is made by hoplite-bench, which is not installed", "pip install 'hoplite-topology[lab]'")
 
         _check_count(options["landmarks"], options["lab"] or sum(options["racks"]))
