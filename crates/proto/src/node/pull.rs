@@ -31,6 +31,10 @@ pub(super) struct Pull {
     pub(super) failures: u32,
     /// Senders from which it arrived with another digest.
     pub(super) corrupt: Vec<NodeId>,
+    /// Transfers that have filled its memory so far.
+    transfers: u32,
+    /// How often it arrived with another digest from several senders.
+    mixed: u32,
 }
 
 /// Where an object was located.
@@ -98,6 +102,8 @@ impl Pull {
             phase,
             failures: 0,
             corrupt: Vec::new(),
+            transfers: 0,
+            mixed: 0,
         }
     }
 
@@ -115,21 +121,26 @@ impl Pull {
             _ => (size, usual),
         };
         self.phase = Phase::Receiving { instance, pace: Pace::new(now), missing, usual };
+        self.transfers += 1;
     }
 
-    /// All of it arrived with another digest, from `source` at last. False if the same happened with that source before:
-    /// then every other holder was tried, since the owner names an avoided sender last.
-    pub(super) fn mismatched(&mut self, source: NodeId) -> bool {
+    /// All of it arrived with another digest, from `source` at last: what follows. If the same happened with that source
+    /// before, every other holder was tried, since the owner names an avoided sender last.
+    pub(super) fn mismatched(&mut self, source: NodeId) -> Mismatch {
         if matches!(self.phase, Phase::Receiving { .. }) {
             self.phase = Phase::Memory;
         }
-        let is_first = !self.corrupt.contains(&source);
-        if is_first {
-            self.corrupt.push(source);
+        if core::mem::take(&mut self.transfers) > 1 && self.mixed < MIXED_MAX {
+            self.mixed += 1;
+            return Mismatch::Several;
         }
+        if self.corrupt.contains(&source) {
+            return Mismatch::All;
+        }
+        self.corrupt.push(source);
         // A sender that only failed is asked again before one that sent a corrupt copy.
         self.avoid.clone_from(&self.corrupt);
-        is_first
+        Mismatch::One
     }
 
     /// A sender failed, or what an owner offers can't be received now: the owner is asked again later.
@@ -153,6 +164,20 @@ impl Pull {
         }
     }
 }
+
+/// An object arrived with another digest than its maker announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mismatch {
+    /// From one sender, which is avoided now.
+    One,
+    /// Parts came from several senders, and it is not known whose is corrupt: none is avoided.
+    Several,
+    /// From each holder that there is.
+    All,
+}
+
+/// How often an object is fetched anew that came from several senders, until the last of them counts as corrupt.
+const MIXED_MAX: u32 = 3;
 
 /// How long to wait after a sender has failed: 40 ms, doubled each time up to 1.28 s. A sender that is lost is out of
 /// the directory by then.

@@ -10,7 +10,7 @@
 
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 
-use super::pull::{Overdue, Phase, Place, Pull};
+use super::pull::{Mismatch, Overdue, Phase, Place, Pull};
 use crate::{
     id::{Instance, NodeId, ObjectId},
     limits::CORRUPT_BLOCKS_MAX,
@@ -207,8 +207,8 @@ impl Pulls {
         self.all.update(id, |pull| pull.receive(instance, size, usual, now));
     }
 
-    /// All of it arrived with another digest; whether another sender may have it, none if there is no such pull.
-    pub(super) fn mismatched(&mut self, id: &ObjectId, source: NodeId) -> Option<bool> {
+    /// All of it arrived with another digest; none if there is no such pull.
+    pub(super) fn mismatched(&mut self, id: &ObjectId, source: NodeId) -> Option<Mismatch> {
         self.all.update(id, |pull| pull.mismatched(source))
     }
 

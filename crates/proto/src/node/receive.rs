@@ -4,7 +4,7 @@
 
 use alloc::{format, vec::Vec};
 
-use super::{Action, Node, Note};
+use super::{Action, Node, Note, pull::Mismatch};
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId},
@@ -127,14 +127,17 @@ impl Node {
         }
         let (id, size) = (copy.id.clone(), copy.meta.size);
         self.table.set_state(instance, State::Flowing(None));
-        self.block_corrupt(source);
-        match self.pulls.mismatched(&id, source) {
-            Some(true) => {
+        let mismatch = self.pulls.mismatched(&id, source);
+        if mismatch != Some(Mismatch::Several) {
+            self.block_corrupt(source);
+        }
+        match mismatch {
+            Some(Mismatch::One | Mismatch::Several) => {
                 self.world.act(Action::FreeSlot { instance });
                 self.world.act(Action::CreateSlot { instance, size, writer: None });
                 self.tell_second(instance);
             }
-            Some(false) => self.pull_is_corrupt(&id),
+            Some(Mismatch::All) => self.pull_is_corrupt(&id),
             None => {}
         }
     }
@@ -152,7 +155,7 @@ impl Node {
         if !self.pulls.is_asking(id) {
             return;
         }
-        if self.pulls.mismatched(id, source) != Some(true) {
+        if self.pulls.mismatched(id, source) != Some(Mismatch::One) {
             return self.pull_is_corrupt(id);
         }
         let owners = self.world.members().owners(id);

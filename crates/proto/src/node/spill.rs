@@ -299,7 +299,12 @@ impl Node {
     /// A copy that is no original any more goes from the disk: it is had again elsewhere.
     pub(super) fn leave_disk(&mut self, instance: Instance) {
         if let Some(removed) = self.table.evict_from_disk(instance) {
+            let id = removed.id.clone();
             self.evicted(Shed { evicted: vec![removed], spilled: Vec::new() });
+            // It was about to come back, perhaps: those who wait for that look elsewhere.
+            self.space.remove(&SpaceFor::Unspill(instance));
+            self.serve_parked(&id);
+            self.pull_if_wanted(&id);
         }
     }
 
