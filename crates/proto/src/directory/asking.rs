@@ -86,7 +86,7 @@ impl Directory {
 
     pub(super) fn unlocate(&mut self, from: NodeId, id: &ObjectId) {
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.take_back(|asking| asking.waiters.retain(|waiter| waiter.node != from));
+            entry.drop_waiter(from);
             if let Some(live) = &mut entry.live
                 && live.holders.get(&from).is_some_and(|holder| !holder.complete && !holder.origin)
             {

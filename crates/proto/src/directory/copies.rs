@@ -302,6 +302,7 @@ impl Entry {
         }
         let error = self.gone.as_ref().map(|gone| gone.error(id));
         if error.is_some() && !*claim {
+            // The holder fails the gets of its clients by this error.
             self.drop_waiter(from);
         }
         world.mail.push((from, announce.refused(error)));

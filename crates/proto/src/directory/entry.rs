@@ -340,7 +340,7 @@ impl Entry {
         self.asking.take_if(|asking| asking.is_empty());
     }
 
-    /// A node that waited has the object from elsewhere, and is told now that it was deleted: nobody there waits on.
+    /// Removes the request of a node for a sender.
     pub(super) fn drop_waiter(&mut self, node: NodeId) {
         self.take_back(|asking| asking.waiters.retain(|waiter| waiter.node != node));
     }
