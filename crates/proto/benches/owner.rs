@@ -138,7 +138,7 @@ impl Owner {
         took
     }
 
-    /// What questions for a sender take while so many nodes hold parts of one object, each of which feeds `arity` others.
+    /// Time of lookups of a sender while `holders` nodes hold parts of one object, each of which feeds `arity` others.
     fn locate_among(&mut self, holders: u64, arity: u64) -> Duration {
         let all = (0..).map(|number| format!("weights-{number}/1").parse().map(ObjectId::Named));
         let mut all = all.map(|id| id.expect("a name"));

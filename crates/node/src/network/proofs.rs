@@ -160,9 +160,9 @@ pub(crate) struct Admitted {
     seen: HashSet<[u8; 16]>,
 }
 
-/// Payload connections of one session. A node that needs more shakes hands anew: what has passed is remembered so that none
-/// passes twice, in 1 MiB at most for each member, and a hundred connections a second, of which most are kept and used
-/// again, last for ten minutes.
+/// Payload connections of one session; a node that needs more performs a new handshake. Accepted nonces are stored to prevent
+/// replay: at most 1 MiB for each member. At a hundred new connections a second, far more than reuse leaves, a session lasts ten
+/// minutes.
 const PASSES_MAX: usize = 65_536;
 
 impl Admitted {
