@@ -245,7 +245,9 @@ impl Table {
                     (State::Filling(_), _) => "being put".into(),
                     (State::Flowing(_), _) => "arriving".into(),
                     (State::Folding, _) => "being reduced".into(),
-                    (State::Complete, _) if *place == Place::Returning => "read from disk".into(),
+                    (State::Complete, _) if matches!(place, Place::Awaited | Place::Returning) => {
+                        "read from disk".into()
+                    }
                     (State::Complete, true) if *pins == 0 => "kept until it is deleted".into(),
                     (State::Complete, _) => format!("read by {}", pins + holds),
                 };
@@ -287,7 +289,7 @@ impl Table {
         size.saturating_add(COPY_OVERHEAD_BYTES) <= self.capacity
     }
 
-    /// Adds a copy; a get finds it once it is revealed.
+    /// Adds a copy, which has no memory so far unless it is complete or small; a get finds it once it is revealed.
     ///
     /// # Panics
     /// If the instance is there already.
@@ -303,7 +305,9 @@ impl Table {
         self.uses += 1;
         let last_use = self.uses;
         let (pins, holds, doomed, terms) = (0, 0, false, None);
-        let (place, filed, returned) = (Place::Memory, Filed::No, false);
+        let has_bytes = inline.is_some() || state == State::Complete;
+        let place = if has_bytes { Place::Memory } else { Place::Awaited };
+        let (filed, returned) = (Filed::No, false);
         let copy = Copy {
             id,
             meta,

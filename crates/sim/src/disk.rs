@@ -200,6 +200,7 @@ impl World {
             let is_wrong = match copy.place {
                 Place::Disk => self.file_of(node, instance).is_none() || has_slot,
                 Place::Returning => self.file_of(node, instance).is_none(),
+                Place::Awaited => false,
                 Place::Memory => copy.is_complete() && copy.inline.is_none() && !has_slot,
             };
             if is_wrong && !copy.doomed {

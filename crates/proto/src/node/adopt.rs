@@ -5,7 +5,7 @@
 
 use alloc::{boxed::Box, collections::BTreeMap, format, vec::Vec};
 
-use super::{Node, Whose, replicas::Replicas, requests::Asked, room::SpaceFor, world::World};
+use super::{Node, Whose, copies::Wanted, replicas::Replicas, requests::Asked, world::World};
 use crate::{
     ask::Answer,
     error::Error,
@@ -241,9 +241,9 @@ impl Node {
         may_wait: bool,
     ) {
         let adoption = Adoption { asker, instance, may_wait };
-        let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed);
+        let is_void = self.copies.get(instance).is_some_and(|copy| copy.doomed);
         // What is here of another instance is not it, and keeps it from being received.
-        let is_other = self.table.current(&id).is_some_and(|current| current != instance);
+        let is_other = self.copies.current(&id).is_some_and(|current| current != instance);
         let is_full = self.adoptions.coming() >= ADOPTIONS_MAX;
         if is_full {
             self.world.turned_away(Whose::Member(asker), limit_name!(ADOPTIONS_MAX));
@@ -251,10 +251,10 @@ impl Node {
         if self.leaving.has_begun() || is_void || is_other || is_full {
             return answer(&id, adoption, false, &mut self.world);
         }
-        if let Some(copy) = self.table.get(instance) {
+        if let Some(copy) = self.copies.get(instance) {
             let is_complete = copy.is_complete();
             if let Some(terms) = &terms {
-                self.table.add_terms(instance, terms);
+                self.copies.add_terms(instance, terms);
             }
             if is_complete {
                 return self.adopted_here(&id, adoption);
@@ -276,14 +276,10 @@ impl Node {
         bytes: Inline,
         terms: Option<Box<Terms>>,
     ) {
-        let Some(shed) = self.table.make_room(meta.size) else {
+        let (instance, inline, state) = (adoption.instance, Some(bytes), State::Complete);
+        let small = Wanted { id: id.clone(), meta, inline, state, terms };
+        if !self.copies.insert_small(instance, small, &mut self.world) {
             return answer(&id, adoption, false, &mut self.world);
-        };
-        self.evicted(shed);
-        let instance = adoption.instance;
-        self.table.insert(instance, id.clone(), meta, Some(bytes), State::Complete, true);
-        if let Some(terms) = terms {
-            self.table.add_terms(instance, &terms);
         }
         self.hold(adoption, false);
         self.reveal(instance);
@@ -302,7 +298,7 @@ impl Node {
         terms: Option<Box<Terms>>,
     ) {
         let Some(adoption) = self.adoptions.coming.remove(id) else { return };
-        if adoption.instance != instance || self.table.get(instance).is_some() {
+        if adoption.instance != instance || self.copies.get(instance).is_some() {
             return answer(id, adoption, false, &mut self.world);
         }
         self.adopt_small(id.clone(), adoption, meta.clone(), bytes.clone(), terms);
@@ -310,18 +306,18 @@ impl Node {
 
     /// An original has left memory or comes back: it takes something else of the capacity.
     pub(super) fn weigh_adoption(&mut self, instance: Instance) {
-        let bytes = self.table.get(instance).map_or(0, Copy::cost);
+        let bytes = self.copies.get(instance).map_or(0, Copy::cost);
         self.adoptions.held.weigh(instance, bytes);
     }
 
     fn hold(&mut self, adoption: Adoption, was_original: bool) {
-        let bytes = self.table.get(adoption.instance).map_or(0, Copy::cost);
+        let bytes = self.copies.get(adoption.instance).map_or(0, Copy::cost);
         self.adoptions.hold(adoption, was_original, bytes);
     }
 
     /// A copy that is complete is an original from now on.
     fn adopted_here(&mut self, id: &ObjectId, adoption: Adoption) {
-        if let Some(was_original) = self.table.set_origin(adoption.instance, true) {
+        if let Some(was_original) = self.copies.set_origin(adoption.instance, true) {
             self.hold(adoption, was_original);
         }
         self.announce(adoption.instance);
@@ -340,16 +336,19 @@ impl Node {
     /// Clients of this node wait for room: asks to give back so much of what is kept for others as that takes, if it can be
     /// enough for one of them.
     pub(super) fn give_back(&mut self) {
-        if self.adoptions.held.kept.is_empty() || self.space.len() == 0 {
+        if self.adoptions.held.kept.is_empty() {
             return;
         }
         let Some(missing) = self.missing_with(self.adoptions.held.kept_bytes) else { return };
         let (mut chosen, covered) =
-            self.adoptions.returnable(missing, &self.table, &self.replicas, &self.world);
+            self.adoptions.returnable(missing, self.copies.table(), &self.replicas, &self.world);
         if covered < missing {
             // Some of it is read now: the rest may be enough for another object.
             let Some(missing) = self.missing_with(covered) else { return };
-            chosen = self.adoptions.returnable(missing, &self.table, &self.replicas, &self.world).0;
+            chosen = self
+                .adoptions
+                .returnable(missing, self.copies.table(), &self.replicas, &self.world)
+                .0;
         }
         for (instance, asker, id) in chosen {
             self.adoptions.held.give_back(instance);
@@ -360,14 +359,19 @@ impl Node {
     /// What the largest object that clients wait for would lack when all that was given back is gone, if `more` bytes beside
     /// it are enough for that object.
     fn missing_with(&self, more: u64) -> Option<u64> {
-        let is_for_another = |who: &SpaceFor| match who {
-            SpaceFor::Pull(id) => self.adoptions.wants(id) && !self.readers.are_waiting(id),
-            _ => false,
+        let is_for_another = |instance: Instance| {
+            self.copies.wanted(instance).is_some_and(|wanted| {
+                matches!(wanted.state, State::Flowing(_))
+                    && self.adoptions.wants(&wanted.id)
+                    && !self.readers.are_waiting(&wanted.id)
+            })
         };
         let given_back = self.adoptions.held.given_back_bytes;
-        let room = self.table.room_with(given_back.saturating_add(more))?;
-        let (_, size) = self.space.largest_within(room).find(|(who, _)| !is_for_another(who))?;
-        Some(self.table.missing_for(size).saturating_sub(given_back))
+        let table = self.copies.table();
+        let room = table.room_with(given_back.saturating_add(more))?;
+        let (_, size) =
+            self.copies.largest_within(room).find(|(instance, _)| !is_for_another(*instance))?;
+        Some(table.missing_for(size).saturating_sub(given_back))
     }
 
     /// Enough other nodes keep an original, or it is no more: the copy here may go, and need not come.
@@ -379,16 +383,17 @@ impl Node {
         if !self.adoptions.release(asker, instance) || self.replicas.contains(instance) {
             return;
         }
-        if self.table.set_origin(instance, false).is_some() {
+        if self.copies.set_origin(instance, false).is_some() {
             self.announce(instance);
-            self.leave_disk(instance);
-            self.grant_space();
+            self.copies.leave_disk(instance, &mut self.world);
         }
     }
 
     /// There is no room for an object now. If its adoption is to be refused for that, another node may have some.
     pub(super) fn adoption_lacks_room(&mut self, id: &ObjectId) {
-        if self.pull_has_waited(id) && self.adoptions.refuse_without_room(id, &mut self.world) {
+        if self.pull_without_room(id).is_some()
+            && self.adoptions.refuse_without_room(id, &mut self.world)
+        {
             self.end_if_unwanted(id);
         }
     }
@@ -400,8 +405,8 @@ impl Node {
         id: ObjectId,
         copies: u32,
     ) -> Option<Result<Answer, Error>> {
-        let current = self.table.current(&id);
-        let copy = current.and_then(|instance| Some((instance, self.table.get(instance)?)));
+        let current = self.copies.current(&id);
+        let copy = current.and_then(|instance| Some((instance, self.copies.get(instance)?)));
         let original = copy.filter(|(_, copy)| copy.origin && copy.is_complete());
         let Some(original) = original else {
             let error = if current.is_some() {
@@ -420,6 +425,6 @@ impl Node {
     /// Another node keeps an original of this one, or can't, or wants to give it back.
     pub(super) fn adopted(&mut self, from: NodeId, instance: Instance, kept: bool) {
         self.replicas.answered(from, instance, kept, &mut self.requests, &mut self.world);
-        self.leaving.adopted(from, instance, kept, &self.table, &mut self.world);
+        self.leaving.adopted(from, instance, kept, self.copies.table(), &mut self.world);
     }
 }

@@ -17,10 +17,8 @@ use super::{
 use crate::{
     directory::Directory,
     id::{Instance, NodeId, ObjectId, ReduceId},
-    inline::Inline,
     lifetime::Terms,
     message::FoldKey,
-    meta::{Meta, Op},
     reduce::{Around, Reduce, Step},
     table::Table,
     time::Instant,
@@ -33,10 +31,8 @@ pub(super) struct Coordinator {
     by_result: BTreeMap<ObjectId, ReduceId>,
     /// How long results are to live, if not until they are deleted.
     terms: BTreeMap<ReduceId, Box<Terms>>,
-    /// Results that have no room yet, or are being folded.
-    targets: BTreeMap<Instance, Target>,
-    /// Small results that have no room yet, and of which attempt.
-    small: BTreeMap<ReduceId, (u32, Inline)>,
+    /// Results of current attempts that have no room or memory yet.
+    targets: BTreeMap<ReduceId, Target>,
     /// What went into results that are held here.
     folded: BTreeMap<ObjectId, Inputs>,
     /// The inputs that were lost of reduces that failed, the last one last.
@@ -46,14 +42,10 @@ pub(super) struct Coordinator {
 /// The result of an attempt: what will be folded into it once there is room.
 #[derive(Debug)]
 pub(super) struct Target {
-    pub(super) meta: Meta,
+    instance: Instance,
     pub(super) key: FoldKey,
-    pub(super) id: ObjectId,
     pub(super) local: Vec<Instance>,
     pub(super) children: Vec<(NodeId, u32)>,
-    pub(super) count: u64,
-    pub(super) op: Op,
-    pub(super) frame: u32,
 }
 
 /// Reduces that failed and of which the node still knows which inputs were lost.
@@ -71,9 +63,9 @@ impl Coordinator {
         self.all.len()
     }
 
-    /// How many results have no room or are being folded.
+    /// How many results have no room or memory.
     pub(super) fn unfinished_results(&self) -> usize {
-        self.targets.len() + self.small.len()
+        self.targets.len()
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -196,60 +188,36 @@ impl Coordinator {
         });
     }
 
-    /// The result of an attempt waits for room; how much.
+    /// The result of the current attempt waits for room; false if there is no such reduce.
     pub(super) fn await_room(
         &mut self,
         instance: Instance,
         key: ReduceId,
         local: Vec<Instance>,
         children: Vec<(NodeId, u32)>,
-    ) -> Option<u64> {
-        let reduce = self.get(key)?;
-        let meta = reduce.meta()?.clone();
-        let (count, op) = (reduce.folded().len() as u64, reduce.op());
-        let (id, frame) = (reduce.result().clone(), reduce.frame());
-        let (size, key) = (meta.size, FoldKey::result(key, reduce.epoch()));
-        let target = Target { meta, key, id, local, children, count, op, frame };
-        self.targets.insert(instance, target);
-        Some(size)
+    ) -> bool {
+        let Some(epoch) = self.get(key).map(Reduce::epoch) else { return false };
+        let target = Target { instance, key: FoldKey::result(key, epoch), local, children };
+        self.targets.insert(key, target);
+        true
     }
 
-    pub(super) fn target(&self, instance: Instance) -> Option<&Target> {
-        self.targets.get(&instance)
+    /// There is room and memory for a result.
+    pub(super) fn take_target(&mut self, id: &ObjectId, instance: Instance) -> Option<Target> {
+        let key = self.maker(id)?;
+        self.targets.get(&key).filter(|target| target.instance == instance)?;
+        self.targets.remove(&key)
     }
 
-    /// There is memory for a result.
-    pub(super) fn take_target(&mut self, instance: Instance) -> Option<Target> {
-        self.targets.remove(&instance)
-    }
-
-    /// The instance that waits for room to become this result.
+    /// The instance that waits for room or memory to become this result.
     pub(super) fn instance_of(&self, id: &ObjectId) -> Option<Instance> {
-        let found = self.targets.iter().find(|(_, target)| target.id == *id);
-        found.map(|(instance, _)| *instance)
+        self.targets.get(&self.maker(id)?).map(|target| target.instance)
     }
 
     /// An attempt is void; the instance of its result, if nothing is folded into it yet.
     pub(super) fn drop_target(&mut self, key: FoldKey) -> Option<Instance> {
-        let found = self.targets.iter().find(|(_, target)| target.key == key);
-        let instance = found.map(|(instance, _)| *instance)?;
-        self.targets.remove(&instance);
-        Some(instance)
-    }
-
-    /// The small result of an attempt waits for room; false if that attempt is void.
-    pub(super) fn await_small_room(&mut self, key: ReduceId, epoch: u32, result: Inline) -> bool {
-        let is_current = self.current(key, epoch).is_some();
-        if is_current {
-            self.small.insert(key, (epoch, result));
-        }
-        is_current
-    }
-
-    /// There is room for a small result; none if its attempt is void.
-    pub(super) fn take_small(&mut self, key: ReduceId) -> Option<(&Reduce, Inline)> {
-        let (epoch, result) = self.small.remove(&key)?;
-        Some((self.current(key, epoch)?, result))
+        self.targets.get(&key.reduce).filter(|target| target.key == key)?;
+        self.targets.remove(&key.reduce).map(|target| target.instance)
     }
 
     /// Ends a reduce: it listens to no input any more.
@@ -260,7 +228,6 @@ impl Coordinator {
         world: &mut World,
     ) -> Option<Reduce> {
         let reduce = self.all.remove(&key)?;
-        self.small.remove(&key);
         self.terms.remove(&key);
         self.by_result.remove(reduce.result());
         for input in reduce.candidates() {
@@ -307,6 +274,7 @@ impl Coordinator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::meta::Op;
 
     fn result(serial: u64) -> ObjectId {
         ObjectId::Minted { node: NodeId(1), serial }

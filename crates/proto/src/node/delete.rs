@@ -41,14 +41,14 @@ impl Node {
         if matches!(error, Some(Error::ObjectDeleted { .. })) {
             self.puts.deleted(instance);
         }
-        let was_current = self.table.current(id) == Some(instance);
+        let was_current = self.copies.current(id) == Some(instance);
         // An attempt that was given up may still be read.
-        let state = self.table.get(instance).filter(|copy| !copy.doomed).map(|copy| copy.state);
+        let state = self.copies.get(instance).filter(|copy| !copy.doomed).map(|copy| copy.state);
         if state == Some(State::Folding) {
             let error = error.clone().unwrap_or_else(|| Error::ObjectDeleted { id: id.clone() });
             self.fail_reduce_of(id, &error);
         }
-        let was_told = was_current || self.pull_awaits_room_for(id, instance);
+        let was_told = was_current || self.pull_without_room(id) == Some(instance);
         if !planted::has(Bug::KeepsDroppedCopies) {
             self.doom(instance);
         }
@@ -85,7 +85,7 @@ impl Node {
         instance: Instance,
         error: Error,
     ) {
-        let copy = self.table.get(instance).filter(|copy| !copy.doomed);
+        let copy = self.copies.get(instance).filter(|copy| !copy.doomed);
         if copy.is_some_and(|copy| !matches!(copy.state, State::Flowing(_))) {
             // For a while nothing came through to it from here.
             self.announce(instance);
@@ -96,9 +96,9 @@ impl Node {
 
     /// An owner does not know whether this copy is still here. If it is, the owners of now are told.
     pub(super) fn doubted(&mut self, id: &ObjectId, instance: Instance) {
-        if self.table.current(id) == Some(instance) {
+        if self.copies.current(id) == Some(instance) {
             self.announce(instance);
-        } else if self.pull_awaits_room_for(id, instance)
+        } else if self.pull_without_room(id) == Some(instance)
             && let Some(announce) = self.room_announcement(id)
         {
             self.world.send_owners(id, &Message::Announce(announce));

@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{leave::Lost, spill::Kept};
+use super::leave::Lost;
 use crate::{
     ask::{Answer, Ask},
     broadcast::Reason,
@@ -13,9 +13,10 @@ use crate::{
     error::Error,
     id::{ClientId, Instance, NodeId, ObjectId, ReduceId, RequestId, ServeId},
     inline::Inline,
+    lifetime::Lifetime,
     members::Member,
     message::{FoldKey, FoldOrder, Message},
-    meta::{Digest, Dtype, Op},
+    meta::{Digest, Dtype, Meta, Op},
     redial::CallFailure,
     reduce::{
         cost::{DegreeReason, Link},
@@ -30,6 +31,21 @@ pub const GROWTH_NS: u64 = 10_000_000;
 /// After how long a wait for a child is an [`Event::FoldWaited`], and again: 200 ms. The coordinator then begins the sum anew
 /// with another input, which takes as long as the sum itself; to wait as long as for a copy would be too long.
 pub const FOLD_WAITED_NS: u64 = 200_000_000;
+
+/// What a file says of the original that is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Of which object.
+    pub id: ObjectId,
+    /// Which instance.
+    pub instance: Instance,
+    /// What it is.
+    pub meta: Meta,
+    /// How long the object lives, if not until it is deleted.
+    pub lifetime: Option<Box<Lifetime>>,
+    /// Its bytes if they are few; otherwise they are in its slot, or in the file.
+    pub inline: Option<Inline>,
+}
 
 /// What has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -38,7 +38,7 @@ impl Node {
     }
 
     pub(super) fn start_fold(&mut self, order: FoldOrder, target: Option<(Instance, u64)>) {
-        order.inputs.iter().for_each(|input| self.table.pin(*input));
+        order.inputs.iter().for_each(|input| self.copies.pin(*input));
         self.worker.begin(order.key, order.inputs.clone());
         self.world.act(Action::StartFold { order, target });
     }
@@ -47,13 +47,13 @@ impl Node {
     /// is folded all the same.
     pub(super) fn is_foldable(&self, input: Instance) -> bool {
         self.puts.contains(input)
-            || self.table.get(input).is_some_and(|copy| !copy.doomed || copy.is_complete())
+            || self.copies.get(input).is_some_and(|copy| !copy.doomed || copy.is_complete())
     }
 
     /// An input that is not here, or is not what it is taken for.
     pub(super) fn unusable_input(&self, order: &FoldOrder) -> Option<Instance> {
         let usable = |input: &&Instance| {
-            self.table.get(**input).is_some_and(|copy| {
+            self.copies.get(**input).is_some_and(|copy| {
                 !copy.doomed && copy.inline.is_none() && copy.meta.size == order.size
             })
         };
@@ -85,7 +85,11 @@ impl Node {
         let Some(ended) = self.worker.end(&key) else { return true };
         let Ended { inputs, was_waiting, was_stopped } = ended;
         for input in inputs {
-            if was_waiting { self.unhold(input) } else { self.unpin(input) }
+            if was_waiting {
+                self.copies.unhold(input, &mut self.world);
+            } else {
+                self.unpin(input);
+            }
         }
         was_stopped
     }

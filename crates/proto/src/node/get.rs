@@ -2,12 +2,12 @@
 //!
 //! What is on its way, and how far it is, is in [`super::pulls`]; which clients wait for it in [`super::readers`].
 
-use alloc::{boxed::Box, format};
+use alloc::boxed::Box;
 
 use super::{
     Action, Node, Note,
-    pull::{Overdue, Phase, Place},
-    room::SpaceFor,
+    copies::Wanted,
+    pull::{Overdue, Phase},
 };
 use crate::{
     ask::Answer,
@@ -25,18 +25,17 @@ impl Node {
     /// Ends a pull, as when the object comes into being here after all, and settles the receivers that it kept waiting.
     pub(super) fn end_pull(&mut self, id: &ObjectId) {
         let Some(phase) = self.pulls.end(id) else { return };
-        self.space.remove(&SpaceFor::Pull(id.clone()));
         match phase {
             Phase::Asking { .. } | Phase::Pause { .. } => {
                 self.world.send_owners(id, &Message::Unlocate { id: id.clone() });
             }
             Phase::Receiving { instance, .. } => {
-                let complete = self.table.get(instance).is_some_and(Copy::is_complete);
+                let complete = self.copies.get(instance).is_some_and(Copy::is_complete);
                 if !complete {
                     self.world.act(Action::StopFetch { instance });
                 }
             }
-            Phase::Room(_) | Phase::Memory => {}
+            Phase::Located(instance) => self.copies.cancel(instance),
         }
         self.serve_parked(id);
     }
@@ -44,7 +43,7 @@ impl Node {
     /// Starts to look for an object that is not on its way, if a client here waits for it, or another node wants it kept here.
     pub(super) fn pull_if_wanted(&mut self, id: &ObjectId) {
         let is_wanted = self.readers.are_waiting(id) || self.adoptions.wants(id);
-        let is_here = self.table.current(id).is_some();
+        let is_here = self.copies.current(id).is_some();
         if is_wanted && !is_here && !self.pulls.contains(id) {
             self.pulls.seek(id);
             self.locate(id);
@@ -53,10 +52,10 @@ impl Node {
 
     /// Has the parts of an object that a reduce makes brought here, whether a client here waits for it or not.
     pub(super) fn pull_parts(&mut self, order: &ScatterOrder) {
-        let (instance, meta, source) =
-            (order.instance, order.meta.clone(), order.source(self.world.me()));
-        let (has_waited, terms) = (false, None);
-        self.pulls.seek_at(&order.id, Place { instance, meta, source, has_waited, terms });
+        let (id, meta) = (order.id.clone(), order.meta.clone());
+        let state = State::Flowing(Some(order.source(self.world.me())));
+        self.pulls.seek_at(&id, order.instance);
+        self.want(order.instance, Wanted { id, meta, inline: None, state, terms: None });
     }
 
     /// Asks the owner for a sender.
@@ -101,10 +100,10 @@ impl Node {
                 && self.world.members().owners(&id).first == from
             {
                 self.redirected(&id, instance, node);
-            } else if let Some(copy) = self.table.current(&id) {
+            } else if let Some(copy) = self.copies.current(&id) {
                 self.announce(copy);
             }
-            return self.wait_for_room(&id);
+            return self.tell_if_without_room(&id);
         }
         self.pulls.saw(&id);
         match source {
@@ -133,16 +132,16 @@ impl Node {
         bytes: Inline,
         terms: Option<Box<Terms>>,
     ) {
-        let part = self.table.current(id);
+        let part = self.copies.current(id);
         if let Some(part) = part.filter(|part| {
-            self.table.get(*part).is_some_and(|copy| matches!(copy.state, State::Flowing(_)))
+            self.copies.get(*part).is_some_and(|copy| matches!(copy.state, State::Flowing(_)))
         }) {
             // What has arrived of a larger object that had the name before.
             self.withdraw(id, part);
         }
         if self.world.members().owners(id).first == from {
             // The owner keeps no question that would have to be taken back.
-            self.pulls.answered_in_full(id);
+            self.pulls.locate_at(id, instance);
         }
         self.end_pull(id);
         self.end_following(id);
@@ -166,95 +165,74 @@ impl Node {
         terms: Option<Box<Terms>>,
     ) {
         if let Some(terms) = &terms {
-            self.table.add_terms(instance, terms);
+            self.copies.add_terms(instance, terms);
         }
-        if let Some(before) = self.table.current(id).filter(|before| *before != instance) {
+        if let Some(before) = self.copies.current(id).filter(|before| *before != instance) {
             // What has arrived of another instance is of no use for this one.
             self.doom(before);
         }
         // A copy that is made here comes from no other node.
         let is_made = |copy: &Copy| matches!(copy.state, State::Filling(_) | State::Folding);
-        let is_void = self.table.get(instance).is_some_and(|copy| copy.doomed || is_made(copy));
-        if let Some(copy) = self.table.get(instance).filter(|_| !is_void) {
+        let is_void = self.copies.get(instance).is_some_and(|copy| copy.doomed || is_made(copy));
+        if let Some(copy) = self.copies.get(instance).filter(|_| !is_void) {
             if copy.is_complete() {
                 self.reveal(instance);
                 self.announce(instance);
                 return self.completed(instance);
             }
-            self.table.set_state(instance, State::Flowing(Some(source)));
+            self.copies.set_state(instance, State::Flowing(Some(source)));
             return self.receive_from(id, instance, source);
         }
-        if !self.table.could_hold(meta.size) {
-            let error = self.store_full(meta.size);
+        if !self.copies.table().could_hold(meta.size) {
+            let error = self.copies.store_full(meta.size);
             return self.pull_failed(id, &error);
         }
         if is_void {
             // A client still uses a part of it that was given up here, or the owner does not know of its deletion.
             return self.pulls.pause(id, self.world.now());
         }
-        let size = meta.size;
-        let place = Place { instance, meta, source, has_waited: false, terms };
-        if self.pulls.locate_at(id, place) {
-            self.ask_for_room(SpaceFor::Pull(id.clone()), size);
-            self.wait_for_room(id);
+        if self.pulls.locate_at(id, instance) {
+            let (state, inline) = (State::Flowing(Some(source)), None);
+            self.want(instance, Wanted { id: id.clone(), meta, inline, state, terms });
+            self.tell_if_without_room(id);
         }
     }
 
     /// If there was no room at once: owners shall send no receiver here meanwhile, for room may never come.
-    fn wait_for_room(&mut self, id: &ObjectId) {
-        if !self.pulls.wait_for_room(id) {
-            return;
-        }
+    fn tell_if_without_room(&mut self, id: &ObjectId) {
         if let Some(announce) = self.room_announcement(id) {
             self.world.send_owners(id, &Message::Announce(announce));
+            self.serve_parked(id);
+            self.adoption_lacks_room(id);
         }
-        self.serve_parked(id);
-        self.adoption_lacks_room(id);
     }
 
-    /// Whether an object was located and there was no room for it at once.
-    pub(super) fn pull_has_waited(&self, id: &ObjectId) -> bool {
-        self.pulls.awaits_room(id).is_some_and(|place| place.has_waited)
+    /// Whether an object has room here, so that what comes of it may be read.
+    pub(super) fn pull_is_arriving(&self, id: &ObjectId) -> bool {
+        let has_room = |instance: Instance| self.copies.get(instance).is_some();
+        self.pulls.is_receiving(id) || self.pulls.located(id).is_some_and(has_room)
+    }
+
+    /// The instance of an object that was located and waits for room here.
+    pub(super) fn pull_without_room(&self, id: &ObjectId) -> Option<Instance> {
+        self.pulls.located(id).filter(|instance| self.copies.wanted(*instance).is_some())
     }
 
     /// What the owners have to know of an object that waits for room here: as a holder without a sender this node still
     /// hears of a deletion.
     pub(super) fn room_announcement(&self, id: &ObjectId) -> Option<Announce> {
-        let place = self.pulls.awaits_room(id).filter(|place| place.has_waited)?;
-        let (id, instance, meta) = (id.clone(), place.instance, place.meta.clone());
+        let instance = self.pull_without_room(id)?;
+        let wanted = self.copies.wanted(instance)?;
+        let (id, meta) = (id.clone(), wanted.meta.clone());
         let (progress, claim, origin) = (Progress::Partial { source: None }, false, false);
-        let lifetime = place.terms.as_ref().map(|terms| terms.tell(self.world.now()));
+        let lifetime = wanted.terms.as_ref().map(|terms| terms.tell(self.world.now()));
         Some(Announce { id, instance, meta, origin, progress, claim, lifetime })
     }
 
-    pub(super) fn pull_in_room(&mut self, id: &ObjectId) {
-        let Some(place) = self.pulls.in_room(id) else { return };
-        let Place { instance, meta, source, has_waited, terms } = place;
-        if self.table.get(instance).is_some() {
-            // Two malformed messages located it under two ids while both waited for room. The table has it once.
-            let (id, detail) = (
-                id.clone(),
-                format!("its owner describes it as {instance}, which is another object"),
-            );
-            return self.pull_failed(&id.clone(), &Error::ObjectLost { id, detail });
-        }
-        let size = meta.size;
-        self.table.insert(instance, id.clone(), meta, None, State::Flowing(Some(source)), false);
-        if let Some(terms) = terms {
-            self.table.add_terms(instance, &terms);
-        }
-        self.reveal(instance);
-        if has_waited {
-            self.announce(instance);
-        }
-        self.world.act(Action::CreateSlot { instance, size, writer: None });
-    }
-
-    pub(super) fn pull_in_memory(&mut self, instance: Instance) {
-        let Some(copy) = self.table.get(instance) else { return };
-        let State::Flowing(source) = copy.state else { return };
-        let id = copy.id.clone();
-        if !self.pulls.awaits_memory(&id) {
+    /// There is memory for an object that arrives from `source`, or from a node that is still to be found.
+    pub(super) fn pull_in_memory(&mut self, instance: Instance, source: Option<NodeId>) {
+        let Some(id) = self.copies.id_of(instance).cloned() else { return };
+        if self.pulls.located(&id) != Some(instance) {
             return;
         }
         match source {
@@ -263,15 +241,10 @@ impl Node {
         }
     }
 
-    /// Whether this instance was located and waits for room here.
-    pub(super) fn pull_awaits_room_for(&self, id: &ObjectId, instance: Instance) -> bool {
-        self.pulls.awaits_room(id).is_some_and(|place| place.instance == instance)
-    }
-
     /// The object will not come: those who wait are told, and what has arrived of it goes.
     pub(super) fn pull_failed(&mut self, id: &ObjectId, error: &Error) {
-        if let Some(instance) = self.table.current(id)
-            && self.table.get(instance).is_some_and(|copy| matches!(copy.state, State::Flowing(_)))
+        if let Some(instance) = self.copies.current(id)
+            && self.copies.get(instance).is_some_and(|copy| matches!(copy.state, State::Flowing(_)))
         {
             self.withdraw(id, instance);
         }
@@ -294,18 +267,18 @@ impl Node {
     /// Gives up an object that no client here waits for, nor a receiver behind here, unless it is arriving.
     pub(super) fn end_if_unwanted(&mut self, id: &ObjectId) {
         self.leave_on_disk_if_unwanted(id);
-        let is_arriving = self.pulls.is_arriving(id);
-        let is_in_room = self.pulls.awaits_room(id).is_some();
+        let is_arriving = self.pull_is_arriving(id);
+        let awaits_room = self.pull_without_room(id).is_some();
         let has_parked = self.readers.have_parked(id);
         let is_wanted = self.readers.are_waiting(id) || self.adoptions.wants(id);
-        let part = self.table.current(id);
-        let is_read = part.and_then(|part| self.table.get(part)).is_some_and(|copy| copy.pins > 0);
+        let part = self.copies.current(id);
+        let is_read = part.and_then(|part| self.copies.get(part)).is_some_and(|copy| copy.pins > 0);
         if !self.pulls.contains(id) || is_arriving || is_wanted || has_parked || is_read {
             return;
         }
         if let Some(instance) = part {
             self.withdraw(id, instance);
-        } else if is_in_room {
+        } else if awaits_room {
             self.world.send_owners(id, &Message::Unlocate { id: id.clone() });
         }
         self.end_pull(id);

@@ -31,7 +31,7 @@ use crate::{
     id::{Instance, NodeId, ObjectId},
     limits::LOST_NAMED_MAX,
     message::Message,
-    table::{Copy, Filed, Table, file_bytes},
+    table::{Copy, Filed, Table},
     time::Instant,
 };
 
@@ -326,10 +326,13 @@ impl Node {
         for id in self.adoptions.refuse_all(&mut self.world) {
             self.end_if_unwanted(&id);
         }
-        let originals =
-            self.table.iter().filter(|(_, copy)| copy.origin && copy.is_complete() && !copy.doomed);
+        let originals = self
+            .copies
+            .table()
+            .iter()
+            .filter(|(_, copy)| copy.origin && copy.is_complete() && !copy.doomed);
         for instance in originals.map(|(instance, _)| instance).collect::<Vec<Instance>>() {
-            self.leaving.filled(instance, &self.table, &mut self.world);
+            self.leaving.filled(instance, self.copies.table(), &mut self.world);
         }
     }
 
@@ -354,11 +357,11 @@ impl Node {
     /// said before.
     pub(super) fn leave_when_empty(&mut self) {
         let has_folded = self.worker.is_done() && self.scatters.len() == 0;
-        let has_written = !self.spills.is_keeping() || self.has_filed();
+        let has_written = !self.copies.is_keeping() || self.has_filed();
         let is_done = has_folded && has_written;
         let Some(homeless) = self.leaving.end(is_done, self.world.now()) else { return };
         let lost = self.abandon(&homeless);
-        if self.spills.is_keeping() {
+        if self.copies.is_keeping() {
             self.drop_files_but(&homeless);
         }
         let mut without_me = self.world.members().clone();
@@ -379,17 +382,11 @@ impl Node {
     /// Has what no other node has taken written to disk, as far as there is room; whether that is done of what none takes.
     fn has_filed(&mut self) -> bool {
         for instance in self.leaving.take_unfiled() {
-            let copy = self.table.get(instance);
-            let Some(copy) = copy.filter(|copy| copy.filed == Filed::No && !copy.doomed) else {
-                continue;
-            };
-            if file_bytes(copy.meta.size) <= self.spills.left(self.table.on_disk()) {
-                self.write(instance);
-            }
+            self.copies.write_if_room(instance, &mut self.world);
         }
-        let Self { leaving, table, .. } = self;
+        let Self { leaving, copies, .. } = self;
         leaving.is_so_of_the_homeless(|instance| {
-            table.get(instance).is_none_or(|copy| copy.filed != Filed::Writing)
+            copies.get(instance).is_none_or(|copy| copy.filed != Filed::Writing)
         })
     }
 
@@ -399,7 +396,7 @@ impl Node {
             copy.filed != Filed::No
                 && !(copy.filed == Filed::Written && homeless.contains(instance) && !copy.doomed)
         };
-        let void = self.table.iter().filter(is_filed).map(|(instance, _)| instance);
+        let void = self.copies.table().iter().filter(is_filed).map(|(instance, _)| instance);
         for instance in void.collect::<Vec<Instance>>() {
             self.world.act(Action::DropSpilled { instance });
         }
@@ -411,13 +408,13 @@ impl Node {
         let mut lost = Lost::default();
         let members = self.world.members();
         let is_last = self.world.others().into_iter().all(|other| members.is_leaving(other));
-        if is_last && !self.spills.is_keeping() {
+        if is_last && !self.copies.is_keeping() {
             return lost;
         }
         for instance in originals {
-            let copy = self.table.get(*instance);
+            let copy = self.copies.get(*instance);
             let Some(copy) = copy.filter(|copy| copy.inline.is_none()) else { continue };
-            if self.spills.is_keeping() && copy.filed == Filed::Written {
+            if self.copies.is_keeping() && copy.filed == Filed::Written {
                 // It comes back.
                 continue;
             }

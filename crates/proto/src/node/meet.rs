@@ -38,7 +38,7 @@ impl Node {
             self.world.send(member.id, Message::Forgotten);
         }
         self.meet(member);
-        self.leaving.ask_anew(member.id, &self.table, &mut self.world);
+        self.leaving.ask_anew(member.id, self.copies.table(), &mut self.world);
     }
 
     pub(super) fn learn(&mut self, from: NodeId, told: &[Member]) {
@@ -62,7 +62,7 @@ impl Node {
             self.pulls_without(node);
         }
         self.tell_again(&change);
-        self.leaving.forget_member(node, &self.table, &mut self.world);
+        self.leaving.forget_member(node, self.copies.table(), &mut self.world);
     }
 
     /// A member had given this node up, and takes it for a new one: so is that member for this node.
@@ -73,7 +73,7 @@ impl Node {
         self.pulls_without(by);
         let before = self.world.members().clone();
         self.tell_again(&Change { before, renewed: Some(by) });
-        self.leaving.ask_anew(by, &self.table, &mut self.world);
+        self.leaving.ask_anew(by, self.copies.table(), &mut self.world);
         self.membership.outlive(&mut self.world);
     }
 
@@ -114,7 +114,7 @@ impl Node {
                 self.world.send(owner, Message::Announce(announce.clone()));
             }
         }
-        self.puts.ask_again(change.renewed, &mut self.world);
+        self.puts.ask_again(change.renewed, self.copies.table(), &mut self.world);
         for id in self.pulls.ids() {
             if change.new_owner(&id, &self.world).is_some() {
                 self.locate_again(&id);

@@ -8,8 +8,7 @@
 //! | [`world`] | members, time, settings; the actions and messages that follow from the event at hand |
 //! | [`membership`] | who takes part; the failure detector, the redial |
 //! | [`requests`], [`watches`] | questions of clients; objects of which owners are to tell |
-//! | [`crate::table`], [`room`], [`shortage`] | copies; what waits for room, and for memory |
-//! | [`spills`] | originals on their way to disk and back |
+//! | [`copies`] | local copies: what waits for room and memory, what is evicted, the way to disk and back |
 //! | [`puts`], [`promise`] | objects that clients make, or said they would |
 //! | [`leases`] | leases that clients of this node have taken: of jobs, and of objects |
 //! | [`pulls`], [`readers`] | objects on their way to here; who waits for them, reads and receives copies |
@@ -20,13 +19,14 @@
 //! | [`retell`], [`crate::directory`] | what owners are to hear after a change of members; what this node owns |
 //!
 //! [`permit`] says which messages are dropped, and [`route`] which machine handles the others. What concerns several machines is a method of [`Node`] that calls them by
-//! name, in a file for each part of the journey of an object: [`put`], [`read`], [`get`], [`pace`], [`serve`], [`copies`], [`spill`], [`reduce`],
+//! name, in a file for each part of the journey of an object: [`put`], [`read`], [`get`], [`pace`], [`serve`], [`copy`], [`spill`], [`reduce`],
 //! [`fold`], [`scatter`], [`delete`], [`timeout`], [`meet`] and [`status`].
 
 mod adopt;
 mod change;
 mod coordinator;
 mod copies;
+mod copy;
 mod delete;
 mod event;
 mod fold;
@@ -51,15 +51,11 @@ mod replicated;
 mod requests;
 mod reserve;
 mod retell;
-mod room;
 mod route;
 mod scatter;
 mod scatters;
 mod serve;
-mod shortage;
-mod sizes;
 mod spill;
-mod spills;
 mod status;
 mod surveys;
 #[cfg(test)]
@@ -74,6 +70,7 @@ use alloc::vec::Vec;
 use self::{
     adopt::Adoptions,
     coordinator::Coordinator,
+    copies::Copies,
     leases::Leases,
     leave::Leaving,
     membership::Membership,
@@ -85,19 +82,15 @@ use self::{
     requests::{Asked, Requests, Waiting},
     reserve::ResultNames,
     retell::Retelling,
-    room::Queue,
     scatters::Scatters,
-    shortage::Shortage,
-    spills::Spills,
     surveys::Surveys,
     watches::Watches,
     worker::Worker,
     world::World,
 };
 pub use self::{
-    event::{Action, Config, Event, FOLD_WAITED_NS, GROWTH_NS, Note, Whose},
+    event::{Action, Config, Event, FOLD_WAITED_NS, GROWTH_NS, Kept, Note, Whose},
     leave::{LEAVE_PATIENCE_NS, Lost},
-    spill::Kept,
 };
 use crate::{
     directory::Directory,
@@ -116,10 +109,7 @@ pub struct Node {
     retelling: Retelling,
     requests: Requests,
     watches: Watches,
-    table: Table,
-    space: Queue,
-    shortage: Shortage,
-    spills: Spills,
+    copies: Copies,
     puts: Puts,
     promises: Promises,
     leases: Leases,
@@ -146,10 +136,7 @@ impl Node {
             retelling: Retelling::default(),
             requests: Requests::default(),
             watches: Watches::default(),
-            table: Table::new(config.capacity),
-            space: Queue::default(),
-            shortage: Shortage::default(),
-            spills: Spills::default(),
+            copies: Copies::new(config.capacity),
             puts: Puts::default(),
             promises: Promises::default(),
             leases: Leases::default(),
@@ -175,9 +162,9 @@ impl Node {
     pub fn handle(&mut self, now: Instant, event: Event, actions: &mut Vec<Action>) {
         self.world.begin(now, actions);
         self.dispatch(event);
-        self.hear_itself();
+        self.settle();
         self.expire_requests();
-        self.hear_itself();
+        self.settle();
         self.unseat();
         self.leave_when_empty();
         self.note_limits();
@@ -194,8 +181,15 @@ impl Node {
         }
     }
 
-    fn hear_itself(&mut self) {
-        while let Some(message) = self.world.next_loopback() {
+    /// Does what follows from what was done: for copies that wait for room, and for this node as an owner.
+    fn settle(&mut self) {
+        loop {
+            if self.copies.settle(&mut self.world) {
+                // What other nodes want kept here goes when this node can make no room by itself.
+                self.give_back();
+            }
+            self.follow_copies();
+            let Some(message) = self.world.next_loopback() else { return };
             self.receive(self.world.me(), message);
         }
     }
@@ -205,8 +199,7 @@ impl Node {
         let all = [
             self.requests.deadline(),
             self.pulls.deadline(),
-            self.shortage.deadline(),
-            self.spills.deadline(),
+            self.copies.deadline(),
             self.retelling.deadline(),
             self.watches.deadline(),
             self.coordinator.deadline(),
@@ -227,7 +220,7 @@ impl Node {
 
     /// The copies of this node.
     pub const fn table(&self) -> &Table {
-        &self.table
+        self.copies.table()
     }
 
     /// This node's part of the directory.

@@ -11,7 +11,7 @@ use crate::{
 impl Node {
     /// A transfer begins, perhaps of what another sender has sent a part of.
     pub(super) fn begin_to_receive(&mut self, id: &ObjectId, instance: Instance) {
-        let Some(size) = self.table.get(instance).map(|copy| copy.meta.size) else { return };
+        let Some(size) = self.copies.get(instance).map(|copy| copy.meta.size) else { return };
         self.pulls.receive(id, instance, size, self.world.now());
     }
 
@@ -24,7 +24,7 @@ impl Node {
         missing: u64,
         shares: u16,
     ) {
-        let Some(copy) = self.table.get(instance) else { return };
+        let Some(copy) = self.copies.get(instance) else { return };
         // The transfer before this one may have told of its last bytes late.
         if copy.state != State::Flowing(Some(source)) {
             return;
@@ -57,7 +57,7 @@ impl Node {
     fn report(&mut self, owner: NodeId, id: ObjectId, rate: Rate) {
         let Some(arriving) = self.pulls.arriving(&id) else { return };
         let Arriving { instance, missing, usual } = arriving;
-        let Some(State::Flowing(Some(source))) = self.table.get(instance).map(|copy| copy.state)
+        let Some(State::Flowing(Some(source))) = self.copies.get(instance).map(|copy| copy.state)
         else {
             return;
         };
@@ -72,7 +72,7 @@ impl Node {
         instance: Instance,
         source: NodeId,
     ) -> bool {
-        let state = self.table.get(instance).map(|copy| copy.state);
+        let state = self.copies.get(instance).map(|copy| copy.state);
         let is_arriving =
             self.pulls.arriving(id).is_some_and(|arriving| arriving.instance == instance);
         let is_same = is_arriving && state == Some(State::Flowing(Some(source)));

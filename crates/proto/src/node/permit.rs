@@ -22,9 +22,8 @@ impl Node {
 
     /// Whether this node knows better what an instance is. Handled all the same, one instance would get two copies here.
     fn contradicts(&self, id: &ObjectId, instance: Instance) -> bool {
-        let copied = self.table.get(instance).map(|copy| &copy.id);
-        let known = copied.or_else(|| self.puts.id_of(instance));
-        known.is_some_and(|known| known != id) || self.world.is_unmade(instance)
+        self.copies.id_of(instance).is_some_and(|known| known != id)
+            || self.world.is_unmade(instance)
     }
 
     /// Whether the sender of an owner's message is an owner in this node's view of the membership.
@@ -70,8 +69,8 @@ impl Node {
 
     /// Whether nothing is here under an instance.
     fn lacks(&self, id: &ObjectId, instance: Instance) -> bool {
-        self.table.get(instance).is_none()
-            && !self.pull_awaits_room_for(id, instance)
+        self.copies.get(instance).is_none()
+            && self.pull_without_room(id) != Some(instance)
             && !self.puts.contains(instance)
             && !self.scatters.contains(instance)
             && self.names.reduce_of(instance).is_none()

@@ -1,19 +1,17 @@
 //! One object on its way to this node: how far it is.
 //!
 //! ```text
-//!   Asking --> Room --> Memory --> Receiving --> (complete)
-//!     ^                                |
-//!     +----------- Pause <-------------+  the sender failed; what has arrived stays
-//!                              Memory <-+  all of it arrived with another digest: it is fetched anew
+//!   Asking --> Located --> Receiving --> (complete)
+//!     ^           ^            |
+//!     |           +------------+  all of it arrived with another digest: it is fetched anew
+//!     +-------- Pause <--------+  the sender failed; what has arrived stays
 //! ```
 //! Does not know which object it is, nor other pulls.
 
-use alloc::{boxed::Box, format, string::String, vec::Vec};
+use alloc::{format, string::String, vec::Vec};
 
 use crate::{
     id::{Instance, NodeId},
-    lifetime::Terms,
-    meta::Meta,
     pace::Pace,
     time::Instant,
     timed::Deadline,
@@ -37,27 +35,14 @@ pub(super) struct Pull {
     mixed: u32,
 }
 
-/// Where an object was located.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) instance: Instance,
-    pub(super) meta: Meta,
-    pub(super) source: NodeId,
-    /// Whether there was no room for it at once.
-    pub(super) has_waited: bool,
-    /// How long it lives, if not until it is deleted.
-    pub(super) terms: Option<Box<Terms>>,
-}
-
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// `second_at`: when the second owner is asked too; none once the first has acknowledged.
     Asking {
         second_at: Option<Instant>,
     },
-    /// Until there is room, no receiver is sent here.
-    Room(Place),
-    Memory,
+    /// This instance waits for room or memory, or its owner has sent its bytes.
+    Located(Instance),
     Receiving {
         instance: Instance,
         pace: Pace,
@@ -88,7 +73,7 @@ impl Deadline for Pull {
             Phase::Asking { second_at } => second_at,
             Phase::Pause { until } => Some(until),
             Phase::Receiving { ref pace, .. } => Some(pace.deadline()),
-            Phase::Room(_) | Phase::Memory => None,
+            Phase::Located(_) => None,
         }
     }
 }
@@ -127,8 +112,8 @@ impl Pull {
     /// All of it arrived with another digest, from `source` at last: what follows. If the same happened with that source
     /// before, every other holder was tried, since the owner names an avoided sender last.
     pub(super) fn mismatched(&mut self, source: NodeId) -> Mismatch {
-        if matches!(self.phase, Phase::Receiving { .. }) {
-            self.phase = Phase::Memory;
+        if let Phase::Receiving { instance, .. } = self.phase {
+            self.phase = Phase::Located(instance);
         }
         if core::mem::take(&mut self.transfers) > 1 && self.mixed < MIXED_MAX {
             self.mixed += 1;
@@ -157,8 +142,7 @@ impl Pull {
             }
             Phase::Asking { second_at: None } => "no client has put it".into(),
             // The store says how much it lacks; this is what is true of a place in the queue.
-            Phase::Room(_) => "it waits for room here".into(),
-            Phase::Memory => "memory is being made ready for it".into(),
+            Phase::Located(_) => "it waits for room here".into(),
             Phase::Receiving { .. } => "it is arriving".into(),
             Phase::Pause { .. } => format!("{} senders of it have failed", self.failures),
         }

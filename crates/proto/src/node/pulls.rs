@@ -10,7 +10,7 @@
 
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 
-use super::pull::{Mismatch, Overdue, Phase, Place, Pull};
+use super::pull::{Mismatch, Overdue, Phase, Pull};
 use crate::{
     id::{Instance, NodeId, ObjectId},
     limits::CORRUPT_BLOCKS_MAX,
@@ -75,18 +75,16 @@ impl Pulls {
         matches!(self.phase(id), Some(Phase::Asking { .. }))
     }
 
-    /// Whether there is a place for it in the accounts but no memory yet.
-    pub(super) fn awaits_memory(&self, id: &ObjectId) -> bool {
-        matches!(self.phase(id), Some(Phase::Memory))
-    }
-
-    /// Whether it has memory, or will have: what comes of it may be read.
-    pub(super) fn is_arriving(&self, id: &ObjectId) -> bool {
-        matches!(self.phase(id), Some(Phase::Memory | Phase::Receiving { .. }))
-    }
-
     pub(super) fn is_receiving(&self, id: &ObjectId) -> bool {
         matches!(self.phase(id), Some(Phase::Receiving { .. }))
+    }
+
+    /// The instance that was located, while it waits for room or memory.
+    pub(super) fn located(&self, id: &ObjectId) -> Option<Instance> {
+        match self.phase(id)? {
+            Phase::Located(instance) => Some(*instance),
+            _ => None,
+        }
     }
 
     /// The instances that arrive.
@@ -95,14 +93,6 @@ impl Pulls {
             Phase::Receiving { instance, .. } => Some(instance),
             _ => None,
         })
-    }
-
-    /// Where the object was located, while it waits for room.
-    pub(super) fn awaits_room(&self, id: &ObjectId) -> Option<&Place> {
-        match self.phase(id)? {
-            Phase::Room(place) => Some(place),
-            _ => None,
-        }
     }
 
     /// How far it is, in words.
@@ -119,9 +109,9 @@ impl Pulls {
         self.begin(id, Phase::Asking { second_at: None });
     }
 
-    /// Begins to receive an object whose place is known.
-    pub(super) fn seek_at(&mut self, id: &ObjectId, place: Place) {
-        self.begin(id, Phase::Room(place));
+    /// Begins to receive an instance whose source is known.
+    pub(super) fn seek_at(&mut self, id: &ObjectId, instance: Instance) {
+        self.begin(id, Phase::Located(instance));
     }
 
     /// Ends a pull.
@@ -163,42 +153,14 @@ impl Pulls {
         known.is_some()
     }
 
-    /// The first owner has sent the bytes themselves, and keeps no question.
-    pub(super) fn answered_in_full(&mut self, id: &ObjectId) {
-        self.all.update(id, |pull| pull.phase = Phase::Memory);
-    }
-
-    /// The object was located: it waits for room. False if this node does not look for it.
-    pub(super) fn locate_at(&mut self, id: &ObjectId, place: Place) -> bool {
-        self.all.update(id, |pull| pull.phase = Phase::Room(place)).is_some()
+    /// The object was located: it waits for room, or its owner has sent its bytes. False if this node does not look for it.
+    pub(super) fn locate_at(&mut self, id: &ObjectId, instance: Instance) -> bool {
+        self.all.update(id, |pull| pull.phase = Phase::Located(instance)).is_some()
     }
 
     /// What an owner offers can't be received now: it is asked again later.
     pub(super) fn pause(&mut self, id: &ObjectId, now: Instant) {
         self.all.update(id, |pull| pull.pause(now));
-    }
-
-    /// There was no room at once; false if it does not wait for room.
-    pub(super) fn wait_for_room(&mut self, id: &ObjectId) -> bool {
-        let waits = self.all.update(id, |pull| {
-            let Phase::Room(place) = &mut pull.phase else { return false };
-            place.has_waited = true;
-            true
-        });
-        waits.unwrap_or_default()
-    }
-
-    /// There is room: memory is next.
-    pub(super) fn in_room(&mut self, id: &ObjectId) -> Option<Place> {
-        let place =
-            self.all.update(id, |pull| match core::mem::replace(&mut pull.phase, Phase::Memory) {
-                Phase::Room(place) => Some(place),
-                other => {
-                    pull.phase = other;
-                    None
-                }
-            });
-        place.flatten()
     }
 
     /// A transfer of an object of `size` bytes begins, perhaps of what another sender has sent a part of.
@@ -215,23 +177,6 @@ impl Pulls {
     /// Senders from which it arrived with another digest.
     pub(super) fn corrupt_senders(&self, id: &ObjectId) -> Vec<NodeId> {
         self.all.get(id).map_or_else(Vec::new, |pull| pull.corrupt.clone())
-    }
-
-    /// An owner names another sender to an object that waits for room; whether it does.
-    pub(super) fn redirect_before_room(
-        &mut self,
-        id: &ObjectId,
-        instance: Instance,
-        sender: NodeId,
-    ) -> bool {
-        let is_done = self.all.update(id, |pull| match &mut pull.phase {
-            Phase::Room(place) if place.instance == instance => {
-                place.source = sender;
-                true
-            }
-            _ => false,
-        });
-        is_done.unwrap_or_default()
     }
 
     /// Whether this sender has failed before.
@@ -257,12 +202,6 @@ impl Pulls {
         })
     }
 
-    /// Whether receivers that are sent here wait until there is something to send: not while it waits for room, which may
-    /// never come.
-    pub(super) fn parks(&self, id: &ObjectId) -> bool {
-        self.phase(id).is_some_and(|phase| !matches!(phase, Phase::Room(_)))
-    }
-
     /// The pulls of which something is due, by their deadlines.
     pub(super) fn due(&self, now: Instant) -> Vec<ObjectId> {
         self.all.due(now)
@@ -276,7 +215,7 @@ impl Pulls {
                 Overdue::Answer
             }
             Phase::Receiving { .. } => Overdue::Bytes,
-            Phase::Room(_) | Phase::Memory | Phase::Pause { .. } => Overdue::Pause,
+            Phase::Located(_) | Phase::Pause { .. } => Overdue::Pause,
         })
     }
 
@@ -380,18 +319,11 @@ impl Pulls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::meta::Meta;
 
     const NOW: Instant = Instant(1_000_000_000);
-    const INSTANCE: Instance = Instance { node: NodeId(2), serial: 1 };
 
     fn id() -> ObjectId {
         ObjectId::Minted { node: NodeId(2), serial: 1 }
-    }
-
-    fn place() -> Place {
-        let (meta, source) = (Meta::bytes(1 << 20), NodeId(2));
-        Place { instance: INSTANCE, meta, source, has_waited: false, terms: None }
     }
 
     #[test]
@@ -408,20 +340,6 @@ mod tests {
             before = until;
         }
         assert_eq!(pulls.avoided(&id()), [NodeId(2)]);
-    }
-
-    #[test]
-    fn receivers_are_parked_until_there_is_no_room_at_once() {
-        let mut pulls = Pulls::default();
-        assert!(!pulls.parks(&id()), "this node does not look for it");
-        pulls.seek(&id());
-        assert!(pulls.parks(&id()) && !pulls.wait_for_room(&id()));
-        assert!(pulls.locate_at(&id(), place()));
-        assert!(!pulls.parks(&id()), "there may never be room");
-        assert!(pulls.wait_for_room(&id()));
-        assert!(pulls.awaits_room(&id()).is_some_and(|place| place.has_waited));
-        assert!(pulls.in_room(&id()).is_some() && pulls.in_room(&id()).is_none());
-        assert!(pulls.awaits_memory(&id()));
     }
 
     #[test]

@@ -6,8 +6,8 @@ use alloc::{format, string::ToString};
 
 use super::{
     Action, Asked, Node, Waiting,
+    copies::Wanted,
     puts::{Create, Phase},
-    room::SpaceFor,
 };
 use crate::{
     ask::Answer,
@@ -68,8 +68,8 @@ impl Node {
         if ttl_ns == Some(0) {
             return Some(Err(no_time()));
         }
-        if !self.table.could_hold(meta.size) {
-            return Some(Err(self.store_full(meta.size)));
+        if !self.copies.table().could_hold(meta.size) {
+            return Some(Err(self.copies.store_full(meta.size)));
         }
         let is_promised = id.as_ref().is_some_and(|id| self.promises.has(id, asked.client));
         let id = match self.id_for(asked.client, id) {
@@ -82,40 +82,24 @@ impl Node {
         }
         let instance = self.world.next_instance();
         self.requests.remember(asked, Waiting::Create(instance), &self.world);
-        let (client, request, size) = (asked.client, asked.request, meta.size);
-        let terms = Terms::new(ttl_ns, self.leases.job(client));
-        let create = Create::new(client, request, id, is_promised, meta, inline, terms);
-        self.puts.begin(instance, create);
-        self.ask_for_room(SpaceFor::Create(instance), size);
+        let (client, request) = (asked.client, asked.request);
+        self.puts.begin(instance, Create::new(client, request, id.clone(), is_promised));
+        let (state, terms) = (State::Filling(client), Terms::new(ttl_ns, self.leases.job(client)));
+        self.want(instance, Wanted { id, meta, inline, state, terms });
         None
     }
 
-    /// There is room in the accounts: take memory for a large object; claim the name of a small one.
+    /// There is room: the name of a small object is next, and memory for a large one. No get uses its copy before the name is
+    /// confirmed.
     pub(super) fn create_in_room(&mut self, instance: Instance) {
-        let Some(create) = self.puts.in_room(instance) else { return };
-        let (id, meta, client) = (create.id.clone(), create.meta.clone(), create.client);
-        let (size, inline, terms) = (meta.size, create.inline.clone(), create.terms.clone());
-        let is_small = inline.is_some();
-        // The copy takes room from now on, but no get uses it before its name is confirmed.
-        self.table.insert(instance, id, meta, inline, State::Filling(client), true);
-        if let Some(terms) = terms {
-            self.table.add_terms(instance, &terms);
+        if self.copies.get(instance).is_some_and(|copy| copy.inline.is_some()) {
+            self.claim_or_go_on(instance);
         }
-        self.table.pin(instance);
-        if is_small {
-            return self.claim_or_go_on(instance);
-        }
-        self.world.act(Action::CreateSlot { instance, size, writer: Some(client) });
     }
 
-    /// There is memory for a client to fill.
-    pub(super) fn create_in_memory(&mut self, instance: Instance) {
-        self.puts.in_memory(instance);
-        self.claim_or_go_on(instance);
-    }
-
-    fn claim_or_go_on(&mut self, instance: Instance) {
-        if !self.puts.ask_for_name(instance, &mut self.world) {
+    /// There is room, and memory for a client to fill.
+    pub(super) fn claim_or_go_on(&mut self, instance: Instance) {
+        if !self.puts.ask_for_name(instance, self.copies.table(), &mut self.world) {
             self.create_confirmed(instance, None);
         }
     }
@@ -137,7 +121,7 @@ impl Node {
                 self.fail_create(instance, Error::NameTaken { id: id.clone(), holder });
             }
             // The client gave up while its claim was under way: the name is to be free again.
-            (None, None) if self.table.get(instance).is_none() => {
+            (None, None) if self.copies.get(instance).is_none() => {
                 self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
             }
             _ => {}
@@ -148,9 +132,9 @@ impl Node {
     /// of a small one since.
     fn create_confirmed(&mut self, instance: Instance, knows_it: Option<NodeId>) {
         let Some((id, request)) = self.puts.confirm(instance) else { return };
-        if self.puts.is_small(instance) {
+        if self.copies.get(instance).is_some_and(|copy| copy.inline.is_some()) {
             self.puts.end(instance);
-            self.table.set_state(instance, State::Complete);
+            self.copies.set_state(instance, State::Complete);
             self.unpin(instance);
             self.reveal(instance);
             self.announce_but(instance, knows_it);
@@ -175,11 +159,11 @@ impl Node {
                 format!("instance {instance} is not being filled: sealed or aborted before?");
             return Err(Error::InvalidArgument(said));
         };
-        let Some(copy) = self.table.get(instance) else {
+        let Some(copy) = self.copies.get(instance) else {
             return Err(Error::ObjectDeleted { id });
         };
         let is_doomed = copy.doomed;
-        self.table.set_state(instance, State::Complete);
+        self.copies.set_state(instance, State::Complete);
         self.unpin(instance);
         if is_doomed {
             self.leaving.forget(instance);
@@ -193,7 +177,7 @@ impl Node {
         }
         self.announce(instance);
         self.completed(instance);
-        self.leaving.filled(instance, &self.table, &mut self.world);
+        self.leaving.filled(instance, self.copies.table(), &mut self.world);
         Ok(Answer::Put { id })
     }
 
@@ -218,9 +202,9 @@ impl Node {
     }
 
     fn undo_create(&mut self, create: &Create, instance: Instance) {
-        self.space.remove(&SpaceFor::Create(instance));
-        if self.table.get(instance).is_some() {
-            if create.inline.is_none() {
+        self.copies.cancel(instance);
+        if let Some(copy) = self.copies.get(instance) {
+            if copy.inline.is_none() {
                 // Receivers that follow the growing copy must not wait for the rest.
                 self.world.act(Action::FreeSlot { instance });
             }
@@ -256,17 +240,14 @@ impl Node {
         let Some(create) = self.puts.end(instance) else {
             return Error::NodeDown(format!("instance {instance} vanished"));
         };
-        let without_memory = self.without_memory(instance);
+        let shortfall = self.copies.shortfall(instance);
         self.undo_create(&create, instance);
-        if let Some(error) = without_memory {
+        if let Some(error) = shortfall {
             return error;
         }
         let id = &create.id;
         let (what, state) = match create.phase {
-            Phase::Room => return self.store_full(create.meta.size),
-            Phase::Memory => {
-                (format!("memory for {id}"), "the node is still making it".to_string())
-            }
+            Phase::Room => (format!("memory for {id}"), "the node is still making it".to_string()),
             Phase::Name | Phase::Filling => {
                 let owner = self.world.members().owners(id).first;
                 (format!("the name {id}"), format!("its owner, node {owner}, has not confirmed it"))

@@ -1,13 +1,12 @@
 //! Objects that clients of this node are making: in which phase each is, and which owner was asked for its name.
 //!
 //! ```text
-//!   Room --> Memory --> Name --> Filling --> (complete)      large; a minted id needs no Name
-//!   Name --> (complete)                                      small
+//!   Room --> Name --> Filling --> (complete)      large; a minted id needs no Name
+//!   Room --> Name --> (complete)                  small
 //! ```
-//! Does not know copies, nor other reasons for which a name may be taken.
+//! Does not know the copies that are made, nor other reasons for which a name may be taken.
 
 use alloc::{
-    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
 };
@@ -15,10 +14,8 @@ use alloc::{
 use super::world::World;
 use crate::{
     id::{ClientId, Instance, NodeId, ObjectId, RequestId},
-    inline::Inline,
-    lifetime::Terms,
     message::{Announce, Message, Progress},
-    meta::Meta,
+    table::Table,
 };
 
 #[derive(Debug, Default)]
@@ -35,11 +32,6 @@ pub(super) struct Create {
     pub(super) id: ObjectId,
     /// Whether its id was promised before.
     pub(super) is_promised: bool,
-    pub(super) meta: Meta,
-    /// The bytes, if they came with the question.
-    pub(super) inline: Option<Inline>,
-    /// How long it is to live, if not until it is deleted.
-    pub(super) terms: Option<Box<Terms>>,
     pub(super) phase: Phase,
     /// The owner that was asked for its name.
     asked: Option<NodeId>,
@@ -49,8 +41,8 @@ pub(super) struct Create {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
+    /// It waits for room or memory.
     Room,
-    Memory,
     Name,
     Filling,
 }
@@ -61,13 +53,10 @@ impl Create {
         request: RequestId,
         id: ObjectId,
         is_promised: bool,
-        meta: Meta,
-        inline: Option<Inline>,
-        terms: Option<Box<Terms>>,
     ) -> Self {
         let (request, phase) = (Some(request), Phase::Room);
         let (asked, is_deleted) = (None, false);
-        Self { client, request, id, is_promised, meta, inline, terms, phase, asked, is_deleted }
+        Self { client, request, id, is_promised, phase, asked, is_deleted }
     }
 
     /// Whether owners may know of it.
@@ -93,9 +82,9 @@ impl Puts {
         self.all.contains_key(&instance)
     }
 
-    /// What it will be.
-    pub(super) fn id_of(&self, instance: Instance) -> Option<&ObjectId> {
-        self.all.get(&instance).map(|create| &create.id)
+    /// One that will be this object.
+    pub(super) fn instance_of(&self, id: &ObjectId) -> Option<Instance> {
+        self.all.iter().find(|(_, create)| create.id == *id).map(|(instance, _)| *instance)
     }
 
     /// The owner that was asked for the name of an object, if one was.
@@ -123,42 +112,30 @@ impl Puts {
         filling.map(|(instance, _)| *instance).collect()
     }
 
-    /// Bytes that an object of this id waits for room for.
-    pub(super) fn wanted_bytes(&self, id: &ObjectId) -> Option<u64> {
-        let waits = |create: &&Create| create.phase == Phase::Room && create.id == *id;
-        self.all.values().find(waits).map(|create| create.meta.size)
-    }
-
-    /// There is room: memory is next for a large object, the name for a small one.
-    pub(super) fn in_room(&mut self, instance: Instance) -> Option<&Create> {
-        let create = self.all.get_mut(&instance)?;
-        create.phase = if create.inline.is_some() { Phase::Name } else { Phase::Memory };
-        Some(create)
-    }
-
-    /// There is memory: the name is next.
-    pub(super) fn in_memory(&mut self, instance: Instance) {
-        if let Some(create) = self.all.get_mut(&instance) {
-            create.phase = Phase::Name;
-        }
-    }
-
-    /// Asks the owner for the name of an object. False if it needs none: it has a minted id.
-    pub(super) fn ask_for_name(&mut self, instance: Instance, world: &mut World) -> bool {
-        let Some(create) = self.all.get_mut(&instance) else { return true };
+    /// Asks the owner for the name of an object that has room and memory. False if it needs none: it has a minted id.
+    pub(super) fn ask_for_name(
+        &mut self,
+        instance: Instance,
+        table: &Table,
+        world: &mut World,
+    ) -> bool {
+        let (Some(create), Some(copy)) = (self.all.get_mut(&instance), table.get(instance)) else {
+            return true;
+        };
+        create.phase = Phase::Name;
         if create.id.minter().is_some() {
             return false;
         }
-        let progress = match &create.inline {
+        let progress = match &copy.inline {
             Some(bytes) => Progress::Inline(bytes.clone()),
             None => Progress::Partial { source: None },
         };
-        let (id, meta, claim) = (create.id.clone(), create.meta.clone(), true);
+        let (id, meta, claim) = (create.id.clone(), copy.meta.clone(), true);
         let owner = world.members().owners(&id).first;
         create.asked = Some(owner);
         // A small object is complete when its name is confirmed; its owner hears no more of it.
-        let is_small = create.inline.is_some();
-        let lifetime = create.terms.clone().map(|mut terms| {
+        let is_small = copy.inline.is_some();
+        let lifetime = copy.terms.clone().map(|mut terms| {
             if is_small {
                 terms.begin(world.now());
             }
@@ -172,13 +149,13 @@ impl Puts {
     /// Asks for names of which no answer will come any more, after a change of members: `renewed` has lost what it was
     /// told. Others answer although they are no owners by now: a new owner may not know yet what they know, and give to
     /// this put a name that they refuse.
-    pub(super) fn ask_again(&mut self, renewed: Option<NodeId>, world: &mut World) {
+    pub(super) fn ask_again(&mut self, renewed: Option<NodeId>, table: &Table, world: &mut World) {
         let will_answer = |asked: NodeId| world.members().contains(asked) && renewed != Some(asked);
         let is_void =
             |create: &Create| create.phase == Phase::Name && !create.asked.is_some_and(will_answer);
         let void = self.all.iter().filter(|(_, create)| is_void(create));
         for instance in void.map(|(instance, _)| *instance).collect::<Vec<_>>() {
-            self.ask_for_name(instance, world);
+            self.ask_for_name(instance, table, world);
         }
     }
 
@@ -187,10 +164,6 @@ impl Puts {
         let create = self.all.get_mut(&instance)?;
         create.phase = Phase::Filling;
         Some((create.id.clone(), create.request.take()))
-    }
-
-    pub(super) fn is_small(&self, instance: Instance) -> bool {
-        self.all.get(&instance).is_some_and(|create| create.inline.is_some())
     }
 
     /// What may still be filled was deleted.
@@ -216,20 +189,19 @@ impl Puts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::Action;
+    use crate::{meta::Meta, node::Action, table::State};
 
     const INSTANCE: Instance = Instance { node: NodeId(1), serial: 1 };
 
-    /// A large object whose name is asked for.
-    fn asking(id: &str, world: &mut World) -> Puts {
-        let mut puts = Puts::default();
-        let id = id.parse().expect("it is a name");
-        let meta = Meta::bytes(1 << 19);
-        puts.begin(INSTANCE, Create::new(ClientId(1), RequestId(1), id, false, meta, None, None));
-        assert!(puts.in_room(INSTANCE).is_some());
-        puts.in_memory(INSTANCE);
-        assert!(puts.ask_for_name(INSTANCE, world));
-        puts
+    /// A large object whose name is asked for, and its copy.
+    fn asking(id: &str, world: &mut World) -> (Puts, Table) {
+        let (mut puts, mut table) = (Puts::default(), Table::new(1 << 20));
+        let id: ObjectId = id.parse().expect("it is a name");
+        let (meta, state) = (Meta::bytes(1 << 19), State::Filling(ClientId(1)));
+        table.insert(INSTANCE, id.clone(), meta, None, state, true);
+        puts.begin(INSTANCE, Create::new(ClientId(1), RequestId(1), id, false));
+        assert!(puts.ask_for_name(INSTANCE, &table, world));
+        (puts, table)
     }
 
     fn claims(world: &mut World) -> usize {
@@ -241,20 +213,20 @@ mod tests {
     #[test]
     fn a_name_is_asked_for_again_where_no_answer_will_come() {
         let mut world = World::of(3);
-        let mut puts = asking("policy/1", &mut world);
+        let (mut puts, table) = asking("policy/1", &mut world);
         assert_eq!(claims(&mut world), 1);
         let owner = world.members().owners(&"policy/1".parse().expect("a name")).first;
         let other = world.others().into_iter().find(|node| *node != owner);
-        puts.ask_again(other, &mut world);
+        puts.ask_again(other, &table, &mut world);
         assert_eq!(claims(&mut world), 0, "the owner that was asked will answer");
-        puts.ask_again(Some(owner), &mut world);
+        puts.ask_again(Some(owner), &table, &mut world);
         assert_eq!(claims(&mut world), 1, "it has lost the question");
     }
 
     #[test]
     fn only_the_client_that_fills_an_object_seals_it_and_once() {
         let mut world = World::of(3);
-        let mut puts = asking("policy/1", &mut world);
+        let (mut puts, _) = asking("policy/1", &mut world);
         assert_eq!(puts.seal(ClientId(1), INSTANCE), None, "its name is not confirmed");
         assert!(puts.confirm(INSTANCE).is_some_and(|(_, request)| request == Some(RequestId(1))));
         assert_eq!(puts.filling(), BTreeSet::from([INSTANCE]));

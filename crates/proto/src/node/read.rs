@@ -13,24 +13,23 @@ use crate::{
     error::Error,
     id::{ClientId, Instance, ObjectId},
     planted::{self, Bug},
-    table::{Copy, Place, State},
+    table::{Copy, State},
 };
 
 impl Node {
     pub(super) fn get(&mut self, asked: &Asked, id: ObjectId) -> Option<Result<Answer, Error>> {
-        let current = self.table.current(&id);
+        let current = self.copies.current(&id);
         let is_usable = |copy: &Copy| {
-            copy.is_readable()
-                || planted::has(Bug::AnswersGetsTooEarly) && copy.place == Place::Memory
+            copy.is_readable() || planted::has(Bug::AnswersGetsTooEarly) && copy.has_memory()
         };
-        let complete = current.filter(|instance| self.table.get(*instance).is_some_and(is_usable));
+        let complete = current.filter(|instance| self.copies.get(*instance).is_some_and(is_usable));
         if let Some(instance) = complete {
             return Some(self.give(asked.client, instance));
         }
         self.requests.remember(asked, Waiting::Object(id.clone()), &self.world);
         self.readers.wait(&id, asked.request);
         match current {
-            Some(instance) => self.bring_back(instance),
+            Some(instance) => self.copies.want_back(instance, &mut self.world),
             None => self.pull_if_wanted(&id),
         }
         None
@@ -38,12 +37,12 @@ impl Node {
 
     /// Hands a complete copy to a reader and pins it for as long as that reads.
     fn give(&mut self, client: ClientId, instance: Instance) -> Result<Answer, Error> {
-        let Some(copy) = self.table.get(instance) else {
+        let Some(copy) = self.copies.get(instance) else {
             return Err(Error::NodeDown(format!("instance {instance} vanished")));
         };
         let (id, meta, inline) = (copy.id.clone(), copy.meta.clone(), copy.inline.clone());
         if inline.is_none() {
-            self.table.pin(instance);
+            self.copies.pin(instance);
             self.readers.begin(client, instance);
         }
         Ok(Answer::Got { id, meta, instance, inline })
@@ -53,7 +52,7 @@ impl Node {
     pub(super) fn release(&mut self, client: ClientId, instance: Instance, is_copied: bool) {
         if self.readers.end(client, instance) {
             if is_copied {
-                self.table.pass_over(instance);
+                self.copies.pass_over(instance);
             }
             self.unpin(instance);
         }
@@ -61,8 +60,8 @@ impl Node {
 
     /// A client wants to read what is here of an object before it is complete.
     pub(super) fn follow(&mut self, asked: &Asked, id: ObjectId) -> Option<Result<Answer, Error>> {
-        let current = self.table.current(&id);
-        if let Some((instance, copy)) = current.and_then(|i| Some((i, self.table.get(i)?))) {
+        let current = self.copies.current(&id);
+        if let Some((instance, copy)) = current.and_then(|i| Some((i, self.copies.get(i)?))) {
             if copy.is_readable() {
                 return Some(Ok(Answer::Done));
             }
@@ -74,7 +73,7 @@ impl Node {
                 // What is here of it may turn out to be void.
                 return Some(Ok(Answer::Done));
             }
-            if !self.pulls.awaits_memory(&id) && !self.lacks_slot(instance, copy) {
+            if copy.has_memory() {
                 let meta = copy.meta.clone();
                 return Some(Ok(Answer::Growing { meta, instance }));
             }
@@ -90,7 +89,7 @@ impl Node {
 
     /// There is memory for a copy that begins to arrive.
     pub(super) fn growing(&mut self, instance: Instance) {
-        let Some(copy) = self.table.get(instance) else { return };
+        let Some(copy) = self.copies.get(instance) else { return };
         let (id, meta, state) = (copy.id.clone(), copy.meta.clone(), copy.state);
         for request in self.readers.take_followers(&id) {
             let client = self.requests.client(request);
@@ -114,11 +113,11 @@ impl Node {
 
     /// A copy is complete: all clients here that waited for the object get it now.
     pub(super) fn completed(&mut self, instance: Instance) {
-        let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed) else { return };
+        let Some(copy) = self.copies.get(instance).filter(|copy| !copy.doomed) else { return };
         let (id, is_readable) = (copy.id.clone(), copy.is_readable());
         self.end_pull(&id);
         if !is_readable {
-            return self.bring_back(instance);
+            return self.copies.want_back(instance, &mut self.world);
         }
         self.end_following(&id);
         for request in self.readers.take_waiting(&id) {
@@ -128,7 +127,5 @@ impl Node {
             }
         }
         self.adoption_arrived(&id, instance);
-        // A copy that is neither an original nor read may go, if an object waits for room.
-        self.grant_space();
     }
 }

@@ -31,7 +31,7 @@ impl Node {
     }
 
     pub(super) fn fetch(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
-        let copy = self.table.get(instance);
+        let copy = self.copies.get(instance);
         let digest = copy.and_then(|copy| copy.meta.digest.as_deref().copied());
         self.world.act(Action::Fetch { id: id.clone(), instance, source, parts: None, digest });
     }
@@ -43,19 +43,20 @@ impl Node {
             return;
         }
         let is_avoided = self.pulls.avoids(id, source) || source == self.world.me();
-        if !is_avoided && self.pulls.redirect_before_room(id, instance, source) {
+        let awaits_room = self.pulls.located(id) == Some(instance);
+        if !is_avoided && awaits_room && self.copies.redirect(instance, source) {
             return;
         }
-        let is_arriving = !is_avoided && self.pulls.is_arriving(id);
-        let Some(current) = self.table.current(id) else { return };
+        let is_arriving = !is_avoided && self.pull_is_arriving(id);
+        let Some(current) = self.copies.current(id) else { return };
         if is_arriving
             && current == instance
             && !self.scatters.contains(instance)
-            && let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed)
+            && let Some(copy) = self.copies.get(instance).filter(|copy| !copy.doomed)
             && let State::Flowing(Some(before)) = copy.state
             && before != source
         {
-            self.table.set_state(instance, State::Flowing(Some(source)));
+            self.copies.set_state(instance, State::Flowing(Some(source)));
             self.world.note(Note::SenderReplaced { id: id.clone(), before, source });
             if self.pulls.is_receiving(id) {
                 self.begin_to_receive(id, instance);
@@ -70,9 +71,9 @@ impl Node {
         if self.parts_complete(instance) {
             return;
         }
-        let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed) else { return };
+        let Some(copy) = self.copies.get(instance).filter(|copy| !copy.doomed) else { return };
         if matches!(copy.state, State::Flowing(_)) {
-            self.table.set_state(instance, State::Complete);
+            self.copies.set_state(instance, State::Complete);
             self.announce(instance);
             self.completed(instance);
         }
@@ -82,7 +83,7 @@ impl Node {
     pub(super) fn pulls_without(&mut self, node: NodeId) {
         // One without memory so far has asked it for nothing: it will, and hear that it is gone.
         let is_fed = |instance: &Instance| {
-            let copy = self.table.get(*instance).filter(|copy| !copy.doomed);
+            let copy = self.copies.get(*instance).filter(|copy| !copy.doomed);
             copy.is_some_and(|copy| copy.state == State::Flowing(Some(node)))
                 && !self.scatters.contains(*instance)
         };
@@ -98,12 +99,12 @@ impl Node {
             let detail = format!("a part did not come from node {source}");
             return self.parts_failed(instance, detail);
         }
-        let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed) else { return };
+        let Some(copy) = self.copies.get(instance).filter(|copy| !copy.doomed) else { return };
         if copy.state != State::Flowing(Some(source)) {
             return;
         }
         let id = copy.id.clone();
-        self.table.set_state(instance, State::Flowing(None));
+        self.copies.set_state(instance, State::Flowing(None));
         if planted::has(Bug::GivesUpAfterOneSender) {
             return;
         }
@@ -121,20 +122,19 @@ impl Node {
     /// receivers keep the memory in which it is, since a block that is ready never changes; it is fetched anew into other
     /// memory.
     pub(super) fn copy_differs(&mut self, instance: Instance, source: NodeId) {
-        let Some(copy) = self.table.get(instance).filter(|copy| !copy.doomed) else { return };
+        let Some(copy) = self.copies.get(instance).filter(|copy| !copy.doomed) else { return };
         if copy.state != State::Flowing(Some(source)) {
             return;
         }
-        let (id, size) = (copy.id.clone(), copy.meta.size);
-        self.table.set_state(instance, State::Flowing(None));
+        let id = copy.id.clone();
+        self.copies.set_state(instance, State::Flowing(None));
         let mismatch = self.pulls.mismatched(&id, source);
         if mismatch != Some(Mismatch::Several) {
             self.block_corrupt(source);
         }
         match mismatch {
             Some(Mismatch::One | Mismatch::Several) => {
-                self.world.act(Action::FreeSlot { instance });
-                self.world.act(Action::CreateSlot { instance, size, writer: None });
+                self.copies.replace_memory(instance, &mut self.world);
                 self.tell_second(instance);
             }
             Some(Mismatch::All) => self.pull_is_corrupt(&id),

@@ -5,8 +5,8 @@
 use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
 use super::{
-    Action, Asked, Node, Note, Waiting, Whose, coordinator::Target, put::no_time,
-    requests::Subject, room::SpaceFor, watches::Listener,
+    Action, Asked, Node, Note, Waiting, Whose, coordinator::Target, copies::Wanted, put::no_time,
+    requests::Subject, watches::Listener,
 };
 
 use crate::{
@@ -134,7 +134,7 @@ impl Node {
         // has evicted its copy: it can't be ordered to fold.
         let (me, members) = (self.world.me(), self.world.members());
         let can_fold = |found: &Found| {
-            let is_here = found.holder != me || self.table.holds(found.instance);
+            let is_here = found.holder != me || self.copies.table().holds(found.instance);
             members.contains(found.holder) && !members.is_leaving(found.holder) && is_here
         };
         let usable = found.clone().and_then(|found| match found.inline {
@@ -182,7 +182,8 @@ impl Node {
         key: ReduceId,
         fact: impl FnOnce(&mut Reduce, Around<'_>, Instant, &mut Vec<Step>),
     ) {
-        let steps = self.coordinator.advise(key, &self.directory, &self.table, &self.world, fact);
+        let steps =
+            self.coordinator.advise(key, &self.directory, self.copies.table(), &self.world, fact);
         self.take_steps(key, steps);
     }
 
@@ -222,7 +223,7 @@ impl Node {
                 }
                 Step::Fail(error) => {
                     let is_late = matches!(error, Error::Timeout { .. });
-                    let full = is_late.then(|| self.without_room(&id)).flatten();
+                    let full = is_late.then(|| self.shortfall(&id)).flatten();
                     self.fail_reduce_of(&id, &full.unwrap_or(error));
                 }
             }
@@ -234,20 +235,20 @@ impl Node {
         let Some(reduce) = self.coordinator.get(key) else { return };
         let Some(meta) = reduce.meta().cloned() else { return };
         let id = reduce.result().clone();
-        if !self.table.could_hold(meta.size) {
-            let error = self.store_full(meta.size);
+        if !self.copies.table().could_hold(meta.size) {
+            let error = self.copies.store_full(meta.size);
             return self.fail_reduce_of(&id, &error);
         }
         let epoch = reduce.epoch();
         let is_good = |copy: &Copy| !copy.doomed && copy.meta.size == meta.size;
-        if !local.iter().all(|input| self.table.get(*input).is_some_and(is_good)) {
+        if !local.iter().all(|input| self.copies.get(*input).is_some_and(is_good)) {
             // Evicted or deleted since its owner told of it, or not what the owner told.
             let failure = "an input at the caller was lost".into();
             return self.reduce_failed(key, epoch, failure, false);
         }
         // The inputs wait with the result: what a client deletes meanwhile is folded all the same.
         // They may go to disk meanwhile: pinned, they might keep the result from having room.
-        local.iter().for_each(|input| self.table.hold(*input));
+        local.iter().for_each(|input| self.copies.hold(*input));
         self.worker.begin_to_wait(FoldKey::result(key, epoch), local.clone());
         let instance = self.world.next_instance();
         self.await_result(instance, key, local, children);
@@ -261,76 +262,65 @@ impl Node {
         local: Vec<Instance>,
         children: Vec<(NodeId, u32)>,
     ) {
-        let size = self.coordinator.await_room(instance, key, local, children);
-        if let Some(size) = size {
-            self.ask_for_room(SpaceFor::Result(instance), size);
+        if self.coordinator.await_room(instance, key, local, children) {
+            self.want_result(instance, key, None);
         }
     }
 
-    pub(super) fn result_in_room(&mut self, instance: Instance) {
-        let Some(target) = self.coordinator.target(instance) else { return };
-        let (id, meta) = (target.id.clone(), target.meta.clone());
-        let (size, terms) = (meta.size, self.coordinator.terms(target.key.reduce));
-        self.table.insert(instance, id, meta, None, State::Folding, true);
-        if let Some(terms) = terms {
-            self.table.add_terms(instance, &terms);
-        }
-        self.world.act(Action::CreateSlot { instance, size, writer: None });
+    /// Wants room for the result of a reduce: a small one is complete by then.
+    fn want_result(&mut self, instance: Instance, key: ReduceId, inline: Option<Inline>) {
+        let Some(reduce) = self.coordinator.get(key) else { return };
+        let Some(meta) = reduce.meta().cloned() else { return };
+        let (id, terms) = (reduce.result().clone(), self.coordinator.terms(key));
+        let state = if inline.is_some() { State::Complete } else { State::Folding };
+        self.want(instance, Wanted { id, meta, inline, state, terms });
     }
 
     /// There is memory: the result is published while it grows, so that its broadcast overlaps with the reduce.
     pub(super) fn result_in_memory(&mut self, instance: Instance) {
-        let Some(target) = self.coordinator.take_target(instance) else { return };
-        let Some(dtype) = self.coordinator.get(target.key.reduce).and_then(Reduce::dtype) else {
+        let Some(copy) = self.copies.get(instance) else { return };
+        let (id, size) = (copy.id.clone(), copy.meta.size);
+        let Some(Target { key, local, children, .. }) = self.coordinator.take_target(&id, instance)
+        else {
             return;
         };
+        let Some(reduce) = self.coordinator.get(key.reduce) else { return };
+        let Some(dtype) = reduce.dtype() else { return };
+        let (count, op, frame) = (reduce.folded().len() as u64, reduce.op(), reduce.frame());
         self.reveal(instance);
         self.announce(instance);
-        self.end_pull(&target.id);
+        self.end_pull(&id);
         self.growing(instance);
         if self.scatters.contains(instance) {
             return self.begin_parts(instance);
         }
-        let Target { meta, key, local, children, count, op, frame, .. } = target;
         for input in self.worker.end_waiting(&key) {
-            self.table.pin(input);
-            // It is pinned: it is not the last use of it.
-            self.table.unhold(input);
+            self.copies.pin_held(input);
         }
         if !local.iter().all(|input| self.is_foldable(*input)) {
             let failure = Some("an input at the caller was lost".into());
             return self.fold_ended(key, failure);
         }
-        let (inputs, size) = (local, meta.size);
-        let part = 0..size;
+        let (inputs, part) = (local, 0..size);
         let order = FoldOrder { key, inputs, children, op, dtype, size, part, frame };
         self.world.act(Action::StartFold { order, target: Some((instance, count)) });
     }
 
-    pub(super) fn result_failed(&mut self, instance: Instance, error: Error) {
-        if let Some(id) = self.table.get(instance).map(|copy| copy.id.clone()) {
-            self.fail_reduce_of(&id, &error);
-        }
-    }
-
     pub(super) fn folded_inline(&mut self, key: ReduceId, epoch: u32, result: Inline) {
-        let size = result.len();
-        if self.coordinator.await_small_room(key, epoch, result) {
-            self.ask_for_room(SpaceFor::SmallResult(key), size);
+        if self.coordinator.current(key, epoch).is_some() {
+            let instance = self.world.next_instance();
+            self.coordinator.await_room(instance, key, Vec::new(), Vec::new());
+            self.want_result(instance, key, Some(result));
         }
     }
 
-    pub(super) fn small_result_in_room(&mut self, key: ReduceId) {
-        let Some((reduce, result)) = self.coordinator.take_small(key) else { return };
-        let (id, Some(meta)) = (reduce.result().clone(), reduce.meta().cloned()) else { return };
-        let (instance, terms) = (self.world.next_instance(), self.coordinator.terms(key));
-        self.table.insert(instance, id.clone(), meta, Some(result), State::Complete, true);
-        if let Some(terms) = terms {
-            self.table.add_terms(instance, &terms);
-        }
+    /// There is room for a small result, which is complete.
+    pub(super) fn small_result_in_room(&mut self, instance: Instance) {
+        let Some(id) = self.copies.id_of(instance).cloned() else { return };
+        let Some(target) = self.coordinator.take_target(&id, instance) else { return };
         self.reveal(instance);
         self.announce(instance);
-        self.finish_reduce(key, instance);
+        self.finish_reduce(target.key.reduce, instance);
     }
 
     /// The result is complete.
@@ -370,7 +360,6 @@ impl Node {
     }
 
     pub(super) fn forget_reduce(&mut self, key: ReduceId) -> Option<Reduce> {
-        self.space.remove(&SpaceFor::SmallResult(key));
         self.coordinator.forget(key, &mut self.watches, &mut self.world)
     }
 
@@ -385,14 +374,14 @@ impl Node {
         }
         let key = FoldKey::result(reduce, epoch);
         if let Some(instance) = self.coordinator.drop_target(key) {
-            self.space.remove(&SpaceFor::Result(instance));
+            self.copies.cancel(instance);
             self.doom(instance);
             self.end_fold(key);
         } else {
             self.stop_fold(key);
         }
-        let growing = self.table.current(id).filter(|instance| {
-            self.table.get(*instance).is_some_and(|copy| copy.state == State::Folding)
+        let growing = self.copies.current(id).filter(|instance| {
+            self.copies.get(*instance).is_some_and(|copy| copy.state == State::Folding)
         });
         if let Some(instance) = growing {
             self.withdraw(id, instance);
@@ -434,9 +423,9 @@ impl Node {
         let Some(id) = self.coordinator.get(key).map(|reduce| reduce.result().clone()) else {
             return;
         };
-        let Some(instance) = self.table.current(&id) else { return };
-        if self.table.get(instance).is_some_and(|copy| copy.state == State::Folding) {
-            self.table.set_state(instance, State::Complete);
+        let Some(instance) = self.copies.current(&id) else { return };
+        if self.copies.get(instance).is_some_and(|copy| copy.state == State::Folding) {
+            self.copies.set_state(instance, State::Complete);
             self.announce(instance);
             self.finish_reduce(key, instance);
         }

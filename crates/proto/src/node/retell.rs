@@ -53,7 +53,7 @@ impl Node {
     pub(super) fn tell_of_copies(&mut self, change: &Change) {
         // An owner that is asked for the rest of an object has to know of the part that is here.
         for id in self.pulls.ids() {
-            if let Some(instance) = self.table.current(&id) {
+            if let Some(instance) = self.copies.current(&id) {
                 self.tell_of(instance, core::slice::from_ref(change));
             }
         }
@@ -69,13 +69,13 @@ impl Node {
 
     fn tell_of_some(&mut self) {
         let slice = self.world.config().slice;
-        let some = self.table.following(self.retelling.after);
+        let some = self.copies.table().following(self.retelling.after);
         let some: Vec<Instance> = some.take(slice.entries).collect();
         let mut retelling = core::mem::take(&mut self.retelling);
         for instance in &some {
             // Told of at once, or since.
             let is_told =
-                self.table.get(*instance).is_none_or(|copy| self.pulls.contains(&copy.id));
+                self.copies.get(*instance).is_none_or(|copy| self.pulls.contains(&copy.id));
             if !is_told {
                 self.tell_of(*instance, &retelling.changes);
             }
@@ -89,7 +89,7 @@ impl Node {
         if self.retelling.changes.is_empty() {
             return;
         }
-        let Some(instance) = self.table.current(id) else { return };
+        let Some(instance) = self.copies.current(id) else { return };
         let retelling = core::mem::take(&mut self.retelling);
         self.tell_of(instance, &retelling.changes);
         self.tell_of(instance, &retelling.later);
@@ -97,8 +97,8 @@ impl Node {
     }
 
     fn tell_of(&mut self, instance: Instance, changes: &[Change]) {
-        let is_current = |id: &ObjectId| self.table.current(id) == Some(instance);
-        let copy = self.table.get(instance).filter(|copy| is_current(&copy.id));
+        let is_current = |id: &ObjectId| self.copies.current(id) == Some(instance);
+        let copy = self.copies.get(instance).filter(|copy| is_current(&copy.id));
         let Some(copy) = copy.filter(|_| !planted::has(Bug::TellsNewOwnersNothing)) else { return };
         let new = changes.iter().flat_map(|change| change.new_owners(&copy.id, &self.world));
         let new: Vec<NodeId> = new.collect();

@@ -24,10 +24,12 @@ impl Node {
             Event::ClientGone { client } => self.client_gone(client),
             Event::ClientForked { client, heir } => self.client_forked(client, heir),
             Event::SlotReady { instance } => self.slot_ready(instance),
-            Event::SlotRefused { instance, detail } => self.slot_refused(instance, detail),
+            Event::SlotRefused { instance, detail } => {
+                self.copies.slot_refused(instance, detail, &mut self.world);
+            }
             Event::SlotFailed { instance, detail } => self.slot_failed(instance, detail),
             Event::Kept { all } => self.adopt_kept(all),
-            Event::Spilled { instance } => self.spilled(instance),
+            Event::Spilled { instance } => self.copies.spilled(instance, &self.world),
             Event::SpillFailed { instance, detail } => self.spill_failed(instance, detail),
             Event::Unspilled { instance } => self.unspilled(instance),
             Event::UnspillFailed { instance, detail } => self.unspill_failed(instance, detail),
@@ -111,8 +113,8 @@ impl Node {
             }
             Ask::Follow { id } => self.follow(&asked, id),
             Ask::Wait { ids, count } => {
-                let Self { requests, table, watches, world, .. } = self;
-                requests.wait(&asked, ids, count, table, watches, world)
+                let Self { requests, copies, watches, world, .. } = self;
+                requests.wait(&asked, ids, count, copies.table(), watches, world)
             }
             Ask::Reduce { inputs, op, count, id, ttl_ns } => {
                 self.begin_reduce(&asked, inputs, op, count, id, ttl_ns)
@@ -281,8 +283,7 @@ impl Node {
         self.tell_directory(Directory::expire);
         self.expire_retelling();
         self.expire_pulls();
-        self.expire_shortage();
-        self.expire_spills();
+        self.copies.expire(&mut self.world);
         self.watches.expire(&mut self.world);
         self.expire_reduces();
         self.leaving.expire(self.world.now());

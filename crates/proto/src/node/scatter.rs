@@ -8,7 +8,7 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Action, Node, Note, room::SpaceFor, scatters::Parts, watches::Listener};
+use super::{Action, Node, Note, scatters::Parts, watches::Listener};
 use crate::{
     id::{Instance, NodeId, ObjectId, ReduceId},
     message::{FoldKey, Found, Message, ScatterOrder},
@@ -23,8 +23,8 @@ impl Node {
         let Some(meta) = reduce.meta().cloned() else { return };
         let (id, epoch, op, frame) =
             (reduce.result().clone(), reduce.epoch(), reduce.op(), reduce.frame());
-        if !self.table.could_hold(meta.size) {
-            let error = self.store_full(meta.size);
+        if !self.copies.table().could_hold(meta.size) {
+            let error = self.copies.store_full(meta.size);
             return self.fail_reduce_of(&id, &error);
         }
         self.world.note(Note::Scattered { id: id.clone(), parts: seats.len() });
@@ -32,7 +32,7 @@ impl Node {
         let seats = seats.into_iter().map(|seat| (seat.node, seat.inputs)).collect();
         let order = ScatterOrder { reduce: key, epoch, id, instance, meta, op, frame, seats };
         self.await_result(instance, key, Vec::new(), Vec::new());
-        if self.table.get(instance).is_none() {
+        if self.copies.get(instance).is_none() {
             // Seats that hold memory until this node has some might keep it from having any.
             let detail = String::from("the caller has no room for the result yet");
             return self.reduce_failed(key, epoch, detail, true);
@@ -59,7 +59,7 @@ impl Node {
         }
         let failure = if self.leaving.takes_no_orders_of(from) {
             Some(format!("node {} is closing", self.world.me()))
-        } else if self.table.get(instance).is_some() {
+        } else if self.copies.get(instance).is_some() {
             // Another owner told of it first.
             Some(format!("node {} receives the result already", self.world.me()))
         } else if !self.contribute(order.clone()) {
@@ -79,12 +79,11 @@ impl Node {
         let (id, instance) = (&order.id, order.instance);
         // Whatever it was that this node looked for or received, this is newer.
         self.end_pull(id);
-        if let Some(before) = self.table.current(id) {
+        if let Some(before) = self.copies.current(id) {
             self.doom(before);
         }
         self.pull_parts(order);
-        self.ask_for_room(SpaceFor::Pull(id.clone()), order.meta.size);
-        let has_room = self.table.get(instance).is_some();
+        let has_room = self.copies.get(instance).is_some();
         if !has_room {
             self.end_pull(id);
             self.end_parts(instance);
@@ -102,7 +101,7 @@ impl Node {
                 return false;
             }
             // What is deleted before the last fold of them has begun is folded all the same.
-            order.inputs(seat).iter().for_each(|input| self.table.pin(*input));
+            order.inputs(seat).iter().for_each(|input| self.copies.pin(*input));
         }
         self.scatters.begin(order, seat);
         self.fold_on(instance);
@@ -256,7 +255,7 @@ impl Node {
 
     /// All of a copy has come: what was asked for here is the result of its reduce. Whether there is nothing more to do.
     pub(super) fn parts_complete(&mut self, instance: Instance) -> bool {
-        let is_result = self.table.get(instance).is_some_and(|copy| copy.state == State::Folding);
+        let is_result = self.copies.get(instance).is_some_and(|copy| copy.state == State::Folding);
         if !is_result {
             return !self.parts_here(instance);
         }

@@ -9,14 +9,20 @@ use crate::{
 
 impl Node {
     pub(super) fn serve(&mut self, serve: ServeId, id: &ObjectId, instance: Instance) {
-        let is_here = self.table.get(instance).is_some() && !self.pulls.awaits_memory(id);
+        let is_here = self.copies.get(instance).is_some() && self.pulls.located(id).is_none();
         // The owner may have sent the receiver here before its answer to this node has arrived, or before there is
         // memory. To refuse it would send it to the source.
-        if is_here || !self.pulls.parks(id) {
+        if is_here || !self.parks(id) {
             self.serve_or_refuse(serve, instance);
         } else {
             self.readers.park(id, serve, instance);
         }
+    }
+
+    /// Whether receivers that are sent here wait until there is something to send: not while it waits for room, which may
+    /// never come.
+    fn parks(&self, id: &ObjectId) -> bool {
+        self.pulls.contains(id) && self.pull_without_room(id).is_none()
     }
 
     /// Settles the receivers that waited for an object.
@@ -31,14 +37,16 @@ impl Node {
     }
 
     pub(super) fn serve_or_refuse(&mut self, serve: ServeId, instance: Instance) {
-        let copy = self.table.get(instance);
+        let copy = self.copies.get(instance);
         match copy.filter(|copy| !copy.doomed && copy.inline.is_none()) {
-            Some(copy) if self.lacks_slot(instance, copy) => self.park_at_disk(serve, instance),
+            Some(copy) if copy.is_complete() && !copy.has_memory() => {
+                self.park_at_disk(serve, instance);
+            }
             Some(copy) => {
                 let is_made_here = matches!(copy.state, State::Filling(_) | State::Complete);
                 let relayed =
                     !(copy.origin && is_made_here && self.coordinator.folded(&copy.id).is_none());
-                self.table.pin(instance);
+                self.copies.pin(instance);
                 self.readers.begin_serve(serve, instance);
                 self.world.act(Action::Serve { serve, instance, relayed });
             }
@@ -55,7 +63,7 @@ impl Node {
             return;
         };
         self.unpin(instance);
-        if let Some(id) = self.table.get(instance).map(|copy| copy.id.clone()) {
+        if let Some(id) = self.copies.get(instance).map(|copy| copy.id.clone()) {
             // Perhaps only the receiver behind this node still waited for the rest.
             self.end_if_unwanted(&id);
         }

@@ -6,7 +6,7 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Node, room::SpaceFor};
+use super::Node;
 use crate::{
     ask::{Answer, ObjectRow, Status},
     error::Error,
@@ -21,8 +21,6 @@ impl Node {
         let counts = [
             ("creates", self.puts.len()),
             ("promises", self.promises.len()),
-            ("that wait for room", self.space.len()),
-            ("that wait for memory", self.shortage.len()),
             ("reduces", self.coordinator.len()),
             ("watches", self.watches.len()),
             ("reservations", self.names.len()),
@@ -39,7 +37,7 @@ impl Node {
         ];
         let readers = self.readers.counts().into_iter();
         let counts = readers
-            .chain(self.spills.counts())
+            .chain(self.copies.counts())
             .chain(counts)
             .filter(|(_, count)| *count > 0)
             .map(|(what, count)| format!("{count} {what}"));
@@ -48,39 +46,32 @@ impl Node {
     }
 
     pub(super) fn explain(&self, id: &ObjectId) -> Answer {
-        let needed = self.bytes_without_room(id).or_else(|| self.puts.wanted_bytes(id));
-        let lacks = needed.map(|needed| (needed, self.table.capacity()));
+        let made = self.coming(id).or_else(|| self.puts.instance_of(id));
+        let needed = made.and_then(|instance| self.copies.waits_for(instance));
+        let lacks = needed.map(|needed| (needed, self.copies.table().capacity()));
         Answer::Explained { state: self.state_of(id), lacks }
     }
 
-    /// Bytes of an object that clients wait for and that has no room here: a copy, or the result of a reduce.
-    fn bytes_without_room(&self, id: &ObjectId) -> Option<u64> {
-        let pulled = self.pulls.awaits_room(id).map(|place| place.meta.size);
-        pulled.or_else(|| self.bytes_on_disk_without_room(id)).or_else(|| {
-            let waits = |who: SpaceFor| self.space.contains(&who);
-            let key = self.coordinator.maker(id)?;
-            let result = self.coordinator.instance_of(id);
-            let is_waiting = waits(SpaceFor::SmallResult(key))
-                || result.is_some_and(|instance| waits(SpaceFor::Result(instance)));
-            self.coordinator.get(key).filter(|_| is_waiting)?.meta().map(|meta| meta.size)
-        })
+    /// The instance of an object that is here, or arrives or is folded.
+    fn coming(&self, id: &ObjectId) -> Option<Instance> {
+        let here = self.pulls.located(id).or_else(|| self.copies.current(id));
+        here.or_else(|| self.coordinator.instance_of(id))
     }
 
     /// The error of an object that has no room or no memory here, if that is what it waits for.
-    pub(super) fn without_room(&self, id: &ObjectId) -> Option<Error> {
-        let full = self.bytes_without_room(id).map(|needed| self.store_full(needed));
-        full.or_else(|| self.object_without_memory(id))
+    pub(super) fn shortfall(&self, id: &ObjectId) -> Option<Error> {
+        self.coming(id).and_then(|instance| self.copies.shortfall(instance))
     }
 
     /// Why an object is not here, in words for a client that waited.
     pub(super) fn state_of(&self, id: &ObjectId) -> String {
-        if let Some(full) = self.without_room(id) {
+        if let Some(full) = self.shortfall(id) {
             return full.to_string();
         }
         if let Some(reduce) = self.coordinator.making(id) {
             return format!("it is the result of a reduce; {}", reduce.state());
         }
-        if let Some(copy) = self.table.current(id).and_then(|instance| self.table.get(instance)) {
+        if let Some(copy) = self.copies.current(id).and_then(|instance| self.copies.get(instance)) {
             return match copy.state {
                 State::Filling(_) => "a client of this node is still writing it".to_string(),
                 State::Flowing(Some(source)) => format!("it is arriving from node {source}"),
@@ -89,7 +80,9 @@ impl Node {
                 State::Complete => match copy.place {
                     Place::Memory => "it is here".to_string(),
                     Place::Disk => "it is on the disk of this node".to_string(),
-                    Place::Returning => "it is being read from the disk of this node".to_string(),
+                    Place::Awaited | Place::Returning => {
+                        "it is being read from the disk of this node".to_string()
+                    }
                 },
             };
         }
@@ -110,13 +103,13 @@ impl Node {
             suspicions: self.membership.suspicions(),
             lost: self.membership.lost(),
             corrupt: self.pulls.corrupt(),
-            copies: self.table.len() as u64,
+            copies: self.copies.table().len() as u64,
             owned: self.directory.len() as u64,
             small: self.directory.small_bytes(),
-            used: self.table.used(),
-            capacity: self.table.capacity(),
-            spilled: self.table.on_disk(),
-            spill_limit: self.spills.limit(),
+            used: self.copies.table().used(),
+            capacity: self.copies.table().capacity(),
+            spilled: self.copies.table().on_disk(),
+            spill_limit: self.copies.spill_limit(),
             waiting: self.requests.len() as u64,
             reduces: self.coordinator.len() as u64,
         }
@@ -130,7 +123,7 @@ impl Node {
             State::Complete => match copy.place {
                 Place::Memory => "complete",
                 Place::Disk => "spilled",
-                Place::Returning => "returning",
+                Place::Awaited | Place::Returning => "returning",
             },
         };
         let row = |(instance, copy): (Instance, &Copy)| ObjectRow {
@@ -142,6 +135,6 @@ impl Node {
             pins: copy.pins,
             lifetime: copy.lifetime(self.world.now()),
         };
-        self.table.iter().map(row).collect()
+        self.copies.table().iter().map(row).collect()
     }
 }

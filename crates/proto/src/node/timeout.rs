@@ -59,7 +59,7 @@ impl Node {
         let Some(ended) = self.requests.end(request, &self.world) else { return };
         let Ended { client, waited_ns, kind } = ended;
         let full = match &kind {
-            Waiting::Object(id) | Waiting::Inputs(id) => self.without_room(id),
+            Waiting::Object(id) | Waiting::Inputs(id) => self.shortfall(id),
             _ => None,
         };
         let (what, state) = match &kind {
@@ -87,7 +87,7 @@ impl Node {
             Waiting::Copies(id, instance) => {
                 self.replicas.stop_waiting(*instance, request);
                 let mut state = self.replicas.state(*instance);
-                if self.table.get(*instance).is_some_and(|copy| copy.place != Place::Memory) {
+                if self.copies.get(*instance).is_some_and(|copy| copy.place != Place::Memory) {
                     let me = self.world.me();
                     state += &format!(
                         "; the original is on the disk of node {me}, which needs room in memory to read it back for them"
@@ -148,7 +148,7 @@ impl Node {
 
     pub(super) fn client_forked(&mut self, client: ClientId, heir: ClientId) {
         for instance in self.readers.inherit(client, heir) {
-            self.table.pin(instance);
+            self.copies.pin(instance);
         }
     }
 }

@@ -1,11 +1,11 @@
 //! One copy: how far it is, where its bytes are, who uses it and what it takes. Does not know others, or what goes first.
 //!
-//! Where the bytes of a complete original are, if the node has a disk for them ([`Place`], [`Filed`]):
+//! Where the bytes of a copy are ([`Place`], [`Filed`]); the disk, if the node has one for them, takes complete originals:
 //!
 //! ```text
-//!   in memory --> in memory, being written --> in memory and on disk --> on disk alone --> coming back --+
-//!                                                        ^                                                |
-//!                                                        +------------------------------------------------+
+//!   awaited --> in memory --> in memory, being written --> in memory and on disk --> on disk alone --> awaited --> returning --+
+//!                                                                   ^                                                          |
+//!                                                                   +----------------------------------------------------------+
 //! ```
 
 use alloc::boxed::Box;
@@ -65,11 +65,13 @@ pub enum State {
 /// Where the bytes of a copy are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
+    /// There is room for them in the accounts, and no memory yet.
+    Awaited,
     /// In memory, or on their way there for the first time.
     Memory,
     /// In a file alone.
     Disk,
-    /// In a file, and on their way back into memory, which they take already.
+    /// In a file, and on their way back into memory that is there.
     Returning,
 }
 
@@ -98,6 +100,11 @@ impl Copy {
         self.state == State::Complete
     }
 
+    /// Whether there is memory for it, so that it can be read as it grows.
+    pub fn has_memory(&self) -> bool {
+        matches!(self.place, Place::Memory | Place::Returning)
+    }
+
     /// What to tell another node of how long the object lives.
     pub fn lifetime(&self, now: Instant) -> Option<Box<Lifetime>> {
         self.terms.as_ref().map(|terms| terms.tell(now))
@@ -115,14 +122,14 @@ impl Copy {
 
     /// Whether it waits for memory or fills it.
     pub fn is_growing(&self) -> bool {
-        !self.is_complete() || self.place == Place::Returning
+        !self.is_complete() || matches!(self.place, Place::Awaited | Place::Returning)
     }
 
     /// What it takes of the capacity: nothing if it is on disk alone, where it takes of the limit of the files.
     pub fn cost(&self) -> u64 {
         match self.place {
             Place::Disk => 0,
-            Place::Memory | Place::Returning => self.bytes(),
+            Place::Awaited | Place::Memory | Place::Returning => self.bytes(),
         }
     }
 

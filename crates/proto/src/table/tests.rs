@@ -110,7 +110,10 @@ fn what_may_go_is_known_without_a_look_at_every_copy() {
                     }
                 }
             }
-            2 => table.set_state(which, State::Complete),
+            2 => {
+                table.set_place(which, Place::Memory);
+                table.set_state(which, State::Complete);
+            }
             3 => drop(table.set_origin(which, dice(2) == 0)),
             4 => table.pin(which),
             5 => {

@@ -243,7 +243,7 @@ fn a_reader_that_gives_up_leaves_it_on_disk_and_holds_up_no_other() {
     cluster.lack_memory(1);
     cluster.ask(1, Ask::Release { instance: views[1] });
     let third = cluster.get(1, &ids[2]);
-    assert_eq!(cluster.place(1, &ids[2]), Some(Place::Returning));
+    assert_eq!(cluster.place(1, &ids[2]), Some(Place::Awaited));
     cluster.tell(1, Event::Cancelled { request: third });
     assert_eq!(cluster.place(1, &ids[2]), DISK);
     cluster.has_memory_again(1);

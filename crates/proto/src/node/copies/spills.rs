@@ -1,10 +1,5 @@
-//! Copies on their way to disk and back: which are being written, which come back and how far each is.
+//! Files of copies: which are being written, what they may take, and what went wrong with them.
 //!
-//! ```text
-//!   (on disk alone) --> Room --> Memory --> Bytes --> (in memory and on disk)
-//!          ^             |         |
-//!          +-------------+---------+   no client and no receiver wants it any more
-//! ```
 //! Does not know copies: where the bytes of each are stands in [`crate::table`].
 
 use alloc::{collections::BTreeMap, format, string::String};
@@ -20,7 +15,7 @@ const RETRY_NS: u64 = 1_000_000_000;
 /// Lost objects of which the node remembers what was wrong with their files; of more the first by id are forgotten.
 const BROKEN_MAX: usize = 1024;
 
-/// Copies that are written or come back.
+/// Files, and those that are being written.
 #[derive(Debug, Default)]
 pub(super) struct Spills {
     /// Bytes that files may take; none if the node has no disk for copies.
@@ -32,18 +27,9 @@ pub(super) struct Spills {
     writing_bytes: u64,
     /// Bytes of the largest file that there was.
     largest: u64,
-    returning: BTreeMap<Instance, Phase>,
     failure: Option<Failure>,
     /// What was wrong with the files of objects that were lost here.
     broken: BTreeMap<ObjectId, String>,
-}
-
-/// How far a copy is that comes back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    Room,
-    Memory,
-    Bytes,
 }
 
 /// The last write failed.
@@ -67,10 +53,8 @@ impl Spills {
         self.limit > 0 && self.is_keeping
     }
 
-    /// How many are written, and how many come back.
-    pub(super) fn counts(&self) -> [(&'static str, usize); 2] {
-        let (writing, returning) = (self.writing.len(), self.returning.len());
-        [("that are being spilled", writing), ("that come back from disk", returning)]
+    pub(super) fn count_writing(&self) -> usize {
+        self.writing.len()
     }
 
     pub(super) fn is_writing(&self) -> bool {
@@ -164,36 +148,9 @@ impl Spills {
         failure.is_some_and(|failure| failure.retry_at.take_if(|at| *at <= now).is_some())
     }
 
-    /// A copy is to come back; false if it does already.
-    pub(super) fn begin_to_return(&mut self, instance: Instance) -> bool {
-        if self.returning.contains_key(&instance) {
-            return false;
-        }
-        self.returning.insert(instance, Phase::Room);
-        true
-    }
-
-    /// How far a copy is that comes back.
-    pub(super) fn phase(&self, instance: Instance) -> Option<Phase> {
-        self.returning.get(&instance).copied()
-    }
-
-    /// A copy comes back: it has room, or memory.
-    pub(super) fn set_phase(&mut self, instance: Instance, phase: Phase) {
-        if let Some(returning) = self.returning.get_mut(&instance) {
-            *returning = phase;
-        }
-    }
-
-    /// A copy comes back no more, or is back.
-    pub(super) fn end_return(&mut self, instance: Instance) {
-        self.returning.remove(&instance);
-    }
-
     /// A copy is no more.
     pub(super) fn forget(&mut self, instance: Instance) {
         self.end_writing(instance);
-        self.returning.remove(&instance);
     }
 
     /// The file of an object can't be read: it is lost here.

@@ -8,15 +8,9 @@
 //! The shell may have less memory than the capacity allows: the host or a control group has no more, or what is free lies
 //! in pieces between objects. Does not know which, nor how much there is.
 
-use alloc::{collections::BTreeMap, format, string::String};
+use alloc::{collections::BTreeMap, string::String};
 
-use super::{Action, Node, spills::Phase, world::World};
-use crate::{
-    error::Error,
-    id::{Instance, ObjectId},
-    table::{Copy, State},
-    time::Instant,
-};
+use crate::{id::Instance, time::Instant};
 
 /// How long those that wait are not tried again while nothing is freed here: 250 ms. Other processes free memory too.
 const RETRY_NS: u64 = 250_000_000;
@@ -53,12 +47,17 @@ impl Shortage {
     }
 
     /// Why a copy has no memory, if it waits for some.
-    fn reason(&self, instance: Instance) -> Option<&str> {
+    pub(super) fn reason(&self, instance: Instance) -> Option<&str> {
         self.tickets.contains_key(&instance).then_some(self.said.as_str())
     }
 
     /// The shell has no memory for a copy. The next that it is to be asked for.
-    fn refused(&mut self, instance: Instance, said: String, now: Instant) -> Option<Instance> {
+    pub(super) fn refused(
+        &mut self,
+        instance: Instance,
+        said: String,
+        now: Instant,
+    ) -> Option<Instance> {
         self.said = said;
         match self.tickets.get(&instance) {
             Some(ticket) if self.asked == Some(*ticket) => self.next_after(Some(*ticket), now),
@@ -74,7 +73,7 @@ impl Shortage {
     }
 
     /// A copy waits no more: it has memory, or is gone. The next that the shell is to be asked for.
-    fn settled(&mut self, instance: Instance, now: Instant) -> Option<Instance> {
+    pub(super) fn settled(&mut self, instance: Instance, now: Instant) -> Option<Instance> {
         let ticket = self.tickets.remove(&instance)?;
         self.waiting.remove(&ticket);
         if self.waiting.is_empty() {
@@ -85,7 +84,7 @@ impl Shortage {
     }
 
     /// Memory is free, or a copy may go.
-    fn freed(&mut self, now: Instant) {
+    pub(super) fn freed(&mut self, now: Instant) {
         if self.asked.is_some() {
             self.was_freed = true;
         } else if let Some(at) = self.retry_at.as_mut() {
@@ -94,7 +93,7 @@ impl Shortage {
     }
 
     /// The first that the shell is to be asked for, if it is time.
-    fn due(&mut self, now: Instant) -> Option<Instance> {
+    pub(super) fn due(&mut self, now: Instant) -> Option<Instance> {
         if self.retry_at.is_none_or(|at| at > now) {
             return None;
         }
@@ -117,78 +116,6 @@ impl Shortage {
         self.retry_at = Some(now + pause);
         next.map(|(_, instance)| *instance)
     }
-}
-
-impl Node {
-    /// The shell has no memory for a copy now.
-    pub(super) fn slot_refused(&mut self, instance: Instance, said: String) {
-        let lacks_memory = |copy: &&Copy| {
-            !copy.is_complete() || self.spills.phase(instance) == Some(Phase::Memory)
-        };
-        let Some(copy) = self.table.get(instance).filter(lacks_memory) else {
-            return self.has_memory(instance);
-        };
-        let bytes = copy.cost();
-        let shed = self.table.shed(bytes);
-        if shed.is_empty() {
-            let next = self.shortage.refused(instance, said, self.world.now());
-            // When some are written they may go.
-            self.spill_bytes(bytes, true);
-            return self.ask_for_memory(next);
-        }
-        self.evicted(shed);
-        self.ask_for_memory(Some(instance));
-    }
-
-    /// A copy has memory, or needs none any more.
-    pub(super) fn has_memory(&mut self, instance: Instance) {
-        let next = self.shortage.settled(instance, self.world.now());
-        self.ask_for_memory(next);
-    }
-
-    /// Memory was freed, or a copy may go that could not before.
-    pub(super) fn memory_freed(&mut self) {
-        self.shortage.freed(self.world.now());
-    }
-
-    pub(super) fn expire_shortage(&mut self) {
-        let next = self.shortage.due(self.world.now());
-        self.ask_for_memory(next);
-    }
-
-    /// The error of a copy that waits for memory.
-    pub(super) fn without_memory(&self, instance: Instance) -> Option<Error> {
-        let said = self.shortage.reason(instance)?;
-        let needed = self.table.get(instance)?.meta.size;
-        let detail = format!("{said}; {}", self.what_is_held(needed));
-        Some(Error::NoMemory { needed, detail })
-    }
-
-    /// The same of the copy of an object.
-    pub(super) fn object_without_memory(&self, id: &ObjectId) -> Option<Error> {
-        let arriving = self.table.current(id);
-        arriving.or_else(|| self.coordinator.instance_of(id)).and_then(|it| self.without_memory(it))
-    }
-
-    fn ask_for_memory(&mut self, next: Option<Instance>) {
-        let mut next = next;
-        while let Some(instance) = next {
-            let now = self.world.now();
-            if order_slot(self.table.get(instance), instance, &mut self.world) {
-                return;
-            }
-            // It went while it waited.
-            next = self.shortage.settled(instance, now);
-        }
-    }
-}
-
-/// Asks the shell for the memory of a copy; false if it needs none.
-fn order_slot(copy: Option<&Copy>, instance: Instance, world: &mut World) -> bool {
-    let Some(copy) = copy.filter(|copy| copy.is_growing() && !copy.doomed) else { return false };
-    let writer = if let State::Filling(client) = copy.state { Some(client) } else { None };
-    world.act(Action::CreateSlot { instance, size: copy.meta.size, writer });
-    true
 }
 
 #[cfg(test)]
