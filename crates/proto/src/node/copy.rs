@@ -1,16 +1,14 @@
 //! What the life of a copy means for others: readers, owners, reduces, and nodes that keep it.
 //!
-//! The copies themselves are in [`super::copies`]; how each comes to be in [`super::put`], [`super::get`], [`super::reduce`] and
+//! The copies themselves are in [`crate::machines::copies`]; how each comes to be in [`super::put`], [`super::get`], [`super::reduce`] and
 //! [`super::adopt`].
 
 use alloc::string::String;
 
-use super::{
-    Node,
-    copies::{Fact, Wanted},
-};
+use super::Node;
 use crate::{
     id::{Instance, NodeId, ObjectId},
+    machines::copies::{Fact, Wanted},
     message::{Announce, Message, Progress},
     table::State,
 };

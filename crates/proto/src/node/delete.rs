@@ -2,10 +2,11 @@
 
 use alloc::vec::Vec;
 
-use super::{Node, puts::Phase};
+use super::Node;
 use crate::{
     error::Error,
     id::{Instance, Name, NodeId, ObjectId, RequestId},
+    machines::puts::Phase,
     message::Message,
     planted::{self, Bug},
     table::State,

@@ -3,10 +3,12 @@
 
 use alloc::{format, string::String};
 
-use super::{Action, Node, Whose, worker::Ended};
+use super::Node;
 use crate::{
+    event::{Action, Whose},
     id::{Instance, NodeId, ReduceId},
     limits::{FOLDS_MAX, limit_name},
+    machines::worker::Ended,
     message::{FoldKey, FoldOrder, Message},
 };
 

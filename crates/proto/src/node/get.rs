@@ -1,21 +1,22 @@
 //! Get: an object that is elsewhere, or nowhere yet, comes to this node.
 //!
-//! What is on its way, and how far it is, is in [`super::pulls`]; which clients wait for it in [`super::readers`].
+//! What is on its way, and how far it is, is in [`crate::machines::pulls`]; which clients wait for it in [`crate::machines::readers`].
 
 use alloc::boxed::Box;
 
-use super::{
-    Action, Node, Note,
-    copies::Wanted,
-    pull::{Overdue, Phase},
-};
+use super::Node;
 use crate::{
     ask::Answer,
     error::Error,
+    event::{Action, Note},
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
     lifetime::Terms,
     limits::OWNER_PATIENCE_NS,
+    machines::{
+        copies::Wanted,
+        pull::{Overdue, Phase},
+    },
     message::{Announce, Message, Progress, ScatterOrder, Source},
     meta::Meta,
     table::{Copy, State},

@@ -5,13 +5,13 @@
 
 use alloc::vec::Vec;
 
-use super::{
-    Node,
-    change::Change,
-    membership::{Loss, Lost},
-};
+use super::Node;
 use crate::{
     id::NodeId,
+    machines::{
+        change::Change,
+        membership::{Loss, Lost},
+    },
     members::Member,
     message::{Announce, Message},
     planted::{self, Bug},

@@ -1,100 +1,55 @@
 //! The state machine of a node: every decision it takes, and nothing it does.
 //!
 //! [`Node::handle`] takes a fact and appends orders; [`Node::deadline`] says when to hand it
-//! [`Event::DeadlinePassed`]. The state is kept by machines, each with private fields, methods with names and tests:
+//! [`Event::DeadlinePassed`]. The state is kept by machines (`crate::machines`), which know nothing of each other but what they
+//! are handed.
 //!
-//! | machine | owns |
-//! |---|---|
-//! | [`world`] | members, time, settings; the actions and messages that follow from the event at hand |
-//! | [`membership`] | who takes part; the failure detector, the redial |
-//! | [`requests`], [`watches`] | questions of clients; objects of which owners are to tell |
-//! | [`copies`] | local copies: what waits for room and memory, what is evicted, the way to disk and back |
-//! | [`puts`], [`promise`] | objects that clients make, or said they would |
-//! | [`leases`] | leases that clients of this node have taken: of jobs, and of objects |
-//! | [`pulls`], [`readers`] | objects on their way to here; who waits for them, reads and receives copies |
-//! | [`coordinator`], [`reserve`] | reduces of clients of this node; the names of their results |
-//! | [`worker`], [`scatters`] | folds that run here; results that grow here by parts |
-//! | [`replicas`], [`replicated`], [`adopt`], [`leave`] | originals that others keep, those kept for others; what has to be done before leaving |
-//! | [`surveys`] | surveys of the network, and the part of this node in them |
-//! | [`retell`], [`crate::directory`] | what owners are to hear after a change of members; what this node owns |
-//!
-//! [`permit`] says which messages are dropped, and [`route`] which machine handles the others. What concerns several machines is a method of [`Node`] that calls them by
+//! [`route`], [`verbs`] and [`messages`] say which machine handles an event, a request of a client or a message; [`permit`] drops
+//! messages that are not valid. What concerns several machines is a method of [`Node`] that calls them by
 //! name, in a file for each part of the journey of an object: [`put`], [`read`], [`get`], [`pace`], [`serve`], [`copy`], [`spill`], [`reduce`],
 //! [`fold`], [`scatter`], [`delete`], [`timeout`], [`meet`] and [`status`].
 
 mod adopt;
-mod change;
-mod coordinator;
-mod copies;
 mod copy;
 mod delete;
-mod event;
 mod fold;
 mod get;
-mod leases;
 mod leave;
 mod meet;
-mod membership;
+mod messages;
 mod pace;
 mod permit;
-mod promise;
-mod pull;
-mod pulls;
 mod put;
-mod puts;
 mod read;
-mod readers;
 mod receive;
 mod reduce;
-mod replicas;
-mod replicated;
-mod requests;
 mod reserve;
 mod retell;
 mod route;
 mod scatter;
-mod scatters;
 mod serve;
 mod spill;
 mod status;
-mod surveys;
 #[cfg(test)]
 mod tests;
 mod timeout;
-mod watches;
-mod worker;
-mod world;
+mod verbs;
 
 use alloc::vec::Vec;
 
-use self::{
-    adopt::Adoptions,
-    coordinator::Coordinator,
-    copies::Copies,
-    leases::Leases,
-    leave::Leaving,
-    membership::Membership,
-    promise::Promises,
-    pulls::Pulls,
-    puts::Puts,
-    readers::Readers,
-    replicas::Replicas,
-    requests::{Asked, Requests, Waiting},
-    reserve::ResultNames,
-    retell::Retelling,
-    scatters::Scatters,
-    surveys::Surveys,
-    watches::Watches,
-    worker::Worker,
-    world::World,
-};
-pub use self::{
-    event::{Action, Config, Event, FOLD_WAITED_NS, GROWTH_NS, Kept, Note, Whose},
-    leave::{LEAVE_PATIENCE_NS, Lost},
+pub use crate::event::{
+    Action, Config, Event, FOLD_WAITED_NS, GROWTH_NS, Kept, LEAVE_PATIENCE_NS, Lost, Note, Whose,
 };
 use crate::{
     directory::Directory,
     limits::{SMALL_SHARE, limit_name},
+    machines::{
+        adoptions::Adoptions, coordinator::Coordinator, copies::Copies, leases::Leases,
+        leaving::Leaving, membership::Membership, promises::Promises, pulls::Pulls, puts::Puts,
+        readers::Readers, replicas::Replicas, requests::Requests, reservations::ResultNames,
+        retelling::Retelling, scatters::Scatters, surveys::Surveys, watches::Watches,
+        worker::Worker, world::World,
+    },
     members::{Member, Members},
     table::Table,
     time::Instant,

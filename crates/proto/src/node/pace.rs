@@ -1,8 +1,10 @@
 //! How fast objects come to this node: what it reports to their owners, and what becomes of that.
 
-use super::{Node, Note, pulls::Arriving};
+use super::Node;
 use crate::{
+    event::Note,
     id::{Instance, NodeId, ObjectId},
+    machines::pulls::Arriving,
     message::{Message, Paced},
     pace::{Due, Rate},
     table::State,

@@ -5,10 +5,11 @@
 //! the sender does not know yet who owns the object, or does not own it any more. Nothing is lost, since every node
 //! repeats requests and announcements to the owners of now whenever its membership changes.
 
-use super::{Node, requests::Waiting};
+use super::Node;
 use crate::{
     directory::prefix_owner,
     id::{Instance, NodeId, ObjectId},
+    machines::requests::Waiting,
     message::Message,
 };
 

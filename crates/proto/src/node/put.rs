@@ -1,21 +1,23 @@
 //! Put: an object comes into being at this node.
 //!
-//! How far each is stands in [`super::puts`].
+//! How far each is stands in [`crate::machines::puts`].
 
 use alloc::{format, string::ToString};
 
-use super::{
-    Action, Asked, Node, Waiting,
-    copies::Wanted,
-    puts::{Create, Phase},
-};
+use super::Node;
 use crate::{
     ask::Answer,
     error::Error,
+    event::Action,
     id::{ClientId, Instance, NodeId, ObjectId},
     inline::Inline,
     lifetime::Terms,
     limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
+    machines::{
+        copies::Wanted,
+        puts::{Create, Phase},
+        requests::{Asked, Waiting},
+    },
     message::Message,
     meta::Meta,
     table::State,
@@ -72,7 +74,7 @@ impl Node {
             return Some(Err(self.copies.store_full(meta.size)));
         }
         let is_promised = id.as_ref().is_some_and(|id| self.promises.has(id, asked.client));
-        let id = match self.id_for(asked.client, id) {
+        let id = match self.promises.id_for(asked.client, id, &self.directory, &mut self.world) {
             Ok(id) => id,
             Err(error) => return Some(Err(error)),
         };

@@ -4,14 +4,12 @@
 
 use alloc::format;
 
-use super::{
-    Node,
-    requests::{Asked, Waiting},
-};
+use super::Node;
 use crate::{
     ask::Answer,
     error::Error,
     id::{ClientId, Instance, ObjectId},
+    machines::requests::{Asked, Waiting},
     planted::{self, Bug},
     table::{Copy, State},
 };

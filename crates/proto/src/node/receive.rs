@@ -4,10 +4,12 @@
 
 use alloc::{format, vec::Vec};
 
-use super::{Action, Node, Note, pull::Mismatch};
+use super::Node;
 use crate::{
     error::Error,
+    event::{Action, Note},
     id::{Instance, NodeId, ObjectId},
+    machines::pull::Mismatch,
     message::{Announce, Message},
     planted::{self, Bug},
     table::State,

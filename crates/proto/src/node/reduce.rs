@@ -4,18 +4,22 @@
 
 use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
-use super::{
-    Action, Asked, Node, Note, Waiting, Whose, coordinator::Target, copies::Wanted, put::no_time,
-    requests::Subject, watches::Listener,
-};
-
+use super::Node;
+use super::put::no_time;
 use crate::{
     ask::Answer,
     error::Error,
+    event::{Action, Note, Whose},
     id::{Instance, NodeId, ObjectId, ReduceId},
     inline::Inline,
     lifetime::Terms,
     limits::{REDUCE_INPUTS_MAX, limit_name},
+    machines::{
+        coordinator::Target,
+        copies::Wanted,
+        requests::{Asked, Subject, Waiting},
+        watches::Listener,
+    },
     message::{FoldKey, FoldOrder, Found, Message},
     meta::Op,
     planted::{self, Bug},
@@ -64,7 +68,7 @@ impl Node {
         if !said.is_empty() {
             return Some(Err(Error::InvalidArgument(said)));
         }
-        let id = match self.id_for(asked.client, id) {
+        let id = match self.promises.id_for(asked.client, id, &self.directory, &mut self.world) {
             Ok(id) => id,
             Err(error) => return Some(Err(error)),
         };
@@ -326,7 +330,7 @@ impl Node {
     /// The result is complete.
     fn finish_reduce(&mut self, key: ReduceId, instance: Instance) {
         let Some(reduce) = self.forget_reduce(key) else { return };
-        self.names.end(key);
+        self.names.remove(key);
         let id = reduce.result().clone();
         // All positions have sent all they had; an order that came twice must not wait for a parent for ever.
         let nodes: BTreeSet<NodeId> = reduce.nodes().into_iter().collect();

@@ -1,78 +1,16 @@
 //! The name of a result: asked for before the reduce begins, so that no client puts it meanwhile, and kept until it ends.
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::vec::Vec;
 
-use super::{Node, change::Change, coordinator::Coordinator, world::World};
+use super::Node;
 use crate::{
     ask::Answer,
     error::Error,
     id::{Instance, NodeId, ObjectId, ReduceId, RequestId},
+    machines::reservations::Reservation,
     message::Message,
     reduce::Step,
 };
-
-/// The names that are kept for results, by the reduce.
-#[derive(Debug, Default)]
-pub(super) struct ResultNames {
-    all: BTreeMap<ReduceId, Reservation>,
-    by_instance: BTreeMap<Instance, ReduceId>,
-}
-
-/// A name that is kept for a reduce.
-#[derive(Debug)]
-struct Reservation {
-    /// Stands for the reduce at the owner of the name; no bytes ever have it.
-    instance: Instance,
-    /// Until the owner has confirmed: whom to answer, and what the reduce then begins with.
-    begins: Option<(RequestId, Vec<Step>)>,
-}
-
-impl ResultNames {
-    pub(super) fn len(&self) -> usize {
-        self.all.len()
-    }
-
-    /// The reduce for which this instance reserves a name.
-    pub(super) fn reduce_of(&self, instance: Instance) -> Option<ReduceId> {
-        self.by_instance.get(&instance).copied()
-    }
-
-    fn begin(&mut self, key: ReduceId, reservation: Reservation) {
-        self.by_instance.insert(reservation.instance, key);
-        self.all.insert(key, reservation);
-    }
-
-    fn remove(&mut self, key: ReduceId) -> Option<Reservation> {
-        let reservation = self.all.remove(&key)?;
-        self.by_instance.remove(&reservation.instance);
-        Some(reservation)
-    }
-
-    /// The name is kept no more: its reduce is complete.
-    pub(super) fn end(&mut self, key: ReduceId) {
-        self.remove(key);
-    }
-
-    /// Tells new owners of the names that are kept, and asks them for those that are not confirmed.
-    pub(super) fn reserve_again(
-        &self,
-        coordinator: &Coordinator,
-        change: &Change,
-        world: &mut World,
-    ) {
-        for (key, Reservation { instance, begins }) in &self.all {
-            let Some(reduce) = coordinator.get(*key) else { continue };
-            let (id, instance, is_confirmed) = (reduce.result(), *instance, begins.is_none());
-            if let Some(first) = change.new_owner(id, world) {
-                world.send(first, Message::Reserve { id: id.clone(), instance });
-            }
-            let second = world.members().owners(id).second.filter(|_| is_confirmed);
-            if let Some(second) = second.filter(|it| change.new_owners(id, world).contains(it)) {
-                world.send(second, Message::Reserve { id: id.clone(), instance });
-            }
-        }
-    }
-}
 
 impl Node {
     /// Asks for the name; the reduce begins when it is granted.
@@ -102,7 +40,7 @@ impl Node {
         if owners.first != from {
             return;
         }
-        let Some(kept) = self.names.all.get_mut(&key) else { return };
+        let Some(kept) = self.names.get_mut(key) else { return };
         let instance = kept.instance;
         if let Some(holder) = taken_by {
             if kept.begins.is_none() {

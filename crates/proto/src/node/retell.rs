@@ -5,48 +5,13 @@
 
 use alloc::vec::Vec;
 
-use super::{Node, change::Change};
+use super::Node;
 use crate::{
     id::{Instance, NodeId, ObjectId},
+    machines::change::Change,
     message::Message,
     planted::{self, Bug},
-    time::Instant,
 };
-
-/// Changes of which the owners of some copies have not been told.
-#[derive(Debug, Default)]
-pub(super) struct Retelling {
-    /// Those that the walk through the copies is about, and those that came since it began.
-    changes: Vec<Change>,
-    later: Vec<Change>,
-    /// How far the walk has come.
-    after: Option<Instance>,
-    next_at: Instant,
-}
-
-impl Retelling {
-    /// When the next slice is to be told.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        (!self.changes.is_empty()).then_some(self.next_at)
-    }
-
-    fn note(&mut self, change: Change) {
-        if self.after.is_some() {
-            self.later.push(change);
-        } else {
-            self.changes.push(change);
-        }
-    }
-
-    /// A slice of `most` copies was told of; whether there are more, the next one at a given time.
-    fn told(&mut self, some: &[Instance], most: usize, next_at: Instant) {
-        self.after = some.last().copied().filter(|_| some.len() == most);
-        if self.after.is_none() {
-            self.changes = core::mem::take(&mut self.later);
-        }
-        self.next_at = next_at;
-    }
-}
 
 impl Node {
     /// Tells the owners that were not owners before, and the node to be told anew, of the copies here.
@@ -69,15 +34,16 @@ impl Node {
 
     fn tell_of_some(&mut self) {
         let slice = self.world.config().slice;
-        let some = self.copies.table().following(self.retelling.after);
-        let some: Vec<Instance> = some.take(slice.entries).collect();
         let mut retelling = core::mem::take(&mut self.retelling);
+        let (changes, after) = retelling.next();
+        let some = self.copies.table().following(after);
+        let some: Vec<Instance> = some.take(slice.entries).collect();
         for instance in &some {
             // Told of at once, or since.
             let is_told =
                 self.copies.get(*instance).is_none_or(|copy| self.pulls.contains(&copy.id));
             if !is_told {
-                self.tell_of(*instance, &retelling.changes);
+                self.tell_of(*instance, changes);
             }
         }
         retelling.told(&some, slice.entries, self.world.now() + slice.pause_ns);
@@ -86,13 +52,9 @@ impl Node {
 
     /// What is here of an object that is about to be deleted is told of first.
     pub(super) fn tell_before_deletion(&mut self, id: &ObjectId) {
-        if self.retelling.changes.is_empty() {
-            return;
-        }
         let Some(instance) = self.copies.current(id) else { return };
         let retelling = core::mem::take(&mut self.retelling);
-        self.tell_of(instance, &retelling.changes);
-        self.tell_of(instance, &retelling.later);
+        retelling.all().into_iter().for_each(|changes| self.tell_of(instance, changes));
         self.retelling = retelling;
     }
 

@@ -4,13 +4,15 @@
 //! rest comes from the next seat. Who does what follows from the order alone: [`crate::reduce::scatter`].
 //!
 //! That what is all here is complete a seat hears from the coordinator ([`Message::Unfold`]), and should that be lost, from
-//! the owner, which it asks ([`Message::Watch`]). How far each is stands in [`super::scatters`].
+//! the owner, which it asks ([`Message::Watch`]). How far each is stands in [`crate::machines::scatters`].
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Action, Node, Note, scatters::Parts, watches::Listener};
+use super::Node;
 use crate::{
+    event::{Action, Note},
     id::{Instance, NodeId, ObjectId, ReduceId},
+    machines::{scatters::Parts, watches::Listener},
     message::{FoldKey, Found, Message, ScatterOrder},
     reduce::{assign::Seat, scatter::LANES},
     table::State,

@@ -1,7 +1,8 @@
 //! Serve: another node receives a copy from this one.
 
-use super::{Action, Node};
+use super::Node;
 use crate::{
+    event::Action,
     id::{Instance, ObjectId, ServeId},
     planted::{self, Bug},
     table::State,

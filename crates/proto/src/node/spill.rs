@@ -1,12 +1,13 @@
 //! Spill: what the way of a copy to disk and back means for those who wait for it.
 //!
-//! The way itself is in [`super::copies`].
+//! The way itself is in [`crate::machines::copies`].
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Action, Kept, Node};
+use super::Node;
 use crate::{
     error::Error,
+    event::{Action, Kept},
     id::{Instance, ObjectId, ServeId},
     lifetime::Terms,
     message::Message,

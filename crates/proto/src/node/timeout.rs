@@ -6,15 +6,15 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{
-    Node,
-    puts::Phase,
-    requests::{Ended, Waiting},
-};
+use super::Node;
 use crate::{
     ask::Answer,
     error::{Error, List, Quoted},
     id::{ClientId, NodeId, ObjectId, RequestId},
+    machines::{
+        puts::Phase,
+        requests::{Ended, Waiting},
+    },
     table::Place,
 };
 
@@ -142,7 +142,7 @@ impl Node {
         for instance in self.puts.of_client(client) {
             let _ = self.abort(client, instance);
         }
-        self.break_promises(client);
+        self.promises.end(client, &mut self.world);
         self.leases.client_gone(client, &mut self.world);
     }
 

@@ -1,0 +1,226 @@
+//! The way to disk and back: originals that were not used for long are written when others need their room.
+//!
+//! Which originals go first is in [`crate::table`]. A copy that is on disk alone counts as complete, so its owners are told
+//! nothing of where it is. A fold reads it from there; clients and other nodes read it in memory, for which it gets room
+//! as any copy does.
+
+use alloc::{boxed::Box, string::String, vec, vec::Vec};
+
+use super::{Copies, Fact};
+use crate::{
+    event::{Action, Kept},
+    id::{Instance, ObjectId},
+    limits::INLINE_BYTES_MAX,
+    machines::world::World,
+    table::{Filed, Place, Shed, file_bytes},
+};
+
+/// How many originals are looked at, and written, in one go.
+const AT_ONCE: usize = 256;
+
+impl Copies {
+    /// Lets originals go to disk, to files of so many bytes; and whether they are left there when this node ends.
+    pub(crate) const fn set_up_disk(&mut self, limit: u64, is_keeping: bool) {
+        self.spills.set_up(limit, is_keeping);
+    }
+
+    pub(crate) const fn spill_limit(&self) -> u64 {
+        self.spills.limit()
+    }
+
+    /// Whether files are left for the next node.
+    pub(crate) fn is_keeping(&self) -> bool {
+        self.spills.is_keeping()
+    }
+
+    /// Takes over what a node of before has left in a file; false, and the file goes, if it is not valid or has no room.
+    pub(crate) fn insert_kept(&mut self, kept: Kept, world: &mut World) -> bool {
+        let Kept { id, instance, meta, inline, .. } = kept;
+        let is_small = meta.size <= INLINE_BYTES_MAX;
+        let is_wrong = !meta.is_consistent()
+            || is_small != inline.is_some()
+            || inline.as_ref().is_some_and(|bytes| bytes.len() != meta.size)
+            || instance.node == world.me()
+            || self.table.get(instance).is_some()
+            || !self.table.could_hold(meta.size);
+        let has_no_room = is_small && self.table.missing_for(meta.size) > 0;
+        if is_wrong || has_no_room {
+            world.act(Action::DropSpilled { instance });
+            return false;
+        }
+        self.spills.found(file_bytes(meta.size));
+        self.table.insert_returned(instance, id, meta, inline);
+        true
+    }
+
+    /// Copies wait for room: has so many originals written that all of them have some, as far as the disk has room.
+    pub(crate) fn spill_for_room(&mut self, world: &mut World) {
+        if self.spills.limit() == 0 || self.queue.len() == 0 {
+            return;
+        }
+        let left = self.spills.left(self.table.on_disk());
+        let left = left.saturating_sub(self.spills.reserve(0));
+        let possible = self.table.unfiled().min(left).saturating_add(self.spills.writing_bytes());
+        if let Some(room) = self.table.room_with(possible) {
+            let wanted = self.queue.bytes_within(room);
+            if wanted > 0 {
+                self.spill_bytes(self.table.missing_for(wanted), true, world);
+            }
+        }
+        // What comes back changes places with what is in memory.
+        let returning = self.queue.returning_bytes();
+        if returning > 0 {
+            self.spill_bytes(self.table.missing_for(returning), false, world);
+        }
+    }
+
+    /// Has originals of `bytes` written, as far as the disk has room, but for what is being written already; whether it is to
+    /// have its reserve left. None that is read; the least recently used first.
+    pub(crate) fn spill_bytes(&mut self, bytes: u64, has_reserve: bool, world: &mut World) {
+        let bytes = bytes.saturating_sub(self.spills.writing_bytes());
+        let mut left = self.spills.left(self.table.on_disk());
+        let (mut chosen, mut covered) = (Vec::new(), 0);
+        for (instance, copy) in self.table.to_file().take(AT_ONCE) {
+            if covered >= bytes {
+                break;
+            }
+            let taken = file_bytes(copy.meta.size);
+            let reserve = if has_reserve { self.spills.reserve(taken) } else { 0 };
+            if taken.saturating_add(reserve) <= left {
+                left -= taken;
+                covered += copy.cost();
+                chosen.push(instance);
+            }
+        }
+        chosen.into_iter().for_each(|instance| self.write(instance, world));
+    }
+
+    /// Has a copy written that no other node has, if the disk has room for it.
+    pub(crate) fn write_if_room(&mut self, instance: Instance, world: &mut World) {
+        let copy = self.table.get(instance);
+        let Some(copy) = copy.filter(|copy| copy.filed == Filed::No && !copy.doomed) else {
+            return;
+        };
+        if file_bytes(copy.meta.size) <= self.spills.left(self.table.on_disk()) {
+            self.write(instance, world);
+        }
+    }
+
+    /// Has a copy written to a file.
+    fn write(&mut self, instance: Instance, world: &mut World) {
+        let Some(copy) = self.table.get(instance) else { return };
+        let (id, meta, inline) = (copy.id.clone(), copy.meta.clone(), copy.inline.clone());
+        let (bytes, lifetime) = (copy.cost(), copy.lifetime(world.now()));
+        self.table.set_filed(instance, Filed::Writing);
+        self.spills.begin_to_write(instance, bytes, file_bytes(meta.size));
+        let kept = Kept { id, instance, meta, lifetime, inline };
+        world.act(Action::Spill { kept: Box::new(kept) });
+    }
+
+    pub(crate) fn spilled(&mut self, instance: Instance, world: &World) {
+        if self.spills.written(instance) {
+            self.table.set_filed(instance, Filed::Written);
+            // It leaves memory when that is needed, if it is not read by then.
+            self.freed(world);
+        }
+    }
+
+    pub(crate) fn spill_failed(&mut self, instance: Instance, said: String, world: &World) {
+        if self.spills.failed(instance, said, world.now()) {
+            self.table.set_filed(instance, Filed::No);
+            self.freed(world);
+        }
+    }
+
+    /// Gives room to a copy again, if it is on disk alone.
+    pub(crate) fn want_back(&mut self, instance: Instance, world: &mut World) {
+        let copy = self.table.get(instance).filter(|copy| copy.place == Place::Disk);
+        let Some(size) = copy.map(|copy| copy.meta.size) else { return };
+        if !self.queue.contains(instance) {
+            self.queue.push(instance, size, None);
+            self.grant(None, world);
+            self.has_changed = true;
+        }
+    }
+
+    pub(crate) fn admit_back(&mut self, instance: Instance, world: &mut World) {
+        self.table.set_place(instance, Place::Awaited);
+        self.facts.push_back(Fact::Weighs(instance));
+        self.order_slot(instance, world);
+    }
+
+    /// Whether a copy on disk waits for room or memory to come back.
+    pub(crate) fn is_coming_back(&self, instance: Instance) -> bool {
+        self.table.get(instance).is_some_and(|copy| {
+            copy.is_complete() && (copy.place == Place::Awaited || self.queue.contains(instance))
+        })
+    }
+
+    /// A copy does not come back for now.
+    pub(crate) fn stay_on_disk(&mut self, instance: Instance, world: &mut World) {
+        self.queue.remove(instance);
+        if self.table.get(instance).is_some_and(|copy| copy.is_complete() && copy.is_growing()) {
+            world.act(Action::FreeSlot { instance });
+            self.table.set_place(instance, Place::Disk);
+            self.facts.push_back(Fact::Weighs(instance));
+            self.settled(instance, world);
+            self.freed(world);
+        }
+    }
+
+    /// A copy is in memory again as a whole; false if that is no news.
+    pub(crate) fn unspilled(&mut self, instance: Instance, world: &mut World) -> bool {
+        let is_news = self.table.get(instance).is_some_and(|copy| copy.place == Place::Returning);
+        if !is_news {
+            return false;
+        }
+        self.table.set_place(instance, Place::Memory);
+        self.has_changed = true;
+        let left = self.spills.left(self.table.on_disk());
+        if left < self.spills.reserve(0) && !self.spills.is_failing() {
+            // The next that comes back needs the room on the disk.
+            self.drop_file(instance, world);
+        }
+        true
+    }
+
+    /// The file of a copy can't be read, or is not what was written; the object, if that copy is lost with it.
+    pub(crate) fn unspill_failed(
+        &mut self,
+        instance: Instance,
+        said: String,
+        world: &mut World,
+    ) -> Option<ObjectId> {
+        let copy = self.table.get(instance).filter(|copy| copy.filed == Filed::Written);
+        let copy = copy.filter(|copy| !copy.doomed)?;
+        let id = copy.id.clone();
+        if copy.place == Place::Memory {
+            // It has come back since a fold began to read the file.
+            self.drop_file(instance, world);
+            return None;
+        }
+        self.spills.broke(&id, said);
+        Some(id)
+    }
+
+    fn drop_file(&mut self, instance: Instance, world: &mut World) {
+        self.table.set_filed(instance, Filed::No);
+        world.act(Action::DropSpilled { instance });
+    }
+
+    /// What was wrong with the file of a lost object. Said once: to those who waited when it was lost.
+    pub(crate) fn what_broke(&mut self, id: &ObjectId) -> Option<String> {
+        self.spills.what_broke(id)
+    }
+
+    /// A copy that is no original any more goes from the disk: it is had again elsewhere.
+    pub(crate) fn leave_disk(&mut self, instance: Instance, world: &mut World) {
+        if let Some(removed) = self.table.evict_from_disk(instance) {
+            let id = removed.id.clone();
+            self.evict(Shed { evicted: vec![removed], spilled: Vec::new() }, world);
+            // It was about to come back, perhaps.
+            self.queue.remove(instance);
+            self.facts.push_back(Fact::Left(id));
+        }
+    }
+}

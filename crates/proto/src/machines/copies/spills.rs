@@ -1,0 +1,213 @@
+//! Files of copies: which are being written, what they may take, and what went wrong with them.
+//!
+//! Does not know copies: where the bytes of each are stands in [`crate::table`].
+
+use alloc::{collections::BTreeMap, format, string::String};
+
+use crate::{
+    id::{Instance, ObjectId},
+    time::Instant,
+};
+
+/// How long nothing is written after a write has failed: 1 s. A disk that was full may have room again.
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// Lost objects of which the node remembers what was wrong with their files; of more the first by id are forgotten.
+const BROKEN_MAX: usize = 1024;
+
+/// Files, and those that are being written.
+#[derive(Debug, Default)]
+pub(crate) struct Spills {
+    /// Bytes that files may take; none if the node has no disk for copies.
+    limit: u64,
+    /// Whether files are left for the next node when this one ends.
+    is_keeping: bool,
+    /// What each that is being written takes of the capacity.
+    writing: BTreeMap<Instance, u64>,
+    writing_bytes: u64,
+    /// Bytes of the largest file that there was.
+    largest: u64,
+    failure: Option<Failure>,
+    /// What was wrong with the files of objects that were lost here.
+    broken: BTreeMap<ObjectId, String>,
+}
+
+/// The last write failed.
+#[derive(Debug)]
+struct Failure {
+    said: String,
+    retry_at: Option<Instant>,
+}
+
+impl Spills {
+    pub(crate) const fn set_up(&mut self, limit: u64, is_keeping: bool) {
+        (self.limit, self.is_keeping) = (limit, is_keeping);
+    }
+
+    pub(crate) const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Whether files are left for the next node.
+    pub(crate) const fn is_keeping(&self) -> bool {
+        self.limit > 0 && self.is_keeping
+    }
+
+    pub(crate) fn count_writing(&self) -> usize {
+        self.writing.len()
+    }
+
+    pub(crate) fn is_writing(&self) -> bool {
+        !self.writing.is_empty()
+    }
+
+    /// Bytes of the capacity that are free when what is written now is written.
+    pub(crate) const fn writing_bytes(&self) -> u64 {
+        self.writing_bytes
+    }
+
+    /// Bytes that files may take beside those that there are; none while a failure is fresh.
+    pub(crate) fn left(&self, on_disk: u64) -> u64 {
+        let has_failed = self.failure.as_ref().is_some_and(|failure| failure.retry_at.is_some());
+        if has_failed { 0 } else { self.limit.saturating_sub(on_disk) }
+    }
+
+    /// Whether a failure is fresh.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.deadline().is_some()
+    }
+
+    /// What is left free of the limit for those that come back, if a file of `bytes` is among the rest: twice the largest file.
+    /// One that comes back may need room that the next largest leaves to it; then its own file may go. Without that, a
+    /// node whose memory and disk are full could read nothing of what is on its disk.
+    pub(crate) const fn reserve(&self, bytes: u64) -> u64 {
+        let largest = if bytes > self.largest { bytes } else { self.largest };
+        largest.saturating_mul(2)
+    }
+
+    /// There is a file of a node of before.
+    pub(crate) const fn found(&mut self, bytes: u64) {
+        if bytes > self.largest {
+            self.largest = bytes;
+        }
+    }
+
+    /// Why nothing can be written, if that is so: a write has failed, or files of `needed` bytes are too many.
+    pub(crate) fn problem(&self, on_disk: u64, needed: u64) -> Option<String> {
+        if self.limit == 0 {
+            return None;
+        }
+        if let Some(failure) = &self.failure {
+            return Some(format!("nothing can be spilled: {}", failure.said));
+        }
+        let is_full =
+            self.limit.saturating_sub(on_disk) < needed.saturating_add(self.reserve(needed));
+        let limit = self.limit;
+        is_full.then(|| format!("{on_disk} of the {limit} bytes that may be spilled are taken"))
+    }
+
+    /// A copy that takes `bytes` of the capacity is written to a file.
+    pub(crate) fn begin_to_write(&mut self, instance: Instance, bytes: u64, file: u64) {
+        self.found(file);
+        self.writing.insert(instance, bytes);
+        self.writing_bytes += bytes;
+    }
+
+    /// A copy is written; false if that is no news.
+    pub(crate) fn written(&mut self, instance: Instance) -> bool {
+        let is_news = self.end_writing(instance);
+        if is_news {
+            self.failure = None;
+        }
+        is_news
+    }
+
+    /// A copy could not be written; false if that is no news.
+    pub(crate) fn failed(&mut self, instance: Instance, said: String, now: Instant) -> bool {
+        let is_news = self.end_writing(instance);
+        if is_news {
+            self.failure = Some(Failure { said, retry_at: Some(now + RETRY_NS) });
+        }
+        is_news
+    }
+
+    fn end_writing(&mut self, instance: Instance) -> bool {
+        let bytes = self.writing.remove(&instance);
+        self.writing_bytes -= bytes.unwrap_or(0);
+        bytes.is_some()
+    }
+
+    /// When writing is tried again after a failure.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.failure.as_ref()?.retry_at
+    }
+
+    /// Whether writing may be tried again from now on.
+    pub(crate) fn expire(&mut self, now: Instant) -> bool {
+        let failure = self.failure.as_mut();
+        failure.is_some_and(|failure| failure.retry_at.take_if(|at| *at <= now).is_some())
+    }
+
+    /// A copy is no more.
+    pub(crate) fn forget(&mut self, instance: Instance) {
+        self.end_writing(instance);
+    }
+
+    /// The file of an object can't be read: it is lost here.
+    pub(crate) fn broke(&mut self, id: &ObjectId, said: String) {
+        self.broken.insert(id.clone(), said);
+        if self.broken.len() > BROKEN_MAX {
+            self.broken.pop_first();
+        }
+    }
+
+    /// What was wrong with the file of a lost object. Said once: to those who waited when it was lost.
+    pub(crate) fn what_broke(&mut self, id: &ObjectId) -> Option<String> {
+        self.broken.remove(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::NodeId;
+
+    const FIRST: Instance = Instance { node: NodeId(1), serial: 1 };
+    const SECOND: Instance = Instance { node: NodeId(1), serial: 2 };
+    const NOW: Instant = Instant(1_000);
+
+    fn spills() -> Spills {
+        let mut spills = Spills::default();
+        spills.set_up(1000, false);
+        spills
+    }
+
+    #[test]
+    fn what_is_written_counts_until_it_is_said_how_that_ended() {
+        let mut spills = spills();
+        spills.begin_to_write(FIRST, 300, 300);
+        spills.begin_to_write(SECOND, 200, 200);
+        assert_eq!(spills.writing_bytes(), 500);
+        assert!(spills.written(FIRST) && !spills.written(FIRST));
+        spills.forget(SECOND);
+        assert_eq!((spills.writing_bytes(), spills.is_writing()), (0, false));
+        assert!(!spills.failed(SECOND, "full".into(), NOW), "of a copy that is no more");
+        assert_eq!(spills.problem(0, 1), None);
+    }
+
+    #[test]
+    fn after_a_failure_nothing_is_written_for_a_while_and_the_reason_is_kept_for_longer() {
+        let mut spills = spills();
+        spills.begin_to_write(FIRST, 300, 300);
+        assert!(spills.failed(FIRST, "/a: no space".into(), NOW));
+        assert_eq!((spills.left(0), spills.deadline()), (0, Some(NOW + RETRY_NS)));
+        assert!(!spills.expire(NOW) && spills.expire(NOW + RETRY_NS));
+        assert_eq!((spills.left(400), spills.deadline()), (600, None));
+        assert!(spills.problem(0, 1).is_some_and(|said| said.contains("/a: no space")));
+        spills.begin_to_write(FIRST, 300, 300);
+        spills.written(FIRST);
+        assert_eq!(spills.problem(0, 1), None);
+        assert_eq!(spills.problem(100, 300), None);
+        assert!(spills.problem(101, 300).is_some_and(|said| said.contains("101 of the 1000")));
+    }
+}

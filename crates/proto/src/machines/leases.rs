@@ -1,0 +1,195 @@
+//! Leases that clients of this node have taken: of their jobs, and of objects that they hold.
+//!
+//! The owners of a lease know which nodes have such clients ([`crate::directory`]), and hear it from this node: when the first
+//! takes it, when the last is gone, and again when they have changed. So that a new owner also hears of a lease whose last
+//! taker has just gone, this node remembers it for as long as the owner waits. Does not know objects.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+
+use crate::{
+    id::ClientId,
+    lifetime::{Job, Lease},
+    limits::LEASE_GRACE_NS,
+    machines::{change::Change, world::World},
+    message::Message,
+    time::Instant,
+    timed::{Deadline, Timed},
+};
+
+#[derive(Debug, Default)]
+pub(crate) struct Leases {
+    taken: Timed<Lease, Taken>,
+    jobs: BTreeMap<ClientId, Job>,
+}
+
+/// The clients that have taken a lease, and how often each.
+#[derive(Debug, Default)]
+struct Taken {
+    by: BTreeMap<ClientId, u32>,
+    /// When it is forgotten that the last one has gone.
+    forgotten_at: Option<Instant>,
+}
+
+impl Deadline for Taken {
+    fn deadline(&self) -> Option<Instant> {
+        self.forgotten_at
+    }
+}
+
+impl Leases {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.taken.deadline()
+    }
+
+    /// How many leases clients have.
+    pub(crate) fn len(&self) -> usize {
+        self.taken.values().filter(|taken| !taken.by.is_empty()).count()
+    }
+
+    /// The job of a client.
+    pub(crate) fn job(&self, client: ClientId) -> Option<Job> {
+        self.jobs.get(&client).cloned()
+    }
+
+    /// What a client makes from now on is of a job.
+    pub(crate) fn join(&mut self, client: ClientId, job: Job, world: &mut World) {
+        let left = self.jobs.insert(client, job.clone());
+        if job.cleanup {
+            self.take(client, Lease::Job(job.name), world);
+        }
+        if let Some(left) = left.filter(|left| left.cleanup) {
+            self.give_back(client, &Lease::Job(left.name), world);
+        }
+    }
+
+    pub(crate) fn take(&mut self, client: ClientId, lease: Lease, world: &mut World) {
+        if !self.taken.contains_key(&lease) {
+            self.taken.insert(lease.clone(), Taken::default());
+        }
+        let is_first = self.taken.update(&lease, |taken| {
+            let is_first = taken.by.is_empty();
+            *taken.by.entry(client).or_default() += 1;
+            taken.forgotten_at = None;
+            is_first
+        });
+        if is_first == Some(true) {
+            tell_owners(&lease, true, world);
+        }
+    }
+
+    pub(crate) fn give_back(&mut self, client: ClientId, lease: &Lease, world: &mut World) {
+        let is_last = self.taken.update(lease, |taken| {
+            let Some(times) = taken.by.get_mut(&client) else { return false };
+            *times -= 1;
+            if *times == 0 {
+                taken.by.remove(&client);
+            }
+            taken.ends_if_last(world.now())
+        });
+        if is_last == Some(true) {
+            tell_owners(lease, false, world);
+        }
+    }
+
+    /// A client is gone, and with it all that it has taken.
+    pub(crate) fn client_gone(&mut self, client: ClientId, world: &mut World) {
+        self.jobs.remove(&client);
+        let its = self.taken.iter().filter(|(_, taken)| taken.by.contains_key(&client));
+        for lease in its.map(|(lease, _)| lease.clone()).collect::<Vec<Lease>>() {
+            let is_last = self.taken.update(&lease, |taken| {
+                taken.by.remove(&client);
+                taken.ends_if_last(world.now())
+            });
+            if is_last == Some(true) {
+                tell_owners(&lease, false, world);
+            }
+        }
+    }
+
+    /// Tells owners that are new, or have to be told anew.
+    pub(crate) fn tell_again(&self, change: &Change, world: &mut World) {
+        for (lease, taken) in self.taken.iter() {
+            let is_taken = !taken.by.is_empty();
+            for owner in change.new_owners(&lease.place(), world) {
+                world.send(owner, Message::Leased { lease: lease.clone(), is_taken });
+            }
+        }
+    }
+
+    pub(crate) fn expire(&mut self, now: Instant) {
+        for lease in self.taken.due(now) {
+            self.taken.remove(&lease);
+        }
+    }
+}
+
+impl Taken {
+    /// If the last client is gone this is forgotten later; whether it is.
+    fn ends_if_last(&mut self, now: Instant) -> bool {
+        let is_last = self.by.is_empty();
+        self.forgotten_at = is_last.then_some(now + LEASE_GRACE_NS);
+        is_last
+    }
+}
+
+fn tell_owners(lease: &Lease, is_taken: bool, world: &mut World) {
+    world.send_owners(&lease.place(), &Message::Leased { lease: lease.clone(), is_taken });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Action;
+
+    const LEASE: &str = "run-7";
+
+    fn lease() -> Lease {
+        Lease::Job(LEASE.parse().expect("a name"))
+    }
+
+    /// What owners were told, each telling counted once though there are two.
+    fn told(world: &mut World) -> Vec<bool> {
+        let mut told = Vec::new();
+        while world.next_loopback().is_some() {}
+        for action in world.taken() {
+            if let Action::Send { message: Message::Leased { is_taken, .. }, .. } = action {
+                told.push(is_taken);
+            }
+        }
+        told.dedup();
+        told
+    }
+
+    #[test]
+    fn owners_hear_of_the_first_taker_and_of_the_last() {
+        let (mut leases, mut world) = (Leases::default(), World::of(3));
+        let job = Job { name: LEASE.parse().expect("a name"), cleanup: true };
+        leases.join(ClientId(1), job.clone(), &mut world);
+        assert_eq!(told(&mut world), [true]);
+        leases.join(ClientId(2), job.clone(), &mut world);
+        leases.take(ClientId(2), lease(), &mut world);
+        leases.client_gone(ClientId(1), &mut world);
+        leases.give_back(ClientId(2), &lease(), &mut world);
+        assert_eq!(told(&mut world), [false; 0]);
+        assert_eq!((leases.job(ClientId(1)), leases.job(ClientId(2))), (None, Some(job)));
+        leases.give_back(ClientId(2), &lease(), &mut world);
+        leases.give_back(ClientId(2), &lease(), &mut world);
+        assert_eq!(told(&mut world), [false]);
+        assert_eq!((leases.len(), leases.deadline()), (0, Some(Instant(LEASE_GRACE_NS))));
+        leases.expire(Instant(LEASE_GRACE_NS));
+        assert_eq!(leases.deadline(), None);
+    }
+
+    #[test]
+    fn a_client_of_another_job_leaves_its_first_one() {
+        let (mut leases, mut world) = (Leases::default(), World::of(3));
+        let job = |name: &str| Job { name: name.parse().expect("a name"), cleanup: true };
+        leases.join(ClientId(1), job(LEASE), &mut world);
+        leases.join(ClientId(1), job(LEASE), &mut world);
+        assert_eq!(leases.len(), 1);
+        leases.join(ClientId(1), job("run-8"), &mut world);
+        assert_eq!(leases.len(), 1);
+        leases.client_gone(ClientId(1), &mut world);
+        assert_eq!(leases.len(), 0);
+    }
+}

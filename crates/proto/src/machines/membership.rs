@@ -1,0 +1,411 @@
+//! Membership: which nodes take part, as this node sees it; it meets them, doubts them, loses them and calls them again.
+//!
+//! Owns the failure detector and the redial. What follows from a change for objects, sums and questions is not known here:
+//! each change is returned, and [`super::change`] hands it to those who keep state at other nodes.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
+
+use crate::{
+    event::{Action, Whose},
+    id::NodeId,
+    limits::{MEMBERS_MAX, UNMET_MAX, limit_name},
+    machines::{change::Change, world::World},
+    members::Member,
+    message::{ENDED, Message},
+    planted::{self, Bug},
+    redial::{Absentee, CallFailure, Redial},
+    swim::{self, Death, Rumour, Suspicion, Swim},
+    time::Instant,
+};
+
+#[derive(Debug)]
+pub(crate) struct Membership {
+    swim: Swim,
+    redial: Redial,
+    /// Members of which others have told and from which nothing has come: this node calls each of them.
+    unmet: BTreeSet<NodeId>,
+}
+
+/// How a member went.
+#[derive(Debug)]
+pub(crate) enum Loss {
+    /// It said so.
+    Left,
+    /// This node found its process gone: nothing that it said before will be said by it again.
+    Ended,
+    /// This node takes it for a member no more: what the shell knows of it has changed.
+    Barred { reason: String },
+    /// This node found it silent since this incarnation, and tells the others.
+    Silent { incarnation: u32, reason: String },
+    /// Another node found it silent.
+    Told { reason: String },
+}
+
+impl Loss {
+    /// Whether the member's process does nothing more for this node.
+    const fn is_over(&self) -> bool {
+        matches!(self, Self::Left | Self::Ended | Self::Barred { .. })
+    }
+
+    /// The incarnation in which this node found it dead, and why.
+    fn finding(&self) -> Option<(u32, String)> {
+        match self {
+            Self::Ended => Some((ENDED, "its process is gone".into())),
+            Self::Barred { reason } => Some((ENDED, reason.clone())),
+            Self::Silent { incarnation, reason } => Some((*incarnation, reason.clone())),
+            Self::Left | Self::Told { .. } => None,
+        }
+    }
+}
+
+/// A member that is one no more.
+pub(crate) struct Lost {
+    pub(crate) node: NodeId,
+    pub(crate) has_left: bool,
+    /// Whether its process does nothing more.
+    pub(crate) is_over: bool,
+    pub(crate) change: Change,
+}
+
+/// A node that introduced itself.
+pub(crate) struct Met {
+    /// Whether it was a member before, and lost.
+    pub(crate) is_back: bool,
+    pub(crate) change: Change,
+}
+
+impl Membership {
+    pub(crate) fn new(me: NodeId, detection_ns: Option<u64>) -> Self {
+        let (redial, unmet) = (Redial::default(), BTreeSet::new());
+        Self { swim: Swim::new(me, detection_ns), redial, unmet }
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.swim.deadline().into_iter().chain(self.redial.deadline()).min()
+    }
+
+    /// Members that asked this node about others too often, since this was last asked.
+    pub(crate) fn take_limited(&mut self) -> Vec<NodeId> {
+        self.swim.take_limited()
+    }
+
+    pub(crate) fn suspicions(&self) -> Vec<(NodeId, Suspicion)> {
+        self.swim.suspicions().collect()
+    }
+
+    pub(crate) fn lost(&self) -> Vec<Absentee> {
+        self.redial.iter().cloned().collect()
+    }
+
+    /// A member has said something.
+    pub(crate) fn heard(&mut self, from: NodeId) {
+        self.swim.heard(from);
+        self.unmet.remove(&from);
+    }
+
+    /// A node has introduced itself, or answered this node's call; none if it is this node.
+    pub(crate) fn meet(&mut self, member: Member, world: &mut World) -> Option<Met> {
+        if member.id == world.me() {
+            return None;
+        }
+        self.unmet.remove(&member.id);
+        let before = world.members().clone();
+        if world.members_mut().insert(member) {
+            world.act(Action::AddPeer(member));
+            for other in before.others().filter(|other| other.id != member.id) {
+                world.send(other.id, Message::Members(Vec::from([member])));
+            }
+            self.swim.members_changed(world.now(), world.members());
+        }
+        self.redial.remove(member.id);
+        let is_back = before.is_departed(member.id);
+        if is_back {
+            world.send(member.id, Message::Forgotten);
+        }
+        let all = world.members().iter().collect();
+        world.send(member.id, Message::Members(all));
+        // Also of a member: what was sent to it over a connection that broke may be lost.
+        Some(Met { is_back, change: Change { before, renewed: Some(member.id) } })
+    }
+
+    /// A member tells of others; none if this node knew them all.
+    pub(crate) fn learn(
+        &mut self,
+        from: NodeId,
+        told: &[Member],
+        world: &mut World,
+    ) -> Option<Change> {
+        let before = world.members().clone();
+        // Of a node that is gone only its own word counts: what others tell may have been said before it went, and
+        // two nodes that believed each other's old news would tell it to each other for ever.
+        let is_news = |member: &Member| {
+            !before.contains(member.id) && (member.id == from || !before.is_departed(member.id))
+        };
+        let new: BTreeMap<NodeId, Member> = told
+            .iter()
+            .filter(|member| is_news(member))
+            .map(|member| (member.id, *member))
+            .collect();
+        // A cluster is that large or made up. Those that there is no room for now introduce themselves, or are told of again
+        // by those that are met.
+        let calls = UNMET_MAX.saturating_sub(self.unmet.len());
+        let places = MEMBERS_MAX.saturating_sub(before.len());
+        if new.len() > calls.min(places) {
+            let is_large = places < calls;
+            let limit = if is_large { limit_name!(MEMBERS_MAX) } else { limit_name!(UNMET_MAX) };
+            world.turned_away(Whose::Member(from), limit);
+        }
+        let new: Vec<Member> = new.into_values().take(calls.min(places)).collect();
+        if new.is_empty() {
+            return None;
+        }
+        for member in &new {
+            world.members_mut().insert(*member);
+            world.act(Action::AddPeer(*member));
+        }
+        self.unmet.extend(new.iter().map(|member| member.id));
+        self.swim.members_changed(world.now(), world.members());
+        for other in before.others().filter(|other| other.id != from) {
+            world.send(other.id, Message::Members(new.clone()));
+        }
+        for member in new {
+            world.send(member.id, Message::Members(Vec::from([world.my_member()])));
+        }
+        Some(Change { before, renewed: None })
+    }
+
+    /// The connection to a node broke and can't be made again now; the loss, if the node is lost with it.
+    pub(crate) fn peer_lost(
+        &mut self,
+        node: NodeId,
+        is_dead: bool,
+        world: &mut World,
+    ) -> Option<Lost> {
+        if is_dead || world.config().detection_ns.is_none() {
+            return self.lose(node, Loss::Ended, world);
+        }
+        self.doubt(node, world);
+        None
+    }
+
+    /// A member may not be one any more; the loss, if it was one.
+    pub(crate) fn peer_barred(
+        &mut self,
+        node: NodeId,
+        reason: String,
+        world: &mut World,
+    ) -> Option<Lost> {
+        self.lose(node, Loss::Barred { reason }, world)
+    }
+
+    fn doubt(&mut self, node: NodeId, world: &mut World) {
+        let mut mail = Vec::new();
+        self.swim.doubt(world.now(), node, world.members(), &mut mail);
+        spread(mail, world);
+    }
+
+    /// A node is no member any more; none if it was none.
+    pub(crate) fn lose(&mut self, node: NodeId, loss: Loss, world: &mut World) -> Option<Lost> {
+        let member = world.members().iter().find(|member| member.id == node)?;
+        let before = world.members().clone();
+        if !world.members_mut().remove(node) {
+            return None;
+        }
+        self.unmet.remove(&node);
+        let (has_left, is_over) = (matches!(loss, Loss::Left), loss.is_over());
+        world.act(Action::DropPeer { node, has_left });
+        let finding = loss.finding();
+        if let Some((incarnation, reason)) = &finding {
+            for other in world.others() {
+                let (incarnation, reason) = (*incarnation, reason.clone());
+                world.send(other, Message::Down { node, incarnation, reason });
+            }
+        }
+        let reason = match loss {
+            Loss::Told { reason } => Some(reason),
+            _ => finding.map(|(_, reason)| reason),
+        };
+        if let Some(reason) = reason.filter(|_| !planted::has(Bug::NeverCallsTheLost)) {
+            self.redial.insert(world.now(), member, reason);
+        }
+        self.swim.members_changed(world.now(), world.members());
+        Some(Lost { node, has_left, is_over, change: Change { before, renewed: None } })
+    }
+
+    /// A member had taken this node for dead: this node refutes all that was said of its silence.
+    pub(crate) fn outlive(&mut self, world: &mut World) {
+        let mut mail = Vec::new();
+        self.swim.forgotten(world.members(), &mut mail);
+        spread(mail, world);
+    }
+
+    /// A member found a node dead; the loss, if this node believes it.
+    pub(crate) fn told_down(
+        &mut self,
+        from: NodeId,
+        node: NodeId,
+        incarnation: u32,
+        reason: String,
+        world: &mut World,
+    ) -> Option<Lost> {
+        if node == world.me() {
+            // A member that believes the sender learns otherwise.
+            world.send(from, Message::Members(Vec::from([world.my_member()])));
+        } else if incarnation == ENDED {
+            // The node refused the sender's call. If its process is over this node hears so itself; and if not, as where
+            // only the sender's way to it is barred, it answers.
+            self.doubt(node, world);
+        } else if self.swim.is_refuted(node, incarnation) {
+            let incarnation = self.swim.incarnation_of(node);
+            world.send(from, Message::Rumour(Rumour::Alive { node, incarnation }));
+        } else if self.swim.believes_death(world.now(), node) {
+            return self.lose(node, Loss::Told { reason }, world);
+        } else {
+            // It may have a word to say to that.
+            self.hear_rumour(from, Rumour::Suspect { node, incarnation }, world);
+        }
+        None
+    }
+
+    pub(crate) fn hear_rumour(&mut self, from: NodeId, rumour: Rumour, world: &mut World) {
+        let mut mail = Vec::new();
+        self.swim.handle(world.now(), from, rumour, world.members(), &mut mail);
+        spread(mail, world);
+    }
+
+    pub(crate) fn call_failed(&mut self, node: NodeId, failure: CallFailure) {
+        self.redial.call_failed(node, failure);
+    }
+
+    /// Probes members that are due, and calls the lost; the members that are silent for too long, which the caller loses
+    /// one after the other.
+    pub(crate) fn expire(&mut self, world: &mut World) -> Vec<(NodeId, Loss)> {
+        let mut mail = Vec::new();
+        let dead = self.swim.expire(world.now(), world.members(), &mut mail);
+        spread(mail, world);
+        while let Some(member) = self.redial.expire(world.now()) {
+            world.act(Action::Call(member));
+        }
+        let loss = |Death { node, incarnation, reason, is_mine }| match is_mine {
+            true => (node, Loss::Silent { incarnation, reason }),
+            false => (node, Loss::Told { reason }),
+        };
+        dead.into_iter().map(loss).collect()
+    }
+}
+
+fn spread(mail: swim::Mail, world: &mut World) {
+    for (to, rumour) in mail {
+        world.send(to, Message::Rumour(rumour));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Node 1, which has met nodes 2 and 3.
+    fn met() -> (Membership, World) {
+        let mut world = World::of(1);
+        let mut membership = Membership::new(NodeId(1), world.config().detection_ns);
+        for number in 2..=3 {
+            assert!(membership.meet(World::member(number), &mut world).is_some());
+        }
+        world.taken();
+        (membership, world)
+    }
+
+    #[test]
+    fn a_process_that_ended_is_told_to_all_others_and_called_again() {
+        let (mut membership, mut world) = met();
+        let lost = membership.peer_lost(NodeId(2), true, &mut world).expect("it was a member");
+        assert!(lost.is_over && !lost.has_left && lost.change.before.contains(NodeId(2)));
+        let told = Message::Down {
+            node: NodeId(2),
+            incarnation: ENDED,
+            reason: "its process is gone".into(),
+        };
+        let drop = Action::DropPeer { node: NodeId(2), has_left: false };
+        assert_eq!(world.taken(), [drop, Action::Send { to: NodeId(3), message: told }]);
+        assert_eq!(membership.lost().len(), 1);
+    }
+
+    #[test]
+    fn a_member_that_is_barred_is_lost_and_the_others_hear_why() {
+        let (mut membership, mut world) = met();
+        let reason = String::from("its certificate is revoked");
+        let lost = membership.peer_barred(NodeId(2), reason.clone(), &mut world);
+        assert!(lost.is_some_and(|lost| lost.is_over && !lost.has_left));
+        let told = Message::Down { node: NodeId(2), incarnation: ENDED, reason: reason.clone() };
+        let drop = Action::DropPeer { node: NodeId(2), has_left: false };
+        assert_eq!(world.taken(), [drop, Action::Send { to: NodeId(3), message: told }]);
+        assert_eq!(membership.lost().first().map(|lost| lost.reason.clone()), Some(reason.clone()));
+        assert!(membership.peer_barred(NodeId(2), reason, &mut world).is_none(), "it is lost");
+    }
+
+    #[test]
+    fn a_process_that_ended_for_another_member_is_asked_before_it_is_lost() {
+        let (mut membership, mut world) = met();
+        let (two, three) = (NodeId(2), NodeId(3));
+        let lost = membership.told_down(three, two, ENDED, "refused".into(), &mut world);
+        assert!(lost.is_none() && world.members().contains(two));
+        let ping = Message::Rumour(Rumour::Ping { sequence: 1 });
+        assert_eq!(world.taken(), [Action::Send { to: two, message: ping }]);
+    }
+
+    /// Goal: one member's word ends no other that has a word to say to it.
+    #[test]
+    fn a_member_is_lost_by_the_word_of_another_when_it_had_time_to_answer() {
+        let (mut membership, mut world) = met();
+        let (two, three) = (NodeId(2), NodeId(3));
+        let down = |membership: &mut Membership, world: &mut World| {
+            membership.told_down(three, two, 0, "silent".into(), world)
+        };
+        assert!(down(&mut membership, &mut world).is_none());
+        let suspect = Rumour::Suspect { node: two, incarnation: 0 };
+        let asked = Action::Send { to: two, message: Message::Rumour(suspect) };
+        assert_eq!(world.taken(), [asked], "it is asked to answer");
+        let alive = Rumour::Alive { node: two, incarnation: 1 };
+        membership.hear_rumour(two, alive, &mut world);
+        assert!(down(&mut membership, &mut world).is_none());
+
+        let (mut membership, mut world) = met();
+        assert!(down(&mut membership, &mut world).is_none());
+        world.wait_until(world.now() + 500_000_000);
+        assert!(down(&mut membership, &mut world).is_some_and(|lost| !lost.is_over));
+    }
+
+    #[test]
+    fn a_member_that_tells_of_many_has_few_of_them_called_at_once() {
+        let (mut membership, mut world) = met();
+        let told: Vec<Member> = (4..500_000).map(World::member).collect();
+        let other = Member { address: ([10, 0, 0, 2], 1).into(), ..World::member(4) };
+        assert!(membership.learn(NodeId(2), &[other, World::member(4)], &mut world).is_some());
+        for some in told.chunks(100_000) {
+            membership.learn(NodeId(2), some, &mut world);
+        }
+        let actions = world.taken();
+        let called = actions.iter().filter(|action| matches!(action, Action::AddPeer(_)));
+        assert_eq!(called.count(), UNMET_MAX);
+        membership.lose(NodeId(4), Loss::Ended, &mut world);
+        membership.heard(NodeId(5));
+        world.taken();
+        membership.learn(NodeId(2), &told[100_000..], &mut world);
+        let actions = world.taken();
+        let called = actions.iter().filter(|action| matches!(action, Action::AddPeer(_)));
+        assert_eq!(called.count(), 2, "one is there, and one is gone");
+    }
+
+    #[test]
+    fn news_of_a_lost_node_counts_from_itself_alone() {
+        let (mut membership, mut world) = met();
+        assert!(membership.lose(NodeId(2), Loss::Left, &mut world).is_some());
+        assert!(membership.learn(NodeId(3), &[World::member(2)], &mut world).is_none());
+        let met = membership.meet(World::member(2), &mut world).expect("it is another node");
+        assert!(met.is_back);
+    }
+}

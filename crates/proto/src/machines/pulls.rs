@@ -1,0 +1,354 @@
+//! Pulls: objects on their way to this node, each from the question for a sender until its last byte.
+//!
+//! One pull ([`super::pull`]) serves all local readers and all receivers behind this node.
+//!
+//! Also which senders are avoided: those that failed a pull, and those whose bytes differ from their checksums. Each such
+//! block is fetched again, from whichever node it came. A relay passes on the checksums of the first sender, so it is the
+//! node beside this one, or the way from it, that changes bytes.
+//!
+//! Does not know which copies are here, nor which readers wait.
+
+use alloc::{collections::BTreeMap, string::String, vec::Vec};
+
+use crate::{
+    id::{Instance, NodeId, ObjectId},
+    limits::CORRUPT_BLOCKS_MAX,
+    machines::pull::{Mismatch, Overdue, Phase, Pull},
+    members::Members,
+    message::Receives,
+    pace::{Due, REMEMBERED_NS, Rate, SLOW_TIMES},
+    time::Instant,
+    timed::Timed,
+};
+
+/// All objects on their way to this node.
+#[derive(Debug, Default)]
+pub(crate) struct Pulls {
+    all: Timed<ObjectId, Pull>,
+    /// How many blocks a member has sent that differ from their checksums.
+    corrupt: BTreeMap<NodeId, u32>,
+    /// Bytes per second that this node receives when its senders are well, once that was measured.
+    usual_rate: Option<u64>,
+    /// That this node receives slowly, as an owner has told it.
+    slow: Option<Slow>,
+}
+
+/// What arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arriving {
+    pub(crate) instance: Instance,
+    /// Bytes that are still to come.
+    pub(crate) missing: u64,
+    /// Bytes per second that this node was used to receive before.
+    pub(crate) usual: Option<u64>,
+}
+
+/// That this node receives slowly.
+#[derive(Clone, Copy, Debug)]
+struct Slow {
+    /// How many times slower than others.
+    times: u64,
+    /// What it received when that was found, and when it was.
+    bytes_per_second: u64,
+    at: Instant,
+}
+
+impl Pulls {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.all.deadline()
+    }
+
+    pub(crate) fn contains(&self, id: &ObjectId) -> bool {
+        self.all.contains_key(id)
+    }
+
+    /// Objects that this node looks for or receives.
+    pub(crate) fn ids(&self) -> Vec<ObjectId> {
+        self.all.keys().cloned().collect()
+    }
+
+    fn phase(&self, id: &ObjectId) -> Option<&Phase> {
+        self.all.get(id).map(|pull| &pull.phase)
+    }
+
+    pub(crate) fn is_asking(&self, id: &ObjectId) -> bool {
+        matches!(self.phase(id), Some(Phase::Asking { .. }))
+    }
+
+    pub(crate) fn is_receiving(&self, id: &ObjectId) -> bool {
+        matches!(self.phase(id), Some(Phase::Receiving { .. }))
+    }
+
+    /// The instance that was located, while it waits for room or memory.
+    pub(crate) fn located(&self, id: &ObjectId) -> Option<Instance> {
+        match self.phase(id)? {
+            Phase::Located(instance) => Some(*instance),
+            _ => None,
+        }
+    }
+
+    /// The instances that arrive.
+    pub(crate) fn receiving(&self) -> impl Iterator<Item = Instance> {
+        self.all.values().filter_map(|pull| match pull.phase {
+            Phase::Receiving { instance, .. } => Some(instance),
+            _ => None,
+        })
+    }
+
+    /// How far it is, in words.
+    pub(crate) fn state(&self, id: &ObjectId, members: &Members) -> Option<String> {
+        self.all.get(id).map(|pull| pull.state(members.owners(id).first))
+    }
+
+    fn begin(&mut self, id: &ObjectId, phase: Phase) {
+        self.all.insert(id.clone(), Pull::new(phase));
+    }
+
+    /// Begins to look for an object; the owner is still to be asked.
+    pub(crate) fn seek(&mut self, id: &ObjectId) {
+        self.begin(id, Phase::Asking { second_at: None });
+    }
+
+    /// Begins to receive an instance whose source is known.
+    pub(crate) fn seek_at(&mut self, id: &ObjectId, instance: Instance) {
+        self.begin(id, Phase::Located(instance));
+    }
+
+    /// Ends a pull.
+    pub(crate) fn end(&mut self, id: &ObjectId) -> Option<Phase> {
+        self.all.remove(id).map(|pull| pull.phase)
+    }
+
+    /// The owner is asked for a sender: which to avoid, and one that said that it has no such copy.
+    #[allow(clippy::type_complexity)]
+    pub(crate) fn ask(
+        &mut self,
+        id: &ObjectId,
+        second_at: Option<Instant>,
+    ) -> Option<(Vec<NodeId>, Option<(NodeId, Instance)>)> {
+        let avoid = self.avoided(id);
+        self.all.update(id, |pull| {
+            pull.phase = Phase::Asking { second_at };
+            (avoid, pull.not_here.take())
+        })
+    }
+
+    /// An owner has located the object.
+    pub(crate) fn saw(&mut self, id: &ObjectId) {
+        self.all.update(id, |pull| pull.seen = true);
+    }
+
+    /// Whether the object was located since it is sought.
+    pub(crate) fn has_seen(&self, id: &ObjectId) -> bool {
+        self.all.get(id).is_some_and(|pull| pull.seen)
+    }
+
+    /// An owner keeps the question; whether there is a pull that asks.
+    pub(crate) fn acknowledged(&mut self, id: &ObjectId) -> bool {
+        let known = self.all.update(id, |pull| {
+            if let Phase::Asking { second_at } = &mut pull.phase {
+                *second_at = None;
+            }
+        });
+        known.is_some()
+    }
+
+    /// The object was located: it waits for room, or its owner has sent its bytes. False if this node does not look for it.
+    pub(crate) fn locate_at(&mut self, id: &ObjectId, instance: Instance) -> bool {
+        self.all.update(id, |pull| pull.phase = Phase::Located(instance)).is_some()
+    }
+
+    /// What an owner offers can't be received now: it is asked again later.
+    pub(crate) fn pause(&mut self, id: &ObjectId, now: Instant) {
+        self.all.update(id, |pull| pull.pause(now));
+    }
+
+    /// A transfer of an object of `size` bytes begins, perhaps of what another sender has sent a part of.
+    pub(crate) fn receive(&mut self, id: &ObjectId, instance: Instance, size: u64, now: Instant) {
+        let usual = self.usual_rate;
+        self.all.update(id, |pull| pull.receive(instance, size, usual, now));
+    }
+
+    /// All of it arrived with another digest; none if there is no such pull.
+    pub(crate) fn mismatched(&mut self, id: &ObjectId, source: NodeId) -> Option<Mismatch> {
+        self.all.update(id, |pull| pull.mismatched(source))
+    }
+
+    /// Senders from which it arrived with another digest.
+    pub(crate) fn corrupt_senders(&self, id: &ObjectId) -> Vec<NodeId> {
+        self.all.get(id).map_or_else(Vec::new, |pull| pull.corrupt.clone())
+    }
+
+    /// Whether this sender has failed before.
+    pub(crate) fn avoids(&self, id: &ObjectId, node: NodeId) -> bool {
+        self.all.get(id).is_some_and(|pull| pull.avoid.contains(&node))
+    }
+
+    /// A sender has failed; whether it is the first of this pull, none if there is no such pull.
+    pub(crate) fn failed(
+        &mut self,
+        id: &ObjectId,
+        source: NodeId,
+        not_here: Option<(NodeId, Instance)>,
+        now: Instant,
+    ) -> Option<bool> {
+        self.all.update(id, |pull| {
+            if !pull.avoid.contains(&source) {
+                pull.avoid.push(source);
+            }
+            pull.not_here = not_here;
+            pull.pause(now);
+            pull.failures == 1
+        })
+    }
+
+    /// The pulls of which something is due, by their deadlines.
+    pub(crate) fn due(&self, now: Instant) -> Vec<ObjectId> {
+        self.all.due(now)
+    }
+
+    /// What is due of a pull.
+    pub(crate) fn overdue(&mut self, id: &ObjectId) -> Option<Overdue> {
+        self.all.update(id, |pull| match &mut pull.phase {
+            Phase::Asking { second_at } => {
+                *second_at = None;
+                Overdue::Answer
+            }
+            Phase::Receiving { .. } => Overdue::Bytes,
+            Phase::Located(_) | Phase::Pause { .. } => Overdue::Pause,
+        })
+    }
+
+    pub(crate) const fn set_usual_rate(&mut self, rate: Option<u64>) {
+        self.usual_rate = rate;
+    }
+
+    /// More has come, beside `shares - 1` other transfers; the rate, if a report to its owner is due.
+    pub(crate) fn grew(
+        &mut self,
+        id: &ObjectId,
+        received: u64,
+        missing_now: u64,
+        shares: u16,
+        now: Instant,
+    ) -> Option<Rate> {
+        let rate = self.all.update(id, |pull| {
+            let Phase::Receiving { pace, missing, usual, .. } = &mut pull.phase else {
+                return None;
+            };
+            *missing = missing_now;
+            pace.grew(now, received, shares, *usual)
+        });
+        let rate = rate.flatten()?;
+        // It is slow no more: what others got then was so many times more.
+        self.slow.take_if(|slow| {
+            slow.bytes_per_second.saturating_mul(slow.times)
+                < rate.fair().saturating_mul(SLOW_TIMES)
+        });
+        Some(rate)
+    }
+
+    /// An owner has found that this node receives so many times slower than others.
+    pub(crate) fn found_slow(&mut self, times: u64, bytes_per_second: u64, now: Instant) {
+        self.slow = Some(Slow { times, bytes_per_second, at: now });
+    }
+
+    /// How fast this node receives, as it tells the owners of what it asks for.
+    pub(crate) fn receives(&self, now: Instant) -> Receives {
+        let known = self.slow.filter(|slow| now.since(slow.at) < REMEMBERED_NS);
+        Receives { slowness: known.map_or(1, |slow| slow.times), usual: self.usual_rate }
+    }
+
+    /// Nothing has come for a while; which instance, and which owner is to hear of it.
+    pub(crate) fn stalled(&mut self, id: &ObjectId, now: Instant) -> Option<(Instance, Due)> {
+        let due = self.all.update(id, |pull| {
+            let Phase::Receiving { instance, pace, .. } = &mut pull.phase else { return None };
+            Some((*instance, pace.expire(now)?))
+        });
+        due.flatten()
+    }
+
+    /// What arrives.
+    pub(crate) fn arriving(&self, id: &ObjectId) -> Option<Arriving> {
+        match *self.phase(id)? {
+            Phase::Receiving { instance, missing, usual, .. } => {
+                Some(Arriving { instance, missing, usual })
+            }
+            _ => None,
+        }
+    }
+
+    /// An owner knows of no better sender.
+    pub(crate) fn sender_confirmed(&mut self, id: &ObjectId) {
+        self.all.update(id, |pull| {
+            if let Phase::Receiving { pace, .. } = &mut pull.phase {
+                pace.answered();
+            }
+        });
+    }
+
+    /// A member has sent a block that differs from its checksum; how many, if it is avoided from now on.
+    pub(crate) fn block_corrupt(&mut self, source: NodeId) -> Option<u32> {
+        let count = self.corrupt.entry(source).or_default();
+        *count = count.saturating_add(1);
+        (*count == CORRUPT_BLOCKS_MAX).then_some(*count)
+    }
+
+    /// How many such blocks each member has sent.
+    pub(crate) fn corrupt(&self) -> Vec<(NodeId, u32)> {
+        self.corrupt.iter().map(|(node, blocks)| (*node, *blocks)).collect()
+    }
+
+    pub(crate) fn forget_node(&mut self, node: NodeId) {
+        self.corrupt.remove(&node);
+    }
+
+    /// Which nodes are to send an object only if no other has it: those that failed to, and those that send other bytes.
+    pub(crate) fn avoided(&self, id: &ObjectId) -> Vec<NodeId> {
+        let mut avoided = self.all.get(id).map_or_else(Vec::new, |pull| pull.avoid.clone());
+        let corrupt = self.corrupt.iter().filter(|(_, count)| **count >= CORRUPT_BLOCKS_MAX);
+        for (node, _) in corrupt {
+            if !avoided.contains(node) {
+                avoided.push(*node);
+            }
+        }
+        avoided
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant(1_000_000_000);
+
+    fn id() -> ObjectId {
+        ObjectId::Minted { node: NodeId(2), serial: 1 }
+    }
+
+    #[test]
+    fn a_sender_that_failed_is_avoided_and_asked_for_ever_later() {
+        let mut pulls = Pulls::default();
+        pulls.seek(&id());
+        let mut before = NOW;
+        for (failures, expected) in [(1, 40_000_000), (2, 80_000_000), (3, 160_000_000)] {
+            let is_first = pulls.failed(&id(), NodeId(2), None, before);
+            assert_eq!(is_first, Some(failures == 1));
+            let until = pulls.deadline().expect("it pauses");
+            assert_eq!(until, before + expected);
+            assert_eq!(pulls.due(until), [id()]);
+            before = until;
+        }
+        assert_eq!(pulls.avoided(&id()), [NodeId(2)]);
+    }
+
+    #[test]
+    fn members_that_send_other_bytes_are_avoided_for_every_object() {
+        let mut pulls = Pulls::default();
+        let told = (0..2 * CORRUPT_BLOCKS_MAX).filter_map(|_| pulls.block_corrupt(NodeId(3)));
+        assert_eq!(told.collect::<Vec<_>>(), [CORRUPT_BLOCKS_MAX], "said once");
+        assert_eq!(pulls.avoided(&id()), [NodeId(3)]);
+        pulls.forget_node(NodeId(3));
+        assert!(pulls.avoided(&id()).is_empty());
+    }
+}

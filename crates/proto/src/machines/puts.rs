@@ -1,0 +1,238 @@
+//! Objects that clients of this node are making: in which phase each is, and which owner was asked for its name.
+//!
+//! ```text
+//!   Room --> Name --> Filling --> (complete)      large; a minted id needs no Name
+//!   Room --> Name --> (complete)                  small
+//! ```
+//! Does not know the copies that are made, nor other reasons for which a name may be taken.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+use crate::{
+    id::{ClientId, Instance, NodeId, ObjectId, RequestId},
+    machines::world::World,
+    message::{Announce, Message, Progress},
+    table::Table,
+};
+
+#[derive(Debug, Default)]
+pub(crate) struct Puts {
+    all: BTreeMap<Instance, Create>,
+}
+
+/// An object that is being made by a client.
+#[derive(Debug)]
+pub(crate) struct Create {
+    pub(crate) client: ClientId,
+    /// The question, until it is answered.
+    pub(crate) request: Option<RequestId>,
+    pub(crate) id: ObjectId,
+    /// Whether its id was promised before.
+    pub(crate) is_promised: bool,
+    pub(crate) phase: Phase,
+    /// The owner that was asked for its name.
+    asked: Option<NodeId>,
+    /// Whether it was deleted since its name was confirmed.
+    is_deleted: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It waits for room or memory.
+    Room,
+    Name,
+    Filling,
+}
+
+impl Create {
+    pub(crate) const fn new(
+        client: ClientId,
+        request: RequestId,
+        id: ObjectId,
+        is_promised: bool,
+    ) -> Self {
+        let (request, phase) = (Some(request), Phase::Room);
+        let (asked, is_deleted) = (None, false);
+        Self { client, request, id, is_promised, phase, asked, is_deleted }
+    }
+
+    /// Whether owners may know of it.
+    pub(crate) fn is_announced(&self) -> bool {
+        matches!(self.phase, Phase::Name | Phase::Filling)
+    }
+}
+
+impl Puts {
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(crate) fn begin(&mut self, instance: Instance, create: Create) {
+        self.all.insert(instance, create);
+    }
+
+    pub(crate) fn end(&mut self, instance: Instance) -> Option<Create> {
+        self.all.remove(&instance)
+    }
+
+    pub(crate) fn contains(&self, instance: Instance) -> bool {
+        self.all.contains_key(&instance)
+    }
+
+    /// One that will be this object.
+    pub(crate) fn instance_of(&self, id: &ObjectId) -> Option<Instance> {
+        self.all.iter().find(|(_, create)| create.id == *id).map(|(instance, _)| *instance)
+    }
+
+    /// The owner that was asked for the name of an object, if one was.
+    pub(crate) fn asked_for_name(&self, instance: Instance) -> Option<NodeId> {
+        self.all.get(&instance)?.asked
+    }
+
+    pub(crate) fn phase(&self, instance: Instance) -> Option<Phase> {
+        self.all.get(&instance).map(|create| create.phase)
+    }
+
+    /// Whether another client than this makes it.
+    pub(crate) fn is_of_another(&self, instance: Instance, client: ClientId) -> bool {
+        self.all.get(&instance).is_some_and(|create| create.client != client)
+    }
+
+    pub(crate) fn of_client(&self, client: ClientId) -> Vec<Instance> {
+        let its = self.all.iter().filter(|(_, create)| create.client == client);
+        its.map(|(instance, _)| *instance).collect()
+    }
+
+    /// Those that clients may be filling.
+    pub(crate) fn filling(&self) -> BTreeSet<Instance> {
+        let filling = self.all.iter().filter(|(_, create)| create.phase == Phase::Filling);
+        filling.map(|(instance, _)| *instance).collect()
+    }
+
+    /// Asks the owner for the name of an object that has room and memory. False if it needs none: it has a minted id.
+    pub(crate) fn ask_for_name(
+        &mut self,
+        instance: Instance,
+        table: &Table,
+        world: &mut World,
+    ) -> bool {
+        let (Some(create), Some(copy)) = (self.all.get_mut(&instance), table.get(instance)) else {
+            return true;
+        };
+        create.phase = Phase::Name;
+        if create.id.minter().is_some() {
+            return false;
+        }
+        let progress = match &copy.inline {
+            Some(bytes) => Progress::Inline(bytes.clone()),
+            None => Progress::Partial { source: None },
+        };
+        let (id, meta, claim) = (create.id.clone(), copy.meta.clone(), true);
+        let owner = world.members().owners(&id).first;
+        create.asked = Some(owner);
+        // A small object is complete when its name is confirmed; its owner hears no more of it.
+        let is_small = copy.inline.is_some();
+        let lifetime = copy.terms.clone().map(|mut terms| {
+            if is_small {
+                terms.begin(world.now());
+            }
+            terms.tell(world.now())
+        });
+        let claim = Announce { id, instance, meta, origin: true, progress, claim, lifetime };
+        world.send(owner, Message::Announce(claim));
+        true
+    }
+
+    /// Asks for names of which no answer will come any more, after a change of members: `renewed` has lost what it was
+    /// told. Others answer although they are no owners by now: a new owner may not know yet what they know, and give to
+    /// this put a name that they refuse.
+    pub(crate) fn ask_again(&mut self, renewed: Option<NodeId>, table: &Table, world: &mut World) {
+        let will_answer = |asked: NodeId| world.members().contains(asked) && renewed != Some(asked);
+        let is_void =
+            |create: &Create| create.phase == Phase::Name && !create.asked.is_some_and(will_answer);
+        let void = self.all.iter().filter(|(_, create)| is_void(create));
+        for instance in void.map(|(instance, _)| *instance).collect::<Vec<_>>() {
+            self.ask_for_name(instance, table, world);
+        }
+    }
+
+    /// The name is its own, or it needs none: the client may fill it, or it is complete. Its id and the question to answer.
+    pub(crate) fn confirm(&mut self, instance: Instance) -> Option<(ObjectId, Option<RequestId>)> {
+        let create = self.all.get_mut(&instance)?;
+        create.phase = Phase::Filling;
+        Some((create.id.clone(), create.request.take()))
+    }
+
+    /// What may still be filled was deleted.
+    pub(crate) fn deleted(&mut self, instance: Instance) {
+        if let Some(create) = self.all.get_mut(&instance) {
+            create.is_deleted = true;
+        }
+    }
+
+    /// A client has filled an object; its id, and whether it was deleted meanwhile. None if the client fills no such object.
+    pub(crate) fn seal(
+        &mut self,
+        client: ClientId,
+        instance: Instance,
+    ) -> Option<(ObjectId, bool)> {
+        let is_filling =
+            |create: &&Create| create.phase == Phase::Filling && create.client == client;
+        self.all.get(&instance).filter(is_filling)?;
+        self.all.remove(&instance).map(|create| (create.id, create.is_deleted))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{event::Action, meta::Meta, table::State};
+
+    const INSTANCE: Instance = Instance { node: NodeId(1), serial: 1 };
+
+    /// A large object whose name is asked for, and its copy.
+    fn asking(id: &str, world: &mut World) -> (Puts, Table) {
+        let (mut puts, mut table) = (Puts::default(), Table::new(1 << 20));
+        let id: ObjectId = id.parse().expect("it is a name");
+        let (meta, state) = (Meta::bytes(1 << 19), State::Filling(ClientId(1)));
+        table.insert(INSTANCE, id.clone(), meta, None, state, true);
+        puts.begin(INSTANCE, Create::new(ClientId(1), RequestId(1), id, false));
+        assert!(puts.ask_for_name(INSTANCE, &table, world));
+        (puts, table)
+    }
+
+    fn claims(world: &mut World) -> usize {
+        let actions = world.taken();
+        let is_claim = |action: &&Action| matches!(action, Action::Send { message: Message::Announce(it), .. } if it.claim);
+        actions.iter().filter(is_claim).count() + usize::from(world.next_loopback().is_some())
+    }
+
+    #[test]
+    fn a_name_is_asked_for_again_where_no_answer_will_come() {
+        let mut world = World::of(3);
+        let (mut puts, table) = asking("policy/1", &mut world);
+        assert_eq!(claims(&mut world), 1);
+        let owner = world.members().owners(&"policy/1".parse().expect("a name")).first;
+        let other = world.others().into_iter().find(|node| *node != owner);
+        puts.ask_again(other, &table, &mut world);
+        assert_eq!(claims(&mut world), 0, "the owner that was asked will answer");
+        puts.ask_again(Some(owner), &table, &mut world);
+        assert_eq!(claims(&mut world), 1, "it has lost the question");
+    }
+
+    #[test]
+    fn only_the_client_that_fills_an_object_seals_it_and_once() {
+        let mut world = World::of(3);
+        let (mut puts, _) = asking("policy/1", &mut world);
+        assert_eq!(puts.seal(ClientId(1), INSTANCE), None, "its name is not confirmed");
+        assert!(puts.confirm(INSTANCE).is_some_and(|(_, request)| request == Some(RequestId(1))));
+        assert_eq!(puts.filling(), BTreeSet::from([INSTANCE]));
+        assert_eq!(puts.seal(ClientId(2), INSTANCE), None);
+        puts.deleted(INSTANCE);
+        assert!(puts.seal(ClientId(1), INSTANCE).is_some_and(|(_, is_deleted)| is_deleted));
+        assert_eq!((puts.seal(ClientId(1), INSTANCE), puts.len()), (None, 0));
+    }
+}

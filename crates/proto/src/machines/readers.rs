@@ -1,0 +1,216 @@
+//! Readers: which questions of clients wait for an object here, which copies clients read or other nodes receive, and which
+//! receivers wait until there is something to send.
+//!
+//! Does not know how an object comes to here, nor what a copy is.
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+
+use crate::id::{ClientId, Instance, ObjectId, RequestId, ServeId};
+
+#[derive(Debug, Default)]
+pub(crate) struct Readers {
+    /// Gets of objects that are not complete here, in order of asking.
+    waiting: ByObject,
+    /// Those that want to read an object while it arrives.
+    followers: ByObject,
+    /// Copies that clients read, and how often each.
+    reads: BTreeMap<ClientId, BTreeMap<Instance, u32>>,
+    /// Copies that are sent to other nodes.
+    serves: BTreeMap<ServeId, Instance>,
+    /// Receivers that were sent here before the first byte was, by object, and what each is to have.
+    parked: BTreeMap<ObjectId, BTreeMap<ServeId, Instance>>,
+    parked_for: BTreeMap<ServeId, ObjectId>,
+}
+
+#[derive(Debug, Default)]
+struct ByObject(BTreeMap<ObjectId, BTreeSet<RequestId>>);
+
+impl ByObject {
+    fn insert(&mut self, id: &ObjectId, request: RequestId) {
+        self.0.entry(id.clone()).or_default().insert(request);
+    }
+
+    /// Whether it was there, and was the last.
+    fn remove(&mut self, id: &ObjectId, request: RequestId) -> bool {
+        let Some(requests) = self.0.get_mut(id) else { return false };
+        let was_there = requests.remove(&request);
+        let is_last = requests.is_empty();
+        if is_last {
+            self.0.remove(id);
+        }
+        was_there && is_last
+    }
+
+    fn take(&mut self, id: &ObjectId) -> BTreeSet<RequestId> {
+        self.0.remove(id).unwrap_or_default()
+    }
+}
+
+impl Readers {
+    /// How many objects clients wait for, how many they follow, how many copies they read, and how many are sent.
+    pub(crate) fn counts(&self) -> [(&'static str, usize); 5] {
+        let reads = self.reads.values().map(BTreeMap::len).sum();
+        let (waiting, followers) = (self.waiting.0.len(), self.followers.0.len());
+        let (serves, parked) = (self.serves.len(), self.parked_for.len());
+        [
+            ("gets", waiting),
+            ("followers", followers),
+            ("reads", reads),
+            ("serves", serves),
+            ("receivers that wait for its first byte", parked),
+        ]
+    }
+
+    pub(crate) fn wait(&mut self, id: &ObjectId, request: RequestId) {
+        self.waiting.insert(id, request);
+    }
+
+    pub(crate) fn are_waiting(&self, id: &ObjectId) -> bool {
+        self.waiting.0.contains_key(id)
+    }
+
+    /// One reader waits no more; whether it was the last.
+    pub(crate) fn stop_waiting(&mut self, id: &ObjectId, request: RequestId) -> bool {
+        self.waiting.remove(id, request)
+    }
+
+    /// Those that wait, who are to be answered now.
+    pub(crate) fn take_waiting(&mut self, id: &ObjectId) -> BTreeSet<RequestId> {
+        self.waiting.take(id)
+    }
+
+    pub(crate) fn follow(&mut self, id: &ObjectId, request: RequestId) {
+        self.followers.insert(id, request);
+    }
+
+    pub(crate) fn stop_following(&mut self, id: &ObjectId, request: RequestId) {
+        self.followers.remove(id, request);
+    }
+
+    /// Those that follow, who are to be answered now.
+    pub(crate) fn take_followers(&mut self, id: &ObjectId) -> BTreeSet<RequestId> {
+        self.followers.take(id)
+    }
+
+    /// A client reads a copy, which its node pins once more.
+    pub(crate) fn begin(&mut self, client: ClientId, instance: Instance) {
+        *self.reads.entry(client).or_default().entry(instance).or_default() += 1;
+    }
+
+    /// A client reads a copy once less; false if it does not read it.
+    pub(crate) fn end(&mut self, client: ClientId, instance: Instance) -> bool {
+        let Some(reads) = self.reads.get_mut(&client) else { return false };
+        let Some(count) = reads.get_mut(&instance) else { return false };
+        *count -= 1;
+        if *count == 0 {
+            reads.remove(&instance);
+        }
+        true
+    }
+
+    /// A client is gone; what it read, and how often.
+    pub(crate) fn end_all(&mut self, client: ClientId) -> BTreeMap<Instance, u32> {
+        self.reads.remove(&client).unwrap_or_default()
+    }
+
+    /// Whether a copy is on its way from this node.
+    pub(crate) fn is_serving(&self) -> bool {
+        !self.serves.is_empty()
+    }
+
+    /// A copy is sent to another node, and pinned until that ends.
+    pub(crate) fn begin_serve(&mut self, serve: ServeId, instance: Instance) {
+        self.serves.insert(serve, instance);
+    }
+
+    /// A transfer out of here is over; none if it had not begun.
+    pub(crate) fn end_serve(&mut self, serve: ServeId) -> Option<Instance> {
+        self.serves.remove(&serve)
+    }
+
+    /// Keeps a receiver waiting.
+    pub(crate) fn park(&mut self, id: &ObjectId, serve: ServeId, instance: Instance) {
+        self.parked.entry(id.clone()).or_default().insert(serve, instance);
+        self.parked_for.insert(serve, id.clone());
+    }
+
+    pub(crate) fn have_parked(&self, id: &ObjectId) -> bool {
+        self.parked.contains_key(id)
+    }
+
+    /// The receivers that waited for an object, and what each is to have.
+    pub(crate) fn take_parked(&mut self, id: &ObjectId) -> BTreeMap<ServeId, Instance> {
+        let taken = self.parked.remove(id).unwrap_or_default();
+        for serve in taken.keys() {
+            self.parked_for.remove(serve);
+        }
+        taken
+    }
+
+    /// A receiver that waited has hung up; for what.
+    pub(crate) fn unpark(&mut self, serve: ServeId) -> Option<ObjectId> {
+        let id = self.parked_for.remove(&serve)?;
+        if let Some(parked) = self.parked.get_mut(&id) {
+            parked.remove(&serve);
+            if parked.is_empty() {
+                self.parked.remove(&id);
+            }
+        }
+        Some(id)
+    }
+
+    /// The heir reads what a client reads, once; which copies these are.
+    pub(crate) fn inherit(&mut self, client: ClientId, heir: ClientId) -> Vec<Instance> {
+        let read = self.reads.get(&client).into_iter().flat_map(BTreeMap::keys);
+        let held: Vec<Instance> = read.copied().collect();
+        self.reads.insert(heir, held.iter().map(|instance| (*instance, 1)).collect());
+        held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INSTANCE: Instance = Instance { node: crate::id::NodeId(1), serial: 1 };
+
+    #[test]
+    fn an_heir_reads_once_what_a_client_reads_often() {
+        let (mut readers, client, heir) = (Readers::default(), ClientId(1), ClientId(2));
+        (0..3).for_each(|_| readers.begin(client, INSTANCE));
+        assert_eq!(readers.inherit(client, heir), [INSTANCE]);
+        assert!(readers.end(heir, INSTANCE) && !readers.end(heir, INSTANCE));
+        assert_eq!(readers.end_all(client), BTreeMap::from([(INSTANCE, 3)]));
+        assert!(readers.counts().iter().all(|(_, count)| *count == 0));
+    }
+
+    #[test]
+    fn receivers_wait_until_there_is_something_to_send_or_they_hang_up() {
+        let mut readers = Readers::default();
+        let id = ObjectId::Minted { node: INSTANCE.node, serial: 1 };
+        (1..4).for_each(|serve| readers.park(&id, ServeId(serve), INSTANCE));
+        assert_eq!(
+            (readers.unpark(ServeId(2)), readers.unpark(ServeId(2))),
+            (Some(id.clone()), None)
+        );
+        let left = BTreeMap::from([(ServeId(1), INSTANCE), (ServeId(3), INSTANCE)]);
+        assert!(readers.have_parked(&id));
+        assert_eq!(readers.take_parked(&id), left);
+        assert!(!readers.have_parked(&id) && readers.unpark(ServeId(1)).is_none());
+        assert!(readers.counts().iter().all(|(_, count)| *count == 0));
+    }
+
+    #[test]
+    fn a_search_is_over_with_its_last_reader() {
+        let (mut readers, id) =
+            (Readers::default(), ObjectId::Minted { node: INSTANCE.node, serial: 1 });
+        readers.wait(&id, RequestId(1));
+        readers.wait(&id, RequestId(2));
+        assert!(!readers.stop_waiting(&id, RequestId(1)));
+        assert!(!readers.stop_waiting(&id, RequestId(1)), "it was not there");
+        assert!(readers.stop_waiting(&id, RequestId(2)) && !readers.are_waiting(&id));
+    }
+}

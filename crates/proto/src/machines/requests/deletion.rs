@@ -1,0 +1,74 @@
+//! Deletions that clients ask for: over when the first owner of each object has said that it is carried out.
+
+use alloc::{collections::BTreeSet, vec::Vec};
+
+use super::{Asked, Pending, Requests, Waiting};
+use crate::{
+    ask::Answer,
+    error::Error,
+    id::{NodeId, ObjectId, RequestId},
+    machines::{change::Change, world::World},
+    message::Message,
+};
+
+impl Requests {
+    pub(crate) fn delete(
+        &mut self,
+        asked: &Asked,
+        ids: Vec<ObjectId>,
+        world: &mut World,
+    ) -> Option<Result<Answer, Error>> {
+        let ids: BTreeSet<ObjectId> = ids.into_iter().collect();
+        if ids.is_empty() {
+            return Some(Ok(Answer::Done));
+        }
+        self.remember(asked, Waiting::Deletion(ids.clone()), world);
+        for id in ids {
+            let (request, pruned) = (asked.request, false);
+            // Both must know; the first owner's answer ends the wait.
+            world.send_owners(&id, &Message::Delete { id: id.clone(), request, pruned });
+        }
+        None
+    }
+
+    /// An owner has carried out a deletion. Only the first knows of all copies.
+    pub(crate) fn deleted(
+        &mut self,
+        from: NodeId,
+        id: &ObjectId,
+        request: RequestId,
+        world: &mut World,
+    ) {
+        if world.members().owners(id).first != from {
+            return;
+        }
+        let Some(pending) = self.all.get_mut(&request) else { return };
+        let Waiting::Deletion(ids) = &mut pending.kind else { return };
+        ids.remove(id);
+        if ids.is_empty() {
+            self.reply(request, Ok(Answer::Done), world);
+        }
+    }
+
+    /// Objects whose deletion no owner has confirmed.
+    pub(crate) fn unconfirmed_deletions(&self) -> Vec<ObjectId> {
+        let ids = |pending: &Pending| match &pending.kind {
+            Waiting::Deletion(ids) => ids.iter().cloned().collect(),
+            _ => Vec::new(),
+        };
+        self.all.values().flat_map(ids).collect()
+    }
+
+    /// Repeats to new owners the deletions that no owner has confirmed.
+    pub(crate) fn delete_again(&self, change: &Change, world: &mut World) {
+        for (request, pending) in &self.all {
+            let Waiting::Deletion(ids) = &pending.kind else { continue };
+            for id in ids {
+                if let Some(owner) = change.new_owner(id, world) {
+                    let (id, request, pruned) = (id.clone(), *request, false);
+                    world.send(owner, Message::Delete { id, request, pruned });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Questions of clients, each from [`Asked`] until its one `Reply`: what it waits for, and by when.
+//!
+//! A question that only waits for what owners say is whole here: [`deletion`], [`locations`], [`names`], [`pages`] and
+//! [`several`]. Of any other it knows whose it is and what it waits for, not what the answer takes.
+
+mod deletion;
+mod locations;
+mod names;
+mod pages;
+mod several;
+mod waited;
+
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::String,
+    vec::Vec,
+};
+
+pub(crate) use self::waited::Waited;
+use crate::{
+    ask::Answer,
+    error::Error,
+    id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
+    limits::OWNER_PATIENCE_NS,
+    machines::{change::Change, world::World},
+    message::{Holding, Message},
+    planted::{self, Bug},
+    time::Instant,
+};
+
+/// All questions without an answer.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    all: BTreeMap<RequestId, Pending>,
+    deadlines: BTreeSet<(Instant, RequestId)>,
+    /// The questions that may have to be found by what they wait for.
+    subjects: BTreeSet<(Subject, RequestId)>,
+}
+
+/// A question that was ended without its answer.
+pub(crate) struct Ended {
+    pub(crate) client: ClientId,
+    pub(crate) waited_ns: u64,
+    pub(crate) kind: Waiting,
+}
+
+/// A question on its way to its answer.
+pub(crate) struct Asked {
+    pub(crate) client: ClientId,
+    pub(crate) request: RequestId,
+    pub(crate) deadline: Option<Instant>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Pending {
+    client: ClientId,
+    since: Instant,
+    /// When it is looked at again: the client's own deadline, or a moment later.
+    deadline: Option<Instant>,
+    /// Whether the client's deadline has passed and only the first word of an owner is waited for.
+    is_late: bool,
+    kind: Waiting,
+}
+
+/// What several questions may wait for at once, so that they are found by it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Subject {
+    /// The end of a reduce.
+    Inputs(ObjectId),
+    /// A page of what a member owns.
+    Page(NodeId),
+}
+
+/// What a question waits for.
+#[derive(Clone, Debug)]
+pub(crate) enum Waiting {
+    Object(ObjectId),
+    /// For room, for memory or for a name.
+    Create(Instance),
+    /// For the memory of an object that arrives.
+    Growth(ObjectId),
+    /// For a name that a reduce will make.
+    Reservation(ReduceId),
+    Inputs(ObjectId),
+    /// For others to keep an original too.
+    Copies(ObjectId, Instance),
+    Deletion(BTreeSet<ObjectId>),
+    Latest {
+        prefix: String,
+        after: Option<u64>,
+        /// Whether its owner has said that there is none yet.
+        is_answered: bool,
+    },
+    /// For the list of names to delete.
+    Older {
+        name: Name,
+        keep: u64,
+    },
+    /// For a page of what a member owns.
+    Page {
+        owner: NodeId,
+    },
+    Several(Waited),
+    Locations {
+        id: ObjectId,
+        known: Option<Vec<Holding>>,
+        /// Whether its owner has said that there is nothing new.
+        is_answered: bool,
+    },
+}
+
+impl Waiting {
+    fn subject(&self) -> Option<Subject> {
+        match self {
+            Self::Inputs(id) => Some(Subject::Inputs(id.clone())),
+            Self::Page { owner } => Some(Subject::Page(*owner)),
+            _ => None,
+        }
+    }
+}
+
+impl Requests {
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// When the first question is to be looked at again.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// Every question, the oldest number first.
+    pub(crate) fn numbers(&self) -> Vec<RequestId> {
+        self.all.keys().copied().collect()
+    }
+
+    pub(crate) fn of_client(&self, client: ClientId) -> Vec<RequestId> {
+        let its = self.all.iter().filter(|(_, pending)| pending.client == client);
+        its.map(|(request, _)| *request).collect()
+    }
+
+    /// The questions that wait for this.
+    pub(crate) fn askers(&self, subject: Subject) -> Vec<RequestId> {
+        let (first, last) = ((subject.clone(), RequestId(0)), (subject, RequestId(u64::MAX)));
+        self.subjects.range(first..=last).map(|(_, request)| *request).collect()
+    }
+
+    /// The client that asks.
+    pub(crate) fn client(&self, request: RequestId) -> Option<ClientId> {
+        self.all.get(&request).map(|pending| pending.client)
+    }
+
+    /// What a question waits for.
+    pub(crate) fn kind(&self, request: RequestId) -> Option<&Waiting> {
+        self.all.get(&request).map(|pending| &pending.kind)
+    }
+
+    /// Keeps a question until it is answered.
+    pub(crate) fn remember(&mut self, asked: &Asked, kind: Waiting, world: &World) {
+        let Asked { client, request, deadline } = *asked;
+        if let Some(deadline) = deadline.filter(|_| !planted::has(Bug::ForgetsDeadlines)) {
+            self.deadlines.insert((deadline, request));
+        }
+        self.subjects.extend(kind.subject().map(|subject| (subject, request)));
+        let pending = Pending { client, since: world.now(), deadline, is_late: false, kind };
+        self.all.insert(request, pending);
+    }
+
+    fn forget(&mut self, request: RequestId) -> Option<Pending> {
+        let pending = self.all.remove(&request)?;
+        if let Some(deadline) = pending.deadline {
+            self.deadlines.remove(&(deadline, request));
+        }
+        if let Some(subject) = pending.kind.subject() {
+            self.subjects.remove(&(subject, request));
+        }
+        Some(pending)
+    }
+
+    /// Ends a question; its answer is up to the caller.
+    pub(crate) fn end(&mut self, request: RequestId, world: &World) -> Option<Ended> {
+        let Pending { client, since, kind, .. } = self.forget(request)?;
+        Some(Ended { client, waited_ns: world.now().since(since), kind })
+    }
+
+    /// Answers a question, if it still has no answer.
+    pub(crate) fn reply(
+        &mut self,
+        request: RequestId,
+        answer: Result<Answer, Error>,
+        world: &mut World,
+    ) {
+        if let Some(pending) = self.forget(request) {
+            world.reply(pending.client, request, answer);
+        }
+    }
+
+    /// The first question whose time is over. `awaits_name` says whether an object that is being made waits for the owner of
+    /// its name.
+    pub(crate) fn next_overdue(
+        &mut self,
+        awaits_name: impl Fn(Instance) -> bool,
+        world: &World,
+    ) -> Option<RequestId> {
+        while let Some((at, request)) = self.deadlines.first().copied() {
+            if at > world.now() {
+                return None;
+            }
+            if !self.postpone(request, &awaits_name, world.now()) {
+                return Some(request);
+            }
+        }
+        None
+    }
+
+    /// A question about what others know is not over before they have been asked: a client that gives it no time wants to
+    /// hear what is so now. Whether it was put off until its owner should have answered.
+    fn postpone(
+        &mut self,
+        request: RequestId,
+        awaits_name: impl Fn(Instance) -> bool,
+        now: Instant,
+    ) -> bool {
+        let Some(pending) = self.all.get_mut(&request) else { return false };
+        let is_answered = match &pending.kind {
+            Waiting::Several(waited) => waited.is_answered(),
+            Waiting::Latest { is_answered, .. } | Waiting::Locations { is_answered, .. } => {
+                *is_answered
+            }
+            Waiting::Create(instance) => !awaits_name(*instance),
+            Waiting::Reservation(_) | Waiting::Older { .. } | Waiting::Page { .. } => false,
+            _ => true,
+        };
+        let until = pending.since + OWNER_PATIENCE_NS;
+        if is_answered || until <= now {
+            return false;
+        }
+        pending.is_late = true;
+        if let Some(before) = pending.deadline.replace(until) {
+            self.deadlines.remove(&(before, request));
+        }
+        self.deadlines.insert((until, request));
+        true
+    }
+
+    /// Whether the client's deadline has passed and only the first word of an owner is waited for.
+    fn is_late(&self, request: RequestId) -> bool {
+        self.all.get(&request).is_some_and(|pending| pending.is_late)
+    }
+
+    /// An owner has nothing to say yet, and keeps the question; whether that ends it.
+    #[must_use]
+    pub(crate) fn nothing_yet(
+        &mut self,
+        from: NodeId,
+        request: RequestId,
+        id: Option<ObjectId>,
+        world: &mut World,
+    ) -> bool {
+        let Some(pending) = self.all.get_mut(&request) else {
+            // It was asked twice, as members came and went, and is answered since the first.
+            let taken_back = match id {
+                Some(id) => Message::Unlocations { id, request },
+                None => Message::Unlatest { request },
+            };
+            world.send(from, taken_back);
+            return false;
+        };
+        match &mut pending.kind {
+            Waiting::Latest { is_answered, .. } | Waiting::Locations { is_answered, .. } => {
+                *is_answered = true;
+                pending.is_late
+            }
+            _ => false,
+        }
+    }
+
+    /// Repeats to new owners what they are to answer.
+    pub(crate) fn ask_again(&self, change: &Change, world: &mut World) {
+        self.delete_again(change, world);
+        for (id, question) in self.owner_questions() {
+            if let Some(owner) = change.new_owner(&id, world) {
+                world.send(owner, question);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Action;
+
+    const ASKED: Instant = Instant(1_000_000_000);
+    const REQUEST: RequestId = RequestId(7);
+
+    /// A question for a name that is to be answered at once.
+    fn asked_at_once() -> (Requests, World) {
+        let mut world = World::of(1);
+        world.wait_until(ASKED);
+        let mut requests = Requests::default();
+        let asked = Asked { client: ClientId(1), request: REQUEST, deadline: Some(ASKED) };
+        assert!(requests.latest(&asked, "policy/".into(), None, &mut world).is_none());
+        (requests, world)
+    }
+
+    #[test]
+    fn a_question_without_time_waits_for_the_first_word_of_the_owner() {
+        let (mut requests, mut world) = asked_at_once();
+        assert_eq!(requests.next_overdue(|_| false, &world), None);
+        assert_eq!(requests.deadline(), Some(ASKED + OWNER_PATIENCE_NS));
+        assert!(requests.nothing_yet(NodeId(1), REQUEST, None, &mut world));
+        assert!(requests.end(REQUEST, &world).is_some());
+        assert_eq!((requests.len(), requests.deadline()), (0, None));
+    }
+
+    #[test]
+    fn a_silent_owner_is_waited_for_no_longer_than_its_patience() {
+        let (mut requests, mut world) = asked_at_once();
+        assert_eq!(requests.next_overdue(|_| false, &world), None);
+        world.wait_until(ASKED + OWNER_PATIENCE_NS);
+        assert_eq!(requests.next_overdue(|_| false, &world), Some(REQUEST));
+    }
+
+    #[test]
+    fn a_question_is_answered_once() {
+        let (mut requests, mut world) = asked_at_once();
+        for _ in 0..2 {
+            requests.reply(REQUEST, Ok(Answer::Done), &mut world);
+        }
+        let actions = world.taken();
+        let replies = actions.iter().filter(|action| matches!(action, Action::Reply { .. }));
+        assert_eq!(replies.count(), 1);
+    }
+}

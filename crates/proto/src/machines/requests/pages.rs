@@ -1,0 +1,65 @@
+//! Listings of the whole cluster: a client asks its node for each member's part of the directory, page by page.
+
+use alloc::{format, string::String, vec::Vec};
+
+use super::{Asked, Pending, Requests, Subject, Waiting};
+use crate::{
+    ask::Answer,
+    error::Error,
+    id::{NodeId, ObjectId, RequestId},
+    limits::NAME_BYTES_MAX,
+    machines::world::World,
+    message::{Listed, Message},
+};
+
+impl Requests {
+    pub(crate) fn list(
+        &mut self,
+        asked: &Asked,
+        owner: NodeId,
+        prefix: String,
+        after: Option<ObjectId>,
+        world: &mut World,
+    ) -> Option<Result<Answer, Error>> {
+        if prefix.len() > NAME_BYTES_MAX {
+            let said = format!(
+                "a prefix of {} bytes: no name has more than {NAME_BYTES_MAX}",
+                prefix.len()
+            );
+            return Some(Err(Error::InvalidArgument(said)));
+        }
+        if !world.members().contains(owner) {
+            return Some(Err(no_member(owner)));
+        }
+        let request = asked.request;
+        self.remember(asked, Waiting::Page { owner }, world);
+        world.send(owner, Message::List { prefix, after, request });
+        None
+    }
+
+    pub(crate) fn list_is(
+        &mut self,
+        from: NodeId,
+        request: RequestId,
+        rows: Vec<Listed>,
+        next: Option<ObjectId>,
+        world: &mut World,
+    ) {
+        let asked = self.all.get(&request).map(|Pending { kind, .. }| kind);
+        if matches!(asked, Some(Waiting::Page { owner }) if *owner == from) {
+            self.reply(request, Ok(Answer::List { rows, next }), world);
+        }
+    }
+
+    /// What a node was asked for it does not answer any more, and others own what it did.
+    pub(crate) fn lists_without(&mut self, node: NodeId, world: &mut World) {
+        for request in self.askers(Subject::Page(node)) {
+            self.reply(request, Err(no_member(node)), world);
+        }
+    }
+}
+
+fn no_member(node: NodeId) -> Error {
+    let said = format!("node {node} is no member any more: list the objects again, from the first");
+    Error::NodeDown(said)
+}

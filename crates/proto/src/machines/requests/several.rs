@@ -1,0 +1,103 @@
+//! The question which of several objects have come.
+
+use alloc::{collections::BTreeMap, format, vec::Vec};
+
+use super::{Asked, Requests, Waiting, waited::Waited};
+use crate::{
+    ask::Answer,
+    error::Error,
+    event::Whose,
+    id::{ObjectId, RequestId},
+    limits::{WAIT_OBJECTS_MAX, limit_name},
+    machines::{
+        watches::{Listener, Watches},
+        world::World,
+    },
+    table::{Copy, Table},
+};
+
+impl Requests {
+    /// An object has come when all its bytes are somewhere, or when it is certain that it can't: in both cases a get
+    /// of it waits for the network alone.
+    pub(crate) fn wait(
+        &mut self,
+        asked: &Asked,
+        ids: Vec<ObjectId>,
+        count: u32,
+        table: &Table,
+        watches: &mut Watches,
+        world: &mut World,
+    ) -> Option<Result<Answer, Error>> {
+        let places = ids.len();
+        if places > WAIT_OBJECTS_MAX {
+            world.turned_away(Whose::Client(asked.client), limit_name!(WAIT_OBJECTS_MAX));
+            let said =
+                format!("a wait for {places} objects: at most {WAIT_OBJECTS_MAX} in one call");
+            return Some(Err(Error::InvalidArgument(said)));
+        }
+        let missing: BTreeMap<ObjectId, u32> = ids.into_iter().zip(0..).collect();
+        if missing.len() < places || count as usize > places {
+            let said =
+                format!("a wait for {count} of {places} refs, {} of them different", missing.len());
+            return Some(Err(Error::InvalidArgument(said)));
+        }
+        let mut waited = Waited::new(missing, count as usize);
+        let is_here = |id: &ObjectId| {
+            let current = table.current(id).and_then(|instance| table.get(instance));
+            current.is_some_and(Copy::is_complete)
+        };
+        for id in waited.missing().into_iter().filter(is_here) {
+            waited.settle(&id);
+        }
+        if waited.is_over() {
+            return Some(Ok(Answer::Waited { ready: waited.ready() }));
+        }
+        waited.begin_to_ask();
+        let missing = waited.missing();
+        self.remember(asked, Waiting::Several(waited), world);
+        for id in missing {
+            watches.start(&id, Listener::Request(asked.request), world);
+        }
+        None
+    }
+
+    /// An owner says that an object has not come; the questions that only waited for that word.
+    #[must_use]
+    pub(crate) fn several_absent(&mut self, id: &ObjectId, watches: &Watches) -> Vec<RequestId> {
+        let is_over = |request: &RequestId| {
+            self.several(*request).is_some_and(|waited| waited.answered(id) && waited.is_answered())
+                && self.is_late(*request)
+        };
+        watches.requests(id).into_iter().filter(is_over).collect()
+    }
+
+    /// An object has come, or can't; the questions that only waited for the word of an owner.
+    #[must_use]
+    pub(crate) fn several_settled(
+        &mut self,
+        id: &ObjectId,
+        watches: &mut Watches,
+        world: &mut World,
+    ) -> Vec<RequestId> {
+        let mut over = Vec::new();
+        for request in watches.requests(id) {
+            let Some(waited) = self.several(request) else { continue };
+            if waited.settle(id) {
+                let waited = waited.clone();
+                waited.stop(request, watches, world);
+                self.reply(request, Ok(Answer::Waited { ready: waited.ready() }), world);
+            } else if waited.is_answered() && self.is_late(request) {
+                over.push(request);
+            }
+        }
+        watches.stop_requests(id, world);
+        over
+    }
+
+    fn several(&mut self, request: RequestId) -> Option<&mut Waited> {
+        match &mut self.all.get_mut(&request)?.kind {
+            Waiting::Several(waited) => Some(waited),
+            _ => None,
+        }
+    }
+}

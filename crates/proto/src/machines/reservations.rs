@@ -1,0 +1,75 @@
+//! Names that are reserved for results, by the reduce and by the instance that stands for it at the owner.
+//!
+//! Does not know what reduces decide.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+
+use crate::{
+    id::{Instance, ReduceId, RequestId},
+    machines::{change::Change, coordinator::Coordinator, world::World},
+    message::Message,
+    reduce::Step,
+};
+
+/// The names that are kept for results, by the reduce.
+#[derive(Debug, Default)]
+pub(crate) struct ResultNames {
+    all: BTreeMap<ReduceId, Reservation>,
+    by_instance: BTreeMap<Instance, ReduceId>,
+}
+
+/// A name that is kept for a reduce.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    /// Stands for the reduce at the owner of the name; no bytes ever have it.
+    pub(crate) instance: Instance,
+    /// Until the owner has confirmed: whom to answer, and what the reduce then begins with.
+    pub(crate) begins: Option<(RequestId, Vec<Step>)>,
+}
+
+impl ResultNames {
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The reduce for which this instance reserves a name.
+    pub(crate) fn reduce_of(&self, instance: Instance) -> Option<ReduceId> {
+        self.by_instance.get(&instance).copied()
+    }
+
+    pub(crate) fn begin(&mut self, key: ReduceId, reservation: Reservation) {
+        self.by_instance.insert(reservation.instance, key);
+        self.all.insert(key, reservation);
+    }
+
+    /// The name is kept no more.
+    pub(crate) fn remove(&mut self, key: ReduceId) -> Option<Reservation> {
+        let reservation = self.all.remove(&key)?;
+        self.by_instance.remove(&reservation.instance);
+        Some(reservation)
+    }
+
+    pub(crate) fn get_mut(&mut self, key: ReduceId) -> Option<&mut Reservation> {
+        self.all.get_mut(&key)
+    }
+
+    /// Tells new owners of the names that are kept, and asks them for those that are not confirmed.
+    pub(crate) fn reserve_again(
+        &self,
+        coordinator: &Coordinator,
+        change: &Change,
+        world: &mut World,
+    ) {
+        for (key, Reservation { instance, begins }) in &self.all {
+            let Some(reduce) = coordinator.get(*key) else { continue };
+            let (id, instance, is_confirmed) = (reduce.result(), *instance, begins.is_none());
+            if let Some(first) = change.new_owner(id, world) {
+                world.send(first, Message::Reserve { id: id.clone(), instance });
+            }
+            let second = world.members().owners(id).second.filter(|_| is_confirmed);
+            if let Some(second) = second.filter(|it| change.new_owners(id, world).contains(it)) {
+                world.send(second, Message::Reserve { id: id.clone(), instance });
+            }
+        }
+    }
+}

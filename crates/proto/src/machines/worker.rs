@@ -1,0 +1,128 @@
+//! Folds that run at this node, for its own reduces or those of others, and what each reads.
+//!
+//! Does not know copies: the caller pins the inputs, or holds those of a fold that waits for room.
+
+use alloc::{collections::BTreeMap, vec::Vec};
+
+use crate::{
+    id::{Instance, NodeId, ReduceId},
+    message::FoldKey,
+};
+
+/// All folds of this node.
+#[derive(Debug, Default)]
+pub(crate) struct Worker {
+    folds: BTreeMap<FoldKey, Fold>,
+}
+
+/// A fold that runs here; its inputs are pinned until it ends.
+#[derive(Debug)]
+struct Fold {
+    inputs: Vec<Instance>,
+    /// Whether it has no room for its result yet: its inputs are held, and not pinned.
+    is_waiting: bool,
+    is_stopped: bool,
+}
+
+/// A fold that is over.
+pub(crate) struct Ended {
+    pub(crate) inputs: Vec<Instance>,
+    pub(crate) was_waiting: bool,
+    pub(crate) was_stopped: bool,
+}
+
+impl Worker {
+    pub(crate) fn len(&self) -> usize {
+        self.folds.len()
+    }
+
+    pub(crate) fn contains(&self, key: &FoldKey) -> bool {
+        self.folds.contains_key(key)
+    }
+
+    /// Whether every fold that still runs was told to stop.
+    pub(crate) fn is_done(&self) -> bool {
+        self.folds.values().all(|fold| fold.is_stopped)
+    }
+
+    /// The folds of which this is true.
+    pub(crate) fn that(&self, is_it: impl Fn(&FoldKey) -> bool) -> Vec<FoldKey> {
+        self.folds.keys().filter(|key| is_it(key)).copied().collect()
+    }
+
+    /// How many a coordinator has ordered.
+    pub(crate) fn ordered_by(&self, coordinator: NodeId) -> usize {
+        self.folds.range(FoldKey::all_of(coordinator)).count()
+    }
+
+    /// The folds of an attempt.
+    pub(crate) fn of(&self, reduce: ReduceId, epoch: u32) -> Vec<FoldKey> {
+        self.that(|key| key.is_of(reduce, epoch))
+    }
+
+    pub(crate) fn begin(&mut self, key: FoldKey, inputs: Vec<Instance>) {
+        self.folds.insert(key, Fold { inputs, is_waiting: false, is_stopped: false });
+    }
+
+    /// A fold waits for room for its result.
+    pub(crate) fn begin_to_wait(&mut self, key: FoldKey, inputs: Vec<Instance>) {
+        self.folds.insert(key, Fold { inputs, is_waiting: true, is_stopped: false });
+    }
+
+    /// A fold that waited for room goes on; its inputs are to be pinned now.
+    pub(crate) fn end_waiting(&mut self, key: &FoldKey) -> Vec<Instance> {
+        let waiting = self.folds.get_mut(key).filter(|fold| fold.is_waiting);
+        waiting.map_or_else(Vec::new, |fold| {
+            fold.is_waiting = false;
+            fold.inputs.clone()
+        })
+    }
+
+    /// A fold shall stop; whether it runs and was not told so before.
+    pub(crate) fn stop(&mut self, key: FoldKey) -> bool {
+        let running = self.folds.get_mut(&key).filter(|fold| !fold.is_stopped);
+        running.is_some_and(|fold| !core::mem::replace(&mut fold.is_stopped, true))
+    }
+
+    /// What a fold reads here.
+    pub(crate) fn inputs(&self, key: &FoldKey) -> &[Instance] {
+        self.folds.get(key).map_or(&[], |fold| &fold.inputs)
+    }
+
+    pub(crate) fn end(&mut self, key: &FoldKey) -> Option<Ended> {
+        let Fold { inputs, is_waiting, is_stopped } = self.folds.remove(key)?;
+        Some(Ended { inputs, was_waiting: is_waiting, was_stopped: is_stopped })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::NodeId;
+
+    fn key() -> FoldKey {
+        FoldKey::result(ReduceId { node: NodeId(1), serial: 1 }, 0)
+    }
+
+    #[test]
+    fn inputs_are_pinned_once_there_is_room_and_let_go_of_as_they_were_taken() {
+        let mut worker = Worker::default();
+        let inputs = Vec::from([Instance { node: NodeId(1), serial: 7 }]);
+        worker.begin_to_wait(key(), inputs.clone());
+        assert_eq!(worker.end_waiting(&key()), inputs);
+        assert!(worker.end_waiting(&key()).is_empty(), "once");
+        assert!(worker.end(&key()).is_some_and(|ended| !ended.was_waiting));
+        worker.begin_to_wait(key(), inputs);
+        assert!(worker.end(&key()).is_some_and(|ended| ended.was_waiting));
+    }
+
+    #[test]
+    fn a_fold_is_stopped_once_and_runs_until_it_ends() {
+        let mut worker = Worker::default();
+        worker.begin(key(), Vec::new());
+        assert!(worker.stop(key()) && !worker.stop(key()));
+        assert!(worker.is_done() && worker.contains(&key()));
+        assert!(worker.end(&key()).is_some_and(|ended| ended.was_stopped));
+        assert!(worker.end(&key()).is_none());
+    }
+}
