@@ -56,9 +56,6 @@ wheel: build ## A wheel and an sdist of each package, in target/wheels
 	cd $(CURDIR)/packages/bench; $(BIN)/hatchling build --directory $(CURDIR)/target/wheels >$(CURDIR)/$(LOGS)/hatchling
 	@cd target/wheels; du --apparent-size --human-readable *
 
-twins: $(VENV)/.tools ## python/hoplite/_sync, the verbs for threads, from python/hoplite/_aio, those for asyncio
-	$(BIN)/python .ci/twins.py
-
 docs: $(VENV)/.tools ## docs/api.md from the docstrings, and the pictures of docs/
 	$(BIN)/python docs/api.py
 	$(BIN)/python docs/pictures/draw.py
@@ -177,7 +174,6 @@ audit: $(VENV)/.tools ## Licences, origins and known holes of what Hoplite depen
 	.ci/audit target/audit $(BIN)/python
 
 lint-python: $(VENV)/.tools
-	$(BIN)/python .ci/twins.py --check
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -271,5 +267,5 @@ help: ## This list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel twins docs demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages sim sim-soak sim-steady sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
+.PHONY: build wheel docs demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages sim sim-soak sim-steady sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
     test-sim test-python test-lab test-faults test-peers test-wheel test-frameworks test-dask test-ray test-long format clean help

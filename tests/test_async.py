@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import functools
 import gc
+import inspect
 import logging
 import random
 import re
@@ -642,10 +643,19 @@ def test_a_timeout_that_blocked_a_loop_says_how_to_wait_without_that(plain: Crew
 
 def test_the_log_says_of_a_wait_that_blocks_a_loop_how_to_wait_without_that(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        _waits.still_waiting("never/1", 10.0, "no client has put it")
+        _waits.IN_THREAD.still_waiting("never/1", 10.0, "no client has put it")
 
     with caplog.at_level(logging.WARNING, logger="hoplite"):
         asyncio.run(main())
-        _waits.still_waiting("never/2", 10.0, "no client has put it")
+        _waits.IN_THREAD.still_waiting("never/2", 10.0, "no client has put it")
     told = [record.getMessage() for record in caplog.records]
     assert ["_async" in line for line in told] == [True, False], told
+
+
+@pytest.mark.parametrize("kind", [hoplite.Buffer, Client, hoplite.Ref])
+def test_a_twin_takes_the_same_arguments_with_the_same_defaults(kind: type) -> None:
+    twins = [name for name in dir(kind) if name.endswith("_async") and not name.startswith("_")]
+    assert twins
+    for name in twins:
+        verb, twin = (inspect.signature(getattr(kind, each)) for each in (name.removesuffix("_async"), name))
+        assert twin.parameters == verb.parameters, name

@@ -216,7 +216,7 @@ def test_the_index_has_every_page() -> None:
     assert linked == {page.name for page in PAGES} - {"README.md"}
 
 
-@pytest.mark.parametrize("script", ["docs/api.py", "docs/pictures/draw.py", ".ci/twins.py"])
+@pytest.mark.parametrize("script", ["docs/api.py", "docs/pictures/draw.py"])
 def test_what_is_generated_is_up_to_date(script: str) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / script, "--check"], capture_output=True, text=True, timeout=SOON, check=False
@@ -248,4 +248,4 @@ def test_examples_in_docstrings_print_what_they_say(name: str) -> None:
         told = doctest.testmod(importlib.import_module(name), extraglobs={"hoplite": hoplite, "hp": hp})
     assert told.failed == 0
     # That the examples of the verbs are found at all.
-    assert told.attempted > 20 or name != "hoplite._sync.verbs"
+    assert told.attempted > 10 or name != "hoplite._verbs.making"

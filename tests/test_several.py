@@ -12,7 +12,7 @@ import pytest
 
 import hoplite
 from hoplite import Node, _loop, testing
-from hoplite._sync.several import Several
+from hoplite._verbs.several import Several
 from support import SOON, Later, eventually, numbers, same
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def test_a_long_wait_for_a_list_is_spoken_of(
     into: bool,
     in_loop: bool,
 ) -> None:
-    for module in ("_loop", "_aio.several", "_aio.into", "_sync.several", "_sync.into"):
+    for module in ("_loop", "_verbs.several", "_verbs.into"):
         monkeypatch.setattr(f"hoplite.{module}.FIRST_WORD_AFTER_S", 0.2)
     assert _loop.FIRST_WORD_AFTER_S == 0.2
     client = clients[0]

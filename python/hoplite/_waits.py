@@ -1,4 +1,7 @@
-"""How a verb waits: each way in two forms, with the calling thread and, with the suffix `_async`, with a running loop.
+"""How a verb waits: with the calling thread, or with a running event loop of asyncio.
+
+A verb with one request waits by `answer` or `answer_async`. One of several steps is written once, as a coroutine that
+waits by a `Waits`. Those of `IN_THREAD` never suspend it, so that `finish` runs it to its end.
 
 asyncio is imported by what needs it: its callers have imported it already, and it would double the time of
 `import hoplite` for all others.
@@ -16,63 +19,21 @@ from hoplite._loop import ANSWER_S, answer_async, aside_async, is_in_loop, remin
 from hoplite.errors import GetTimeout, HopliteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from hoplite._native import Inbox, Pending, View
     from hoplite.values import Encoded
 
-__all__ = [
-    "answer",
-    "answer_async",
-    "arrival",
-    "arrival_async",
-    "aside",
-    "aside_async",
-    "brief",
-    "brief_async",
-    "digested",
-    "digested_async",
-    "get",
-    "get_async",
-    "hint",
-    "hint_async",
-    "put",
-    "put_async",
-    "remind",
-    "remind_async",
-    "still_waiting",
-    "still_waiting_async",
-]
+__all__ = ["IN_LOOP", "IN_THREAD", "Waits", "answer", "answer_async", "finish", "get", "get_async"]
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 # Where a loop runs, as in a coroutine or a notebook, another task of that loop may have to make what is waited for.
-IN_LOOP = (
+BLOCKED_LOOP = (
     "this call blocks the event loop of its thread: if another task of that loop makes what it waits for, await the "
     "method of the client with the suffix _async instead, such as hp.get_async"
 )
-
-# A new object; the text of its ref.
-put = _native.Client.put
-
-
-def hint(error: BaseException) -> None:
-    """Adds to the end of a timeout in a thread whose event loop was blocked meanwhile how to wait without that."""
-    if isinstance(error, GetTimeout) and is_in_loop():
-        error.add_note(IN_LOOP)
-
-
-def hint_async(error: BaseException) -> None:
-    """`hint`, with the running loop, which is not blocked: nothing."""
-
-
-def still_waiting(what: str, waited: float, state: str) -> None:
-    """Tells the log that a call goes on waiting; see `log.still_waiting`."""
-    log.still_waiting(what, waited, f"{state}; {IN_LOOP}" if is_in_loop() else state)
-
-
-still_waiting_async = log.still_waiting
 
 
 def answer(pending: Pending[T]) -> T:
@@ -80,7 +41,7 @@ def answer(pending: Pending[T]) -> T:
     try:
         return pending.result()
     except GetTimeout as error:
-        hint(error)
+        IN_THREAD.hint(error)
         raise
 
 
@@ -89,7 +50,7 @@ def get(native: _native.Client, text: str, limit: float | None) -> View:
     try:
         return native.get(text, limit)
     except GetTimeout as error:
-        hint(error)
+        IN_THREAD.hint(error)
         raise
 
 
@@ -99,90 +60,144 @@ async def get_async(native: _native.Client, text: str, limit: float | None) -> V
     return await answer_async(native.start_get(text, limit), ref=about, explain=native.start_explain)
 
 
-async def put_async(
-    native: _native.Client,
-    what: Encoded,
-    parts: Sequence[Any],
-    name: str | None,
-    ttl: float | None,
-    limit: float | None,
-) -> str:
-    """`put`, with the running loop; another thread copies many bytes. Cancelled, it leaves no object."""
-    if what.nbytes <= _native.INLINE_BYTES_MAX:
-        return await answer_async(native.start_put(what, parts, name, ttl, limit))
-    import asyncio
-
-    writing = _Writing(native, what, await answer_async(native.start_create(what, name, ttl, limit)))
+def finish(steps: Coroutine[Any, Any, T]) -> T:
+    """Runs what waits by `IN_THREAD`."""
     try:
-        return await asyncio.to_thread(writing.write)
-    except asyncio.CancelledError:
-        writing.give_up()
-        raise
+        steps.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("it waits for a loop")
 
 
-def digested(what: Encoded) -> Encoded:
-    """A value with the digest of its bytes."""
-    return what._replace(digest=_native.digest(what.parts))
+class Waits:
+    """Waits with the calling thread."""
 
+    async def answer(self, pending: Pending[T]) -> T:
+        """Waits for the answer to a question."""
+        return answer(pending)
 
-async def digested_async(what: Encoded) -> Encoded:
-    """`digested`, with the running loop; another thread looks at many bytes."""
-    return digested(what) if what.nbytes <= _native.INLINE_BYTES_MAX else await aside_async(digested, what)
+    async def put(
+        self,
+        native: _native.Client,
+        what: Encoded,
+        name: str | None,
+        ttl: float | None,
+        limit: float | None,
+    ) -> str:
+        """Makes an object; returns the text of its ref."""
+        return native.put(what, what.parts, name, ttl, limit)
 
+    async def digested(self, what: Encoded) -> Encoded:
+        """A value with the digest of its bytes."""
+        return what._replace(digest=_native.digest(what.parts))
 
-def brief(pending: Pending[T], otherwise: U) -> T | U:
-    """The answer to a question that a node answers at once; something else if the node does not answer."""
-    if pending.wait(ANSWER_S):
-        return pending.result()
-    pending.cancel()
-    return otherwise
-
-
-async def brief_async(pending: Pending[T], otherwise: U) -> T | U:
-    """`brief`, with the running loop."""
-    import asyncio
-
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            return await answer_async(pending)
-    except TimeoutError:
+    async def brief(self, pending: Pending[T], otherwise: U) -> T | U:
+        """The answer to a question that a node answers at once; something else if the node does not answer."""
+        if pending.wait(ANSWER_S):
+            return pending.result()
+        pending.cancel()
         return otherwise
 
+    async def arrival(self, inbox: Inbox, seconds: float) -> None:
+        """Waits for a number in an inbox, or for the end of so many seconds. A signal's handler may end it."""
+        poll = select.poll()
+        poll.register(inbox.fileno(), select.POLLIN)
+        poll.poll(1000 * seconds)
 
-def arrival(inbox: Inbox, seconds: float) -> None:
-    """The next number in an inbox, or the end of so many seconds. A signal's handler may end it by an exception."""
-    poll = select.poll()
-    poll.register(inbox.fileno(), select.POLLIN)
-    poll.poll(1000 * seconds)
+    async def aside(self, call: Callable[[], T]) -> T:
+        """Makes a call that writes much memory of the caller's."""
+        return call()
+
+    async def remind(
+        self,
+        waits: Sequence[tuple[str, Pending[Any]]],  # noqa: ARG002 - a loop's
+        explain: Callable[[str], Pending[str]],  # noqa: ARG002 - a loop's
+    ) -> Callable[[], None] | None:
+        """Has a loop tell the log of waits of its own, until what this returns is called; a thread tells it itself."""
+        return None
+
+    def hint(self, error: BaseException) -> None:
+        """Adds to a timeout in a thread whose event loop was blocked meanwhile how to wait without that."""
+        if isinstance(error, GetTimeout) and is_in_loop():
+            error.add_note(BLOCKED_LOOP)
+
+    def still_waiting(self, what: str, waited: float, state: str) -> None:
+        """Tells the log that a call goes on waiting; see `log.still_waiting`."""
+        log.still_waiting(what, waited, f"{state}; {BLOCKED_LOOP}" if is_in_loop() else state)
 
 
-async def arrival_async(inbox: Inbox, seconds: float) -> None:
-    """`arrival`, with the running loop."""
-    import asyncio
+class _LoopWaits(Waits):
+    """Waits with the running loop. What takes long is done by another thread."""
 
-    loop = asyncio.get_running_loop()
-    arrived = asyncio.Event()
-    loop.add_reader(inbox.fileno(), arrived.set)
-    # Not wait_for, which before Python 3.12 loses a cancellation that comes with what it waits for.
-    limit = loop.call_later(seconds, arrived.set)
-    try:
-        await arrived.wait()
-    finally:
-        limit.cancel()
-        loop.remove_reader(inbox.fileno())
+    async def answer(self, pending: Pending[T]) -> T:
+        return await answer_async(pending)
+
+    async def put(
+        self,
+        native: _native.Client,
+        what: Encoded,
+        name: str | None,
+        ttl: float | None,
+        limit: float | None,
+    ) -> str:
+        # Cancelled, it leaves no object.
+        if what.nbytes <= _native.INLINE_BYTES_MAX:
+            return await answer_async(native.start_put(what, what.parts, name, ttl, limit))
+        import asyncio
+
+        writing = _Writing(native, what, await answer_async(native.start_create(what, name, ttl, limit)))
+        try:
+            return await asyncio.to_thread(writing.write)
+        except asyncio.CancelledError:
+            writing.give_up()
+            raise
+
+    async def digested(self, what: Encoded) -> Encoded:
+        if what.nbytes <= _native.INLINE_BYTES_MAX:
+            return await super().digested(what)
+        return what._replace(digest=await aside_async(_native.digest, what.parts))
+
+    async def brief(self, pending: Pending[T], otherwise: U) -> T | U:
+        import asyncio
+
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await answer_async(pending)
+        except TimeoutError:
+            return otherwise
+
+    async def arrival(self, inbox: Inbox, seconds: float) -> None:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        arrived = asyncio.Event()
+        loop.add_reader(inbox.fileno(), arrived.set)
+        # Not wait_for, which before Python 3.12 loses a cancellation that comes with what it waits for.
+        limit = loop.call_later(seconds, arrived.set)
+        try:
+            await arrived.wait()
+        finally:
+            limit.cancel()
+            loop.remove_reader(inbox.fileno())
+
+    async def aside(self, call: Callable[[], T]) -> T:
+        return await aside_async(call)
+
+    async def remind(
+        self, waits: Sequence[tuple[str, Pending[Any]]], explain: Callable[[str], Pending[str]]
+    ) -> Callable[[], None] | None:
+        return await remind_async(waits, explain)
+
+    def hint(self, error: BaseException) -> None:
+        """Nothing: the loop was not blocked."""
+
+    def still_waiting(self, what: str, waited: float, state: str) -> None:
+        log.still_waiting(what, waited, state)
 
 
-def aside(call: Callable[[], T]) -> T:
-    """The end of a call that writes much memory, which a loop gives to another thread."""
-    return call()
-
-
-def remind(
-    waits: Sequence[tuple[str, Pending[Any]]],  # noqa: ARG001 - as of its twin
-    explain: Callable[[str], Pending[str]],  # noqa: ARG001 - as of its twin
-) -> Callable[[], None] | None:
-    """None: a thread tells the log itself what it waits for. A loop does for all of its waits, until this is called."""
-    return None
+IN_THREAD = Waits()
+IN_LOOP = _LoopWaits()
 
 
 class _Writing:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 import warnings
@@ -10,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite import _native, values
 from hoplite._arguments import check_timeout, left
-from hoplite._waits import answer_async
+from hoplite._waits import IN_LOOP, IN_THREAD, finish
 from hoplite.errors import InvalidArgument, ObjectLost
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import TracebackType
     from typing import Self
 
+    from hoplite._waits import Waits
     from hoplite.client import Client
     from hoplite.values import Encoded
 
@@ -145,25 +144,28 @@ class Buffer:
             TooFewCopies: the cluster has fewer nodes than the `min_copies` that `create` was asked for; the object is
                 there all the same.
         """
-        begun = time.monotonic()
-        with self._sealing():
-            self._ref = Ref(self._seal(timeout).result(), self._client)
-        reached = self._keep(timeout, begun).result() if self._copies > 1 else 1
-        self._ref._reached(reached, self._min_copies)
-        return self._ref
+        return finish(self._sealed(IN_THREAD, check_timeout(timeout)))
 
     async def seal_async(self, *, timeout: float | None = None) -> Ref:
         """`seal`, for asyncio."""
+        return await self._sealed(IN_LOOP, check_timeout(timeout))
+
+    async def _sealed(self, waits: Waits, limit: float | None) -> Ref:
         begun = time.monotonic()
-        with self._sealing():
-            self._ref = Ref(await answer_async(self._seal(timeout)), self._client)
-        reached = await answer_async(self._keep(timeout, begun)) if self._copies > 1 else 1
+        was_open = self._open
+        try:
+            self._ref = Ref(await waits.answer(self._seal(limit)), self._client)
+        except BaseException:
+            # After that the buffer can't be sealed again, so those who wait for its ref are told.
+            if was_open and not self._open and self._promised:
+                self._take_back()
+            raise
+        reached = 1
+        if self._copies > 1:
+            native = self._client._open()
+            reached = await waits.answer(native.start_keep(str(self._ref), self._copies, left(limit, begun)))
         self._ref._reached(reached, self._min_copies)
         return self._ref
-
-    def _keep(self, timeout: float | None, begun: float) -> _native.Pending[int]:
-        limit = left(check_timeout(timeout), begun)
-        return self._client._open().start_keep(str(self._ref), self._copies, limit)
 
     def discard(self) -> None:
         """Gives the space back, now or with the last view of it; there is no object. Twice is fine."""
@@ -176,9 +178,8 @@ class Buffer:
         self._ref = None
         self._open = False
 
-    def _seal(self, timeout: float | None) -> _native.Pending[str]:
+    def _seal(self, limit: float | None) -> _native.Pending[str]:
         self._check_open()
-        limit = check_timeout(timeout)
         if self._space is not None:
             pending = self._space.seal()
         else:
@@ -186,17 +187,6 @@ class Buffer:
             pending = self._client._open().start_put(self._what, [small], self._name, self._ttl, limit)
         self._open = False
         return pending
-
-    @contextlib.contextmanager
-    def _sealing(self) -> Iterator[None]:
-        """After an error the buffer can't be sealed again, so those who wait for its ref are told."""
-        was_open = self._open
-        try:
-            yield
-        except BaseException:
-            if was_open and not self._open and self._promised:
-                self._take_back()
-            raise
 
     def _take_back(self) -> None:
         """Tells those who wait for a small object that there will be none; of a large one the node does."""

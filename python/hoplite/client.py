@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from hoplite._aio.verbs import AsyncVerbs
-from hoplite._sync.verbs import Verbs
+from hoplite._verbs.getting import Getting
+from hoplite._verbs.lifetimes import Lifetimes
+from hoplite._verbs.making import Making
+from hoplite._verbs.overview import Overview
 
 
-class Client(Verbs, AsyncVerbs):
+class Client(Making, Getting, Lifetimes, Overview):
     """A process's attachment to the node of its host, by `hoplite.init()`, `hoplite.connect()` or `node.client()`.
 
     All methods may be called from several threads at once and release the GIL while they wait. Every `timeout` is in

@@ -1,8 +1,4 @@
-# Made of _aio/verbs.py by `make twins`: edit that.
-"""The verbs: what a process does with objects through the node of its host.
-
-Those that only tell how things are stand in `overview`.
-"""
+"""The verbs that make an object."""
 
 # A mixin of one class, which says so of its self.
 # mypy: disable-error-code="misc"
@@ -11,45 +7,37 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING
 
 from hoplite import _native, values
 from hoplite._arguments import (
-    check_after,
     check_copies,
     check_count,
     check_inputs,
     check_keep,
-    check_list,
     check_min_copies,
     check_op,
-    check_outs,
     check_ref,
-    check_refs,
     check_shape,
     check_timeout,
     check_ttl,
     left,
 )
-from hoplite._sync.into import fill
-from hoplite._sync.overview import Overview
-from hoplite._sync.several import Several
-from hoplite._waits import answer, digested, get, put
+from hoplite._attachment import Attachment
+from hoplite._waits import IN_LOOP, IN_THREAD, answer, answer_async, finish
 from hoplite.buffer import Buffer
-from hoplite.errors import GetTimeout, HopliteError, InvalidArgument, NameTaken, ObjectDeleted, ObjectLost
-from hoplite.lease import Lease
+from hoplite.errors import GetTimeout, HopliteError, NameTaken, ObjectDeleted, ObjectLost
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from hoplite._native import Pending
+    from hoplite._waits import Waits
     from hoplite.client import Client
 
-# One object, not several. Made once: a union would be for each get.
-_ONE = (Ref, str)
 
-
-class Verbs(Overview):
+class Making(Attachment):
     """What `Client` inherits."""
 
     def promise(self: Client) -> Ref:
@@ -69,6 +57,10 @@ class Verbs(Overview):
             b'as I said'
         """
         return Ref(answer(self._open().start_promise()), self)
+
+    async def promise_async(self: Client) -> Ref:
+        """`promise`, for asyncio."""
+        return Ref(await answer_async(self._open().start_promise()), self)
 
     def put(
         self: Client,
@@ -139,6 +131,51 @@ class Verbs(Overview):
             >>> hp.put(b"others", name="policy/17", exist_ok=True)
             Ref('policy/17')
         """
+        if keep is None and not digest and not exist_ok and check_copies(copies) == 1:
+            # Of one step: a coroutine would add a tenth to the time of a small put.
+            check_min_copies(min_copies, 1)
+            text = None if name is None else check_ref(name)
+            lives, limit = check_ttl(ttl), check_timeout(timeout)
+            native = self._open()
+            what = values.encode(value, allow_pickle=self._allow_pickle)
+            ref = Ref(native.put(what, what.parts, text, lives, limit), self)
+            ref._reached(1, 1)
+            return ref
+        return finish(self._put(IN_THREAD, value, name, keep, copies, min_copies, digest, ttl, exist_ok, timeout))
+
+    async def put_async(
+        self: Client,
+        value: object,
+        *,
+        name: Ref | str | None = None,
+        keep: int | None = None,
+        copies: int = 1,
+        min_copies: int = 1,
+        digest: bool = False,
+        ttl: float | None = None,
+        exist_ok: bool = False,
+        timeout: float | None = None,
+    ) -> Ref:
+        """`put`, for asyncio.
+
+        Asyncio:
+            The value must not change before this returns. Cancelled, it leaves no object.
+        """
+        return await self._put(IN_LOOP, value, name, keep, copies, min_copies, digest, ttl, exist_ok, timeout)
+
+    async def _put(
+        self: Client,
+        waits: Waits,
+        value: object,
+        name: Ref | str | None,
+        keep: int | None,
+        copies: int,
+        min_copies: int,
+        digest: bool,
+        ttl: float | None,
+        exist_ok: bool,
+        timeout: float | None,
+    ) -> Ref:
         text = None if name is None else check_ref(name)
         kept = check_keep(keep, text)
         wanted = check_copies(copies)
@@ -151,14 +188,14 @@ class Verbs(Overview):
         if exist_ok and text is not None:
             # A put waits for room before it learns that its name is taken, and what is there needs none.
             with contextlib.suppress(GetTimeout, ObjectDeleted, ObjectLost):
-                if answer(native.start_locations(text, None, limit)):
+                if await waits.answer(native.start_locations(text, None, limit)):
                     return Ref(text, self)
             for_room = left(limit, begun)
         what = values.encode(value, allow_pickle=self._allow_pickle)
         if digest:
-            what = digested(what)
+            what = await waits.digested(what)
         try:
-            ref = Ref(put(native, what, what.parts, text, lives, for_room), self)
+            ref = Ref(await waits.put(native, what, text, lives, for_room), self)
         except NameTaken:
             if exist_ok and text is not None:
                 return Ref(text, self)
@@ -166,11 +203,11 @@ class Verbs(Overview):
         try:
             reached = 1
             if wanted > 1:
-                reached = answer(native.start_keep(str(ref), wanted, left(limit, begun)))
+                reached = await waits.answer(native.start_keep(str(ref), wanted, left(limit, begun)))
             if kept is not None and text is not None:
                 # If time is over the object is there all the same; the next put prunes what is left.
                 with contextlib.suppress(GetTimeout):
-                    answer(native.start_prune(text, kept, left(limit, begun)))
+                    await waits.answer(native.start_prune(text, kept, left(limit, begun)))
         except (HopliteError, KeyboardInterrupt):
             # Only its copies are late, or another caller has deleted it: what has the name now may be another object.
             raise
@@ -220,6 +257,37 @@ class Verbs(Overview):
             >>> int(hp.get("counts/1").sum())
             42
         """
+        return finish(self._create(IN_THREAD, shape, dtype, name, copies, min_copies, ttl, timeout))
+
+    async def create_async(
+        self: Client,
+        shape: int | Sequence[int],
+        dtype: object = "float32",
+        *,
+        name: Ref | str | None = None,
+        copies: int = 1,
+        min_copies: int = 1,
+        ttl: float | None = None,
+        timeout: float | None = None,
+    ) -> Buffer:
+        """`create`, for asyncio.
+
+        Asyncio:
+            `async with await hp.create_async(...) as buf:` seals at the end.
+        """
+        return await self._create(IN_LOOP, shape, dtype, name, copies, min_copies, ttl, timeout)
+
+    async def _create(
+        self: Client,
+        waits: Waits,
+        shape: int | Sequence[int],
+        dtype: object,
+        name: Ref | str | None,
+        copies: int,
+        min_copies: int,
+        ttl: float | None,
+        timeout: float | None,
+    ) -> Buffer:
         wanted, lives = check_copies(copies), check_ttl(ttl)
         least = check_min_copies(min_copies, wanted)
         what = check_shape(shape, dtype)
@@ -227,129 +295,8 @@ class Verbs(Overview):
         limit = check_timeout(timeout)
         native = self._open()
         is_small = what.nbytes <= _native.INLINE_BYTES_MAX
-        space = None if is_small else answer(native.start_create(what, text, lives, limit))
+        space = None if is_small else await waits.answer(native.start_create(what, text, lives, limit))
         return Buffer(self, what, text, space, wanted, lives, least)
-
-    @overload
-    def get(
-        self: Client, ref: Ref | str, *, out: Any = None, copy: bool = False, timeout: float | None = None
-    ) -> Any: ...
-    @overload
-    def get(
-        self: Client,
-        ref: Iterable[Ref | str],
-        *,
-        out: Sequence[Any] | None = None,
-        copy: bool = False,
-        timeout: float | None = None,
-    ) -> list[Any]: ...
-
-    def get(
-        self: Client,
-        ref: Ref | str | Iterable[Ref | str],
-        *,
-        out: Any = None,
-        copy: bool = False,
-        timeout: float | None = None,
-    ) -> Any:
-        """Waits until an object is complete on this host and returns it without a copy.
-
-        Args:
-            ref: what `put`, `reduce` or `latest` returned, here or elsewhere, or a name; it need not exist yet, but a
-                call after the deletion of a name waits for its next put. Of several, a list, all are got at once.
-            out: an array, CPU tensor or writable buffer of the same dtype and shape, C-contiguous, to copy the object
-                into while it arrives, or at the end if it was put with a digest; of several, a list of them. After an
-                error its contents are undefined.
-            copy: make a private, writable copy instead. Tensors are always private copies: torch has no read-only ones,
-                and a write into shared memory kills the process.
-            timeout: seconds to wait for the whole object, or for all of them.
-
-        Returns:
-            The value as it was put: arrays as read-only NumPy arrays and bytes as a read-only memoryview
-            (`bytes(value)` copies it), both over the store's own memory; arrays inside other objects are read-only
-            too. They stay valid after `delete` and after
-            `close`, and hold the memory until they are garbage. With `out`, that. Of several, a list in their order.
-
-        Raises:
-            GetTimeout: the object is not here in time, and a full store is not the reason; with 0, it was not here
-                already.
-            InvalidArgument: `out` is read-only or not contiguous.
-            ObjectCorrupt: it was put with a digest, and each node that has it sent bytes of another one.
-            ObjectDeleted: the object was deleted during the call, or has no name, or `keep` removed it and a newer
-                version exists.
-            ObjectLost: no copy of it is left.
-            ShapeMismatch: `out` has another dtype or shape.
-            StoreFull: this node had no room for a copy in time, or will never have it for all of a list, which are here
-                together at the end; with `out` they need not be. Two lists at a time that fit only one after the other
-                wait for each other: give them a timeout.
-            Undecodable: a pickled object can't be read here, for want of its class for instance, or `allow_pickle` of
-                this client does not allow it.
-            UnsupportedDtype: the value needs a package that is not installed (numpy, ml_dtypes, torch, pyarrow).
-
-        Examples:
-            >>> refs = [hp.put({"step": step}) for step in range(3)]
-            >>> hp.get(refs, timeout=10)
-            [{'step': 0}, {'step': 1}, {'step': 2}]
-            >>> hp.get("not/yet", timeout=0)
-            Traceback (most recent call last):
-            hoplite.errors.GetTimeout: object not/yet did not come within 0 s: no client has put it
-        """
-        limit = check_timeout(timeout)
-        if not isinstance(ref, _ONE):
-            return self._get_several(check_list("refs to get", ref), out, copy, limit)
-        text = check_ref(ref)
-        if out is None:
-            return self._decode(get(self._open(), text, limit), copy)
-        return (fill(self._open(), [text], [out], limit))[0]
-
-    def _get_several(self: Client, texts: list[str], out: Any, copy: bool, limit: float | None) -> list[Any]:
-        outs = check_outs(out, len(texts))
-        if outs is not None:
-            return fill(self._open(), texts, outs, limit)
-        views = Several(self._open(), texts, limit).views()
-        try:
-            return [self._decode(view, copy) for view in views]
-        finally:
-            # What an error's frames keep must not pin memory.
-            views.clear()
-
-    def wait(
-        self: Client, refs: Iterable[Ref | str], count: int | None = None, *, timeout: float | None = None
-    ) -> tuple[list[Ref], list[Ref]]:
-        """Waits until some of several objects have come.
-
-        An object has come when all of its bytes are somewhere in the cluster, or when it is certain that it can't come
-        (deleted, lost): in both cases `get` waits for the network alone.
-
-        Args:
-            refs: refs or names, each once; not yet created is fine.
-            count: how many to wait for; None means all.
-            timeout: seconds to wait; 0 tells what has come.
-
-        Returns:
-            Two lists of refs: those that came, in the order in which that was seen, exactly `count` of them unless the
-            time was over; and the others, in the order given.
-
-        Raises:
-            InvalidArgument: a ref is there twice, or count is negative or above their number.
-
-        Examples:
-            >>> first = hp.put(b"here", name="part/1")
-            >>> hp.wait(["part/1", "part/2"], count=1)
-            ([Ref('part/1')], [Ref('part/2')])
-        """
-        texts = check_list("refs to wait for", refs)
-        if len(set(texts)) < len(texts):
-            raise InvalidArgument("a ref is among the refs to wait for twice; name each once")
-        number = check_count(count, len(texts), least=0)
-        if number == 0 or not texts:
-            ready = []
-        else:
-            asked = self._open().start_wait(texts, len(texts) if number is None else number, check_timeout(timeout))
-            ready = answer(asked)
-        came = set(ready)
-        rest = [Ref(text, self) for place, text in enumerate(texts) if place not in came]
-        return [Ref(texts[place], self) for place in ready], rest
 
     def reduce(
         self: Client,
@@ -404,94 +351,35 @@ class Verbs(Overview):
 
         Source: Hoplite (SIGCOMM 2021), section 3.4.
         """
+        return Ref(answer(self._start_reduce(inputs, op, count, name, ttl, timeout)), self)
+
+    async def reduce_async(
+        self: Client,
+        inputs: Iterable[Ref | str],
+        op: str = "sum",
+        *,
+        count: int | None = None,
+        name: Ref | str | None = None,
+        ttl: float | None = None,
+        timeout: float | None = None,
+    ) -> Ref:
+        """`reduce`, for asyncio.
+
+        Asyncio:
+            It returns as soon as the reduce is accepted; cancel that by `delete`.
+        """
+        return Ref(await answer_async(self._start_reduce(inputs, op, count, name, ttl, timeout)), self)
+
+    def _start_reduce(
+        self,
+        inputs: Iterable[Ref | str],
+        op: str,
+        count: int | None,
+        name: Ref | str | None,
+        ttl: float | None,
+        timeout: float | None,
+    ) -> Pending[str]:
         texts = check_inputs(inputs)
         number = check_count(count, len(texts))
         text = None if name is None else check_ref(name)
-        asked = self._open().start_reduce(texts, check_op(op), number, text, check_ttl(ttl), check_timeout(timeout))
-        return Ref(answer(asked), self)
-
-    def hold(self: Client, ref: Ref | str, *, timeout: float | None = None) -> Lease:
-        """Takes a lease of an object: it lives as long as some client of the cluster has one.
-
-        When the last lease is released, or its client has closed or died, the object is deleted, 5 s later: a client
-        that is handed the ref has taken its own lease by then. An object of which no lease was taken lives until
-        `delete`.
-
-        Args:
-            ref: the object; it need not exist yet, so that there is no moment at which it is not held. Of a name, what
-                has the name when the last lease ends is deleted.
-            timeout: seconds to wait until the owner of the object knows of the lease.
-
-        Returns:
-            The lease: `with hp.hold(ref): ...`, or `lease.release()`. One that is garbage is released.
-
-        Raises:
-            GetTimeout: the owner has not answered in time, and there is no lease.
-            InvalidArgument: it is no ref.
-
-        Examples:
-            >>> ref = hp.promise()
-            >>> with hp.hold(ref):
-            ...     bytes(hp.get(hp.put(b"for a while", name=ref)))
-            b'for a while'
-        """
-        text, limit = check_ref(ref), check_timeout(timeout)
-        native = self._open()
-        lease = Lease(self, text)
-        try:
-            answer(native.start_take_lease(text))
-            # The owner has heard of the lease when it answers this, which it is asked after it.
-            with contextlib.suppress(ObjectDeleted, ObjectLost):
-                answer(native.start_locations(text, None, limit))
-        except BaseException:
-            lease.release()
-            raise
-        return lease
-
-    def delete(self, refs: Ref | str | Iterable[Ref | str], *, timeout: float | None = None) -> None:
-        """Deletes all copies of objects everywhere.
-
-        Values that `get` returned stay valid; their memory is free once they are garbage. Calls that wait for a deleted
-        object raise `ObjectDeleted`. A name is free at once.
-
-        Args:
-            refs: one ref or name, or several; none is fine.
-            timeout: seconds to wait until the owners of the objects know.
-
-        Examples:
-            >>> ref = hp.put(b"x", name="scratch/1")
-            >>> hp.delete(["scratch/1"])
-            >>> ref = hp.put(b"y", name="scratch/1")
-        """
-        texts = check_refs(refs)
-        limit = check_timeout(timeout)
-        answer(self._open().start_delete(texts, limit))
-
-    def latest(self: Client, prefix: str, *, after: int | None = None, timeout: float | None = None) -> Ref:
-        """Finds the newest object under a prefix; waits for one that is newer than a number.
-
-        Remove old ones with `put(keep=)`, not with `delete`: a reader that gets a version too late then has
-        `ObjectDeleted`, where a name that `delete` freed would have it wait for the next put of that name.
-
-        Args:
-            prefix: the text before the number, with the slash: "policy/" for "policy/17".
-            after: only a higher number than this will do; None, or -1, takes any.
-            timeout: seconds to wait for such a name; 0 asks without waiting.
-
-        Returns:
-            The ref with the highest number that is alive; `ref.number` is that number.
-
-        Raises:
-            GetTimeout: no such name came in time.
-            InvalidArgument: the prefix does not end in "/", or `after` is below -1.
-
-        Examples:
-            >>> refs = [hp.put(b"weights", name=f"model/{step}") for step in (1, 2)]
-            >>> hp.latest("model/", after=1, timeout=10)
-            Ref('model/2')
-        """
-        text = check_ref(prefix)
-        if not text.endswith("/"):
-            raise InvalidArgument(f'the prefix {text!r} does not end in "/"; write {text + "/"!r}')
-        number = check_after(after)
-        return Ref(answer(self._open().start_latest(text, number, check_timeout(timeout))), self)
+        return self._open().start_reduce(texts, check_op(op), number, text, check_ttl(ttl), check_timeout(timeout))

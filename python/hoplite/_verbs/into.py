@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite import _native, values
 from hoplite._loop import FIRST_WORD_AFTER_S, SILENT, Looks
-from hoplite._waits import arrival_async, aside_async, brief_async, hint_async, remind_async, still_waiting_async
 from hoplite.errors import HopliteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hoplite._native import Growing, View
+    from hoplite._waits import Waits
     from hoplite.values import OutBuffer
 
 # Between two looks at what has arrived: 1 ms is 1.2 MB at 10 Gbit/s, which is then copied in less than that.
 COPY_EVERY_S = 0.001
 
 
-class AsyncFilling:
+class Filling:
     """An object that is asked for, and the memory that it is to fill. To be released, come what may.
 
     Args:
@@ -112,25 +112,25 @@ class AsyncFilling:
         self._copier.finish(self._view)
 
 
-async def fill_async(
-    native: _native.Client, texts: Sequence[str], outs: Sequence[Any], limit: float | None
+async def fill(
+    waits: Waits, native: _native.Client, texts: Sequence[str], outs: Sequence[Any], limit: float | None
 ) -> list[Any]:
     """Copies objects into memory, all of them asked for at once; returns that memory, in order.
 
     Each is let go of as soon as it is copied, so that together they may be more than the store has room for.
     """
-    fillings: list[AsyncFilling] = []
+    fillings: list[Filling] = []
     end_reminders: Callable[[], None] | None = None
     try:
         for text, out in zip(texts, outs, strict=True):
-            fillings.append(AsyncFilling(native, text, out, limit))
+            fillings.append(Filling(native, text, out, limit))
         if limit is None:
             questions = [filling.question for filling in fillings]
-            end_reminders = await remind_async(questions, native.start_explain)
-        await _finish_async(fillings, speaks=limit is None and end_reminders is None)
+            end_reminders = await waits.remind(questions, native.start_explain)
+        await _finish(waits, fillings, speaks=limit is None and end_reminders is None)
         return [filling.out for filling in fillings]
     except BaseException as error:
-        hint_async(error)
+        waits.hint(error)
         raise
     finally:
         if end_reminders is not None:
@@ -139,7 +139,7 @@ async def fill_async(
             filling.release()
 
 
-async def _finish_async(fillings: Sequence[AsyncFilling], *, speaks: bool) -> None:
+async def _finish(waits: Waits, fillings: Sequence[Filling], *, speaks: bool) -> None:
     inbox = _native.Inbox()
     known = [key for at, filling in enumerate(fillings) for key in filling.tell(inbox, 2 * at)]
     waiting = dict(enumerate(fillings))
@@ -149,17 +149,17 @@ async def _finish_async(fillings: Sequence[AsyncFilling], *, speaks: bool) -> No
         for key in sorted(known, key=lambda key: key % 2, reverse=True):
             at, is_complete = divmod(key, 2)
             if is_complete and at in waiting:
-                await aside_async(waiting.pop(at).finish)
+                await waits.aside(waiting.pop(at).finish)
             elif at in waiting:
                 waiting[at].follow()
         growing = [filling for filling in waiting.values() if filling.is_growing()]
         for filling in growing:
-            await aside_async(filling.more)
+            await waits.aside(filling.more)
         if waiting:
-            await arrival_async(inbox, COPY_EVERY_S if growing else looks.wait_s())
+            await waits.arrival(inbox, COPY_EVERY_S if growing else looks.wait_s())
         known = inbox.take()
         if waiting and (waited := looks.due()) is not None and speaks and waited >= FIRST_WORD_AFTER_S:
             first = next(iter(waiting.values()))
-            still_waiting_async(first.text, waited, await brief_async(first.why(), SILENT))
+            waits.still_waiting(first.text, waited, await waits.brief(first.why(), SILENT))
         if waiting and looks.is_node_silent():
             waiting.pop(max(waiting)).finish()

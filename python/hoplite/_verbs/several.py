@@ -1,4 +1,3 @@
-# Made of _aio/several.py by `make twins`: edit that.
 """Several objects that are got together.
 
 What has come of them is held until all have: a list that takes more than the store has room for could never be
@@ -12,25 +11,27 @@ from typing import TYPE_CHECKING
 
 from hoplite import _native
 from hoplite._loop import FIRST_WORD_AFTER_S, SILENT, Looks
-from hoplite._waits import arrival, brief, hint, still_waiting
 from hoplite.errors import StoreFull
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hoplite._native import View
+    from hoplite._waits import Waits
 
 
 class Several:
     """Objects asked for together; as soon as one fails, or the caller gives up, the other questions are taken back.
 
     Args:
+        waits: how to wait for them.
         native: the attachment to ask.
         texts: the objects.
         limit: seconds to wait for all of them.
     """
 
-    def __init__(self, native: _native.Client, texts: Sequence[str], limit: float | None) -> None:
+    def __init__(self, waits: Waits, native: _native.Client, texts: Sequence[str], limit: float | None) -> None:
+        self._waits = waits
         self._native = native
         self._texts = texts
         self._speaks = limit is None
@@ -39,27 +40,27 @@ class Several:
         self._pendings = [native.start_get(text, limit) for text in texts]
         self._looks = Looks(self._patience)
 
-    def views(self) -> list[View]:
+    async def views(self) -> list[View]:
         """Waits for all objects and returns them in order."""
         try:
             self._begin()
             while not self._is_done():
-                arrival(self._inbox, self._looks.wait_s())
+                await self._waits.arrival(self._inbox, self._looks.wait_s())
                 self._take()
                 if (waited := self._is_stuck_for()) is None:
                     continue
                 for text in self._suspects():
-                    lacks = brief(self._native.start_lacks(text), SILENT)
+                    lacks = await self._waits.brief(self._native.start_lacks(text), SILENT)
                     if isinstance(lacks, str) or self._has_news():
                         break
                     self._refuse_if_too_large(lacks)
                 if self._speaks and waited >= FIRST_WORD_AFTER_S:
                     explained = self._native.start_explain(next(self._missing()))
-                    self._speak(waited, brief(explained, SILENT))
+                    self._speak(waited, await self._waits.brief(explained, SILENT))
             return self._in_order()
         except BaseException as error:
             self._cancel()
-            hint(error)
+            self._waits.hint(error)
             raise
         finally:
             # It refers to this object, and views must not wait for a collection of garbage.
@@ -126,7 +127,7 @@ class Several:
     def _speak(self, waited: float, state: str) -> None:
         missing = len(self._pendings) - len(self._views)
         what = f"{missing} of {len(self._pendings)} objects, {next(self._missing())} for one,"
-        still_waiting(what, waited, state)
+        self._waits.still_waiting(what, waited, state)
 
     def _refuse_if_too_large(self, lacks: tuple[int, int] | None) -> None:
         """Ends a wait for room that only its own end could make."""

@@ -1,4 +1,3 @@
-# Made of _aio/overview.py by `make twins`: edit that.
 """The verbs that tell how things are: of an object, a reduce and the node; and which objects there are."""
 
 # A mixin of one class, which says so of its self.
@@ -12,17 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite._arguments import check_ref, check_timeout, left
 from hoplite._attachment import Attachment
-from hoplite._listing import ATTEMPTS, questions
-from hoplite._waits import answer
+from hoplite._waits import IN_LOOP, IN_THREAD, answer, answer_async, finish
 from hoplite.errors import NodeDown
 from hoplite.location import Location, Watch
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
+    from hoplite._native import Pending
+    from hoplite._waits import Waits
     from hoplite.client import Client
+    from hoplite.location import Row
     from hoplite.node_status import Status
+
+# How often a listing begins again because a member went meanwhile; more than that is a cluster that falls apart.
+LISTINGS = 3
 
 
 class Overview(Attachment):
@@ -50,8 +54,14 @@ class Overview(Attachment):
 
         Source: the synchronous location query of Hoplite (SIGCOMM 2021), section 3.2.
         """
-        rows = answer(self._open().start_locations(check_ref(ref), None, check_timeout(timeout)))
-        return [Location(*row) for row in rows]
+        return [Location(*row) for row in answer(self._start_locations(ref, timeout))]
+
+    async def locations_async(self, ref: Ref | str, *, timeout: float | None = None) -> list[Location]:
+        """`locations`, for asyncio."""
+        return [Location(*row) for row in await answer_async(self._start_locations(ref, timeout))]
+
+    def _start_locations(self, ref: Ref | str, timeout: float | None) -> Pending[list[Row]]:
+        return self._open().start_locations(check_ref(ref), None, check_timeout(timeout))
 
     def watch_locations(self, ref: Ref | str, *, timeout: float | None = None) -> Iterator[Location]:
         """Yields the locations of an object as they change.
@@ -76,13 +86,25 @@ class Overview(Attachment):
 
         Source: the asynchronous location query of Hoplite (SIGCOMM 2021), section 3.2.
         """
-        return self._watch_locations(check_ref(ref), check_timeout(timeout))
+        return self._watch(check_ref(ref), check_timeout(timeout))
 
-    def _watch_locations(self, text: str, limit: float | None) -> Iterator[Location]:
+    def watch_locations_async(self, ref: Ref | str, *, timeout: float | None = None) -> AsyncIterator[Location]:
+        """`watch_locations`, for asyncio.
+
+        Asyncio:
+            `async for` over it.
+        """
+        return self._watch_async(check_ref(ref), check_timeout(timeout))
+
+    def _watch(self, text: str, limit: float | None) -> Iterator[Location]:
         watch = Watch()
         while True:
-            rows = answer(self._open().start_locations(text, watch.known, limit))
-            for location in watch.news(rows):
+            yield from watch.news(answer(self._open().start_locations(text, watch.known, limit)))
+
+    async def _watch_async(self, text: str, limit: float | None) -> AsyncIterator[Location]:
+        watch = Watch()
+        while True:
+            for location in watch.news(await answer_async(self._open().start_locations(text, watch.known, limit))):
                 yield location
 
     def status(self) -> Status:
@@ -97,10 +119,12 @@ class Overview(Attachment):
             >>> status["store"]["used"] <= status["store"]["capacity"]
             True
         """
-        return self._status()
+        status: Status = json.loads(answer(self._open().start_status(None)))
+        return status
 
-    def _status(self, limit: float | None = None) -> Status:
-        status: Status = json.loads(answer(self._open().start_status(limit)))
+    async def status_async(self) -> Status:
+        """`status`, for asyncio."""
+        status: Status = json.loads(await answer_async(self._open().start_status(None)))
         return status
 
     def objects(
@@ -129,39 +153,62 @@ class Overview(Attachment):
             >>> [(each["ref"], each["copies"]) for each in hp.objects("listed/", everywhere=True, timeout=10)]
             [('listed/1', 1)]
         """
-        limit = check_timeout(timeout)
-        if not everywhere:
-            objects: list[dict[str, Any]] = json.loads(answer(self._open().start_objects(limit)))
-            return [each for each in objects if each["ref"].startswith(prefix)]
-        begun, attempt = time.monotonic(), 1
-        # Pins are known where they are: of other nodes' readers this one knows nothing.
-        here = {each["ref"]: each["readers"] for each in self.objects(prefix, timeout=limit)}
-        while True:
-            try:
-                return self._list(prefix, limit, begun, here)
-            except NodeDown:
-                if attempt == ATTEMPTS or left(limit, begun) == 0:
-                    raise
-                attempt += 1
+        return finish(self._objects(IN_THREAD, prefix, everywhere, check_timeout(timeout)))
 
-    def _list(self, prefix: str, limit: float | None, begun: float, here: dict[str, int]) -> list[dict[str, Any]]:
-        status = self._status(limit)
-        listing = questions(member["id"] for member in status["members"])
-        try:
-            question = next(listing)
+    async def objects_async(
+        self, prefix: str = "", *, everywhere: bool = False, timeout: float | None = None
+    ) -> list[dict[str, Any]]:
+        """`objects`, for asyncio."""
+        return await self._objects(IN_LOOP, prefix, everywhere, check_timeout(timeout))
+
+    async def _objects(self, waits: Waits, prefix: str, everywhere: bool, limit: float | None) -> list[dict[str, Any]]:
+        begun = time.monotonic()
+        copies: list[dict[str, Any]] = json.loads(await waits.answer(self._open().start_objects(limit)))
+        copies = [each for each in copies if each["ref"].startswith(prefix)]
+        if not everywhere:
+            return copies
+        # Pins are known where they are: of other nodes' readers this one knows nothing.
+        readers = {each["ref"]: each["readers"] for each in copies}
+        for attempt in range(1, LISTINGS + 1):
+            try:
+                found = await self._list(waits, prefix, limit, begun)
+                break
+            except NodeDown:
+                if attempt == LISTINGS or left(limit, begun) == 0:
+                    raise
+        return [{**found[ref], "readers": readers.get(ref, 0)} for ref in sorted(found)]
+
+    async def _list(self, waits: Waits, prefix: str, limit: float | None, begun: float) -> dict[str, dict[str, Any]]:
+        """Requests from each member the objects that it owns, page by page; returns them by their refs."""
+        found: dict[str, dict[str, Any]] = {}
+        status: Status = json.loads(await waits.answer(self._open().start_status(limit)))
+        for member in status["members"]:
+            after: str | None = None
             while True:
-                asked = self._open().start_list(question[0], prefix, question[1], left(limit, begun))
-                question = listing.send(answer(asked))
-        except StopIteration as end:
-            found: list[dict[str, Any]] = end.value
-            return [{**each, "readers": here.get(each["ref"], 0)} for each in found]
+                asked = self._open().start_list(member["id"], prefix, after, left(limit, begun))
+                page, after = await waits.answer(asked)
+                # Both owners of an object list it, so that none is missing while one of them goes. One may know less.
+                for row in json.loads(page):
+                    row["owner"] = member["id"]
+                    known = found.get(row["ref"], row)
+                    found[row["ref"]] = max(known, row, key=lambda row: row["copies"])
+                if after is None:
+                    break
+        return found
 
     def _inputs(self: Client, text: str, timeout: float | None) -> list[Ref]:
         """Answers `Ref.inputs`."""
-        texts = answer(self._open().start_inputs(text, check_timeout(timeout)))
-        return [Ref(text, self) for text in texts]
+        return self._refs(answer(self._open().start_inputs(text, check_timeout(timeout))))
+
+    async def _inputs_async(self: Client, text: str, timeout: float | None) -> list[Ref]:
+        return self._refs(await answer_async(self._open().start_inputs(text, check_timeout(timeout))))
 
     def _lost(self: Client, text: str, timeout: float | None) -> list[Ref]:
         """Answers `Ref.lost`."""
-        texts = answer(self._open().start_lost(text, check_timeout(timeout)))
+        return self._refs(answer(self._open().start_lost(text, check_timeout(timeout))))
+
+    async def _lost_async(self: Client, text: str, timeout: float | None) -> list[Ref]:
+        return self._refs(await answer_async(self._open().start_lost(text, check_timeout(timeout))))
+
+    def _refs(self: Client, texts: list[str]) -> list[Ref]:
         return [Ref(text, self) for text in texts]
