@@ -13,7 +13,8 @@ import pytest
 
 import hoplite
 from commands import run
-from hoplite import Node, _native, certificates, testing
+from hoplite import Node, _native, testing
+from hoplite.tools import certificates
 from support import SOON, Later, eventually, promised, same
 
 if TYPE_CHECKING:

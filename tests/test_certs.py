@@ -13,7 +13,7 @@ import pytest
 
 import hoplite
 from commands import run
-from hoplite import certificates
+from hoplite.tools import certificates
 
 if TYPE_CHECKING:
     from pathlib import Path

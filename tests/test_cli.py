@@ -18,11 +18,11 @@ import pytest
 import hoplite
 from commands import COMMAND, run
 from hoplite import Node, testing
-from hoplite.sizes import write_size
 from hoplite.tokens import check_token
 from hoplite.tools.cli import hoplite as command_line
 from hoplite.tools.cli import notify
 from hoplite.tools.cli.packages import Elsewhere
+from hoplite.tools.quantities import write_size
 from support import SOON, eventually, eventually_empty, numbers
 
 if TYPE_CHECKING:

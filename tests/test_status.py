@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import hoplite
-from hoplite import certificates, testing
+from hoplite import testing
 from hoplite.node_status import Status, Suspicion
+from hoplite.tools import certificates
 from programs import frozen
 from support import eventually
 from typed import mismatches

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hoplite import _native
 from hoplite._arguments import check_text
-from hoplite._files import check_private
 from hoplite.errors import InvalidArgument
+from hoplite.files import check_private
 from hoplite.tokens import check_token
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Numbers of bytes as people write them, "8GiB" or "500 MB", and read them, "1.5 KiB"."""
+"""Numbers of bytes as people write them, "8GiB" or "500 MB"."""
 
 from __future__ import annotations
 
@@ -58,12 +58,3 @@ def check_capacity(capacity: int | str | None) -> int | None:
         meant = f'; did you mean "{number}GiB"?' if number < UNITS["KiB"] else ""
         raise InvalidArgument(f"capacity is {number} bytes, and a store needs at least {CAPACITY_MIN} (1 MiB){meant}")
     return number
-
-
-def write_size(count: float) -> str:
-    """Writes a number of bytes: 1536 is "1.5 KiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hoplite import settings
-from hoplite._files import take_lock
 from hoplite.errors import AddressInUse, ConnectError, HopliteError, InvalidArgument
+from hoplite.files import take_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,8 +11,8 @@ import zlib
 from pathlib import Path
 
 from hoplite._arguments import check_text
-from hoplite._files import check_private
 from hoplite.errors import InvalidArgument
+from hoplite.files import check_private
 
 # The number is that of the form: another form begins otherwise.
 PREFIX = "hpt1_"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hoplite._arguments import check_text
-from hoplite._files import check_private, check_trusted
 from hoplite.errors import InvalidArgument
+from hoplite.files import check_private, check_trusted
 from hoplite.settings.kinds import FLAG, LEVELS, LOCAL, UNIX
 from hoplite.settings.table import CONFIG_VARIABLE, PREFIX, SETTINGS, TABLE, VARIABLES, Setting
 

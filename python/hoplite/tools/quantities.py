@@ -1,8 +1,17 @@
-"""Rates and times, written for people. Knows nothing of what has them."""
+"""Sizes, rates and times, written for people. Knows nothing of what has them."""
 
 from __future__ import annotations
 
 import datetime as dt
+
+
+def write_size(count: float) -> str:
+    """Writes a number of bytes: 1536 is "1.5 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
 
 
 def write_rate(bits_per_second: float) -> str:

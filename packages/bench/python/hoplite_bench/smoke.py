@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hoplite.errors import HopliteError
-from hoplite.sizes import write_size
 from hoplite.testing import cluster
+from hoplite.tools.quantities import write_size
 from hoplite_bench import clients as clients_bench
 from hoplite_bench import machine
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hoplite import certificates
 from hoplite.errors import InvalidArgument
+from hoplite.tools import certificates
 from hoplite.tools.cli.options import Command, json_option
 from hoplite.tools.cli.output import print_json, print_table, stepping
 

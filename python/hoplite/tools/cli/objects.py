@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from hoplite.errors import GetTimeout, HopliteError
-from hoplite.sizes import write_size
 from hoplite.tools.cli.attach import attach, complete_ref
 from hoplite.tools.cli.options import UNITS_S, json_option, seconds_option, socket_option
 from hoplite.tools.cli.output import print_json, print_table, stepping
+from hoplite.tools.quantities import write_size
 
 # Which number of a row each order goes by.
 ORDERS = {"size": "bytes", "age": "age", "readers": "readers"}

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hoplite.sizes import write_size
 from hoplite.tools.cli.attach import attach
 from hoplite.tools.cli.options import json_option, seconds_option, socket_option
 from hoplite.tools.cli.output import print_json, print_table
+from hoplite.tools.quantities import write_size
 
 if TYPE_CHECKING:
     from hoplite.node_status import LimitStatus, MemberStatus, NodeDescription, RevocationStatus, Status

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from hoplite.sizes import write_size
+from hoplite.tools.quantities import write_size
 
 if TYPE_CHECKING:
     from types import TracebackType

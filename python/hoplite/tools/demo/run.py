@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hoplite.errors import HopliteError
-from hoplite.sizes import write_size
 from hoplite.testing import cluster
 from hoplite.tools import demo, peace
 from hoplite.tools.demo import network
 from hoplite.tools.demo.display import Display, Progress
+from hoplite.tools.quantities import write_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from hoplite import _native
-from hoplite._arguments import check_text
-from hoplite._files import check_private, check_trusted, take_lock
 from hoplite.errors import HopliteError, InvalidArgument
+from hoplite.files import check_private, check_trusted, take_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +86,7 @@ def make_ca(folder: str | os.PathLike[str], *, days: int = CA_DAYS) -> Path:
         HopliteError: a file can't be written.
         InvalidArgument: the folder has a CA, or other users can write it, or the days are not a positive number.
     """
-    where = Path(check_text("folder", folder)).expanduser()
+    where = Path(folder).expanduser()
     begin, end = _times(days)
     serial = _serial()
     name = f"Hoplite CA {serial[:4].hex()}"
@@ -123,8 +122,8 @@ def make_certificate(folder: str | os.PathLike[str], name: str, *, days: int = N
         InvalidArgument: the folder has no CA or one that has expired, the name is none or has a certificate there, or
             the days are not a positive number.
     """
-    where = Path(check_text("folder", folder)).expanduser()
-    if not NAME.fullmatch(check_text("name", name)) or name == CA:
+    where = Path(folder).expanduser()
+    if not NAME.fullmatch(name) or name == CA:
         raise InvalidArgument(
             f"{name!r} is no name of a node: up to 64 letters, digits, '.', '-' and '_', and not {CA!r}"
         )
@@ -163,19 +162,18 @@ def revoke(folder: str | os.PathLike[str], which: str) -> list[Entry]:
         HopliteError: a file can't be read or written.
         InvalidArgument: the CA has issued no such certificate, or has revoked it already.
     """
-    where = Path(check_text("folder", folder)).expanduser()
-    text = check_text("which", which)
-    serial = text.replace(":", "").upper() if SERIAL.fullmatch(text) else None
+    where = Path(folder).expanduser()
+    serial = which.replace(":", "").upper() if SERIAL.fullmatch(which) else None
     with _told(where), _alone(where):
         _authority(where)
         rows = _rows(where)
-        found = [row for row in rows[1:] if _name(row) == text] or [row for row in rows[1:] if row[3] == serial]
+        found = [row for row in rows[1:] if _name(row) == which] or [row for row in rows[1:] if row[3] == serial]
         if not found:
             names = ", ".join(sorted({_name(row) for row in rows[1:]})) or "none"
-            raise InvalidArgument(f"{where} has issued no certificate {text!r}; it has issued: {names}")
+            raise InvalidArgument(f"{where} has issued no certificate {which!r}; it has issued: {names}")
         found = [row for row in found if row[0] != "R"]
         if not found:
-            raise InvalidArgument(f"{text!r} is revoked already")
+            raise InvalidArgument(f"{which!r} is revoked already")
         for row in found:
             row[0], row[2] = "R", _written(int(time.time()))
         _replace(where / INDEX, "".join("\t".join(row) + "\n" for row in rows), 0o600)
@@ -190,7 +188,7 @@ def certificates(folder: str | os.PathLike[str]) -> list[Entry]:
         HopliteError: a file can't be read.
         InvalidArgument: the folder has no CA.
     """
-    where = Path(check_text("folder", folder)).expanduser()
+    where = Path(folder).expanduser()
     # Whoever changes the list puts another file in its place.
     with _told(where):
         return [_entry(row) for row in _rows(where)[1:]]
