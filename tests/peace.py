@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from hoplite.node import Node
     from hoplite.node_status import Status
+    from hoplite.settings import Values
     from hoplite.testing import NodeProcess
 
 # In the environment of scripts: the file to which they add what their nodes counted.
@@ -49,11 +50,11 @@ class Watch:
         from hoplite import testing
         from hoplite.node import Node
 
-        start, close, stop = Node.__init__, Node.close, testing.NodeProcess.stop
+        start, close, stop = Node._start, Node.close, testing.NodeProcess.stop
 
         @functools.wraps(start)
-        def started(node: Node, **options: Any) -> None:  # noqa: ANN401 - as the node takes them
-            start(node, **options)
+        def started(node: Node, values: Values, usual: Path | None = None) -> None:
+            start(node, values, usual)
             self._open.add(node)
 
         @functools.wraps(close)
@@ -80,7 +81,7 @@ class Watch:
                         self.look(node)
 
         replace(testing, "cluster", watched)
-        replace(Node, "__init__", started)
+        replace(Node, "_start", started)
         replace(Node, "close", closed)
         replace(testing.NodeProcess, "stop", stopped)
 

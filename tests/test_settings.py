@@ -104,7 +104,7 @@ def test_default_then_file_then_environment_then_argument(
     # What was the default, said by the caller, comes before all of them.
     said = setting.default if setting.default not in (None, ()) else value
     assert load(file, **{name: said})[name] == said
-    assert load(file, **{name: said}).given(name) == [name]
+    assert load(file, **{name: said}).given() == [name]
 
 
 def test_the_environment_comes_before_the_file(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

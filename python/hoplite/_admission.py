@@ -37,12 +37,12 @@ class Admission(NamedTuple):
     Attributes:
         tokens: the first is proved to others, any is taken from them.
         certificates: the files of its certificate, of the key, of the CA and of what is revoked, if it shows one.
-        words: the same for people.
+        admission: the same for people.
     """
 
     tokens: list[str]
     certificates: tuple[str, str, str, str | None] | None
-    words: str
+    admission: str
 
 
 def admission(values: Values, listen: str | None) -> Admission:
@@ -54,26 +54,23 @@ def admission(values: Values, listen: str | None) -> Admission:
             or they contradict each other, or have a file of tokens that can't be used, or want capabilities without a
             token.
     """
-    found = _admission(values, listen)
-    if values["confine"] and not found.tokens:
+    files = _certificates(values)
+    tokens = _tokens(values, listen) if files is None and listen is not None else []
+    if values["confine"] and not tokens:
         raise InvalidArgument(
             f"confine ({values.origin('confine')}) is said, and the node has no token to verify capabilities with: "
             f"give it one by token_file ({MAKE_ONE})"
         )
-    return found
-
-
-def _admission(values: Values, listen: str | None) -> Admission:
-    files = _certificates(values)
     if files is not None:
-        return Admission([], files, f"certificates of {files[2]}")
-    if listen is None:
-        return Admission([], None, "nothing: no other node can reach this one")
-    found = _tokens(values, listen)
-    if not found:
-        return Admission([], None, "nothing: every node that reaches this one is let in")
-    is_said = values["token"] is not None or values["token_file"] is not None
-    return Admission(found, None, "a token" if is_said else "the secret of this user on this host")
+        words = f"certificates of {files[2]}"
+    elif listen is None:
+        words = "nothing: no other node can reach this one"
+    elif not tokens:
+        words = "nothing: every node that reaches this one is let in"
+    else:
+        is_said = values["token"] is not None or values["token_file"] is not None
+        words = "a token" if is_said else "the secret of this user on this host"
+    return Admission(tokens, files, words)
 
 
 def _certificates(values: Values) -> tuple[str, str, str, str | None] | None:

@@ -17,6 +17,7 @@ from hoplite.errors import ForkedClient, HopliteError, InvalidArgument, NodeDown
 if TYPE_CHECKING:
     from typing import Self
 
+    from hoplite._shared import ClientOptions
     from hoplite.lease import Lease
     from hoplite.node import Node
     from hoplite.values import Allowed
@@ -43,28 +44,19 @@ class Attachment:
     def __init__(
         self,
         native: _native.Client,
-        node: Node | None = None,
+        options: ClientOptions,
         *,
+        node: Node | None = None,
         path: str | None = None,
-        allow_pickle: Allowed | None = None,
-        reconnect: bool = False,
-        job: str | None = None,
-        cleanup: bool = True,
-        capability: str | None = None,
     ) -> None:
+        self._options = options
         self._node = node
         self._path = path
-        self._capability = capability
-        # As the maker of the client said it; None said nothing.
-        self._said_pickle = allow_pickle
         self._use(native)
-        self._reconnect = reconnect
         self._reconnecting = threading.Lock()
         # When it noticed that its node is gone, if it has not attached to another.
         self._gone_at: float | None = None
         self._closed = False
-        self._job = job
-        self._cleanup = cleanup
         # Those that it has taken and not released, to be taken again at the next node.
         self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
         # Set in a child made by fork until it has attached anew.
@@ -75,7 +67,8 @@ class Attachment:
     def _use(self, native: _native.Client) -> None:
         self._native = native
         # A pickle runs code in this process: none is taken from members that have proved nothing.
-        self._allow_pickle: Allowed = native.is_authenticated() if self._said_pickle is None else self._said_pickle
+        said = self._options.allow_pickle
+        self._allow_pickle: Allowed = native.is_authenticated() if said is None else said
 
     @property
     def node(self) -> Node | None:
@@ -85,7 +78,7 @@ class Attachment:
     @property
     def job(self) -> str | None:
         """The job that its objects are of, if any."""
-        return self._job
+        return self._options.job
 
     @property
     def closed(self) -> bool:
@@ -107,14 +100,14 @@ class Attachment:
             raise NodeDown(CLOSED)
         if self._forked:
             self._attach_anew()
-        if self._reconnect and self._native.is_node_gone():
+        if self._options.reconnect and self._native.is_node_gone():
             self._reattach()
         return self._native
 
     def _enter(self, native: _native.Client) -> None:
         """Tells a node the job and the leases of this client."""
-        if self._job is not None:
-            native.start_join(self._job, self._cleanup).result()
+        if self._options.job is not None:
+            native.start_join(self._options.job, self._options.cleanup).result()
         for lease in list(self._leases):
             native.start_take_lease(lease._text).result()
 
@@ -138,7 +131,8 @@ class Attachment:
             try:
                 while self._native.is_node_gone() and not self._closed:
                     try:
-                        native = _native.connect(self._path, max(0.0, until - time.monotonic()), self._capability)
+                        rest = max(0.0, until - time.monotonic())
+                        native = _native.connect(self._path, rest, self._options.capability)
                         self._enter(native)
                     except NotAllowed:
                         # It has expired, or the next node has another token.
@@ -171,7 +165,7 @@ class Attachment:
             )
         try:
             patience = FORKED_IN_LOOP_S if is_in_loop() else FORKED_S
-            native = _native.connect(self._path, patience, self._capability)
+            native = _native.connect(self._path, patience, self._options.capability)
             self._enter(native)
         except HopliteError as error:
             raise ForkedClient(

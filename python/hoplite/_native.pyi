@@ -1,6 +1,6 @@
 """What the Rust extension offers. Private: `hoplite.Client` and `hoplite.Node` are the documented faces of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar, final
 
 from typing_extensions import Buffer
@@ -142,28 +142,7 @@ class Client:
 
 @final
 class Node:
-    def __new__(
-        cls,
-        *,
-        listen: str | None = None,
-        join: list[str] = ...,
-        capacity: int | None = None,
-        spill: str | None = None,
-        spill_limit: int | None = None,
-        spill_keep: bool = False,
-        cluster: str = "default",
-        tokens: list[str] = ...,
-        certificates: tuple[str, str, str, str | None] | None = None,
-        admission: str = "",
-        plain: bool = False,
-        insecure: bool = False,
-        confine: bool = False,
-        advertise: str | None = None,
-        place: list[tuple[str, int]] | None = None,
-        surveys: bool = False,
-        detection_timeout: float = 3.0,
-        socket: str | None = None,
-    ) -> Node: ...
+    def __new__(cls, options: Mapping[str, object]) -> Node: ...
     @property
     def address(self) -> str | None: ...
     @property

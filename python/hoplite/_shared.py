@@ -1,4 +1,4 @@
-"""What `hoplite.init()` keeps for the process: the client that all of it may use, and the nodes that it started.
+"""What `hoplite.init()` keeps for the process: the client that all of it may use, its options, and the nodes.
 
 Knows neither how a node is found nor how one is started.
 """
@@ -7,12 +7,31 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from hoplite.client import Client
     from hoplite.node import Node
     from hoplite.values import Allowed
+
+
+class ClientOptions(NamedTuple):
+    """How a client uses a node; `hoplite.init` describes the arguments of these names.
+
+    Attributes:
+        allow_pickle: whether values that take a pickle may be put and got, or which ones. None takes those of a node
+            whose members have all proved who they are.
+        job: what the objects that it makes are of.
+        cleanup: whether they are deleted when the last client of the job is gone.
+        reconnect: whether to attach to the next node that serves the path when this one is gone.
+        capability: the text of its capability, to attach anew with.
+    """
+
+    allow_pickle: Allowed | None = None
+    job: str | None = None
+    cleanup: bool = True
+    reconnect: bool = False
+    capability: str | None = None
 
 
 class Shared:
@@ -27,12 +46,7 @@ class Shared:
         self.leave_timeout: float | None = None
         self.client: Client | None = None
         # Of the last client, for that of a child made by fork.
-        self.allow_pickle: Allowed | None = None
-        self.reconnect = False
-        # What it may do at its node; None is everything.
-        self.capability: str | None = None
-        # Its job, and whether the objects of that go with its last client.
-        self.job: tuple[str | None, bool] = (None, True)
+        self.options = ClientOptions()
         # Of the node that `client` is attached to.
         self.path: str | None = None
         # In a child made by fork: the path of the parent's node, and the parent's client and nodes. Dropping the latter
@@ -42,7 +56,7 @@ class Shared:
 
     def keep(self, client: Client, path: str) -> Client:
         """Makes a client the one that the process shares."""
-        self.client, self.path, self.allow_pickle = client, path, client._said_pickle
+        self.client, self.path = client, path
         return client
 
     def last_client(self) -> Client | None:

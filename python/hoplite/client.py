@@ -25,12 +25,7 @@ class Client(Making, Getting, Lifetimes, Overview):
 
     Args:
         native: the attachment itself.
+        options: how to use the node.
         node: the node, where it is embedded in this process.
         path: the Unix socket of the node, for a child to attach to.
-        allow_pickle: whether values that take a pickle may be put and got, or which ones; see `hoplite.init`. None
-            says nothing: those of a node whose members have all proved who they are.
-        job: what the objects that it makes are of; see `hoplite.init`.
-        cleanup: whether they are deleted when the last client of the job is gone.
-        capability: the text of the capability that it has, to attach anew with; None is none.
-        reconnect: whether to attach to the next node that serves the path when this one is gone; see `hoplite.init`.
     """

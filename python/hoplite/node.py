@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 
 from hoplite import _admission, _listening, _native, _places, log, settings, sockets
 from hoplite._arguments import check_job, check_timeout
+from hoplite._shared import ClientOptions
 from hoplite.client import Client
 from hoplite.errors import AddressInUse, InvalidArgument, JoinError, NodeDown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
     from typing import Self
 
     from hoplite.settings import Values
-    from hoplite.values import Allowed
 
 
 # Nodes of this process that no part of it may drop before its end, such as a daemon thread: they are closed then.
@@ -115,33 +116,16 @@ class Node:
         socket: str | os.PathLike[str] | None = None,
         config: str | os.PathLike[str] | None = None,
     ) -> None:
-        values = settings.load(
-            config,
-            listen=listen,
-            join=join,
-            capacity=capacity,
-            spill=spill,
-            spill_limit=spill_limit,
-            spill_keep=spill_keep,
-            cluster=cluster,
-            token=token,
-            token_file=token_file,
-            certificate=certificate,
-            key=key,
-            ca=ca,
-            crl=crl,
-            plain=plain,
-            insecure=insecure,
-            confine=confine,
-            advertise=advertise,
-            rack=rack,
-            topology=topology,
-            topology_host=topology_host,
-            detection_timeout=detection_timeout,
-            socket=socket,
-            leave_timeout=None,
-            log=None,
-        )
+        self._start(settings.load_arguments(locals(), of_node=True))
+
+    @classmethod
+    def _embedded(cls, values: Values, usual: Path) -> Node:
+        """Starts a node for `hoplite.init`. Without a setting `socket` it serves the usual path, if that is free."""
+        node = cls.__new__(cls)
+        node._start(values, usual)
+        return node
+
+    def _start(self, values: Values, usual: Path | None = None) -> None:
         log.start(values["log"])
         wanted = values["socket"]
         # What this node was told to join: `init` compares it.
@@ -149,34 +133,20 @@ class Node:
             self._seeds = [_listening.resolve_scope("join", seed) for seed in values["join"]]
             listen = _listening.listening(values)
         _check_spill(values)
-        place = _places.place(values, listen)
+        options = {name: values[name] for name in values}
+        options |= {"listen": listen, "join": self._seeds, "place": _places.place(values, listen)}
+        options["surveys"] = values["topology"] in (None, _places.MEASURE)
 
         while True:
             with sockets.needs_descriptors("start a node"):
-                path = sockets.free_path(sockets.default_socket()) if wanted is None else sockets.check_free(wanted)
+                if wanted is not None:
+                    path = sockets.check_free(wanted)
+                else:
+                    path = sockets.free_path(usual or sockets.default_socket())
                 admission = _admission.admission(values, listen)
             try:
                 with sockets.needs_descriptors("start a node"):
-                    self._native = _native.Node(
-                        listen=listen,
-                        join=self._seeds,
-                        capacity=values["capacity"],
-                        spill=values["spill"],
-                        spill_limit=values["spill_limit"],
-                        spill_keep=values["spill_keep"],
-                        cluster=values["cluster"],
-                        tokens=admission.tokens,
-                        certificates=admission.certificates,
-                        admission=admission.words,
-                        plain=values["plain"],
-                        insecure=values["insecure"],
-                        confine=values["confine"],
-                        advertise=values["advertise"],
-                        place=place,
-                        surveys=values["topology"] in (None, _places.MEASURE),
-                        detection_timeout=values["detection_timeout"],
-                        socket=path,
-                    )
+                    self._native = _native.Node({**options, **admission._asdict(), "socket": path})
                 break
             except AddressInUse:
                 # Another process took the path between our look and our listening: any other path will do.
@@ -245,14 +215,13 @@ class Node:
             InvalidArgument: `allow_pickle` has no names, or a pattern that allows everything.
             NodeDown: the node is closed.
         """
-        return self._client(settings.may_pickle(allow_pickle), check_job(job), cleanup)
+        return self._client(ClientOptions(settings.may_pickle(allow_pickle), check_job(job), cleanup))
 
-    def _client(self, allowed: Allowed | None, job: str | None = None, cleanup: bool = True) -> Client:
-        """Attaches a client that may use such pickles; None says nothing."""
+    def _client(self, options: ClientOptions) -> Client:
         if self.closed:
             raise NodeDown(f"node {self.id} is closed")
-        native = self._native.client()
-        return Client(native, self, path=self.socket, allow_pickle=allowed, job=job, cleanup=cleanup)
+        # No other node takes the place of this one.
+        return Client(self._native.client(), options._replace(reconnect=False), node=self, path=self.socket)
 
     def close(self, timeout: float | None = None) -> bool:
         """Leaves the cluster: hands over what only this node holds, then frees its store. Closing twice is fine.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import socket
 import time
 from typing import TYPE_CHECKING
 
 from hoplite import _native, capabilities, log, settings, sockets
 from hoplite._arguments import check_job, check_text, check_timeout
-from hoplite._shared import shared
+from hoplite._shared import ClientOptions, shared
 from hoplite.addresses import split_address
 from hoplite.client import Client
 from hoplite.errors import AddressInUse, ConnectError, ForkedClient, HopliteError, InvalidArgument, NodeDown
@@ -19,30 +18,9 @@ from hoplite.settings import LOCAL, UNIX
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from hoplite.settings import Values
-    from hoplite.values import Allowed
-
-# Arguments of `init` that say how an embedded node is to be; a node that runs already is as it is.
-NODE_OPTIONS = (
-    "listen",
-    "advertise",
-    "rack",
-    "topology",
-    "topology_host",
-    "capacity",
-    "spill",
-    "spill_limit",
-    "spill_keep",
-    "token",
-    "token_file",
-    "certificate",
-    "key",
-    "ca",
-    "crl",
-    "insecure",
-)
 
 # A node that we saw can be gone when we attach; one that comes and goes this often is none.
 ATTEMPTS = 5
@@ -142,42 +120,14 @@ def init(
         JoinError: no node at the given address answered.
         NotAllowed: the node does not take the capability, or takes no client without one.
     """
+    values = settings.load_arguments(locals())
     limit = check_timeout(timeout)
-    values = settings.load(
-        config,
-        address=address,
-        listen=listen,
-        advertise=advertise,
-        rack=rack,
-        topology=topology,
-        topology_host=topology_host,
-        capacity=capacity,
-        spill=spill,
-        spill_limit=spill_limit,
-        spill_keep=spill_keep,
-        cluster=cluster,
-        token=token,
-        token_file=token_file,
-        certificate=certificate,
-        key=key,
-        ca=ca,
-        crl=crl,
-        insecure=insecure,
-        join=None,
-        socket=None,
-        leave_timeout=None,
-        log=None,
-        allow_pickle=allow_pickle,
-        job=job,
-        capability_file=None,
-    )
     log.start(values["log"])
     text = _capability(capability, values)
+    options = ClientOptions(values["allow_pickle"], check_job(values["job"]), cleanup, reconnect, text)
     with shared.lock:
-        shared.capability = text
-        shared.reconnect = reconnect
-        shared.job = (check_job(values["job"]), cleanup)
-        return _find(values, embedded, limit, functools.partial(_start, values, config), reconnect)
+        shared.options = options
+        return _find(values, embedded, limit)
 
 
 def connect(
@@ -216,10 +166,10 @@ def connect(
         raise InvalidArgument(
             f'{text!r} is no socket: connect takes "unix:/path"; hoplite.init({text!r}) joins a cluster'
         )
-    of, allowed = (check_job(job), cleanup), settings.may_pickle(allow_pickle)
     held = _capability(capability, settings.load(capability_file=None))
+    options = ClientOptions(settings.may_pickle(allow_pickle), check_job(job), cleanup, reconnect, held)
     limit = check_timeout(timeout)
-    return _attach(sockets.wait_for([path], limit), limit, allowed, reconnect, of, held)
+    return _attach(sockets.wait_for([path], limit), limit, options)
 
 
 last_client = shared.last_client
@@ -246,8 +196,7 @@ def default_client() -> Client:
         if path is None:
             return init()
         try:
-            of = shared.allow_pickle, shared.reconnect, shared.job, shared.capability
-            return shared.keep(_attach(path, 10.0, *of), path)
+            return shared.keep(_attach(path, 10.0, shared.options), path)
         except ConnectError:
             raise ForkedClient(
                 f"this process was forked from one whose node, {UNIX}{path}, is gone: call hoplite.init() here to find "
@@ -272,9 +221,9 @@ def shutdown() -> None:
         node.close(timeout)
 
 
-def _find(values: Values, embedded: bool, limit: float | None, start: Callable[..., Node], reconnect: bool) -> Client:
+def _find(values: Values, embedded: bool, limit: float | None) -> Client:
     """What `init` does once it knows the settings."""
-    allowed: Allowed | None = values["allow_pickle"]
+    options = shared.options
     address: str | None = values["address"]
     is_path = address is not None and address.startswith(UNIX)
     is_local = address == LOCAL
@@ -283,7 +232,7 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
         because = f"a node of yours runs on this host already ({UNIX}{path})"
         if is_path:
             because = f"{UNIX}{path} is a running node"
-        client = _attach(path, limit, allowed, reconnect, shared.job, shared.capability)
+        client = _attach(path, limit, options)
         try:
             _refuse(values, because)
             _check_cluster(client, values, path)
@@ -299,7 +248,7 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
 
     join = [] if address is None or is_path or is_local else [part.strip() for part in address.split(",")]
     inherited = shared.inherited
-    if shared.capability is not None:
+    if options.capability is not None:
         # A node of this process would let it do everything.
         if join or embedded:
             raise InvalidArgument(
@@ -310,20 +259,20 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
             return attached(inherited)
         return attached(sockets.find(values["socket"]) or values["socket"] or str(sockets.default_socket()))
     own = shared.own()
-    if own is not None and not (values.given(*NODE_OPTIONS) and (join or embedded)):
+    if own is not None and not (_node_arguments(values) and (join or embedded)):
         _refuse(values, f"this process has a node already ({own._where}), which init() started")
         if join and own._native.address not in join and not set(join) <= set(own._seeds):
             raise InvalidArgument(
                 f"this process has a node already ({own._where}), which did not join {','.join(join)}: close it by "
                 "hoplite.shutdown() first"
             )
-        client = own._client(allowed, *shared.job)
+        client = own._client(options)
         _check_cluster(client, values, own.socket)
         return shared.keep(client, own.socket)
 
     if join or embedded:
-        node = start(join=join or None)
-        return shared.keep(node._client(allowed, *shared.job), node.socket)
+        node = _start(values, join=join or values["join"])
+        return shared.keep(node._client(options), node.socket)
 
     if inherited is not None and sockets.is_served(inherited):
         return attached(inherited)
@@ -331,16 +280,10 @@ def _find(values: Values, embedded: bool, limit: float | None, start: Callable[.
     of_ray = sockets.raylet_socket()
     if of_ray is not None and of_ray.exists() and values["socket"] is None:
         return attached(str(of_ray))
-    return _meet(values, limit, attached, start, allowed)
+    return _meet(values, limit, attached)
 
 
-def _meet(
-    values: Values,
-    limit: float | None,
-    attached: Callable[[str], Client],
-    start: Callable[..., Node],
-    allowed: Allowed | None,
-) -> Client:
+def _meet(values: Values, limit: float | None, attached: Callable[[str], Client]) -> Client:
     """Attaches to the node that this process is to use, or becomes it, while others try the same."""
     for attempt in range(ATTEMPTS):
         # A node that is joining serves its socket already: who holds the lock has joined, or failed, when we have it.
@@ -350,14 +293,14 @@ def _meet(
                 sockets.warn_of_a_missing_folder()
                 embedded = str(sockets.embedded_socket(values["socket"]))
                 try:
-                    node = start(socket=embedded)
+                    node = _start(values, join=values["join"], socket=embedded)
                 except (AddressInUse, InvalidArgument):
                     # One that looks at nothing first can take the path between our look and our start.
                     if not sockets.is_served(embedded):
                         raise
                     path = embedded
                 else:
-                    return shared.keep(node._client(allowed, *shared.job), embedded)
+                    return shared.keep(node._client(shared.options), embedded)
         try:
             return attached(path)
         except (ConnectError, NodeDown):
@@ -368,60 +311,30 @@ def _meet(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _start(
-    values: Values, config: str | os.PathLike[str] | None, *, join: list[str] | None = None, socket: str | None = None
-) -> Node:
+def _start(values: Values, *, join: Sequence[str], socket: str | None = None) -> Node:
     """Starts an embedded node, which leaves at the end of the process."""
-    seeds: list[str] = list(values["join"]) if join is None else join
-    options = {name: values[name] for name in NODE_OPTIONS if name != "listen" and values.origin(name) == "argument"}
-    while True:
-        with sockets.needs_descriptors("start a node"):
-            path = socket or sockets.free_path(sockets.embedded_socket(values["socket"]))
-        try:
-            node = Node(
-                listen=values["listen"] or (_listen_address(seeds) if seeds else None),
-                join=seeds,
-                # Said, a cluster is asked for.
-                cluster=values["cluster"] if values.is_set("cluster") else None,
-                socket=path,
-                config=config,
-                **options,
-            )
-            break
-        except AddressInUse:
-            # Another process took the path between our look and our listening: any other path will do.
-            if socket is not None or not sockets.is_served(path):
-                raise
+    changed: dict[str, object] = {"join": list(join), "socket": socket}
+    if join and values["listen"] is None:
+        changed["listen"] = _listen_address(join)
+    node = Node._embedded(values.replaced(changed), sockets.embedded_socket(values["socket"]))
     shared.node, shared.leave_timeout = node, values["leave_timeout"]
     shared.nodes = [*(other for other in shared.nodes if not other.closed), node]
     return node
 
 
-def _attach(
-    path: str,
-    timeout: float | None,
-    allowed: Allowed | None,
-    reconnect: bool = False,
-    job: tuple[str | None, bool] = (None, True),
-    capability: str | None = None,
-) -> Client:
+def _attach(path: str, timeout: float | None, options: ClientOptions) -> Client:
     if not path:
         raise InvalidArgument('the address "unix:" has no path')
     with sockets.needs_descriptors(f"attach to {path}"):
         if not sockets.is_served(path):
-            advice = "" if capability is None else ", and a capability is for one that runs: start it by hoplite node"
+            advice = (
+                ""
+                if options.capability is None
+                else ", and a capability is for one that runs: start it by hoplite node"
+            )
             raise ConnectError(f"no node serves {path}{advice}")
-        native = _native.connect(path, timeout, capability)
-    name, cleanup = job
-    return Client(
-        native,
-        path=path,
-        allow_pickle=allowed,
-        reconnect=reconnect,
-        job=name,
-        cleanup=cleanup,
-        capability=capability,
-    )
+        native = _native.connect(path, timeout, options.capability)
+    return Client(native, options, path=path)
 
 
 def _capability(said: str | os.PathLike[str] | None, values: Values) -> str | None:
@@ -430,10 +343,14 @@ def _capability(said: str | os.PathLike[str] | None, values: Values) -> str | No
     return None if capability is None else capabilities.text_of(capability)
 
 
+def _node_arguments(values: Values) -> list[str]:
+    """The arguments of `init` that configure an embedded node, but for its cluster, which a running node may be of."""
+    return [name for name in values.given() if settings.TABLE[name].of_node and name != "cluster"]
+
+
 def _refuse(values: Values, because: str) -> None:
-    given = values.given(*NODE_OPTIONS)
     # To say that something is not wanted is no wish.
-    given = [name for name in given if values[name] is not False]
+    given = [name for name in _node_arguments(values) if values[name] is not False]
     if given:
         raise InvalidArgument(
             f"{', '.join(given)} would have no effect: {because}; embedded=True starts one of your own"
@@ -446,7 +363,7 @@ def _check_cluster(client: Client, values: Values, path: str) -> None:
         values.check_cluster(client.status()["cluster"], path, advice)
 
 
-def _listen_address(join: list[str]) -> str:
+def _listen_address(join: Sequence[str]) -> str:
     """Chooses where a node listens so that the nodes it joins can reach it."""
     import ipaddress
 

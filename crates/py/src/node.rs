@@ -20,6 +20,65 @@ pub(crate) fn after_fork() {
     hoplite_node::after_fork();
 }
 
+/// The settings of a node by their names, and what `hoplite.Node` has made of some of them.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Options {
+    listen: Option<String>,
+    advertise: Option<String>,
+    join: Vec<String>,
+    cluster: String,
+    tokens: Vec<String>,
+    certificates: Option<(PathBuf, PathBuf, PathBuf, Option<PathBuf>)>,
+    admission: String,
+    plain: bool,
+    insecure: bool,
+    confine: bool,
+    capacity: Option<u64>,
+    spill: Option<PathBuf>,
+    spill_limit: Option<u64>,
+    spill_keep: bool,
+    socket: PathBuf,
+    place: Option<Vec<(String, u8)>>,
+    surveys: bool,
+    detection_timeout: f64,
+}
+
+impl Options {
+    fn config(self, py: Python<'_>) -> PyResult<NodeConfig> {
+        let certificates = self.certificates.map(|(certificate, key, ca, crl)| CertificateFiles {
+            certificate,
+            key,
+            ca,
+            crl,
+        });
+        let spill = self.spill.map(|folder| SpillConfig {
+            folder,
+            limit: self.spill_limit,
+            keep: self.spill_keep,
+        });
+        Ok(NodeConfig {
+            listen: self.listen,
+            advertise: self.advertise,
+            join: self.join,
+            cluster: self.cluster,
+            tokens: self.tokens,
+            certificates,
+            admission: self.admission,
+            is_plain: self.plain,
+            insecure: self.insecure,
+            confine: self.confine,
+            capacity: self.capacity,
+            spill,
+            socket: Some(self.socket),
+            place: arguments::place(py, self.place)?,
+            surveys: self.surveys,
+            detection: arguments::timeout(py, Some(self.detection_timeout))?.unwrap_or_default(),
+            ..NodeConfig::default()
+        })
+    }
+}
+
 /// A node in this process.
 #[pyclass(frozen)]
 pub(crate) struct Node {
@@ -30,61 +89,8 @@ pub(crate) struct Node {
 #[pymethods]
 impl Node {
     #[new]
-    #[pyo3(signature = (
-        *, listen=None, join=Vec::new(), capacity=None, spill=None, spill_limit=None, spill_keep=false, cluster="default", tokens=Vec::new(), certificates=None,
-        admission="", plain=false, insecure=false, confine=false, advertise=None, socket=None, place=None, surveys=false, detection_timeout=3.0
-    ))]
-    #[allow(clippy::too_many_arguments)]
-    fn new(
-        py: Python<'_>,
-        listen: Option<String>,
-        join: Vec<String>,
-        capacity: Option<u64>,
-        spill: Option<PathBuf>,
-        spill_limit: Option<u64>,
-        spill_keep: bool,
-        cluster: &str,
-        tokens: Vec<String>,
-        certificates: Option<(PathBuf, PathBuf, PathBuf, Option<PathBuf>)>,
-        admission: &str,
-        plain: bool,
-        insecure: bool,
-        confine: bool,
-        advertise: Option<String>,
-        socket: Option<PathBuf>,
-        place: Option<Vec<(String, u8)>>,
-        surveys: bool,
-        detection_timeout: f64,
-    ) -> PyResult<Self> {
-        let place = arguments::place(py, place)?;
-        let cluster = cluster.into();
-        let certificates = certificates.map(|(certificate, key, ca, crl)| CertificateFiles {
-            certificate,
-            key,
-            ca,
-            crl,
-        });
-        let spill =
-            spill.map(|folder| SpillConfig { folder, limit: spill_limit, keep: spill_keep });
-        let config = NodeConfig {
-            listen,
-            advertise,
-            join,
-            cluster,
-            tokens,
-            certificates,
-            admission: admission.into(),
-            is_plain: plain,
-            insecure,
-            confine,
-            capacity,
-            spill,
-            socket,
-            place,
-            surveys,
-            detection: arguments::timeout(py, Some(detection_timeout))?.unwrap_or_default(),
-            ..NodeConfig::default()
-        };
+    fn new(py: Python<'_>, options: Options) -> PyResult<Self> {
+        let config = options.config(py)?;
         let started = aside(py, "hoplite-start", move || Native::start(config))?;
         let native = started.map_err(|error| errors::of(py, &error))?;
         Ok(Self { native: Arc::new(native), process: std::process::id() })

@@ -19,13 +19,13 @@ from hoplite.settings.kinds import FLAG, LEVELS, LOCAL, UNIX
 from hoplite.settings.table import CONFIG_VARIABLE, PREFIX, SETTINGS, TABLE, VARIABLES, Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from hoplite.values import Allowed
 
 __all__ = [
-    "CONFIG_VARIABLE", "FLAG", "LEVELS", "LOCAL", "LOOPBACK", "SETTINGS", "UNIX", "VARIABLES", "Setting",
-    "SettingsWarning", "Values", "closest", "load", "may_pickle", "read_file", "warn",
+    "CONFIG_VARIABLE", "FLAG", "LEVELS", "LOCAL", "LOOPBACK", "SETTINGS", "TABLE", "UNIX", "VARIABLES", "Setting",
+    "SettingsWarning", "Values", "closest", "load", "load_arguments", "may_pickle", "read_file", "warn",
 ]  # fmt: skip
 
 # What says that there are to be other nodes: one that nothing says so of opens no port.
@@ -56,6 +56,13 @@ class Values:
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - each setting has a type of its own
         return self._found[name][0]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def replaced(self, said: Mapping[str, object]) -> Values:
+        """The same, but for some that are as if they were passed as arguments."""
+        return Values({**self._found, **{name: (value, ARGUMENT) for name, value in said.items()}})
 
     def origin(self, name: str) -> str:
         """Where a value was said: "argument", a variable, "FILE: key", or "default"."""
@@ -89,9 +96,9 @@ class Values:
                 f"({self.origin('cluster')}): {advice}"
             )
 
-    def given(self, *names: str) -> list[str]:
-        """Those of some settings that the caller itself said."""
-        return [name for name in names if self.origin(name) == ARGUMENT]
+    def given(self) -> list[str]:
+        """The settings that the caller passed as arguments."""
+        return [name for name in self if self.origin(name) == ARGUMENT]
 
 
 def load(config: str | os.PathLike[str] | None = None, /, **arguments: object) -> Values:
@@ -125,6 +132,20 @@ def load(config: str | os.PathLike[str] | None = None, /, **arguments: object) -
         else:
             found[name] = setting.default, DEFAULT
     return Values(found)
+
+
+def load_arguments(arguments: Mapping[str, Any], *, of_node: bool = False) -> Values:
+    """Finds the values of all settings for a function that takes settings as arguments.
+
+    Args:
+        arguments: `locals()` of the function, `config` among them. A setting that is not there was not passed.
+        of_node: only the settings of a node.
+
+    Raises:
+        InvalidArgument: as `load`.
+    """
+    names = [setting.name for setting in SETTINGS if setting.of_node or not of_node]
+    return load(arguments["config"], **{name: arguments.get(name) for name in names})
 
 
 def may_pickle(allow_pickle: bool | Iterable[str] | None) -> Allowed | None:
