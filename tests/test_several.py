@@ -97,8 +97,8 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     event = threading.Event()
     refuse = Several._refuse_if_too_large
 
-    def look(several: Several, lacks: tuple[int, int] | None) -> None:
-        refuse(several, lacks)
+    def look(several: Several, held: dict[str, int], lacks: tuple[int, int] | None) -> None:
+        refuse(several, held, lacks)
         if lacks is not None:
             event.set()
 

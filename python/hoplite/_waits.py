@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import select
-import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hoplite import _native, log
@@ -146,11 +145,19 @@ class _LoopWaits(Waits):
             return await answer_async(native.start_put(what, what.parts, name, ttl, limit))
         import asyncio
 
-        writing = _Writing(native, what, await answer_async(native.start_create(what, name, ttl, limit)))
+        space = await answer_async(native.start_create(what, name, ttl, limit))
+        ref, sealing = space.ref, None
         try:
-            return await asyncio.to_thread(writing.write)
+            await aside_async(space.write, what.parts)
+            sealing = space.seal()
+            return await answer_async(sealing)
         except asyncio.CancelledError:
-            writing.give_up()
+            if sealing is None:
+                space.discard()
+            elif ref is not None:
+                # If the node is gone, so is the object.
+                with contextlib.suppress(HopliteError):
+                    native.start_delete([ref], 10.0)
             raise
 
     async def digested(self, what: Encoded) -> Encoded:
@@ -198,39 +205,3 @@ class _LoopWaits(Waits):
 
 IN_THREAD = Waits()
 IN_LOOP = _LoopWaits()
-
-
-class _Writing:
-    """Bytes that a thread copies into the store. It can't be stopped, and its loop may be gone before it ends."""
-
-    def __init__(self, native: _native.Client, what: Encoded, space: _native.Space) -> None:
-        self._native = native
-        self._what = what
-        self._space = space
-        self._lock = threading.Lock()
-        self._sealed: str | None = None
-        self._is_given_up = False
-
-    def write(self) -> str:
-        self._space.write(self._what.parts)
-        if self._is_given_up:
-            self._space.discard()
-            return ""
-        ref = self._space.seal().result()
-        with self._lock:
-            self._sealed = ref
-            if self._is_given_up:
-                self._discard(ref)
-        return ref
-
-    def give_up(self) -> None:
-        """There is to be no object, whenever the thread has ended or will end."""
-        with self._lock:
-            self._is_given_up = True
-            if self._sealed is not None:
-                self._discard(self._sealed)
-
-    def _discard(self, ref: str) -> None:
-        # If the node is gone, so is the object.
-        with contextlib.suppress(HopliteError):
-            self._native.start_delete([ref], 10.0)

@@ -38,77 +38,62 @@ class Several:
         self._inbox = _native.Inbox()
         self._views: dict[int, View] = {}
         self._pendings = [native.start_get(text, limit) for text in texts]
-        self._looks = Looks(self._patience)
 
     async def views(self) -> list[View]:
         """Waits for all objects and returns them in order."""
+        looks = Looks(self._patience)
         try:
-            self._begin()
-            while not self._is_done():
-                await self._waits.arrival(self._inbox, self._looks.wait_s())
-                self._take()
-                if (waited := self._is_stuck_for()) is None:
-                    continue
-                for text in self._suspects():
-                    lacks = await self._waits.brief(self._native.start_lacks(text), SILENT)
-                    if isinstance(lacks, str) or self._has_news():
-                        break
-                    self._refuse_if_too_large(lacks)
-                if self._speaks and waited >= FIRST_WORD_AFTER_S:
-                    explained = self._native.start_explain(next(self._missing()))
-                    self._speak(waited, await self._waits.brief(explained, SILENT))
-            return self._in_order()
+            for key, pending in enumerate(self._pendings):
+                if not pending.tell(self._inbox, key):
+                    self._take(key)
+            while self._is_incomplete():
+                await self._waits.arrival(self._inbox, looks.wait_s())
+                for key in self._inbox.take():
+                    self._take(key)
+                if self._is_incomplete() and looks.is_node_silent():
+                    self._take(next(self._missing()))
+                if (waited := looks.due()) is not None and self._is_incomplete():
+                    await self._look(waited)
+            return [self._views[key] for key in range(len(self._pendings))]
         except BaseException as error:
-            self._cancel()
+            self._views.clear()
+            for pending in self._pendings:
+                pending.cancel()
             self._waits.hint(error)
             raise
-        finally:
-            # It refers to this object, and views must not wait for a collection of garbage.
-            del self._looks
 
-    def _begin(self) -> None:
-        for key, pending in enumerate(self._pendings):
-            if not pending.tell(self._inbox, key):
-                self._views[key] = pending.result()
+    def _take(self, key: int) -> None:
+        """Takes what has come, or the error in its place."""
+        self._views[key] = self._pendings[key].result()
 
-    def _take(self) -> None:
-        for key in self._inbox.take():
-            self._views[key] = self._pendings[key].result()
+    def _is_incomplete(self) -> bool:
+        return len(self._views) < len(self._pendings)
+
+    def _missing(self) -> Iterator[int]:
+        return (key for key in range(len(self._pendings)) if key not in self._views)
+
+    def _patience(self) -> float | None:
+        return self._pendings[next(self._missing())].patience() if self._is_incomplete() else None
+
+    async def _look(self, waited: float) -> None:
+        """Looks why the others have not come: they may wait for room that this call has itself."""
+        held = self._held()
+        for key in self._missing() if held else ():
+            lacks = await self._waits.brief(self._native.start_lacks(self._texts[key]), SILENT)
+            if isinstance(lacks, str) or self._has_news():
+                break
+            self._refuse_if_too_large(held, lacks)
+        if self._speaks and waited >= FIRST_WORD_AFTER_S:
+            first = self._texts[next(self._missing())]
+            state = await self._waits.brief(self._native.start_explain(first), SILENT)
+            missing = len(self._pendings) - len(self._views)
+            what = f"{missing} of {len(self._pendings)} objects, {first} for one,"
+            self._waits.still_waiting(what, waited, state)
 
     def _has_news(self) -> bool:
         poll = select.poll()
         poll.register(self._inbox.fileno(), select.POLLIN)
         return bool(poll.poll(0))
-
-    def _is_done(self) -> bool:
-        return len(self._views) == len(self._pendings)
-
-    def _in_order(self) -> list[View]:
-        return [self._views[key] for key in range(len(self._pendings))]
-
-    def _cancel(self) -> None:
-        self._views.clear()
-        for pending in self._pendings:
-            pending.cancel()
-
-    def _missing(self) -> Iterator[str]:
-        return (text for key, text in enumerate(self._texts) if key not in self._views)
-
-    def _is_stuck_for(self) -> float | None:
-        """For how long it has been waited, if it is time to look why."""
-        waited = self._looks.due()
-        if self._is_done():
-            return None
-        if self._looks.is_node_silent():
-            key = self._first_missing()
-            self._views[key] = self._pendings[key].result()
-        return waited
-
-    def _first_missing(self) -> int:
-        return next(key for key in range(len(self._pendings)) if key not in self._views)
-
-    def _patience(self) -> float | None:
-        return None if self._is_done() else self._pendings[self._first_missing()].patience()
 
     def _held(self) -> dict[str, int]:
         """What has come into the store's memory, and the bytes that it takes there; small objects take none."""
@@ -120,21 +105,11 @@ class Several:
             if nbytes > _native.INLINE_BYTES_MAX
         }
 
-    def _suspects(self) -> Iterator[str]:
-        """What may wait for room that this call has itself."""
-        return self._missing() if self._held() else iter(())
-
-    def _speak(self, waited: float, state: str) -> None:
-        missing = len(self._pendings) - len(self._views)
-        what = f"{missing} of {len(self._pendings)} objects, {next(self._missing())} for one,"
-        self._waits.still_waiting(what, waited, state)
-
-    def _refuse_if_too_large(self, lacks: tuple[int, int] | None) -> None:
+    def _refuse_if_too_large(self, held: dict[str, int], lacks: tuple[int, int] | None) -> None:
         """Ends a wait for room that only its own end could make."""
         if lacks is None:
             return
         needed, capacity = lacks
-        held = self._held()
         taken = sum(held.values())
         if taken + needed + _native.COPY_OVERHEAD_BYTES > capacity:
             raise StoreFull(
