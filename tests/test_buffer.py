@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import shutil
+import subprocess
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -285,3 +288,60 @@ def test_a_seal_takes_a_timeout(plain: Crew, size: int) -> None:
 def test_what_nobody_wrote_into_can_be_sealed(elements: int) -> None:
     with testing.cluster(1) as nodes, nodes[0].client() as client:
         assert client.get(client.create(elements, "uint8").seal()).shape == (elements,)
+
+
+# Two threads at a time: one takes a view of the space, the other seals it. Prints whether there is a GIL.
+RACE = """
+import sys, threading
+import hoplite
+from hoplite import testing
+
+SIZE = 50_000
+sys.setswitchinterval(1e-6)
+with testing.cluster(1) as nodes, nodes[0].client() as client:
+    for turn in range(400):
+        buffer = client.create(SIZE, "bytes")
+        space = buffer._space
+        start = threading.Barrier(2)
+        views, refs = [], []
+
+        def view():
+            start.wait(30)
+            try:
+                views.append(memoryview(space))
+            except BufferError:
+                return
+
+        def seal():
+            start.wait(30)
+            try:
+                refs.append(space.seal().result())
+            except hoplite.InvalidArgument:
+                return
+
+        threads = [threading.Thread(target=each) for each in ((view, seal) if turn % 2 else (seal, view))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert (len(views), len(refs)) in ((0, 1), (1, 0)), (turn, views, refs)
+        for each in views:
+            each[:] = bytes(SIZE)
+            each.release()
+            space.discard()
+        buffer._open = False
+print(getattr(sys, "_is_gil_enabled", lambda: True)())
+"""
+
+
+@pytest.mark.parametrize("interpreter", [sys.executable, "python3.13t", "python3.14t"])
+def test_no_writable_view_outlives_the_seal_in_another_thread(interpreter: str) -> None:
+    """With the GIL, the threads seldom meet in the middle of a call; without it, they do."""
+    if shutil.which(interpreter) is None:
+        pytest.skip(f"{interpreter} is not installed")
+    if subprocess.run([interpreter, "-c", "import hoplite"], capture_output=True, check=False, timeout=SOON).returncode:
+        pytest.skip(f"hoplite is not built for {interpreter}")
+    done = subprocess.run([interpreter, "-c", RACE], capture_output=True, text=True, timeout=SOON, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    if interpreter.endswith("t"):
+        assert done.stdout == "False\n"
