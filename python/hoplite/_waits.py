@@ -28,7 +28,7 @@ __all__ = ["IN_LOOP", "IN_THREAD", "Waits", "answer", "answer_async", "finish", 
 T = TypeVar("T")
 U = TypeVar("U")
 
-# Where a loop runs, as in a coroutine or a notebook, another task of that loop may have to make what is waited for.
+# Where a loop runs, as in a coroutine or a notebook, another task of that loop may have to put what is waited for.
 BLOCKED_LOOP = (
     "this call blocks the event loop of its thread: if another task of that loop makes what it waits for, await the "
     "method of the client with the suffix _async instead, such as hp.get_async"
@@ -36,7 +36,7 @@ BLOCKED_LOOP = (
 
 
 def answer(pending: Pending[T]) -> T:
-    """The answer to a question."""
+    """Waits for the reply to a request."""
     try:
         return pending.result()
     except GetTimeout as error:
@@ -45,7 +45,7 @@ def answer(pending: Pending[T]) -> T:
 
 
 def get(native: _native.Client, text: str, limit: float | None) -> View:
-    """An object, complete on this host. Without a limit it tells the log what it waits for."""
+    """Waits for an object to be complete on this host. Without a limit it logs what it waits for."""
     try:
         return native.get(text, limit)
     except GetTimeout as error:
@@ -73,7 +73,7 @@ class Waits:
     """Waits with the calling thread."""
 
     async def answer(self, pending: Pending[T]) -> T:
-        """Waits for the answer to a question."""
+        """Waits for the reply to a request."""
         return answer(pending)
 
     async def put(
@@ -92,7 +92,7 @@ class Waits:
         return what._replace(digest=_native.digest(what.parts))
 
     async def brief(self, pending: Pending[T], otherwise: U) -> T | U:
-        """The answer to a question that a node answers at once; something else if the node does not answer."""
+        """The reply to a request that a node serves from memory; something else if the node does not reply."""
         if pending.wait(ANSWER_S):
             return pending.result()
         pending.cancel()
@@ -113,16 +113,16 @@ class Waits:
         waits: Sequence[tuple[str, Pending[Any]]],  # noqa: ARG002 - a loop's
         explain: Callable[[str], Pending[str]],  # noqa: ARG002 - a loop's
     ) -> Callable[[], None] | None:
-        """Has a loop tell the log of waits of its own, until what this returns is called; a thread tells it itself."""
+        """Has a loop log waits as it does its own, until what this returns is called; a thread logs them itself."""
         return None
 
     def hint(self, error: BaseException) -> None:
-        """Adds to a timeout in a thread whose event loop was blocked meanwhile how to wait without that."""
+        """Adds to the timeout of a thread that blocked its event loop how to wait without that."""
         if isinstance(error, GetTimeout) and is_in_loop():
             error.add_note(BLOCKED_LOOP)
 
     def still_waiting(self, what: str, waited: float, state: str) -> None:
-        """Tells the log that a call goes on waiting; see `log.still_waiting`."""
+        """Logs that a call goes on waiting; see `log.still_waiting`."""
         log.still_waiting(what, waited, f"{state}; {BLOCKED_LOOP}" if is_in_loop() else state)
 
 

@@ -127,37 +127,37 @@ class Node:
 
     def _start(self, values: Values, usual: Path | None = None) -> None:
         log.start(values["log"])
-        wanted = values["socket"]
-        # What this node was told to join: `init` compares it.
+        _check_spill(values)
         with sockets.needs_descriptors("start a node"):
+            # What this node was told to join: `init` compares it.
             self._seeds = [_listening.resolve_scope("join", seed) for seed in values["join"]]
             listen = _listening.listening(values)
-        _check_spill(values)
-        options = {name: values[name] for name in values}
-        options |= {"listen": listen, "join": self._seeds, "place": _places.place(values, listen)}
-        options["surveys"] = values["topology"] in (None, _places.MEASURE)
+            options = {name: values[name] for name in values}
+            options |= {"listen": listen, "join": self._seeds, "place": _places.place(values, listen)}
+            options["surveys"] = values["topology"] in (None, _places.MEASURE)
+            options |= _admission.admission(values, listen)._asdict()
+            self._native = self._made(values, options, usual)
+        self._leave_timeout: float = values["leave_timeout"]
+        _running.add(self)
+        # Where the node was made: a child made by fork inherits this object but not the node.
+        self._pid = os.getpid()
 
+    def _made(self, values: Values, options: dict[str, object], usual: Path | None) -> _native.Node:
+        """Starts the node at its socket, or at the next path that is free if it need not have a certain one."""
+        wanted = values["socket"]
         while True:
-            with sockets.needs_descriptors("start a node"):
-                if wanted is not None:
-                    path = sockets.check_free(wanted)
-                else:
-                    path = sockets.free_path(usual or sockets.default_socket())
-                admission = _admission.admission(values, listen)
+            if wanted is not None:
+                path = sockets.check_free(wanted)
+            else:
+                path = sockets.free_path(usual or sockets.default_socket())
             try:
-                with sockets.needs_descriptors("start a node"):
-                    self._native = _native.Node({**options, **admission._asdict(), "socket": path})
-                break
+                return _native.Node({**options, "socket": path})
             except AddressInUse:
                 # Another process took the path between our look and our listening: any other path will do.
                 if wanted is not None or not sockets.is_served(path):
                     raise
             except JoinError as error:
                 raise JoinError(f"{error}{_admission.hint(values, str(error))}") from None
-        self._leave_timeout: float = values["leave_timeout"]
-        _running.add(self)
-        # Where the node was made: a child made by fork inherits this object but not the node.
-        self._pid = os.getpid()
 
     @property
     def address(self) -> str:

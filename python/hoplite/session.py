@@ -327,11 +327,7 @@ def _attach(path: str, timeout: float | None, options: ClientOptions) -> Client:
         raise InvalidArgument('the address "unix:" has no path')
     with sockets.needs_descriptors(f"attach to {path}"):
         if not sockets.is_served(path):
-            advice = (
-                ""
-                if options.capability is None
-                else ", and a capability is for one that runs: start it by hoplite node"
-            )
+            advice = ", and a capability is for one that runs: start it by hoplite node" if options.capability else ""
             raise ConnectError(f"no node serves {path}{advice}")
         native = _native.connect(path, timeout, options.capability)
     return Client(native, options, path=path)

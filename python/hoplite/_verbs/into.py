@@ -14,7 +14,7 @@ from hoplite.errors import HopliteError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hoplite._native import Growing, View
+    from hoplite._native import View
     from hoplite._waits import Waits
     from hoplite.values import OutBuffer
 
@@ -52,12 +52,17 @@ class Filling:
 
     def follow(self) -> None:
         """Takes what there is to copy from before the object is complete, if anything, which is known now."""
+        assert self._copier is not None
+        assert self._memory is not None
         try:
             growing = self._following.result()
         except HopliteError:
             # The get says what is wrong.
             return
-        self._copying = self._begin(growing)
+        if growing is not None and (said := self._copier.follow(growing)) is not None:
+            kind, shape, form, nbytes = said
+            self._memory.check(kind, tuple(shape), form, nbytes, self.text)
+            self._copying = self._copier
 
     def is_growing(self) -> bool:
         """Whether there is anything to be copied before the object is complete."""
@@ -70,8 +75,11 @@ class Filling:
 
     def finish(self) -> None:
         """Fills the memory from the object, which is here, and lets go of it."""
+        assert self._copier is not None
+        assert self._memory is not None
         self._view = self._got.result()
-        self._end()
+        self._memory.check(self._view.kind, self._view.shape, self._view.form, self._view.nbytes, self.text)
+        self._copier.finish(self._view)
         self.release()
 
     def why(self) -> _native.Pending[str]:
@@ -92,24 +100,6 @@ class Filling:
         self._following.cancel()
         self._got.cancel()
         self._copier = self._copying = self._memory = self._view = None
-
-    def _begin(self, growing: Growing | None) -> _native.Copier | None:
-        """Checks what arrives; returns what copies it, if there is something to copy before it is complete."""
-        assert self._copier is not None
-        assert self._memory is not None
-        if growing is None or (said := self._copier.follow(growing)) is None:
-            return None
-        kind, shape, form, nbytes = said
-        self._memory.check(kind, tuple(shape), form, nbytes, self.text)
-        return self._copier
-
-    def _end(self) -> None:
-        """Copies what is missing of the object, which is here."""
-        assert self._copier is not None
-        assert self._memory is not None
-        assert self._view is not None
-        self._memory.check(self._view.kind, self._view.shape, self._view.form, self._view.nbytes, self.text)
-        self._copier.finish(self._view)
 
 
 async def fill(

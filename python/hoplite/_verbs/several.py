@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class Several:
-    """Objects asked for together; as soon as one fails, or the caller gives up, the other questions are taken back.
+    """Objects requested together. If one fails, or the caller gives up, the other requests are taken back.
 
     Args:
         waits: how to wait for them.
-        native: the attachment to ask.
+        native: the attachment.
         texts: the objects.
         limit: seconds to wait for all of them.
     """
