@@ -10,7 +10,10 @@ from hoplite.values import Encoded
 __all__ = [
     "COPY_OVERHEAD_BYTES",
     "DEBUG_BUILD",
+    "DTYPES",
+    "FORMS",
     "INLINE_BYTES_MAX",
+    "OPS",
     "Client",
     "Copier",
     "Growing",
@@ -28,6 +31,7 @@ __all__ = [
     "grant_capability",
     "hold_all",
     "issue_certificate",
+    "item_bytes",
     "log_to_stderr",
     "make_authority",
     "narrow_capability",
@@ -40,6 +44,9 @@ _T_co = TypeVar("_T_co", covariant=True)
 DEBUG_BUILD: bool
 INLINE_BYTES_MAX: int
 COPY_OVERHEAD_BYTES: int
+DTYPES: tuple[str, ...]
+FORMS: tuple[str, str, str, str]
+OPS: tuple[str, ...]
 __version__: str
 
 @final
@@ -172,6 +179,7 @@ def connect(path: str, timeout: float | None = None, capability: str | None = No
 def before_fork() -> list[tuple[int, int]]: ...
 def after_fork() -> None: ...
 def check_name(text: str) -> None: ...
+def item_bytes(dtype: str) -> int | None: ...
 def digest(parts: Sequence[Buffer]) -> bytes: ...
 def hold_all() -> list[int]: ...
 def log_to_stderr(level: str) -> None: ...

@@ -7,7 +7,7 @@ use hoplite_node::proto::{
     meta::{Digest, Dtype, Form, Kind, Meta, Op},
     place::{Group, Place},
 };
-use pyo3::prelude::*;
+use pyo3::{prelude::*, types::PyString};
 
 use crate::errors;
 
@@ -59,6 +59,13 @@ pub(crate) fn name(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Object
 #[pyfunction]
 pub(crate) fn check_name(py: Python<'_>, text: &str) -> PyResult<()> {
     name(py, Some(text)).map(drop)
+}
+
+/// Bytes of one element of a dtype; none if it is unknown.
+#[pyfunction]
+pub(crate) fn item_bytes(dtype: &Bound<'_, PyString>) -> Option<u64> {
+    // What is no Unicode text names none either.
+    dtype.to_string_lossy().parse().ok().map(Dtype::size)
 }
 
 pub(crate) fn op(py: Python<'_>, text: &str) -> PyResult<Op> {

@@ -12,14 +12,14 @@ mod log;
 mod node;
 mod wait;
 
-use pyo3::prelude::*;
+use pyo3::{prelude::*, types::PyTuple};
 
 /// The extension module; `hoplite` is its documented face.
 #[pymodule(gil_used = false, name = "_native")]
 mod native {
     #[pymodule_export]
     use super::{
-        arguments::check_name,
+        arguments::{check_name, item_bytes},
         buffer::{Copier, Growing, Space, View},
         capabilities::{grant_capability, narrow_capability, read_capability},
         certificates::{issue_certificate, make_authority, revoke_certificates},
@@ -31,11 +31,16 @@ mod native {
 
     #[pymodule_init]
     fn init(module: &super::Bound<'_, super::PyModule>) -> super::PyResult<()> {
-        use super::PyModuleMethods;
+        use hoplite_node::proto::meta::{Dtype, Form, Op};
+
+        use super::{PyModuleMethods, PyTuple};
         super::errors::load(module.py())?;
         module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
         module.add("INLINE_BYTES_MAX", hoplite_node::proto::limits::INLINE_BYTES_MAX)?;
         module.add("COPY_OVERHEAD_BYTES", hoplite_node::proto::table::COPY_OVERHEAD_BYTES)?;
+        module.add("DTYPES", PyTuple::new(module.py(), Dtype::ALL.map(Dtype::name))?)?;
+        module.add("FORMS", PyTuple::new(module.py(), Form::ALL.map(Form::name))?)?;
+        module.add("OPS", PyTuple::new(module.py(), Op::ALL.map(Op::name))?)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

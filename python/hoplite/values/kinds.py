@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-import re
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hoplite import _native
 from hoplite.errors import Undecodable, UnsupportedDtype
 
 if TYPE_CHECKING:
@@ -21,41 +21,21 @@ if TYPE_CHECKING:
 BYTES = "bytes"
 
 # How the reader is to present an object. The store keeps it with dtype and shape.
-FORMS = ("plain", "torch", "arrow", "pickle")
+FORMS = _native.FORMS
 PLAIN, TORCH, ARROW, PICKLE = FORMS
 
-# Bytes of one element of each dtype that an array's elements may have. The last two take a unit too, as
-# "datetime64[25us]"; without one they are NumPy's generic dates and times. crates/proto/src/meta.rs has the same.
-_ITEM_BYTES = {
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    "int8": 1,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-    "uint8": 1,
-    "uint16": 2,
-    "uint32": 4,
-    "uint64": 8,
-    "bool": 1,
-    "complex64": 8,
-    "complex128": 16,
-    "datetime64": 8,
-    "timedelta64": 8,
-}
-DTYPES = tuple(_ITEM_BYTES)
+# What an array's elements may be. The last two take a unit too, as "datetime64[25us]"; without one they are NumPy's
+# generic dates and times.
+DTYPES = _native.DTYPES
 
 # As messages list them.
 DTYPES_IN_WORDS = f"{', '.join(DTYPES[:-2])}, and datetime64 and timedelta64 of any unit"
 
 # What a reduce can do with elements; docs/values.md says which of them with which dtype.
-OPS = ("sum", "min", "max", "prod", "mean", "any", "all")
+OPS = _native.OPS
 
-# A unit as NumPy writes it: how many, unless it is one, of what. As crates/proto/src/unit.rs reads it.
-_WITH_UNIT = re.compile(r"(datetime64|timedelta64)\[([2-9]|[1-9]\d{1,9})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]", re.ASCII)
-_UNITS_MAX = 2**31 - 1
+# Bytes of one element of an array of a dtype, with its unit if it has one; None if arrays of it can't be held.
+item_bytes = functools.lru_cache(maxsize=256)(_native.item_bytes)
 
 
 class Encoded(NamedTuple):
@@ -77,15 +57,6 @@ class Encoded(NamedTuple):
     nbytes: int
     parts: tuple[Buffer, ...]
     digest: bytes | None = None
-
-
-@functools.lru_cache(maxsize=256)
-def item_bytes(kind: str) -> int | None:
-    """Bytes of one element of an array of this dtype; None if arrays of it can't be held."""
-    match = _WITH_UNIT.fullmatch(kind)
-    if match is None:
-        return _ITEM_BYTES.get(kind)
-    return _ITEM_BYTES[match[1]] if int(match[2] or 1) <= _UNITS_MAX else None
 
 
 def loaded(module: str, *names: str) -> tuple[type, ...]:
