@@ -85,6 +85,7 @@ impl Message {
             | Self::Unkeep { id, instance } => Some((id, *instance)),
             Self::Locate { id, not_here: Some((_, instance)), .. } => Some((id, *instance)),
             Self::Paced(paced) => Some((&paced.id, paced.instance)),
+            Self::Scatter(order) => Some((&order.id, order.instance)),
             Self::Found { id, found: Some(found) } => Some((id, found.instance)),
             _ => None,
         };

@@ -20,6 +20,12 @@ impl Node {
         self.follow_copies();
     }
 
+    /// Brings a copy back into memory that is on disk alone.
+    pub(super) fn want_back(&mut self, instance: Instance) {
+        self.copies.want_back(instance, &mut self.world);
+        self.follow_copies();
+    }
+
     /// Does what follows from what has become of copies.
     pub(super) fn follow_copies(&mut self) {
         while let Some(fact) = self.copies.next_fact() {
@@ -36,16 +42,21 @@ impl Node {
     }
 
     fn admitted(&mut self, instance: Instance, has_waited: bool) {
-        match self.copies.get(instance).map(|copy| copy.state) {
-            Some(State::Filling(_)) => self.create_in_room(instance),
-            Some(State::Flowing(_)) => {
+        let Some(copy) = self.copies.get(instance) else { return };
+        match copy.state {
+            State::Filling(_) => self.create_in_room(instance),
+            // Its pull has ended since.
+            State::Flowing(_) if self.pulls.located(&copy.id) != Some(instance) => {
+                self.doom(instance);
+            }
+            State::Flowing(_) => {
                 self.reveal(instance);
                 if has_waited {
                     self.announce(instance);
                 }
             }
-            Some(State::Complete) => self.small_result_in_room(instance),
-            Some(State::Folding) | None => {}
+            State::Complete => self.small_result_in_room(instance),
+            State::Folding => {}
         }
     }
 

@@ -188,8 +188,9 @@ impl Node {
             let error = self.copies.store_full(meta.size);
             return self.pull_failed(id, &error);
         }
-        if is_void {
-            // A client still uses a part of it that was given up here, or the owner does not know of its deletion.
+        if is_void || self.copies.wanted(instance).is_some() {
+            // A client still uses a part of it that was given up here, the owner does not know of its deletion, or what waits
+            // for room under that instance is made here.
             return self.pulls.pause(id, self.world.now());
         }
         if self.pulls.locate_at(id, instance) {

@@ -139,11 +139,14 @@ impl Node {
     /// Does what follows from what was done: for copies that wait for room, and for this node as an owner.
     fn settle(&mut self) {
         loop {
-            if self.copies.settle(&mut self.world) {
-                // What other nodes want kept here goes when this node can make no room by itself.
-                self.give_back();
+            while self.copies.has_changed() {
+                self.copies.settle(&mut self.world);
+                self.follow_copies();
+                if self.copies.is_short() {
+                    // What other nodes want kept here goes when this node can make no room by itself.
+                    self.give_back();
+                }
             }
-            self.follow_copies();
             let Some(message) = self.world.next_loopback() else { return };
             self.receive(self.world.me(), message);
         }

@@ -27,7 +27,7 @@ impl Node {
         self.requests.remember(asked, Waiting::Object(id.clone()), &self.world);
         self.readers.wait(&id, asked.request);
         match current {
-            Some(instance) => self.copies.want_back(instance, &mut self.world),
+            Some(instance) => self.want_back(instance),
             None => self.pull_if_wanted(&id),
         }
         None
@@ -115,7 +115,7 @@ impl Node {
         let (id, is_readable) = (copy.id.clone(), copy.is_readable());
         self.end_pull(&id);
         if !is_readable {
-            return self.copies.want_back(instance, &mut self.world);
+            return self.want_back(instance);
         }
         self.end_following(&id);
         for request in self.readers.take_waiting(&id) {

@@ -52,7 +52,8 @@ impl Node {
     /// A coordinator orders this node to make a part.
     pub(super) fn scattered(&mut self, from: NodeId, order: ScatterOrder) {
         let ScatterOrder { reduce, epoch, instance, .. } = order;
-        let is_for_me = order.seat(self.world.me()).is_some() && reduce.node == from;
+        let is_theirs = reduce.node == from && instance.node == from;
+        let is_for_me = order.seat(self.world.me()).is_some() && is_theirs;
         if !is_for_me || from == self.world.me() || !self.scatters.is_new(&order) {
             return;
         }

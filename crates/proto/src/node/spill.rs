@@ -45,7 +45,7 @@ impl Node {
 
     /// Keeps a receiver waiting until there is memory for what it is to be sent.
     pub(super) fn park_at_disk(&mut self, serve: ServeId, instance: Instance) {
-        self.copies.want_back(instance, &mut self.world);
+        self.want_back(instance);
         if let Some(copy) = self.copies.get(instance) {
             self.readers.park(&copy.id, serve, instance);
         }

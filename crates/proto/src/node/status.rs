@@ -46,8 +46,8 @@ impl Node {
     }
 
     pub(super) fn explain(&self, id: &ObjectId) -> Answer {
-        let made = self.coming(id).or_else(|| self.puts.instance_of(id));
-        let needed = made.and_then(|instance| self.copies.waits_for(instance));
+        let all = self.coming(id).into_iter().chain(self.puts.instance_of(id));
+        let needed = all.filter_map(|instance| self.copies.waits_for(instance)).next();
         let lacks = needed.map(|needed| (needed, self.copies.table().capacity()));
         Answer::Explained { state: self.state_of(id), lacks }
     }

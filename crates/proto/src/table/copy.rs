@@ -100,6 +100,11 @@ impl Copy {
         self.state == State::Complete
     }
 
+    /// Whether it was coming back from disk when it was taken out of use: it stays there.
+    pub fn is_given_up(&self) -> bool {
+        self.doomed && self.is_complete()
+    }
+
     /// Whether there is memory for it, so that it can be read as it grows.
     pub fn has_memory(&self) -> bool {
         matches!(self.place, Place::Memory | Place::Returning)

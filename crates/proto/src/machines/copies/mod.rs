@@ -132,8 +132,12 @@ impl Copies {
     /// Gives room to a copy, at once or when there is some; a [`Fact`] says so.
     pub(crate) fn want(&mut self, instance: Instance, wanted: Wanted, world: &mut World) {
         let size = wanted.meta.size;
+        if core::mem::take(&mut self.has_changed) {
+            // What became free before is for those that have waited.
+            self.grant(None, world);
+        }
         // Others wait only for what does not fit: one that does need not be queued.
-        if self.table.missing_to_add(size) == 0 {
+        if self.table.missing_to_add(size) == 0 && !self.queue.contains(instance) {
             return self.admit(instance, wanted, false, world);
         }
         self.queue.push(instance, size, Some(wanted));
@@ -151,12 +155,20 @@ impl Copies {
         self.queue.redirect(instance, source)
     }
 
-    /// Gives room to those that may have some now; whether some still wait, and nothing is being written that would help.
-    pub(crate) fn settle(&mut self, world: &mut World) -> bool {
-        if !core::mem::take(&mut self.has_changed) {
-            return false;
+    /// Whether some that wait for room may have it now.
+    pub(crate) const fn has_changed(&self) -> bool {
+        self.has_changed
+    }
+
+    /// Gives room to those that may have it now.
+    pub(crate) fn settle(&mut self, world: &mut World) {
+        if core::mem::take(&mut self.has_changed) {
+            self.grant(None, world);
         }
-        self.grant(None, world);
+    }
+
+    /// Whether some wait for room, and nothing is being written that would help.
+    pub(crate) fn is_short(&self) -> bool {
         self.queue.len() > 0 && !self.spills.is_writing()
     }
 
@@ -165,7 +177,7 @@ impl Copies {
         while let Some((instance, size)) =
             self.table.room().and_then(|room| self.queue.first_within(room))
         {
-            let wanted = self.queue.remove(instance).flatten();
+            let Some(wanted) = self.queue.remove(instance) else { return };
             let shed = self.table.make_room(size).unwrap_or_default();
             self.evict(shed, world);
             match wanted {
@@ -343,7 +355,7 @@ impl Copies {
             world.act(Action::FreeSlot { instance });
             return None;
         };
-        if copy.place != Place::Awaited {
+        if copy.place != Place::Awaited || copy.is_given_up() {
             return None;
         }
         let state = copy.state;
@@ -364,15 +376,14 @@ impl Copies {
         world: &mut World,
     ) -> Option<(ObjectId, State, Error)> {
         self.settled(instance, world);
-        let copy = self.table.get(instance).filter(|copy| copy.place == Place::Awaited)?;
+        let copy = self.awaited(instance)?;
         let error = Error::NoMemory { needed: copy.meta.size, detail };
         Some((copy.id.clone(), copy.state, error))
     }
 
     /// The shell has no memory for a copy now: what may go does, then the copy waits.
     pub(crate) fn slot_refused(&mut self, instance: Instance, said: String, world: &mut World) {
-        let copy = self.table.get(instance).filter(|copy| copy.place == Place::Awaited);
-        let Some(copy) = copy else { return self.settled(instance, world) };
+        let Some(copy) = self.awaited(instance) else { return self.settled(instance, world) };
         let bytes = copy.cost();
         let shed = self.table.shed(bytes);
         if shed.is_empty() {
@@ -383,6 +394,12 @@ impl Copies {
         }
         self.evict(shed, world);
         self.order_next(Some(instance), world);
+    }
+
+    /// A copy that is to have memory.
+    fn awaited(&self, instance: Instance) -> Option<&Copy> {
+        let copy = self.table.get(instance)?;
+        (copy.place == Place::Awaited && !copy.is_given_up()).then_some(copy)
     }
 
     /// A copy gets other memory, for what is in it turned out to be wrong.

@@ -85,6 +85,7 @@ impl Queue {
 
     /// Appends a copy: a new one, or one that comes back from disk.
     pub(crate) fn push(&mut self, instance: Instance, size: u64, wanted: Option<Wanted>) {
+        self.remove(instance);
         self.last_ticket += 1;
         if wanted.is_none() {
             self.returning += size.saturating_add(COPY_OVERHEAD_BYTES);

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::{
+    id::ReduceId,
     limits::{FOLDS_MAX, INLINE_BYTES_MAX},
-    message::{Announce, Found, Progress, Receives},
+    message::{Announce, Found, Progress, Receives, ScatterOrder},
 };
 
 impl Cluster {
@@ -312,4 +313,51 @@ fn a_small_object_of_another_maker_is_kept_as_its_owner_has_it() {
     assert!(cluster.has(2, &id));
     let held = cluster.nodes[&NodeId(2)].table().get(copy).unwrap();
     assert_eq!(held.inline, Some(vec![7; 8].into()));
+}
+
+/// Goal: a part of a reduce is refused that is announced as an instance which waits for room under another name.
+#[test]
+fn a_part_under_the_instance_of_what_waits_for_room_is_refused() {
+    let mut cluster = Cluster::with_capacity(4, 2 * (LARGE + 4096));
+    let held = [(), ()].map(|()| cluster.put_large(1, None));
+    let input = cluster.nodes[&NodeId(1)].table().current(&held[0]).unwrap();
+    let (waiting, other, shared) = (minted(2, 1001), minted(2, 2002), instance(2, 7));
+    cluster.get(1, &waiting);
+    let source = Source::Holder { node: NodeId(2), reason: Reason::OnlyHolder };
+    let (id, meta) = (waiting.clone(), array(LARGE));
+    cluster.say(2, 1, Message::Located { id, instance: shared, meta, source, lifetime: None });
+    let seats = [(1, input), (3, instance(3, 9)), (4, instance(4, 9))];
+    let order = ScatterOrder {
+        reduce: ReduceId { node: NodeId(2), serial: 1 },
+        epoch: 0,
+        id: other,
+        instance: shared,
+        meta: array(LARGE),
+        op: Op::Sum,
+        frame: 1 << 16,
+        seats: seats.map(|(node, input)| (NodeId(node), vec![input])).into(),
+    };
+    cluster.say(2, 1, Message::Scatter(order.into()));
+    cluster.ask(1, Ask::Delete { ids: held.to_vec() });
+    let copy = cluster.nodes[&NodeId(1)].table().get(shared);
+    assert_eq!(copy.map(|copy| &copy.id), Some(&waiting));
+}
+
+/// Goal: an owner that names the instance of a put that waits for room does not get a second copy made of it.
+#[test]
+fn a_put_that_waits_for_room_is_not_received_from_elsewhere() {
+    let mut cluster = Cluster::with_capacity(3, 2 * (LARGE + 4096));
+    let name = cluster.owned_name(2, 3, "x");
+    let id = named(&name);
+    let held = [(), ()].map(|()| cluster.put_large(1, None));
+    let put =
+        cluster.ask(1, Ask::Create { id: Some(id.clone()), meta: array(LARGE), ttl_ns: None });
+    cluster.get(1, &id);
+    let is_it = |serial: &u64| cluster.nodes[&NodeId(1)].puts.contains(instance(1, *serial));
+    let instance = instance(1, (1..100).find(is_it).expect("it waits"));
+    let source = Source::Holder { node: NodeId(2), reason: Reason::OnlyHolder };
+    let meta = array(LARGE);
+    cluster.say(2, 1, Message::Located { id, instance, meta, source, lifetime: None });
+    cluster.ask(1, Ask::Delete { ids: held.to_vec() });
+    assert!(matches!(cluster.reply(put), Ok(Answer::Created { .. })));
 }

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::{
+    id::ReduceId,
     lifetime::Lifetime,
+    message::FoldKey,
     table::{COPY_OVERHEAD_BYTES, Place, file_bytes},
 };
 
@@ -359,4 +361,43 @@ fn what_was_put_meanwhile_goes_before_what_was_kept() {
         assert!(cluster.disk.files.is_empty(), "it is dropped");
         cluster.read(1, &id);
     }
+}
+
+/// An original on disk that a fold of another node reads, that is coming back without memory, and that is deleted then;
+/// its instance, and a get of the next object of that name.
+fn deleted_while_it_comes_back() -> (Cluster, Instance, RequestId) {
+    let mut cluster = Cluster::with_disk(2, 10, false);
+    cluster.keeps_folding = true;
+    let name = cluster.owned_name(1, 2, "x");
+    let first = cluster.put_large(1, Some(&name));
+    let input = cluster.nodes[&NodeId(1)].table().current(&first).unwrap();
+    (0..3).for_each(|_| drop(cluster.put_large(1, None)));
+    assert_eq!(cluster.place(1, &first), DISK);
+    let (reduce, inputs) = (ReduceId { node: NodeId(2), serial: 1 }, vec![input]);
+    let key = FoldKey { reduce, epoch: 0, segment: 0, position: 0 };
+    let (op, dtype, size, part) = (Op::Sum, Dtype::Float32, LARGE, 0..LARGE);
+    let order = FoldOrder { key, inputs, children: vec![], op, dtype, size, part, frame: 1 << 16 };
+    cluster.tell(1, Event::Message { from: NodeId(2), message: Message::Fold(order) });
+    cluster.lack_memory(1);
+    cluster.get(1, &first);
+    cluster.ask(1, Ask::Delete { ids: vec![first.clone()] });
+    let next = cluster.get(1, &first);
+    (cluster, input, next)
+}
+
+#[test]
+fn what_is_deleted_while_it_comes_back_is_not_read_from_its_file() {
+    let (mut cluster, instance, next) = deleted_while_it_comes_back();
+    let (now, mut actions) = (cluster.now, Vec::new());
+    let node = cluster.nodes.get_mut(&NodeId(1)).unwrap();
+    node.handle(now, Event::SlotReady { instance }, &mut actions);
+    assert_eq!(actions, []);
+    assert!(!cluster.replies.contains_key(&next));
+}
+
+#[test]
+fn what_is_deleted_while_it_lacks_memory_fails_no_get_of_the_next() {
+    let (mut cluster, instance, next) = deleted_while_it_comes_back();
+    cluster.tell(1, Event::SlotFailed { instance, detail: "no".into() });
+    assert!(!cluster.replies.contains_key(&next));
 }
