@@ -213,7 +213,7 @@ def test_a_node_listens_for_no_datagrams(nodes: list[Node]) -> None:
 
 
 CTRL_C = """
-import sys, threading, os, signal, time
+import contextlib, sys, threading, os, signal, time
 import numpy as np
 import hoplite
 from hoplite.testing import cluster
@@ -229,6 +229,16 @@ with cluster(2, capacity="32MiB") as nodes:
         while hp.status()["waiting"] <= before:
             time.sleep(0.01)
         print("ready", flush=True)
+    def get():
+        with contextlib.suppress(hoplite.HopliteError):
+            hp.get("never/3")
+    def beside():
+        global before
+        threading.Thread(target=get, daemon=True).start()
+        while hp.status()["waiting"] == before:
+            time.sleep(0.01)
+        before += 1
+    {before}
     threading.Thread(target=tell, daemon=True).start()
     try:
         {call}
@@ -247,8 +257,10 @@ BLOCKING = {
 
 @pytest.mark.parametrize("call", BLOCKING.values(), ids=BLOCKING.keys())
 @pytest.mark.parametrize("how", ["embedded", "attached"])
-def test_ctrl_c_ends_a_blocking_call(call: str, how: str) -> None:
-    script = CTRL_C.replace("{call}", call)
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a thread that waits"])
+def test_ctrl_c_ends_a_blocking_call(call: str, how: str, *, beside: bool) -> None:
+    """Also where another thread takes the answers off the socket."""
+    script = CTRL_C.replace("{call}", call).replace("{before}", "beside()" if beside else "pass")
     with subprocess.Popen([sys.executable, "-c", script, how], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -158,6 +159,33 @@ def interrupts(client: Client, ref: str, out: object) -> None:
     # Though the exception, and with it the frames of the get, is still held.
     eventually(lambda: client.status()["waiting"] == 0)
     assert caught.value is not None
+
+
+def test_a_thread_that_waits_sleeps_until_there_is_an_answer(plain: Crew) -> None:
+    """It does not wake up to look for signals, whose handlers run on the main thread alone."""
+    native: list[int] = []
+
+    def get() -> np.ndarray[Any, Any]:
+        native.append(threading.get_native_id())
+        value: np.ndarray[Any, Any] = plain.getter.get(plain.name(), timeout=SOON)
+        return value
+
+    before = plain.getter.status()["waiting"]
+    waiting = Later(get)
+    eventually(lambda: plain.getter.status()["waiting"] > before)
+
+    def sleeps() -> int:
+        status = Path(f"/proc/self/task/{native[0]}/status").read_text()
+        return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+    def is_asleep() -> bool:
+        first = sleeps()
+        time.sleep(0.2)
+        return sleeps() == first
+
+    eventually(is_asleep)
+    plain.getter.put(numbers(SMALL), name=plain.name())
+    same(waiting.result(), numbers(SMALL))
 
 
 @pytest.mark.usefixtures("alarm")

@@ -30,6 +30,7 @@ mod fork_safe;
 mod frame;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzzed;
+mod latch;
 mod limited;
 mod link;
 mod local;
@@ -39,6 +40,7 @@ mod node;
 mod sealing;
 mod shared_epoll;
 mod shell;
+mod spare;
 mod store;
 mod sync;
 mod transfer;
@@ -49,6 +51,7 @@ pub use self::{
     digest::digest,
     engine::task::Task,
     error::Error,
+    latch::Latch,
     local::{
         client::{Client, Value},
         fork::{after_fork, before_fork},

@@ -6,7 +6,7 @@ use std::{
     net::SocketAddr,
     path::Path,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use hoplite_proto::{
@@ -46,6 +46,7 @@ use crate::{
     },
     shared_epoll::SharedEpoll,
     shell::Shell,
+    spare,
     store::Store,
     sync::lock,
     transfer::{congestion, send, shared::Transfers},
@@ -64,9 +65,6 @@ struct Running {
     runtime: Runtime,
     accepting: Vec<AbortHandle>,
 }
-
-/// How long memory that folds have used is kept for the next.
-const SPARE_KEPT: Duration = Duration::from_secs(1);
 
 /// Threads that move bytes. On two cores one is enough for what links carry, and a second would mostly be woken by the
 /// first; beyond four a host's network is slower than they are.
@@ -283,21 +281,11 @@ async fn begin(
         tasks.spawn(Task::Revocation, revocation::watch(network.clone(), trust.clone()));
     }
     tasks.spawn(Task::Spare, {
-        let transfers = transfers.clone();
-        let programs = shell.programs.clone();
+        let (transfers, programs) = (transfers.clone(), shell.programs.clone());
+        let tell_gone = move || programs.forget_gone();
         async move {
-            loop {
-                tokio::time::sleep(SPARE_KEPT).await;
-                transfers.streams.give_back();
-                let programs = programs.clone();
-                // To unmap takes 50 ms for each GiB.
-                let tasks = programs.network.tasks.clone();
-                let trimming = tasks.spawn_blocking(Task::Spare, move || {
-                    programs.store.arena.trim_idle();
-                    programs.forget_gone();
-                });
-                let _ = trimming.await;
-            }
+            let Transfers { tasks, store, streams, .. } = &*transfers;
+            spare::give_back(tasks, &store.arena, streams, tell_gone).await;
         }
     });
     let serve: Serve = Arc::new(move |node, channel, shown, place| {
@@ -388,10 +376,8 @@ async fn end(shell: &Shell, accepting: &[AbortHandle], patience: Duration) -> bo
     let has_left = shell.leave(patience).await;
     accepting.iter().for_each(AbortHandle::abort);
     // Receivers that were served when this node left get the rest, as far as a moment allows.
-    let until = Instant::now() + patience.min(Duration::from_secs(5));
-    while !shell.transfers.streams.is_idle() && Instant::now() < until {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let rest = patience.min(Duration::from_secs(5));
+    let _ = tokio::time::timeout(rest, shell.transfers.streams.idle()).await;
     shell.network.peers.close(Duration::from_millis(500)).await;
     shell.close();
     has_left

@@ -16,10 +16,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::event::{
-    EventfdFlags, Timespec,
-    epoll::{self, CreateFlags, Event, EventData, EventFlags},
-    eventfd,
+use rustix::{
+    event::{
+        EventfdFlags, Timespec,
+        epoll::{self, CreateFlags, Event, EventData, EventFlags},
+        eventfd,
+    },
+    io::Errno,
 };
 
 /// Descriptors that are waited for together. Each event is given to one of those who wait.
@@ -38,6 +41,17 @@ pub(crate) struct SharedEpoll {
 thread_local! {
     /// The address of that which this thread waits in, 0 if in none.
     static HERE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How a wait for events ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// What was waited for is there, or the time is over.
+    Over,
+    /// A handler of a signal ran on this thread.
+    Interrupted,
+    /// Another thread takes the events, or no thread does any more.
+    Elsewhere,
 }
 
 /// What [`SharedEpoll::poke`] looks like among the events.
@@ -69,7 +83,7 @@ impl SharedEpoll {
     pub(crate) fn run(&self, mut take: impl FnMut(u64, bool)) {
         while !self.is_closed() {
             let is_poked = self.take_once(None, || {}, &mut take);
-            if is_poked && self.is_waited.load(Ordering::SeqCst) {
+            if is_poked == Ok(true) && self.is_waited.load(Ordering::SeqCst) {
                 // It was meant for a thread that is just about to wait, and would not hear of it.
                 self.poke();
                 std::thread::yield_now();
@@ -77,37 +91,41 @@ impl SharedEpoll {
         }
     }
 
-    /// Takes events with the calling thread until `is_over`, or for at most `time`; false if another thread does so
-    /// already, or this is closed. A thread that took no event here and makes it over calls [`SharedEpoll::poke`].
+    /// Takes events with the calling thread until `is_over`, for at most `time`. A thread that took no event here and makes
+    /// it over calls [`SharedEpoll::poke`].
     pub(crate) fn wait(
         &self,
         time: Duration,
         is_over: impl Fn() -> bool,
         mut take: impl FnMut(u64, bool),
-    ) -> bool {
+    ) -> Waited {
         let _place = match self.place.try_lock() {
             Ok(place) => place,
             Err(TryLockError::Poisoned(place)) => place.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
+            Err(TryLockError::WouldBlock) => return Waited::Elsewhere,
         };
         let begun = Instant::now();
         HERE.set(self.address());
-        loop {
+        let mut waited = Waited::Over;
+        while waited == Waited::Over {
             self.is_waited.store(true, Ordering::SeqCst);
             let left = time.saturating_sub(begun.elapsed());
             if is_over() || left.is_zero() || self.is_closed() {
                 break;
             }
-            self.take_once(Some(left), || self.is_waited.store(false, Ordering::SeqCst), &mut take);
+            let woken = || self.is_waited.store(false, Ordering::SeqCst);
+            if self.take_once(Some(left), woken, &mut take).is_err() {
+                waited = Waited::Interrupted;
+            }
         }
         self.is_waited.store(false, Ordering::SeqCst);
         HERE.set(0);
         if self.is_closed() {
             // The other thread is to hear of it as well.
             self.poke();
-            return false;
+            return Waited::Elsewhere;
         }
-        true
+        waited
     }
 
     /// Whether the calling thread takes an event just now that it found in [`SharedEpoll::wait`].
@@ -136,18 +154,20 @@ impl SharedEpoll {
     }
 
     /// Waits for events and takes them; whether the poke was among them.
+    ///
+    /// # Errors
+    /// A signal came first. There is no other error of a descriptor of our own.
     fn take_once(
         &self,
         time: Option<Duration>,
         woken: impl Fn(),
         take: &mut impl FnMut(u64, bool),
-    ) -> bool {
+    ) -> Result<bool, Errno> {
         let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS_AT_ONCE];
         let timeout = time.and_then(|time| Timespec::try_from(time).ok());
         let waited = epoll::wait(&self.set, &mut events, timeout.as_ref());
         woken();
-        // Interrupted by a signal, which is for the caller; there is no other error of a descriptor of our own.
-        let Ok((events, _)) = waited else { return false };
+        let (events, _) = waited?;
         let mut is_poked = false;
         for event in events {
             match event.data.u64() {
@@ -155,7 +175,7 @@ impl SharedEpoll {
                 token => take(token, !event.flags.difference(EventFlags::IN).is_empty()),
             }
         }
-        is_poked
+        Ok(is_poked)
     }
 }
 
@@ -239,11 +259,11 @@ mod tests {
             };
             let is_over =
                 || taken.load(Ordering::SeqCst) > 0 || others.load(Ordering::SeqCst) + mine > round;
-            let has_place = epoll.wait(LONG, is_over, |token, _| {
+            let waited = epoll.wait(LONG, is_over, |token, _| {
                 assert_eq!(token, 7);
                 taken.fetch_add(1, Ordering::SeqCst);
             });
-            assert!(has_place);
+            assert_eq!(waited, Waited::Over);
             sender.join().unwrap();
             mine += taken.load(Ordering::SeqCst);
         }
@@ -270,7 +290,8 @@ mod tests {
                 })
             };
             let begun = Instant::now();
-            assert!(epoll.wait(LONG, || is_over.load(Ordering::SeqCst), |_, _| {}));
+            let waited = epoll.wait(LONG, || is_over.load(Ordering::SeqCst), |_, _| {});
+            assert_eq!(waited, Waited::Over);
             assert!(begun.elapsed() < LONG);
             setter.join().unwrap();
         }
@@ -288,9 +309,9 @@ mod tests {
         while !epoll.is_waited.load(Ordering::SeqCst) {
             thread::yield_now();
         }
-        assert!(!epoll.wait(LONG, || false, |_, _| {}));
+        assert_eq!(epoll.wait(LONG, || false, |_, _| {}), Waited::Elsewhere);
         epoll.close();
-        assert!(!first.join().unwrap());
+        assert_eq!(first.join().unwrap(), Waited::Elsewhere);
     }
 
     #[test]
@@ -304,7 +325,7 @@ mod tests {
                 epoll.close();
             })
         };
-        assert!(!epoll.wait(LONG, || false, |_, _| {}));
+        assert_eq!(epoll.wait(LONG, || false, |_, _| {}), Waited::Elsewhere);
         thread.join().unwrap();
         closer.join().unwrap();
     }
@@ -313,7 +334,8 @@ mod tests {
     fn a_wait_ends_when_its_time_is_over() {
         let epoll = SharedEpoll::new().unwrap();
         let begun = Instant::now();
-        assert!(epoll.wait(Duration::from_millis(20), || false, |_, _| {}));
+        let waited = epoll.wait(Duration::from_millis(20), || false, |_, _| {});
+        assert_eq!(waited, Waited::Over);
         assert!(begun.elapsed() >= Duration::from_millis(20));
     }
 }

@@ -99,7 +99,12 @@ impl Scene {
         let (mine, theirs) = (self.failing.client(), self.other.client());
         match task {
             // These are at work by themselves.
-            Task::Timer | Task::Seek | Task::Spare | Task::Revocation => {}
+            Task::Timer | Task::Seek | Task::Revocation => {}
+            // More than a node keeps.
+            Task::Spare => {
+                let id = put(&mine, 64 * LARGE).unwrap();
+                drop(mine.start_delete(vec![id], SOON).join());
+            }
             Task::Machine => drop(mine.start_objects(None).wait_for(PAUSE)),
             Task::Orders => drop(put(&mine, 200 * LARGE)),
             Task::Listen | Task::Welcome => {

@@ -3,24 +3,55 @@
 use std::{
     io,
     os::fd::{AsRawFd, OwnedFd, RawFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use hoplite_node::{Client, Wait, Waker, proto::id::ObjectId};
+use hoplite_node::{Client, Latch, Wait, Waker, proto::id::ObjectId};
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    process::getpid,
+    thread::gettid,
+};
 
 use crate::errors;
 
-/// How often a waiting call looks for signals. An answer ends the wait at once, whatever this is.
-const SIGNALS_EVERY: Duration = Duration::from_millis(50);
+/// How long the first wait of a call takes at most, and each after a signal. A signal that comes while the thread sleeps wakes
+/// it; this is for one that came just before.
+const FIRST_NAP: Duration = Duration::from_millis(50);
 
 /// How long a get waits before it says so; then twice as long each time.
 const FIRST_WORD_AFTER: Duration = Duration::from_secs(10);
 
 /// The longest silence of a wait without a timeout.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
+
+/// How long a thread sleeps before it looks for signals, if none wakes it. Python runs their handlers on the main thread alone.
+struct Naps {
+    is_main: bool,
+    was_short: bool,
+}
+
+impl Naps {
+    fn new() -> Self {
+        Self { is_main: gettid() == getpid(), was_short: false }
+    }
+
+    fn next(&mut self) -> Duration {
+        self.was_short = self.is_main && !self.was_short;
+        if self.was_short { FIRST_NAP } else { Duration::MAX }
+    }
+}
+
+/// Opens a latch when its thread ends, by a panic too.
+struct AtEnd(Arc<Latch>);
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
 
 /// Does something that waits on its own thread, with the interpreter released. Ctrl-C ends the wait; what was begun goes
 /// on to its end, and its result is dropped.
@@ -29,20 +60,21 @@ pub(crate) fn aside<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
-    let (done, mut result) = mpsc::sync_channel(1);
-    let thread = std::thread::Builder::new().name(name.into());
-    thread.spawn(move || drop(done.send(work())))?;
-    loop {
-        let received;
-        (received, result) = py.detach(move || (result.recv_timeout(SIGNALS_EVERY), result));
-        match received {
-            Ok(value) => return Ok(value),
-            Err(mpsc::RecvTimeoutError::Timeout) => py.check_signals()?,
-            Err(mpsc::RecvTimeoutError::Disconnected) => {
-                return Err(PyRuntimeError::new_err(format!("the thread {name} panicked")));
-            }
-        }
+    let over = Arc::<Latch>::default();
+    let at_end = AtEnd(over.clone());
+    let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+        let _at_end = at_end;
+        work()
+    })?;
+    let mut naps = Naps::new();
+    while !py.detach(|| {
+        over.wait(naps.next());
+        over.is_open()
+    }) {
+        py.check_signals()?;
     }
+    let panicked = |_| PyRuntimeError::new_err(format!("the thread {name} panicked"));
+    thread.join().map_err(panicked)
 }
 
 /// Asks and waits for the answer, both with the interpreter released; a signal handler's exception takes the question
@@ -58,11 +90,14 @@ pub(crate) fn wait_saying<T: Send>(
     about: Option<(&Client, &ObjectId)>,
 ) -> PyResult<T> {
     let begun = Instant::now();
-    let mut next_word = FIRST_WORD_AFTER;
+    let mut naps = Naps::new();
+    // Without an object there is nothing to be said.
+    let mut next_word = about.map_or(Duration::MAX, |_| FIRST_WORD_AFTER);
+    let mut nap = naps.next().min(next_word);
     // Let go of once for both: to take the interpreter again costs a wait where many threads ask.
     let (mut answer, mut waiting) = py.detach(move || {
         let mut waiting = ask();
-        (waiting.wait_for(SIGNALS_EVERY), waiting)
+        (waiting.wait_for(nap), waiting)
     });
     loop {
         match answer {
@@ -77,7 +112,8 @@ pub(crate) fn wait_saying<T: Send>(
             let said = (id.to_string(), waited.as_secs_f64(), explain(py, client, id));
             py.import("hoplite._waits")?.call_method1("still_waiting", said)?;
         }
-        (answer, waiting) = py.detach(move || (waiting.wait_for(SIGNALS_EVERY), waiting));
+        nap = naps.next().min(next_word.saturating_sub(waited));
+        (answer, waiting) = py.detach(move || (waiting.wait_for(nap), waiting));
     }
 }
 
@@ -133,13 +169,12 @@ where
     }
 
     fn wait(&mut self, py: Python<'_>, time: Duration) -> PyResult<bool> {
-        let until = Instant::now().checked_add(time);
+        let begun = Instant::now();
+        let mut naps = Naps::new();
         loop {
-            let left = until.map_or(SIGNALS_EVERY, |until| {
-                until.saturating_duration_since(Instant::now()).min(SIGNALS_EVERY)
-            });
-            let waiting = &mut self.waiting;
-            if py.detach(|| waiting.is_over_within(left)) {
+            let left = time.saturating_sub(begun.elapsed());
+            let (waiting, nap) = (&mut self.waiting, naps.next().min(left));
+            if py.detach(|| waiting.is_over_within(nap)) {
                 return Ok(true);
             }
             py.check_signals()?;

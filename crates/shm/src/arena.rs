@@ -13,8 +13,10 @@ mod places;
 mod sizes;
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use self::places::Places;
@@ -44,6 +46,8 @@ struct Inner {
 #[derive(Debug)]
 struct State {
     places: Places,
+    /// The task in [`Arena::spare`].
+    waiting: Option<Waker>,
     extents: BTreeMap<ExtentId, Extent>,
     /// Extents that are gone, and of which no process was told.
     gone: Vec<ExtentId>,
@@ -78,7 +82,8 @@ impl Arena {
         let extent_bytes = extent_bytes.clamp(PAGE_BYTES, MAPPING_BYTES_MAX / 2);
         let extent_bytes = extent_bytes.next_multiple_of(PAGE_BYTES);
         let places = Places::new(Sizes { extent_bytes, bound, extents_max });
-        let state = State { places, extents: BTreeMap::new(), gone: Vec::new() };
+        let (extents, gone, waiting) = (BTreeMap::new(), Vec::new(), None);
+        let state = State { places, waiting, extents, gone };
         Self(Arc::new(Inner {
             state: Mutex::new(state),
             making: Mutex::default(),
@@ -216,10 +221,24 @@ impl Arena {
     }
 
     /// Gives back those that have been free for five to six calls of this, but for the latest 32 MiB and 1/16 of what is
-    /// used: call it regularly.
+    /// used: call it regularly while there is some to [spare](Self::spare).
     pub fn trim_idle(&self) {
         self.0.let_go(Places::take_idle_for_long);
         self.0.left.notify_all();
+    }
+
+    /// Ends when there is memory that [`trim_idle`](Self::trim_idle) gives back if it is called as often as needed. For one
+    /// task at a time.
+    pub async fn spare(&self) {
+        poll_fn(|context| {
+            let mut state = self.state();
+            if state.places.has_spare() {
+                return Poll::Ready(());
+            }
+            state.waiting = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
     }
 
     /// The extents that are gone since this was called last, however they went. Their memory counts until it is said that it has
@@ -309,10 +328,12 @@ impl Inner {
     fn let_go(&self, choose: impl FnOnce(&mut Places) -> Vec<ExtentId>) {
         let mut state = self.state();
         let gone = choose(&mut state.places);
+        let waiting = if state.places.has_spare() { state.waiting.take() } else { None };
         let extents: Vec<Extent> = gone.iter().filter_map(|id| state.extents.remove(id)).collect();
         // Unmapping takes a while: the lock is free meanwhile.
         drop(state);
         drop(extents);
+        waiting.into_iter().for_each(Waker::wake);
         if !gone.is_empty() {
             // Only now: what no process maps may be taken for another extent at once.
             self.state().gone.extend(gone);

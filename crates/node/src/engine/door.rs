@@ -61,14 +61,15 @@ const ORDERS_KEPT: usize = 1024;
 impl<P: Perform> Engine<P> {
     /// Makes the loop of a machine; `make` makes those who carry out its orders of the handle by which they tell it facts.
     pub(crate) fn new(machine: Machine, tasks: Tasks, make: impl FnOnce(&Facts) -> P) -> Arc<Self> {
+        let inbox = Inbox::default();
         let engine = Arc::new_cyclic(|engine: &std::sync::Weak<Self>| {
-            let facts = Facts::new(engine.clone());
+            let facts = Facts::new(engine.clone(), inbox.crowded());
             Self {
                 shell: make(&facts),
                 facts,
                 tasks: tasks.clone(),
                 door: Mutex::new(Door { machine, actions: Vec::new(), rest: P::Rest::default() }),
-                inbox: Mutex::default(),
+                inbox: Mutex::new(inbox),
                 armed: Mutex::default(),
                 timer: Notify::new(),
             }
@@ -91,9 +92,12 @@ impl<P: Perform> Engine<P> {
                 Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => return slow,
             }
             if lock(&self.inbox).is_empty() {
-                break;
+                return slow;
             }
         }
+        // The node is over: nobody takes these any more, nor waits until they are taken.
+        let dropped = lock(&self.inbox).take_all();
+        drop(dropped);
         slow
     }
 
@@ -148,10 +152,6 @@ impl<P: Perform> Engine<P> {
 }
 
 impl<P: Perform> Hear for Engine<P> {
-    fn is_crowded(&self) -> bool {
-        lock(&self.inbox).is_crowded() && !self.tasks.is_closed()
-    }
-
     fn hear(self: Arc<Self>, fact: Fact, may_wait: bool) {
         for order in self.pass(fact) {
             let engine = self.clone();
@@ -165,3 +165,6 @@ impl<P: Perform> Hear for Engine<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

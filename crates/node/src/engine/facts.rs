@@ -6,14 +6,11 @@ use std::{
         Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
-    thread,
-    time::{Duration, Instant as Clock},
+    time::Instant as Clock,
 };
 
 use hoplite_proto::{node::Event, time::Instant};
-
-/// Between two looks whether facts may be told again: 1 ms, in which the machine takes a hundred or more.
-const CROWDED_PAUSE: Duration = Duration::from_millis(1);
+use tokio::sync::watch;
 
 /// Something that the machine is told.
 pub(crate) struct Fact {
@@ -30,22 +27,21 @@ pub(crate) trait Hear: Send + Sync {
     /// also while it carries out an order. Orders that take a while are carried out by the calling thread if it
     /// `may_wait`, else by another one.
     fn hear(self: Arc<Self>, fact: Fact, may_wait: bool);
-
-    /// Whether so many facts wait for their turn that those who read more off sockets are to wait.
-    fn is_crowded(&self) -> bool;
 }
 
 /// Tells the machine of a node facts. Facts that are told after the end of the node are dropped.
 #[derive(Clone)]
 pub(crate) struct Facts {
     machine: Weak<dyn Hear>,
+    /// Whether so many facts wait for their turn that those who read more off sockets are to wait.
+    crowded: watch::Receiver<bool>,
     begun: Clock,
     ids: Arc<AtomicU64>,
 }
 
 impl Facts {
-    pub(crate) fn new(machine: Weak<dyn Hear>) -> Self {
-        Self { machine, begun: Clock::now(), ids: Arc::new(AtomicU64::new(1)) }
+    pub(crate) fn new(machine: Weak<dyn Hear>, crowded: watch::Receiver<bool>) -> Self {
+        Self { machine, crowded, begun: Clock::now(), ids: Arc::new(AtomicU64::new(1)) }
     }
 
     /// Tells a fact.
@@ -69,22 +65,17 @@ impl Facts {
         }
     }
 
-    /// Waits until facts that are read off a socket may be told. Not for a thread that carries out an order.
-    pub(crate) fn wait_while_crowded(&self) {
-        while self.is_crowded() {
-            thread::sleep(CROWDED_PAUSE);
-        }
+    /// Whether so many facts wait for their turn that those who read more off sockets are to wait.
+    pub(crate) fn is_crowded(&self) -> bool {
+        *self.crowded.borrow()
     }
 
-    /// The same for a task.
+    /// Waits until facts that are read off a socket may be told. Not for a task or thread that carries out an order.
     pub(crate) async fn while_crowded(&self) {
-        while self.is_crowded() {
-            tokio::time::sleep(CROWDED_PAUSE).await;
+        if self.is_crowded() {
+            // An error says that the machine is gone.
+            let _ = self.crowded.clone().wait_for(|is_crowded| !is_crowded).await;
         }
-    }
-
-    fn is_crowded(&self) -> bool {
-        self.machine.upgrade().is_some_and(|machine| machine.is_crowded())
     }
 
     /// Now, in the machine's time.

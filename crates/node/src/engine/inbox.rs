@@ -1,8 +1,10 @@
-//! Facts that wait for their turn at the door, and what they take. Does not know the machine.
+//! Facts that wait for their turn at the door, and whether they are too many. Does not know the machine.
 
 use std::collections::VecDeque;
 
 use hoplite_proto::{ask::Ask, message::Message, node::Event};
+
+use tokio::sync::watch;
 
 use super::facts::Fact;
 
@@ -16,6 +18,9 @@ const FACTS_KEPT: usize = 1024;
 pub(super) struct Inbox {
     facts: VecDeque<Fact>,
     bytes: usize,
+    /// Whether those who read facts off sockets are to wait; and the same for them.
+    is_crowded: bool,
+    crowded: watch::Sender<bool>,
 }
 
 impl Inbox {
@@ -27,6 +32,7 @@ impl Inbox {
         } else {
             self.facts.push_back(fact);
         }
+        self.note_crowd();
     }
 
     pub(super) fn pop(&mut self) -> Option<Fact> {
@@ -35,6 +41,7 @@ impl Inbox {
             Some(fact) => self.bytes -= cost(&fact.event),
             None => self.facts.shrink_to(FACTS_KEPT),
         }
+        self.note_crowd();
         fact
     }
 
@@ -42,9 +49,24 @@ impl Inbox {
         self.facts.is_empty()
     }
 
+    /// Takes out all facts, of which none is handed over any more.
+    pub(super) fn take_all(&mut self) -> VecDeque<Fact> {
+        self.bytes = 0;
+        self.note_crowd();
+        std::mem::take(&mut self.facts)
+    }
+
     /// Whether those who read facts off sockets are to wait.
-    pub(super) const fn is_crowded(&self) -> bool {
-        self.bytes > BYTES_MAX
+    pub(super) fn crowded(&self) -> watch::Receiver<bool> {
+        self.crowded.subscribe()
+    }
+
+    fn note_crowd(&mut self) {
+        let is_crowded = self.bytes > BYTES_MAX;
+        if is_crowded != self.is_crowded {
+            self.is_crowded = is_crowded;
+            self.crowded.send_replace(is_crowded);
+        }
     }
 }
 
@@ -84,19 +106,22 @@ mod tests {
     #[test]
     fn it_is_crowded_while_what_waits_takes_much() {
         let mut inbox = Inbox::default();
+        let crowded = inbox.crowded();
         let count = BYTES_MAX / INLINE_BYTES_MAX as usize;
         (0..count - 1).for_each(|_| inbox.push(put(INLINE_BYTES_MAX)));
-        assert!(!inbox.is_crowded());
+        assert!(!*crowded.borrow());
         inbox.push(put(INLINE_BYTES_MAX));
-        assert!(inbox.is_crowded());
+        assert!(*crowded.borrow());
         inbox.pop();
-        assert!(!inbox.is_crowded());
+        assert!(!*crowded.borrow());
         while inbox.pop().is_some() {}
         assert!(inbox.is_empty() && inbox.bytes == 0);
         // Of those without bytes there may be many.
         (0..BYTES_MAX / size_of::<Fact>()).for_each(|_| inbox.push(put(0)));
-        assert!(!inbox.is_crowded());
+        assert!(!*crowded.borrow());
         (0..2).for_each(|_| inbox.push(put(0)));
-        assert!(inbox.is_crowded());
+        assert!(*crowded.borrow());
+        inbox.take_all();
+        assert!(inbox.is_empty() && !*crowded.borrow());
     }
 }

@@ -78,6 +78,11 @@ impl Tasks {
         self.runtime.spawn_blocking(move || tasks.catch(task, work))
     }
 
+    /// Waits for something with the calling thread, which is not the runtime's.
+    pub(crate) fn block_on<T>(&self, what: impl Future<Output = T>) -> T {
+        self.runtime.block_on(what)
+    }
+
     /// Starts a thread.
     ///
     /// # Errors

@@ -39,7 +39,12 @@ use super::{
     protocol::{COPY, FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame},
     socket,
 };
-use crate::{error::Error, fork_safe, shared_epoll::SharedEpoll, sync::lock};
+use crate::{
+    error::Error,
+    fork_safe,
+    shared_epoll::{SharedEpoll, Waited},
+    sync::lock,
+};
 
 /// Takes the answer to a question, with the memory it speaks of.
 pub(crate) type Callback = Box<dyn FnOnce(Result<(Answer, Option<Slot>), CallError>) + Send>;
@@ -305,7 +310,7 @@ impl Attached {
     }
 
     /// Takes answers with the calling thread; see [`SharedEpoll::wait`].
-    pub(crate) fn wait(&self, time: Duration, is_over: impl Fn() -> bool) -> bool {
+    pub(crate) fn wait(&self, time: Duration, is_over: impl Fn() -> bool) -> Waited {
         self.shared.epoll.wait(time, is_over, |_, _| self.shared.take())
     }
 }
@@ -531,3 +536,6 @@ impl Drop for EndsWithThread {
         self.0.end();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,7 +26,11 @@ use super::{
     attach::{Attached, Callback},
     programs::Programs,
 };
-use crate::{error::Error, shared_epoll::SharedEpoll, sync::lock};
+use crate::{
+    error::Error,
+    shared_epoll::{SharedEpoll, Waited},
+    sync::lock,
+};
 
 /// The connections of this process.
 static ALL: Mutex<Vec<Weak<Connection>>> = Mutex::new(Vec::new());
@@ -263,9 +267,8 @@ impl Connection {
         }
     }
 
-    /// Takes with this thread what is said in its [`Connection::epoll`], until `is_over` or for at most `time`; false if
-    /// another thread does so.
-    pub(crate) fn wait_in_epoll(&self, time: Duration, is_over: impl Fn() -> bool) -> bool {
+    /// Takes with this thread what is said in its [`Connection::epoll`], until `is_over` or for at most `time`.
+    pub(crate) fn wait_in_epoll(&self, time: Duration, is_over: impl Fn() -> bool) -> Waited {
         match &self.link {
             Link::Embedded { programs, .. } => programs.network.control.wait(time, is_over),
             Link::Attached(attached) => attached.wait(time, is_over),

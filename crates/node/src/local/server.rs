@@ -10,11 +10,11 @@ use std::{
 
 use hoplite_shm::{WriterId, peer_process, send_with_fds};
 use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     process::{Pid, PidfdFlags, pidfd_open},
 };
 use tokio::{
+    io::{Interest, unix::AsyncFd},
     net::{UnixListener, UnixStream},
     time::MissedTickBehavior,
 };
@@ -186,8 +186,8 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream, mut place: Share) {
         info!(%error, "an attached process broke off");
         // It did not say what it still reads: its views stay valid for as long as it can look at them. One that never
         // got any memory has none, and must not cost a descriptor until it ends.
-        while has_memory && process.as_ref().is_some_and(|process| !has_ended(process)) {
-            tokio::time::sleep(Duration::from_millis(200)).await;
+        if let Some(process) = process.filter(|_| has_memory) {
+            ended(process).await;
         }
     }
     drop(copies);
@@ -213,7 +213,10 @@ fn is_unknown(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::NOPROTOOPT.raw_os_error())
 }
 
-fn has_ended(process: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(process, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+/// Ends when a process does, or at once if that can't be waited for.
+#[allow(deprecated)] // What is to take its place is unsafe code, and needless for an `OwnedFd`.
+async fn ended(process: OwnedFd) {
+    if let Ok(process) = AsyncFd::with_interest(process, Interest::READABLE) {
+        let _ = process.readable().await;
+    }
 }

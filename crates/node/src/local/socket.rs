@@ -172,7 +172,8 @@ fn is_served(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// How long a node that starts waits for another one that is about to listen in the same folder.
+/// How long a node that starts waits for another one that is about to listen in the same folder, and how often it looks:
+/// `flock` has no timeout, and a thread that waited in it might never end.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_POLL: Duration = Duration::from_millis(5);
 

@@ -2,10 +2,7 @@
 
 use std::{
     mem,
-    sync::{
-        Arc, Condvar, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -15,7 +12,12 @@ use super::{
     connection::{Close, Connection},
     view::Guard,
 };
-use crate::{error::Error, shared_epoll::SharedEpoll, sync::lock};
+use crate::{
+    error::Error,
+    latch::Latch,
+    shared_epoll::{SharedEpoll, Waited},
+    sync::lock,
+};
 
 /// What came back for a question.
 pub(crate) enum Said {
@@ -41,9 +43,8 @@ pub(crate) struct Promise(Arc<Shared>);
 #[derive(Default)]
 pub(crate) struct Shared {
     state: Mutex<State>,
-    answered: Condvar,
-    /// Whether a thread waits for `answered`; changed with `state` locked. A notification that wakes no thread is a system call too.
-    has_sleeper: AtomicBool,
+    /// Open once there is an answer, or will be none.
+    over: Latch,
     /// Where the thread that waits takes events, as long as it does.
     epoll: Mutex<Option<Arc<SharedEpoll>>>,
 }
@@ -80,20 +81,17 @@ impl Close for Shared {
 impl Shared {
     /// Ends the wait; gives an answer back that no caller will take.
     fn set(&self, new: State) -> Option<Raw> {
-        let (old, has_sleeper) = {
+        let old = {
             let mut state = lock(&self.state);
-            let old = match *state {
+            match *state {
                 State::Open | State::Watched(_) => mem::replace(&mut *state, new),
                 State::Answered(_) | State::Over => return None,
                 State::Abandoned | State::Closed => {
                     return if let State::Answered(raw) = new { Some(raw) } else { None };
                 }
-            };
-            (old, self.has_sleeper.load(Ordering::Relaxed))
+            }
         };
-        if has_sleeper {
-            self.answered.notify_all();
-        }
+        self.over.open();
         // A thread that took the answer itself looks without being told.
         if let Some(epoll) = lock(&self.epoll).as_ref().filter(|epoll| !epoll.is_here()) {
             epoll.poke();
@@ -248,14 +246,10 @@ impl<T> Wait<T> {
         !matches!(*lock(&self.shared.state), State::Open | State::Watched(_))
     }
 
-    /// Waits for at most `time`; whether there is an answer, or will be none.
+    /// Waits for at most `time`, or until a handler of a signal ran on this thread; whether there is an answer, or will be none.
     pub fn is_over_within(&mut self, time: Duration) -> bool {
-        let state = lock(&self.shared.state);
-        let is_open = |state: &mut State| matches!(*state, State::Open | State::Watched(_));
-        self.shared.has_sleeper.store(true, Ordering::Relaxed);
-        let waited = self.shared.answered.wait_timeout_while(state, time, is_open);
-        self.shared.has_sleeper.store(false, Ordering::Relaxed);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        self.shared.over.wait(time);
+        self.is_over()
     }
 
     /// Lets `waker` be called when there is an answer; false if there is one already, and then it is not called.
@@ -268,60 +262,58 @@ impl<T> Wait<T> {
         is_open
     }
 
-    /// Waits for at most `time`; none if there is no answer yet.
+    /// Waits for at most `time`, or until a handler of a signal ran on this thread; none if there is no answer yet.
     pub fn wait_for(&mut self, time: Duration) -> Option<Result<T, Error>> {
         let until = Instant::now().checked_add(time);
-        let shared = self.shared.clone();
-        let mut state = lock(&shared.state);
+        let mut is_interrupted = false;
         loop {
-            match mem::take(&mut *state) {
-                State::Answered(raw) => {
-                    *state = State::Over;
-                    drop(state);
-                    return Some(self.end(raw));
-                }
-                State::Over | State::Abandoned => {
-                    *state = State::Over;
-                    drop(state);
-                    return Some(Err(self.no_answer()));
-                }
-                State::Closed => {
-                    *state = State::Closed;
-                    drop(state);
-                    self.finish = None;
-                    return Some(Err(Error::Closed));
-                }
-                open => *state = open,
+            if let Some(answer) = self.take() {
+                return Some(answer);
             }
-            drop(state);
             let patience = self.patience();
             if let Some(verdict) = self.lateness.verdict {
                 return Some(Err(self.silence(verdict)));
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
+            if is_interrupted || left.is_some_and(|left| left.is_zero()) {
                 return None;
             }
             let left = left.into_iter().chain(patience).min().unwrap_or(Duration::MAX);
-            let has_waited = self.wait_in_epoll(left);
-            state = lock(&shared.state);
-            if has_waited || !matches!(*state, State::Open | State::Watched(_)) {
-                continue;
-            }
-            shared.has_sleeper.store(true, Ordering::Relaxed);
-            let waited = shared.answered.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            shared.has_sleeper.store(false, Ordering::Relaxed);
+            is_interrupted = match self.wait_in_epoll(left) {
+                Waited::Over => false,
+                Waited::Interrupted => true,
+                Waited::Elsewhere => !self.shared.over.wait(left),
+            };
         }
     }
 
-    /// Takes what others say to the node with this thread until there is an answer; false if another thread does so.
-    fn wait_in_epoll(&self, time: Duration) -> bool {
-        let Some(epoll) = self.connection.epoll() else { return false };
+    /// What the wait ended with, if it is over.
+    fn take(&mut self) -> Option<Result<T, Error>> {
+        let mut state = lock(&self.shared.state);
+        let next = match *state {
+            State::Open | State::Watched(_) => return None,
+            State::Answered(_) | State::Over | State::Abandoned => State::Over,
+            State::Closed => State::Closed,
+        };
+        let ended = mem::replace(&mut *state, next);
+        drop(state);
+        Some(match ended {
+            State::Answered(raw) => self.end(raw),
+            State::Closed => {
+                self.finish = None;
+                Err(Error::Closed)
+            }
+            _ => Err(self.no_answer()),
+        })
+    }
+
+    /// Takes what others say to the node with this thread until there is an answer.
+    fn wait_in_epoll(&self, time: Duration) -> Waited {
+        let Some(epoll) = self.connection.epoll() else { return Waited::Elsewhere };
         *lock(&self.shared.epoll) = Some(epoll);
-        let has_waited = self.connection.wait_in_epoll(time, || self.is_over());
+        let waited = self.connection.wait_in_epoll(time, || self.is_over());
         *lock(&self.shared.epoll) = None;
-        has_waited
+        waited
     }
 
     /// Waits until there is an answer.
@@ -330,8 +322,7 @@ impl<T> Wait<T> {
     /// What went wrong with the call.
     pub fn join(mut self) -> Result<T, Error> {
         loop {
-            // As long as a thread can be asked to wait; the answer wakes it.
-            if let Some(answer) = self.wait_for(Duration::from_secs(3600)) {
+            if let Some(answer) = self.wait_for(Duration::MAX) {
                 return answer;
             }
         }

@@ -30,7 +30,7 @@ use crate::{
     engine::{facts::Facts, task::Task, tasks::Tasks},
     error::LinkError,
     sealing::Open,
-    shared_epoll::SharedEpoll,
+    shared_epoll::{SharedEpoll, Waited},
     sync::lock,
 };
 
@@ -138,7 +138,7 @@ impl Control {
     }
 
     /// Waits for messages with the calling thread; see [`SharedEpoll::wait`].
-    pub(crate) fn wait(&self, time: Duration, is_over: impl Fn() -> bool) -> bool {
+    pub(crate) fn wait(&self, time: Duration, is_over: impl Fn() -> bool) -> Waited {
         self.epoll.wait(time, is_over, |token, is_last| self.take(token, is_last))
     }
 
@@ -176,7 +176,9 @@ impl Connection {
             return Ok(());
         }
         loop {
-            control.facts.wait_while_crowded();
+            if control.facts.is_crowded() {
+                control.tasks.block_on(control.facts.while_crowded());
+            }
             unread.bytes.reserve(READ_BYTES);
             let room = unread.bytes.capacity() - unread.bytes.len();
             match rustix::io::read(&self.stream, spare_capacity(&mut unread.bytes)) {

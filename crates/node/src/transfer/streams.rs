@@ -5,10 +5,7 @@
 use std::{
     collections::HashMap,
     ops::{Deref, DerefMut},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -16,7 +13,7 @@ use hoplite_proto::{
     limits::{FRAMES_BYTES, WINDOW_BYTES},
     message::FoldKey,
 };
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::sync::lock;
 
@@ -39,6 +36,7 @@ pub(crate) enum Frame {
 pub(crate) struct Piece {
     bytes: Vec<u8>,
     spare: Arc<Mutex<Spare>>,
+    spared: Arc<Notify>,
 }
 
 /// Memory of frames that are done with, for the next: new memory would be set to zero.
@@ -63,12 +61,14 @@ impl Spare {
         piece
     }
 
-    fn put(&mut self, piece: Vec<u8>) {
+    /// Keeps a piece; whether it is the first.
+    fn put(&mut self, piece: Vec<u8>) -> bool {
         self.used -= piece.len();
         if self.bytes + piece.capacity() <= SPARE_BYTES_MAX {
             self.bytes += piece.capacity();
             self.pieces.push(piece);
         }
+        self.pieces.len() == 1
     }
 }
 
@@ -88,7 +88,9 @@ impl DerefMut for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        lock(&self.spare).put(std::mem::take(&mut self.bytes));
+        if lock(&self.spare).put(std::mem::take(&mut self.bytes)) {
+            self.spared.notify_one();
+        }
     }
 }
 
@@ -102,29 +104,33 @@ pub(crate) const ORDER_PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Streams {
     ready: Mutex<HashMap<FoldKey, mpsc::Receiver<Frame>>>,
     arrived: Notify,
-    sending: Arc<AtomicUsize>,
-    receiving: Arc<AtomicUsize>,
+    sending: Count,
+    receiving: Count,
     spare: Arc<Mutex<Spare>>,
+    spared: Arc<Notify>,
 }
+
+/// How many transfers are under way in one direction.
+type Count = Arc<watch::Sender<usize>>;
 
 /// A transfer that is under way.
 #[derive(Debug)]
-pub(crate) struct Active(Arc<AtomicUsize>);
+pub(crate) struct Active(Count);
 
 impl Active {
-    fn of(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::AcqRel);
+    fn of(count: &Count) -> Self {
+        count.send_modify(|count| *count += 1);
         Self(count.clone())
     }
 }
 
-fn saturated(count: usize) -> u16 {
-    u16::try_from(count).unwrap_or(u16::MAX)
+fn shares(count: &Count) -> u16 {
+    u16::try_from(*count.borrow()).unwrap_or(u16::MAX)
 }
 
 impl Drop for Active {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 
@@ -157,24 +163,25 @@ impl Streams {
 
     /// How many transfers share the link out of this node.
     pub(crate) fn shares_out(&self) -> u16 {
-        saturated(self.sending.load(Ordering::Acquire))
+        shares(&self.sending)
     }
 
     /// How many transfers share the link to this node.
     pub(crate) fn shares_in(&self) -> u16 {
-        saturated(self.receiving.load(Ordering::Acquire))
+        shares(&self.receiving)
     }
 
-    /// Whether nothing is being sent.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.sending.load(Ordering::Acquire) == 0
+    /// Ends when nothing is being sent.
+    pub(crate) async fn idle(&self) {
+        // The sender is part of this.
+        let _ = self.sending.subscribe().wait_for(|count| *count == 0).await;
     }
 
     /// Memory for `length` bytes, which are what it held before.
     pub(crate) fn piece(&self, length: usize) -> Piece {
         let mut bytes = lock(&self.spare).take(length);
         bytes.resize(length, 0);
-        Piece { bytes, spare: self.spare.clone() }
+        Piece { bytes, spare: self.spare.clone(), spared: self.spared.clone() }
     }
 
     /// Whether there are so many frames that each stream keeps one only.
@@ -198,6 +205,13 @@ impl Streams {
         }
     }
 
+    /// Ends when there is memory that [`Self::give_back`] may give back.
+    pub(crate) async fn spare(&self) {
+        while lock(&self.spare).bytes == 0 {
+            self.spared.notified().await;
+        }
+    }
+
     /// Keeps the stream of a position for its parent.
     pub(crate) fn put(&self, key: FoldKey, stream: mpsc::Receiver<Frame>) {
         lock(&self.ready).insert(key, stream);
@@ -216,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    fn spare(streams: &Streams) -> usize {
+    fn spare_bytes(streams: &Streams) -> usize {
         lock(&streams.spare).bytes
     }
 
@@ -251,20 +265,20 @@ mod tests {
             drop((0..count).map(|_| streams.piece(length)).collect::<Vec<_>>());
         };
         frames(64 << 10, 3);
-        assert_eq!(spare(&streams), 3 * (64 << 10));
+        assert_eq!(spare_bytes(&streams), 3 * (64 << 10));
         streams.give_back();
         let used = streams.piece(64 << 10);
-        assert_eq!(spare(&streams), 2 * (64 << 10), "what is there is taken");
+        assert_eq!(spare_bytes(&streams), 2 * (64 << 10), "what is there is taken");
         streams.give_back();
         streams.give_back();
-        assert_eq!(spare(&streams), 2 * (64 << 10), "a frame is at work");
+        assert_eq!(spare_bytes(&streams), 2 * (64 << 10), "a frame is at work");
         drop(used);
         streams.give_back();
         streams.give_back();
-        assert_eq!(spare(&streams), 0);
+        assert_eq!(spare_bytes(&streams), 0);
         // Frames of any sizes together.
         frames(256 << 10, 64);
         frames(1 << 10, 1024);
-        assert!(spare(&streams) <= SPARE_BYTES_MAX, "{}", spare(&streams));
+        assert!(spare_bytes(&streams) <= SPARE_BYTES_MAX, "{}", spare_bytes(&streams));
     }
 }

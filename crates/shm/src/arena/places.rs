@@ -315,6 +315,11 @@ impl Places {
         gone
     }
 
+    /// Whether [`Places::take_idle_for_long`] has something to take out, now or in later rounds.
+    pub(super) fn has_spare(&self) -> bool {
+        !self.leaving.is_empty() || self.idle_bytes > Sizes::warm_bytes(self.used)
+    }
+
     /// No process maps an extent that is gone.
     pub(super) fn left(&mut self, id: ExtentId) {
         if let Some((bytes, _)) = self.leaving.remove(&id) {

@@ -1,5 +1,8 @@
+use std::future::Future;
 use std::os::fd::AsFd;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use super::*;
@@ -133,6 +136,20 @@ fn what_is_idle_for_five_rounds_goes() {
     assert_eq!(arena.stats().mapped_bytes, 100 * EXTENT + 4096);
     (0..3).for_each(|_| arena.trim_idle());
     assert_eq!(arena.stats(), ArenaStats::default());
+}
+
+#[test]
+fn there_is_memory_to_spare_until_it_is_given_back() {
+    let arena = Arena::new(EXTENT);
+    let mut spare = pin!(arena.spare());
+    let mut is_spare = || spare.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+    let slots = [1, 64 << 20].map(|bytes| arena.allocate(bytes, None).unwrap());
+    assert!(!is_spare());
+    drop(slots);
+    assert!(is_spare());
+    (0..9).for_each(|_| arena.trim_idle());
+    let mut spare = pin!(arena.spare());
+    assert!(spare.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }
 
 #[test]

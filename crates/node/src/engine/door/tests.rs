@@ -1,0 +1,246 @@
+//! The event loop with a machine, and orders that a test carries out.
+
+use std::{
+    sync::{
+        Weak,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread::{self, ThreadId},
+};
+
+use hoplite_proto::{
+    ask::{Answer, Ask},
+    error::Error as CallError,
+    id::{ClientId, NodeId, RequestId},
+    limits::INLINE_BYTES_MAX,
+    members::Member,
+    meta::Meta,
+    node::Config,
+};
+use tokio::runtime::Handle;
+
+use super::*;
+use crate::config::NodeConfig;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// What was carried out, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Done {
+    Replied(u64),
+    RepliedSlowly(u64, ThreadId),
+    Left,
+}
+
+type During = Box<dyn Fn(u64) + Send + Sync>;
+
+/// Carries out replies, and does what a test wants meanwhile.
+struct Orders {
+    done: Mutex<Vec<Done>>,
+    is_slow: AtomicBool,
+    during: Mutex<Option<Arc<During>>>,
+    answers: mpsc::Sender<Result<Answer, CallError>>,
+}
+
+impl Orders {
+    fn carry_out(&self, order: &Action, done: impl Fn(u64) -> Done) {
+        let Action::Reply { request, answer, .. } = order else { return };
+        let during = lock(&self.during).clone();
+        if let Some(during) = during {
+            during(request.0);
+        }
+        lock(&self.done).push(done(request.0));
+        let _ = self.answers.send(answer.clone());
+    }
+}
+
+impl Perform for Orders {
+    type Rest = ();
+
+    fn perform(&self, order: Action, (): &mut ()) -> Option<Action> {
+        if self.is_slow.load(Ordering::SeqCst) {
+            return Some(order);
+        }
+        self.carry_out(&order, Done::Replied);
+        None
+    }
+
+    fn finish(&self, (): &mut ()) {
+        lock(&self.done).push(Done::Left);
+    }
+
+    fn perform_slowly(&self, order: Action) {
+        self.carry_out(&order, |request| Done::RepliedSlowly(request, thread::current().id()));
+    }
+}
+
+struct Scene {
+    engine: Arc<Engine<Orders>>,
+    answers: mpsc::Receiver<Result<Answer, CallError>>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let address = ([127, 0, 0, 1], 7420).into();
+        let member = Member { id: NodeId(1), address, place: None };
+        let machine = Machine::new(member, Config::new(1 << 30, NodeConfig::default().link));
+        let (sender, answers) = mpsc::channel();
+        let engine = Engine::new(machine, Tasks::new(Handle::current()), |_| Orders {
+            done: Mutex::default(),
+            is_slow: AtomicBool::new(false),
+            during: Mutex::default(),
+            answers: sender,
+        });
+        Self { engine, answers }
+    }
+
+    fn facts(&self) -> &Facts {
+        &self.engine.facts
+    }
+
+    /// Does something while an order is carried out.
+    fn during(&self, what: impl Fn(u64) + Send + Sync + 'static) {
+        *lock(&self.engine.shell.during) = Some(Arc::new(Box::new(what)));
+    }
+
+    fn done(&self) -> Vec<Done> {
+        std::mem::take(&mut lock(&self.engine.shell.done))
+    }
+}
+
+fn asked(request: u64, ask: Ask, deadline: Option<Instant>) -> Event {
+    Event::Asked { client: ClientId(1), request: RequestId(request), ask, deadline }
+}
+
+/// A question that is answered at once.
+fn quick(request: u64) -> Event {
+    asked(request, Ask::Objects, None)
+}
+
+#[tokio::test]
+async fn what_is_told_while_an_order_is_carried_out_is_taken_after_it() {
+    let scene = Scene::new();
+    let facts = scene.facts().clone();
+    scene.during(move |request| {
+        if request == 1 {
+            facts.tell(quick(2));
+            facts.tell(quick(3));
+        }
+    });
+    scene.facts().tell(quick(1));
+    let all = [Done::Replied(1), Done::Replied(2), Done::Replied(3), Done::Left];
+    assert_eq!(scene.done(), all, "none inside another, and the door is left once");
+}
+
+#[tokio::test]
+async fn a_fact_that_is_void_when_its_turn_comes_is_not_handed_over() {
+    let scene = Scene::new();
+    let facts = scene.facts().clone();
+    let is_current = Arc::new(AtomicBool::new(true));
+    let of_order = is_current.clone();
+    scene.during(move |request| {
+        if request == 1 {
+            let of_fact = of_order.clone();
+            facts.tell_if(quick(2), move || of_fact.load(Ordering::SeqCst));
+            of_order.store(false, Ordering::SeqCst);
+        }
+    });
+    scene.facts().tell(quick(1));
+    assert_eq!(scene.done(), [Done::Replied(1), Done::Left]);
+    assert!(!is_current.load(Ordering::SeqCst));
+}
+
+#[tokio::test]
+async fn an_order_that_takes_a_while_is_carried_out_when_the_door_is_free() {
+    let scene = Scene::new();
+    scene.engine.shell.is_slow.store(true, Ordering::SeqCst);
+    let engine = Arc::downgrade(&scene.engine);
+    scene.during(move |request| {
+        let Some(engine) = Weak::upgrade(&engine) else { return };
+        assert!(engine.door.try_lock().is_ok(), "order {request} holds up the machine");
+    });
+    let here = thread::current().id();
+    scene.facts().tell_and_work(quick(1));
+    assert_eq!(scene.done(), [Done::Left, Done::RepliedSlowly(1, here)]);
+    // By another thread for one that must not wait.
+    scene.facts().tell(quick(2));
+    assert!(scene.answers.recv_timeout(SOON).is_ok() && scene.answers.recv_timeout(SOON).is_ok());
+    let done = scene.done();
+    assert!(
+        matches!(done[..], [Done::Left, Done::RepliedSlowly(2, other)] if other != here),
+        "{done:?}"
+    );
+    assert_eq!(scene.engine.tasks.failure(), None);
+}
+
+#[tokio::test]
+async fn a_machine_that_panicked_is_not_entered_again() {
+    let scene = Scene::new();
+    scene.during(|request| assert!(request != 2, "out of luck"));
+    scene.facts().tell(quick(1));
+    scene.facts().tell(quick(2));
+    let failure = scene.engine.tasks.failure().unwrap();
+    assert!(failure.contains("Machine") && failure.contains("out of luck"), "{failure}");
+    scene.done();
+    scene.facts().tell(quick(3));
+    assert_eq!(scene.done(), []);
+    assert!(lock(&scene.engine.inbox).is_empty(), "nothing is kept for a machine that is over");
+}
+
+/// Goal: those who read off sockets wait while too many facts do, and go on as soon as they are taken, or never will be.
+#[tokio::test]
+async fn who_reads_off_sockets_waits_while_the_machine_is_behind() {
+    for ends_by_panic in [false, true] {
+        let scene = Scene::new();
+        let (entered, at_work) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel::<()>();
+        let may_go_on = Mutex::new(may_go_on);
+        scene.during(move |request| {
+            if request == 0 {
+                let _ = entered.send(());
+                let _ = lock(&may_go_on).recv_timeout(SOON);
+                assert!(!ends_by_panic, "out of luck");
+            }
+        });
+        let facts = scene.facts().clone();
+        let working = thread::spawn(move || facts.tell(quick(0)));
+        at_work.recv_timeout(SOON).unwrap();
+        let mut request = 0;
+        while !scene.facts().is_crowded() {
+            request += 1;
+            let (meta, bytes) = (Meta::bytes(INLINE_BYTES_MAX), vec![7; 32 << 10].into());
+            scene.facts().tell(asked(
+                request,
+                Ask::Put { id: None, meta, bytes, ttl_ns: None },
+                None,
+            ));
+            assert!(request < 1000);
+        }
+        let facts = scene.facts().clone();
+        let reading = tokio::spawn(async move { facts.while_crowded().await });
+        tokio::task::yield_now().await;
+        assert!(!reading.is_finished());
+        go_on.send(()).unwrap();
+        tokio::time::timeout(SOON, reading).await.unwrap().unwrap();
+        working.join().unwrap();
+        assert!(!scene.facts().is_crowded());
+        let replies = scene.done().iter().filter(|done| **done != Done::Left).count() as u64;
+        assert_eq!(replies, if ends_by_panic { 0 } else { 1 + request });
+    }
+}
+
+#[tokio::test]
+async fn the_machine_hears_of_its_deadlines() {
+    let scene = Scene::new();
+    let never = |name: &str| Ask::Get { id: name.parse().unwrap() };
+    let at = |scene: &Scene, ms: u64| Some(Instant(scene.facts().now().0 + ms * 1_000_000));
+    // The later one first: the timer that sleeps for it has to be woken for the other.
+    scene.facts().tell(asked(1, never("never/1"), at(&scene, 1_000_000)));
+    tokio::task::yield_now().await;
+    scene.facts().tell(asked(2, never("never/2"), at(&scene, 5)));
+    let answers = scene.answers;
+    let answer = tokio::task::spawn_blocking(move || answers.recv_timeout(SOON)).await.unwrap();
+    assert!(matches!(answer, Ok(Err(CallError::Timeout { .. }))), "{answer:?}");
+    assert!(lock(&scene.engine.shell.done).contains(&Done::Replied(2)));
+}

@@ -1,0 +1,258 @@
+//! A process that attaches to a node that a test plays.
+
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixListener,
+    path::PathBuf,
+    sync::{
+        atomic::AtomicUsize,
+        mpsc::{Receiver, channel},
+    },
+};
+
+use hoplite_proto::{
+    id::{NodeId, ObjectId},
+    meta::Meta,
+    wire,
+};
+use hoplite_shm::Arena;
+
+use super::*;
+use crate::local::protocol::take_frame;
+
+const SOON: Duration = Duration::from_secs(20);
+const LEN: u64 = 100_000;
+const INSTANCE: Instance = Instance { node: NodeId(1), serial: 1 };
+
+/// A socket whose file goes with it.
+struct Served {
+    path: PathBuf,
+    listener: UnixListener,
+}
+
+impl Served {
+    fn new() -> Self {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("hoplite-attach-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        Self { listener: UnixListener::bind(&path).unwrap(), path }
+    }
+
+    /// Attaches a process, which is answered with these bytes.
+    fn greet(&self, answer: &[u8]) -> (Result<Attached, Error>, Node) {
+        std::thread::scope(|scope| {
+            let attaching = scope.spawn(|| Attached::connect(&self.path, None, Some(SOON)));
+            let (stream, _) = self.listener.accept().unwrap();
+            stream.set_read_timeout(Some(SOON)).unwrap();
+            let mut node = Node { stream, bytes: Vec::new() };
+            assert!(matches!(node.hear(), ToNode::Hello { version: LOCAL_VERSION }));
+            (&node.stream).write_all(answer).unwrap();
+            if answer.is_empty() {
+                node.stream.shutdown(std::net::Shutdown::Both).unwrap();
+            }
+            (attaching.join().unwrap(), node)
+        })
+    }
+
+    fn attach(&self) -> (Attached, Node) {
+        let member = Member { id: NodeId(1), address: ([127, 0, 0, 1], 1).into(), place: None };
+        let (attached, node) =
+            self.greet(&frame(&FromNode::Welcome { member, is_authenticated: true }));
+        (attached.unwrap(), node)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The node's end of the socket.
+struct Node {
+    stream: UnixStream,
+    bytes: Vec<u8>,
+}
+
+impl Node {
+    fn hear(&mut self) -> ToNode {
+        let mut buffer = [0; 65536];
+        loop {
+            if let Some(body) = take_frame(&mut self.bytes).unwrap() {
+                return wire::decode(&body).unwrap();
+            }
+            let count = self.stream.read(&mut buffer).unwrap();
+            assert!(count > 0, "the process hung up");
+            self.bytes.extend_from_slice(&buffer[..count]);
+        }
+    }
+
+    fn say(&self, message: &FromNode, descriptor: Option<BorrowedFd<'_>>) {
+        let descriptors: Vec<_> = descriptor.into_iter().collect();
+        let bytes = frame(message);
+        let sent = send_with_fds(&self.stream, &bytes, &descriptors).unwrap();
+        assert_eq!(sent, bytes.len());
+    }
+
+    fn answer(&self, request: u64, answer: Result<Answer, CallError>) {
+        self.say(&FromNode::Answer { request, answer, place: None }, None);
+    }
+}
+
+type Answered = Result<(Answer, Option<Slot>), CallError>;
+
+fn ask(attached: &Attached, ask: Ask) -> (u64, Receiver<Answered>) {
+    let (sender, receiver) = channel();
+    let request = attached.next_request();
+    attached.ask(request, ask, None, Box::new(move |answer| drop(sender.send(answer))));
+    (request, receiver)
+}
+
+fn get() -> Ask {
+    Ask::Get { id: "some/1".parse().unwrap() }
+}
+
+/// What a get of memory at a place is answered with.
+fn got(request: u64, place: Place) -> FromNode {
+    let (id, meta) = ("some/1".parse::<ObjectId>().unwrap(), Meta::bytes(LEN));
+    let answer = Ok(Answer::Got { id, meta, instance: INSTANCE, inline: None });
+    FromNode::Answer { request, answer, place: Some(place) }
+}
+
+#[test]
+fn what_a_node_answers_in_place_of_a_welcome_is_said_in_words() {
+    let served = Served::new();
+    let said = || "go away".to_string();
+    for (answer, words) in [
+        (frame(&FromNode::Refused { said: said() }), "go away"),
+        (frame(&FromNode::Down { said: said() }), "answered before it greeted"),
+        (Vec::new(), "closed the connection"),
+        (b"HTTP/1.1 400 Bad Request\r\n".to_vec(), "does not speak this protocol"),
+    ] {
+        let error = served.greet(&answer).0.err().unwrap();
+        assert!(
+            matches!(error, Error::Attach { .. }) && error.to_string().contains(words),
+            "{error}"
+        );
+    }
+    let refused = served.greet(&frame(&FromNode::NotAllowed { said: said() })).0;
+    assert!(matches!(refused, Err(Error::Call(CallError::NotAllowed(said))) if said == "go away"));
+    let gone = served.path.with_extension("gone");
+    let error = Attached::connect(&gone, None, Some(SOON)).err().unwrap().to_string();
+    assert!(error.contains("there is no socket"), "{error}");
+}
+
+#[test]
+fn each_answer_goes_to_its_question_whatever_their_order() {
+    let served = Served::new();
+    let (attached, mut node) = served.attach();
+    let asked: Vec<_> = (0..3).map(|_| ask(&attached, get())).collect();
+    for (request, _) in &asked {
+        assert!(matches!(node.hear(), ToNode::Ask { request: heard, .. } if heard == *request));
+    }
+    for (request, _) in asked.iter().rev() {
+        node.answer(*request, Ok(Answer::Put { id: format!("n/{request}").parse().unwrap() }));
+    }
+    // To a question that there is not.
+    node.answer(99, Ok(Answer::Done));
+    for (request, answer) in asked {
+        let id = format!("n/{request}").parse().unwrap();
+        let (answer, slot) = answer.recv_timeout(SOON).unwrap().unwrap();
+        assert!(answer == Answer::Put { id } && slot.is_none());
+    }
+    assert!(!attached.is_closed());
+}
+
+#[test]
+fn the_end_of_the_node_answers_every_question_with_its_reason() {
+    let served = Served::new();
+    let (attached, node) = served.attach();
+    let asked = [ask(&attached, get()), ask(&attached, get())];
+    node.say(&FromNode::Down { said: "it panicked".into() }, None);
+    drop(node);
+    for (_, answer) in asked {
+        let error = answer.recv_timeout(SOON).unwrap().err().unwrap();
+        assert!(
+            matches!(&error, CallError::NodeDown(said) if said.contains("it panicked")),
+            "{error}"
+        );
+    }
+    assert!(attached.is_closed());
+    let (_, late) = ask(&attached, get());
+    assert!(matches!(late.recv_timeout(SOON), Ok(Err(CallError::NodeDown(_)))));
+    assert_eq!(attached.hold().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+}
+
+/// Goal: a node that reads nothing holds up no thread that asks, and later gets all that was asked, whole and in order.
+#[test]
+fn what_has_no_room_in_the_socket_is_sent_later() {
+    let served = Served::new();
+    let (attached, mut node) = served.attach();
+    let ids: Vec<ObjectId> =
+        (0..1000).map(|number| format!("long/{number}").parse().unwrap()).collect();
+    let asked: Vec<_> =
+        (0..200).map(|count| ask(&attached, Ask::Wait { ids: ids.clone(), count })).collect();
+    for (request, _) in &asked {
+        let ToNode::Ask { request: heard, ask: Ask::Wait { ids: all, count }, .. } = node.hear()
+        else {
+            panic!("another message")
+        };
+        assert_eq!((heard, all.len(), u64::from(count) + 1), (*request, 1000, *request));
+    }
+    let (request, answer) = ask(&attached, get());
+    assert!(matches!(node.hear(), ToNode::Ask { .. }));
+    node.answer(request, Ok(Answer::Done));
+    assert!(answer.recv_timeout(SOON).unwrap().is_ok());
+}
+
+#[test]
+fn a_question_that_no_frame_holds_is_not_sent() {
+    let served = Served::new();
+    let (attached, mut node) = served.attach();
+    let name = "x".repeat(1000);
+    let count = 1 + FRAME_BYTES_MAX / 1000;
+    let ids = (0..count).map(|number| format!("{name}/{number}").parse().unwrap()).collect();
+    let (_, answer) = ask(&attached, Ask::Wait { ids, count: 1 });
+    let error = answer.recv_timeout(SOON).unwrap().err().unwrap().to_string();
+    assert!(error.contains("fit one call"), "{error}");
+    let (request, _) = ask(&attached, get());
+    assert!(matches!(node.hear(), ToNode::Ask { request: heard, .. } if heard == request));
+}
+
+/// Goal: an extent is mapped once, used by all answers that speak of it, and unmapped when the node says so.
+#[test]
+fn memory_is_mapped_once_and_forgotten_when_the_node_says_so() {
+    let served = Served::new();
+    let (attached, mut node) = served.attach();
+    let arena = Arena::new(1 << 20);
+    let slot = arena.allocate(LEN, None).unwrap();
+    slot.copy_from(&[7; LEN as usize], |_| {}).unwrap();
+    let (extent, client) = (slot.extent(), hoplite_shm::WriterId(1));
+    let (descriptor, extent_len) = arena.descriptor(extent, client).unwrap();
+    let place = |has_descriptor| Place {
+        extent: extent.0,
+        extent_len,
+        offset: slot.offset(),
+        len: LEN,
+        has_descriptor,
+    };
+    let get = |node: &mut Node, place: Place| {
+        let (request, answer) = ask(&attached, get());
+        assert!(matches!(node.hear(), ToNode::Ask { .. }));
+        let descriptor = place.has_descriptor.then_some(descriptor.as_fd());
+        node.say(&got(request, place), descriptor);
+        answer.recv_timeout(SOON).unwrap()
+    };
+    for has_descriptor in [true, false] {
+        let answer = get(&mut node, place(has_descriptor));
+        assert_eq!(answer.unwrap().1.unwrap().bytes().unwrap(), [7; LEN as usize]);
+    }
+    node.say(&FromNode::Forget { extents: vec![extent.0] }, None);
+    assert!(matches!(node.hear(), ToNode::Unmapped { extent: unmapped } if unmapped == extent.0));
+    // What it does not map it can't read, and gives back.
+    let answer = get(&mut node, place(false));
+    assert!(matches!(answer, Err(CallError::NoMemory { needed: LEN, .. })));
+    let released = ToNode::Tell { ask: Ask::Release { instance: INSTANCE } };
+    assert_eq!(format!("{:?}", node.hear()), format!("{released:?}"));
+}
