@@ -95,7 +95,7 @@ mod tests {
 
     use hoplite_shm::send_with_fds;
 
-    use super::{super::hostile::lingering, *};
+    use super::{super::tests::hostile::lingering, *};
 
     #[test]
     fn a_descriptor_that_blocks_its_close_blocks_no_task() {

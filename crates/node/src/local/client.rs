@@ -422,3 +422,6 @@ impl std::fmt::Debug for Client {
         write!(f, "Client({:?})", self.connection)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,13 +11,9 @@ mod confined;
 mod connection;
 mod describe;
 pub(crate) mod fork;
-#[cfg(test)]
-mod hostile;
 mod incoming;
 mod leaving;
 mod limits;
-#[cfg(test)]
-mod overload;
 pub(crate) mod programs;
 pub(crate) mod protocol;
 mod question;
@@ -26,6 +22,8 @@ pub(crate) mod server;
 mod session;
 mod shares;
 pub(crate) mod socket;
+#[cfg(test)]
+mod tests;
 pub(crate) mod view;
 pub(crate) mod wait;
 pub(crate) mod writer;

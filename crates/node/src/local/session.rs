@@ -387,3 +387,6 @@ impl Attachment for Session {
 fn invalid(said: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, said)
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,8 +10,6 @@ pub(crate) mod handshake;
 pub(crate) mod join;
 pub(crate) mod listen;
 pub(crate) mod outbox;
-#[cfg(test)]
-mod own_ca;
 pub(crate) mod payload;
 pub(crate) mod peers;
 pub(crate) mod places;
@@ -20,4 +18,6 @@ pub(crate) mod redial;
 mod relay;
 pub(crate) mod revocation;
 pub(crate) mod shared;
+#[cfg(test)]
+mod tests;
 pub(crate) mod tls;

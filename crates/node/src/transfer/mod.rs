@@ -10,6 +10,6 @@ mod patience;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod shared;
-#[cfg(test)]
-mod stalls;
 pub(crate) mod streams;
+#[cfg(test)]
+mod tests;

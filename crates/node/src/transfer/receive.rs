@@ -447,3 +447,6 @@ impl Pace {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -413,3 +413,6 @@ async fn send_partial(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,9 +11,9 @@ use hoplite_proto::meta::Meta;
 
 use super::super::{
     client::{Client, Value},
-    hostile::{LEN, Raw, SOON, name},
     limits,
     protocol::{FromNode, LOCAL_VERSION, ToNode},
+    tests::hostile::{LEN, Raw, SOON, name},
 };
 use super::*;
 use crate::{capability::Bounds, config::NodeConfig, node::Node};

@@ -148,7 +148,7 @@ mod tests {
     /// Goal: no bytes make it panic. Method: a list cut off everywhere, and each of its bytes changed.
     #[test]
     fn damaged_lists_are_none_or_another() {
-        let ca = crate::network::own_ca::Ca::new();
+        let ca = crate::network::tests::own_ca::Ca::new();
         let list = super::super::lists("x".as_ref(), ca.list(&[7]).as_bytes()).unwrap();
         let list = list[0].as_ref();
         assert_eq!(read(list).unwrap().1.number, Some(vec![1]));

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt};
 
 use super::*;
-use crate::network::own_ca::{Ca, hours};
+use crate::network::tests::own_ca::{Ca, hours};
 
 fn refused(files: &CertificateFiles) -> String {
     match load(files).unwrap_err() {

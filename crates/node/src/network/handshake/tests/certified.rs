@@ -5,7 +5,7 @@ use crate::{
     config::CertificateFiles,
     network::{
         certificates::read_all,
-        own_ca::{Ca, hours},
+        tests::own_ca::{Ca, hours},
     },
 };
 

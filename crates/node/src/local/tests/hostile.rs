@@ -27,18 +27,21 @@ use hoplite_proto::{
 use hoplite_shm::{Mapping, Slot, recv_with_fds, refuse_descriptors, send_with_fds};
 use socket2::SockRef;
 
-use super::{
-    client::Client,
-    incoming::Incoming,
-    protocol::{FromNode, LOCAL_VERSION, Place, ToNode, frame},
+use crate::{
+    config::NodeConfig,
+    local::{
+        client::Client,
+        incoming::Incoming,
+        protocol::{FromNode, LOCAL_VERSION, Place, ToNode, frame},
+    },
+    node::Node,
 };
-use crate::{config::NodeConfig, node::Node};
 
-pub(super) const SOON: Option<Duration> = Some(Duration::from_secs(20));
-pub(super) const LEN: u64 = 100_000;
+pub(crate) const SOON: Option<Duration> = Some(Duration::from_secs(20));
+pub(crate) const LEN: u64 = 100_000;
 
 /// A node with a socket of its own.
-pub(super) fn node() -> Node {
+pub(crate) fn node() -> Node {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = format!("hoplite-hostile-{}-{number}", std::process::id());
@@ -47,7 +50,7 @@ pub(super) fn node() -> Node {
 }
 
 /// A process that says what it likes.
-pub(super) struct Raw {
+pub(crate) struct Raw {
     stream: UnixStream,
     incoming: Incoming,
     asked: u64,
@@ -55,25 +58,25 @@ pub(super) struct Raw {
 
 impl Raw {
     /// A connection that has said nothing yet.
-    pub(super) fn silent(node: &Node) -> Self {
+    pub(crate) fn silent(node: &Node) -> Self {
         let stream = UnixStream::connect(node.socket().unwrap()).unwrap();
         stream.set_read_timeout(SOON).unwrap();
         Self { stream, incoming: Incoming::default(), asked: 0 }
     }
 
-    pub(super) fn attach(node: &Node) -> Self {
+    pub(crate) fn attach(node: &Node) -> Self {
         let mut raw = Self::silent(node);
         raw.say(&ToNode::Hello { version: LOCAL_VERSION });
         assert!(matches!(raw.hear(), Some(FromNode::Welcome { .. })));
         raw
     }
 
-    pub(super) fn say(&self, message: &ToNode) {
+    pub(crate) fn say(&self, message: &ToNode) {
         (&self.stream).write_all(&frame(message)).unwrap();
     }
 
     /// Says something without its last byte.
-    pub(super) fn say_half(&self, message: &ToNode) {
+    pub(crate) fn say_half(&self, message: &ToNode) {
         let bytes = frame(message);
         (&self.stream).write_all(&bytes[..bytes.len() - 1]).unwrap();
     }
@@ -84,45 +87,54 @@ impl Raw {
     }
 
     /// What pins for a fork what this process reads.
-    pub(super) fn hold(&mut self) -> OwnedFd {
+    pub(crate) fn hold(&mut self) -> OwnedFd {
         self.say(&ToNode::Hold);
         assert!(matches!(self.hear(), Some(FromNode::Lifeline)));
         self.incoming.descriptor().unwrap()
     }
 
     /// Asks, and returns the number of the question.
-    pub(super) fn ask(&mut self, ask: Ask) -> u64 {
+    pub(crate) fn ask(&mut self, ask: Ask) -> u64 {
         self.asked += 1;
         self.say(&ToNode::Ask { request: self.asked, ask, timeout_ns: None });
         self.asked
     }
 
     /// The next that the node says; none when it has closed the connection.
-    pub(super) fn hear(&mut self) -> Option<FromNode> {
+    pub(crate) fn hear(&mut self) -> Option<FromNode> {
         self.try_hear().unwrap()
     }
 
     /// The same, or how the connection broke.
-    pub(super) fn try_hear(&mut self) -> io::Result<Option<FromNode>> {
+    pub(crate) fn try_hear(&mut self) -> io::Result<Option<FromNode>> {
         self.incoming.next(&self.stream, recv_with_fds)
     }
 
     /// The answer to a question, and where its memory is. No other answer may come before.
-    pub(super) fn answer(
+    pub(crate) fn answer(
         &mut self,
         asked: u64,
     ) -> (Result<Answer, CallError>, Option<(Place, OwnedFd)>) {
+        let (answer, place, descriptor) = self.answered(asked);
+        (answer, place.zip(descriptor))
+    }
+
+    /// The same, also of memory whose descriptor came before.
+    pub(crate) fn answered(
+        &mut self,
+        asked: u64,
+    ) -> (Result<Answer, CallError>, Option<Place>, Option<OwnedFd>) {
         match self.hear() {
             Some(FromNode::Answer { request, answer, place }) if request == asked => {
                 let descriptor = self.incoming.descriptor();
-                (answer, place.zip(descriptor))
+                (answer, place, descriptor)
             }
             other => panic!("no answer to question {asked}: {other:?}"),
         }
     }
 
     /// Waits until the node has worked off all that was said so far. Nothing else may come before.
-    pub(super) fn pause(&mut self) {
+    pub(crate) fn pause(&mut self) {
         self.asked += 1;
         self.say(&ToNode::Describe { request: self.asked });
         match self.hear() {
@@ -132,7 +144,7 @@ impl Raw {
     }
 
     /// Why the node ends the connection, which it does.
-    pub(super) fn refused(&mut self) -> String {
+    pub(crate) fn refused(&mut self) -> String {
         let said = match self.hear() {
             Some(FromNode::Refused { said }) => said,
             other => panic!("it was not refused: {other:?}"),
@@ -151,7 +163,7 @@ impl Raw {
     }
 }
 
-pub(super) fn name(text: &str) -> ObjectId {
+pub(crate) fn name(text: &str) -> ObjectId {
     text.parse().unwrap()
 }
 
@@ -224,7 +236,7 @@ fn refuses_descriptors() -> bool {
 }
 
 /// A TCP socket whose last close blocks for so long: nobody reads what it has to send.
-pub(super) fn lingering(time: Duration) -> (TcpListener, TcpStream) {
+pub(crate) fn lingering(time: Duration) -> (TcpListener, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     stream.set_nonblocking(true).unwrap();

@@ -19,7 +19,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{blocks, patience::TURN, streams::Streams};
+use super::{SOON, identity};
 use crate::{
     channel::{self, Channel},
     config::NodeConfig,
@@ -35,9 +35,9 @@ use crate::{
         tls::NodeKey,
     },
     node::Node,
+    transfer::{blocks, patience::TURN, streams::Streams},
 };
 
-const SOON: Duration = Duration::from_secs(20);
 const LEN: u64 = 64 * BLOCK_BYTES;
 
 /// A transfer that the node has asked for.
@@ -201,13 +201,6 @@ impl Liar {
         let status: serde_json::Value = serde_json::from_str(&text).unwrap();
         status["counters"][name].as_u64().unwrap()
     }
-}
-
-fn identity(key: NodeKey, member: Member) -> Identity {
-    let (cluster, silence) = (NodeConfig::default().cluster, handshake::SILENCE_MAX);
-    let (tokens, turns) = (Vec::new(), Arc::default());
-    let admission = String::new();
-    Identity { member, key, cluster, tokens, admission, is_plain: false, silence, turns }
 }
 
 fn meta() -> Meta {

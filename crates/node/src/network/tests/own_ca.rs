@@ -16,14 +16,14 @@ use crate::config::CertificateFiles;
 static MADE: AtomicUsize = AtomicUsize::new(0);
 
 /// A CA; its folder is removed with it.
-pub(super) struct Ca {
-    pub(super) folder: PathBuf,
+pub(crate) struct Ca {
+    pub(crate) folder: PathBuf,
     key: String,
     issued: AtomicU8,
 }
 
 /// When a certificate is valid.
-pub(super) fn hours(from: i64, to: i64) -> (SystemTime, SystemTime) {
+pub(crate) fn hours(from: i64, to: i64) -> (SystemTime, SystemTime) {
     let at = |hours: i64| {
         let apart = Duration::from_secs(3600 * hours.unsigned_abs());
         if hours < 0 { SystemTime::now() - apart } else { SystemTime::now() + apart }
@@ -32,7 +32,7 @@ pub(super) fn hours(from: i64, to: i64) -> (SystemTime, SystemTime) {
 }
 
 impl Ca {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let name = format!("hoplite-ca-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
@@ -45,7 +45,7 @@ impl Ca {
         ca
     }
 
-    pub(super) fn write(&self, name: &str, text: &str) -> PathBuf {
+    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.folder.join(name);
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path);
@@ -54,7 +54,7 @@ impl Ca {
     }
 
     /// The files of a node whose certificate is valid then, and the number of the certificate.
-    pub(super) fn node(&self, (begin, end): (SystemTime, SystemTime)) -> (CertificateFiles, u8) {
+    pub(crate) fn node(&self, (begin, end): (SystemTime, SystemTime)) -> (CertificateFiles, u8) {
         let serial = self.issued.fetch_add(1, Ordering::Relaxed) + 1;
         let subject = Subject { name: "node", serial: &[serial], begin, end };
         let made = self.authority().issue(&subject).unwrap();
@@ -62,7 +62,7 @@ impl Ca {
     }
 
     /// The files of a node whose certificate is for clients alone.
-    pub(super) fn client(&self) -> CertificateFiles {
+    pub(crate) fn client(&self) -> CertificateFiles {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut issuer = rcgen::CertificateParams::default();
         issuer.distinguished_name = rcgen::DistinguishedName::new();
@@ -85,12 +85,12 @@ impl Ca {
     }
 
     /// The text of a list of revocations; each is of the same CRL number.
-    pub(super) fn list(&self, serials: &[u8]) -> String {
+    pub(crate) fn list(&self, serials: &[u8]) -> String {
         self.numbered_list(1, serials)
     }
 
     /// The same by a CRL number.
-    pub(super) fn numbered_list(&self, number: u64, serials: &[u8]) -> String {
+    pub(crate) fn numbered_list(&self, number: u64, serials: &[u8]) -> String {
         let revoked: Vec<_> = serials.iter().map(|one| (vec![*one], SystemTime::now())).collect();
         let (begin, end) = hours(0, 9);
         self.authority().revoke(number, &revoked, begin, end).unwrap()

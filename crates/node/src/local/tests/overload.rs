@@ -12,13 +12,15 @@ use hoplite_proto::{
     meta::Meta,
 };
 
-use super::{
-    client::Client,
-    hostile::{LEN, Raw, SOON, name, node},
-    limits,
-    protocol::{FromNode, LOCAL_VERSION, ToNode},
+use crate::{
+    local::{
+        client::Client,
+        limits,
+        protocol::{FromNode, LOCAL_VERSION, ToNode},
+        tests::hostile::{LEN, Raw, SOON, name, node},
+    },
+    node::Node,
 };
-use crate::node::Node;
 
 fn status(node: &Node) -> serde_json::Value {
     serde_json::from_str(&node.client().describe().unwrap()).unwrap()

@@ -1,0 +1,105 @@
+//! The same client in the process of a node and attached to it.
+
+use super::*;
+use crate::{
+    error::Error,
+    local::tests::hostile::{LEN, SOON, name, node},
+};
+
+/// Does the same with a client of each kind, of a node of its own.
+fn with_each(test: impl Fn(&Client)) {
+    let node = node();
+    test(&node.client());
+    node.close(SOON);
+    let node = self::node();
+    test(&Client::attach(node.socket().unwrap(), SOON).unwrap());
+    node.close(SOON);
+}
+
+fn bytes(len: u64) -> Vec<u8> {
+    (0..len).map(|at| (at % 251) as u8).collect()
+}
+
+#[test]
+fn what_was_put_is_got_until_it_is_deleted_and_a_view_of_it_stays() {
+    with_each(|client| {
+        for len in [0, 10, INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1, 1 << 20] {
+            let id = name(&format!("some/{len}"));
+            assert_eq!(client.put(Some(id.clone()), Value::bytes(&bytes(len)), SOON).unwrap(), id);
+            let again = client.put(Some(id.clone()), Value::bytes(&bytes(len)), SOON);
+            assert!(matches!(again, Err(Error::Call(CallError::NameTaken { .. }))), "{again:?}");
+            let view = client.get(&id, SOON).unwrap();
+            assert_eq!((view.id(), view.meta().size), (&id, len));
+            client.start_delete(vec![id.clone()], SOON).join().unwrap();
+            assert!(view.as_bytes() == bytes(len));
+            assert!(client.get(&id, Some(Duration::ZERO)).is_err());
+        }
+    });
+}
+
+#[test]
+fn a_value_is_as_long_as_its_metadata_says() {
+    assert!(Value::with_meta(&[1, 2, 3], Meta::bytes(3)).is_ok());
+    let wrong = Value::with_meta(&[1, 2, 3], Meta::bytes(4)).unwrap_err();
+    assert!(matches!(wrong, Error::Call(CallError::InvalidArgument(_))), "{wrong}");
+}
+
+#[test]
+fn space_that_is_not_filled_or_not_sealed_makes_no_object() {
+    with_each(|client| {
+        let create = |text: &str| {
+            client.start_create(Some(name(text)), Meta::bytes(LEN), None, SOON).join().unwrap()
+        };
+        let writer = create("half/1");
+        let error = writer.seal().err().unwrap().to_string();
+        assert!(error.contains("before all of it was filled"), "{error}");
+        drop(create("half/2"));
+        for text in ["half/1", "half/2"] {
+            // The name is free again.
+            client.put(Some(name(text)), Value::bytes(&bytes(LEN)), SOON).unwrap();
+            assert!(client.get(&name(text), SOON).unwrap().as_bytes() == bytes(LEN));
+        }
+        let writer = create("whole/1");
+        writer.write_parts(&[&bytes(LEN)[..10], &bytes(LEN)[10..]]).unwrap();
+        assert!(writer.write_all(&bytes(LEN)).is_err(), "it was written before");
+        writer.seal().unwrap().join().unwrap();
+        assert!(client.get(&name("whole/1"), SOON).unwrap().as_bytes() == bytes(LEN));
+    });
+}
+
+#[test]
+fn a_client_that_is_closed_ends_its_waits_and_breaks_its_promises() {
+    with_each(|client| {
+        let id = client.put(None, Value::bytes(&bytes(LEN)), SOON).unwrap();
+        let view = client.get(&id, SOON).unwrap();
+        let waiting = client.start_get(&name("never/1"), None);
+        client.close();
+        assert!(matches!(waiting.join(), Err(Error::Closed)));
+        let late = client.start_get(&name("never/2"), None).join();
+        assert!(matches!(late, Err(Error::Closed)), "{late:?}");
+        assert!(view.as_bytes() == bytes(LEN));
+    });
+    let node = node();
+    let (one, other) = (node.client(), Client::attach(node.socket().unwrap(), SOON).unwrap());
+    let promised = one.start_promise().join().unwrap();
+    let waiting = other.start_get(&promised, SOON);
+    one.close();
+    let lost = waiting.join();
+    assert!(matches!(lost, Err(Error::Call(CallError::ObjectLost { .. }))), "{lost:?}");
+    node.close(SOON);
+}
+
+#[test]
+fn a_question_that_is_dropped_is_taken_back_with_what_it_makes() {
+    with_each(|client| {
+        drop(client.start_get(&name("never/1"), None));
+        drop(client.start_put_small(None, &Value::bytes(b"unseen"), None, SOON));
+        // Answered after those.
+        let left = || client.start_objects(SOON).join().unwrap();
+        while !left().is_empty() {
+            std::thread::yield_now();
+        }
+        let status: serde_json::Value = serde_json::from_str(&client.describe().unwrap()).unwrap();
+        assert_eq!(status["waiting"], 0);
+    });
+}

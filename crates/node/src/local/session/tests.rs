@@ -1,0 +1,123 @@
+//! One attached process that speaks as it likes: what the node makes of each message.
+
+use std::os::fd::OwnedFd;
+
+use hoplite_proto::{ask::Answer, id::Instance, meta::Meta};
+use hoplite_shm::Mapping;
+
+use super::*;
+use crate::{
+    local::{
+        client::{Client, Value},
+        protocol::Place,
+        tests::hostile::{LEN, Raw, SOON, name, node},
+    },
+    node::Node,
+};
+
+/// A node with an object in shared memory.
+fn with_object() -> (Node, Client) {
+    let node = node();
+    let client = node.client();
+    client.put(Some(name("some/1")), Value::bytes(&[7; LEN as usize]), SOON).unwrap();
+    (node, client)
+}
+
+/// Gets that object: where it is, and the descriptor if one came.
+fn get(process: &mut Raw) -> (Place, Option<OwnedFd>, Instance) {
+    let asked = process.ask(Ask::Get { id: name("some/1") });
+    let (answer, place, descriptor) = process.answered(asked);
+    let Ok(Answer::Got { instance, .. }) = answer else { panic!("{answer:?}") };
+    (place.unwrap(), descriptor, instance)
+}
+
+#[test]
+fn nothing_is_taken_before_a_greeting_of_this_version() {
+    let node = node();
+    let mut early = Raw::silent(&node);
+    early.say(&ToNode::Hold);
+    assert!(early.refused().contains("no greeting"));
+    let mut other = Raw::silent(&node);
+    other.say(&ToNode::Hello { version: LOCAL_VERSION + 1 });
+    let said = other.refused();
+    assert!(said.contains(&format!("version {LOCAL_VERSION} to processes")), "{said}");
+    let mut twice = Raw::attach(&node);
+    twice.say(&ToNode::Hello { version: LOCAL_VERSION });
+    twice.pause();
+    node.close(SOON);
+}
+
+#[test]
+fn a_descriptor_comes_once_and_again_when_the_process_does_not_map_it() {
+    let (node, _client) = with_object();
+    let mut process = Raw::attach(&node);
+    let (place, descriptor, _) = get(&mut process);
+    let mapping = Mapping::map_readonly(descriptor.unwrap(), place.extent_len);
+    assert!(place.has_descriptor && mapping.is_ok());
+    let (again, descriptor, _) = get(&mut process);
+    assert!(!again.has_descriptor && descriptor.is_none());
+    assert_eq!((again.extent, again.offset, again.len), (place.extent, place.offset, LEN));
+    process.say(&ToNode::Unmapped { extent: place.extent });
+    let (again, descriptor, _) = get(&mut process);
+    assert!(again.has_descriptor && descriptor.is_some());
+    // Another process has its own.
+    assert!(get(&mut Raw::attach(&node)).1.is_some());
+    node.close(SOON);
+}
+
+#[test]
+fn what_a_process_reads_is_pinned_until_it_releases_it_or_goes() {
+    let (node, client) = with_object();
+    let pins = || client.start_objects(SOON).join().unwrap()[0].pins;
+    let until = |count| {
+        while pins() != count {
+            std::thread::yield_now();
+        }
+    };
+    let idle = pins();
+    let mut process = Raw::attach(&node);
+    let (_, _, instance) = get(&mut process);
+    get(&mut process);
+    assert_eq!(pins(), idle + 2);
+    process.say(&ToNode::Tell { ask: Ask::Release { instance } });
+    process.pause();
+    assert_eq!(pins(), idle + 1);
+    // However it is said, a release has no answer.
+    process.ask(Ask::Release { instance });
+    process.pause();
+    assert_eq!(pins(), idle);
+    get(&mut process);
+    drop(process);
+    until(idle);
+    node.close(SOON);
+}
+
+#[test]
+fn only_what_has_no_answer_is_told_without_a_question() {
+    let (node, client) = with_object();
+    let mut process = Raw::attach(&node);
+    process.say(&ToNode::Tell { ask: Ask::Delete { ids: vec![name("some/1")] } });
+    process.say(&ToNode::Cancel { request: 99 });
+    process.say(&ToNode::LetGo { request: 99 });
+    process.say(&ToNode::Advanced { instance: Instance { node: node.id(), serial: 99 } });
+    process.pause();
+    assert_eq!(client.get(&name("some/1"), SOON).unwrap().as_bytes(), [7; LEN as usize]);
+    node.close(SOON);
+}
+
+#[test]
+fn space_is_sealed_only_when_it_is_filled() {
+    let node = node();
+    let mut process = Raw::attach(&node);
+    let asked = process.ask(Ask::Create { id: None, meta: Meta::bytes(LEN), ttl_ns: None });
+    let (answer, place, _) = process.answered(asked);
+    let Ok(Answer::Created { instance, .. }) = answer else { panic!("{answer:?}") };
+    process.say(&ToNode::Mapped { extent: place.unwrap().extent });
+    let asked = process.ask(Ask::Seal { instance });
+    let refused = process.answered(asked).0.unwrap_err().to_string();
+    assert!(refused.contains("before all of it was filled"), "{refused}");
+    process.say(&ToNode::Tell { ask: Ask::Abort { instance } });
+    process.pause();
+    assert!(node.client().start_objects(SOON).join().unwrap().is_empty());
+    node.close(SOON);
+}

@@ -1,0 +1,3 @@
+//! What tests of the network share.
+
+pub(super) mod own_ca;

@@ -1,0 +1,243 @@
+//! The receiving end of one connection, of which a test is the sender.
+
+use hoplite_proto::id::ReduceId;
+use tokio::time::timeout;
+
+use super::*;
+use crate::{
+    digest::digest,
+    transfer::{
+        blocks::Of,
+        streams::Streams,
+        tests::{INSTANCE, PEER, SOON, Scene, block, channels, fill},
+    },
+};
+
+const BLOCK: u64 = hoplite_proto::limits::BLOCK_BYTES;
+
+/// The sender of what a node has asked for.
+struct Sender {
+    channel: Channel,
+    transfer: u64,
+    fetch: Fetch,
+}
+
+impl Sender {
+    /// The far end of a connection that the node keeps idle.
+    async fn of(scene: &Scene) -> Channel {
+        let (near, far) = channels().await;
+        scene.transfers.network.peers.keep_idle(PEER, near);
+        far
+    }
+
+    /// What the node asks for over a connection.
+    async fn asked(mut channel: Channel) -> Self {
+        let header = timeout(SOON, channel::read_header(&mut channel.stream)).await.unwrap();
+        let mut header = header.unwrap().expect("the node asks");
+        let Channel { stream, open, .. } = &mut channel;
+        let body = channel::read_body(stream, open, &mut header).await.unwrap();
+        Self { channel, transfer: header.transfer, fetch: wire::decode(&body).unwrap() }
+    }
+
+    /// Sends blocks of these numbers, from a place in the object on, with the checksum of other bytes if they are `wrong`.
+    async fn send(&mut self, at: u64, numbers: Range<u64>, wrong: bool) {
+        let bytes: Vec<u8> = numbers.flat_map(block).collect();
+        let (streams, of) =
+            (Streams::default(), Of { transfer: self.transfer, fragile: false, shares: 1 });
+        let frames = blocks::frames(&bytes, at * BLOCK, self.fetch.frame.into());
+        let known = |_, _| wrong.then_some(1);
+        let Channel { stream, seal, .. } = &mut self.channel;
+        blocks::write(stream, seal, &streams, of, frames, known).await.unwrap();
+    }
+
+    async fn end(&mut self) {
+        self.channel.send(frame::bare(FrameKind::End, self.transfer, 0)).await.unwrap();
+    }
+
+    /// How many more bytes the node grants.
+    async fn more(&mut self) -> u64 {
+        let Channel { stream, open, .. } = &mut self.channel;
+        let header = timeout(SOON, channel::read_header(stream)).await.unwrap();
+        let mut header = header.unwrap().expect("the node grants more");
+        channel::read_body(stream, open, &mut header).await.unwrap();
+        assert_eq!((header.kind, header.transfer), (FrameKind::Credit, self.transfer));
+        header.offset
+    }
+
+    async fn unavailable(&mut self, why: Unavailable) {
+        let frame = frame::frame(FrameKind::Unavailable, self.transfer, &why);
+        self.channel.send(frame).await.unwrap();
+    }
+}
+
+fn begin(scene: &Scene, digest: Option<Digest>) {
+    let id = ObjectId::Minted { node: PEER, serial: 7 };
+    let wanted = Wanted { id, instance: INSTANCE, source: PEER, parts: None, digest };
+    start(&scene.transfers, wanted);
+}
+
+/// How a transfer ended, as the machine is told.
+async fn ended(scene: &mut Scene) -> Event {
+    let is_end = |event| match event {
+        Event::Fetched { .. } | Event::FetchFailed { .. } | Event::CopyDiffers { .. } => {
+            Some(event)
+        }
+        _ => None,
+    };
+    scene.told(is_end).await
+}
+
+#[tokio::test]
+async fn what_is_missing_is_asked_for_and_lands_in_its_place() {
+    let mut scene = Scene::new();
+    let held = scene.memory(5);
+    fill(&held, 1..2);
+    let far = Sender::of(&scene).await;
+    begin(&scene, None);
+    let mut sender = Sender::asked(far).await;
+    let What::Copy { ranges, instance, .. } = &sender.fetch.what else { panic!() };
+    assert_eq!((*instance, ranges.as_slice()), (INSTANCE, &[0..BLOCK, 2 * BLOCK..5 * BLOCK][..]));
+    sender.send(0, 0..1, false).await;
+    sender.send(2, 2..5, false).await;
+    sender.end().await;
+    assert_eq!(ended(&mut scene).await, Event::Fetched { instance: INSTANCE });
+    let all: Vec<u8> = (0..5).flat_map(block).collect();
+    assert!(held.slot.bytes().unwrap() == all);
+    assert_eq!(scene.transfers.counters.values().bytes_received, 4 * BLOCK);
+    assert!(scene.transfers.network.peers.take_idle(PEER).is_some(), "it is for the next transfer");
+}
+
+/// Goal: bytes that changed on their way are never read, those before them stay, and the machine hears whose they were.
+#[tokio::test]
+async fn of_a_frame_with_wrong_bytes_nothing_is_kept() {
+    let mut scene = Scene::new();
+    let held = scene.memory(3);
+    let far = Sender::of(&scene).await;
+    begin(&scene, None);
+    let mut sender = Sender::asked(far).await;
+    sender.send(0, 0..1, false).await;
+    sender.send(1, 1..2, true).await;
+    scene.told(|event| (event == Event::BlockCorrupt { source: PEER }).then_some(())).await;
+    let failed = Event::FetchFailed { instance: INSTANCE, source: PEER, not_here: false };
+    assert_eq!(ended(&mut scene).await, failed);
+    assert_eq!(held.slot.progress().prefix(), BLOCK);
+    let counters = scene.transfers.counters.values();
+    assert_eq!((counters.blocks_corrupt, counters.fetches_failed), (1, 1));
+    assert!(scene.transfers.network.peers.take_idle(PEER).is_none());
+}
+
+#[tokio::test]
+async fn a_sender_that_has_no_copy_or_sends_another_place_is_told_of() {
+    let mut scene = Scene::new();
+    let _held = scene.memory(2);
+    for not_here in [true, false] {
+        let far = Sender::of(&scene).await;
+        begin(&scene, None);
+        let mut sender = Sender::asked(far).await;
+        match not_here {
+            true => sender.unavailable(Unavailable::NotHere).await,
+            false => sender.send(1, 1..2, false).await,
+        }
+        let failed = Event::FetchFailed { instance: INSTANCE, source: PEER, not_here };
+        assert_eq!(ended(&mut scene).await, failed);
+    }
+    assert_eq!(scene.transfers.counters.values().blocks_corrupt, 0);
+}
+
+#[tokio::test]
+async fn a_copy_of_another_digest_is_not_what_was_put() {
+    let right = digest(&[&block(0), &block(1)]);
+    for (wanted, is_right) in [(right, true), (digest(&[b"another"]), false)] {
+        let mut scene = Scene::new();
+        let _held = scene.memory(2);
+        let far = Sender::of(&scene).await;
+        begin(&scene, Some(wanted));
+        let mut sender = Sender::asked(far).await;
+        sender.send(0, 0..2, false).await;
+        sender.end().await;
+        let end = if is_right {
+            Event::Fetched { instance: INSTANCE }
+        } else {
+            Event::CopyDiffers { instance: INSTANCE, source: PEER }
+        };
+        assert_eq!(ended(&mut scene).await, end);
+    }
+}
+
+#[tokio::test]
+async fn the_machine_hears_nothing_of_a_transfer_that_another_took_the_place_of() {
+    let mut scene = Scene::new();
+    let _held = scene.memory(1);
+    let (one, other) = (Sender::of(&scene).await, Sender::of(&scene).await);
+    begin(&scene, None);
+    // Those that are idle are used from the last on.
+    let first = Sender::asked(other).await;
+    begin(&scene, None);
+    let mut second = Sender::asked(one).await;
+    drop(first);
+    second.send(0, 0..1, false).await;
+    second.end().await;
+    assert_eq!(ended(&mut scene).await, Event::Fetched { instance: INSTANCE });
+    assert_eq!(scene.transfers.counters.values().fetches_failed, 0);
+}
+
+/// Receives the stream of a child of three blocks, of which so many come; what the fold gets.
+async fn stream(blocks: u64, is_whole: bool) -> (Vec<Vec<u8>>, Option<String>, u64) {
+    let scene = Scene::new();
+    let key =
+        FoldKey { reduce: ReduceId { node: PEER, serial: 1 }, epoch: 0, segment: 0, position: 3 };
+    let far = Sender::of(&scene).await;
+    let (window, mut pieces) = mpsc::channel(8);
+    let receiving = partial(scene.transfers.clone(), PEER, key, 0..3 * BLOCK, BLOCK, window);
+    let receiving = tokio::spawn(receiving);
+    let mut sender = Sender::asked(far).await;
+    assert_eq!(sender.fetch.what, What::Partial(key));
+    sender.send(0, 0..blocks, false).await;
+    match is_whole {
+        true => sender.end().await,
+        false => sender.unavailable(Unavailable::Stopped).await,
+    }
+    timeout(SOON, receiving).await.unwrap().unwrap();
+    let (mut came, mut why) = (Vec::new(), None);
+    while let Some(piece) = pieces.recv().await {
+        match piece {
+            Ok(piece) => came.push(piece.to_vec()),
+            Err(error) => why = Some(error),
+        }
+    }
+    (came, why, scene.transfers.counters.values().bytes_partial_received)
+}
+
+#[tokio::test]
+async fn the_stream_of_a_child_comes_in_order_and_its_last_item_says_why_it_broke_off() {
+    let all: Vec<Vec<u8>> = (0..3).map(block).collect();
+    assert_eq!(stream(3, true).await, (all.clone(), None, 3 * BLOCK));
+    let (came, why, _) = stream(2, false).await;
+    assert_eq!(came, all[..2]);
+    let why = why.unwrap();
+    assert!(why.contains("position 3") && why.contains("byte 32768 of 49152"), "{why}");
+}
+
+#[tokio::test]
+async fn more_is_granted_while_a_copy_comes() {
+    let mut scene = Scene::new();
+    let blocks = 2 * CREDIT_BYTES / BLOCK;
+    let _held = scene.memory(blocks);
+    let far = Sender::of(&scene).await;
+    begin(&scene, None);
+    let mut sender = Sender::asked(far).await;
+    let (mut granted, mut sent) = (sender.fetch.credit, 0);
+    let frame = u64::from(sender.fetch.frame) / BLOCK;
+    while sent < blocks {
+        let numbers = sent..(sent + frame).min(blocks);
+        let length = (numbers.end - numbers.start) * BLOCK;
+        while granted < length {
+            granted += sender.more().await;
+        }
+        granted -= length;
+        sender.send(sent, numbers.clone(), false).await;
+        sent = numbers.end;
+    }
+    sender.end().await;
+    assert_eq!(ended(&mut scene).await, Event::Fetched { instance: INSTANCE });
+}

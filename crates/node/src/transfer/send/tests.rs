@@ -1,0 +1,238 @@
+//! The sending end of one connection, of which a test is the receiver.
+
+use std::iter::once;
+
+use hoplite_proto::id::ReduceId;
+use tokio::{task::JoinHandle, time::timeout};
+
+use super::*;
+use crate::transfer::tests::{INSTANCE, PEER, SOON, Scene, block, channels, fill, next};
+
+type Served = JoinHandle<Result<(), LinkError>>;
+
+/// The receiver of what a node sends.
+struct Receiver {
+    channel: Channel,
+    serving: Served,
+}
+
+impl Receiver {
+    async fn of(scene: &Scene) -> Self {
+        let (near, channel) = channels().await;
+        let transfers = scene.transfers.clone();
+        let serving = tokio::spawn(async move { serve(&transfers, near).await });
+        Self { channel, serving }
+    }
+
+    async fn fetch(&mut self, transfer: u64, what: What, credit: u64, frame: u64) {
+        let fetch = Fetch { what, credit, frame: frame as u32 };
+        self.channel.send(frame::frame(FrameKind::Fetch, transfer, &fetch)).await.unwrap();
+    }
+
+    async fn grant(&mut self, transfer: u64, bytes: u64) {
+        self.channel.send(frame::bare(FrameKind::Credit, transfer, bytes)).await.unwrap();
+    }
+
+    /// The next frame that is not a word that the node waits.
+    async fn next(&mut self) -> Option<(FrameKind, Vec<u8>)> {
+        loop {
+            let frame = next(&mut self.channel).await;
+            if !matches!(frame, Some((FrameKind::Waits, _))) {
+                return frame;
+            }
+        }
+    }
+
+    async fn expect_blocks(&mut self, numbers: Range<u64>) {
+        for number in numbers {
+            assert_eq!(self.next().await, Some((FrameKind::Blocks, block(number))), "{number}");
+        }
+    }
+
+    async fn expect_end(&mut self) {
+        assert_eq!(self.next().await, Some((FrameKind::End, Vec::new())));
+    }
+
+    async fn expect_unavailable(&mut self, why: Unavailable) {
+        let (kind, body) = self.next().await.unwrap();
+        assert_eq!((kind, wire::decode(&body)), (FrameKind::Unavailable, Ok(why)));
+    }
+
+    /// Why the node ended the connection.
+    async fn ended(mut self) -> String {
+        assert_eq!(self.next().await, None);
+        let served = timeout(SOON, self.serving).await.unwrap().unwrap();
+        served.unwrap_err().to_string()
+    }
+}
+
+fn copy(ranges: impl IntoIterator<Item = Range<u64>>) -> What {
+    let (id, ranges) = (ObjectId::Minted { node: PEER, serial: 7 }, ranges.into_iter().collect());
+    What::Copy { id, instance: INSTANCE, ranges, ordered: false }
+}
+
+/// The question of the machine whether a receiver may have a copy.
+async fn asked(scene: &mut Scene) -> ServeId {
+    let is_asked = |event| match event {
+        Event::FetchAsked { serve, instance, .. } if instance == INSTANCE => Some(serve),
+        _ => None,
+    };
+    scene.told(is_asked).await
+}
+
+async fn is_over(scene: &mut Scene, serve: ServeId) {
+    let is_ended = move |event| (event == Event::ServeEnded { serve }).then_some(());
+    scene.told(is_ended).await;
+}
+
+/// That so many blocks were sent, and no more are, though the other tasks had their turns.
+async fn expect_sent(scene: &Scene, blocks: u64) {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(scene.transfers.counters.values().bytes_direct, blocks * BLOCK_BYTES);
+}
+
+#[tokio::test]
+async fn a_copy_is_sent_as_it_grows_and_no_more_of_it_than_was_granted() {
+    let mut scene = Scene::new();
+    let held = scene.memory(6);
+    fill(&held, 0..1);
+    let mut receiver = Receiver::of(&scene).await;
+    receiver.fetch(5, copy(once(0..6 * BLOCK_BYTES)), 2 * BLOCK_BYTES, BLOCK_BYTES).await;
+    let serve = asked(&mut scene).await;
+    scene.transfers.grant_serve(serve, INSTANCE, false);
+    receiver.expect_blocks(0..1).await;
+    fill(&held, 1..5);
+    receiver.expect_blocks(1..2).await;
+    // Less than a frame, and for a transfer that is over.
+    receiver.grant(5, BLOCK_BYTES - 1).await;
+    receiver.grant(4, 9 * BLOCK_BYTES).await;
+    expect_sent(&scene, 2).await;
+    receiver.grant(5, BLOCK_BYTES + 1).await;
+    receiver.expect_blocks(2..4).await;
+    expect_sent(&scene, 4).await;
+    receiver.grant(5, BLOCK_BYTES).await;
+    receiver.expect_blocks(4..5).await;
+    scene.transfers.store.free(INSTANCE);
+    receiver.expect_unavailable(Unavailable::Dropped).await;
+    is_over(&mut scene, serve).await;
+    expect_sent(&scene, 5).await;
+}
+
+#[tokio::test]
+async fn one_connection_carries_a_transfer_after_another() {
+    let mut scene = Scene::new();
+    fill(&scene.memory(4), 0..4);
+    let mut receiver = Receiver::of(&scene).await;
+    receiver.fetch(1, copy(once(0..BLOCK_BYTES)), u64::MAX / 2, BLOCK_BYTES).await;
+    let refused = asked(&mut scene).await;
+    scene.transfers.refuse_serve(refused);
+    receiver.expect_unavailable(Unavailable::NotHere).await;
+    let ranges = [3 * BLOCK_BYTES..4 * BLOCK_BYTES, BLOCK_BYTES..3 * BLOCK_BYTES];
+    receiver.fetch(2, copy(ranges), u64::MAX / 2, BLOCK_BYTES).await;
+    let serve = asked(&mut scene).await;
+    scene.transfers.grant_serve(serve, INSTANCE, true);
+    receiver.expect_blocks(3..4).await;
+    receiver.expect_blocks(1..3).await;
+    receiver.expect_end().await;
+    is_over(&mut scene, serve).await;
+    let counters = scene.transfers.counters.values();
+    assert_eq!((counters.serves, counters.bytes_relayed), (1, 3 * BLOCK_BYTES));
+}
+
+#[tokio::test]
+async fn what_no_receiver_may_ask_ends_the_connection_and_nothing_else() {
+    let mut scene = Scene::new();
+    fill(&scene.memory(2), 0..2);
+    let backwards = Range { start: 2 * BLOCK_BYTES, end: BLOCK_BYTES };
+    for (range, said) in [
+        (0..3 * BLOCK_BYTES, "bytes 0 to 49152 of 32768"),
+        (backwards, "bytes 32768 to 16384"),
+        (1..BLOCK_BYTES, "begins at 1"),
+    ] {
+        let mut receiver = Receiver::of(&scene).await;
+        receiver.fetch(1, copy(once(range)), u64::MAX / 2, BLOCK_BYTES).await;
+        let serve = asked(&mut scene).await;
+        scene.transfers.grant_serve(serve, INSTANCE, false);
+        let error = receiver.ended().await;
+        assert!(error.contains(said), "{error}");
+        is_over(&mut scene, serve).await;
+    }
+    let mut receiver = Receiver::of(&scene).await;
+    receiver.fetch(1, copy(once(0..BLOCK_BYTES)), 0, BLOCK_BYTES + 1).await;
+    let error = receiver.ended().await;
+    assert!(error.contains("frames of 16385 bytes"), "{error}");
+    let mut receiver = Receiver::of(&scene).await;
+    receiver.channel.send(frame::bare(FrameKind::End, 1, 0)).await.unwrap();
+    assert_eq!(receiver.next().await, None);
+    assert_eq!(scene.transfers.counters.values().bytes_direct, 0);
+}
+
+/// Goal: a receiver that hangs up while the machine, or the copy, is waited for leaves nothing behind.
+#[tokio::test]
+async fn the_machine_hears_that_a_receiver_is_gone() {
+    let mut scene = Scene::new();
+    let _held = scene.memory(1);
+    for is_granted in [false, true] {
+        let mut receiver = Receiver::of(&scene).await;
+        receiver.fetch(1, copy(once(0..BLOCK_BYTES)), BLOCK_BYTES, BLOCK_BYTES).await;
+        let serve = asked(&mut scene).await;
+        if is_granted {
+            scene.transfers.grant_serve(serve, INSTANCE, false);
+        }
+        drop(receiver.channel);
+        is_over(&mut scene, serve).await;
+        assert!(timeout(SOON, receiver.serving).await.unwrap().unwrap().is_err());
+        if !is_granted {
+            // The machine lets it have the copy a moment too late.
+            scene.transfers.grant_serve(serve, INSTANCE, false);
+            is_over(&mut scene, serve).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_stream_of_a_position_is_sent_to_its_end_or_said_to_be_stopped() {
+    let scene = Scene::new();
+    let streams = &scene.transfers.streams;
+    let reduce = ReduceId { node: PEER, serial: 1 };
+    let key = |position| FoldKey { reduce, epoch: 0, segment: 0, position };
+    for (position, is_whole) in [(1, true), (2, false)] {
+        let (sender, frames) = mpsc::channel(8);
+        streams.put(key(position), frames);
+        for number in 0..2 {
+            let mut bytes = streams.piece(BLOCK_BYTES as usize);
+            bytes.copy_from_slice(&block(number));
+            sender.send(Frame::Bytes { offset: number * BLOCK_BYTES, bytes }).await.unwrap();
+        }
+        if is_whole {
+            sender.send(Frame::End).await.unwrap();
+        }
+        let mut receiver = Receiver::of(&scene).await;
+        receiver.fetch(1, What::Partial(key(position)), WINDOW_BYTES, BLOCK_BYTES).await;
+        receiver.expect_blocks(0..2).await;
+        drop(sender);
+        match is_whole {
+            true => receiver.expect_end().await,
+            false => receiver.expect_unavailable(Unavailable::Stopped).await,
+        }
+    }
+    assert_eq!(scene.transfers.counters.values().bytes_partial, 4 * BLOCK_BYTES);
+}
+
+#[tokio::test]
+async fn a_batch_is_the_whole_frames_that_are_there_without_a_gap() {
+    let scene = Scene::new();
+    let held = scene.memory(8);
+    fill(&held, 0..3);
+    fill(&held, 4..6);
+    let blocks = |range: Range<u64>| range.start * BLOCK_BYTES..range.end * BLOCK_BYTES;
+    let run = |first: Range<u64>, end: u64, frame: u64| {
+        ready_run(&held, blocks(first), end * BLOCK_BYTES, frame * BLOCK_BYTES)
+    };
+    assert_eq!(run(0..1, 8, 1), blocks(0..3));
+    assert_eq!(run(0..2, 8, 2), blocks(0..2), "half of the next frame is there");
+    assert_eq!(run(0..1, 2, 1), blocks(0..2), "no more is wanted");
+    assert_eq!(run(4..5, 8, 1), blocks(4..6));
+}

@@ -1,0 +1,162 @@
+//! What tests of transfers share: one end of a transfer without a machine, and a member that a test plays.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use hoplite_proto::{
+    id::{Instance, NodeId},
+    limits::BLOCK_BYTES,
+    members::Member,
+    node::Event,
+    wire::FrameKind,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    runtime::Handle,
+    sync::{mpsc, watch},
+    time::timeout,
+};
+
+use super::shared::Transfers;
+use crate::{
+    channel::{self, Channel},
+    config::NodeConfig,
+    counters::Counters,
+    engine::{
+        facts::{Fact, Facts, Hear},
+        tasks::Tasks,
+    },
+    limited::Limited,
+    link::LinkMeter,
+    network::{
+        barred::Barred,
+        control::Control,
+        handshake::{self, Identity},
+        peers::Peers,
+        shared::Network,
+        tls::NodeKey,
+    },
+    sealing::{Open, Seal},
+    shared_epoll::SharedEpoll,
+    store::{Held, Store},
+};
+
+mod stalls;
+
+pub(super) const SOON: std::time::Duration = std::time::Duration::from_secs(20);
+
+/// The node at the other end.
+pub(super) const PEER: NodeId = NodeId(9);
+pub(super) const INSTANCE: Instance = Instance { node: PEER, serial: 7 };
+
+/// Stands for the machine: what it is told comes out at the other end.
+struct Machine(Mutex<mpsc::UnboundedSender<Event>>);
+
+impl Hear for Machine {
+    fn hear(self: Arc<Self>, fact: Fact, _: bool) {
+        if fact.is_current.is_none_or(|is_current| is_current()) {
+            let _ = crate::sync::lock(&self.0).send(fact.event);
+        }
+    }
+}
+
+/// The transfers of a node, and what they tell the machine.
+pub(super) struct Scene {
+    pub(super) transfers: Arc<Transfers>,
+    told: mpsc::UnboundedReceiver<Event>,
+    _machine: Arc<Machine>,
+}
+
+impl Scene {
+    pub(super) fn new() -> Self {
+        let (sender, told) = mpsc::unbounded_channel();
+        let machine = Arc::new(Machine(Mutex::new(sender)));
+        let weak: Weak<dyn Hear> = Arc::downgrade(&(machine.clone() as Arc<dyn Hear>));
+        let (facts, tasks) =
+            (Facts::new(weak, watch::channel(false).1), Tasks::new(Handle::current()));
+        let (counters, limited) = (Arc::<Counters>::default(), Arc::<Limited>::default());
+        let key = NodeKey::new().unwrap();
+        let member = Member { id: key.id(), address: ([127, 0, 0, 1], 1).into(), place: None };
+        let epoll = Arc::new(SharedEpoll::new().unwrap());
+        let control = Control::new(epoll, facts.clone(), counters.clone(), tasks.clone());
+        let network = Network {
+            identity: identity(key, member),
+            peers: Peers::new(limited.clone()),
+            control: Arc::new(control),
+            counters,
+            limited,
+            places: Arc::default(),
+            barred: Barred::default(),
+            facts: facts.clone(),
+            link: Arc::new(LinkMeter::new(facts, NodeConfig::default().link)),
+            tasks,
+        };
+        let peer = Member { id: PEER, ..member };
+        network.peers.add(peer, Arc::default(), tokio::spawn(async { None }));
+        let transfers = Arc::new(Transfers::new(Arc::new(network), Arc::new(Store::new(1 << 30))));
+        Self { transfers, told, _machine: machine }
+    }
+
+    /// The next that the machine is told of which `pick` makes something.
+    pub(super) async fn told<T>(&mut self, pick: impl Fn(Event) -> Option<T>) -> T {
+        let telling = async {
+            loop {
+                if let Some(picked) = pick(self.told.recv().await.unwrap()) {
+                    return picked;
+                }
+            }
+        };
+        timeout(SOON, telling).await.expect("the machine is told")
+    }
+
+    /// Memory for a copy of so many blocks.
+    pub(super) fn memory(&self, blocks: u64) -> Arc<Held> {
+        self.transfers.store.create(INSTANCE, blocks * BLOCK_BYTES, None, || {}).unwrap();
+        self.transfers.store.get(INSTANCE).unwrap()
+    }
+}
+
+pub(super) fn identity(key: NodeKey, member: Member) -> Identity {
+    let (cluster, silence) = (NodeConfig::default().cluster, handshake::SILENCE_MAX);
+    let (tokens, turns) = (Vec::new(), Arc::default());
+    let admission = String::new();
+    Identity { member, key, cluster, tokens, admission, is_plain: false, silence, turns }
+}
+
+/// A block whose bytes are those of its number.
+pub(super) fn block(number: u64) -> Vec<u8> {
+    vec![number as u8; BLOCK_BYTES as usize]
+}
+
+/// Fills blocks of a copy.
+pub(super) fn fill(held: &Held, blocks: std::ops::Range<u64>) {
+    for number in blocks {
+        let start = number * BLOCK_BYTES;
+        let mut claim = held.slot.claim(start..start + BLOCK_BYTES).unwrap();
+        claim.copy_from_slice(&block(number));
+        claim.commit();
+    }
+    held.grew();
+}
+
+/// Both ends of a connection, sealed.
+pub(super) async fn channels() -> (Channel, Channel) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
+    let channel = |stream, mine, theirs| {
+        let (seal, open) = (Seal::new(Some([mine; 32])), Open::new(Some([theirs; 32])));
+        Channel { stream, seal, open }
+    };
+    (channel(near.unwrap(), 1, 2), channel(far.unwrap().0, 2, 1))
+}
+
+/// The next frame of a connection and its body; none when it has ended.
+pub(super) async fn next(channel: &mut Channel) -> Option<(FrameKind, Vec<u8>)> {
+    let hearing = async {
+        let mut header = channel::read_header(&mut channel.stream).await.ok()??;
+        let Channel { stream, open, .. } = channel;
+        let body = channel::read_body(stream, open, &mut header).await.ok()?;
+        Some((header.kind, body))
+    };
+    timeout(SOON, hearing).await.expect("the other end goes on or hangs up")
+}
