@@ -156,7 +156,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         ToNode::Advanced { instance },
         ToNode::Mapped { extent: 1 },
         ToNode::Unmapped { extent: 1 },
-        ToNode::Describe { request: 40 },
+        ToNode::Ask { request: 40, ask: Ask::Status, timeout_ns: None },
         ToNode::LetGo { request: 10 },
         ToNode::Hold,
     ]);

@@ -11,11 +11,10 @@ use std::{
     thread,
 };
 
-use hoplite_proto::wire;
 use hoplite_shm::recv_all_fds;
 use tokio::{io::Interest, net::UnixStream};
 
-use super::protocol::{ToNode, take_frame};
+use super::protocol::{ToNode, take_message};
 
 /// The number of the process at the other end, if it has one here: a process of a PID namespace that this one can't see
 /// into has none, and the kernel reports 0.
@@ -38,10 +37,8 @@ impl Arriving {
     ) -> io::Result<Option<(ToNode, usize)>> {
         self.buffer.resize(16 * 1024, 0);
         loop {
-            if let Some(body) = take_frame(&mut self.bytes)? {
-                let message = wire::decode(&body)
-                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-                return Ok(Some((message, body.len())));
+            if let Some(taken) = take_message(&mut self.bytes)? {
+                return Ok(Some(taken));
             }
             let mut descriptors = Vec::new();
             let received = stream.async_io(Interest::READABLE, || {

@@ -7,7 +7,7 @@ use std::{
     collections::{HashMap, VecDeque},
     io,
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
     },
     path::Path,
@@ -22,7 +22,6 @@ use std::{
 use hoplite_proto::{
     ask::{Answer, Ask},
     error::Error as CallError,
-    id::Instance,
     members::Member,
 };
 use hoplite_shm::{
@@ -46,11 +45,19 @@ use crate::{
     sync::lock,
 };
 
-/// Takes the answer to a question, with the memory it speaks of.
-pub(crate) type Callback = Box<dyn FnOnce(Result<(Answer, Option<Slot>), CallError>) + Send>;
+/// What a question is answered with.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// With the memory that the answer speaks of.
+    Answer(Answer, Option<Slot>),
+    /// The status of the node, as JSON.
+    Status(String),
+}
+
+/// Takes the answer to a question.
+pub(crate) type Callback = Box<dyn FnOnce(Result<Reply, CallError>) + Send>;
 /// None if this process may open no more files.
 type Lifeline = Option<OwnedFd>;
-type Describe = Box<dyn FnOnce(Result<String, CallError>) + Send>;
 
 /// A connection to the node of this host.
 pub(crate) struct Attached {
@@ -68,7 +75,6 @@ struct Shared {
     unsent: Mutex<Unsent>,
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, Callback>>,
-    describing: Mutex<HashMap<u64, Describe>>,
     /// Who waits for a lifeline, in the order of the requests.
     holding: Mutex<VecDeque<SyncSender<Lifeline>>>,
     extents: Mutex<HashMap<u64, Arc<Mapping>>>,
@@ -82,28 +88,12 @@ struct Shared {
     process: u32,
 }
 
-/// Frames that wait for room in the socket.
+/// Frames that wait for room in the socket, of the first perhaps the rest.
 #[derive(Default)]
 struct Unsent {
-    frames: VecDeque<Outgoing>,
+    frames: VecDeque<Vec<u8>>,
     /// Whether a thread writes them.
     has_writer: bool,
-}
-
-/// What is left of a frame to be written.
-struct Outgoing {
-    bytes: Vec<u8>,
-}
-
-type SendWithFds<'a> = fn(&'a UnixStream, &[u8], &[BorrowedFd<'_>]) -> io::Result<usize>;
-
-impl Outgoing {
-    /// Writes some of it.
-    fn send<'a>(&mut self, stream: &'a UnixStream, send: SendWithFds<'a>) -> io::Result<()> {
-        let count = send(stream, &self.bytes, &[])?;
-        self.bytes.drain(..count);
-        Ok(())
-    }
 }
 
 /// How long a node may take to greet. It answers from memory; more means that it is frozen.
@@ -188,7 +178,6 @@ impl Attached {
             unsent: Mutex::default(),
             next: AtomicU64::new(1),
             waiting: Mutex::default(),
-            describing: Mutex::default(),
             holding: Mutex::default(),
             extents: Mutex::default(),
             epoll: Arc::new(epoll),
@@ -263,31 +252,9 @@ impl Attached {
         }
     }
 
-    /// Says that what grew is not read any more.
-    pub(crate) fn let_go(&self, request: u64) {
-        self.shared.say(&ToNode::LetGo { request });
-    }
-
-    pub(crate) fn cancel(&self, request: u64) {
-        self.shared.say(&ToNode::Cancel { request });
-    }
-
-    pub(crate) fn tell(&self, ask: Ask) {
-        self.shared.say(&ToNode::Tell { ask });
-    }
-
-    pub(crate) fn advanced(&self, instance: Instance) {
-        self.shared.say(&ToNode::Advanced { instance });
-    }
-
-    pub(crate) fn describe(&self, callback: Describe) -> u64 {
-        let request = self.next_request();
-        lock(&self.shared.describing).insert(request, callback);
-        self.shared.say(&ToNode::Describe { request });
-        if self.shared.is_closed.load(Ordering::Acquire) {
-            self.shared.fail_all();
-        }
-        request
+    /// Says something that has no answer.
+    pub(crate) fn say(&self, message: &ToNode) {
+        self.shared.say(message);
     }
 
     /// Whether the node is closed or gone, also when the thread that takes answers has not seen that yet.
@@ -332,17 +299,17 @@ impl Shared {
     ///
     /// The thread that reads notices when the node is gone, and ends all waits.
     fn write(self: &Arc<Self>, bytes: Vec<u8>) {
-        let mut outgoing = Outgoing { bytes };
         let mut unsent = lock(&self.unsent);
         if unsent.has_writer {
-            unsent.frames.push_back(outgoing);
+            unsent.frames.push_back(bytes);
             return;
         }
-        while !outgoing.bytes.is_empty() {
-            match outgoing.send(&self.stream, try_send_with_fds) {
-                Ok(()) => {}
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            match try_send_with_fds(&self.stream, rest, &[]) {
+                Ok(count) => rest = &rest[count..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    unsent.frames.push_back(outgoing);
+                    unsent.frames.push_back(rest.to_vec());
                     let of_writer = self.clone();
                     let writer = std::thread::Builder::new().name("hoplite-unsent".into());
                     unsent.has_writer = writer.spawn(move || of_writer.write_unsent()).is_ok();
@@ -362,19 +329,19 @@ impl Shared {
     fn write_unsent(&self) {
         loop {
             let mut unsent = lock(&self.unsent);
-            let Some(mut outgoing) = unsent.frames.pop_front() else {
+            let Some(bytes) = unsent.frames.pop_front() else {
                 unsent.has_writer = false;
                 return;
             };
             drop(unsent);
-            while !outgoing.bytes.is_empty() {
-                if outgoing.send(&self.stream, send_with_fds).is_err() {
+            let mut rest = bytes.as_slice();
+            while !rest.is_empty() {
+                let Ok(count) = send_with_fds(&self.stream, rest, &[]) else {
                     // The node is gone: nothing that is written now arrives.
-                    let mut unsent = lock(&self.unsent);
-                    unsent.frames.clear();
-                    unsent.has_writer = false;
+                    *lock(&self.unsent) = Unsent::default();
                     return;
-                }
+                };
+                rest = &rest[count..];
             }
         }
     }
@@ -402,16 +369,10 @@ impl Shared {
                     if slot.is_err() && matches!(answer, Ok(Answer::Growing { .. })) {
                         self.say(&ToNode::LetGo { request });
                     }
-                    let callback = lock(&self.waiting).remove(&request);
-                    if let Some(callback) = callback {
-                        callback(slot.and_then(|slot| Ok((answer?, slot))));
-                    }
+                    self.reply(request, slot.and_then(|slot| Ok(Reply::Answer(answer?, slot))));
                 }
                 FromNode::Description { request, json } => {
-                    let callback = lock(&self.describing).remove(&request);
-                    if let Some(callback) = callback {
-                        callback(json);
-                    }
+                    self.reply(request, json.map(Reply::Status));
                 }
                 FromNode::Forget { extents } => {
                     let mut mapped = lock(&self.extents);
@@ -446,6 +407,13 @@ impl Shared {
         self.end();
     }
 
+    fn reply(&self, request: u64, reply: Result<Reply, CallError>) {
+        let callback = lock(&self.waiting).remove(&request);
+        if let Some(callback) = callback {
+            callback(reply);
+        }
+    }
+
     /// Whether the node has closed its end; what it said before may still be unread.
     fn has_hung_up(&self) -> bool {
         let mut polled = [PollFd::new(&self.stream, PollFlags::RDHUP)];
@@ -465,9 +433,6 @@ impl Shared {
         let waiting: Vec<Callback> =
             lock(&self.waiting).drain().map(|(_, callback)| callback).collect();
         waiting.into_iter().for_each(|callback| callback(Err(gone())));
-        let describing: Vec<Describe> =
-            lock(&self.describing).drain().map(|(_, call)| call).collect();
-        describing.into_iter().for_each(|callback| callback(Err(gone())));
         lock(&self.holding).clear();
     }
 

@@ -18,13 +18,13 @@ use hoplite_proto::{
     error::Error as CallError,
     id::{ClientId, Instance, ObjectId, RequestId},
 };
-use hoplite_shm::Slot;
 use tokio::runtime::Handle;
 use tracing::warn;
 
 use super::{
-    attach::{Attached, Callback},
+    attach::{Attached, Callback, Reply},
     programs::Programs,
+    protocol::ToNode,
 };
 use crate::{
     error::Error,
@@ -197,20 +197,22 @@ impl Connection {
         }
     }
 
-    /// Asks; `callback` gets the answer and the memory it speaks of. `may_wait` if this thread would wait for it anyway.
-    /// The number of the question.
+    /// Asks; `callback` gets the answer. `may_wait` if this thread would wait for it anyway. The number of the question.
     pub(crate) fn ask(
         &self,
         ask: Ask,
         timeout: Option<Duration>,
         may_wait: bool,
-        callback: impl FnOnce(u64, Result<(Answer, Option<Slot>), CallError>) + Send + 'static,
+        callback: impl FnOnce(u64, Result<Reply, CallError>) + Send + 'static,
     ) -> u64 {
         match &self.link {
+            // The node's number of the question matters only to those who attached.
+            Link::Embedded { programs, client } if matches!(ask, Ask::Status) => {
+                programs.describe(*client, move |json| callback(0, json.map(Reply::Status))).0
+            }
             Link::Embedded { programs, client } => {
                 let store = programs.store.clone();
                 let sink = move |answer: Result<Answer, CallError>| {
-                    // The node's number of the question matters only to those who attached.
                     callback(
                         0,
                         answer.and_then(|answer| {
@@ -223,7 +225,7 @@ impl Connection {
                                     return Err(CallError::NodeDown("the node is closed".into()));
                                 }
                             };
-                            Ok((answer, slot))
+                            Ok(Reply::Answer(answer, slot))
                         }),
                     );
                 };
@@ -235,17 +237,6 @@ impl Connection {
                 attached.ask(request, ask, timeout, callback);
                 request
             }
-        }
-    }
-
-    /// Asks how the node is, as JSON.
-    pub(crate) fn describe(
-        &self,
-        sink: impl FnOnce(Result<String, CallError>) + Send + 'static,
-    ) -> u64 {
-        match &self.link {
-            Link::Embedded { programs, client } => programs.describe(*client, sink).0,
-            Link::Attached(attached) => attached.describe(Box::new(sink)),
         }
     }
 
@@ -279,27 +270,27 @@ impl Connection {
         match &self.link {
             _ if self.is_forked() => {}
             Link::Embedded { programs, .. } => programs.requests.cancel(RequestId(request)),
-            Link::Attached(attached) => attached.cancel(request),
+            Link::Attached(attached) => attached.say(&ToNode::Cancel { request }),
         }
     }
 
     pub(crate) fn tell(&self, ask: Ask) {
         match &self.link {
             Link::Embedded { programs, client } => programs.requests.tell(*client, ask),
-            Link::Attached(attached) => attached.tell(ask),
+            Link::Attached(attached) => attached.say(&ToNode::Tell { ask }),
         }
     }
 
     pub(crate) fn let_go(&self, request: u64) {
         if let Link::Attached(attached) = &self.link {
-            attached.let_go(request);
+            attached.say(&ToNode::LetGo { request });
         }
     }
 
     pub(crate) fn advanced(&self, instance: Instance) {
         match &self.link {
             Link::Embedded { programs, .. } => programs.advanced(instance),
-            Link::Attached(attached) => attached.advanced(instance),
+            Link::Attached(attached) => attached.say(&ToNode::Advanced { instance }),
         }
     }
 }

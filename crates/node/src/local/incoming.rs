@@ -7,9 +7,7 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixStream},
 };
 
-use hoplite_proto::wire;
-
-use super::protocol::{FromNode, take_frame};
+use super::protocol::{FromNode, take_message};
 
 /// What has come from the node and was not taken yet.
 #[derive(Default)]
@@ -27,11 +25,8 @@ impl Incoming {
     ) -> io::Result<Option<FromNode>> {
         let mut buffer = [0; 16 * 1024];
         loop {
-            if let Some(body) = take_frame(&mut self.bytes)? {
-                let message = wire::decode(&body);
-                return message
-                    .map(Some)
-                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
+            if let Some((message, _)) = take_message(&mut self.bytes)? {
+                return Ok(Some(message));
             }
             match receive(stream, &mut buffer, &mut self.descriptors) {
                 Ok(0) => return Ok(None),

@@ -13,10 +13,10 @@ use hoplite_proto::{
     members::Member,
     wire,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Processes with other releases can't share memory with this one.
-pub(crate) const LOCAL_VERSION: u32 = 12;
+pub(crate) const LOCAL_VERSION: u32 = 13;
 
 /// Bytes of the longest frame, with its length.
 pub(crate) const FRAME_BYTES_MAX: usize = 4 + CONTROL_BYTES_MAX as usize;
@@ -26,7 +26,7 @@ pub(crate) const FRAME_BYTES_MAX: usize = 4 + CONTROL_BYTES_MAX as usize;
 pub(crate) enum ToNode {
     /// First of all.
     Hello { version: u32 },
-    /// A question; `timeout_ns` from now.
+    /// A question; `timeout_ns` from now. `Ask::Status` is answered with a `Description`.
     Ask { request: u64, ask: Ask, timeout_ns: Option<u64> },
     /// The answer is not wanted any more. It comes all the same.
     Cancel { request: u64 },
@@ -38,8 +38,6 @@ pub(crate) enum ToNode {
     Mapped { extent: u64 },
     /// An extent is not mapped: it was forgotten, or could not be, and its descriptor is wanted again.
     Unmapped { extent: u64 },
-    /// How is the node? Answered with JSON.
-    Describe { request: u64 },
     /// What grew is not read any more.
     LetGo { request: u64 },
     /// The process is about to fork. What it reads is pinned once more, until no process has the `Lifeline` that it gets.
@@ -57,7 +55,7 @@ pub(crate) enum FromNode {
     Refused { said: String },
     /// The answer to a question.
     Answer { request: u64, answer: Result<Answer, CallError>, place: Option<Place> },
-    /// The answer to `Describe`.
+    /// The status of the node, as JSON.
     Description { request: u64, json: Result<String, CallError> },
     /// These extents are gone from the node; their memory is free when no process maps them. Answered by `Unmapped` for each.
     Forget { extents: Vec<u64> },
@@ -93,19 +91,24 @@ pub(crate) fn frame<T: Serialize>(body: &T) -> Vec<u8> {
     bytes
 }
 
-/// Takes the first whole frame off `bytes`; none if it is not all there.
-pub(crate) fn take_frame(bytes: &mut Vec<u8>) -> io::Result<Option<Vec<u8>>> {
+/// Takes the first message off `bytes`, and says how long its body was; none if it is not all there.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidData`].
+pub(crate) fn take_message<T: DeserializeOwned>(
+    bytes: &mut Vec<u8>,
+) -> io::Result<Option<(T, usize)>> {
+    let invalid = |said| io::Error::new(io::ErrorKind::InvalidData, said);
     let Some(length) = bytes.first_chunk::<4>() else { return Ok(None) };
     let length = u32::from_le_bytes(*length);
     if length > CONTROL_BYTES_MAX {
-        let said = format!("a frame of {length} bytes, the limit is {CONTROL_BYTES_MAX}");
-        return Err(io::Error::new(io::ErrorKind::InvalidData, said));
+        return Err(invalid(format!(
+            "a frame of {length} bytes, the limit is {CONTROL_BYTES_MAX}"
+        )));
     }
-    let end = 4 + length as usize;
-    if bytes.len() < end {
-        return Ok(None);
-    }
-    let rest = bytes.split_off(end);
-    let mut whole = std::mem::replace(bytes, rest);
-    Ok(Some(whole.split_off(4)))
+    let length = length as usize;
+    let Some(body) = bytes.get(4..4 + length) else { return Ok(None) };
+    let message = wire::decode(body).map_err(|error| invalid(error.to_string()))?;
+    bytes.drain(..4 + length);
+    Ok(Some((message, length)))
 }

@@ -8,9 +8,10 @@ use hoplite_proto::{
 };
 
 use super::{
+    attach::Reply,
     connection::Connection,
     view::Guard,
-    wait::{self, Said, Wait},
+    wait::{self, Finish, Said, Wait},
 };
 use crate::error::Error;
 
@@ -25,19 +26,42 @@ pub(crate) fn start<T>(
 ) -> Wait<T> {
     let finish = |said| match said {
         Said::Answer(answer, guard) => finish(answer, guard),
-        Said::Description(_) => Err(Error::node_down("it described itself unasked")),
+        Said::Status(_) => Err(Error::node_down("it gave its status unasked")),
     };
+    send(connection, may_wait, ask, timeout, Box::new(finish))
+}
+
+/// Asks how the node is, as JSON. A node answers that at once, from memory, so there is always a limit.
+pub(crate) fn describe(connection: &Arc<Connection>, timeout: Option<Duration>) -> Wait<String> {
+    let finish = |said| match said {
+        Said::Status(json) => Ok(json),
+        Said::Answer(other, _) => Err(unexpected(&other)),
+    };
+    let timeout = Some(timeout.unwrap_or_default());
+    send(connection, false, Ask::Status, timeout, Box::new(finish))
+}
+
+fn send<T>(
+    connection: &Arc<Connection>,
+    may_wait: bool,
+    ask: Ask,
+    timeout: Option<Duration>,
+    finish: Finish<T>,
+) -> Wait<T> {
     let about = timeout.and_then(|_| subject(&ask));
-    let (promise, wait) = wait::pair(connection.clone(), timeout, about, Box::new(finish));
+    let (promise, wait) = wait::pair(connection.clone(), timeout, about, finish);
     // A fork gets no answer: its promise is dropped.
     if connection.is_forked() {
         return wait.asked_as(0);
     }
     let asker = connection.clone();
-    let request = connection.ask(ask, timeout, may_wait, move |request, answer| {
-        let said = answer.map(|(answer, slot)| {
-            let guard = Guard::of(&asker, request, &answer, slot);
-            Said::Answer(answer, guard)
+    let request = connection.ask(ask, timeout, may_wait, move |request, reply| {
+        let said = reply.map(|reply| match reply {
+            Reply::Answer(answer, slot) => {
+                let guard = Guard::of(&asker, request, &answer, slot);
+                Said::Answer(answer, guard)
+            }
+            Reply::Status(json) => Said::Status(json),
         });
         promise.keep(&asker, said);
     });
@@ -55,24 +79,6 @@ fn subject(ask: &Ask) -> Option<ObjectId> {
         | Ask::Locations { id, .. } => Some(id.clone()),
         _ => None,
     }
-}
-
-/// Asks how the node is, as JSON. A node answers that at once, from memory, so there is always a limit.
-pub(crate) fn describe(connection: &Arc<Connection>, timeout: Option<Duration>) -> Wait<String> {
-    let timeout = Some(timeout.unwrap_or_default());
-    let finish = |said| match said {
-        Said::Description(json) => Ok(json),
-        Said::Answer(other, _) => Err(unexpected(&other)),
-    };
-    let (promise, wait) = wait::pair(connection.clone(), timeout, None, Box::new(finish));
-    if connection.is_forked() {
-        return wait.asked_as(0);
-    }
-    let asker = connection.clone();
-    let request = connection.describe(move |json| {
-        promise.keep(&asker, json.map(Said::Description));
-    });
-    wait.asked_as(request)
 }
 
 pub(crate) fn unexpected(_: &Answer) -> Error {

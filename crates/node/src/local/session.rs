@@ -235,18 +235,6 @@ impl Session {
                     self.programs.leaving.unmapped(extent);
                 }
             }
-            ToNode::Describe { request } => {
-                if let Err(error) = self.note_question(request, bytes, Ask::Status)? {
-                    lock(&self.asked).end(request);
-                    self.say(FromNode::Description { request, json: Err(error) }, None);
-                    return Ok(());
-                }
-                let session = self.clone();
-                self.programs.describe(self.client, move |json| {
-                    lock(&session.asked).end(request);
-                    session.say(FromNode::Description { request, json }, None);
-                });
-            }
         }
         Ok(())
     }
@@ -320,9 +308,16 @@ impl Session {
             held.grew();
         }
         let session = self.clone();
-        let sink: Sink = Box::new(move |answer| session.answer(request, answer));
-        let timeout = timeout_ns.map(Duration::from_nanos);
-        let ours = self.programs.requests.ask(self.client, ask, timeout, false, sink);
+        let ours = if matches!(ask, Ask::Status) {
+            self.programs.describe(self.client, move |json| {
+                lock(&session.asked).end(request);
+                session.say(FromNode::Description { request, json }, None);
+            })
+        } else {
+            let sink: Sink = Box::new(move |answer| session.answer(request, answer));
+            let timeout = timeout_ns.map(Duration::from_nanos);
+            self.programs.requests.ask(self.client, ask, timeout, false, sink)
+        };
         lock(&self.asked).is_asked_as(request, ours);
     }
 

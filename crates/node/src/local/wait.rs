@@ -24,7 +24,7 @@ pub(crate) enum Said {
     /// The machine's answer, with the memory that it speaks of.
     Answer(Answer, Option<Guard>),
     /// How the node is, as JSON.
-    Description(String),
+    Status(String),
 }
 
 /// What came back for a question, or why nothing did.

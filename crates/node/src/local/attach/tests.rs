@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read, Write},
-    os::unix::net::UnixListener,
+    os::{fd::BorrowedFd, unix::net::UnixListener},
     path::PathBuf,
     sync::{
         atomic::AtomicUsize,
@@ -11,14 +11,13 @@ use std::{
 };
 
 use hoplite_proto::{
-    id::{NodeId, ObjectId},
+    id::{Instance, NodeId, ObjectId},
     meta::Meta,
-    wire,
 };
 use hoplite_shm::Arena;
 
 use super::*;
-use crate::local::protocol::take_frame;
+use crate::local::protocol::take_message;
 
 const SOON: Duration = Duration::from_secs(20);
 const LEN: u64 = 100_000;
@@ -79,8 +78,8 @@ impl Node {
     fn hear(&mut self) -> ToNode {
         let mut buffer = [0; 65536];
         loop {
-            if let Some(body) = take_frame(&mut self.bytes).unwrap() {
-                return wire::decode(&body).unwrap();
+            if let Some((message, _)) = take_message(&mut self.bytes).unwrap() {
+                return message;
             }
             let count = self.stream.read(&mut buffer).unwrap();
             assert!(count > 0, "the process hung up");
@@ -100,7 +99,7 @@ impl Node {
     }
 }
 
-type Answered = Result<(Answer, Option<Slot>), CallError>;
+type Answered = Result<Reply, CallError>;
 
 fn ask(attached: &Attached, ask: Ask) -> (u64, Receiver<Answered>) {
     let (sender, receiver) = channel();
@@ -158,8 +157,8 @@ fn each_answer_goes_to_its_question_whatever_their_order() {
     node.answer(99, Ok(Answer::Done));
     for (request, answer) in asked {
         let id = format!("n/{request}").parse().unwrap();
-        let (answer, slot) = answer.recv_timeout(SOON).unwrap().unwrap();
-        assert!(answer == Answer::Put { id } && slot.is_none());
+        let reply = answer.recv_timeout(SOON).unwrap();
+        assert!(matches!(&reply, Ok(Reply::Answer(Answer::Put { id: put }, None)) if *put == id));
     }
     assert!(!attached.is_closed());
 }
@@ -245,8 +244,10 @@ fn memory_is_mapped_once_and_forgotten_when_the_node_says_so() {
         answer.recv_timeout(SOON).unwrap()
     };
     for has_descriptor in [true, false] {
-        let answer = get(&mut node, place(has_descriptor));
-        assert_eq!(answer.unwrap().1.unwrap().bytes().unwrap(), [7; LEN as usize]);
+        let Ok(Reply::Answer(_, Some(slot))) = get(&mut node, place(has_descriptor)) else {
+            panic!()
+        };
+        assert_eq!(slot.bytes().unwrap(), [7; LEN as usize]);
     }
     node.say(&FromNode::Forget { extents: vec![extent.0] }, None);
     assert!(matches!(node.hear(), ToNode::Unmapped { extent: unmapped } if unmapped == extent.0));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     error::Error,
-    local::tests::hostile::{LEN, SOON, name, node},
+    local::tests::hostile::{LEN, SOON, eventually, name, node},
 };
 
 /// Does the same with a client of each kind, of a node of its own.
@@ -95,10 +95,7 @@ fn a_question_that_is_dropped_is_taken_back_with_what_it_makes() {
         drop(client.start_get(&name("never/1"), None));
         drop(client.start_put_small(None, &Value::bytes(b"unseen"), None, SOON));
         // Answered after those.
-        let left = || client.start_objects(SOON).join().unwrap();
-        while !left().is_empty() {
-            std::thread::yield_now();
-        }
+        eventually(|| client.start_objects(SOON).join().unwrap().is_empty());
         let status: serde_json::Value = serde_json::from_str(&client.describe().unwrap()).unwrap();
         assert_eq!(status["waiting"], 0);
     });

@@ -10,7 +10,7 @@ use crate::{
     local::{
         client::{Client, Value},
         protocol::Place,
-        tests::hostile::{LEN, Raw, SOON, name, node},
+        tests::hostile::{LEN, Raw, SOON, eventually, name, node},
     },
     node::Node,
 };
@@ -69,11 +69,6 @@ fn a_descriptor_comes_once_and_again_when_the_process_does_not_map_it() {
 fn what_a_process_reads_is_pinned_until_it_releases_it_or_goes() {
     let (node, client) = with_object();
     let pins = || client.start_objects(SOON).join().unwrap()[0].pins;
-    let until = |count| {
-        while pins() != count {
-            std::thread::yield_now();
-        }
-    };
     let idle = pins();
     let mut process = Raw::attach(&node);
     let (_, _, instance) = get(&mut process);
@@ -88,7 +83,7 @@ fn what_a_process_reads_is_pinned_until_it_releases_it_or_goes() {
     assert_eq!(pins(), idle);
     get(&mut process);
     drop(process);
-    until(idle);
+    eventually(|| pins() == idle);
     node.close(SOON);
 }
 

@@ -14,7 +14,8 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use hoplite_proto::{
@@ -135,10 +136,9 @@ impl Raw {
 
     /// Waits until the node has worked off all that was said so far. Nothing else may come before.
     pub(crate) fn pause(&mut self) {
-        self.asked += 1;
-        self.say(&ToNode::Describe { request: self.asked });
+        let asked = self.ask(Ask::Status);
         match self.hear() {
-            Some(FromNode::Description { request, json: Ok(_) }) if request == self.asked => {}
+            Some(FromNode::Description { request, json: Ok(_) }) if request == asked => {}
             other => panic!("{other:?}"),
         }
     }
@@ -165,6 +165,15 @@ impl Raw {
 
 pub(crate) fn name(text: &str) -> ObjectId {
     text.parse().unwrap()
+}
+
+/// Waits until something is so.
+pub(crate) fn eventually(what: impl Fn() -> bool) {
+    let until = Instant::now() + SOON.unwrap();
+    while !what() {
+        assert!(Instant::now() < until, "not so after {SOON:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Whether a descriptor, or one that is made of it, can be mapped writable.
@@ -306,7 +315,7 @@ fn only_its_writer_says_that_an_extent_is_mapped() {
 fn a_client_learns_why_the_node_ended_its_attachment() {
     let path = std::env::temp_dir().join(format!("hoplite-ended-{}", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();
-    let serving = std::thread::spawn(move || {
+    let serving = thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         let member = Member { id: NodeId(1), address: "127.0.0.1:1".parse().unwrap(), place: None };
         (&stream).write_all(&frame(&FromNode::Welcome { member, is_authenticated: true })).unwrap();

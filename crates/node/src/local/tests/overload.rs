@@ -17,7 +17,7 @@ use crate::{
         client::Client,
         limits,
         protocol::{FromNode, LOCAL_VERSION, ToNode},
-        tests::hostile::{LEN, Raw, SOON, name, node},
+        tests::hostile::{LEN, Raw, SOON, eventually, name, node},
     },
     node::Node,
 };
@@ -40,14 +40,6 @@ fn limits_met(node: &Node) -> Vec<String> {
         row["limit"].as_str().unwrap().to_string()
     });
     met.collect()
-}
-
-fn eventually(what: impl Fn() -> bool) {
-    let until = Instant::now() + SOON.unwrap();
-    while !what() {
-        assert!(Instant::now() < until, "not so after {SOON:?}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn never() -> Ask {
