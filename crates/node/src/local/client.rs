@@ -30,6 +30,16 @@ pub struct Client {
     may_wait: bool,
 }
 
+/// Takes what is wanted out of the one answer that a question may have.
+macro_rules! answered {
+    ($answer:pat => $wanted:expr) => {
+        |answer, _| match answer {
+            $answer => Ok($wanted),
+            other => Err(unexpected(&other)),
+        }
+    };
+}
+
 /// Bytes to put, and what they are.
 #[derive(Clone, Debug)]
 pub struct Value<'a> {
@@ -112,10 +122,7 @@ impl Client {
     /// Begins to ask for the id of an object that this client will put, create or reduce, for others to wait for
     /// meanwhile. When the client goes without having made it, those that wait get [`CallError::ObjectLost`].
     pub fn start_promise(&self) -> Wait<ObjectId> {
-        self.start(Ask::Promise { name: None }, None, |answer, _| match answer {
-            Answer::Promised { id } => Ok(id),
-            other => Err(unexpected(&other)),
-        })
+        self.start(Ask::Promise { name: None }, None, answered!(Answer::Promised { id } => id))
     }
 
     /// Ends every wait of this client with [`Error::Closed`], and tells those who wait for what it promised and has not
@@ -153,10 +160,7 @@ impl Client {
     ) -> Wait<ObjectId> {
         let (meta, bytes, ttl_ns) = (value.meta.clone(), value.bytes.into(), nanoseconds(ttl));
         let ask = Ask::Put { id, meta, bytes, ttl_ns };
-        self.start(ask, timeout, |answer, _| match answer {
-            Answer::Put { id } => Ok(id),
-            other => Err(unexpected(&other)),
-        })
+        self.start(ask, timeout, answered!(Answer::Put { id } => id))
     }
 
     /// Asks for space for an object of more than [`INLINE_BYTES_MAX`] bytes. It is deleted so long after it is sealed, if
@@ -214,10 +218,7 @@ impl Client {
         count: u32,
         timeout: Option<Duration>,
     ) -> Wait<Vec<u32>> {
-        self.start(Ask::Wait { ids, count }, timeout, |answer, _| match answer {
-            Answer::Waited { ready } => Ok(ready),
-            other => Err(unexpected(&other)),
-        })
+        self.start(Ask::Wait { ids, count }, timeout, answered!(Answer::Waited { ready } => ready))
     }
 
     /// Begins to delete the names that are older than `name`, but for the newest `keep - 1` of them.
@@ -233,36 +234,27 @@ impl Client {
         timeout: Option<Duration>,
     ) -> Wait<Vec<Location>> {
         let ask = Ask::Locations { id: id.clone(), known };
-        self.start(ask, timeout, |answer, _| match answer {
-            Answer::Locations(all) => Ok(all),
-            other => Err(unexpected(&other)),
-        })
+        self.start(ask, timeout, answered!(Answer::Locations(all) => all))
     }
 
     /// Begins to ask why an object is not here.
     pub fn start_explain(&self, id: &ObjectId) -> Wait<String> {
-        self.start(Ask::Explain { id: id.clone() }, None, |answer, _| match answer {
-            Answer::Explained { state, .. } => Ok(state),
-            other => Err(unexpected(&other)),
-        })
+        let ask = Ask::Explain { id: id.clone() };
+        self.start(ask, None, answered!(Answer::Explained { state, .. } => state))
     }
 
     /// Begins to ask whether an object is not here because there is no room for it: the bytes that it needs, and those of
     /// the whole store.
     pub fn start_lacks(&self, id: &ObjectId) -> Wait<Option<(u64, u64)>> {
-        self.start(Ask::Explain { id: id.clone() }, None, |answer, _| match answer {
-            Answer::Explained { lacks, .. } => Ok(lacks),
-            other => Err(unexpected(&other)),
-        })
+        let ask = Ask::Explain { id: id.clone() };
+        self.start(ask, None, answered!(Answer::Explained { lacks, .. } => lacks))
     }
 
     /// Begins to see to it that `copies` nodes hold an object that was put at this one; how many do then, which is fewer
     /// if there are no more.
     pub fn start_keep(&self, id: &ObjectId, copies: u32, timeout: Option<Duration>) -> Wait<u32> {
-        self.start(Ask::Keep { id: id.clone(), copies }, timeout, |answer, _| match answer {
-            Answer::Kept { copies } => Ok(copies),
-            other => Err(unexpected(&other)),
-        })
+        let ask = Ask::Keep { id: id.clone(), copies };
+        self.start(ask, timeout, answered!(Answer::Kept { copies } => copies))
     }
 
     /// Begins to say that what this client makes from now on is of a job.
@@ -283,10 +275,7 @@ impl Client {
 
     /// Begins to ask which nodes keep where an object is.
     pub fn start_owners(&self, id: &ObjectId) -> Wait<Vec<NodeId>> {
-        self.start(Ask::Owners { id: id.clone() }, None, |answer, _| match answer {
-            Answer::Owners(nodes) => Ok(nodes),
-            other => Err(unexpected(&other)),
-        })
+        self.start(Ask::Owners { id: id.clone() }, None, answered!(Answer::Owners(nodes) => nodes))
     }
 
     /// Folds the first `count` of `inputs` to arrive; returns at once with the id of the result. `timeout` is that of
@@ -316,27 +305,19 @@ impl Client {
     ) -> Wait<ObjectId> {
         let ttl_ns = nanoseconds(ttl);
         let count = count.unwrap_or_else(|| u32::try_from(inputs.len()).unwrap_or(u32::MAX));
-        self.start(Ask::Reduce { inputs, op, count, id, ttl_ns }, timeout, |answer, _| match answer
-        {
-            Answer::Reducing { id } => Ok(id),
-            other => Err(unexpected(&other)),
-        })
+        let ask = Ask::Reduce { inputs, op, count, id, ttl_ns };
+        self.start(ask, timeout, answered!(Answer::Reducing { id } => id))
     }
 
     /// Begins to wait for the list of inputs that were folded into the result of a reduce.
     pub fn start_inputs(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<Vec<ObjectId>> {
-        self.start(Ask::Inputs { id: id.clone() }, timeout, |answer, _| match answer {
-            Answer::Inputs { ids } => Ok(ids),
-            other => Err(unexpected(&other)),
-        })
+        let ask = Ask::Inputs { id: id.clone() };
+        self.start(ask, timeout, answered!(Answer::Inputs { ids } => ids))
     }
 
     /// Begins to ask which inputs of a reduce can't come any more, as far as is known now.
     pub fn start_lost(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<Vec<ObjectId>> {
-        self.start(Ask::Lost { id: id.clone() }, timeout, |answer, _| match answer {
-            Answer::Inputs { ids } => Ok(ids),
-            other => Err(unexpected(&other)),
-        })
+        self.start(Ask::Lost { id: id.clone() }, timeout, answered!(Answer::Inputs { ids } => ids))
     }
 
     /// Begins to delete objects, all copies everywhere. Views of them stay valid.
@@ -352,18 +333,12 @@ impl Client {
         timeout: Option<Duration>,
     ) -> Wait<Name> {
         let ask = Ask::Latest { prefix: prefix.into(), after };
-        self.start(ask, timeout, |answer, _| match answer {
-            Answer::Latest { name } => Ok(name),
-            other => Err(unexpected(&other)),
-        })
+        self.start(ask, timeout, answered!(Answer::Latest { name } => name))
     }
 
     /// Begins to ask for the copies that the node has.
     pub fn start_objects(&self, timeout: Option<Duration>) -> Wait<Vec<ObjectRow>> {
-        self.start(Ask::Objects, timeout, |answer, _| match answer {
-            Answer::Objects(rows) => Ok(rows),
-            other => Err(unexpected(&other)),
-        })
+        self.start(Ask::Objects, timeout, answered!(Answer::Objects(rows) => rows))
     }
 
     /// Begins to ask for a page of the living objects that a member is the first owner of: those behind `after` whose refs
@@ -376,10 +351,7 @@ impl Client {
         timeout: Option<Duration>,
     ) -> Wait<(Vec<Listed>, Option<ObjectId>)> {
         let ask = Ask::List { owner, prefix: prefix.into(), after: after.cloned() };
-        self.start(ask, timeout, |answer, _| match answer {
-            Answer::List { rows, next } => Ok((rows, next)),
-            other => Err(unexpected(&other)),
-        })
+        self.start(ask, timeout, answered!(Answer::List { rows, next } => (rows, next)))
     }
 
     /// How the node is, as JSON: identity, members, store, counters, measured link.
@@ -397,10 +369,7 @@ impl Client {
 
     /// Asks for what is answered with [`Answer::Done`].
     fn start_done(&self, ask: Ask, timeout: Option<Duration>) -> Wait<()> {
-        self.start(ask, timeout, |answer, _| match answer {
-            Answer::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        })
+        self.start(ask, timeout, answered!(Answer::Done => ()))
     }
 
     fn start<T>(
