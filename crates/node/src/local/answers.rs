@@ -37,7 +37,7 @@ pub(super) struct Unread;
 /// What waits for room in the socket.
 #[derive(Default)]
 struct Queue {
-    frames: VecDeque<Waiting>,
+    frames: VecDeque<Outgoing>,
     /// Bytes of the queued frames and of the frame that is being written.
     bytes: usize,
     /// Whether a frame waits or is being written.
@@ -46,41 +46,14 @@ struct Queue {
     is_closed: bool,
 }
 
-enum Waiting {
-    Frame(Outgoing),
-    /// Its frame has not begun, and goes without a descriptor.
-    Message(FromNode),
-}
-
 /// Small objects of so many bytes are not copied while they wait: 1 KiB, several times what an answer takes beside them.
 const SHARED_BYTES_MIN: u64 = 1024;
 
-impl Waiting {
-    fn new(message: FromNode, outgoing: Outgoing) -> Self {
-        match &message {
-            FromNode::Answer { answer: Ok(Answer::Got { inline: Some(bytes), .. }), .. }
-                if bytes.len() >= SHARED_BYTES_MIN && !outgoing.has_begun =>
-            {
-                Self::Message(message)
-            }
-            _ => Self::Frame(outgoing),
-        }
-    }
-
-    const fn has_begun(&self) -> bool {
-        matches!(self, Self::Frame(Outgoing { has_begun: true, .. }))
-    }
-
-    fn into_outgoing(self) -> Outgoing {
-        match self {
-            Self::Frame(outgoing) => outgoing,
-            Self::Message(message) => Outgoing::new(frame(&message), None),
-        }
-    }
-}
-
 struct Outgoing {
+    /// Of its frame, what was not written.
     bytes: Vec<u8>,
+    /// In place of that: a message that brings a small object, whose bytes it shares with the store.
+    shared: Option<FromNode>,
     descriptor: Option<Descriptor>,
     /// Some of it has been written: without the rest the process could read nothing that follows.
     has_begun: bool,
@@ -88,7 +61,18 @@ struct Outgoing {
 
 impl Outgoing {
     const fn new(bytes: Vec<u8>, descriptor: Option<Descriptor>) -> Self {
-        Self { bytes, descriptor, has_begun: false }
+        Self { bytes, shared: None, descriptor, has_begun: false }
+    }
+
+    /// Keeps the message in place of its frame, if that has the bytes of a small object and was not begun.
+    fn share(&mut self, message: FromNode) {
+        if let FromNode::Answer { answer: Ok(Answer::Got { inline: Some(bytes), .. }), .. } =
+            &message
+            && bytes.len() >= SHARED_BYTES_MIN
+            && !self.has_begun
+        {
+            (self.bytes, self.shared) = (Vec::new(), Some(message));
+        }
     }
 
     /// Writes some of it, as far as there is room.
@@ -131,7 +115,8 @@ impl Answers {
             return Err(Unread);
         }
         let length = outgoing.bytes.len();
-        queue.push(Waiting::new(message, outgoing), length);
+        outgoing.share(message);
+        queue.push(outgoing, length);
         self.changed.notify_one();
         Ok(())
     }
@@ -142,9 +127,9 @@ impl Answers {
         if queue.is_closed {
             return;
         }
-        queue.frames.retain(Waiting::has_begun);
+        queue.frames.retain(|outgoing| outgoing.has_begun);
         let length = last.len();
-        queue.push(Waiting::Frame(Outgoing::new(last, None)), length);
+        queue.push(Outgoing::new(last, None), length);
         queue.is_closed = true;
         self.changed.notify_one();
     }
@@ -180,15 +165,20 @@ impl Answers {
 }
 
 impl Queue {
-    fn push(&mut self, waiting: Waiting, bytes: usize) {
+    fn push(&mut self, outgoing: Outgoing, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes);
         self.is_busy = true;
-        self.frames.push_back(waiting);
+        self.frames.push_back(outgoing);
     }
 
     /// The next frame to be written, and whether none follows when there is none.
     fn next(&mut self) -> (Option<Outgoing>, bool) {
-        let next = self.frames.pop_front().map(Waiting::into_outgoing);
+        let next = self.frames.pop_front().map(|mut outgoing| {
+            if let Some(message) = outgoing.shared.take() {
+                outgoing.bytes = frame(&message);
+            }
+            outgoing
+        });
         self.is_busy = next.is_some();
         (next, self.is_closed)
     }
