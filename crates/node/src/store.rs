@@ -6,7 +6,7 @@ use std::{
     collections::HashMap,
     ops::Range,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -17,7 +17,10 @@ use hoplite_shm::{Arena, ShmError, Slot, WriterId, file_size_limit};
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::Notify;
 
-use crate::config::EXTENT_BYTES;
+use crate::{
+    config::EXTENT_BYTES,
+    sync::{lock, until},
+};
 
 /// A copy in memory. A holder may go on reading when the store has let go of it.
 #[derive(Debug)]
@@ -74,7 +77,7 @@ impl Held {
 
     /// The first `whole` bytes of what came for the place `at`, in these frames, are what was sent.
     pub(crate) fn remember_sums(&self, at: u64, whole: u64, frames: &[Header]) {
-        let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sums = lock(&self.sums);
         for Header { offset, length, checksum, .. } in frames.iter().copied() {
             if offset.saturating_add(length.into()) <= at + whole {
                 sums.insert(offset, Sum { length, checksum });
@@ -85,7 +88,7 @@ impl Held {
     /// The checksum of the bytes from `at` on if they came as one frame of this length: that of its first sender, so that
     /// the receiver sees what happened to them anywhere on their way.
     pub(crate) fn known_sum(&self, at: u64, length: usize) -> Option<u32> {
-        let known = self.sums.lock().unwrap_or_else(PoisonError::into_inner).get(&at).copied();
+        let known = lock(&self.sums).get(&at).copied();
         Some(known.filter(|sum| sum.length as usize == length)?.checksum)
     }
 
@@ -95,20 +98,12 @@ impl Held {
         if let Some(bytes) = self.slot.ready(range.clone()) {
             return Ok(bytes);
         }
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            // Registered before the look, so that what happens between look and wait is not missed.
-            changed.as_mut().enable();
-            if let Some(bytes) = self.slot.ready(range.clone()) {
-                return Ok(bytes);
-            }
-            if self.is_abandoned() {
-                return Err(Abandoned);
-            }
-            let _following = Following::new(&self.followers);
-            changed.await;
-        }
+        let _following = Following::new(&self.followers);
+        let look = || match self.slot.ready(range.clone()) {
+            None if self.is_abandoned() => Some(Err(Abandoned)),
+            bytes => bytes.map(Ok),
+        };
+        until(&self.changed, look).await
     }
 
     /// Whether the rest of it will not come.
@@ -118,18 +113,8 @@ impl Held {
 
     /// Waits until something is so that comes with word of growth; false if the rest of the copy will not come.
     pub(crate) async fn until(&self, is_so: impl Fn() -> bool) -> bool {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            changed.as_mut().enable();
-            if is_so() {
-                return true;
-            }
-            if self.is_abandoned() {
-                return false;
-            }
-            changed.await;
-        }
+        let look = || if is_so() { Some(true) } else { self.is_abandoned().then_some(false) };
+        until(&self.changed, look).await
     }
 
     /// What of the copy is there.
@@ -252,30 +237,22 @@ impl Store {
         let upstream = AtomicU16::new(0);
         let held = Held { slot, receiving, sums, changed, followers, upstream, abandoned };
         // If the same copy was given up and asked for again while memory was made, the first to be ready stays.
-        self.held().entry(instance).or_insert_with(|| Arc::new(held));
+        lock(&self.held).entry(instance).or_insert_with(|| Arc::new(held));
         self.created.notify_waiters();
     }
 
     /// The copy, as soon as it has memory.
     pub(crate) async fn wait_for(&self, instance: Instance) -> Arc<Held> {
-        loop {
-            let created = self.created.notified();
-            tokio::pin!(created);
-            created.as_mut().enable();
-            if let Some(held) = self.get(instance) {
-                return held;
-            }
-            created.await;
-        }
+        until(&self.created, || self.get(instance)).await
     }
 
     pub(crate) fn get(&self, instance: Instance) -> Option<Arc<Held>> {
-        self.held().get(&instance).cloned()
+        lock(&self.held).get(&instance).cloned()
     }
 
     /// Lets go of a copy; its memory is free when the last reader is gone.
     pub(crate) fn free(&self, instance: Instance) {
-        let held = self.held().remove(&instance);
+        let held = lock(&self.held).remove(&instance);
         if let Some(held) = held.filter(|held| !held.slot.is_complete()) {
             held.abandoned.store(true, Ordering::Release);
             held.grew();
@@ -284,12 +261,8 @@ impl Store {
 
     /// Lets go of everything.
     pub(crate) fn clear(&self) {
-        let all: Vec<Instance> = self.held().keys().copied().collect();
+        let all: Vec<Instance> = lock(&self.held).keys().copied().collect();
         all.into_iter().for_each(|instance| self.free(instance));
-    }
-
-    fn held(&self) -> std::sync::MutexGuard<'_, HashMap<Instance, Arc<Held>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -16,7 +16,7 @@ use hoplite_shm::peer_process;
 use tokio::{net::UnixStream, sync::Notify};
 
 use super::arriving::process_number;
-use crate::sync::lock;
+use crate::sync::{lock, until};
 
 /// Who has a share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -105,16 +105,7 @@ impl Shares {
 
     /// The same, as soon as there is enough.
     pub(super) async fn wait(&self, takers: &[Taker], amount: u64) -> Share {
-        loop {
-            let freed = self.0.freed.notified();
-            tokio::pin!(freed);
-            // Registered before the look, so that what is freed in between is not missed.
-            freed.as_mut().enable();
-            if let Ok(share) = self.take(takers, amount) {
-                return share;
-            }
-            freed.await;
-        }
+        until(&self.0.freed, || self.take(takers, amount).ok()).await
     }
 }
 

@@ -37,7 +37,7 @@ use crate::{
     error::LinkError,
     frame,
     limited::{Limited, Whose},
-    sync::lock,
+    sync::{lock, until},
 };
 
 /// The other members, and the payload connections to them that are idle.
@@ -118,15 +118,8 @@ impl Peers {
 
     /// Ends when the member is no member any more; if it is none yet, when it has been one.
     pub(crate) async fn gone(&self, node: NodeId) {
-        loop {
-            let has_grown = self.has_grown.notified();
-            tokio::pin!(has_grown);
-            has_grown.as_mut().enable();
-            if self.is_member(node) {
-                return self.lost(node).await;
-            }
-            has_grown.await;
-        }
+        until(&self.has_grown, || self.is_member(node).then_some(())).await;
+        self.lost(node).await;
     }
 
     /// Ends when a node is no member (any more).

@@ -15,7 +15,7 @@ use hoplite_proto::{
 };
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::sync::lock;
+use crate::sync::{lock, until};
 
 /// A piece of the stream of a position.
 #[derive(Debug)]
@@ -137,17 +137,7 @@ impl Drop for Active {
 impl Streams {
     /// Takes the stream of a position, waiting for its order; none if it does not come.
     pub(crate) async fn take(&self, key: FoldKey) -> Option<mpsc::Receiver<Frame>> {
-        let taken = async {
-            loop {
-                let arrived = self.arrived.notified();
-                tokio::pin!(arrived);
-                arrived.as_mut().enable();
-                if let Some(stream) = lock(&self.ready).remove(&key) {
-                    return stream;
-                }
-                arrived.await;
-            }
-        };
+        let taken = until(&self.arrived, || lock(&self.ready).remove(&key));
         tokio::time::timeout(ORDER_PATIENCE, taken).await.ok()
     }
 
