@@ -11,14 +11,13 @@
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
-use hmac::{Hmac, KeyInit, Mac};
+use hmac::Mac;
 use hoplite_proto::{
     capability::{Capability, Caveat, Verb},
     id::BadRef,
 };
-use sha2::Sha256;
 
-use crate::sealing::Secret;
+use crate::sealing::{Secret, hmac};
 
 /// The first line; the number is that of the form.
 const HEADER: &str = "hoplite capability 1";
@@ -133,7 +132,7 @@ pub(crate) fn verify<'a>(
         let Some((last, before)) = lines.split_last() else { return false };
         let key = before.iter().fold(root(token), |tag, line| mac(&tag, line));
         // Compared in constant time by the library.
-        hmac(&key, last).verify_slice(&tag).is_ok()
+        hmac(&key, &[last.as_bytes()]).verify_slice(&tag).is_ok()
     };
     if !tokens.into_iter().any(is_of) {
         return Err(BadRef("it was changed, or made of the token of another cluster".into()));
@@ -146,15 +145,8 @@ fn root(token: &str) -> Secret {
     mac(&mac(token.as_bytes(), "hoplite capability"), HEADER)
 }
 
-fn hmac(key: &[u8], line: &str) -> Hmac<Sha256> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key)
-        .unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"));
-    mac.update(line.as_bytes());
-    mac
-}
-
 fn mac(key: &[u8], line: &str) -> Secret {
-    hmac(key, line).finalize().into_bytes().into()
+    hmac(key, &[line.as_bytes()]).finalize().into_bytes().into()
 }
 
 fn written<'a>(lines: impl Iterator<Item = &'a str>, tag: &Secret) -> String {

@@ -145,11 +145,17 @@ impl Direction {
 
 /// A secret for one purpose, of another: HMAC-SHA256, as the expansion of HKDF (RFC 5869) of one block.
 pub(crate) fn derive(secret: &Secret, purpose: &[&[u8]]) -> Secret {
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret)
-        .unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"));
-    mac.update(b"hoplite ");
+    let mut mac = hmac(secret, &[b"hoplite "]);
     purpose.iter().for_each(|part| mac.update(part));
     mac.finalize().into_bytes().into()
+}
+
+/// HMAC-SHA256 (RFC 2104) of parts, one after the other.
+pub(crate) fn hmac(key: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key)
+        .unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"));
+    parts.iter().for_each(|part| mac.update(part));
+    mac
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use std::{collections::HashSet, io, sync::Arc};
 
-use hmac::{Hmac, KeyInit, Mac};
+use hmac::{Hmac, Mac};
 use hoplite_proto::{
     id::NodeId,
     wire::{MacBytes, Role},
@@ -14,7 +14,7 @@ use hoplite_proto::{
 use sha2::Sha256;
 
 use super::certificates::Shown;
-use crate::sealing::{Open, Seal, Secret, derive};
+use crate::sealing::{Open, Seal, Secret, derive, hmac};
 
 /// A secret that all nodes of a cluster share.
 #[derive(Clone)]
@@ -76,16 +76,16 @@ pub(super) struct Claim<'a> {
 
 impl Claim<'_> {
     fn mac(&self, token: &Token, side: Side) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(token.0.as_bytes())
-            .unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"));
-        mac.update(b"hoplite token ");
-        mac.update(side.name());
-        mac.update(self.binding);
-        mac.update(&self.caller.0.to_le_bytes());
-        mac.update(&self.called.0.to_le_bytes());
-        mac.update(&[self.role as u8]);
-        mac.update(self.cluster.as_bytes());
-        mac
+        let parts: [&[u8]; 7] = [
+            b"hoplite token ",
+            side.name(),
+            self.binding,
+            &self.caller.0.to_le_bytes(),
+            &self.called.0.to_le_bytes(),
+            &[self.role as u8],
+            self.cluster.as_bytes(),
+        ];
+        hmac(token.0.as_bytes(), &parts)
     }
 
     /// Proves that this node, on its `side`, knows a token.
@@ -128,12 +128,7 @@ impl Session {
     }
 
     fn mac(&self, side: Side, nonce: &[u8; 16]) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.secret)
-            .unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"));
-        mac.update(b"hoplite pass ");
-        mac.update(side.name());
-        mac.update(nonce);
-        mac
+        hmac(&self.secret, &[b"hoplite pass ", side.name(), nonce])
     }
 
     /// Proves to the other that this node, on its `side`, shares the secret.
