@@ -30,33 +30,29 @@ pub(crate) type Serve = Arc<dyn Fn(NodeId, Channel, Option<Arc<Shown>>, Place) +
 
 /// Accepts for ever.
 pub(crate) async fn accept(network: Arc<Network>, listener: TcpListener, serve: Serve) {
-    let callers = Arc::new(Callers::default());
+    let mut callers = Callers::default();
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
                 let (called, serve) = (network.clone(), serve.clone());
-                let is_one_ended = callers.admit(address.ip(), callers_max(), |calling| {
-                    let welcoming = network.tasks.spawn(Task::Welcome, async move {
-                        let _calling = calling;
-                        if let Err(error) = welcome(&called, stream, &serve).await {
-                            match error {
-                                LinkError::Full(node, _) => {
-                                    let limit = "PAYLOAD_CONNECTIONS_MAX";
-                                    called.limited.note(Whose::Member(node), limit);
-                                }
-                                // Its log has it: it is a node that called the one whose address this node has.
-                                LinkError::Declined(_) | LinkError::Replaced { .. } => {
-                                    debug!(%address, %error, "a caller looked for another node");
-                                    return;
-                                }
-                                _ => called.counters.strangers.add(1),
+                let welcoming = network.tasks.spawn(Task::Welcome, async move {
+                    if let Err(error) = welcome(&called, stream, &serve).await {
+                        match error {
+                            LinkError::Full(node, _) => {
+                                let limit = "PAYLOAD_CONNECTIONS_MAX";
+                                called.limited.note(Whose::Member(node), limit);
                             }
-                            info!(%address, %error, "a connection was not let in");
+                            // Its log has it: it is a node that called the one whose address this node has.
+                            LinkError::Declined(_) | LinkError::Replaced { .. } => {
+                                debug!(%address, %error, "a caller looked for another node");
+                                return;
+                            }
+                            _ => called.counters.strangers.add(1),
                         }
-                    });
-                    welcoming.abort_handle()
+                        info!(%address, %error, "a connection was not let in");
+                    }
                 });
-                if is_one_ended {
+                if callers.admit(address.ip(), callers_max(), welcoming.abort_handle()) {
                     network.counters.strangers.add(1);
                     debug!(%address, "too many callers: ended the one that had waited longest");
                 }
