@@ -1,9 +1,9 @@
 //! The names of the threads and tasks of a node.
 
-use std::fmt;
+use strum::{Display, VariantArray};
 
 /// Which thread or task: for the log, and for tests that plant a panic in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, VariantArray)]
 #[repr(u8)]
 pub enum Task {
     /// The state machine and its quick orders, on whatever thread.
@@ -56,35 +56,5 @@ pub enum Task {
 
 impl Task {
     /// All of them.
-    pub const ALL: [Self; 23] = [
-        Self::Machine,
-        Self::Orders,
-        Self::Timer,
-        Self::Control,
-        Self::Listen,
-        Self::Welcome,
-        Self::Redial,
-        Self::Late,
-        Self::Call,
-        Self::Seek,
-        Self::Revocation,
-        Self::Relay,
-        Self::Send,
-        Self::Receive,
-        Self::Stream,
-        Self::Fold,
-        Self::Limiter,
-        Self::Spare,
-        Self::Attach,
-        Self::Session,
-        Self::Answers,
-        Self::Fork,
-        Self::Disk,
-    ];
-}
-
-impl fmt::Display for Task {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 }

@@ -7,7 +7,7 @@ mod issue;
 
 use std::{
     collections::BTreeMap,
-    fs::File,
+    fs::{File, Metadata},
     io::{self, Read},
     os::unix::fs::MetadataExt,
     path::Path,
@@ -425,67 +425,62 @@ fn unusable(crl: &Path, error: &VerifierBuilderError) -> String {
 
 /// Reads a file that is no secret, but that decides who gets in.
 fn read(what: &str, path: &Path) -> Result<Vec<u8>, String> {
-    let file = opened(path).map_err(|error| unread(what, path, &error))?;
-    let facts = file.metadata().map_err(|error| unread(what, path, &error))?;
-    if facts.mode() & WRITABLE != 0 {
+    read_if(what, path, |facts| {
         let shown = path.display();
-        return Err(format!("every user can write the {what} {shown}: chmod o-w {shown}"));
-    }
-    contents(file).map_err(|error| unread(what, path, &error))
+        let is_open = facts.mode() & WRITABLE != 0;
+        is_open.then(|| format!("every user can write the {what} {shown}: chmod o-w {shown}"))
+    })
 }
 
-fn opened(path: &Path) -> io::Result<File> {
+/// Reads a file, unless there is a reason not to in its owner and mode.
+fn read_if(
+    what: &str,
+    path: &Path,
+    refused: impl Fn(&Metadata) -> Option<String>,
+) -> Result<Vec<u8>, String> {
+    let unread = |error: io::Error| format!("the {what} {} can't be read: {error}", path.display());
     // A pipe or a folder would hold up the node, or say something less clear.
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is no file"));
+    if !std::fs::metadata(path).map_err(unread)?.is_file() {
+        return Err(unread(io::Error::other("it is no file")));
     }
-    File::open(path)
-}
-
-fn contents(file: File) -> io::Result<Vec<u8>> {
+    let file = File::open(path).map_err(unread)?;
+    if let Some(said) = refused(&file.metadata().map_err(unread)?) {
+        return Err(said);
+    }
     let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unread)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(io::Error::other(format!("it is longer than {FILE_BYTES_MAX} bytes")));
+        let said = format!("it is longer than {FILE_BYTES_MAX} bytes");
+        return Err(unread(io::Error::other(said)));
     }
     Ok(bytes)
 }
 
-fn unread(what: &str, path: &Path, error: &io::Error) -> String {
-    format!("the {what} {} can't be read: {error}", path.display())
-}
-
 /// The certificates of a file, as PEM or one as DER.
 fn certificates(what: &str, path: &Path) -> Result<Chain, String> {
-    let bytes = read(what, path)?;
-    let all: Result<Chain, PemError> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let mut all =
-        all.map_err(|_| format!("the {what} {} is damaged: it is no PEM", path.display()))?;
-    if all.is_empty() && is_der(&bytes) {
-        all.push(bytes.into());
-    }
-    if all.is_empty() {
-        return Err(format!(
-            "the {what} {} holds no certificate: it begins with -----BEGIN CERTIFICATE-----",
-            path.display()
-        ));
-    }
-    Ok(all)
+    let none = "holds no certificate: it begins with -----BEGIN CERTIFICATE-----";
+    taken_apart(what, path, &read(what, path)?, none)
 }
 
 /// The lists of revocations of a file, as PEM or one as DER.
 fn lists(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
-    let all: Result<Vec<_>, PemError> =
-        CertificateRevocationListDer::pem_slice_iter(bytes).collect();
-    let wrong = |why: &str| format!("the list of revocations {} {why}", path.display());
+    let none = "holds no list: it begins with -----BEGIN X509 CRL-----";
+    taken_apart("list of revocations", path, bytes, none)
+}
+
+fn taken_apart<T: PemObject + From<Vec<u8>>>(
+    what: &str,
+    path: &Path,
+    bytes: &[u8],
+    none: &str,
+) -> Result<Vec<T>, String> {
+    let wrong = |why: &str| format!("the {what} {} {why}", path.display());
+    let all: Result<Vec<T>, PemError> = T::pem_slice_iter(bytes).collect();
     let mut all = all.map_err(|_| wrong("is damaged: it is no PEM"))?;
     if all.is_empty() && is_der(bytes) {
         all.push(bytes.to_vec().into());
     }
-    if all.is_empty() {
-        return Err(wrong("holds no list: it begins with -----BEGIN X509 CRL-----"));
-    }
-    Ok(all)
+    if all.is_empty() { Err(wrong(none)) } else { Ok(all) }
 }
 
 fn is_der(bytes: &[u8]) -> bool {
@@ -496,19 +491,20 @@ fn is_der(bytes: &[u8]) -> bool {
 /// The key of a file that only this user can read.
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
     let shown = path.display();
-    let file = opened(path).map_err(|error| unread("key", path, &error))?;
-    let facts = file.metadata().map_err(|error| unread("key", path, &error))?;
     let me = rustix::process::getuid().as_raw();
-    if facts.uid() != 0 && facts.uid() != me {
-        return Err(format!(
-            "the key {shown} belongs to another user ({}): chown and chmod 600 it",
-            facts.uid()
-        ));
-    }
-    if facts.mode() & (if facts.uid() == 0 { CLOSED_OF_ROOT } else { CLOSED }) != 0 {
-        return Err(format!("others can read or write the key {shown}: chmod 600 {shown}"));
-    }
-    let bytes = contents(file).map_err(|error| unread("key", path, &error))?;
+    let bytes = read_if("key", path, |facts| {
+        let owner = facts.uid();
+        let closed = if owner == 0 { CLOSED_OF_ROOT } else { CLOSED };
+        if owner != 0 && owner != me {
+            Some(format!(
+                "the key {shown} belongs to another user ({owner}): chown and chmod 600 it"
+            ))
+        } else if facts.mode() & closed != 0 {
+            Some(format!("others can read or write the key {shown}: chmod 600 {shown}"))
+        } else {
+            None
+        }
+    })?;
     match PrivateKeyDer::from_pem_slice(&bytes) {
         Ok(key) => Ok(key),
         Err(PemError::NoItemsFound) if bytes.windows(9).any(|part| part == b"ENCRYPTED") => {
