@@ -137,18 +137,18 @@ impl Node {
 
     /// Whether the node has been closed.
     pub fn is_closed(&self) -> bool {
-        self.engine.shell.tasks.is_closed()
+        self.engine.shell.network.tasks.is_closed()
     }
 
     /// Why the node ended itself, if it did: a panic of one of its threads or tasks.
     pub fn failure(&self) -> Option<String> {
-        self.engine.shell.tasks.failure().map(String::from)
+        self.engine.shell.network.tasks.failure().map(String::from)
     }
 
     /// Has a task of the node panic when it is next at work: test only.
     #[cfg(feature = "planted-bugs")]
     pub fn plant_panic(&self, task: crate::engine::task::Task) {
-        self.engine.shell.tasks.plant_panic(task);
+        self.engine.shell.network.tasks.plant_panic(task);
     }
 
     /// Leaves the cluster and ends. First other members take over what only this node holds, for at most `patience`,
@@ -327,13 +327,13 @@ async fn end_if_failed(
     socket: Option<Arc<ServedSocket>>,
 ) {
     let shell = &engine.shell;
-    shell.tasks.failed().await;
+    shell.network.tasks.failed().await;
     accepting.iter().for_each(AbortHandle::abort);
     if let Some(socket) = socket {
         socket.remove();
     }
     shell.close();
-    shell.programs.detach_all(shell.tasks.failure().unwrap_or_default());
+    shell.programs.detach_all(shell.network.tasks.failure().unwrap_or_default());
     shell.network.peers.close(Duration::ZERO).await;
 }
 
@@ -419,7 +419,7 @@ mod tests {
             let failed = runtime.block_on(async {
                 let address = node.address().unwrap();
                 let _met = handshake::call(&other, address, role, None).await.unwrap();
-                let failed = node.engine.shell.tasks.failed();
+                let failed = node.engine.shell.network.tasks.failed();
                 tokio::time::timeout(Duration::from_secs(20), failed).await
             });
             assert!(failed.is_ok(), "{task}");

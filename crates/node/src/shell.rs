@@ -13,15 +13,13 @@ use tokio::sync::SetOnce;
 use tracing::{debug, info, warn};
 
 use crate::{
-    counters::Counters,
     disk::Disk,
-    engine::{door::Perform, facts::Facts, task::Task, tasks::Tasks},
+    engine::{door::Perform, task::Task},
     folding::worker::{self, Folding},
     limited::Whose,
     local::programs::Programs,
     mutants,
     network::{outbox::Outbox, redial, shared::Network},
-    store::Store,
     transfer::{
         receive::{self, Wanted},
         shared::Transfers,
@@ -34,11 +32,7 @@ pub(crate) struct Shell {
     pub(crate) transfers: Arc<Transfers>,
     pub(crate) programs: Arc<Programs>,
     folding: Arc<Folding>,
-    store: Arc<Store>,
     pub(crate) disk: Option<Arc<Disk>>,
-    counters: Arc<Counters>,
-    facts: Facts,
-    pub(crate) tasks: Tasks,
     /// Set when this node has said good-bye: what no other node has taken over.
     left: SetOnce<Lost>,
 }
@@ -59,15 +53,10 @@ impl Shell {
         programs: Arc<Programs>,
         disk: Option<Arc<Disk>>,
     ) -> Self {
-        let network = transfers.network.clone();
         Self {
             folding: Arc::new(Folding::new(transfers.clone(), disk.clone())),
             disk,
-            store: transfers.store.clone(),
-            counters: network.counters.clone(),
-            facts: network.facts.clone(),
-            tasks: network.tasks.clone(),
-            network,
+            network: transfers.network.clone(),
             transfers,
             programs,
             left: SetOnce::new(),
@@ -78,24 +67,24 @@ impl Shell {
     /// done or `patience` is over; whether everything was handed over. A node that ended itself hands nothing over.
     pub(crate) async fn leave(&self, patience: Duration) -> bool {
         let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        self.facts.tell(Event::LeaveAsked { patience_ns });
+        self.network.facts.tell(Event::LeaveAsked { patience_ns });
         tokio::select! {
             // The machine ends it in time and says good-bye; without a thread for that it ends here.
             left = tokio::time::timeout(patience + LEAVE_SLACK, self.left.wait()) => {
                 left.is_ok_and(is_nothing)
             }
-            () = self.tasks.failed() => false,
+            () = self.network.tasks.failed() => false,
         }
     }
 
     /// Ends everything: every question that waits is answered with the end of the node.
     pub(crate) fn close(&self) {
-        self.tasks.close();
+        self.network.tasks.close();
         self.programs.close();
         self.transfers.close();
         self.network.control.close();
         self.folding.close();
-        self.store.clear();
+        self.transfers.store.clear();
         if let Some(disk) = &self.disk {
             disk.close();
         }
@@ -103,10 +92,10 @@ impl Shell {
 
     /// Has another thread make memory for the next large object, if one comes after the other.
     fn make_ahead(&self) {
-        if self.store.arena.begin_ahead() {
-            let store = self.store.clone();
+        if self.transfers.store.arena.begin_ahead() {
+            let store = self.transfers.store.clone();
             let making = move || store.arena.make_ahead();
-            drop(self.tasks.spawn_blocking(Task::Orders, making));
+            drop(self.network.tasks.spawn_blocking(Task::Orders, making));
         }
     }
 
@@ -128,15 +117,15 @@ impl Shell {
                 "a node, or the way from it, changes bytes: it is taken only if no other has an object"
             ),
             Note::ReduceRestarted { id, epoch, detail } => {
-                self.counters.reduces_restarted.add(1);
+                self.network.counters.reduces_restarted.add(1);
                 info!(%id, epoch, detail, "a reduce begins again");
             }
             Note::KeeperLate { id, node } => {
-                self.counters.keepers_late.add(1);
+                self.network.counters.keepers_late.add(1);
                 info!(%id, %node, "a node does not say whether it keeps an object: another is asked");
             }
             Note::MessageRefused { from, message } => {
-                self.counters.messages_refused.add(1);
+                self.network.counters.messages_refused.add(1);
                 debug!(%from, ?message, "a message is dropped: it is malformed, or its sender is no owner");
             }
             Note::Limited { whose, limit } => {
@@ -154,7 +143,7 @@ impl Shell {
                 );
             }
             Note::Evicted { copies } => {
-                self.counters.evictions.add(*copies as u64);
+                self.network.counters.evictions.add(*copies as u64);
                 debug!(copies, "evicted");
             }
         }
@@ -169,7 +158,7 @@ impl Perform for Shell {
         match order {
             Action::Reply { request, answer, .. } => self.programs.requests.answer(request, answer),
             Action::Send { to, message } => {
-                self.counters.messages_sent.add(1);
+                self.network.counters.messages_sent.add(1);
                 self.network.peers.queue(to, &mutants::said(message), unsent);
             }
             Action::AddPeer(member) => {
@@ -184,27 +173,27 @@ impl Perform for Shell {
             Action::Call(member) => redial::call(&self.network, member),
             Action::CreateSlot { instance, size, writer } => {
                 let as_writer = writer.and_then(|client| self.programs.writer(client));
-                let is_warm =
-                    size <= WARM_BYTES_MAX && self.store.create_warm(instance, size, as_writer);
+                let is_warm = size <= WARM_BYTES_MAX
+                    && self.transfers.store.create_warm(instance, size, as_writer);
                 self.make_ahead();
                 if !is_warm {
                     return Some(Action::CreateSlot { instance, size, writer });
                 }
-                self.facts.tell(Event::SlotReady { instance });
+                self.network.facts.tell(Event::SlotReady { instance });
             }
             Action::FreeSlot { instance } => {
                 // What was received into it is no news of whatever comes into its place.
                 self.transfers.stop_fetch(instance);
-                self.store.free(instance);
+                self.transfers.store.free(instance);
             }
             Action::Spill { kept } => {
                 if let Some(disk) = &self.disk {
-                    let held = self.store.get(kept.instance);
+                    let held = self.transfers.store.get(kept.instance);
                     disk.spill(kept, held);
                 }
             }
             Action::Unspill { instance } => {
-                if let (Some(disk), Some(held)) = (&self.disk, self.store.get(instance)) {
+                if let (Some(disk), Some(held)) = (&self.disk, self.transfers.store.get(instance)) {
                     disk.unspill(instance, held);
                 }
             }
@@ -247,16 +236,16 @@ impl Perform for Shell {
             Action::CreateSlot { instance, size, writer } => {
                 let writer = writer.and_then(|client| self.programs.writer(client));
                 let tell_gone = || self.programs.forget_gone();
-                let created = self.store.create(instance, size, writer, tell_gone);
+                let created = self.transfers.store.create(instance, size, writer, tell_gone);
                 // It may have got what was made ahead meanwhile.
                 self.make_ahead();
-                self.facts.tell(match created {
+                self.network.facts.tell(match created {
                     Ok(()) => Event::SlotReady { instance },
                     // One that can never be had is refused at once.
                     Err(ref error @ ShmError::NoMemory { wanted, ref limit, .. })
                         if *limit != Limit::FileSize && wanted <= memory_limit().0 =>
                     {
-                        self.counters.memory_refused.add(1);
+                        self.network.counters.memory_refused.add(1);
                         debug!(%instance, %error, "no memory for a copy");
                         Event::SlotRefused { instance, detail: error.to_string() }
                     }
@@ -265,7 +254,7 @@ impl Perform for Shell {
             }
             Action::FoldInline { reduce, epoch, op, dtype, inputs } => {
                 let result = self.folding.fold_inline(op, dtype, &inputs);
-                self.facts.tell(Event::FoldedInline { reduce, epoch, result });
+                self.network.facts.tell(Event::FoldedInline { reduce, epoch, result });
             }
             quick => debug_assert!(false, "{quick:?} is carried out at the door"),
         }

@@ -250,31 +250,37 @@ impl Written {
             return Err(wrong("it is of another length"));
         }
         let file = open(&self.path)?;
-        for (range, sum) in chunks_of(self.length).zip(&self.sums) {
+        for (number, range) in chunks_of(self.length).enumerate() {
             if held.is_abandoned() {
                 return Ok(false);
             }
-            let Some(mut bytes) = held.slot.claim(range.clone()) else {
+            let Some(mut bytes) = held.slot.claim(range) else {
                 return Err(wrong("its memory is written by another thread"));
             };
-            file.read_exact_at(&mut bytes, self.at + range.start)?;
-            if crc(&bytes) != *sum {
-                return Err(changed(&range));
-            }
+            self.read_chunk(&file, number as u64, &mut bytes)?;
             bytes.commit();
             held.grew();
         }
         Ok(true)
     }
 
-    /// Reads a chunk.
-    fn chunk(&self, file: &File, number: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
-        let start = number * CHUNK_BYTES;
-        let end = (start + CHUNK_BYTES).min(self.length);
+    /// Reads a chunk into as many bytes, and checks it.
+    fn read_chunk(&self, file: &File, number: u64, bytes: &mut [u8]) -> io::Result<()> {
         let sum = self.sums.get(number as usize).ok_or_else(|| wrong("it ends before that"))?;
-        bytes.resize((end - start) as usize, 0);
+        let start = number * CHUNK_BYTES;
         file.read_exact_at(bytes, self.at + start)?;
-        if crc(bytes) == *sum { Ok(()) } else { Err(changed(&(start..end))) }
+        if crc(bytes) == *sum {
+            return Ok(());
+        }
+        let end = start + bytes.len() as u64;
+        Err(wrong(&format!("bytes {start} to {end} have another checksum than was written")))
+    }
+
+    /// Reads a chunk in place of what `bytes` hold.
+    fn chunk(&self, file: &File, number: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
+        let left = self.length.saturating_sub(number * CHUNK_BYTES);
+        bytes.resize(left.min(CHUNK_BYTES) as usize, 0);
+        self.read_chunk(file, number, bytes)
     }
 }
 
@@ -335,10 +341,6 @@ fn passed(told: Lifetime, written_ns: u64) -> Lifetime {
 
 fn wrong(said: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, said)
-}
-
-fn changed(range: &Range<u64>) -> io::Error {
-    wrong(&format!("bytes {} to {} have another checksum than was written", range.start, range.end))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {

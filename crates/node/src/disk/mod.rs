@@ -338,12 +338,6 @@ impl Disk {
     }
 }
 
-impl std::fmt::Debug for Disk {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Disk").field("path", &self.path()).finish_non_exhaustive()
-    }
-}
-
 /// Removes a file that is of no use any more; one that can't be removed now is when a node starts here.
 fn remove(path: &Path) {
     if let Err(error) = std::fs::remove_file(path)

@@ -1,6 +1,6 @@
 //! The questions of clients that the machine has not answered yet, and who takes their answers.
 
-use std::{collections::HashMap, fmt, sync::Mutex, time::Duration};
+use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use hoplite_proto::{
     ask::{Answer, Ask},
@@ -85,11 +85,5 @@ impl Requests {
         for sink in sinks {
             sink(Err(CallError::NodeDown(reason.into())));
         }
-    }
-}
-
-impl fmt::Debug for Requests {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Requests").finish_non_exhaustive()
     }
 }
