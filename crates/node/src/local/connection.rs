@@ -169,8 +169,8 @@ impl Connection {
         let waits = std::mem::take(&mut *lock(&self.waits));
         waits.values().for_each(|(_, wait)| wait.close());
         // Only now: the answers of questions that are taken back find no wait.
-        waits.values().for_each(|(request, _)| self.cancel(*request));
-        self.tell(Ask::BreakPromises);
+        waits.values().for_each(|(request, _)| self.say(ToNode::Cancel { request: *request }));
+        self.say(ToNode::Tell { ask: Ask::BreakPromises });
     }
 
     /// Whether [`Connection::close`] was called.
@@ -186,7 +186,7 @@ impl Connection {
         lock(&self.waits).insert(Arc::as_ptr(&wait).addr(), (request, wait.clone()));
         if self.was_closed() {
             wait.close();
-            self.cancel(request);
+            self.say(ToNode::Cancel { request });
         }
     }
 
@@ -266,31 +266,18 @@ impl Connection {
         }
     }
 
-    pub(crate) fn cancel(&self, request: u64) {
+    /// Says something that has no answer.
+    pub(crate) fn say(&self, message: ToNode) {
         match &self.link {
             _ if self.is_forked() => {}
-            Link::Embedded { programs, .. } => programs.requests.cancel(RequestId(request)),
-            Link::Attached(attached) => attached.say(&ToNode::Cancel { request }),
-        }
-    }
-
-    pub(crate) fn tell(&self, ask: Ask) {
-        match &self.link {
-            Link::Embedded { programs, client } => programs.requests.tell(*client, ask),
-            Link::Attached(attached) => attached.say(&ToNode::Tell { ask }),
-        }
-    }
-
-    pub(crate) fn let_go(&self, request: u64) {
-        if let Link::Attached(attached) = &self.link {
-            attached.say(&ToNode::LetGo { request });
-        }
-    }
-
-    pub(crate) fn advanced(&self, instance: Instance) {
-        match &self.link {
-            Link::Embedded { programs, .. } => programs.advanced(instance),
-            Link::Attached(attached) => attached.say(&ToNode::Advanced { instance }),
+            Link::Attached(attached) => attached.say(&message),
+            Link::Embedded { programs, client } => match message {
+                ToNode::Cancel { request } => programs.requests.cancel(RequestId(request)),
+                ToNode::Tell { ask } => programs.requests.tell(*client, ask),
+                ToNode::Advanced { instance } => programs.advanced(instance),
+                // The rest is of memory that another process maps.
+                _ => {}
+            },
         }
     }
 }

@@ -13,7 +13,10 @@ use hoplite_proto::{
 };
 use hoplite_shm::Slot;
 
-use super::connection::{Connection, slot_of};
+use super::{
+    connection::{Connection, slot_of},
+    protocol::ToNode,
+};
 
 /// The memory of an answer; dropping it tells the node.
 pub(crate) struct Guard {
@@ -70,15 +73,14 @@ impl Drop for Guard {
         let instance = self.instance;
         // Before the node is told: it may give the memory to another object at once.
         self.slot = None;
-        match self.at_end {
-            AtEnd::Release if *self.is_copied.get_mut() => {
-                self.connection.tell(Ask::ReleaseCopied { instance });
-            }
-            AtEnd::Release => self.connection.tell(Ask::Release { instance }),
-            AtEnd::Abort => self.connection.tell(Ask::Abort { instance }),
-            AtEnd::LetGo(request) => self.connection.let_go(request),
-            AtEnd::Nothing => {}
-        }
+        let is_copied = *self.is_copied.get_mut();
+        self.connection.say(match self.at_end {
+            AtEnd::Release if is_copied => ToNode::Tell { ask: Ask::ReleaseCopied { instance } },
+            AtEnd::Release => ToNode::Tell { ask: Ask::Release { instance } },
+            AtEnd::Abort => ToNode::Tell { ask: Ask::Abort { instance } },
+            AtEnd::LetGo(request) => ToNode::LetGo { request },
+            AtEnd::Nothing => return,
+        });
     }
 }
 

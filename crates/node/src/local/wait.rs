@@ -10,6 +10,7 @@ use hoplite_proto::{ask::Answer, error::Error as CallError, id::ObjectId};
 
 use super::{
     connection::{Close, Connection},
+    protocol::ToNode,
     view::Guard,
 };
 use crate::{
@@ -406,7 +407,9 @@ impl<T> Drop for Wait<T> {
         }
         let before = mem::replace(&mut *lock(&self.shared.state), State::Abandoned);
         match before {
-            State::Open | State::Watched(_) => self.connection.cancel(self.request),
+            State::Open | State::Watched(_) => {
+                self.connection.say(ToNode::Cancel { request: self.request })
+            }
             State::Answered(raw) => undo(&self.connection, &raw),
             State::Over | State::Abandoned | State::Closed => {}
         }

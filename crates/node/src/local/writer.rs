@@ -8,6 +8,7 @@ use hoplite_proto::{
 use hoplite_shm::{OwnedWriteGuard, Slot};
 
 use super::{
+    protocol::ToNode,
     question::{self, unexpected},
     view::{AtEnd, Guard},
     wait::Wait,
@@ -41,7 +42,7 @@ impl Writer {
     pub fn write_parts(&self, parts: &[&[u8]]) -> Result<(), Error> {
         let Some(slot) = &self.guard.slot else { return Ok(()) };
         let (connection, instance) = (&self.guard.connection, self.guard.instance);
-        let copied = slot.copy_from_parts(parts, |_| connection.advanced(instance));
+        let copied = slot.copy_from_parts(parts, |_| connection.say(ToNode::Advanced { instance }));
         copied.map_err(|error| CallError::InvalidArgument(error.to_string()).into())
     }
 
@@ -114,7 +115,8 @@ impl Space {
         if let Some(claim) = self.claim.take() {
             claim.commit();
         }
-        self.writer.guard.connection.advanced(self.writer.guard.instance);
+        let Guard { connection, instance, .. } = &self.writer.guard;
+        connection.say(ToNode::Advanced { instance: *instance });
         self.writer.seal()
     }
 }
