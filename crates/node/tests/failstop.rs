@@ -12,7 +12,7 @@ use std::{
 
 use hoplite_certs::{Authority, Subject};
 use hoplite_node::{
-    CertificateFiles, Client, Node, NodeConfig, SpillConfig, Task, Value,
+    CertificateFiles, Client, Node, NodeConfig, SpillConfig, Task, Value, Writer,
     proto::{
         id::ObjectId,
         meta::{Dtype, Meta, Op},
@@ -128,8 +128,12 @@ impl Scene {
             Task::Receive => get(&mine, put(&theirs, LARGE)),
             // More than are received from one sender at a time.
             Task::Limiter => {
-                let ids: Vec<_> = (0..100).filter_map(|_| put(&theirs, LARGE)).collect();
-                let gets: Vec<_> = ids.iter().map(|id| mine.start_get(id, SOON)).collect();
+                let meta = Meta::array(Dtype::UInt8, vec![LARGE as u64]).unwrap();
+                let create = |_| theirs.start_create(None, meta.clone(), None, SOON).join().ok();
+                // They stay empty, so that no transfer ends before another begins.
+                let growing: Vec<_> = (0..100).filter_map(create).collect();
+                let get = |writer: &Writer| mine.start_get(writer.id(), SOON);
+                let gets: Vec<_> = growing.iter().map(get).collect();
                 gets.into_iter().for_each(|mut get| drop(get.wait_for(PAUSE)));
             }
             Task::Stream | Task::Fold => {
