@@ -153,11 +153,11 @@ def broadcast() -> str:
     for name, asked in ARRIVALS:
         receivers.append(Receiver(name, asked, choose_sender(receivers, asked)))
     moments = {
-        2.5: ("1. B asks", ["A has the object.", "B takes it from A."]),
-        5.5: ("2. C comes late", ["A is busy: C takes B&#8217;s partial copy", "and follows it."]),
-        8.5: ("3. D comes later", ["C relays while it receives.", "A still sends one copy only."]),
-        15.0: ("4. Two more", ["B is complete and A idle again:", "E takes it from A, F follows E."]),
-        24.0: ("5. Done", ["A sent two copies of five.", "Six holders for the next host that asks."]),
+        2.5: ("1. B gets the object", ["A has a complete copy.", "B receives it from A."]),
+        5.5: ("2. C gets it later", ["A is busy: C receives from B", "while B still receives."]),
+        8.5: ("3. D gets it later still", ["C relays while it receives.", "A still sends only one copy."]),
+        15.0: ("4. E and F get it too", ["B is complete and A idle again:", "E receives from A, F from E."]),
+        24.0: ("5. Done", ["A sent two of five copies.", "The next request has six sources."]),
     }
     frames = []
     for now, (title, caption) in moments.items():
@@ -171,8 +171,8 @@ def broadcast() -> str:
             if share_of(one.name, here, now) < 1:
                 frame.arrow(PLACES[one.sender], PLACES[one.name])
         frames.append(frame)
-    signs = legend([("bar", BLUE, "share of the object here"), ("arrow", BLUE, "bytes on their way")])
-    return svg("A broadcast grows while receivers come", frames, signs)
+    signs = legend([("bar", BLUE, "share of the object received"), ("arrow", BLUE, "data in transit")])
+    return svg("A broadcast grows while receivers request the object", frames, signs)
 
 
 # -- the reduce -------------------------------------------------------------------------------------------------------
@@ -192,31 +192,31 @@ def reduce() -> str:
     five = "ABCDE"
     moments: list[tuple[str, str, str, str, float, float | None]] = [
         (
-            "1. One input is there",
-            "P asks for the sum of the first 5|of A to F. A takes the first seat.",
+            "1. One input exists",
+            "P reduces the first 5 inputs of A to F.|A takes the first position.",
             "A",
             "",
             0,
             None,
         ),
         (
-            "2. Two more come",
-            "B folds what A sends into its own,|and holds a window of it ready for C.",
+            "2. Two more inputs arrive",
+            "B adds what A sends to its own input,|and buffers a window of the sum for C.",
             "ABC",
             "A",
             0,
             None,
         ),
         (
-            "3. The seats are full",
-            "E folds D&#8217;s, C folds both sides,|and P pulls the sum block by block.",
+            "3. Five inputs exist",
+            "E adds D&#8217;s input, C adds both subtrees,|and P receives the sum block by block.",
             five,
             five,
             0.3,
             None,
         ),
-        ("4. R asks for the sum", "R takes the result from P|while it still grows.", five, five, 0.75, 0.55),
-        ("5. Done", "F came too late and is left alone:|the inputs are A to E.", "ABCDEF", "", 1, 1),
+        ("4. R gets the sum", "R receives the result from P|while it still grows.", five, five, 0.75, 0.55),
+        ("5. Done", "F arrives too late and is not used:|inputs() returns A to E.", "ABCDEF", "", 1, 1),
     ]
     places = {**SEATS, **OTHERS}
     frames = []
@@ -232,10 +232,10 @@ def reduce() -> str:
         if copy is not None and copy < 1:
             frame.arrow(places["P"], places["R"], colour=ORANGE)
         frames.append(frame)
-    signs = [("bar", BLUE, "an input, complete"), ("bar", ORANGE, "share of the sum here")]
-    signs += [("arrow", ORANGE, "a sum on its way"), ("none", INK, "no input yet")]
+    signs = [("bar", BLUE, "complete input"), ("bar", ORANGE, "share of the sum received")]
+    signs += [("arrow", ORANGE, "partial sum in transit"), ("none", INK, "no input yet")]
     return svg(
-        "A reduce tree grows while inputs arrive, and its result is passed on while it grows", frames, legend(signs)
+        "A reduce tree grows while inputs arrive, and its result is relayed while it grows", frames, legend(signs)
     )
 
 
