@@ -33,6 +33,24 @@ pub struct Candidate {
     pub busy_until: Instant,
 }
 
+impl Candidate {
+    /// A complete copy that feeds no node.
+    pub fn idle(node: NodeId) -> Self {
+        Self {
+            node,
+            depth: 0,
+            load: 0,
+            complete: true,
+            origin: false,
+            avoided: false,
+            distance: 0,
+            feeds_far: None,
+            pace: Pace::default(),
+            busy_until: Instant::default(),
+        }
+    }
+}
+
 /// How fast a node is known to send, beside others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
@@ -152,6 +170,11 @@ pub fn choose_source(candidates: &[Candidate], bytes: u64, link: Link) -> Option
     Some(Choice { node: best.node, reason, takes_over, predicted_ns: ns, is_last_resort })
 }
 
+/// Predicted nanoseconds until a receiver of a candidate has all `bytes`, as [`choose_source`] compares them.
+pub fn predicted_ns(candidate: &Candidate, bytes: u64, link: Link) -> u64 {
+    predict(candidate, bytes, link).ns
+}
+
 struct Predicted {
     ns: u64,
     takes_over: Option<NodeId>,
@@ -183,33 +206,11 @@ mod tests {
     const GIGABIT: Link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
 
     fn complete(node: u64, load: u32) -> Candidate {
-        Candidate {
-            node: NodeId(node),
-            depth: 0,
-            load,
-            complete: true,
-            origin: false,
-            avoided: false,
-            distance: 0,
-            feeds_far: None,
-            pace: Pace::default(),
-            busy_until: Instant::default(),
-        }
+        Candidate { load, ..Candidate::idle(NodeId(node)) }
     }
 
     fn relay(node: u64, depth: u32, load: u32) -> Candidate {
-        Candidate {
-            node: NodeId(node),
-            depth,
-            load,
-            complete: false,
-            origin: false,
-            avoided: false,
-            distance: 0,
-            feeds_far: None,
-            pace: Pace::default(),
-            busy_until: Instant::default(),
-        }
+        Candidate { depth, complete: false, ..complete(node, load) }
     }
 
     /// The sender and why.

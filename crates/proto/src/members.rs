@@ -56,8 +56,9 @@ pub struct Members {
     leaving: BTreeSet<NodeId>,
     /// Where members stand that were not told, as was measured.
     found: BTreeMap<NodeId, Place>,
-    /// Whether a place was ever told or measured: without one, no question about places looks anything up.
-    has_places: bool,
+    /// Changes whenever a member is found to be elsewhere. 0 until a place is known: no question about places looks anything
+    /// up then.
+    places_version: u64,
 }
 
 /// Those that were members, up to a number: of more, the one that departed first is forgotten.
@@ -92,14 +93,19 @@ impl Members {
     pub fn new(me: Member) -> Self {
         let all = BTreeMap::from([(me.id, me)]);
         let (departed, leaving, found) = (Departed::default(), BTreeSet::new(), BTreeMap::new());
-        Self { me: me.id, all, departed, leaving, found, has_places: me.place.is_some() }
+        let places_version = u64::from(me.place.is_some());
+        Self { me: me.id, all, departed, leaving, found, places_version }
     }
 
     /// Adds a member; false if it was known as this.
     pub fn insert(&mut self, member: Member) -> bool {
         self.departed.remove(member.id);
-        self.has_places |= member.place.is_some();
-        self.all.insert(member.id, member) != Some(member)
+        let before = self.all.insert(member.id, member);
+        if before.is_some_and(|before| before.place != member.place) {
+            self.places_version += 1;
+        }
+        self.places_version = self.places_version.max(u64::from(member.place.is_some()));
+        before != Some(member)
     }
 
     /// Removes a member; false if it was unknown. This node never removes itself.
@@ -170,19 +176,26 @@ impl Members {
     }
 
     fn known_place(&self, node: NodeId) -> Option<&Place> {
-        let member = self.all.get(&node).filter(|_| self.has_places)?;
+        let member = self.all.get(&node).filter(|_| self.has_places())?;
         member.place.as_ref().or_else(|| self.found.get(&node))
     }
 
     /// Whether it is known where any member stands.
     pub const fn has_places(&self) -> bool {
-        self.has_places
+        self.places_version > 0
+    }
+
+    /// A number that changes whenever a member is found to be elsewhere; 0 while no place is known.
+    pub const fn places_version(&self) -> u64 {
+        self.places_version
     }
 
     /// Where members stand, as was measured. Those that were told know better.
     pub fn find(&mut self, found: BTreeMap<NodeId, Place>) {
-        self.has_places |= !found.is_empty();
-        self.found = found;
+        if self.found != found {
+            self.places_version += 1;
+            self.found = found;
+        }
     }
 
     /// What was measured of where members stand.

@@ -36,7 +36,7 @@ impl Waiter {
 impl Directory {
     /// Finds a sender for a node that wants one, at once or when it has yielded.
     pub(super) fn seek_sender(&mut self, world: &mut World<'_>, mut waiter: Waiter, id: &ObjectId) {
-        let (now, members, link) = (world.now, world.members, world.link);
+        let (now, members) = (world.now, world.members);
         let asker = waiter.node;
         if let Some(error) = self.end_for(id, waiter.seen, members) {
             world.mail.push((asker, Message::Gone { id: id.clone(), error }));
@@ -50,17 +50,16 @@ impl Directory {
             && waiter.avoid.is_empty()
             && waiter.yields_until.is_none();
         let is_new =
-            |live: &&Live| live.meta.size > INLINE_BYTES_MAX && !live.holders.contains_key(&asker);
+            |live: &&Live| live.meta.size > INLINE_BYTES_MAX && live.tree.get(asker).is_none();
         if let Some(live) = entry.live.as_ref().filter(is_new).filter(|_| yields) {
-            let until = now + yields_ns(live.meta.size, link);
+            let until = now + yields_ns(live.meta.size, world.link);
             waiter.yields_until = Some(until);
             self.alarms.insert((until, id.clone()));
         }
         let is_due = waiter.is_due(now);
         if let Some(live) = &mut entry.live
             && is_due
-            && let Some(source) =
-                live.assign(now, asker, id, &waiter.avoid, members, link, &mut self.speeds)
+            && let Some(source) = live.assign(world, asker, id, &waiter.avoid, &mut self.speeds)
         {
             let (id, instance, meta) = (id.clone(), live.instance, live.meta.clone());
             let lifetime = live.terms.as_ref().map(|terms| terms.tell(now));
@@ -72,9 +71,8 @@ impl Directory {
             return entry.answer_locators(&id, world.mail);
         }
         // A node that asks again is fed by none, and neither are those behind it.
-        let partial = entry.live.as_mut().and_then(|live| live.holders.get_mut(&asker));
-        if let Some(holder) = partial.filter(|holder| !holder.complete) {
-            (holder.source, holder.moving_from) = (None, None);
+        if let Some(live) = &mut entry.live {
+            live.tree.detach(asker);
         }
         let waiters = &mut entry.asking_mut().waiters;
         waiters.retain(|waiter| waiter.node != asker);
@@ -88,7 +86,7 @@ impl Directory {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.drop_waiter(from);
             if let Some(live) = &mut entry.live
-                && live.holders.get(&from).is_some_and(|holder| !holder.complete && !holder.origin)
+                && live.tree.get(from).is_some_and(|it| !it.is_complete() && !it.is_origin())
             {
                 live.remove_holder(from);
             }
@@ -106,7 +104,7 @@ impl Directory {
         *entry.asking_mut().watchers.entry(from).or_default() |= seen;
         // Of a small object the watcher hears when its bytes come: until then it would take it for one that is not there.
         if !entry.live.as_mut().is_some_and(|live| live.seek_bytes(id, world.mail)) {
-            let found = entry.live.as_ref().and_then(|live| live.found(from, members));
+            let found = entry.live.as_mut().and_then(|live| live.found(from, members));
             world.mail.push((from, Message::Found { id: id.clone(), found }));
         }
         self.check_orphan(now, id, members);
@@ -154,7 +152,7 @@ impl Directory {
         if is_news && !planted::has(Bug::TellsNoWatchers) {
             let watchers = entry.asking().map(|asking| asking.watchers.clone());
             for watcher in watchers.unwrap_or_default().into_keys() {
-                let found = entry.live.as_ref().and_then(|live| live.found(watcher, members));
+                let found = entry.live.as_mut().and_then(|live| live.found(watcher, members));
                 world.mail.push((watcher, Message::Found { id: id.clone(), found }));
             }
         }

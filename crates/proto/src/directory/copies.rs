@@ -9,7 +9,7 @@ use super::{
     Directory, Mail,
     accounts::{Charge, Kept},
     entry::{Entry, Reserved},
-    live::{Holder, Live},
+    live::Live,
     world::World,
 };
 use crate::{
@@ -101,8 +101,8 @@ impl Directory {
         }
         let was_complete = entry.live.as_ref().is_some_and(Live::is_complete);
         let is_new = entry.live.is_none() || was_lost;
-        let stays = |live: &Live| live.is_at_a_node_that_stays(members);
-        let stayed = !members.has_leaving() || entry.live.as_ref().is_some_and(stays);
+        let stays = |live: &mut Live| live.is_at_a_node_that_stays(members);
+        let stayed = !members.has_leaving() || entry.live.as_mut().is_some_and(stays);
         let meta = || announce.meta.clone();
         let is_mine = instance.node == members.me();
         let is_granted = entry.reserved.is_some();
@@ -180,7 +180,7 @@ impl Directory {
         let live = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut());
         let Some(live) = live.filter(|live| live.instance == instance) else { return };
         let maker = instance.node;
-        let teller = if live.holders.contains_key(&maker) { maker } else { from };
+        let teller = if live.tree.get(maker).is_some() { maker } else { from };
         if !has_room {
             live.small = None;
         } else if live.lacks_bytes() && self.accounts.has_room(teller, live.meta.size) {
@@ -238,7 +238,7 @@ impl Directory {
     /// Whether `holder` refused `asker` later than it told of its copy, as far as this owner can know.
     pub(super) fn is_refusal_news(&self, id: &ObjectId, asker: NodeId, holder: NodeId) -> bool {
         let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
-        let of = |node: NodeId| live.and_then(|live| live.holders.get(&node));
+        let of = |node: NodeId| live.and_then(|live| live.tree.get(node));
         let told = of(holder).and_then(|holder| holder.told);
         let located = of(asker).and_then(|asker| asker.located);
         // If it was older news and the copy is gone all the same, the next to be sent there says so again.
@@ -327,14 +327,14 @@ impl Entry {
         let is_sticky = planted::has(Bug::KeepsTheFirstOfTwo) && !is_lost;
         let is_void = replaces && (!*claim || is_lost) && !is_sticky;
         if is_void || is_doubtful {
-            for holder in other.holders.keys().filter(|holder| **holder != from) {
+            for holder in other.tree.nodes().filter(|holder| *holder != from) {
                 let (id, instance) = (id.clone(), other.instance);
                 // The other owner may keep what this one doubts, and refuse what has come.
                 let message = match is_void {
                     true => Message::Drop { id, instance, error: None },
                     false => Message::Doubted { id, instance },
                 };
-                mail.push((*holder, message));
+                mail.push((holder, message));
             }
             return true;
         }
@@ -372,27 +372,20 @@ impl Live {
         if from == self.instance.node {
             self.by_parts = announce.progress == Progress::Parts;
         }
-        let before = self.holders.remove(&from).unwrap_or_default();
-        let began = before.began.or(source.map(|_| now));
         // One that is to be moved receives from where it did until it is told.
-        let is_moving = source.is_some() && before.moving_from.as_deref() == source.as_ref();
-        let (moving_from, source) =
-            if is_moving { (before.moving_from.clone(), before.source) } else { (None, source) };
-        let (origin, told) = (announce.origin, Some(now));
-        let mut holder = Holder { complete, origin, source, told, began, moving_from, ..before };
-        if complete {
-            holder.reports = None;
-        }
-        self.holders.insert(from, holder);
-        if source.is_some_and(|source| self.depends(source, from)) {
+        let is_moving = source.is_some() && self.tree.moving_from(from) == source;
+        let holder = self.tree.enter(from, complete, announce.origin);
+        holder.told = Some(now);
+        holder.began = holder.began.or(source.map(|_| now));
+        match source {
+            _ if is_moving => {}
+            None => self.tree.detach(from),
             // Two owners who did not know of each other's answers let copies grow from each other. If both broke the
             // circle, both of its sides might begin anew for ever.
-            if let Some(holder) = self.holders.get_mut(&from) {
-                holder.source = None;
-            }
-            if is_first {
+            Some(source) if !self.tree.attach(from, source) && is_first => {
                 mail.push((from, announce.refused(None)));
             }
+            Some(_) => {}
         }
     }
 }

@@ -195,7 +195,7 @@ impl Directory {
             entry.live.take_if(|live| !is_moved || instances.contains(&live.instance))
         {
             live.drop_copies(id, Some(&error), world.mail);
-            dropping.extend(live.holders.keys().map(|holder| (*holder, live.instance)));
+            dropping.extend(live.tree.nodes().map(|holder| (holder, live.instance)));
             instances.push(live.instance);
             has_ended = true;
         }

@@ -225,7 +225,7 @@ impl Entry {
     /// Whether what it was can't be completed any more, so that another instance may take its place.
     pub(super) fn is_lost(&self) -> bool {
         // A name that is kept for a reduce is no orphan, though no node has what it was before.
-        let is_void = |live: &Live| live.small.is_none() && live.holders.is_empty();
+        let is_void = |live: &Live| live.small.is_none() && live.tree.is_empty();
         self.orphan_since.is_some() || self.live.as_ref().is_some_and(is_void)
     }
 
@@ -357,7 +357,8 @@ impl Entry {
     /// Answers those for which the holders are news.
     pub(super) fn answer_locators(&mut self, id: &ObjectId, mail: &mut Mail) {
         let Some(asking) = &mut self.asking else { return };
-        let holdings = self.live.as_ref().map_or_else(Vec::new, Live::holdings);
+        let live = self.live.as_ref().filter(|_| !asking.locators.is_empty());
+        let holdings = live.map_or_else(Vec::new, Live::holdings);
         asking.locators.retain(|locator| {
             let gone = self.gone.as_ref().filter(|gone| gone.concerns(id, locator.has_seen()));
             let is_known = gone.is_none() && locator.known.as_ref() == Some(&holdings);

@@ -56,8 +56,8 @@ impl Directory {
 }
 
 fn row(now: Instant, id: &ObjectId, live: &Live) -> Listed {
-    let complete = live.holders.values().filter(|holder| holder.complete).count();
-    let partial = live.holders.len() - complete;
+    let complete = live.tree.complete();
+    let partial = live.tree.len() - complete;
     let count = |holders: usize| u32::try_from(holders).unwrap_or(u32::MAX);
     Listed {
         id: id.clone(),

@@ -1,22 +1,20 @@
-//! The living instance of an object and its holders.
+//! The living instance of an object: what it is, and which copy of it a node is sent to.
 //!
-//! Knows which holder feeds which, and so which may feed an asker; does not know messages or time.
+//! Knows what a holder would cost as a source; does not know who asks, or why.
 
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 
-use litemap::LiteMap;
-
 use super::{
-    Mail,
     accounts::{EntryCharge, Kept},
-    feeds::{Fed, Lineage},
-    paces::Reports,
+    ranking::groups_left,
     speeds::Speeds,
+    tree::{Holder, Lineage, Tree, WHOLE},
+    world::{Mail, World},
 };
 use crate::{
-    broadcast::{Candidate, Choice, choose_source},
+    broadcast::{Candidate, Choice, Pace, choose_source, predicted_ns},
     error::Error,
-    id::{Instance, NodeId, ObjectId},
+    id::{Instance, NodeId, ObjectId, mix},
     lifetime::Terms,
     limits::INLINE_BYTES_MAX,
     members::Members,
@@ -28,6 +26,9 @@ use crate::{
     time::Instant,
 };
 
+/// As many holders are looked at for one answer, and as many of each place, load and source where there are more.
+const LOOKED_AT: usize = 16;
+
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) instance: Instance,
@@ -38,7 +39,8 @@ pub(super) struct Live {
     pub(super) is_asked: bool,
     /// Whether others than its maker, who do not tell of it, may have all of an attempt that comes to nothing.
     pub(super) by_parts: bool,
-    pub(super) holders: LiteMap<NodeId, Holder>,
+    /// Who holds or receives it.
+    pub(super) tree: Tree,
     /// How long it lives, if not until it is deleted.
     pub(super) terms: Option<Box<Terms>>,
     /// What it counts for at this owner; none if this node made it.
@@ -49,22 +51,17 @@ pub(super) struct Live {
     pub(super) abandoned_by: Option<Box<NodeId>>,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Holder {
-    pub(super) complete: bool,
-    /// Pinned there: put, reduced or adopted.
-    pub(super) origin: bool,
-    /// Who feeds it while it is partial.
-    pub(super) source: Option<NodeId>,
-    /// When it last told of itself, and when this owner last sent it to a sender.
-    pub(super) told: Option<Instant>,
-    pub(super) located: Option<Instant>,
-    /// When it first told that it receives.
-    pub(super) began: Option<Instant>,
-    /// Who feeds it until `source` has begun to receive; then it is told.
-    pub(super) moving_from: Option<Box<NodeId>>,
-    /// How fast it last reported to receive.
-    pub(super) reports: Option<Box<Reports>>,
+/// A request for a source.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request<'a> {
+    pub(super) node: NodeId,
+    /// Bytes that it lacks.
+    pub(super) bytes: u64,
+    /// Sources that failed it.
+    pub(super) avoid: &'a [NodeId],
+    pub(super) link: Link,
+    /// See [`Live::movable_since`]; none moves no receiver.
+    pub(super) movable_since: Option<Instant>,
 }
 
 impl Live {
@@ -75,15 +72,13 @@ impl Live {
         since: Instant,
         entry: Option<EntryCharge>,
     ) -> Self {
-        // Most objects have one holder for all their lives.
-        let holders = LiteMap::with_capacity(1);
         Self {
             instance,
             meta,
             small: None,
             is_asked: false,
             by_parts: false,
-            holders,
+            tree: Tree::default(),
             terms: None,
             _entry: entry,
             since,
@@ -93,14 +88,9 @@ impl Live {
 
     /// Removes a holder; no receiver waits for it to step in any more. False if it was none.
     pub(super) fn remove_holder(&mut self, node: NodeId) -> bool {
-        let was_holder = self.holders.remove(&node).is_some();
-        if was_holder {
-            // Of a small object it alone may have been asked for the bytes.
-            self.is_asked &= node != self.instance.node;
-            for (_, holder) in self.holders.iter_mut() {
-                holder.lose_source(node);
-            }
-        }
+        let was_holder = self.tree.remove(node);
+        // Of a small object it alone may have been asked for the bytes.
+        self.is_asked &= !was_holder || node != self.instance.node;
         was_holder
     }
 
@@ -121,14 +111,14 @@ impl Live {
     }
 
     fn tell_holders(&self, mail: &mut Mail, message: impl Fn() -> Message) {
-        mail.extend(self.holders.keys().map(|holder| (*holder, message())));
+        mail.extend(self.tree.nodes().map(|holder| (holder, message())));
     }
 
     /// All holders, by node.
     pub(super) fn holdings(&self) -> Vec<Holding> {
         let holding =
-            |(node, holder): (&NodeId, &Holder)| Holding { node: *node, complete: holder.complete };
-        self.holders.iter().map(holding).collect()
+            |(node, holder): (NodeId, &Holder)| Holding { node, complete: holder.is_complete() };
+        self.tree.iter().map(holding).collect()
     }
 
     /// Whether this is a small object of which only the holders have the bytes.
@@ -143,8 +133,8 @@ impl Live {
             return self.is_asked;
         }
         let maker = self.instance.node;
-        let whole = self.holders.iter().filter(|(_, holder)| holder.complete);
-        let mut asked: Vec<NodeId> = whole.map(|(node, _)| *node).collect();
+        let whole = self.tree.iter().filter(|(_, holder)| holder.is_complete());
+        let mut asked: Vec<NodeId> = whole.map(|(node, _)| node).collect();
         if asked.contains(&maker) {
             asked = Vec::from([maker]);
         }
@@ -156,98 +146,188 @@ impl Live {
 
     /// Whether a copy is known that is pinned where it is.
     pub(super) fn has_original(&self) -> bool {
-        self.holders.values().any(|holder| holder.origin)
+        self.tree.iter().any(|(_, holder)| holder.is_origin())
     }
 
     /// Whether all bytes are somewhere.
     pub(super) fn is_complete(&self) -> bool {
-        self.small.is_some() || self.holders.values().any(|holder| holder.complete)
+        self.small.is_some() || self.tree.complete() > 0
     }
 
     /// Whether some copy is complete, or will be; the bytes of a small object are here, also when its other holders are gone.
     pub(super) fn is_fed(&self) -> bool {
-        self.small.is_some() || self.holders.keys().any(|node| self.depth(*node).is_some())
+        self.small.is_some() || self.tree.roots().next().is_some()
+    }
+
+    /// Receivers that began before this, a quarter of a transfer ago, have too much to wait for one who has nothing.
+    fn movable_since(&self, now: Instant, link: Link) -> Instant {
+        let quarter_ns = link.transfer_ns(self.meta.size) / 4;
+        now.before(u64::try_from(quarter_ns).unwrap_or(u64::MAX))
+    }
+
+    /// `from` has told how it receives. Those who are to be fed by it instead of their senders are told so, or stay.
+    pub(super) fn move_receivers(&mut self, world: &mut World<'_>, from: NodeId, id: &ObjectId) {
+        let (now, instance) = (world.now, self.instance);
+        let since = self.movable_since(now, world.link);
+        for (node, sender) in self.tree.take_moves(|source, _| source == from) {
+            let is_fed = self.tree.is_fed(from);
+            let holder = self.tree.get_mut(node).filter(|_| is_fed);
+            match holder.filter(|holder| is_movable(holder, since)) {
+                Some(holder) => {
+                    holder.located = Some(now);
+                    let id = id.clone();
+                    world.mail.push((node, Message::Redirect { id, instance, source: from }));
+                }
+                None => _ = self.tree.attach(node, sender),
+            }
+        }
+    }
+
+    /// Which node a receiver takes the object from; it may not have a source.
+    pub(super) fn choose(
+        &mut self,
+        world: &World<'_>,
+        request: &Request<'_>,
+        speeds: &Speeds,
+    ) -> Option<Choice> {
+        let candidates = if self.tree.len() <= LOOKED_AT {
+            let nodes: Vec<NodeId> = self.tree.nodes().collect();
+            let crossings = Some(self.crossings(world.members));
+            let candidate = |node| self.candidate(world, request, crossings.as_ref(), node, speeds);
+            nodes.into_iter().filter_map(candidate).collect()
+        } else {
+            self.best_ranked(world, request, speeds)
+        };
+        choose_source(&candidates, request.bytes, request.link)
+    }
+
+    /// How many transfers leave each group of places.
+    fn crossings(&self, members: &Members) -> BTreeMap<Place, u64> {
+        let mut all = BTreeMap::new();
+        if members.has_places() {
+            let edges = self.tree.nodes().filter_map(|node| Some((self.tree.source(node)?, node)));
+            for group in edges.flat_map(|(from, to)| groups_left(from, to, members)) {
+                *all.entry(group).or_default() += 1;
+            }
+        }
+        all
+    }
+
+    /// Those of many holders that may be the best source: of each place the least loaded that are nearest to a root, as long
+    /// as one is not worse than another by that alone. If all of these are of no use, some roots.
+    fn best_ranked(
+        &mut self,
+        world: &World<'_>,
+        request: &Request<'_>,
+        speeds: &Speeds,
+    ) -> Vec<Candidate> {
+        let salt = mix(self.instance.node.0 ^ self.instance.serial);
+        let ranking = self.tree.ranking(world.members, salt);
+        let places = ranking.around(world.members.place(request.node));
+        let cost = |load, depth| {
+            let feeds_far = request.movable_since.map(|_| request.node);
+            let ideal = Candidate { load, depth, feeds_far, ..Candidate::idle(request.node) };
+            predicted_ns(&ideal, request.bytes, request.link)
+        };
+        let (mut found, mut best) = (Vec::new(), (u8::MAX, u64::MAX));
+        for (distance, place) in places {
+            if distance > best.0 {
+                break;
+            }
+            let (mut after, mut looked_at) = (None, 0);
+            while let Some(rank) = self.tree.ranking(world.members, salt).next(&place, after) {
+                let is_worse = (distance, cost(rank.load, rank.depth)) > best;
+                if is_worse && (distance, cost(rank.load, 0)) > best {
+                    break;
+                }
+                if is_worse || looked_at == LOOKED_AT {
+                    (after, looked_at) = (Some(rank.behind()), 0);
+                    continue;
+                }
+                (after, looked_at) = (Some(rank), looked_at + 1);
+                let node = self.tree.node_at(rank.at);
+                let Some(candidate) = self.candidate(world, request, None, node, speeds) else {
+                    continue;
+                };
+                if candidate.depth != rank.depth {
+                    self.tree.rank(rank.at);
+                }
+                if !candidate.avoided && candidate.pace == Pace::default() {
+                    let ns = predicted_ns(&candidate, request.bytes, request.link);
+                    best = best.min((candidate.distance, ns));
+                }
+                found.push(candidate);
+            }
+        }
+        if found.is_empty() {
+            let roots: Vec<NodeId> = self.tree.roots().collect();
+            let candidate = |node| self.candidate(world, request, None, node, speeds);
+            found = roots.into_iter().filter_map(candidate).take(LOOKED_AT).collect();
+        }
+        found
+    }
+
+    /// What a holder is as a source for a node; none if it can't be one. `crossings`: those that the tree does not count.
+    fn candidate(
+        &mut self,
+        world: &World<'_>,
+        request: &Request<'_>,
+        crossings: Option<&BTreeMap<Place, u64>>,
+        node: NodeId,
+        speeds: &Speeds,
+    ) -> Option<Candidate> {
+        let (now, members, asker) = (world.now, world.members, request.node);
+        if node == asker || !members.contains(node) || !self.is_readable(node) {
+            return None;
+        }
+        let Lineage { root, depth, .. } = self.tree.lineage(node)?;
+        let depth = match planted::has(Bug::NamesDescendants) {
+            true => depth.or(Some(0)),
+            // What is behind the asker has its bytes from it.
+            false => depth.filter(|_| root != asker),
+        };
+        let distance = members.distance(node, asker);
+        let feeds_far = request.movable_since.and_then(|since| {
+            let near = self.tree.receivers(node).take(LOOKED_AT);
+            let near = near.filter(|(_, holder)| is_movable(holder, since));
+            let far = near.map(|(receiver, _)| (members.distance(node, receiver), receiver));
+            far.filter(|(far, _)| *far > distance)
+                .max_by_key(|(far, node)| (*far, core::cmp::Reverse(*node)))
+        });
+        let crossings = crossings.or_else(|| self.tree.crossings());
+        let crowd = crossings.map_or(0, |crossings| crowd(crossings, node, asker, members));
+        let load = self.tree.load(node).max(u32::try_from(crowd).unwrap_or(u32::MAX));
+        let pace = self.pace_of(now, node, asker, speeds);
+        let holder = self.tree.get(node)?;
+        Some(Candidate {
+            node,
+            depth: depth?,
+            load,
+            complete: holder.is_complete(),
+            origin: holder.is_origin(),
+            avoided: request.avoid.contains(&node),
+            distance,
+            feeds_far: feeds_far.map(|(_, receiver)| receiver),
+            pace,
+            busy_until: speeds.busy_until(node),
+        })
     }
 
     /// Whether what a holder has is given to others: not if it makes a part itself.
-    fn is_readable(&self, holder: &Holder) -> bool {
-        !self.by_parts || holder.told.is_some()
-    }
-
-    /// `movable_since`: see [`Live::movable_since`]; none moves no receiver.
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn choose(
-        &self,
-        now: Instant,
-        asker: NodeId,
-        bytes: u64,
-        avoid: &[NodeId],
-        movable_since: Option<Instant>,
-        members: &Members,
-        link: Link,
-        speeds: &Speeds,
-    ) -> Option<Choice> {
-        let others = self.other_branches(now);
-        let pace = |node: NodeId, holder: &Holder| {
-            self.pace_of(now, (node, holder), asker, others, speeds)
-        };
-        let slowness = |node: NodeId, holder: &Holder| {
-            if speeds.is_stalled(now, node) {
-                // What is sent to a host that is silent takes nothing of its sender's link.
-                return u64::MAX;
-            }
-            self.received_slowness(now, (node, holder), asker, others, speeds)
-        };
-        let lineages = self.lineages(asker);
-        let fed = self.fed(asker, movable_since, members, slowness);
-        let crossings = self.crossings(asker, members);
-        let candidates: Vec<Candidate> = self
-            .holders
-            .iter()
-            .filter(|(node, holder)| {
-                **node != asker && members.contains(**node) && self.is_readable(holder)
-            })
-            .filter_map(|(node, holder)| {
-                let lineage = *lineages.get(node)?;
-                let Lineage { depth, is_behind: false } = as_planted(lineage) else { return None };
-                let Fed { thousandths, far: feeds_far } =
-                    fed.get(node).copied().unwrap_or_default();
-                let (node, pace) = (*node, pace(*node, holder));
-                let (depth, complete, origin) = (depth?, holder.complete, holder.origin);
-                let (avoided, distance) = (avoid.contains(&node), members.distance(node, asker));
-                let feeds_far = feeds_far.filter(|(far, _)| *far > distance).map(|(_, node)| node);
-                let load =
-                    ((thousandths + 500) / 1000).max(crowd(&crossings, node, asker, members));
-                let load = u32::try_from(load).unwrap_or(u32::MAX);
-                Some(Candidate {
-                    node,
-                    depth,
-                    load,
-                    complete,
-                    origin,
-                    avoided,
-                    distance,
-                    feeds_far,
-                    pace,
-                    busy_until: speeds.busy_until(node),
-                })
-            })
-            .collect();
-        choose_source(&candidates, bytes, link)
+    fn is_readable(&self, node: NodeId) -> bool {
+        !self.by_parts || self.tree.get(node).is_some_and(|holder| holder.told.is_some())
     }
 
     /// Where an asker takes the object from; notes which holder feeds which from then on.
-    #[allow(clippy::too_many_arguments)]
     pub(super) fn assign(
         &mut self,
-        now: Instant,
+        world: &World<'_>,
         asker: NodeId,
         id: &ObjectId,
         avoid: &[NodeId],
-        members: &Members,
-        link: Link,
         speeds: &mut Speeds,
     ) -> Option<Source> {
+        let World { now, members, .. } = *world;
         if let Some(Kept { bytes, .. }) = self.small.as_deref() {
             return Some(Source::Inline(bytes.clone()));
         }
@@ -255,64 +335,99 @@ impl Live {
             return None;
         }
         // An asker that asks again may be sent to another sender than the receivers that were to follow it.
-        self.cancel_moves(asker);
+        for (receiver, sender) in self.tree.take_moves(|source, _| source == asker) {
+            self.tree.attach(receiver, sender);
+        }
+        self.tree.detach(asker);
         // Only the first owner knows which holder feeds which at present; and a holder that feeds one already would feed two.
         // A receiver is moved to one that stands nearer to its sender: not where all stand side by side.
-        let is_feeding = || self.holders.values().any(|holder| holder.source == Some(asker));
+        let is_feeding = self.tree.receivers(asker).next().is_some();
         let can_move =
-            members.has_places() && !is_feeding() && members.owners(id).first == members.me();
-        let link = speeds.link_of(asker, link);
-        let since = can_move.then(|| self.movable_since(now, link));
-        let size = self.meta.size;
-        let Choice { node, reason, takes_over, .. } =
-            self.choose(now, asker, size, avoid, since, members, link, speeds)?;
-        speeds.assigned(now, node, u64::try_from(link.transfer_ns(size)).unwrap_or(u64::MAX));
-        let before = Holder { reports: None, ..self.holders.remove(&asker).unwrap_or_default() };
-        let (complete, origin, source, located) = (false, false, Some(node), Some(now));
-        let moving_from = None;
-        let holder = Holder { complete, origin, source, located, moving_from, ..before };
-        self.holders.insert(asker, holder);
-        if let Some(moved) = takes_over.and_then(|receiver| self.holders.get_mut(&receiver)) {
-            let before = moved.source.map(Box::new);
-            moved.moving_from = moved.moving_from.take().or(before);
-            moved.source = Some(asker);
+            members.has_places() && !is_feeding && members.owners(id).first == members.me();
+        let (bytes, link) = (self.meta.size, speeds.link_of(asker, world.link));
+        let movable_since = can_move.then(|| self.movable_since(now, link));
+        let request = Request { node: asker, bytes, avoid, link, movable_since };
+        let Choice { node, reason, takes_over, .. } = self.choose(world, &request, speeds)?;
+        speeds.assigned(now, node, u64::try_from(link.transfer_ns(bytes)).unwrap_or(u64::MAX));
+        let holder = self.tree.enter(asker, false, false);
+        (holder.reports, holder.located) = (None, Some(now));
+        self.tree.weigh(asker, self.weight(now, asker, None, speeds));
+        self.tree.attach(asker, node);
+        if let Some(receiver) = takes_over {
+            self.tree.move_soon(receiver, asker);
         }
         Some(Source::Holder { node, reason })
     }
 
     /// What a watcher is told: itself as the holder if it is one, else the best copy to fold at.
     /// Of a small object nothing before its bytes are here.
-    pub(super) fn found(&self, watcher: NodeId, members: &Members) -> Option<Found> {
+    pub(super) fn found(&mut self, watcher: NodeId, members: &Members) -> Option<Found> {
         if self.lacks_bytes() {
             return None;
         }
-        let rank = |(node, holder): &(&NodeId, &Holder)| {
-            let is_leaving = members.is_leaving(**node);
-            let (is_other, is_partial) = (**node != watcher, !holder.complete);
-            (is_leaving, is_other, is_partial, !holder.origin, self.load(**node), **node)
-        };
-        let fed =
-            |(node, holder): &(&NodeId, &Holder)| self.is_foldable_at(**node, holder, members);
-        let best = self.holders.iter().filter(fed).min_by_key(rank);
+        let is_better_there = |node: &NodeId| !members.is_leaving(*node);
+        let near: Vec<NodeId> =
+            [watcher].into_iter().chain(self.tree.roots().take(LOOKED_AT)).collect();
+        let best = self.best_to_fold_at(near, watcher, members);
+        let best = best.filter(is_better_there).or_else(|| {
+            let all = self.tree.nodes().collect();
+            self.best_to_fold_at(all, watcher, members)
+        });
         // Small bytes come with the answer, whichever nodes hold them besides.
         let inline = self.small.as_ref().map(|small| small.bytes.clone());
-        let holder = best.map(|(node, _)| *node).or(inline.as_ref().map(|_| watcher))?;
+        let holder = best.or(inline.as_ref().map(|_| watcher))?;
         let (instance, meta) = (self.instance, self.meta.clone());
         let complete = self.is_complete();
         Some(Found { instance, meta, holder, inline, complete })
     }
 
-    /// Whether a member that stays holds it, so that a reduce can be told to fold it there.
-    pub(super) fn is_at_a_node_that_stays(&self, members: &Members) -> bool {
-        let stays = |(node, holder): (&NodeId, &Holder)| {
-            !members.is_leaving(*node) && self.is_foldable_at(*node, holder, members)
-        };
-        self.holders.iter().any(stays)
+    fn best_to_fold_at(
+        &mut self,
+        mut nodes: Vec<NodeId>,
+        watcher: NodeId,
+        members: &Members,
+    ) -> Option<NodeId> {
+        nodes.retain(|node| self.is_foldable_at(*node, members));
+        nodes.into_iter().min_by_key(|node| {
+            let holder = self.tree.get(*node);
+            let is = |fact: fn(&Holder) -> bool| holder.is_some_and(fact);
+            let (is_complete, is_origin) = (is(Holder::is_complete), is(Holder::is_origin));
+            let (is_leaving, is_other) = (members.is_leaving(*node), *node != watcher);
+            (is_leaving, is_other, !is_complete, !is_origin, self.tree.load(*node), *node)
+        })
     }
 
-    fn is_foldable_at(&self, node: NodeId, holder: &Holder, members: &Members) -> bool {
-        members.contains(node) && self.depth(node).is_some() && self.is_readable(holder)
+    /// Whether a member that stays holds it, so that a reduce can be told to fold it there.
+    pub(super) fn is_at_a_node_that_stays(&mut self, members: &Members) -> bool {
+        let nodes: Vec<NodeId> = self.tree.roots().chain(self.tree.nodes()).collect();
+        let stays = |node: NodeId| !members.is_leaving(node) && self.is_foldable_at(node, members);
+        nodes.into_iter().any(stays)
     }
+
+    fn is_foldable_at(&mut self, node: NodeId, members: &Members) -> bool {
+        members.contains(node) && self.is_readable(node) && self.tree.is_fed(node)
+    }
+
+    /// What a receiver takes of its source's link: one that was found to be slow takes less of it.
+    pub(super) fn weight(
+        &self,
+        now: Instant,
+        node: NodeId,
+        reported: Option<u64>,
+        speeds: &Speeds,
+    ) -> u32 {
+        // What is sent to a host that is silent takes nothing of its sender's link.
+        let slowness = match speeds.is_stalled(now, node) {
+            true => u64::MAX,
+            false => reported.unwrap_or_else(|| speeds.received_slowness(now, node)),
+        };
+        (u64::from(WHOLE) / slowness.max(1)) as u32
+    }
+}
+
+/// Whether a receiver has so little that it may be moved to a nearer source.
+fn is_movable(holder: &Holder, since: Instant) -> bool {
+    holder.began.is_none_or(|began| began >= since)
 }
 
 /// How many transfers already share each of the links that lead from a holder's groups to an asker, for each that such a
@@ -330,13 +445,4 @@ fn crowd(
         crossings.get(&from.outer(level)).map_or(0, |count| count / from.carries(level))
     });
     shared.max().unwrap_or(0)
-}
-
-/// Where a holder's bytes come from, unless it is a mistake that a test wants.
-fn as_planted(lineage: Lineage) -> Lineage {
-    if planted::has(Bug::NamesDescendants) {
-        Lineage { depth: lineage.depth.or(Some(0)), is_behind: false }
-    } else {
-        lineage
-    }
 }

@@ -23,7 +23,6 @@ mod bounds_tests;
 mod copies;
 mod deletion;
 mod entry;
-mod feeds;
 mod leases;
 mod list;
 mod live;
@@ -31,6 +30,9 @@ mod names;
 mod paces;
 #[cfg(test)]
 mod paces_tests;
+mod paths;
+mod ranking;
+mod reports;
 #[cfg(test)]
 mod small_tests;
 mod speeds;
@@ -40,6 +42,7 @@ mod sweep;
 mod sweep_tests;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod world;
 
 use alloc::{
@@ -232,7 +235,7 @@ impl Directory {
             Message::Abandon { id, instance } => {
                 let live = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut());
                 if let Some(live) = live.filter(|live| live.instance == *instance)
-                    && live.holders.contains_key(&from)
+                    && live.tree.get(from).is_some()
                 {
                     live.abandoned_by = Some(Box::new(from));
                 }

@@ -9,6 +9,7 @@ use super::{
     Directory, Mail,
     copies::too_many,
     entry::{Entry, Reserved},
+    tree::Holder,
     world::World,
 };
 use crate::{
@@ -154,8 +155,8 @@ impl Directory {
         }
         let live = entry.live.as_ref();
         let is_made = live.is_some_and(|live| {
-            let holder = live.holders.get(&instance.node);
-            is_result(&live.instance) && holder.is_some_and(|holder| holder.complete)
+            let holder = live.tree.get(instance.node);
+            is_result(&live.instance) && holder.is_some_and(Holder::is_complete)
         });
         let other = live.map(|live| live.instance).filter(|live| !is_result(live));
         let other = other.or_else(|| {

@@ -82,15 +82,16 @@ impl Directory {
     /// Who holds a living object; for checkers.
     pub fn holders(&self, id: &ObjectId) -> Vec<NodeId> {
         let Some(entry) = self.entries.get(id) else { return Vec::new() };
-        let holders = entry.live.iter().flat_map(|live| live.holders.keys().copied());
+        let holders = entry.live.iter().flat_map(|live| live.tree.nodes());
         holders.filter(|node| !self.entries.is_void(entry, *node)).collect()
     }
 
     /// For each partial copy of each object, who feeds it; for checkers.
     pub fn feeds(&self) -> impl Iterator<Item = (&ObjectId, NodeId, NodeId)> {
         self.entries.iter().flat_map(|(id, entry)| {
-            let holders = entry.live.iter().flat_map(|live| live.holders.iter());
-            holders.filter_map(move |(node, holder)| Some((id, *node, holder.source?)))
+            let trees = entry.live.iter().map(|live| &live.tree);
+            let edges = trees.flat_map(|tree| tree.nodes().map(|node| (node, tree.source(node))));
+            edges.filter_map(move |(node, source)| Some((id, node, source?)))
         })
     }
 }

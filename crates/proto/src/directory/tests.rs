@@ -740,14 +740,14 @@ fn what_grows_by_parts_is_taken_from_its_maker_and_from_who_takes_it_there() {
     // The third makes a part, and tells nobody of what it has.
     owner.hears(4, told(&id, instance(2, 1), false, fed_by(2)));
     assert_eq!(owner.source_of(5, &id), Some(4));
-    let found = |owner: &Owner| {
-        let live = owner.directory.entries.get(&id).unwrap().live.as_ref().unwrap();
+    let found = |owner: &mut Owner| {
+        let live = owner.directory.entries.get_mut(&id).unwrap().live.as_mut().unwrap();
         live.found(NodeId(3), &owner.members).unwrap().holder
     };
-    assert_eq!(found(&owner), NodeId(2), "what the third has may come to nothing");
+    assert_eq!(found(&mut owner), NodeId(2), "what the third has may come to nothing");
     owner.hears(2, told(&id, instance(2, 1), true, Progress::Complete));
     owner.hears(3, told(&id, instance(2, 1), false, Progress::Complete));
-    assert_eq!(found(&owner), NodeId(3));
+    assert_eq!(found(&mut owner), NodeId(3));
 }
 
 #[test]
