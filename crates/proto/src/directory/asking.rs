@@ -5,9 +5,9 @@
 use alloc::{format, vec::Vec};
 
 use super::{
-    Directory,
     entry::{Asking, Locator, Waiter},
     live::Live,
+    state::Directory,
     world::World,
 };
 use crate::{

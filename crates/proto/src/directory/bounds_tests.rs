@@ -1,12 +1,13 @@
 //! What members say again and again does not add up at an owner, nor keep others waiting.
 
-use alloc::vec;
+use alloc::{format, vec, vec::Vec};
 
 use super::{tests::Owner, *};
 use crate::{
-    id::{Instance, Name, RequestId},
-    limits::{BURIED_MAX, DELETERS_MAX, LATEST_MAX, REMEMBERED_WORDS_BYTES},
-    message::{Announce, Paced, Progress},
+    error::Error,
+    id::{Instance, Name, NodeId, ObjectId, RequestId},
+    limits::{BURIED_MAX, DELETERS_MAX, LATEST_MAX, ORPHAN_GRACE_NS, REMEMBERED_WORDS_BYTES},
+    message::{Announce, Message, Paced, Progress},
     meta::Meta,
     pace::Rate,
 };

@@ -6,11 +6,11 @@
 use alloc::{boxed::Box, format};
 
 use super::{
-    Directory, Mail,
-    accounts::{Charge, Kept},
+    accounts::Kept,
     entry::{Entry, Reserved},
     live::Live,
-    world::World,
+    state::{Directory, Parked},
+    world::{Mail, World},
 };
 use crate::{
     error::Error,
@@ -21,20 +21,6 @@ use crate::{
     planted::{self, Bug},
     time::Instant,
 };
-
-/// An announcement that waits, since what it is of may have been deleted meanwhile.
-#[derive(Debug)]
-pub(super) struct Parked {
-    pub(super) from: NodeId,
-    pub(super) announce: Announce,
-    _charge: Option<Charge>,
-}
-
-impl Parked {
-    fn is(&self, from: NodeId, instance: Instance) -> bool {
-        (self.from, self.announce.instance) == (from, instance)
-    }
-}
 
 impl Directory {
     /// A node has a copy, or part of one; or claims a name for what it is going to have. False if no node asks for the object.
@@ -86,7 +72,7 @@ impl Directory {
             self.parked.retain(|parked| !parked.is(from, *instance));
             if self.parked.len() < PARKED_MAX {
                 let (announce, charge) = self.accounts.hold(from, announce);
-                self.parked.push(Parked { from, announce, _charge: charge });
+                self.parked.push(Parked::new(from, announce, charge));
                 return true;
             }
             self.limited.push((from, limit_name!(PARKED_MAX)));

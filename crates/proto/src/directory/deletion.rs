@@ -13,11 +13,10 @@
 use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
 
 use super::{
-    Directory, Mail,
-    copies::Parked,
-    entry::{Entry, Reserved, Tombstone},
+    entry::{Entry, Reserved, Tombstone, deleted},
     live::Live,
-    world::World,
+    state::{Directory, Parked},
+    world::{Mail, World},
 };
 use crate::{
     error::Error,
@@ -294,9 +293,4 @@ impl Entry {
         gone.answer(id, world.mail);
         self.bury(now, &gone.instances, gone.until);
     }
-}
-
-/// Tells who asked for it that a deletion is carried out.
-pub(super) fn deleted(id: &ObjectId, (node, request): (NodeId, RequestId)) -> (NodeId, Message) {
-    (node, Message::Deleted { id: id.clone(), request })
 }

@@ -8,7 +8,7 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{Mail, accounts::EntryCharge, deletion::deleted, live::Live};
+use super::{accounts::EntryCharge, live::Live, world::Mail};
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
@@ -411,4 +411,9 @@ impl Asking {
             && self.locators.is_empty()
             && self.deleters.is_empty()
     }
+}
+
+/// Tells who asked for it that a deletion is carried out.
+pub(super) fn deleted(id: &ObjectId, (node, request): (NodeId, RequestId)) -> (NodeId, Message) {
+    (node, Message::Deleted { id: id.clone(), request })
 }

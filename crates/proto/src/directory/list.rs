@@ -6,7 +6,7 @@
 use alloc::{string::ToString, vec::Vec};
 use core::ops::Bound;
 
-use super::{Directory, live::Live, world::World};
+use super::{live::Live, state::Directory, world::World};
 use crate::{
     id::ObjectId,
     limits::{LISTED_MAX, LOOKED_AT_MAX},

@@ -2,15 +2,15 @@
 //!
 //! One owner knows all names of a prefix, because names hash by the text before their last slash.
 
-use alloc::{boxed::Box, format, string::String, vec::Vec};
+use alloc::{boxed::Box, format, vec::Vec};
 use core::cmp::Reverse;
 
 use super::{
-    Directory, Mail,
     copies::too_many,
     entry::{Entry, Reserved},
+    state::{Directory, LatestWaiter},
     tree::Holder,
-    world::World,
+    world::{Mail, World},
 };
 use crate::{
     error::Error,
@@ -22,15 +22,6 @@ use crate::{
 
 /// Names of one answer: 1024 of the longest names fit a control message several times.
 const OLDER_MAX: usize = 1024;
-
-/// Who waits for a newer name under a prefix.
-#[derive(Debug)]
-pub(super) struct LatestWaiter {
-    pub(super) node: NodeId,
-    pub(super) request: RequestId,
-    pub(super) prefix: String,
-    pub(super) after: Option<u64>,
-}
 
 impl Directory {
     pub(super) fn ask_latest(

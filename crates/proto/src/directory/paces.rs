@@ -15,10 +15,10 @@
 use alloc::vec::Vec;
 
 use super::{
-    Directory,
     live::{Live, Request},
     reports::Report,
     speeds::Speeds,
+    state::Directory,
     tree::Holder,
     world::World,
 };

@@ -1,13 +1,18 @@
 //! Slow and stalled nodes in a broadcast, as their receivers report them.
 
+use alloc::vec::Vec;
+
 use super::{
+    speeds::Speeds,
     tests::{Owner, SIZE, fed_by, instance, locate, minted, told},
     *,
 };
 use crate::{
-    message::{Paced, Progress, Receives, Source},
+    id::{NodeId, ObjectId},
+    message::{Message, Paced, Progress, Receives, Source},
     pace::Rate,
     reduce::cost::Link,
+    time::Instant,
 };
 
 const MS: u64 = 1_000_000;

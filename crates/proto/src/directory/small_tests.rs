@@ -1,6 +1,6 @@
 //! Bytes of small objects at an owner: as many as there is room for; those of the others come from their holders.
 
-use alloc::{string::ToString, vec};
+use alloc::{format, string::ToString, vec, vec::Vec};
 
 use proptest::prelude::*;
 
@@ -9,10 +9,10 @@ use super::{
     *,
 };
 use crate::{
-    id::{Instance, RequestId},
+    id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
-    limits::SHARE_OF_ONE,
-    message::{Announce, Found, Progress, Source},
+    limits::{ORPHAN_GRACE_NS, SHARE_OF_ONE, STRAY_NS},
+    message::{Announce, Found, Message, Progress, Source},
     meta::Meta,
 };
 

@@ -3,9 +3,9 @@
 use alloc::vec::Vec;
 
 use super::{
-    Directory,
     entry::Asking,
-    names::{LatestWaiter, prefix_owner},
+    names::prefix_owner,
+    state::{Directory, LatestWaiter},
 };
 use crate::{
     error::Error,
@@ -34,7 +34,7 @@ impl Directory {
     /// Keeps so many entries of objects that other members tell of.
     #[cfg(test)]
     pub(crate) fn limit_entries(&mut self, most: u64) {
-        self.accounts = super::Accounts::new(u64::MAX, most);
+        self.accounts = super::accounts::Accounts::new(u64::MAX, most);
     }
 
     /// The limits that have turned away what members said since this was last asked, each with the member.

@@ -6,7 +6,11 @@ use super::{
     tests::{Owner, fed_by, instance, locate, told},
     *,
 };
-use crate::{id::RequestId, members::Member, message::Progress};
+use crate::{
+    id::{NodeId, ObjectId, RequestId},
+    members::Member,
+    message::{Message, Progress},
+};
 
 const ONE_AT_A_TIME: Slice = Slice { entries: 1, pause_ns: 1 };
 

@@ -1,19 +1,27 @@
 //! The directory: messages in, messages out.
 
-use alloc::{collections::VecDeque, string::ToString, vec};
+use alloc::{
+    collections::{BTreeSet, VecDeque},
+    format,
+    string::ToString,
+    vec,
+    vec::Vec,
+};
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    id::{Instance, RequestId},
+    error::Error,
+    id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
-    limits::REMEMBERED_MAX,
-    members::Member,
-    message::{Announce, Found, Progress, Receives, Source},
+    limits::{MERGE_NS, ORPHAN_GRACE_NS, REMEMBERED_MAX, STRAY_NS, TOMBSTONE_NS},
+    members::{Member, Members},
+    message::{Announce, Found, Message, Progress, Receives, Source},
     meta::Meta,
     place::{Group, Place},
     reduce::cost::Link,
+    time::Instant,
 };
 
 pub(super) const SIZE: u64 = 32 << 20;

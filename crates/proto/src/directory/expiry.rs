@@ -1,0 +1,126 @@
+//! What the directory does when time has passed: deletions are forgotten, losses told, entries that others own dropped.
+//!
+//! At most a slice at a time, so that what is asked in between is answered in between.
+
+use alloc::{boxed::Box, format, string::String, vec::Vec};
+
+use super::{
+    state::{Directory, Parked},
+    world::World,
+};
+use crate::{error::Error, id::ObjectId, limits::TOMBSTONE_NS, time::Instant};
+
+impl Directory {
+    /// When [`Directory::expire`] has something to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        let parked = (!self.parked.is_empty()).then_some(self.catching_up_until);
+        let alarm = self.alarms.first().map(|(at, _)| (*at).max(self.resumed_at));
+        let forgotten = self.remembered.front().map(|(until, _)| (*until).max(self.resumed_at));
+        let leases = self.leases.deadline();
+        [parked, alarm, forgotten, leases, self.next_slice()].into_iter().flatten().min()
+    }
+
+    /// Forgets old deletions; tells those who wait for an object that no node can make any more.
+    pub fn expire(&mut self, world: &mut World<'_>) {
+        let (now, members) = (world.now, world.members);
+        if self.next_slice().is_some_and(|at| at <= now) {
+            self.work_off(world);
+        }
+        if self.catching_up_until <= now {
+            for Parked { from, announce, .. } in core::mem::take(&mut self.parked) {
+                if members.contains(from) {
+                    self.settle(world, &announce.id);
+                    self.announce(world, from, &announce);
+                }
+            }
+        }
+        self.expire_leases(world);
+        if self.resumed_at > now {
+            return;
+        }
+        for _ in 0..self.slice.entries {
+            let is_forgotten = self.remembered.front().is_some_and(|(until, _)| *until <= now);
+            if is_forgotten {
+                self.forget_oldest();
+            }
+            if self.alarms.first().is_some_and(|(at, _)| *at <= now) {
+                let due = self.alarms.pop_first();
+                due.iter().for_each(|(_, id)| self.look_again(world, id));
+            } else if !is_forgotten {
+                return;
+            }
+        }
+        self.resumed_at = now + self.slice.pause_ns;
+    }
+
+    /// It is time to look at an entry: for orphans to give up, for stalled receivers, for what others own.
+    fn look_again(&mut self, world: &mut World<'_>, id: &ObjectId) {
+        let (now, members) = (world.now, world.members);
+        self.settle(world, id);
+        self.answer_deleters(world, id);
+        self.judge_stalls(world, id);
+        self.wake_yielded(world, id);
+        self.end_in_time(world, id);
+        let since = self.entries.get(id).and_then(|entry| entry.orphan_since);
+        let lost_at = since.map(|since| self.lost_at(since));
+        if let Some(later) = lost_at.filter(|lost_at| *lost_at > now) {
+            self.alarms.insert((later, id.clone()));
+        }
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let is_owner = members.owners(id).contains(members.me());
+        if !is_owner && entry.kept_until <= now && !entry.has_deleters() {
+            self.entries.remove(id);
+            return;
+        }
+        // Who is no owner any more hears of no holder: those who asked it ask the owners of now.
+        if is_owner && lost_at.is_some_and(|lost_at| lost_at <= now) {
+            entry.orphan_since = None;
+            let lost = entry.live.take_if(|live| !live.is_fed());
+            if let Some(lost) = lost.as_ref().filter(|_| id.minter().is_none()) {
+                entry.lost = Some(Box::new((lost.instance, now + TOMBSTONE_NS)));
+            }
+            if let Some(live) = lost.as_ref()
+                && let Some(&node) = live.abandoned_by.as_deref()
+            {
+                let detail = match members.contains(node) {
+                    true => format!("node {node} can't read it from its disk, and no other has it"),
+                    false => format!("node {node} left, and no other node had room for it"),
+                };
+                let error = Error::ObjectLost { id: id.clone(), detail };
+                live.strand_copies(id, &error, world.mail);
+                entry.lost = None;
+                self.bury(world, id, error, Vec::from([live.instance]));
+                if let Some(entry) = self.entries.get_mut(id) {
+                    entry.answer_locators(id, world.mail);
+                }
+                return;
+            }
+            // The member that alone can make it may have been met meanwhile.
+            let can_come = id.minter().is_some_and(|minter| members.contains(minter));
+            if entry.live.is_none() && !can_come {
+                let detail = match id.minter() {
+                    Some(node) if !members.contains(node) => {
+                        format!(
+                            "its node {node} is not a member: it has ended, or the ref belongs to another cluster"
+                        )
+                    }
+                    _ => String::from("its only holder is gone"),
+                };
+                let error = Error::ObjectLost { id: id.clone(), detail };
+                entry.tell_gone(id, &error, |_| true, world.mail);
+                entry.answer_locators(id, world.mail);
+                // Copies that grow from each other and from no other copy never will be complete. Only the first
+                // owner knows of all copies.
+                if let Some(lost) = &lost
+                    && members.owners(id).first == members.me()
+                {
+                    lost.strand_copies(id, &error, world.mail);
+                }
+            }
+            if lost.is_some() && id.minter().is_none() {
+                self.remember(now, id);
+            }
+        }
+        self.forget_if_empty(id);
+    }
+}
