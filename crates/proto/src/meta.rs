@@ -295,6 +295,14 @@ impl Meta {
         Self { form, ..self }
     }
 
+    /// The type of its elements, if it is an array.
+    pub const fn dtype(&self) -> Option<Dtype> {
+        match self.kind {
+            Kind::Bytes => None,
+            Kind::Array { dtype, .. } => Some(dtype),
+        }
+    }
+
     /// The same, of bytes that have this digest.
     pub fn with_digest(self, digest: Digest) -> Self {
         Self { digest: Some(Box::new(digest)), ..self }

@@ -14,6 +14,7 @@
 use alloc::vec::Vec;
 
 use super::shape::Shape;
+use crate::id::{Instance, NodeId};
 
 /// One taken position: inputs of one node, folded there before anything is received.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,26 @@ pub struct Order<N, I> {
     pub inputs: Vec<I>,
     /// What it pulls from: node and position, left before right.
     pub children: Vec<(N, u32)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) shape: PlanShape,
+    /// Bytes of the frames of its streams.
+    pub(super) frame: u32,
+}
+
+#[derive(Debug)]
+pub(super) enum PlanShape {
+    /// All inputs are folded by the coordinator out of its messages.
+    Inline,
+    Tree {
+        tree: Tree<NodeId, Instance>,
+        /// Inputs at the caller's node.
+        local: Vec<Instance>,
+    },
+    /// Who makes a part each.
+    Scattered(Vec<NodeId>),
 }
 
 /// A reduce tree that fills while inputs arrive.

@@ -6,11 +6,12 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use super::{
-    Around, Arrival, Reduce, Step,
-    assign::{Seat, Tree},
+    assign::{Plan, PlanShape, Seat, Tree},
     cost::choose_degree,
+    inputs::{Arrival, Patience, Reduce},
     scatter,
     shape::Shape,
+    step::{Around, Step},
 };
 use crate::{
     id::{Instance, NodeId},
@@ -20,37 +21,6 @@ use crate::{
     planted::{self, Bug},
     time::Instant,
 };
-
-/// How long a reduce that could begin waits for the last inputs, because with all of them it might be scattered.
-///
-/// A sixteenth of what the object takes on a link. An object larger than a window waits for its last input in any case, and
-/// from then on so long for readers of the result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
-    Fresh,
-    Until(Instant),
-    Over,
-}
-
-#[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) shape: PlanShape,
-    /// Bytes of the frames of its streams.
-    pub(super) frame: u32,
-}
-
-#[derive(Debug)]
-pub(super) enum PlanShape {
-    /// All inputs are folded by the coordinator out of its messages.
-    Inline,
-    Tree {
-        tree: Tree<NodeId, Instance>,
-        /// Inputs at the caller's node.
-        local: Vec<Instance>,
-    },
-    /// Who makes a part each.
-    Scattered(Vec<NodeId>),
-}
 
 impl Reduce {
     /// Chooses what has arrived, up to the count, and orders what can be ordered.

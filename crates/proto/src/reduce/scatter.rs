@@ -24,7 +24,7 @@
 use alloc::{collections::BTreeSet, vec::Vec};
 use core::ops::{Range, RangeInclusive};
 
-use super::{cost::Link, dtype_of};
+use super::cost::Link;
 use crate::{
     error::is_reducible,
     id::{Instance, NodeId},
@@ -131,7 +131,7 @@ impl ScatterOrder {
         // No seat folds for a part before the seat in front of its own.
         let children =
             if turn == 0 { Vec::new() } else { Vec::from([(self.seats[next].0, next as u32)]) };
-        let (dtype, inputs) = (dtype_of(&self.meta)?, self.inputs(seat).to_vec());
+        let (dtype, inputs) = (self.meta.dtype()?, self.inputs(seat).to_vec());
         let (size, part, frame) = (self.meta.size, self.part(part), self.frame);
         Some(FoldOrder { key, inputs, children, op, dtype, size, part, frame })
     }
@@ -180,7 +180,7 @@ impl ScatterOrder {
             && self.instance.node == self.reduce.node
             && self.id.minter() == Some(self.reduce.node)
             && is_frame_length(self.frame)
-            && dtype_of(&self.meta).is_some_and(|dtype| is_reducible(self.op, dtype))
+            && self.meta.dtype().is_some_and(|dtype| is_reducible(self.op, dtype))
     }
 }
 

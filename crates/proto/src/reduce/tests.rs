@@ -1,12 +1,23 @@
 //! A reduce at its coordinator: what owners say in, steps out, in every order of arrival.
 
-use alloc::{collections::BTreeSet, string::ToString, vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    string::ToString,
+    vec,
+    vec::Vec,
+};
 
-use super::{cost::Link, *};
+use super::{cost::Link, shape::Degree, *};
 use crate::{
+    error::Error,
+    id::{Instance, NodeId, ObjectId, ReduceId},
+    inline::Inline,
     limits::WINDOW_BYTES,
     members::{Member, Members},
-    message::FoldOrder,
+    message::{FoldOrder, Found},
+    meta::{Dtype, Meta, Op},
+    time::Instant,
+    timed::Deadline,
 };
 
 const ME: NodeId = NodeId(1);

@@ -1,0 +1,494 @@
+//! One reduce at its coordinator: which inputs have arrived, and what becomes of the attempts to fold them.
+//!
+//! Who folds what is in [`super::plan`].
+
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::String,
+    vec::Vec,
+};
+
+use super::{
+    assign::{Plan, PlanShape},
+    shape::Degree,
+    starved::Starved,
+    step::{Around, Step},
+};
+use crate::{
+    error::{Error, List, is_reducible},
+    id::{Instance, NodeId, ObjectId, ReduceId},
+    inline::Inline,
+    limits::INLINE_BYTES_MAX,
+    message::Found,
+    meta::{Dtype, Form, Meta, Op},
+    planted::{self, Bug},
+    time::Instant,
+    timed::Deadline,
+};
+
+/// Before the names of inputs that have not arrived, in the state of a reduce.
+pub(crate) const MISSING: &str = "missing: ";
+
+/// The pause before another attempt, doubled with each up to 64 times. Where a node may be lost: 40 ms at first, long enough
+/// for the directory to learn of a death, short against any transfer that is worth a reduce.
+const LOST_PAUSE_NS: u64 = 20_000_000;
+
+/// Where the node that could not go on has answered: 2 ms at first, a few round trips for what it tells the owners.
+const ANSWERED_PAUSE_NS: u64 = 1_000_000;
+
+/// What is known of one input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Input {
+    Unanswered,
+    Absent,
+    Arrived,
+    Gone(Error),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Arrival {
+    pub(super) id: ObjectId,
+    pub(super) instance: Instance,
+    pub(super) holder: NodeId,
+    pub(super) inline: Option<Inline>,
+    /// Whether some copy of it was complete.
+    pub(super) complete: bool,
+}
+
+/// One reduce at its coordinator.
+#[derive(Debug)]
+pub struct Reduce {
+    pub(super) me: NodeId,
+    pub(super) key: ReduceId,
+    pub(super) result: ObjectId,
+    pub(super) op: Op,
+    pub(super) count: usize,
+    pub(super) asked_at: Instant,
+    pub(super) deadline: Option<Instant>,
+    pub(super) forced: Option<Degree>,
+    pub(super) inputs: BTreeMap<ObjectId, Input>,
+    /// How many of `inputs` no owner has spoken of.
+    pub(super) unanswered: usize,
+    /// In the order in which they came.
+    pub(super) arrived: Vec<Arrival>,
+    /// How many of `arrived` are in the fold; always its first.
+    pub(super) chosen: usize,
+    /// What every input must be: that of the first.
+    pub(super) like: Option<(ObjectId, Meta)>,
+    pub(super) plan: Option<Plan>,
+    pub(super) epoch: u32,
+    /// When the owners are to be asked again after an attempt failed.
+    pub(super) retry_at: Option<Instant>,
+    pub(super) patience: Patience,
+    pub(super) starved: Starved,
+}
+
+/// How long a reduce that could begin waits for the last inputs, because with all of them it might be scattered.
+///
+/// A sixteenth of what the object takes on a link. An object larger than a window waits for its last input in any case, and
+/// from then on so long for readers of the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    Fresh,
+    Until(Instant),
+    Over,
+}
+
+impl Deadline for Reduce {
+    fn deadline(&self) -> Option<Instant> {
+        let patience = match self.patience {
+            Patience::Until(until) => Some(until),
+            Patience::Fresh | Patience::Over => None,
+        };
+        let judged_at = self.starved.judged_at();
+        self.deadline.into_iter().chain(self.retry_at).chain(patience).chain(judged_at).min()
+    }
+}
+
+impl Reduce {
+    /// A reduce of the first `count` of `inputs`, and the questions it begins with.
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        me: NodeId,
+        key: ReduceId,
+        result: ObjectId,
+        op: Op,
+        inputs: &[ObjectId],
+        count: usize,
+        asked_at: Instant,
+        deadline: Option<Instant>,
+        forced: Option<Degree>,
+    ) -> (Self, Vec<Step>) {
+        let steps = inputs.iter().cloned().map(Step::Watch).collect();
+        let inputs: BTreeMap<ObjectId, Input> =
+            inputs.iter().cloned().map(|id| (id, Input::Unanswered)).collect();
+        let (arrived, like, plan, retry_at) = (Vec::new(), None, None, None);
+        let patience = Patience::Fresh;
+        let reduce = Self {
+            me,
+            key,
+            result,
+            op,
+            count,
+            asked_at,
+            deadline,
+            forced,
+            unanswered: inputs.len(),
+            inputs,
+            arrived,
+            chosen: 0,
+            like,
+            plan,
+            epoch: 0,
+            retry_at,
+            patience,
+            starved: Starved::default(),
+        };
+        (reduce, steps)
+    }
+
+    /// The id of the result.
+    pub const fn result(&self) -> &ObjectId {
+        &self.result
+    }
+
+    /// The attempt that is under way.
+    pub const fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// The operation.
+    pub const fn op(&self) -> Op {
+        self.op
+    }
+
+    /// Metadata of the result, once an input arrived.
+    pub fn meta(&self) -> Option<&Meta> {
+        self.like.as_ref().map(|(_, meta)| meta)
+    }
+
+    /// Element type of the result, once an input arrived.
+    pub fn dtype(&self) -> Option<Dtype> {
+        self.meta().and_then(Meta::dtype)
+    }
+
+    /// Bytes of the frames of its streams, once it has begun.
+    pub fn frame(&self) -> u32 {
+        self.plan.as_ref().map_or(0, |plan| plan.frame)
+    }
+
+    /// All candidates.
+    pub fn candidates(&self) -> impl Iterator<Item = &ObjectId> {
+        self.inputs.keys()
+    }
+
+    /// The inputs in the fold, in order of arrival. Final when the result is complete.
+    pub fn folded(&self) -> Vec<ObjectId> {
+        self.arrived[..self.chosen].iter().map(|arrival| arrival.id.clone()).collect()
+    }
+
+    /// The inputs that can't come any more.
+    pub fn lost(&self) -> Vec<ObjectId> {
+        let lost = self.inputs.iter().filter(|(_, input)| matches!(input, Input::Gone(_)));
+        lost.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Nodes that were ordered to fold in this epoch.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        match self.plan.as_ref().map(|plan| &plan.shape) {
+            Some(PlanShape::Tree { tree, .. }) => {
+                tree.seats().iter().map(|seat| seat.node).collect()
+            }
+            Some(PlanShape::Scattered(nodes)) => nodes.clone(),
+            Some(PlanShape::Inline) | None => Vec::new(),
+        }
+    }
+
+    /// A node was told to leave. What it was ordered to fold it will; what was only found there has to be found elsewhere.
+    /// The bytes of small inputs are here.
+    pub fn holder_leaves(&mut self, node: NodeId, steps: &mut Vec<Step>) {
+        let me = self.me;
+        let is_small = |arrival: &&mut Arrival| arrival.holder == node && arrival.inline.is_some();
+        self.arrived.iter_mut().filter(is_small).for_each(|arrival| arrival.holder = me);
+        self.look_up_again(|arrival| arrival.holder == node, steps);
+    }
+
+    /// Inputs that were found at this node and are not chosen yet may have been evicted meanwhile.
+    pub(super) fn look_up_evicted(
+        &mut self,
+        Around { holds, .. }: Around<'_>,
+        steps: &mut Vec<Step>,
+    ) {
+        let me = self.me;
+        let is_gone = |arrival: &Arrival| arrival.holder == me && !holds(arrival.instance);
+        self.look_up_again(is_gone, steps);
+    }
+
+    /// Forgets where some of the inputs that are not chosen yet were found, and asks their owners.
+    fn look_up_again(&mut self, is_void: impl Fn(&Arrival) -> bool, steps: &mut Vec<Step>) {
+        let waiting = self.chosen..;
+        let is_void = |arrival: &mut Arrival| arrival.inline.is_none() && is_void(arrival);
+        for arrival in self.arrived.extract_if(waiting, is_void) {
+            self.inputs.insert(arrival.id.clone(), Input::Unanswered);
+            self.unanswered += 1;
+            steps.push(Step::Watch(arrival.id));
+        }
+        if self.arrived.is_empty() {
+            self.like = None;
+        }
+    }
+
+    /// Whether an input was found at `node`.
+    pub fn depends_on(&self, node: NodeId) -> bool {
+        self.arrived.iter().any(|arrival| arrival.holder == node)
+    }
+
+    /// Whether an input in the fold is read at `node`.
+    pub fn folds_at(&self, node: NodeId) -> bool {
+        self.arrived[..self.chosen].iter().any(|arrival| arrival.holder == node)
+    }
+
+    /// How far it is, in words.
+    pub fn state(&self) -> String {
+        let missing: Vec<ObjectId> = self.missing();
+        if missing.is_empty() || self.chosen == self.count {
+            return format!("all {} inputs arrived, the result is being folded", self.count);
+        }
+        let arrived = self.arrived.len();
+        format!("{arrived} of {} inputs arrived; {MISSING}{}", self.count, List(&missing))
+    }
+
+    /// An owner says whether an input exists.
+    pub fn found(
+        &mut self,
+        now: Instant,
+        id: &ObjectId,
+        found: Option<Found>,
+        around: Around<'_>,
+        steps: &mut Vec<Step>,
+    ) {
+        let Some(input) = self.inputs.get_mut(id) else { return };
+        let Some(found) = found else {
+            // Before the next attempt all are asked again: this is the answer to an older question.
+            if *input == Input::Unanswered && self.retry_at.is_none() {
+                *input = Input::Absent;
+                self.unanswered -= 1;
+            }
+            return self.advance(now, around, steps);
+        };
+        if *input == Input::Arrived {
+            return self.found_again(now, id, found, around, steps);
+        }
+        if let Err(error) = self.check(id, &found.meta) {
+            steps.push(Step::Fail(error));
+            return;
+        }
+        if (found.meta.size <= INLINE_BYTES_MAX) != found.inline.is_some() {
+            // Every node of this protocol sends small objects inline: the owner is broken, and its word void.
+            return;
+        }
+        let before = self.inputs.insert(id.clone(), Input::Arrived);
+        self.unanswered -= usize::from(before == Some(Input::Unanswered));
+        let Found { instance, holder, inline, complete, .. } = found;
+        self.arrived.push(Arrival { id: id.clone(), instance, holder, inline, complete });
+        self.advance(now, around, steps);
+    }
+
+    /// An owner says that an input can't come.
+    pub fn gone(
+        &mut self,
+        now: Instant,
+        id: &ObjectId,
+        error: &Error,
+        around: Around<'_>,
+        steps: &mut Vec<Step>,
+    ) {
+        let Some(input) = self.inputs.get_mut(id) else { return };
+        let at = self.arrived.iter().position(|arrival| arrival.id == *id);
+        match at {
+            // Its bytes are held fast where they are folded: the result will be right.
+            Some(at) if at < self.chosen => return,
+            Some(at) => drop(self.arrived.remove(at)),
+            None => {}
+        }
+        self.unanswered -= usize::from(*input == Input::Unanswered);
+        *input = Input::Gone(error.clone());
+        if self.arrived.is_empty() {
+            self.like = None;
+        }
+        let gone = self.lost();
+        let possible = self.inputs.len() - gone.len();
+        if possible >= self.count {
+            return self.advance(now, around, steps);
+        }
+        let error = if self.count == self.inputs.len() {
+            error.clone()
+        } else {
+            // The first few say enough; thousands of long names would not fit a message.
+            let gone = gone.into_iter().take(10).collect();
+            Error::TooFewInputs { count: self.count as u64, possible: possible as u64, gone }
+        };
+        steps.push(Step::Fail(error));
+    }
+
+    /// A position, a stream or the result of `epoch` failed: the next attempt begins after a pause, which is long if a node
+    /// may be lost whose end the owners of its inputs do not know yet.
+    pub fn failed(
+        &mut self,
+        now: Instant,
+        epoch: u32,
+        detail: String,
+        is_lost: bool,
+        steps: &mut Vec<Step>,
+    ) {
+        if epoch != self.epoch {
+            return;
+        }
+        self.end_attempt(detail, steps);
+        self.arrived.clear();
+        self.like = None;
+        self.unanswered = 0;
+        for input in self.inputs.values_mut().filter(|input| !matches!(input, Input::Gone(_))) {
+            *input = Input::Unanswered;
+            self.unanswered += 1;
+        }
+        let pause_ns = if is_lost { LOST_PAUSE_NS } else { ANSWERED_PAUSE_NS };
+        self.retry_at = Some(now + (pause_ns << self.epoch.min(6)))
+            .filter(|_| !planted::has(Bug::NeverFoldsAgain));
+    }
+
+    /// A node asks for the result.
+    pub fn asked(&mut self, now: Instant, around: Around<'_>, steps: &mut Vec<Step>) {
+        if matches!(self.patience, Patience::Until(_)) {
+            self.advance(now, around, steps);
+        }
+    }
+
+    /// Time has passed: asks again after a failure, begins without the last inputs, or gives up.
+    pub fn expire(&mut self, now: Instant, around: Around<'_>, steps: &mut Vec<Step>) {
+        if let Some(deadline) = self.deadline.filter(|deadline| *deadline <= now) {
+            let what = format!("the result {} of a reduce", self.result);
+            let waited_ns = deadline.since(self.asked_at);
+            steps.push(Step::Fail(Error::Timeout { what, waited_ns, state: self.state() }));
+        } else if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+            let unanswered = self.inputs.iter().filter(|(_, input)| **input == Input::Unanswered);
+            steps.extend(unanswered.map(|(id, _)| Step::Watch(id.clone())));
+        } else if matches!(self.patience, Patience::Until(until) if until <= now) {
+            self.patience = Patience::Over;
+            self.advance(now, around, steps);
+        } else if let Some(silent) = self.starved.judge(now) {
+            self.replace(now, &silent, around, steps);
+        }
+    }
+
+    /// A position at `reporter` waits for the stream of a child at `node`.
+    pub fn starves(&mut self, now: Instant, reporter: NodeId, node: NodeId, steps: &mut Vec<Step>) {
+        // Reports of other nodes than those of this attempt would add up.
+        let is_seat = node == self.me || self.nodes().contains(&node);
+        if is_seat && self.starved.report(now, reporter, node) {
+            steps.push(Step::Probe(node));
+        }
+    }
+
+    /// A node that a position waits for lives.
+    pub fn answered(&mut self, node: NodeId) {
+        self.starved.answered(node);
+    }
+
+    /// Gives the seats of silent nodes to inputs that are elsewhere, if there are enough of them: the next attempt begins at
+    /// once, with what has arrived. A sum that needs all its inputs waits.
+    fn replace(
+        &mut self,
+        now: Instant,
+        silent: &BTreeSet<NodeId>,
+        around: Around<'_>,
+        steps: &mut Vec<Step>,
+    ) {
+        let is_silent = |arrival: &Arrival| silent.contains(&arrival.holder);
+        let others = self.arrived.iter().filter(|arrival| !is_silent(arrival)).count();
+        let is_tree = matches!(&self.plan, Some(Plan { shape: PlanShape::Tree { .. }, .. }));
+        if !is_tree || others < self.count || !self.arrived[..self.chosen].iter().any(is_silent) {
+            return;
+        }
+        let said: Vec<String> =
+            silent.iter().map(|node| format!("node {node} sends nothing")).collect();
+        let detail = format!("{}; other inputs take its place", said.join(", "));
+        self.end_attempt(detail, steps);
+        // In the order in which they came, those of silent nodes last.
+        self.arrived.sort_by_key(|arrival| silent.contains(&arrival.holder));
+        self.advance(now, around, steps);
+    }
+
+    /// The attempt is over; what has arrived stays.
+    fn end_attempt(&mut self, detail: String, steps: &mut Vec<Step>) {
+        let mut nodes = self.nodes();
+        nodes.sort_unstable();
+        nodes.dedup();
+        steps.push(Step::Void { epoch: self.epoch, nodes, detail });
+        self.epoch += 1;
+        self.plan = None;
+        self.patience = Patience::Over;
+        self.chosen = 0;
+        self.starved = Starved::default();
+    }
+
+    fn missing(&self) -> Vec<ObjectId> {
+        let missing = self.inputs.iter().filter(|(_, input)| **input != Input::Arrived);
+        missing.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// An input that arrived exists in another instance now, or is held by another node.
+    fn found_again(
+        &mut self,
+        now: Instant,
+        id: &ObjectId,
+        found: Found,
+        around: Around<'_>,
+        steps: &mut Vec<Step>,
+    ) {
+        let Some(at) = self.arrived.iter().position(|arrival| arrival.id == *id) else { return };
+        let arrival = &mut self.arrived[at];
+        if arrival.instance == found.instance {
+            let is_news = found.complete && !arrival.complete;
+            arrival.complete |= found.complete;
+            if at >= self.chosen {
+                arrival.holder = found.holder;
+            }
+            if is_news && self.plan.is_none() {
+                self.advance(now, around, steps);
+            }
+            return;
+        }
+        if at < self.chosen {
+            let detail = format!("input {id} was put again");
+            return self.failed(now, self.epoch, detail, false, steps);
+        }
+        // As if it came only now: it may be of another shape.
+        self.arrived.remove(at);
+        if self.arrived.is_empty() {
+            self.like = None;
+        }
+        self.inputs.insert(id.clone(), Input::Absent);
+        self.found(now, id, Some(found), around, steps);
+    }
+
+    fn check(&mut self, id: &ObjectId, meta: &Meta) -> Result<(), Error> {
+        if !meta.dtype().is_some_and(|dtype| is_reducible(self.op, dtype)) {
+            return Err(Error::unreducible(id.clone(), meta.clone(), self.op));
+        }
+        let (first, like) =
+            self.like.get_or_insert_with(|| (id.clone(), meta.clone().without_digest()));
+        if (like.size, &like.kind) == (meta.size, &meta.kind) {
+            if like.form != meta.form {
+                // The sum of one library's array and another's is of no library in particular.
+                like.form = Form::Plain;
+            }
+            return Ok(());
+        }
+        let metas = Box::new((like.clone(), meta.clone()));
+        Err(Error::ShapeMismatch { first: first.clone(), other: id.clone(), metas })
+    }
+}
