@@ -12,10 +12,10 @@ use hoplite_proto::planted;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Record, Sabotage, Verdict,
     dice::Dice,
     plan::{Make, Plan},
     trace::Trace,
+    verdict::{Record, Sabotage, Verdict},
     world::World,
 };
 
@@ -34,7 +34,7 @@ impl Case {
 
     /// Simulates it to its end, and checks that.
     pub fn run(&self, record: Record, sabotage: Option<Sabotage>) -> Verdict {
-        let mut world = World::new(self, Trace::of(record), sabotage);
+        let mut world = World::new(self.seed, self.plan.clone(), Trace::of(record), sabotage);
         planted::plant(sabotage.and_then(Sabotage::planted));
         let ended = catch_unwind(AssertUnwindSafe(|| world.check_end()));
         planted::plant(None);

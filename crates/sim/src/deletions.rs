@@ -13,13 +13,13 @@ use hoplite_proto::{
 };
 
 use crate::{
-    Record, Sabotage,
     dice::Dice,
-    faults::{DETOUR_NS, Fault},
+    faults::DETOUR_NS,
     payload::SMALL_BYTES,
-    plan::{Act, DETECTION_NS, Fate, MILLISECOND, Make, Plan, SECOND, Spec, name},
+    plan::{Act, DETECTION_NS, Fate, Fault, MILLISECOND, Make, Plan, SECOND, Spec, name},
     trace::Trace,
     users::Object,
+    verdict::{Record, Sabotage},
     world::{Happening, World},
 };
 

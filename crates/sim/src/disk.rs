@@ -6,39 +6,14 @@ use hoplite_proto::{
     node::{Event, Kept},
     table::{Copy, Place, file_bytes},
 };
-use serde::{Deserialize, Serialize};
 
 use crate::{
     dice::Dice,
     payload::Piece,
-    plan::{MICROSECOND, Plan},
-    shell::{Slot, SlotId},
+    plan::{Disk, MICROSECOND, Plan},
+    shell::{File, Slot, SlotId},
     world::{Happening, World},
 };
-
-/// What each host has.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Disk {
-    /// Bytes of files.
-    pub(crate) limit: u64,
-    /// How often a write or a read fails, in percent.
-    pub(crate) failures: u64,
-    /// How long a block takes.
-    pub(crate) block_ns: u64,
-    /// Whether a node that begins where another one was finds the files of that.
-    pub(crate) keep: bool,
-}
-
-/// A copy on the disk of a host.
-#[derive(Debug)]
-pub(crate) struct File {
-    /// What the file says of it.
-    kept: Kept,
-    /// Its blocks, beside those of the copies in memory.
-    slot: SlotId,
-    number: u64,
-    is_written: bool,
-}
 
 impl Plan {
     /// In some of the clusters whose nodes can't hold everything they have disks.

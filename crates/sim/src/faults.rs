@@ -5,34 +5,14 @@
 //! connect by way of a third before that: then what was on its way is lost.
 
 use hoplite_proto::{id::NodeId, time::Instant};
-use serde::{Deserialize, Serialize};
 
 use crate::{
     dice::Dice,
-    plan::{Act, DETECTION_NS, MILLISECOND, Plan, SECOND},
+    plan::{Act, DETECTION_NS, Fault, MILLISECOND, Plan, SECOND},
     shell::Flow,
     users::Later,
     world::{Happening, NotHere, World},
 };
-
-/// What lasts for a while.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) enum Fault {
-    /// A host stands still: its process is stopped, or the machine is busy with something else.
-    Freeze,
-    /// The link of a host carries so many times less.
-    Slow { times: u64 },
-    /// One and all others hear nothing of each other.
-    Off,
-    /// One hears nothing of all others, which hear it.
-    Deaf,
-    /// One and another hear nothing of each other.
-    Pair,
-    /// One hears nothing of another, which hears it.
-    OneWay,
-    /// About half and the others hear nothing of each other.
-    Halves,
-}
 
 /// After how long two that do not reach each other try others. Real ones wait longer; here few faults last so long.
 pub(crate) const DETOUR_NS: u64 = DETECTION_NS;

@@ -2,60 +2,22 @@
 //!
 //! A position keeps a bounded window of blocks for its parent; the caller's own fold writes into a slot.
 
-use std::{collections::VecDeque, ops::Range};
+use std::collections::VecDeque;
 
 use hoplite_proto::{
     id::{Instance, NodeId, ReduceId},
     inline::Inline,
     message::{FoldKey, FoldOrder},
     node::{Event, FOLD_WAITED_NS},
-    time::Instant,
 };
 
 use crate::{
-    Sabotage,
     payload::{Content, Piece},
     plan::MICROSECOND,
-    shell::{SlotId, Source, WINDOW_BLOCKS, What, blocks_in},
+    shell::{Child, Folding, SlotId, Source, WINDOW_BLOCKS, What, blocks_in},
+    verdict::Sabotage,
     world::{Happening, NotHere, World},
 };
-
-/// One position of a reduce at work.
-#[derive(Debug)]
-pub(crate) struct Folding {
-    pub(crate) host: NodeId,
-    key: FoldKey,
-    /// Its blocks.
-    part: Range<u32>,
-    inputs: Vec<SlotId>,
-    children: Vec<Child>,
-    /// The caller's own: the slot of the result.
-    target: Option<SlotId>,
-    /// The next block to fold.
-    next: u32,
-    /// How many it folds before the parent takes some.
-    window_max: usize,
-    /// Folded, and not sent to the parent yet.
-    window: VecDeque<Content>,
-    /// The flow to the parent.
-    parent: Option<u64>,
-    /// When it last folded a block, or told that it waits.
-    waits_since: Instant,
-}
-
-#[derive(Debug)]
-struct Child {
-    flow: u64,
-    arrived: VecDeque<Content>,
-    count: u32,
-}
-
-impl Folding {
-    /// Blocks of a child that have arrived and can't be folded yet.
-    pub(crate) fn waiting(&self, child: usize) -> usize {
-        self.children.get(child).map_or(0, |child| child.arrived.len())
-    }
-}
 
 impl World {
     pub(crate) fn start_fold(

@@ -11,9 +11,9 @@ use hoplite_proto::{
 
 use crate::{
     dice::Dice,
-    faults::Fault,
     plan::{
-        Act, Class, DETECTION_NS, Fate, MICROSECOND, MILLISECOND, Make, Plan, SECOND, Spec, name,
+        Act, Class, DETECTION_NS, Fate, Fault, MICROSECOND, MILLISECOND, Make, Plan, SECOND, Spec,
+        name,
     },
     users::{Object, Purpose},
     world::World,

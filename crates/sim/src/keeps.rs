@@ -7,19 +7,11 @@ use hoplite_proto::{
     table::Table,
 };
 
-use crate::{plan::Act, users::Purpose, world::World};
-
-/// What the answer to a [`Ask::Keep`] promised.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KeptCopies {
-    /// Who sees to it.
-    node: NodeId,
-    /// How many there were to be, and how many there were at nodes that lived.
-    asked: usize,
-    made: usize,
-    /// Nodes that had ended by then.
-    ended: usize,
-}
+use crate::{
+    plan::Act,
+    users::{KeptCopies, Purpose},
+    world::World,
+};
 
 impl World {
     /// Asks the node at which an object was put for more copies of it.

@@ -16,11 +16,10 @@ use hoplite_proto::{
 };
 
 use crate::{
-    Record, Sabotage,
     dice::Dice,
-    faults::Fault,
-    plan::{Act, DETECTION_NS, Fate, MILLISECOND, Make, Plan, SECOND, Spec},
+    plan::{Act, DETECTION_NS, Fate, Fault, MILLISECOND, Make, Plan, SECOND, Spec},
     trace::Trace,
+    verdict::{Record, Sabotage},
     world::World,
 };
 

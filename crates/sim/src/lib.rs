@@ -38,56 +38,16 @@ pub mod steady;
 mod surveys;
 mod trace;
 mod users;
+mod verdict;
 mod world;
 
-use hoplite_proto::planted::Bug;
-
-pub use crate::{case::Case, deletions::delete_amid_changes, late::late, shrink::shrink};
-
-/// What is to be done with the events and orders of all nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record {
-    /// Nothing, which is fastest.
-    Nothing,
-    /// Printed, one line each.
-    Print,
-    /// Hashed, to compare two runs.
-    Hash,
-}
-
-/// Something that is done wrong on purpose, to see that the checkers notice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sabotage {
-    /// The second block of every transfer is another object's.
-    ServesOtherBytes,
-    /// The answers of directories get lost.
-    LosesMessage,
-    /// Folds leave out an input.
-    FoldsLess,
-    /// Nodes decide wrongly.
-    Planted(Bug),
-}
-
-impl Sabotage {
-    /// What nodes decide wrongly.
-    pub(crate) const fn planted(self) -> Option<Bug> {
-        match self {
-            Self::Planted(bug) => Some(bug),
-            Self::ServesOtherBytes | Self::LosesMessage | Self::FoldsLess => None,
-        }
-    }
-}
-
-/// How a simulation ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// What a checker found, if one did.
-    pub failure: Option<String>,
-    /// How much happened.
-    pub events: u64,
-    /// Of everything that happened, if it was recorded so.
-    pub hash: u64,
-}
+pub use crate::{
+    case::Case,
+    deletions::delete_amid_changes,
+    late::late,
+    shrink::shrink,
+    verdict::{Record, Sabotage, Verdict},
+};
 
 /// Simulates what follows from `seed`.
 pub fn run(seed: u64, record: Record, sabotage: Option<Sabotage>) -> Verdict {

@@ -8,8 +8,6 @@ use hoplite_proto::{id::Name, meta::Meta, node::Config, time::Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{disk::Disk, faults::Fault};
-
 pub(crate) const MICROSECOND: u64 = 1_000;
 pub(crate) const MILLISECOND: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -41,6 +39,38 @@ pub(crate) struct Plan {
     pub(crate) has_jobs: bool,
     /// When nothing new begins any more.
     pub(crate) end: Instant,
+}
+
+/// The disk of each host.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Disk {
+    /// Bytes of files.
+    pub(crate) limit: u64,
+    /// How often a write or a read fails, in percent.
+    pub(crate) failures: u64,
+    /// How long a block takes.
+    pub(crate) block_ns: u64,
+    /// Whether a node that begins where another one was finds the files of that.
+    pub(crate) keep: bool,
+}
+
+/// What hosts and cables do for a while.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Fault {
+    /// A host stands still: its process is stopped, or the machine is busy with something else.
+    Freeze,
+    /// The link of a host carries so many times less.
+    Slow { times: u64 },
+    /// One and all others hear nothing of each other.
+    Off,
+    /// One hears nothing of all others, which hear it.
+    Deaf,
+    /// One and another hear nothing of each other.
+    Pair,
+    /// One hears nothing of another, which hears it.
+    OneWay,
+    /// About half and the others hear nothing of each other.
+    Halves,
 }
 
 /// An object that will be made, if all goes well.

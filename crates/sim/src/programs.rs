@@ -4,14 +4,10 @@
 //! A program asks through its [`Client`]; the request reaches the node at once, and the program continues
 //! [`REPLY_NS`] after the reply. Everything runs in one thread, in the order of the programs.
 
+mod run;
+
 use std::{
-    cell::RefCell,
-    collections::BTreeMap,
-    fmt,
-    future::poll_fn,
-    pin::Pin,
-    rc::Rc,
-    task::{Context, Poll, Waker},
+    cell::RefCell, collections::BTreeMap, fmt, future::poll_fn, pin::Pin, rc::Rc, task::Poll,
 };
 
 use hoplite_proto::{
@@ -19,16 +15,12 @@ use hoplite_proto::{
     error::Error,
     id::{ClientId, Instance, NodeId, ObjectId, RequestId},
     meta::{Meta, Op},
-    node::Event,
     time::Instant,
 };
 
 use crate::{
-    faults::Fault,
-    payload::{Content, Piece, Tag},
-    plan::MICROSECOND,
-    shell::blocks_of,
-    world::{Happening, World},
+    payload::{Content, Tag},
+    plan::{Fault, MICROSECOND},
 };
 
 /// From a reply until the program that waits for it continues.
@@ -254,59 +246,5 @@ impl Programs {
         };
         self.shared.borrow_mut().replies.insert(request, Reply { answer, content });
         None
-    }
-}
-
-impl World {
-    /// A reply is there: its program continues soon.
-    pub(crate) fn wake_programs(&mut self) {
-        self.after(REPLY_NS, Happening::RunPrograms);
-    }
-
-    /// The time that a program computed is over.
-    pub(crate) fn wake_program(&mut self, request: RequestId) {
-        self.programs.take(request, Ok(Answer::Done), |_| None);
-        self.run_programs();
-    }
-
-    /// Lets every program go on as far as it can, and carries out what they want.
-    pub(crate) fn run_programs(&mut self) {
-        self.programs.shared.borrow_mut().now = self.now;
-        let mut context = Context::from_waker(Waker::noop());
-        self.programs
-            .running
-            .retain_mut(|program| program.as_mut().poll(&mut context).is_pending());
-        let shared = self.programs.shared.clone();
-        let orders = std::mem::take(&mut shared.borrow_mut().orders);
-        for order in orders {
-            match order {
-                Order::Ask { node, client, request, ask } => {
-                    let deadline = None;
-                    self.tell(node, Event::Asked { client, request, ask, deadline });
-                }
-                Order::Fill { node, instance, tag } => self.fill(node, instance, tag),
-                Order::Disturb { at, fault, time_ns } => self.go_wrong(at, fault, time_ns),
-                Order::Wake { request, after_ns } => {
-                    self.after(after_ns, Happening::WakeProgram { request });
-                }
-            }
-        }
-        let failure = shared.borrow_mut().failure.take();
-        if let Some(failure) = failure {
-            self.fail(failure);
-        }
-    }
-
-    /// Writes all blocks of a slot at once.
-    fn fill(&mut self, node: NodeId, instance: Instance, tag: Tag) {
-        let slot = self.hosts.get(&node).and_then(|host| host.slots.get(&instance)).copied();
-        let Some(slot) = slot else {
-            return self.fail(format!("{instance} at {node:?} has no slot to fill"));
-        };
-        self.shell.contents.insert(instance, Content::of(tag));
-        for index in 0..blocks_of(self.shell.slots[slot].size) {
-            self.write_slot(slot, Piece { index, content: Content::of(tag) });
-        }
-        self.shell.slots[slot].is_complete = true;
     }
 }

@@ -3,7 +3,10 @@
 //! Source: Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 2002, section 3; without
 //! its complements, for what is left out is tried in pieces from large to small anyway.
 
-use crate::{Case, Record, Sabotage};
+use crate::{
+    case::Case,
+    verdict::{Record, Sabotage},
+};
 
 /// Of each that is tried: leaving out one act shifts what chance decides after it.
 const CHANCES: u64 = 4;

@@ -15,13 +15,12 @@ use hoplite_proto::{
 };
 
 use crate::{
-    Record,
     dice::Dice,
-    faults::Fault,
     payload::Tag,
-    plan::{DETECTION_NS, MILLISECOND, Plan, SECOND},
+    plan::{DETECTION_NS, Fault, MILLISECOND, Plan, SECOND},
     programs::Client,
     trace::Trace,
+    verdict::Record,
     world::World,
 };
 

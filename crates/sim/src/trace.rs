@@ -13,7 +13,7 @@ use std::{
 
 use hoplite_proto::{id::NodeId, time::Instant};
 
-use crate::Record;
+use crate::verdict::Record;
 
 /// Where the lines go.
 #[derive(Debug)]

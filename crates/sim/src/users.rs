@@ -2,23 +2,20 @@
 
 mod acts;
 mod answers;
+mod clients;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_proto::{
-    ask::Ask,
     id::{ClientId, Instance, NodeId, ObjectId, RequestId},
     members::Member,
     message::Holding,
-    node::Event,
     time::Instant,
 };
 
 use crate::{
-    keeps::KeptCopies,
     payload::{Content, Tag},
-    plan::{Act, MICROSECOND, Make, Spec},
-    world::{Happening, World},
+    plan::{Act, Make, Spec},
 };
 
 /// All clients, their questions and the objects they know of.
@@ -298,69 +295,14 @@ impl Users {
     }
 }
 
-impl World {
-    /// A node to ask, and one of its clients.
-    pub(crate) fn client_at(&mut self, at: u64) -> Option<(NodeId, ClientId)> {
-        let nodes = self.staying();
-        let node = *nodes.get(at as usize % nodes.len().max(1))?;
-        Some((node, self.client_of(node)))
-    }
-
-    pub(crate) fn client_of(&mut self, node: NodeId) -> ClientId {
-        let here = self.users.clients.iter();
-        let here = here.filter(|(_, client)| client.node == node && !client.is_gone);
-        let here: Vec<ClientId> = here.map(|(id, _)| *id).collect();
-        if here.len() < 2 || self.dice.chance(5) {
-            let id = ClientId(self.users.count());
-            let of_job_since = self.join_perhaps(node, id);
-            self.users.clients.insert(id, Client { node, is_gone: false, of_job_since });
-            return id;
-        }
-        self.dice.pick(&here).unwrap_or(ClientId(0))
-    }
-
-    /// Whether all nodes know each other: if the only one that two groups know goes before it has told them of each
-    /// other, they are two clusters.
-    pub(crate) fn all_have_met(&self) -> bool {
-        let up = || self.hosts.values().filter(|host| host.is_up);
-        up().all(|host| up().all(|other| host.node.members().contains(other.member.id)))
-    }
-
-    /// The id of an object; if it is not known, the act waits for it.
-    pub(crate) fn id_or_later(&mut self, object: usize, act: &Act) -> Option<ObjectId> {
-        let id = self.users.objects[object].id.clone();
-        if id.is_none() {
-            self.users.blocked.entry(object).or_default().push(act.clone());
-        }
-        id
-    }
-
-    fn object_known(&mut self, object: usize, id: ObjectId) {
-        let known = self.users.by_id.entry(id.clone()).or_default();
-        if !known.contains(&object) {
-            known.push(object);
-        }
-        self.users.objects[object].id = Some(id);
-        for act in self.users.blocked.remove(&object).unwrap_or_default() {
-            let delay_ns = self.dice.below(100 * MICROSECOND);
-            self.after(delay_ns, Happening::Act(act));
-        }
-    }
-
-    pub(crate) fn ask(
-        &mut self,
-        node: NodeId,
-        client: ClientId,
-        ask: Ask,
-        purpose: Purpose,
-        patience_ns: Option<u64>,
-    ) -> RequestId {
-        let request = RequestId(self.users.count());
-        let deadline = patience_ns.map(|patience| self.now + patience);
-        let (is_void, is_answered) = (false, false);
-        let question = Question { node, client, purpose, deadline, is_void, is_answered };
-        self.users.questions.insert(request, question);
-        self.tell(node, Event::Asked { client, request, ask, deadline });
-        request
-    }
+/// What the answer to a [`hoplite_proto::ask::Ask::Keep`] promised.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptCopies {
+    /// Who sees to it.
+    pub(crate) node: NodeId,
+    /// How many there were to be, and how many there were at nodes that lived.
+    pub(crate) asked: usize,
+    pub(crate) made: usize,
+    /// Nodes that had ended by then.
+    pub(crate) ended: usize,
 }

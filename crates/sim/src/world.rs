@@ -13,16 +13,15 @@ use hoplite_proto::{
 };
 
 use crate::{
-    Case, Sabotage,
     dice::Dice,
-    disk::File,
     net::{Net, Racks},
     payload::Piece,
     plan::{Act, MILLISECOND, Plan},
     programs::Programs,
-    shell::{Shell, SlotId},
+    shell::{File, Shell, SlotId},
     trace::Trace,
     users::{Users, Writer},
+    verdict::Sabotage,
 };
 
 /// Everything there is.
@@ -179,8 +178,8 @@ pub(crate) enum Parcel {
 const EVENTS_MAX: u64 = 5_000_000;
 
 impl World {
-    pub(crate) fn new(case: &Case, trace: Trace, sabotage: Option<Sabotage>) -> Self {
-        let mut world = Self::begin(case.seed, case.plan.clone(), trace, sabotage);
+    pub(crate) fn new(seed: u64, plan: Plan, trace: Trace, sabotage: Option<Sabotage>) -> Self {
+        let mut world = Self::begin(seed, plan, trace, sabotage);
         let apart_until = world.plan.apart_until;
         world.are_apart = apart_until.is_some();
         // What is known on one side can't be had on the other.

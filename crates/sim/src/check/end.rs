@@ -9,8 +9,7 @@ use hoplite_proto::{
 };
 
 use crate::{
-    disk::Disk,
-    plan::{Make, SECOND},
+    plan::{Disk, Make, SECOND},
     users::Purpose,
     world::World,
 };

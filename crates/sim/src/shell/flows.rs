@@ -11,9 +11,9 @@ use super::{
     BLOCK_BYTES, CREDIT_BLOCKS, Flow, Gathered, SlotId, Source, WINDOW_BLOCKS, What, blocks_in,
 };
 use crate::{
-    Sabotage,
     payload::{Content, Piece, Tag},
     plan::MICROSECOND,
+    verdict::Sabotage,
     world::{Happening, NotHere, World},
 };
 

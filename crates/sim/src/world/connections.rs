@@ -8,7 +8,7 @@ use hoplite_proto::{
 };
 
 use super::{Happening, Parcel, World};
-use crate::Sabotage;
+use crate::verdict::Sabotage;
 
 impl World {
     pub(super) fn arrive(&mut self, from: NodeId, to: NodeId, connection: u64, parcel: Parcel) {
