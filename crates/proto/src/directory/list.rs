@@ -56,14 +56,15 @@ impl Directory {
 }
 
 fn row(now: Instant, id: &ObjectId, live: &Live) -> Listed {
-    let complete = live.tree.complete();
-    let partial = live.tree.len() - complete;
-    let count = |holders: usize| u32::try_from(holders).unwrap_or(u32::MAX);
+    let count = |is_complete: bool| {
+        let holders = live.tree.iter().filter(|(_, it)| it.is_complete() == is_complete);
+        u32::try_from(holders.count()).unwrap_or(u32::MAX)
+    };
     Listed {
         id: id.clone(),
         meta: live.meta.clone(),
-        complete: count(complete),
-        partial: count(partial),
+        complete: count(true),
+        partial: count(false),
         age_ns: now.since(live.since),
         lifetime: live.terms.as_ref().map(|terms| terms.tell(now)),
     }

@@ -6,9 +6,10 @@ use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 
 use super::{
     accounts::{EntryCharge, Kept},
+    holder::{Holder, WHOLE},
     ranking::groups_left,
     speeds::Speeds,
-    tree::{Holder, Lineage, Tree, WHOLE},
+    tree::{Lineage, Tree},
     world::{Mail, World},
 };
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
     time::Instant,
 };
 
-/// As many holders are looked at for one answer, and as many of each place, load and source where there are more.
+/// Of more than a few holders, as many of each place and load are looked at for one answer.
 const LOOKED_AT: usize = 16;
 
 #[derive(Debug)]
@@ -151,7 +152,7 @@ impl Live {
 
     /// Whether all bytes are somewhere.
     pub(super) fn is_complete(&self) -> bool {
-        self.small.is_some() || self.tree.complete() > 0
+        self.small.is_some() || self.tree.is_complete()
     }
 
     /// Whether some copy is complete, or will be; the bytes of a small object are here, also when its other holders are gone.
@@ -190,13 +191,16 @@ impl Live {
         request: &Request<'_>,
         speeds: &Speeds,
     ) -> Option<Choice> {
-        let candidates = if self.tree.len() <= LOOKED_AT {
+        let salt = mix(self.instance.node.0 ^ self.instance.serial);
+        let asker_at = world.members.place(request.node);
+        let places = self.tree.ranking(world.members, salt).map(|ranking| ranking.around(asker_at));
+        let candidates = if let Some(places) = places {
+            self.best_ranked(world, request, places, speeds)
+        } else {
             let nodes: Vec<NodeId> = self.tree.nodes().collect();
             let crossings = Some(self.crossings(world.members));
             let candidate = |node| self.candidate(world, request, crossings.as_ref(), node, speeds);
             nodes.into_iter().filter_map(candidate).collect()
-        } else {
-            self.best_ranked(world, request, speeds)
         };
         choose_source(&candidates, request.bytes, request.link)
     }
@@ -213,17 +217,15 @@ impl Live {
         all
     }
 
-    /// Those of many holders that may be the best source: of each place the least loaded that are nearest to a root, as long
+    /// Those of many holders that may be the best source: of each of `places` the least loaded that are nearest to a root, as long
     /// as one is not worse than another by that alone. If all of these are of no use, some roots.
     fn best_ranked(
         &mut self,
         world: &World<'_>,
         request: &Request<'_>,
+        places: Vec<(u8, Option<Place>)>,
         speeds: &Speeds,
     ) -> Vec<Candidate> {
-        let salt = mix(self.instance.node.0 ^ self.instance.serial);
-        let ranking = self.tree.ranking(world.members, salt);
-        let places = ranking.around(world.members.place(request.node));
         let cost = |load, depth| {
             let feeds_far = request.movable_since.map(|_| request.node);
             let ideal = Candidate { load, depth, feeds_far, ..Candidate::idle(request.node) };
@@ -235,7 +237,7 @@ impl Live {
                 break;
             }
             let (mut after, mut looked_at) = (None, 0);
-            while let Some(rank) = self.tree.ranking(world.members, salt).next(&place, after) {
+            while let Some(rank) = self.tree.next_ranked(&place, after) {
                 let is_worse = (distance, cost(rank.load, rank.depth)) > best;
                 if is_worse && (distance, cost(rank.load, 0)) > best {
                     break;

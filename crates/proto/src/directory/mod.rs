@@ -4,9 +4,10 @@
 //! Everything here can be told again by the nodes that hold the objects, so losing it loses no object.
 //! Knows nothing of bytes, connections or clients.
 //!
-//! The files hold what holders tell ([`copies`]), what is asked ([`asking`], [`names`], [`list`]), deletions ([`deletion`]),
-//! what ends by itself ([`leases`]),
-//! and what a change of members touches ([`sweep`]).
+//! What it knows is in [`state`]: entries of objects ([`entries`], [`entry`], [`live`]), each with its broadcast tree
+//! ([`tree`]), what nodes are known for ([`speeds`], [`accounts`]) and [`leases`]. Each file that changes it takes one kind of
+//! fact: what holders report ([`copies`], [`paces`]), requests ([`asking`], [`names`], [`list`]), deletions ([`deletion`]),
+//! ends ([`lifetimes`], [`expiry`]) and changes of members ([`sweep`]).
 //!
 //! ```text
 //!              Announce               no node can complete it, for a grace
@@ -26,6 +27,7 @@ mod entries;
 mod entry;
 mod expiry;
 mod handle;
+mod holder;
 mod leases;
 mod lifetimes;
 mod list;

@@ -8,8 +8,8 @@ use core::cmp::Reverse;
 use super::{
     copies::too_many,
     entry::{Entry, Reserved},
+    holder::Holder,
     state::{Directory, LatestWaiter},
-    tree::Holder,
     world::{Mail, World},
 };
 use crate::{

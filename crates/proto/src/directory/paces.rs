@@ -15,11 +15,11 @@
 use alloc::vec::Vec;
 
 use super::{
+    holder::Holder,
     live::{Live, Request},
     reports::Report,
     speeds::Speeds,
     state::Directory,
-    tree::Holder,
     world::World,
 };
 use crate::{

@@ -1,0 +1,98 @@
+//! A holder of an object, and its spot in the broadcast tree.
+//!
+//! Does not know the other holders.
+
+use alloc::boxed::Box;
+
+use super::{
+    paths::NONE,
+    reports::{Left, Report, Reports},
+};
+use crate::{id::NodeId, time::Instant};
+
+/// What a receiver takes of the link of its source, unless it is slow, in thousandths.
+pub(super) const WHOLE: u32 = 1000;
+
+/// A node that holds or receives a copy.
+#[derive(Debug, Default)]
+pub(super) struct Holder {
+    pub(super) complete: bool,
+    /// Pinned there: put, reduced or adopted.
+    pub(super) origin: bool,
+    /// When it last told of itself, and when this owner last sent it to a sender.
+    pub(super) told: Option<Instant>,
+    pub(super) located: Option<Instant>,
+    /// When it first told that it receives.
+    pub(super) began: Option<Instant>,
+    /// How fast it last reported to receive.
+    pub(super) reports: Option<Box<Reports>>,
+}
+
+impl Holder {
+    /// Whether all bytes are there.
+    pub(super) const fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Whether it is pinned there: put, reduced or adopted.
+    pub(super) const fn is_origin(&self) -> bool {
+        self.origin
+    }
+
+    /// Its last report of its present sender.
+    pub(super) fn last(&self) -> Option<Report> {
+        self.reports.as_ref()?.last
+    }
+
+    /// The same, if it says something of the present.
+    pub(super) fn fresh(&self, now: Instant) -> Option<Report> {
+        self.last().filter(|report| report.is_fresh(now))
+    }
+
+    /// Senders that it was moved away from.
+    pub(super) fn left(&self) -> &[Left] {
+        self.reports.as_ref().map_or(&[][..], |reports| &reports.left)
+    }
+}
+
+/// A holder, or a source that holds nothing.
+#[derive(Debug)]
+pub(super) struct Spot {
+    pub(super) node: NodeId,
+    pub(super) holder: Option<Holder>,
+    pub(super) source: u32,
+    pub(super) receivers: u32,
+    /// What it takes of its source's link, and its receivers of its own, in thousandths.
+    pub(super) weight: u32,
+    pub(super) load: u32,
+    /// When it was last moved to another source.
+    pub(super) moved: Instant,
+}
+
+impl Spot {
+    pub(super) const fn new(node: NodeId) -> Self {
+        let (holder, source, receivers, weight, load) = (None, NONE, 0, WHOLE, 0);
+        Self { node, holder, source, receivers, weight, load, moved: Instant(0) }
+    }
+
+    /// Whether it neither holds a copy nor is a source.
+    pub(super) const fn is_idle(&self) -> bool {
+        self.holder.is_none() && self.source == NONE && self.receivers == 0
+    }
+
+    pub(super) fn is_root(&self) -> bool {
+        let is_root = |it: &Holder| it.complete || it.origin && self.source == NONE;
+        self.holder.as_ref().is_some_and(is_root)
+    }
+
+    /// Its key among the roots: complete originals are first.
+    pub(super) fn as_root(&self) -> Option<(bool, bool, NodeId)> {
+        let holder = self.holder.as_ref().filter(|_| self.is_root())?;
+        Some((!holder.complete, !holder.origin, self.node))
+    }
+
+    /// How many receivers it feeds; those that are slow count for less.
+    pub(super) const fn receivers_fed(&self) -> u32 {
+        (self.load + WHOLE / 2) / WHOLE
+    }
+}
