@@ -81,7 +81,7 @@ def main() -> int:
     """Looks at the crates named on the command line, or at all."""
     crates = [Path(crate) for crate in sys.argv[1:]]
     members = [*Path("crates").iterdir(), *(manifest.parent for manifest in Path("packages").glob("*/Cargo.toml"))]
-    crates = crates or [crate for crate in sorted(members)]
+    crates = crates or sorted(members)
     found = {crate: files for crate in crates if (files := circle(crate / "src"))}
     for crate, files in found.items():
         sys.stderr.write(f"{crate}: files import each other in a circle: {' <- '.join(files)}\n")
