@@ -30,7 +30,20 @@ use crate::{
 pub const PREFIX_BYTES_MAX: usize = NAME_BYTES_MAX - 64;
 
 /// What a client may do with the objects below its prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    strum::Display,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[strum(serialize_all = "lowercase", parse_err_ty = BadRef, parse_err_fn = unknown_verb)]
 pub enum Verb {
     /// Make objects, promise them, and keep more copies of them.
     Put,
@@ -46,38 +59,16 @@ pub enum Verb {
 
 impl Verb {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Put, Self::Get, Self::Delete, Self::Reduce, Self::List];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Put => "put",
-            Self::Get => "get",
-            Self::Delete => "delete",
-            Self::Reduce => "reduce",
-            Self::List => "list",
-        }
-    }
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 }
 
-impl fmt::Display for Verb {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Verb {
-    type Err = BadRef;
-
-    fn from_str(text: &str) -> Result<Self, BadRef> {
-        let found = Self::ALL.into_iter().find(|verb| verb.name() == text);
-        found.ok_or_else(|| {
-            BadRef(format!("{} is no verb: there are {}", Quoted(text), listed(&Self::ALL.into())))
-        })
-    }
+fn unknown_verb(text: &str) -> BadRef {
+    let all = Verb::ALL.iter().copied().collect();
+    BadRef(format!("{} is no verb: there are {}", Quoted(text), listed(&all)))
 }
 
 fn listed(verbs: &BTreeSet<Verb>) -> String {
-    let names: Vec<&str> = verbs.iter().map(|verb| verb.name()).collect();
+    let names: Vec<&str> = verbs.iter().map(<&str>::from).collect();
     names.join(",")
 }
 
@@ -133,7 +124,7 @@ impl Capability {
     /// [`BadRef`] if one of them would allow more than those before it, or none names a prefix.
     pub fn of(caveats: &[Caveat]) -> Result<Self, BadRef> {
         let (tenant, prefix) = (String::new(), String::new());
-        let all = Self { tenant, prefix, verbs: Verb::ALL.into(), until: None };
+        let all = Self { tenant, prefix, verbs: Verb::ALL.iter().copied().collect(), until: None };
         let left = caveats.iter().try_fold(all, Self::narrowed)?;
         // Everything has to be said too.
         if !caveats.iter().any(|caveat| matches!(caveat, Caveat::Prefix(_))) {
@@ -420,7 +411,7 @@ impl<'a> Claim<'a> {
             minted @ ObjectId::Minted { .. } => Cow::Owned(minted.to_string()),
         };
         let names = ids.into_iter().map(text).collect();
-        Self { what: verb.name(), verb: Some(verb), names }
+        Self { what: verb.into(), verb: Some(verb), names }
     }
 
     fn of_text(verb: Verb, name: &'a str) -> Self {

@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn each_element_type_has_its_operations() {
         let ops = |dtype| {
-            Op::ALL.into_iter().filter(move |op| is_reducible(*op, dtype)).collect::<Vec<_>>()
+            Op::ALL.iter().copied().filter(move |op| is_reducible(*op, dtype)).collect::<Vec<_>>()
         };
         for dtype in Dtype::ALL {
             let expected = match dtype {
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn advice_names_an_operation_that_is_defined() {
         for dtype in Dtype::ALL {
-            for op in Op::ALL.into_iter().filter(|op| !is_reducible(*op, dtype)) {
+            for op in Op::ALL.iter().copied().filter(|op| !is_reducible(*op, dtype)) {
                 let said = advice(op, dtype);
                 let defined = |op: &Op| is_reducible(*op, dtype) && said.contains(&op.to_string());
                 assert!(Op::ALL.iter().any(defined), "{op} of {dtype}: {said}");

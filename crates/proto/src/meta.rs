@@ -149,7 +149,23 @@ pub struct UnknownDtype(pub String);
 /// Integers and times wrap around on overflow, as in NumPy. `Min` and `Max` of floats give NaN when either element is
 /// NaN, and of dates and times, as the sum of times, NaT when either is NaT. `Mean` is the sum divided by the number of
 /// inputs. `Any` and `All` are for bool. [`crate::error::is_reducible`] says which goes with what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[strum(serialize_all = "lowercase", parse_err_ty = UnknownOp, parse_err_fn = unknown_op)]
 #[allow(missing_docs)]
 pub enum Op {
     Sum,
@@ -163,38 +179,16 @@ pub enum Op {
 
 impl Op {
     /// Every operation, in the order of the documentation.
-    pub const ALL: [Self; 7] =
-        [Self::Sum, Self::Min, Self::Max, Self::Prod, Self::Mean, Self::Any, Self::All];
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// The name that users write.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Min => "min",
-            Self::Max => "max",
-            Self::Prod => "prod",
-            Self::Mean => "mean",
-            Self::Any => "any",
-            Self::All => "all",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
-impl fmt::Display for Op {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Op {
-    type Err = UnknownOp;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::ALL
-            .into_iter()
-            .find(|op| op.name() == text)
-            .ok_or_else(|| UnknownOp(String::from(text)))
-    }
+fn unknown_op(text: &str) -> UnknownOp {
+    UnknownOp(text.into())
 }
 
 /// The name of an operation that a reduce doesn't know.
@@ -218,8 +212,22 @@ pub enum Kind {
 
 /// What a reader is to make of the bytes: the library whose value was put. No decision depends on it.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
 )]
+#[strum(serialize_all = "lowercase", parse_err_ty = UnknownForm, parse_err_fn = unknown_form)]
 pub enum Form {
     /// Bytes, or an array of no library in particular.
     #[default]
@@ -234,26 +242,16 @@ pub enum Form {
 
 impl Form {
     /// Every form.
-    pub const ALL: [Self; 4] = [Self::Plain, Self::Torch, Self::Arrow, Self::Pickle];
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
     /// The name that clients use.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Torch => "torch",
-            Self::Arrow => "arrow",
-            Self::Pickle => "pickle",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
-impl FromStr for Form {
-    type Err = UnknownForm;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let form = Self::ALL.into_iter().find(|form| form.name() == text);
-        form.ok_or_else(|| UnknownForm(String::from(text)))
-    }
+fn unknown_form(text: &str) -> UnknownForm {
+    UnknownForm(text.into())
 }
 
 /// The name of a form that this release does not know.
@@ -367,10 +365,10 @@ mod tests {
         for dtype in Dtype::ALL {
             assert_eq!(dtype.to_string().parse(), Ok(dtype));
         }
-        for op in Op::ALL {
+        for &op in Op::ALL {
             assert_eq!(op.name().parse(), Ok(op));
         }
-        for form in Form::ALL {
+        for &form in Form::ALL {
             assert_eq!(form.name().parse(), Ok(form));
         }
         assert!("jax".parse::<Form>().unwrap_err().to_string().contains("torch"));

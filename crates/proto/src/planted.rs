@@ -4,7 +4,7 @@
 //! for the calling thread.
 
 /// Something that a node does wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantArray)]
 pub enum Bug {
     /// A get is answered with a copy that is still growing.
     AnswersGetsTooEarly,
@@ -74,40 +74,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 32] = [
-        Self::AnswersGetsTooEarly,
-        Self::IgnoresEpochs,
-        Self::KeepsVoidAttempts,
-        Self::NeverFoldsAgain,
-        Self::FoldsAnInputTwice,
-        Self::LeavesFoldsOfTheDead,
-        Self::TellsNewOwnersNothing,
-        Self::KeepsHoldersThatAreGone,
-        Self::NamesDescendants,
-        Self::GrantsNamesTwice,
-        Self::ForgetsDeletions,
-        Self::DeletesUnheard,
-        Self::TellsNobodyOfLosses,
-        Self::TellsNoWatchers,
-        Self::KeepsDroppedCopies,
-        Self::GivesUpAfterOneSender,
-        Self::LosesParkedReceivers,
-        Self::EvictsWhatIsRead,
-        Self::ForgetsDeadlines,
-        Self::NeverCallsTheLost,
-        Self::GrantsNoRoomLater,
-        Self::TrustsBrokenConnections,
-        Self::CountsQuestionsAsCopies,
-        Self::ReplacesNoKeepers,
-        Self::KeepsTheFirstOfTwo,
-        Self::ReadsWhatIsNotSettled,
-        Self::IgnoresPaces,
-        Self::ForgetsThoseThatYield,
-        Self::IgnoresSilentChildren,
-        Self::ForgetsTimes,
-        Self::KeepsLeasesOfTheDead,
-        Self::BelievesFailedWrites,
-    ];
+    pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 }
 
 /// Whether this mistake is to be made.

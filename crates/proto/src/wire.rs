@@ -43,7 +43,8 @@ pub const TAG_BYTES: usize = 16;
 pub const START_BYTES: u32 = 16;
 
 /// What a frame is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::FromRepr)]
+#[strum(serialize_all = "lowercase")]
 #[repr(u8)]
 pub enum FrameKind {
     /// A step of the handshake: a [`Greeting`].
@@ -66,35 +67,7 @@ pub enum FrameKind {
     Waits = 9,
 }
 
-impl fmt::Display for FrameKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Greeting => "greeting",
-            Self::Control => "control",
-            Self::Fetch => "fetch",
-            Self::Blocks => "blocks",
-            Self::Credit => "credit",
-            Self::End => "end",
-            Self::Unavailable => "unavailable",
-            Self::Secure => "secure",
-            Self::Waits => "waits",
-        })
-    }
-}
-
 impl FrameKind {
-    const ALL: [Self; 9] = [
-        Self::Greeting,
-        Self::Control,
-        Self::Fetch,
-        Self::Blocks,
-        Self::Credit,
-        Self::End,
-        Self::Unavailable,
-        Self::Secure,
-        Self::Waits,
-    ];
-
     /// The longest body of such a frame.
     const fn length_max(self) -> u32 {
         match self {
@@ -165,8 +138,7 @@ impl Header {
         if bytes[4] != VERSION {
             return Err(WireError::OtherVersion { theirs: bytes[4], ours: VERSION });
         }
-        let kind = FrameKind::ALL.into_iter().find(|kind| *kind as u8 == bytes[5]);
-        let kind = kind.ok_or(WireError::UnknownKind(bytes[5]))?;
+        let kind = FrameKind::from_repr(bytes[5]).ok_or(WireError::UnknownKind(bytes[5]))?;
         let length = u32_at(8);
         if length > kind.length_max() {
             return Err(WireError::TooLong { kind, length, limit: kind.length_max() });

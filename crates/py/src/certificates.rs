@@ -1,4 +1,4 @@
-//! `hoplite-certs` for `hoplite.certificates`: certificates, keys and lists of revocations as PEM, times in seconds since 1970.
+//! `hoplite-certs` for `hoplite.tools.certificates`: certificates, keys and lists of revocations as PEM, times in seconds since 1970.
 
 use std::time::{Duration, SystemTime};
 

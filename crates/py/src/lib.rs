@@ -39,8 +39,9 @@ mod native {
         module.add("INLINE_BYTES_MAX", hoplite_node::proto::limits::INLINE_BYTES_MAX)?;
         module.add("COPY_OVERHEAD_BYTES", hoplite_node::proto::table::COPY_OVERHEAD_BYTES)?;
         module.add("DTYPES", PyTuple::new(module.py(), Dtype::ALL.map(Dtype::name))?)?;
-        module.add("FORMS", PyTuple::new(module.py(), Form::ALL.map(Form::name))?)?;
-        module.add("OPS", PyTuple::new(module.py(), Op::ALL.map(Op::name))?)?;
+        module
+            .add("FORMS", PyTuple::new(module.py(), Form::ALL.iter().map(|form| form.name()))?)?;
+        module.add("OPS", PyTuple::new(module.py(), Op::ALL.iter().map(|op| op.name()))?)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -257,7 +257,7 @@ fn keep_small(name: &str, case: Case) {
 fn planted(count: u64) -> ExitCode {
     let mut missed = 0;
     println!("| mistake | first found by | what is said |\n|---|---|---|");
-    for bug in Bug::ALL {
+    for &bug in Bug::ALL {
         let sabotage = Some(Sabotage::Planted(bug));
         let found = (0..count).find_map(|seed| {
             let late = || late(seed, Record::Nothing, sabotage).err();

@@ -102,7 +102,7 @@ fn unique() -> String {
 
 #[test]
 fn each_question_takes_its_verb_and_names_below_the_prefix() {
-    for allowed in Verb::ALL {
+    for &allowed in Verb::ALL {
         let verbs = format!("verbs={allowed}");
         let capability = capability(&["prefix=team-a/", &verbs]).unwrap();
         let refused = |ask| said(capability.admit(ask, NOW, unique));

@@ -122,7 +122,7 @@ fn same(op: Op, dtype: Dtype, a: &[u8], b: &[u8]) -> bool {
 }
 
 fn all_supported() -> impl Iterator<Item = (Op, Dtype)> {
-    let all = Op::ALL.into_iter().flat_map(|op| Dtype::ALL.map(|dtype| (op, dtype)));
+    let all = Op::ALL.iter().flat_map(|op| Dtype::ALL.map(|dtype| (*op, dtype)));
     all.filter(|(op, dtype)| is_reducible(*op, *dtype))
 }
 
