@@ -301,32 +301,48 @@ pub struct Status {
     pub me: Member,
     /// Everybody, the node too.
     pub members: Vec<Member>,
-    /// Whether the network was surveyed: `none`, `waiting`, `even` or `found`.
-    pub survey: String,
     /// Members that do not answer just now.
     pub suspicions: Vec<(NodeId, Suspicion)>,
     /// Nodes that were members and were lost; they are called again.
     pub lost: Vec<Absentee>,
     /// Members that have sent blocks which differ from their checksums, and how many.
     pub corrupt: Vec<(NodeId, u32)>,
+    /// How much is here and under way.
+    pub counts: Counts,
+    /// The store.
+    pub store: StoreCounts,
+}
+
+/// How much is at a node and under way there. The names of the fields are those of the status that users read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
     /// Copies here.
-    pub copies: u64,
+    pub objects: u64,
     /// Living objects in this node's part of the directory.
     pub owned: u64,
-    /// Bytes of small objects of other members that live in that part, and that may.
-    pub small: (u64, u64),
-    /// Bytes of copies here.
-    pub used: u64,
-    /// Bytes that may be here.
-    pub capacity: u64,
-    /// Bytes of files of copies.
-    pub spilled: u64,
-    /// Bytes that such files may take; zero if the node has no folder for them.
-    pub spill_limit: u64,
-    /// Gets, puts and other questions that wait.
+    /// Requests of clients without a reply.
     pub waiting: u64,
-    /// Reduces that this node coordinates and that are not over.
+    /// Reduces of clients that are under way.
     pub reduces: u64,
+    /// Whether the network was surveyed: `none`, `waiting`, `even` or `found`.
+    pub survey: String,
+}
+
+/// The store of a node, in bytes; named as in the status.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreCounts {
+    /// Of copies in memory.
+    pub used: u64,
+    /// That these may take.
+    pub capacity: u64,
+    /// Of small objects of other members in the directory.
+    pub small: u64,
+    /// That these may take.
+    pub small_capacity: u64,
+    /// Of files of copies.
+    pub spilled: u64,
+    /// That these may take; zero if the node has no folder for them.
+    pub spill_limit: u64,
 }
 
 /// One copy.

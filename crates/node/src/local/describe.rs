@@ -35,6 +35,11 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
         let more = json!({"seconds": seconds(lost.since), "reason": lost.reason});
         with(described(&lost.member), more)
     });
+    let memory = json!({
+        "mapped": arena.mapped_bytes,
+        "warm": arena.warm_bytes,
+        "extents": arena.extents,
+    });
     let link = network.link.link();
     let more = json!({
         "cluster": network.identity.cluster,
@@ -44,29 +49,14 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
         "limits": network.limited.describe(),
         "members": members.collect::<Vec<_>>(),
         "lost": lost.collect::<Vec<_>>(),
-        "objects": status.copies,
-        "survey": status.survey,
-        "owned": status.owned,
-        "waiting": status.waiting,
-        "reduces": status.reduces,
-        "store": {
-            "used": status.used,
-            "capacity": status.capacity,
-            "small": status.small.0,
-            "small_capacity": status.small.1,
-            "mapped": arena.mapped_bytes,
-            "warm": arena.warm_bytes,
-            "extents": arena.extents,
-            "spilled": status.spilled,
-            "spill_limit": status.spill_limit,
-        },
+        "store": with(json!(status.store), memory),
         "link": {
             "latency_ns": link.latency_ns,
             "bytes_per_second": link.bytes_per_second,
         },
         "counters": network.counters.values(),
     });
-    with(described(&status.me), more)
+    with(with(described(&status.me), json!(status.counts)), more)
 }
 
 /// The list of revocations: its file, how often another was put in force, and why what the file holds now is not.

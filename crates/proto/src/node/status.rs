@@ -8,7 +8,7 @@ use alloc::{
 
 use super::Node;
 use crate::{
-    ask::{Answer, ObjectRow, Status},
+    ask::{Answer, Counts, ObjectRow, Status, StoreCounts},
     error::Error,
     id::{Instance, ObjectId},
     members::Member,
@@ -96,22 +96,28 @@ impl Node {
     }
 
     pub(super) fn status(&self) -> Status {
+        let (table, (small, small_capacity)) = (self.copies.table(), self.directory.small_bytes());
         Status {
             me: self.placed(self.world.my_member()),
             members: self.world.members().iter().map(|member| self.placed(member)).collect(),
-            survey: self.surveys.state(self.world.members()).into(),
             suspicions: self.membership.suspicions(),
             lost: self.membership.lost(),
             corrupt: self.pulls.corrupt(),
-            copies: self.copies.table().len() as u64,
-            owned: self.directory.len() as u64,
-            small: self.directory.small_bytes(),
-            used: self.copies.table().used(),
-            capacity: self.copies.table().capacity(),
-            spilled: self.copies.table().on_disk(),
-            spill_limit: self.copies.spill_limit(),
-            waiting: self.requests.len() as u64,
-            reduces: self.coordinator.len() as u64,
+            counts: Counts {
+                objects: table.len() as u64,
+                owned: self.directory.len() as u64,
+                waiting: self.requests.len() as u64,
+                reduces: self.coordinator.len() as u64,
+                survey: self.surveys.state(self.world.members()).into(),
+            },
+            store: StoreCounts {
+                used: table.used(),
+                capacity: table.capacity(),
+                small,
+                small_capacity,
+                spilled: table.on_disk(),
+                spill_limit: self.copies.spill_limit(),
+            },
         }
     }
 
