@@ -7,7 +7,7 @@
 //! What it knows is in [`state`]: entries of objects ([`entries`], [`entry`], [`live`]), each with its broadcast tree
 //! ([`tree`]), what nodes are known for ([`speeds`], [`accounts`]) and [`leases`]. Each file that changes it takes one kind of
 //! fact: what holders report ([`copies`], [`paces`]), requests ([`asking`], [`names`], [`list`]), deletions ([`deletion`]),
-//! ends ([`lifetimes`], [`expiry`]) and changes of members ([`sweep`]).
+//! ends ([`terms`], [`expiry`]) and changes of members ([`sweep`]).
 //!
 //! ```text
 //!              Announce               no node can complete it, for a grace
@@ -29,7 +29,6 @@ mod expiry;
 mod handle;
 mod holder;
 mod leases;
-mod lifetimes;
 mod list;
 mod live;
 mod names;
@@ -47,6 +46,7 @@ mod status;
 mod sweep;
 #[cfg(test)]
 mod sweep_tests;
+mod terms;
 #[cfg(test)]
 mod tests;
 mod tree;

@@ -13,7 +13,7 @@ use crate::{
 
 /// The names that are kept for results, by the reduce.
 #[derive(Debug, Default)]
-pub(crate) struct ResultNames {
+pub(crate) struct Reservations {
     all: BTreeMap<ReduceId, Reservation>,
     by_instance: BTreeMap<Instance, ReduceId>,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Reservation {
     pub(crate) begins: Option<(RequestId, Vec<Step>)>,
 }
 
-impl ResultNames {
+impl Reservations {
     pub(crate) fn len(&self) -> usize {
         self.all.len()
     }

@@ -35,7 +35,7 @@ impl Node {
             return self.fail_create(instance, full.clone());
         }
         if let Some(error) = &error
-            && let Some(key) = self.names.reduce_of(instance)
+            && let Some(key) = self.reservations.reduce_of(instance)
         {
             self.reservation_dropped(from, key, id, error);
         }

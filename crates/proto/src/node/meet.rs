@@ -105,7 +105,7 @@ impl Node {
         self.tell_directory(|directory, world| directory.members_changed(world, renewed));
 
         // Before the results that are made under them, for which they would be taken otherwise.
-        self.names.reserve_again(&self.coordinator, change, &mut self.world);
+        self.reservations.reserve_again(&self.coordinator, change, &mut self.world);
         self.leases.tell_again(change, &mut self.world);
         self.tell_of_copies(change);
         let of_pulls = self.pulls.ids().into_iter().filter_map(|id| self.room_announcement(&id));

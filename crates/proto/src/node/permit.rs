@@ -74,6 +74,6 @@ impl Node {
             && self.pull_without_room(id) != Some(instance)
             && !self.puts.contains(instance)
             && !self.scatters.contains(instance)
-            && self.names.reduce_of(instance).is_none()
+            && self.reservations.reduce_of(instance).is_none()
     }
 }

@@ -114,7 +114,7 @@ impl Node {
         instance: Instance,
         taken_by: Option<NodeId>,
     ) {
-        if let Some(key) = self.names.reduce_of(instance) {
+        if let Some(key) = self.reservations.reduce_of(instance) {
             return self.reserved(from, key, id, taken_by);
         }
         match (self.puts.phase(instance), taken_by) {

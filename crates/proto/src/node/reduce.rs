@@ -330,7 +330,7 @@ impl Node {
     /// The result is complete.
     fn finish_reduce(&mut self, key: ReduceId, instance: Instance) {
         let Some(reduce) = self.forget_reduce(key) else { return };
-        self.names.remove(key);
+        self.reservations.remove(key);
         let id = reduce.result().clone();
         // All positions have sent all they had; an order that came twice must not wait for a parent for ever.
         let nodes: BTreeSet<NodeId> = reduce.nodes().into_iter().collect();

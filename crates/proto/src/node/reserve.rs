@@ -22,7 +22,7 @@ impl Node {
         steps: Vec<Step>,
     ) {
         let instance = self.world.next_instance();
-        self.names.begin(key, Reservation { instance, begins: Some((request, steps)) });
+        self.reservations.begin(key, Reservation { instance, begins: Some((request, steps)) });
         let owner = self.world.members().owners(id).first;
         self.world.send(owner, Message::Reserve { id: id.clone(), instance });
     }
@@ -40,13 +40,13 @@ impl Node {
         if owners.first != from {
             return;
         }
-        let Some(kept) = self.names.get_mut(key) else { return };
+        let Some(kept) = self.reservations.get_mut(key) else { return };
         let instance = kept.instance;
         if let Some(holder) = taken_by {
             if kept.begins.is_none() {
                 // Told again after a change of members: two nodes were granted one name while they did not know of
                 // each other. The name is the other's, so nothing is said of it.
-                self.names.remove(key);
+                self.reservations.remove(key);
                 self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
             }
             return self.fail_reduce_of(id, &Error::NameTaken { id: id.clone(), holder });
@@ -82,7 +82,7 @@ impl Node {
         if self.world.members().owners(id).first != from {
             return;
         }
-        let Some(kept) = self.names.remove(key) else { return };
+        let Some(kept) = self.reservations.remove(key) else { return };
         // The second may have heard of the deletion before it heard of the reduce.
         let instance = kept.instance;
         self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
@@ -99,7 +99,7 @@ impl Node {
         id: &ObjectId,
         error: &Error,
     ) -> Option<Instance> {
-        let Reservation { instance, begins } = self.names.remove(key)?;
+        let Reservation { instance, begins } = self.reservations.remove(key)?;
         let Some((request, _)) = begins else { return Some(instance) };
         self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
         self.requests.reply(request, Err(error.clone()), &mut self.world);

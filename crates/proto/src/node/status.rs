@@ -23,7 +23,7 @@ impl Node {
             ("promises", self.promises.len()),
             ("reduces", self.coordinator.len()),
             ("watches", self.watches.len()),
-            ("reservations", self.names.len()),
+            ("reservations", self.reservations.len()),
             ("results", self.coordinator.unfinished_results()),
             ("folds", self.worker.len() + self.scatters.len()),
             ("adoptions", self.adoptions.coming()),

@@ -36,14 +36,14 @@ pub(crate) struct Queue {
     /// By size, and those of one size by their tickets.
     by_size: BTreeMap<u64, BTreeMap<u64, Instance>>,
     sums: Sizes,
-    waiting: BTreeMap<Instance, Place>,
+    waiting: BTreeMap<Instance, Waiting>,
     last_ticket: u64,
     /// What those take that are on disk alone.
     returning: u64,
 }
 
 #[derive(Debug)]
-struct Place {
+struct Waiting {
     size: u64,
     ticket: u64,
     /// None for a copy that is on disk alone and comes back.
@@ -66,17 +66,17 @@ impl Queue {
 
     /// How many bytes a copy waits for, without what it costs beside them.
     pub(crate) fn size(&self, instance: Instance) -> Option<u64> {
-        self.waiting.get(&instance).map(|place| place.size)
+        self.waiting.get(&instance).map(|it| it.size)
     }
 
     /// How many copies wait that are on disk alone.
     pub(crate) fn count_returning(&self) -> usize {
-        self.waiting.values().filter(|place| place.wanted.is_none()).count()
+        self.waiting.values().filter(|it| it.wanted.is_none()).count()
     }
 
     /// An arriving copy that waits for room will come from another node.
     pub(crate) fn redirect(&mut self, instance: Instance, source: NodeId) -> bool {
-        let wanted = self.waiting.get_mut(&instance).and_then(|place| place.wanted.as_mut());
+        let wanted = self.waiting.get_mut(&instance).and_then(|it| it.wanted.as_mut());
         wanted.is_some_and(|wanted| {
             wanted.state = State::Flowing(Some(source));
             true
@@ -91,13 +91,13 @@ impl Queue {
             self.returning += size.saturating_add(COPY_OVERHEAD_BYTES);
         }
         self.by_size.entry(size).or_default().insert(self.last_ticket, instance);
-        self.waiting.insert(instance, Place { size, ticket: self.last_ticket, wanted });
+        self.waiting.insert(instance, Waiting { size, ticket: self.last_ticket, wanted });
         self.sum(size);
     }
 
     /// A copy waits no more; what it was to be, if it is a new one. None if it did not wait.
     pub(crate) fn remove(&mut self, instance: Instance) -> Option<Option<Wanted>> {
-        let Place { size, ticket, wanted } = self.waiting.remove(&instance)?;
+        let Waiting { size, ticket, wanted } = self.waiting.remove(&instance)?;
         if wanted.is_none() {
             self.returning -= size.saturating_add(COPY_OVERHEAD_BYTES);
         }
