@@ -1,9 +1,9 @@
 //! Which messages a node drops before any machine handles them: malformed ones, and those of a stale owner.
 //!
-//! Members are honest (docs/decisions/029-members-are-honest.md), but their views of the membership differ for a moment
-//! while nodes join and leave. A message that only an owner sends is dropped if this node takes other nodes for the owners:
-//! the sender does not know yet who owns the object, or does not own it any more. Nothing is lost, since every node
-//! repeats requests and announcements to the owners of now whenever its membership changes.
+//! Members are honest (docs/decisions/029-threat-model-trusted-members.md), but their views of the membership differ for
+//! a moment while nodes join and leave. A message that only an owner sends is dropped if this node takes other nodes for
+//! the owners: the sender does not know yet who owns the object, or does not own it any more. Nothing is lost, since every
+//! node repeats requests and announcements to the owners of now whenever its membership changes.
 
 use super::Node;
 use crate::{

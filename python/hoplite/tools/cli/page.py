@@ -60,7 +60,7 @@ An embedded node serves a socket beside that one, such as `node-embedded.sock`, 
 `hoplite node`: what starts after `hoplite node` uses it, and what attached to the embedded node before stays there. A
 program that must not embed a node says `hoplite.init("local")`, or HOPLITE_ADDRESS=local in its environment: it waits
 for the node of the host, for `timeout` seconds ([decision
-27](decisions/027-the-hosts-node-has-a-socket-of-its-own.md)).
+27](decisions/027-sockets-host-and-embedded-nodes.md)).
 
 A node whose socket file was removed, as at a logout that removes XDG_RUNTIME_DIR, makes it again within 2 s. If it
 can't, it logs an error, and an `init()` that finds no node and no such folder warns of it; set HOPLITE_SOCKET to a
