@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 import statistics
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from hoplite import Client
 
 MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_others() -> None:
+    """Errors that other tests of this process caught hold their frames in circles, and with them nodes and views."""
+    gc.collect()
 
 
 def extents_of(*pids: int | str) -> dict[int, int]:
