@@ -188,8 +188,7 @@ SETTINGS = (
         "insecure",
         FLAG,
         False,
-        "Do without a token or certificates: every node that can reach this one may join, and read, put and delete all "
-        "objects.",
+        "Disable authentication: any node that can reach this one may join, and read, put and delete all objects.",
         default_text="false",
     ),
     Setting(
@@ -276,7 +275,7 @@ SETTINGS = (
         "Allow `put` and `get` of values that need pickle. A pickle runs code of its putter: set it to false where "
         "not all who may put are trusted, or to a list of the classes and functions that pickles may use, by name or "
         "by pattern.",
-        default_text="false for clients of a node whose cluster is `plain` or has no token; true for others",
+        default_text="false for clients of a node whose cluster is `plain` or has no authentication; true for others",
         of_node=False,
     ),
     Setting(
