@@ -139,8 +139,7 @@ impl Node {
     /// Does what follows from what was done: for copies that wait for room, and for this node as an owner.
     fn settle(&mut self) {
         loop {
-            while self.copies.has_changed() {
-                self.copies.settle(&mut self.world);
+            while self.copies.settle(&mut self.world) {
                 self.follow_copies();
                 if self.copies.is_short() {
                     // What other nodes want kept here goes when this node can make no room by itself.

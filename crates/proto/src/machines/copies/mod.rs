@@ -132,10 +132,8 @@ impl Copies {
     /// Gives room to a copy, at once or when there is some; a [`Fact`] says so.
     pub(crate) fn want(&mut self, instance: Instance, wanted: Wanted, world: &mut World) {
         let size = wanted.meta.size;
-        if core::mem::take(&mut self.has_changed) {
-            // What became free before is for those that have waited.
-            self.grant(None, world);
-        }
+        // What became free before is for those that have waited.
+        self.settle(world);
         // Others wait only for what does not fit: one that does need not be queued.
         if self.table.missing_to_add(size) == 0 && !self.queue.contains(instance) {
             return self.admit(instance, wanted, false, world);
@@ -155,16 +153,13 @@ impl Copies {
         self.queue.redirect(instance, source)
     }
 
-    /// Whether some that wait for room may have it now.
-    pub(crate) const fn has_changed(&self) -> bool {
-        self.has_changed
-    }
-
-    /// Gives room to those that may have it now.
-    pub(crate) fn settle(&mut self, world: &mut World) {
-        if core::mem::take(&mut self.has_changed) {
+    /// Gives room to those that may have it now; false if none may have it that did not before.
+    pub(crate) fn settle(&mut self, world: &mut World) -> bool {
+        let has_changed = core::mem::take(&mut self.has_changed);
+        if has_changed {
             self.grant(None, world);
         }
+        has_changed
     }
 
     /// Whether some wait for room, and nothing is being written that would help.
@@ -189,17 +184,23 @@ impl Copies {
     }
 
     fn admit(&mut self, instance: Instance, wanted: Wanted, has_waited: bool, world: &mut World) {
+        let is_filled = matches!(wanted.state, State::Filling(_));
+        self.insert(instance, wanted);
+        if is_filled {
+            self.table.pin(instance);
+        }
+        self.order_slot(instance, world);
+        self.facts.push_back(Fact::Admitted { instance, has_waited });
+    }
+
+    /// Adds a copy for which there is room. What does not come from another node is an original.
+    fn insert(&mut self, instance: Instance, wanted: Wanted) {
         let Wanted { id, meta, inline, state, terms } = wanted;
         let origin = !matches!(state, State::Flowing(_));
         self.table.insert(instance, id, meta, inline, state, origin);
         if let Some(terms) = terms {
             self.table.add_terms(instance, &terms);
         }
-        if let State::Filling(_) = state {
-            self.table.pin(instance);
-        }
-        self.order_slot(instance, world);
-        self.facts.push_back(Fact::Admitted { instance, has_waited });
     }
 
     /// Carries out what others need room for.
@@ -240,11 +241,7 @@ impl Copies {
     ) -> bool {
         let Some(shed) = self.table.make_room(wanted.meta.size) else { return false };
         self.evict(shed, world);
-        let Wanted { id, meta, inline, state, terms } = wanted;
-        self.table.insert(instance, id, meta, inline, state, true);
-        if let Some(terms) = terms {
-            self.table.add_terms(instance, &terms);
-        }
+        self.insert(instance, wanted);
         true
     }
 
