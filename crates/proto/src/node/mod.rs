@@ -139,6 +139,7 @@ impl Node {
     /// Does what follows from what was done: for copies that wait for room, and for this node as an owner.
     fn settle(&mut self) {
         loop {
+            self.follow_copies();
             while self.copies.settle(&mut self.world) {
                 self.follow_copies();
                 if self.copies.is_short() {
