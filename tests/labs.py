@@ -68,7 +68,7 @@ def _shaped(keeper: Any, interface: str) -> Shaped:  # noqa: ANN401 - a keeper
 def start_node(lab: Lab, host: Host, *options: str) -> subprocess.Popen[str]:
     """Starts a node on a host; all join the first."""
     places = ["--listen", f"{host.address}:7420", "--join", f"{lab.hosts[0].name}:7420", "--capacity", "256MiB"]
-    command = [sys.executable, "-m", "hoplite.tools.cli", "node", "--insecure", "--json", *places, *options]
+    command = [sys.executable, "-m", "hoplite.tools.cli", "node", "--no-auth", "--json", *places, *options]
     node = host.popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert node.stdout is not None
     assert json.loads(node.stdout.readline())["address"] == f"{host.address}:7420"

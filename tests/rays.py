@@ -117,7 +117,7 @@ def on(number: int, **options: Any) -> dict[str, Any]:
 
 def objects() -> dict[str, int]:
     """All objects of Hoplite and how many nodes have them."""
-    return {each["ref"]: each["copies"] for each in hoplite.ray.client().objects(everywhere=True, timeout=RAY_SOON)}
+    return {each["ref"]: each["copies"] for each in hoplite.ray.client().directory(timeout=RAY_SOON)}
 
 
 def members(count: int) -> list[Any]:

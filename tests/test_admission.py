@@ -52,7 +52,7 @@ if os.getuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 os.environ["XDG_RUNTIME_DIR"] = folder
-for options in ({}, {"insecure": True}, {"token": hoplite.new_token()}):
+for options in ({}, {"no_auth": True}, {"token": hoplite.new_token()}):
     try:
         Node(join=[address], **options)
     except hoplite.JoinError as error:
@@ -81,13 +81,13 @@ def test_a_node_of_another_user_is_not_let_in(home_of_nobody: str) -> None:
         told = programs.run(STRANGER, home_of_nobody, node.address).splitlines()
         assert len(told) == 4
         assert "joined" not in told
-        hint = "with no token in its settings, a node proves a secret that only nodes of its user on its host know"
+        hint = "without a token in its settings, a node uses a secret that only nodes of its user on its host have"
         assert [hint in line for line in told] == [True, False, False, True]
         assert len(client.status()["members"]) == 1
 
 
 def test_insecure_lets_in_every_node_but_those_that_want_a_proof() -> None:
-    with Node(insecure=True) as first, Node(join=[first.address], insecure=True) as second:
+    with Node(no_auth=True) as first, Node(join=[first.address], no_auth=True) as second:
         testing.wait_for_members([first, second], 2)
         with pytest.raises(hoplite.JoinError, match="token"):
             Node(join=[first.address])
@@ -147,20 +147,18 @@ def a_pipe(secret: Path) -> None:
 @pytest.mark.parametrize("spoil", [readable, damaged, of_another_user, linked, a_folder, a_pipe])
 def test_a_secret_that_others_may_know_is_not_used(secret: Path, spoil: Callable[[Path], None]) -> None:
     spoil(secret)
-    for start in (Node, hoplite.init):
-        with pytest.raises(hoplite.HopliteError, match=rf"{secret}.* remove it"):
-            start(listen="127.0.0.1:0")
+    with pytest.raises(hoplite.HopliteError, match=rf"{secret}.* remove it"):
+        Node(listen="127.0.0.1:0")
     # A node that proves something else, or nothing, or that no other can reach, does not need it.
-    for options in ({"token": hoplite.new_token()}, {"insecure": True}, {}):
+    for options in ({"token": hoplite.new_token()}, {"no_auth": True}, {}):
         Node(**options).close()
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "10.0.0.1:7420"])
 def test_where_other_hosts_can_reach_a_node_it_needs_a_token(listen: str, secret: Path) -> None:
     """The secret of a user is none of its cluster on other hosts."""
-    for start in (Node, hoplite.init):
-        with pytest.raises(hoplite.InvalidArgument, match=r"other hosts can reach .* hoplite token new"):
-            start(listen=listen)
+    with pytest.raises(hoplite.InvalidArgument, match=r"other hosts can reach .* hoplite token new"):
+        Node(listen=listen)
     assert not secret.exists()
 
 
@@ -208,15 +206,16 @@ def test_a_token_is_replaced_while_the_cluster_goes_on(tmp_path: Path) -> None:
 
 def test_a_token_said_twice_is_an_error_that_names_both_places(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     token = hoplite.new_token()
-    with pytest.raises(hoplite.InvalidArgument, match=r"both token \(argument\) and token_file \(argument\) are said"):
+    with pytest.raises(
+        hoplite.InvalidArgument, match=r"token \(argument\) and token_file \(argument\) exclude each other"
+    ):
         Node(token=token, token_file=file)
     monkeypatch.setenv("HOPLITE_TOKEN", token)
-    said = r"both token \(HOPLITE_TOKEN\) and token_file \(argument\) are said"
-    for start in (Node, hoplite.init):
-        with pytest.raises(hoplite.InvalidArgument, match=said):
-            start(token_file=file)
+    said = r"token \(HOPLITE_TOKEN\) and token_file \(argument\) exclude"
+    with pytest.raises(hoplite.InvalidArgument, match=said):
+        Node(token_file=file)
     done = run("node", "--token-file", file, "--listen", "127.0.0.1:0", code=1)
-    assert "both token (HOPLITE_TOKEN) and token_file (argument) are said" in done.stderr
+    assert "token (HOPLITE_TOKEN) and token_file (argument) exclude each other" in done.stderr
     assert token not in done.stderr
 
 

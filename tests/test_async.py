@@ -284,7 +284,7 @@ def test_in_a_group_one_that_fails_takes_back_the_others(plain: Crew) -> None:
     async def main() -> None:
         with pytest.raises(ExceptionGroup) as caught:
             await together()
-        assert isinstance(caught.value.exceptions[0], hoplite.GetTimeout)
+        assert isinstance(caught.value.exceptions[0], hoplite.Timeout)
         await until(lambda: not waits(plain.getter))
 
     asyncio.run(main())
@@ -381,7 +381,7 @@ def test_loops_leave_no_descriptors(plain: Crew) -> None:
     async def main() -> None:
         ref = await plain.putter.put_async(b"x")
         assert await plain.getter.get_async(ref, timeout=SOON) == b"x"
-        with pytest.raises(hoplite.GetTimeout):
+        with pytest.raises(hoplite.Timeout):
             await plain.getter.get_async(plain.name(), timeout=0.001)
 
     asyncio.run(main())
@@ -629,14 +629,14 @@ def test_a_timeout_that_blocked_a_loop_says_how_to_wait_without_that(plain: Crew
     async def awaited() -> object:
         return await AWAITED[verb](plain.getter)
 
-    with pytest.raises(hoplite.GetTimeout) as blocked:
+    with pytest.raises(hoplite.Timeout) as blocked:
         asyncio.run(blocking())
     (note,) = blocked.value.__notes__
     assert "await the method of the client with the suffix _async" in note
-    with pytest.raises(hoplite.GetTimeout) as waited:
+    with pytest.raises(hoplite.Timeout) as waited:
         asyncio.run(awaited())
     assert not hasattr(waited.value, "__notes__")
-    with pytest.raises(hoplite.GetTimeout) as plainly:
+    with pytest.raises(hoplite.Timeout) as plainly:
         BLOCKING[verb](plain.getter)
     assert not hasattr(plainly.value, "__notes__")
 

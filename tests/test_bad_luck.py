@@ -190,7 +190,7 @@ def test_whatever_finds_no_room_in_time_tells_the_same(how: str) -> None:
         total, patient = client.reduce([far], timeout=LATER_S), client.reduce([far])
         calls: list[Callable[[], object]] = [
             lambda: client.put(own, timeout=LATER_S),
-            lambda: client.put(own, name=client.promise(), timeout=LATER_S),
+            lambda: client.put(own, name=client.reserve(), timeout=LATER_S),
             lambda: client.get(far, timeout=LATER_S),
             lambda: client.get([far], timeout=LATER_S),
             lambda: client.get(far, out=own, timeout=LATER_S),

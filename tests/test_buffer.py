@@ -217,7 +217,7 @@ def test_who_waits_gets_it_at_the_seal(crew: Crew, size: int) -> None:
     buffer = crew.putter.create(size, name=crew.name())
     during = Later(crew.reducer.get, crew.name(), timeout=SOON)
     buffer[...] = numbers(size)
-    with pytest.raises(hoplite.GetTimeout):
+    with pytest.raises(hoplite.Timeout):
         crew.getter.get(crew.name(), timeout=0.05)
     assert not before.done()
     assert not during.done()

@@ -86,7 +86,7 @@ CALLS = {
     "reduce into": Call("reduce", "reduce", lambda ref: ([["team-a/1", "team-a/2"]], {"name": ref + "-sum"})),
     "inputs": Call("inputs", "reduce", lambda _: ([], {})),
     "lost": Call("lost", "reduce", lambda _: ([], {})),
-    "hold": Call("hold", "delete", lambda ref: ([ref], {})),
+    "lease": Call("lease", "delete", lambda ref: ([ref], {})),
     "locations": Call("locations", None, lambda ref: ([ref], {})),
     "delete": Call("delete", "delete", lambda ref: ([ref], {})),
     "delete several": Call("delete", "delete", lambda ref: ([["team-a/9", ref]], {})),
@@ -145,7 +145,7 @@ def test_each_verb_inside_and_outside_the_prefix(
             assert f"get one with {call.verb}" in said
             assert f'a capability for {verb} below "team-a/" until 2' in said
     # What was refused did nothing: the objects are as they were.
-    assert {each["ref"] for each in full.objects(everywhere=True)} == {"team-a/1", "team-a/2", "team-b/1"}
+    assert {each["ref"] for each in full.directory()} == {"team-a/1", "team-a/2", "team-b/1"}
     only = everything if call.verb is None else confined(pair[1], verbs=[call.verb])
     assert refusal(call, only, "team-a/1", is_async=is_async) is None
 
@@ -168,7 +168,7 @@ def test_what_has_no_name_is_a_ref_below_the_prefix(pair: tuple[Node, Node], ful
     same(mine.get(total, timeout=SOON), array * 2)
     assert set(total.inputs(timeout=SOON)) == set(refs[1:3])
     for ref in refs:
-        for verb in ("get", "delete", "locations", "hold"):
+        for verb in ("get", "delete", "locations", "lease"):
             with pytest.raises(NotAllowed, match="team-b/"):
                 getattr(theirs, verb)(ref)
     # Nor those that have no name at all, which a client with all rights has put.
@@ -180,7 +180,7 @@ def test_what_has_no_name_is_a_ref_below_the_prefix(pair: tuple[Node, Node], ful
 
 def test_a_promise_is_a_ref_below_the_prefix(pair: tuple[Node, Node]) -> None:
     mine, ours, theirs = confined(pair[0]), confined(pair[1]), confined(pair[1], "team-b/")
-    ref = mine.promise()
+    ref = mine.reserve()
     assert str(ref).startswith("team-a/@")
     got = Later(ours.get, ref, timeout=SOON)
     assert mine.put(b"as I said", name=ref) == ref
@@ -188,7 +188,7 @@ def test_a_promise_is_a_ref_below_the_prefix(pair: tuple[Node, Node]) -> None:
     with pytest.raises(NotAllowed):
         theirs.put(b"another", name=ref)
     # Those who wait hear that it will not come: the client closes, takes it back, or gives the buffer up.
-    ref = mine.promise()
+    ref = mine.reserve()
     got = Later(ours.get, ref, timeout=SOON)
     mine.delete(ref)
     with pytest.raises(hoplite.ObjectDeleted):
@@ -199,7 +199,7 @@ def test_a_promise_is_a_ref_below_the_prefix(pair: tuple[Node, Node]) -> None:
         buffer.discard()
     with pytest.raises(hoplite.ObjectDeleted):
         got.result()
-    ref = mine.promise()
+    ref = mine.reserve()
     got = Later(ours.get, ref, timeout=SOON)
     mine.close()
     with pytest.raises(hoplite.ObjectLost):
@@ -215,11 +215,11 @@ def test_a_listing_has_the_objects_below_the_prefix_alone(pair: tuple[Node, Node
     own = {f"team-a/{number}" for number in range(3)}
     for everywhere in (False, True):
         for prefix in ("", "team", "team-a/"):
-            assert {each["ref"] for each in mine.objects(prefix, everywhere=everywhere)} == own
-        assert [each["ref"] for each in mine.objects("team-a/1", everywhere=everywhere)] == ["team-a/1"]
+            assert {each["ref"] for each in (mine.directory if everywhere else mine.objects)(prefix)} == own
+        assert [each["ref"] for each in (mine.directory if everywhere else mine.objects)("team-a/1")] == ["team-a/1"]
     assert mine.objects("team-b/") == []
     with pytest.raises(NotAllowed, match='list of "team-b/"'):
-        mine.objects("team-b/", everywhere=True)
+        mine.directory("team-b/")
     with pytest.raises(NotAllowed, match="get one with list"):
         confined(pair[0], verbs=["get"]).objects()
     assert "team-" not in json.dumps(mine.status())
@@ -227,14 +227,14 @@ def test_a_listing_has_the_objects_below_the_prefix_alone(pair: tuple[Node, Node
 
 def test_copies_older_names_and_jobs_keep_to_the_prefix(pair: tuple[Node, Node], full: Client) -> None:
     mine = confined(pair[0])
-    mine.put(b"x", name="team-a/7", copies=2, timeout=SOON)
+    mine.put(b"x", name="team-a/7", replicas=2, timeout=SOON)
     full.put(b"x", name="team-b/7")
     full.put(b"x", name="team-a/6")
-    mine.put(b"x", name="team-a/8", keep=1, timeout=SOON)
-    eventually(lambda: [each["ref"] for each in mine.objects(everywhere=True)] == ["team-a/8"])
+    mine.put(b"x", name="team-a/8", retain=1, timeout=SOON)
+    eventually(lambda: [each["ref"] for each in mine.directory()] == ["team-a/8"])
     assert full.get("team-b/7", timeout=SOON) == b"x"
     with pytest.raises(NotAllowed, match="delete of"):
-        confined(pair[0], verbs=["put"]).put(b"x", name="team-a/9", keep=1)
+        confined(pair[0], verbs=["put"]).put(b"x", name="team-a/9", retain=1)
     capability = grant(TOKEN, "team-a/")
     with pytest.raises(NotAllowed, match='put of "run-7"'):
         hoplite.connect(pair[0].socket, capability=capability, job="run-7")
@@ -244,7 +244,7 @@ def test_copies_older_names_and_jobs_keep_to_the_prefix(pair: tuple[Node, Node],
     watched = mine.watch_locations("team-b/7", timeout=SOON)
     with pytest.raises(NotAllowed, match="locations of"):
         next(iter(watched))
-    with mine.hold("team-a/8"):
+    with mine.lease("team-a/8"):
         pass
 
 
@@ -269,7 +269,7 @@ def test_an_expired_capability_begins_nothing(pair: tuple[Node, Node], full: Cli
         pair[0].socket, capability=_native.grant_capability(TOKEN, "team-a/", None, int(time.time()) + 4)
     )
     buffer = mine.create(LARGE)
-    lease = mine.hold("team-a/1")
+    lease = mine.lease("team-a/1")
     waiting = Later(mine.get, "team-a/later", timeout=SOON)
 
     said: list[str] = []
@@ -284,7 +284,7 @@ def test_an_expired_capability_begins_nothing(pair: tuple[Node, Node], full: Cli
     eventually(is_refused)
     assert 'get of "team-a/1" is not allowed' in said[0]
     assert "it has expired: get another (hoplite token grant)" in said[0]
-    for method, verb in {"promise": "put", "objects": "list", "status": "status"}.items():
+    for method, verb in {"reserve": "put", "objects": "list", "status": "status"}.items():
         with pytest.raises(NotAllowed, match=f"^{verb} is not allowed: .*it has expired"):
             getattr(mine, method)()
     # What was begun in time ends.
@@ -370,11 +370,11 @@ def test_while_a_token_is_replaced_both_are_taken(tmp_path: Path) -> None:
 
 def test_a_node_that_confines_takes_no_client_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     socket = tmp_path / "a.sock"
-    with pytest.raises(hoplite.InvalidArgument, match=r"confine \(argument\) is said, and the node has no token"):
-        Node(confine=True)
-    monkeypatch.setenv("HOPLITE_CONFINE", "1")
+    with pytest.raises(hoplite.InvalidArgument, match=r"require_capability \(argument\) needs a token"):
+        Node(require_capability=True)
+    monkeypatch.setenv("HOPLITE_REQUIRE_CAPABILITY", "1")
     with Node(listen="127.0.0.1:0", token=TOKEN, socket=socket) as node:
-        monkeypatch.delenv("HOPLITE_CONFINE")
+        monkeypatch.delenv("HOPLITE_REQUIRE_CAPABILITY")
         attaches: list[Callable[[], Client]] = [
             lambda: hoplite.connect(str(socket)),
             lambda: hoplite.init(f"unix:{socket}"),
@@ -395,15 +395,15 @@ def test_init_finds_the_capability_and_starts_no_node(
     file = tmp_path / "team-a.capability"
     file.touch(mode=0o600)
     file.write_text(grant(TOKEN, "team-a/") + "\n")
-    monkeypatch.setenv("HOPLITE_CAPABILITY_FILE", str(file))
-    with pytest.raises(hoplite.ConnectError, match="a capability is for one that runs"):
+    monkeypatch.setenv("HOPLITE_CAPABILITY", str(file))
+    with pytest.raises(hoplite.ConnectError, match="a capability requires a running node"):
         hoplite.init()
     starts: list[Callable[[], Client]] = [
-        lambda: hoplite.init(embedded=True),
+        lambda: hoplite.init(node=pair[1]),
         lambda: hoplite.init(pair[0].address),
     ]
     for start in starts:
-        with pytest.raises(hoplite.InvalidArgument, match="a node that runs already"):
+        with pytest.raises(hoplite.InvalidArgument, match=r"a capability .*restricts clients"):
             start()
     monkeypatch.setenv("HOPLITE_SOCKET", pair[0].socket)
     try:
@@ -415,7 +415,7 @@ def test_init_finds_the_capability_and_starts_no_node(
         # What the caller says comes before the variable.
         other = hoplite.init(capability=grant(TOKEN, "team-b/"))
         assert str(other.put(b"x")).startswith("team-b/@")
-        assert str(hoplite.put(b"x")).startswith("team-b/@")
+        assert str(hoplite.client().put(b"x")).startswith("team-b/@")
     finally:
         hoplite.shutdown()
 
@@ -458,7 +458,6 @@ def test_a_client_that_reconnects_stays_confined(tmp_path: Path) -> None:
 FORKS = """
 import os, sys
 import hoplite
-from hoplite.session import default_client
 
 with open(sys.argv[2]) as file:
     client = hoplite.init("unix:" + sys.argv[1], capability=file.read())
@@ -466,7 +465,7 @@ view = client.get("team-a/1", timeout=30)
 pid = os.fork()
 if pid == 0:
     assert bytes(view[:1]) == b"x"
-    for each in (client, default_client()):
+    for each in (client, hoplite.client()):
         assert str(each.put(b"y")).startswith("team-a/@")
         try:
             each.get("team-b/1", timeout=0)
@@ -542,9 +541,9 @@ def test_the_commands_use_the_capability_of_the_environment(tmp_path: Path) -> N
         file = tmp_path / name
         file.touch(mode=0o600)
         file.write_text(grant(TOKEN, "team-a/", verbs=verbs))
-    wide: dict[str, Any] = {"HOPLITE_CAPABILITY_FILE": str(tmp_path / "wide")}
-    less: dict[str, Any] = {"HOPLITE_CAPABILITY_FILE": str(tmp_path / "less")}
-    with testing.node_process("--token-file", str(token), "--confine") as node:
+    wide: dict[str, Any] = {"HOPLITE_CAPABILITY": str(tmp_path / "wide")}
+    less: dict[str, Any] = {"HOPLITE_CAPABILITY": str(tmp_path / "less")}
+    with testing.node_process("--token-file", str(token), "--require-capability") as node:
         at = ("--socket", node.socket)
         assert "takes no process without a capability" in run("status", *at, code=1).stderr
         refused = run("put", tmp_path / "in", "--name", "team-a/1", *at, code=1, **less).stderr

@@ -84,20 +84,20 @@ def test_nodes_of_one_ca_broadcast_reduce_and_say_how_members_are_admitted(three
 
 def test_status_says_how_members_are_admitted_in_any_case(ca: Path) -> None:
     for options, said in (
-        ({}, "by nothing: no other node can reach this one"),
-        ({"listen": "127.0.0.1:0"}, "by the secret of this user on this host"),
-        ({"token": hoplite.new_token()}, "by a token"),
-        ({"insecure": True}, "by nothing: every node that reaches this one is let in"),
-        (shown(ca, "one", crl=False), f"by certificates of {ca / 'ca.crt'}"),
-        (shown(ca, "one"), f"by certificates of {ca / 'ca.crt'}; what {ca / 'crl.pem'} lists is revoked"),
+        ({}, "none: no other node can reach this one"),
+        ({"listen": "127.0.0.1:0"}, "the secret of this user on this host"),
+        ({"token": hoplite.new_token()}, "a token"),
+        ({"no_auth": True}, "none: every node that can reach this one may join"),
+        (shown(ca, "one", crl=False), f"certificates of {ca / 'ca.crt'}"),
+        (shown(ca, "one"), f"certificates of {ca / 'ca.crt'}; revocation list {ca / 'crl.pem'}"),
     ):
         with Node(**options) as node:
-            assert f"admits   {said}\n" in run("status", "--socket", node.socket).stdout
+            assert f"auth     {said}\n" in run("status", "--socket", node.socket).stdout
 
 
 def test_the_command_takes_certificates_by_options_and_by_variables(ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = shown(ca, "one")
-    options = ("--cert", files["certificate"], "--key", files["key"], "--ca", files["ca"], "--crl", files["crl"])
+    options = ("--certificate", files["certificate"], "--key", files["key"], "--ca", files["ca"], "--crl", files["crl"])
     with testing.node_process(*map(str, options)) as process:
         for name, file in shown(ca, "two").items():
             monkeypatch.setenv(f"HOPLITE_{name.upper()}", str(file))
@@ -125,14 +125,14 @@ def test_who_is_of_another_ca_cluster_or_kind_is_refused_and_told(ca: Path, tmp_
             (foreign, rf"does not take the certificate {foreign['certificate']}: no CA that it trusts has issued it"),
             (shown(tmp_path / "foreign", "other", crl=False), f"was issued by no CA in {tmp_path}/foreign/ca.crt"),
             ({**shown(ca, "two"), "cluster": "other"}, "this is a node of cluster"),
-            ({"token": hoplite.new_token()}, "start it with --cert, --key and --ca"),
-            ({}, "start it with --cert, --key and --ca"),
+            ({"token": hoplite.new_token()}, "start it with --certificate, --key and --ca"),
+            ({}, "start it with --certificate, --key and --ca"),
         ):
             with pytest.raises(hoplite.JoinError, match=told):
                 Node(join=[node.address], **options)
         assert len(client.status()["members"]) == 1
     with (
-        Node(insecure=True) as node,
+        Node(no_auth=True) as node,
         pytest.raises(hoplite.JoinError, match="give all nodes certificates, or all a token"),
     ):
         Node(join=[node.address], **shown(ca, "two"))
@@ -183,7 +183,7 @@ def test_a_list_that_is_damaged_is_told_and_the_one_before_stays_in_force(ca: Pa
         (ca / "crl.pem").write_text("garbage")
         eventually(lambda: revocations(client)["problem"] is not None)
         assert "holds no list" in str(revocations(client)["problem"])
-        assert "; what was last read of " in run("status", "--socket", node.socket).stdout
+        assert " is not current: " in run("status", "--socket", node.socket).stdout
         shown(ca, "two")
         certificates.revoke(ca, "two")
         eventually(lambda: revocations(client)["problem"] is None)
@@ -242,10 +242,10 @@ def test_what_is_wrong_with_a_node_s_own_files_is_said_when_it_starts(ca: Path) 
         ({**good, "key": ca / "open.key"}, f"others can read or write the key {ca}/open.key: chmod 600"),
         ({**good, "ca": ca / "none"}, f"the CA {ca}/none can't be read: No such file"),
         ({**good, "ca": ca / "index.txt"}, f"the CA {ca}/index.txt holds no certificate"),
-        ({"certificate": good["certificate"]}, r"certificate \(argument\) is said without key and ca"),
+        ({"certificate": good["certificate"]}, r"certificate \(argument\) is set without key and ca"),
         ({"crl": good["crl"]}, r"crl \(argument\) is said without certificate and key and ca"),
-        ({**good, "token": hoplite.new_token()}, r"both certificate \(argument\) and token \(argument\) are said"),
-        ({**good, "insecure": True}, r"both certificate \(argument\) and insecure \(argument\) are said"),
+        ({**good, "token": hoplite.new_token()}, r"certificate \(argument\) and token \(argument\) exclude each other"),
+        ({**good, "no_auth": True}, r"certificate \(argument\) and no_auth \(argument\) exclude each other"),
         (made(ca, "old", -2 * HOUR, -HOUR), f"{ca}/old.crt: it has expired: make another"),
         (made(ca, "new", HOUR, 2 * HOUR), f"{ca}/new.crt: it is not valid yet: set the clocks"),
     ):

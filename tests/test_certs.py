@@ -62,7 +62,7 @@ def test_the_commands_make_revoke_and_list(tmp_path: Path) -> None:
     assert "next: hoplite certs node" in run("certs", "ca", folder).stdout
     for name in ("one", "two"):
         said = run("certs", "node", folder, name, "--days", "7").stdout
-        assert f"hoplite node --cert {folder}/{name}.crt --key {folder}/{name}.key --ca {folder}/ca.crt" in said
+        assert f"hoplite node --certificate {folder}/{name}.crt --key {folder}/{name}.key --ca {folder}/ca.crt" in said
     assert "copy" in run("certs", "revoke", folder, "one").stdout
     rows = json.loads(run("certs", "list", folder, "--json").stdout)
     assert [(row["name"], row["state"]) for row in rows] == [("one", "revoked"), ("two", "valid")]

@@ -113,16 +113,14 @@ def test_a_file_that_cannot_be_put(node: Node, tmp_path: Path) -> None:
 def test_a_put_says_that_there_are_fewer_nodes_than_copies(node: Node, tmp_path: Path) -> None:
     del node
     (tmp_path / "in").write_bytes(b"hello")
-    done = run("put", tmp_path / "in", "--copies", 3, "--name", "few/1")
-    assert done.stderr == b"few/1 is at 1 of 3 nodes: the cluster has no more\n"
-    said = run("put", tmp_path / "in", "--copies", 3, "--min-copies", 2, "--name", "few/2", code=1).stderr
-    assert b"object few/2 is at 1 of at least 2 nodes" in said
+    done = run("put", tmp_path / "in", "--replicas", 3, "--name", "few/1")
+    assert done.stderr == b"few/1 has 1 of 3 replicas: the cluster has no more nodes\n"
 
 
 def test_each_command_tells_what_it_did_as_json(node: Node, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"hello")
     told = json.loads(run("put", tmp_path / "in", "--name", "told/1", "--json").stdout)
-    assert told == {"ref": "told/1", "bytes": 5, "copies": 1}
+    assert told == {"ref": "told/1", "bytes": 5, "replicas": 1}
     told = json.loads(run("get", "told/1", "-o", tmp_path / "out", "--json").stdout)
     assert told == {"ref": "told/1", "file": str(tmp_path / "out"), "bytes": 5}
     assert b"-o FILE" in run("get", "told/1", "--json", code=2).stderr
@@ -141,7 +139,7 @@ def test_a_name_that_is_taken(client: Client, tmp_path: Path) -> None:
 def test_the_newest_are_kept(client: Client, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"x")
     for number in range(4):
-        put(tmp_path / "in", "--name", f"policy/{number}", "--keep", 2)
+        put(tmp_path / "in", "--name", f"policy/{number}", "--retain", 2)
     eventually(lambda: [copy["ref"] for copy in client.objects()] == ["policy/2", "policy/3"])
     assert put(tmp_path / "in", "--name", "policy/3", "--exist-ok") == "policy/3"
 

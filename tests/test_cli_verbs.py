@@ -126,9 +126,9 @@ def test_objects_of_the_whole_cluster_are_listed_once(nodes: list[Node]) -> None
     assert (found["other/1"]["dtype"], found["other/1"]["bytes"]) == (None, 100_000)
     lines = run("objects", "--all", "policy/", *at).stdout.splitlines()
     assert [line.split() for line in lines] == [
-        ["ref", "size", "age", "copies", "readers", "owner", "job", "ttl", "dtype", "shape"],
-        ["policy/1", "234.4", "KiB", *lines[1].split()[3:9], "float32", "300", "x", "200"],
-        ["policy/2", "8", "B", *lines[2].split()[3:9], "int64", "scalar"],
+        ["ref", "size", "age", "copies", "owner", "job", "ttl", "dtype", "shape"],
+        ["policy/1", "234.4", "KiB", *lines[1].split()[3:8], "float32", "300", "x", "200"],
+        ["policy/2", "8", "B", *lines[2].split()[3:8], "int64", "scalar"],
     ]
     assert lines[1].split()[4] == "2"
     assert "pickle" in run("objects", "--all", minted, *at).stdout
@@ -141,7 +141,7 @@ def test_a_listing_of_many_pages_is_whole(nodes: list[Node]) -> None:
     expected = sorted(f"many/{number}" for number in range(2500))
     for name in expected:
         client.put(b"x", name=name)
-    rows = nodes[1].client().objects("many/", everywhere=True, timeout=SOON)
+    rows = nodes[1].client().directory("many/", timeout=SOON)
     assert [row["ref"] for row in rows] == expected
 
 
@@ -152,7 +152,7 @@ def test_a_listing_goes_on_when_a_member_goes() -> None:
         client = nodes[0].client()
         client.put(numbers(100_000), name="policy/1")
         os.kill(third.process.pid, signal.SIGSTOP)
-        listing = Later(client.objects, "policy/", everywhere=True, timeout=SOON)
+        listing = Later(client.directory, "policy/", timeout=SOON)
         third.process.kill()
         assert [row["ref"] for row in listing.result()] == ["policy/1"]
 
@@ -178,7 +178,7 @@ def test_status_goes_on_until_ctrl_c(client: Client) -> None:
 
 def test_a_copy_more_is_made_at_another_node(nodes: list[Node], tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"x" * 100_000)
-    run("put", str(tmp_path / "in"), "--name", "kept/1", "--copies", "2", "--socket", nodes[0].socket)
+    run("put", str(tmp_path / "in"), "--name", "kept/1", "--replicas", "2", "--socket", nodes[0].socket)
     holders = nodes[2].client().locations("kept/1", timeout=SOON)
     assert [holder.complete for holder in holders] == [True, True]
-    assert run("put", "x", "--copies", "0", code=2).stdout == ""
+    assert run("put", "x", "--replicas", "0", code=2).stdout == ""

@@ -113,7 +113,7 @@ assert hp.status()["objects"] >= 4 and len(hp.objects()) >= 4
 for call in (lambda: hp.get("nobody/1", timeout=0.1), lambda: hp.latest("nobody/", timeout=0.1)):
     try:
         call()
-    except hoplite.GetTimeout:
+    except hoplite.Timeout:
         print("timeout")
 try:
     hp.put(b"", name="part/1")
@@ -218,7 +218,7 @@ while True:
     client = nodes[0].client()
     same(nodes[1].client().get(client.put(numbers(100_000)), timeout=SOON), numbers(100_000))
     # At most the last object of each may have been complete and not yet deleted.
-    eventually(lambda: all(copy["state"] != "partial" for copy in client.objects()))
+    eventually(lambda: all(copy["state"] == "complete" for copy in client.objects()))
 
 
 @pytest.mark.faults("a node is killed")

@@ -107,7 +107,7 @@ def test_exist_ok_returns_who_is_there(crew: Crew, size: int) -> None:
 
 
 def test_timeout_0_takes_only_what_is_here(crew: Crew) -> None:
-    with pytest.raises(hoplite.GetTimeout, match="nobody"):
+    with pytest.raises(hoplite.Timeout, match="nobody"):
         crew.getter.get(crew.name("nobody"), timeout=0)
     ref = crew.putter.put(numbers(LARGE))
     same(crew.putter.get(ref, timeout=0), numbers(LARGE))
@@ -119,7 +119,7 @@ def test_a_short_timeout_is_kept_and_names_the_object(crew: Crew) -> None:
     begun = time.monotonic()
     with pytest.raises(TimeoutError, match="nobody") as caught:
         crew.getter.get(crew.name("nobody"), timeout=0.05)
-    assert isinstance(caught.value, hoplite.GetTimeout)
+    assert isinstance(caught.value, hoplite.Timeout)
     assert time.monotonic() - begun >= 0.05
     assert crew.getter.status()["waiting"] == 0
 
@@ -159,7 +159,7 @@ def test_of_a_list_one_that_fails_fails_all_and_releases_the_rest(crew: Crew, wi
     assert caught.value is not None
     # The failure did not wait for it; its first way here may take longer than the get below has.
     crew.getter.get(there, timeout=SOON)
-    with pytest.raises(hoplite.GetTimeout, match="never"):
+    with pytest.raises(hoplite.Timeout, match="never"):
         crew.getter.get([there, never], out=None if out is None else out[:2], timeout=0.05)
     assert crew.getter.status()["waiting"] == 0
 
@@ -244,7 +244,7 @@ def test_an_out_that_does_not_fit_is_refused(crew: Crew, size: int) -> None:
 @SIZES
 def test_an_out_keeps_its_timeout(crew: Crew, size: int) -> None:
     for limit in (0, 0.05):
-        with pytest.raises(hoplite.GetTimeout, match="never"):
+        with pytest.raises(hoplite.Timeout, match="never"):
             crew.getter.get(crew.name("never"), out=np.zeros(size, "float32"), timeout=limit)
         assert crew.getter.status()["waiting"] == 0
 
@@ -305,7 +305,7 @@ def test_a_reduce_is_the_fold_of_its_inputs(crew: Crew, size: int) -> None:
 def test_a_reduce_folds_the_first_count_and_leaves_the_rest(crew: Crew, size: int) -> None:
     names = [crew.name(number) for number in range(5)]
     total = crew.reducer.reduce(names, count=3)
-    with pytest.raises(hoplite.GetTimeout):
+    with pytest.raises(hoplite.Timeout):
         total.inputs(timeout=0)
     for number in (4, 1, 2):
         crew.clients[number % 3].put(numbers(size, "int64", seed=number), name=names[number])
@@ -363,9 +363,9 @@ def test_a_reduce_out_of_time_names_who_is_missing(crew: Crew) -> None:
     crew.putter.put(numbers(SMALL), name=crew.name("came"))
     total = crew.reducer.reduce([crew.name("came"), crew.name("missing")], timeout=0.1)
     get = Later(crew.getter.get, total, timeout=SOON)
-    with pytest.raises(hoplite.GetTimeout, match="missing"):
+    with pytest.raises(hoplite.Timeout, match="missing"):
         get.result()
-    with pytest.raises(hoplite.GetTimeout, match="missing"):
+    with pytest.raises(hoplite.Timeout, match="missing"):
         total.inputs(timeout=SOON)
     assert crew.reducer.status()["reduces"] == 0
 
@@ -392,14 +392,14 @@ def test_inputs_are_those_of_a_reduce_of_this_node(crew: Crew) -> None:
 
 def test_latest_is_the_highest_number_above_after(crew: Crew) -> None:
     prefix = crew.name("")
-    with pytest.raises(hoplite.GetTimeout):
+    with pytest.raises(hoplite.Timeout):
         crew.getter.latest(prefix, timeout=0)
     for number in (2, 10, 9):
         crew.clients[number % 3].put(b"x", name=crew.name(number))
     for client in crew.clients:
         assert client.latest(prefix, timeout=SOON).number == 10
         assert client.latest(prefix, after=9, timeout=SOON).number == 10
-        with pytest.raises(hoplite.GetTimeout):
+        with pytest.raises(hoplite.Timeout):
             client.latest(prefix, after=10, timeout=0.02)
     newest = Later(crew.getter.latest, prefix, after=10, timeout=SOON)
     eventually(lambda: crew.getter.status()["waiting"] > 0)
@@ -469,7 +469,7 @@ def test_a_closed_client_says_so(crew: Crew) -> None:
         lambda: client.objects(),
     ]
     for call in calls:
-        with pytest.raises(hoplite.NodeDown, match="closed"):
+        with pytest.raises(hoplite.ClientClosed, match="closed"):
             call()
     same(value, numbers(LARGE))
     same(crew.getter.get(ref, timeout=SOON), numbers(LARGE))
@@ -498,7 +498,7 @@ def test_close_ends_every_wait_at_once(crew: Crew, others: int) -> None:
     assert not any(wait.done() for wait in [*sleepers, *waits])
     client.close()
     for wait in [*sleepers, *waits]:
-        with pytest.raises(hoplite.NodeDown, match="this client is closed"):
+        with pytest.raises(hoplite.ClientClosed, match="this client is closed"):
             wait.result()
     crew.putter.delete(total)
 
@@ -509,11 +509,11 @@ def test_close_while_a_put_waits_for_room_leaves_no_object(crew: Crew) -> None:
     put = Later(client.put, np.zeros(100 << 20, "uint8"), name=crew.name("late"))
     eventually(lambda: client.status()["waiting"] > 0)
     client.close()
-    with pytest.raises(hoplite.NodeDown, match="this client is closed"):
+    with pytest.raises(hoplite.ClientClosed, match="this client is closed"):
         put.result()
     crew.putter.delete(held)
     crew.settled()
-    with pytest.raises(hoplite.GetTimeout, match="late"):
+    with pytest.raises(hoplite.Timeout, match="late"):
         crew.getter.get(crew.name("late"), timeout=0)
 
 
@@ -523,7 +523,7 @@ def test_what_is_filled_when_its_client_closes_leaves_no_object(crew: Crew) -> N
     client.close()
     for buffer in buffers:
         buffer[:] = numbers(len(buffer))
-        with pytest.raises(hoplite.NodeDown, match="this client is closed"):
+        with pytest.raises(hoplite.ClientClosed, match="this client is closed"):
             buffer.seal()
         buffer.discard()
     eventually(lambda: crew.putter.objects() == [])

@@ -200,7 +200,7 @@ def test_an_array_that_a_task_hands_on_outlives_its_object(client: Client, insta
     assert other.result().sum() == SIZE
     del future
     with node_clients(installed) as nodes:
-        eventually(lambda: nodes[0].objects(everywhere=True, timeout=30) == [])
+        eventually(lambda: nodes[0].directory(timeout=30) == [])
     # The worker still has its view; another one gets the bytes by Dask.
     assert client.submit(dask_tasks.facts, other, workers=[second]).result()["sum"] == SIZE
 
@@ -226,7 +226,7 @@ def test_what_was_scattered_is_folded_without_another_put(client: Client, instal
 
 def hoplite_refs(installed: Installation) -> list[str]:
     with node_clients(installed) as nodes:
-        return [row["ref"] for row in nodes[0].objects(everywhere=True, timeout=30)]
+        return [row["ref"] for row in nodes[0].directory(timeout=30)]
 
 
 def test_the_first_few_are_folded_without_the_rest(client: Client, installed: Installation) -> None:

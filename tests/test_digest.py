@@ -48,8 +48,8 @@ def check(value: Any, expected: Any) -> None:  # noqa: ANN401 - any value
 def test_values_of_each_size_arrive(nodes: list[Node], what: str) -> None:
     """At a node that gets them from the maker, and at one that may get them from that one."""
     value = VALUES[what]()
-    with nodes[0].client() as maker:
-        ref = maker.put(value, digest=True)
+    with nodes[0].client(digest=True) as maker:
+        ref = maker.put(value)
         for node in nodes:
             with node.client() as client:
                 check(client.get(ref, timeout=SOON), value)
@@ -58,7 +58,7 @@ def test_values_of_each_size_arrive(nodes: list[Node], what: str) -> None:
 
 def test_out_is_filled_when_all_is_right(nodes: list[Node]) -> None:
     value = numbers(5 * MIB)
-    ref = nodes[0].client().put(value, digest=True)
+    ref = nodes[0].client(digest=True).put(value)
     out = np.empty_like(value)
     with nodes[1].client() as client:
         assert client.get(ref, out=out, timeout=SOON) is out
@@ -67,9 +67,9 @@ def test_out_is_filled_when_all_is_right(nodes: list[Node]) -> None:
 
 def test_with_asyncio(nodes: list[Node]) -> None:
     async def main() -> None:
-        maker, reader = nodes[0].client(), nodes[2].client()
+        maker, reader = nodes[0].client(digest=True), nodes[2].client()
         for value in (numbers(100), numbers(2 * MIB)):
-            ref = await maker.put_async(value, digest=True)
+            ref = await maker.put_async(value)
             same(await reader.get_async(ref, timeout=SOON), value)
 
     asyncio.run(main())
@@ -79,7 +79,7 @@ def test_second_copies_have_it_too() -> None:
     """A keeper that takes the place of the maker sends what it has, which is checked by what the maker said."""
     with testing.cluster(3) as nodes:
         value = numbers(MIB)
-        ref = nodes[0].client().put(value, name="kept/1", digest=True, copies=2, timeout=SOON)
+        ref = nodes[0].client(digest=True).put(value, name="kept/1", replicas=2, timeout=SOON)
         nodes[0].close(SOON)
         for node in nodes[1:]:
             same(node.client().get(ref, timeout=SOON), value)
@@ -88,7 +88,7 @@ def test_second_copies_have_it_too() -> None:
 @pytest.mark.parametrize("size", [100, MIB])
 def test_arrays_with_and_without_are_summed(nodes: list[Node], size: int) -> None:
     """They have the same shape all the same. The sum has no digest."""
-    refs = [node.client().put(np.full(size, number), digest=number > 0) for number, node in enumerate(nodes)]
+    refs = [node.client(digest=number > 0).put(np.full(size, number)) for number, node in enumerate(nodes)]
     with nodes[0].client() as client:
         total = client.reduce(refs, "sum", timeout=SOON)
         same(client.get(total, timeout=SOON), np.full(size, sum(range(len(nodes)))))
@@ -106,7 +106,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_taken_is_taken(nodes: list[Node]) -> None:
-    with nodes[0].client() as client:
-        client.put(b"x", name="taken", digest=True)
+    with nodes[0].client(digest=True) as client:
+        client.put(b"x", name="taken")
         with pytest.raises(hoplite.NameTaken):
-            client.put(b"y", name="taken", digest=True)
+            client.put(b"y", name="taken")

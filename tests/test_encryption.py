@@ -74,8 +74,8 @@ def watched(*, plain: bool) -> Iterator[tuple[Node, Node, Path]]:
     path = Path(listen)
     try:
         with (
-            Node(listen=listen, advertise=path.address, plain=plain) as one,
-            Node(join=[path.address], plain=plain) as two,
+            Node(listen=listen, advertise=path.address, no_encryption=plain) as one,
+            Node(join=[path.address], no_encryption=plain) as two,
         ):
             testing.wait_for_members([one, two], 2)
             yield one, two, path
@@ -109,5 +109,5 @@ def test_a_byte_that_is_changed_on_the_network_is_found_and_fetched_again() -> N
 
 
 def test_nodes_of_which_one_encrypts_and_the_other_does_not_say_so() -> None:
-    with Node(plain=True) as node, pytest.raises(hoplite.JoinError, match="without encryption"):
+    with Node(no_encryption=True) as node, pytest.raises(hoplite.JoinError, match="without encryption"):
         Node(join=[node.address])

@@ -117,7 +117,7 @@ hp = attach()
 def wait():
     try:
         hp.get("nobody/1")
-    except hoplite.NodeDown:
+    except hoplite.ClientClosed:
         pass
 in_daemon(wait)
 session.shutdown()
@@ -128,7 +128,7 @@ heard = []
 def wait():
     try:
         hp.get("nobody/1")
-    except hoplite.NodeDown as error:
+    except hoplite.ClientClosed as error:
         heard.append(str(error))
 thread = threading.Thread(target=wait)
 thread.start()
@@ -142,15 +142,15 @@ import asyncio
 hp = attach() if HOW == "embedded" else session.shared.keep(attach(), "")
 def wait():
     try:
-        hoplite.get("nobody/1")
-    except hoplite.NodeDown:
+        hoplite.client().get("nobody/1")
+    except hoplite.ClientClosed:
         pass
 async def main():
     tasks = [asyncio.create_task(hp.get_async(f"nobody/{number}")) for number in range(3)]
     await asyncio.sleep(0.3)
     hoplite.shutdown()
     for answer in await asyncio.gather(*tasks, return_exceptions=True):
-        assert isinstance(answer, hoplite.NodeDown), answer
+        assert isinstance(answer, hoplite.ClientClosed), answer
 thread = threading.Thread(target=wait)
 thread.start()
 asyncio.run(main())
@@ -160,7 +160,7 @@ import signal
 def wait():
     try:
         hp.get("nobody/1")
-    except hoplite.NodeDown:
+    except hoplite.ClientClosed:
         pass
 try:
     with attach() as hp:
@@ -176,7 +176,7 @@ except KeyboardInterrupt:
     "two embedded nodes and their clients": """
 hp = attach()
 other = hoplite.Node()
-third = hoplite.init(embedded=True, capacity="16MiB")
+third = hoplite.init(node=hoplite.Node(capacity="16MiB"))
 views = [each.get(each.put(np.ones(100_000))) for each in (hp, other.client(), third)]
 """,
     "a forked child": """
@@ -184,7 +184,7 @@ hp = attach()
 ref = hp.put(np.ones(1_000_000), name="from/1")
 pid = os.fork()
 if pid == 0:
-    mine = session.default_client() if HOW == "embedded" else attach()
+    mine = hoplite.client() if HOW == "embedded" else attach()
     view = mine.get("from/1", timeout=30)
     sys.exit(5)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
@@ -204,7 +204,7 @@ import multiprocessing
 hp = attach()
 hp.put(np.ones(1_000_000), name="from/1")
 def work(number):
-    mine = session.default_client() if HOW == "embedded" else attach()
+    mine = hoplite.client() if HOW == "embedded" else attach()
     return float(mine.get("from/1", timeout=30)[:10].sum())
 with multiprocessing.get_context("fork").Pool(2) as pool:
     assert pool.map(work, range(4)) == [10.0] * 4

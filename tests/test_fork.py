@@ -124,16 +124,16 @@ if sys.argv[1] == "attached":
     node = Node()
 hp = hoplite.init()
 home = hp.status()["id"]
-ref = hoplite.put(np.arange(100_000))
+ref = hoplite.client().put(np.arange(100_000))
 def child():
-    assert hoplite.get(ref, timeout=LIMIT)[-1] == 99_999
-    assert hoplite.status()["id"] == home
-    hoplite.put(np.ones(100_000), name="of/child")
+    assert hoplite.client().get(ref, timeout=LIMIT)[-1] == 99_999
+    assert hoplite.client().status()["id"] == home
+    hoplite.client().put(np.ones(100_000), name="of/child")
     # And so does what the parent named hp, beside it.
     assert hp.get("of/child", timeout=LIMIT)[0] == 1
 join(fork(child))
-assert hoplite.get("of/child", timeout=LIMIT)[0] == 1
-assert hoplite.get(ref, timeout=LIMIT)[-1] == 99_999
+assert hoplite.client().get("of/child", timeout=LIMIT)[0] == 1
+assert hoplite.client().get(ref, timeout=LIMIT)[-1] == 99_999
 """,
         how,
     )
@@ -144,12 +144,13 @@ assert hoplite.get(ref, timeout=LIMIT)[-1] == 99_999
 def test_child_of_a_node_that_can_not_be_reached_is_told_what_to_do(how: str, why: str) -> None:
     run(
         """
-hp = hoplite.init(embedded=True)
+hp = hoplite.init(node=hoplite.Node())
 path = hp.node.socket
 other = hoplite.connect(path) if sys.argv[1] == "attached" else hp
 def child():
     sys.stdin.read(1)
-    for call in (lambda: other.get("a/1", timeout=5), lambda: other.put(b"x"), other.status, lambda: hoplite.put(b"x")):
+    shared = lambda: hoplite.client().put(b"x")
+    for call in (lambda: other.get("a/1", timeout=5), lambda: other.put(b"x"), other.status, shared):
         try:
             call()
         except hoplite.ForkedClient as error:
@@ -159,7 +160,7 @@ def child():
     # And what it says works, where the path may be used.
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    own = hoplite.init(embedded=True)
+    own = hoplite.init(node=hoplite.Node())
     assert own.get(own.put(b"x")) == b"x"
     session.shutdown()
 read, write = os.pipe()
@@ -432,7 +433,7 @@ with attached() as (hp, node, far):
                 ref = hp.put(np.full(30_000, number))
                 assert (hp.get(ref, timeout=20) == number).all()
                 hp.delete(ref)
-                with contextlib.suppress(hoplite.GetTimeout):
+                with contextlib.suppress(hoplite.Timeout):
                     hp.get("never/1", timeout=0.001)
         except BaseException as error:
             errors.append(error)
@@ -505,12 +506,12 @@ import hoplite
 
 def work(ref, name):
     hp = hoplite.init()
-    value = hoplite.get(ref, timeout=20)
+    value = hoplite.client().get(ref, timeout=20)
     assert ref == hoplite.Ref(str(ref))
     hp.put(value + 1, name=name)
 
 def total(ref):
-    return float(hoplite.get(ref, timeout=20).sum())
+    return float(hoplite.client().get(ref, timeout=20).sum())
 
 if __name__ == "__main__":
     how, method = sys.argv[1:]

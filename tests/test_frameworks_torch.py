@@ -40,9 +40,9 @@ class Rows(Dataset):
         return ROWS
 
     def __getitem__(self, row):
-        table = hoplite.get(self.table, timeout=20)
+        table = hoplite.client().get(self.table, timeout=20)
         assert not table.flags.writeable
-        bias = hoplite.get(self.bias, timeout=20)
+        bias = hoplite.client().get(self.bias, timeout=20)
         assert isinstance(bias, torch.Tensor)
         return row, torch.from_numpy(table[row].copy()) + bias
 

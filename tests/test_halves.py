@@ -44,7 +44,7 @@ def bridge(*joined: hoplite.Node) -> Iterator[hoplite.Node]:
 def put_all(side: int, putter: Client, reader: Client, names: list[str], size: int, copies: int) -> None:
     """Puts every name, with bytes that say on which side; and reads it elsewhere on that side."""
     for name in names:
-        putter.put(bytes([side]) * size, name=name, copies=copies)
+        putter.put(bytes([side]) * size, name=name, replicas=copies)
         assert reader.get(name, timeout=SOON)[0] == side
 
 

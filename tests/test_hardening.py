@@ -93,7 +93,7 @@ def test_puts_that_run_out_of_time_leave_no_memory_behind(how: str) -> None:
         client = nodes[0].client() if how == "embedded" else hoplite.connect(nodes[0].socket)
         for _ in range(8):
             # Memory that is warm already may be had in time.
-            with contextlib.suppress(hoplite.GetTimeout, hoplite.StoreFull):
+            with contextlib.suppress(hoplite.Timeout, hoplite.StoreFull):
                 client.delete(client.put(value, timeout=0.02))
             # Until that memory is made after all.
             time.sleep(0.2)
@@ -204,7 +204,7 @@ def test_a_node_that_nobody_can_call_back_does_not_join(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"listen": "0.0.0.0:0", "insecure": True}, hoplite.InvalidArgument),
+        ({"listen": "0.0.0.0:0", "no_auth": True}, hoplite.InvalidArgument),
         ({"join": [NOWHERE]}, hoplite.JoinError),
     ],
     ids=["no address to advertise", "nobody to join"],

@@ -59,7 +59,7 @@ def test_it_finds_the_node_that_runs_here() -> None:
 
 def test_embedded_starts_a_node_of_ones_own_all_the_same() -> None:
     with Node() as node:
-        told = run(TELL.replace("init()", "init(embedded=True)"))
+        told = run(TELL.replace("init()", "init(node=hoplite.Node())"))
         assert told.endswith("True")
         assert node.id not in told
 
@@ -108,11 +108,21 @@ assert third.node is not second.node
     run(script)
 
 
-def test_options_of_a_node_are_not_dropped_silently() -> None:
-    with Node() as node:
-        for address in (None, f"unix:{node.socket}"):
-            with pytest.raises(hoplite.InvalidArgument, match="capacity"):
-                hoplite.init(address, capacity="1GiB")
+def test_a_node_of_the_caller_becomes_the_shared_one() -> None:
+    """`shutdown` closes it. It is combined with nothing else that selects a node."""
+    with Node() as other:
+        mine = Node(capacity="32MiB")
+        with hoplite.init(node=mine) as hp, hoplite.init() as again:
+            assert hp.node is again.node is mine
+        for address in (f"unix:{other.socket}", "127.0.0.1:7420", "local"):
+            with pytest.raises(hoplite.InvalidArgument, match="both address"):
+                hoplite.init(address, node=mine)
+        hoplite.shutdown()
+        assert mine.closed
+        with pytest.raises(hoplite.NodeDown, match="closed"):
+            hoplite.init(node=mine)
+        with pytest.raises(hoplite.InvalidArgument, match=r"node is a hoplite\.Node, not a Client"):
+            hoplite.init(node=other.client())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("address", ["nonsense", "unix:", "host:", ":7420", "host:port", 7])
@@ -206,22 +216,23 @@ def test_a_node_is_found_only_once_it_has_joined(tmp_path: Path) -> None:
 def test_a_cluster_that_is_not_that_of_the_running_node(monkeypatch: pytest.MonkeyPatch) -> None:
     with Node(cluster="theirs") as node:
         for address in (None, f"unix:{node.socket}"):
-            with pytest.raises(hoplite.InvalidArgument, match=r"'theirs'.*'mine'.*argument"):
-                hoplite.init(address, cluster="mine")
-            with hoplite.init(address, cluster="theirs") as client:
+            monkeypatch.setenv("HOPLITE_CLUSTER", "theirs")
+            with hoplite.init(address) as client:
                 assert client.node is None
-        monkeypatch.setenv("HOPLITE_CLUSTER", "mine")
-        with pytest.raises(hoplite.InvalidArgument, match=r"'theirs'.*'mine'.*HOPLITE_CLUSTER"):
-            hoplite.init()
+            monkeypatch.setenv("HOPLITE_CLUSTER", "mine")
+            with pytest.raises(hoplite.InvalidArgument, match=r"'theirs'.*'mine'.*HOPLITE_CLUSTER"):
+                hoplite.init(address)
 
 
 def test_a_cluster_that_is_not_that_of_ones_own_node() -> None:
     run("""
-import hoplite
-hp = hoplite.init(cluster="mine")
-assert hoplite.init(cluster="mine").node is hp.node
+import os, hoplite
+os.environ["HOPLITE_CLUSTER"] = "mine"
+hp = hoplite.init()
+assert hoplite.init().node is hp.node
+os.environ["HOPLITE_CLUSTER"] = "theirs"
 try:
-    hoplite.init(cluster="theirs")
+    hoplite.init()
 except hoplite.InvalidArgument as error:
     assert "'mine'" in str(error) and "'theirs'" in str(error)
 else:
@@ -234,7 +245,7 @@ def test_an_embedded_node_is_as_it_was_asked_to_be(tmp_path: Path) -> None:
     file.write_text('cluster = "of-file"\nadvertise = "127.0.0.1"\ncapacity = "32MiB"')
     script = """
 import hoplite, sys
-hp = hoplite.init(listen="0.0.0.0:0", insecure=True, capacity="64MiB", config=sys.argv[-1])
+hp = hoplite.init(node=hoplite.Node(listen="0.0.0.0:0", no_auth=True, capacity="64MiB", config=sys.argv[-1]))
 facts = hp.status()
 assert facts["store"]["capacity"] == 64 << 20
 assert facts["cluster"] == "of-file"
@@ -255,14 +266,12 @@ def test_the_nodes_to_join_can_come_from_the_environment() -> None:
 
 def test_the_socket_can_come_from_the_environment(tmp_path: Path) -> None:
     path = str(tmp_path / "own.sock")
-    beside = str(tmp_path / "own-embedded.sock")
-    assert run(TELL + "; print(hp.node.socket)", HOPLITE_SOCKET=path).splitlines()[1] == beside
+    embedded = str(tmp_path / "own-embedded.sock")
+    assert run(TELL + "; print(hp.node.socket)", HOPLITE_SOCKET=path).splitlines()[1] == embedded
+    own = TELL.replace("init()", "init(node=hoplite.Node())") + "; print(hp.node.socket)"
+    assert run(own, HOPLITE_SOCKET=path).splitlines()[1] == path
     with Node(socket=path) as node:
         assert run(TELL, HOPLITE_SOCKET=path) == f"{node.id} False"
-        embedded = TELL.replace("init()", "init(embedded=True)") + "; print(hp.node.socket)"
-        assert run(embedded, HOPLITE_SOCKET=path).splitlines()[1] == beside
-        with Node(socket=beside):
-            assert run(embedded, HOPLITE_SOCKET=path).splitlines()[1] not in (path, beside)
 
 
 def test_another_cluster_than_that_of_ones_own_node_is_not_joined_silently() -> None:
@@ -299,35 +308,35 @@ def test_the_default_client_is_that_of_init_and_is_made_when_there_is_none() -> 
     run("""
 import gc, hoplite
 from hoplite import session
-assert session.last_client() is None
-client = session.default_client()
-assert client.node is not None and session.default_client() is client
+assert session.shared.last_client() is None
+client = hoplite.client()
+assert client.node is not None and hoplite.client() is client
 ref = client.put(b"x")
 address = id(client)
 del client
 gc.collect()
-assert id(session.default_client()) == address and session.default_client().get(ref) == b"x"
+assert id(hoplite.client()) == address and hoplite.client().get(ref) == b"x"
 second = hoplite.init()
-assert session.default_client() is second
+assert hoplite.client() is second
 second.close()
-third = session.default_client()
+third = hoplite.client()
 assert third is not second and third.get(ref) == b"x" and third.node is second.node
 third.node.close()
-fourth = session.default_client()
+fourth = hoplite.client()
 assert fourth.node is not third.node
 session.shutdown()
 session.shutdown()
-assert fourth.closed and fourth.node.closed and session.last_client() is None
-assert session.default_client().node is not fourth.node
+assert fourth.closed and fourth.node.closed and session.shared.last_client() is None
+assert hoplite.client().node is not fourth.node
 """)
 
 
 def test_threads_that_need_a_client_at_once_share_one() -> None:
     run("""
 import threading
-from hoplite import session
+import hoplite
 found = []
-threads = [threading.Thread(target=lambda: found.append(session.default_client())) for _ in range(8)]
+threads = [threading.Thread(target=lambda: found.append(hoplite.client())) for _ in range(8)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 assert len(found) == 8 and len(set(found)) == 1
@@ -347,7 +356,7 @@ def child(what):
 """
 
 
-@pytest.mark.parametrize("how", ["init()", "init(embedded=True)", "init('unix:' + os.environ['SOCKET'])"])
+@pytest.mark.parametrize("how", ["init()", "init(node=hoplite.Node())", "init('unix:' + os.environ['SOCKET'])"])
 def test_a_forked_child_has_a_client_of_its_own(how: str) -> None:
     """To the parent's node, wherever that serves; the parent's goes on when the child has ended by sys.exit."""
     script = """
@@ -355,15 +364,15 @@ hp = hoplite.HOW
 ref, here = hp.put(b"parent", name="from/1"), hp.status()["id"]
 
 def use():
-    mine = session.default_client()
-    assert mine is not hp and mine is session.default_client() and mine.node is None
+    mine = hoplite.client()
+    assert mine is not hp and mine is hoplite.client() and mine.node is None
     assert mine.status()["id"] == here
     assert mine.get("from/1", timeout=30) == b"parent"
-    mine.put(b"child", name=f"from/{2 if session.last_client() else 0}")
-    child(lambda: session.default_client().get("from/2", timeout=30))
+    mine.put(b"child", name=f"from/{2 if session.shared.last_client() else 0}")
+    child(lambda: hoplite.client().get("from/2", timeout=30))
 
 child(use)
-assert hp.get("from/2", timeout=30) == b"child" and session.default_client() is hp
+assert hp.get("from/2", timeout=30) == b"child" and hoplite.client() is hp
 child(session.shutdown)
 child(lambda: hoplite.init().get("from/2", timeout=30))
 assert hp.get("from/1", timeout=30) == b"parent" and not hp.closed
@@ -381,7 +390,7 @@ hp.node.close()
 
 def use():
     try:
-        session.default_client()
+        hoplite.client()
     except hoplite.ForkedClient as error:
         assert "hoplite.init()" in str(error) and "node-embedded.sock" in str(error)
     else:
@@ -405,7 +414,7 @@ def test_a_runtime_folder_that_cannot_be_written_is_passed_over(
     for base in (tmp_path / "nowhere", tmp_path / "file", Path("/proc/self"), Path()):
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(base) if base != Path() else "")
         assert sockets.default_socket() == tmp_path / f"hoplite-{os.getuid()}" / "node.sock"
-    with hoplite.init(embedded=True) as client:
+    with hoplite.init(node=hoplite.Node()) as client:
         assert client.node is not None
         client.node.close()
 
@@ -513,4 +522,4 @@ with warnings.catch_warnings(record=True) as caught:
     importlib.reload(hoplite)
 print(caught[0].message)
 """
-    assert "without optimisation" in run(script)
+    assert "without optimization" in run(script)

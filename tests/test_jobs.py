@@ -26,7 +26,7 @@ import hoplite
 job = sys.argv[2] or None
 hp = hoplite.connect(sys.argv[1], job=job)
 refs = [hp.put(b"small"), hp.put(np.ones(50_000)), hp.put(np.ones(50_000), name=sys.argv[3])]
-lease = hp.hold(refs[0]) if job is None else None
+lease = hp.lease(refs[0]) if job is None else None
 print(*refs, flush=True)
 sys.stdin.read()
 """
@@ -66,7 +66,7 @@ def test_a_job_ends_with_its_last_client(nodes: list[hoplite.Node]) -> None:
     total = str(two.reduce(refs[1::2]))
     stays = str(other.put(numbers(10)))
     value = other.get(refs[1], timeout=SOON)
-    rows = {row["ref"]: row["job"] for row in other.objects(everywhere=True, timeout=SOON)}
+    rows = {row["ref"]: row["job"] for row in other.directory(timeout=SOON)}
     assert all(rows[ref] == "run-7" for ref in [*refs, named])
     assert rows[stays] is None
     one.close()
@@ -90,13 +90,6 @@ def test_a_job_goes_on_if_a_client_comes_in_time(nodes: list[hoplite.Node]) -> N
         time.sleep(GRACE_S + 2)
         assert are_there(nodes[2].client(), [ref])
     eventually(lambda: are_gone(nodes[2].client(), [ref]))
-
-
-def test_without_cleanup_a_job_is_a_name(nodes: list[hoplite.Node]) -> None:
-    with nodes[0].client(job="run-7", cleanup=False) as client:
-        ref = str(client.put(b"stays"))
-    time.sleep(GRACE_S + 2)
-    assert are_there(nodes[1].client(), [ref])
 
 
 def test_init_takes_the_job_of_the_environment(node: hoplite.Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,8 +141,8 @@ def test_a_node_that_is_killed_takes_its_clients_out_of_their_job() -> None:
 def test_a_held_object_ends_with_its_last_lease(nodes: list[hoplite.Node]) -> None:
     clients = [node.client() for node in nodes]
     ref, other = clients[0].put(numbers(50_000)), clients[0].put(numbers(10))
-    first = clients[1].hold(ref)
-    with clients[2].hold(ref) as second:
+    first = clients[1].lease(ref)
+    with clients[2].lease(ref) as second:
         assert (second.ref, second.released) == (ref, False)
         first.release()
         first.release()
@@ -164,7 +157,7 @@ def test_a_held_object_ends_with_its_last_lease(nodes: list[hoplite.Node]) -> No
 def test_a_lease_that_is_dropped_is_released_and_so_is_that_of_a_closed_client(nodes: list[hoplite.Node]) -> None:
     client, other = nodes[0].client(), nodes[1].client()
     refs = [str(client.put(numbers(10))) for _ in range(2)]
-    lease, kept = client.hold(refs[0]), other.hold(refs[1])
+    lease, kept = client.lease(refs[0]), other.lease(refs[1])
     del lease
     other.close()
     assert kept.released
@@ -174,8 +167,8 @@ def test_a_lease_that_is_dropped_is_released_and_so_is_that_of_a_closed_client(n
 
 def test_what_is_promised_can_be_held_before_it_is_there(nodes: list[hoplite.Node]) -> None:
     client = nodes[0].client()
-    ref = client.promise()
-    with client.hold(ref):
+    ref = client.reserve()
+    with client.lease(ref):
         client.put(numbers(50_000), name=ref)
         assert are_there(nodes[1].client(), [str(ref)])
     eventually(lambda: are_gone(nodes[1].client(), [str(ref)]))
@@ -197,7 +190,7 @@ def test_a_node_that_is_killed_lets_go_of_what_its_clients_held() -> None:
         client = nodes[2].client()
         ref = client.put(numbers(50_000))
         holder = nodes[0].client()
-        lease = holder.hold(ref)
+        lease = holder.lease(ref)
         nodes[0].process.kill()
         nodes[0].process.wait()
         eventually(lambda: are_gone(client, [str(ref)]))

@@ -24,7 +24,7 @@ def left(crew: Crew, *texts: object) -> list[object]:
     def is_alive(text: object) -> bool:
         try:
             crew.getter.get(crew.name(text), timeout=0.5)
-        except (hoplite.ObjectDeleted, hoplite.GetTimeout):
+        except (hoplite.ObjectDeleted, hoplite.Timeout):
             return False
         return True
 
@@ -40,21 +40,21 @@ def settles(crew: Crew, *texts: object, on: list[object]) -> None:
 @SIZES
 def test_the_newest_stay(crew: Crew, size: int) -> None:
     for number in range(5):
-        crew.clients[number % 3].put(numbers(size), name=crew.name(number), keep=2)
+        crew.clients[number % 3].put(numbers(size), name=crew.name(number), retain=2)
         assert crew.putter.latest(crew.name(""), timeout=SOON).number == number
     settles(crew, *range(5), on=[3, 4])
 
 
 def test_keep_1_leaves_the_last_alone(crew: Crew) -> None:
     for number in range(3):
-        crew.putter.put(numbers(10), name=crew.name(number), keep=1)
+        crew.putter.put(numbers(10), name=crew.name(number), retain=1)
     settles(crew, 0, 1, 2, on=[2])
 
 
 def test_it_counts_objects_not_numbers(crew: Crew) -> None:
     """Between the numbers are gaps: the newest so many stay, however far apart."""
     for number in (1, 10, 500, 501):
-        crew.putter.put(numbers(10), name=crew.name(number), keep=3)
+        crew.putter.put(numbers(10), name=crew.name(number), retain=3)
     settles(crew, 1, 10, 500, 501, on=[10, 500, 501])
 
 
@@ -62,7 +62,7 @@ def test_what_has_a_higher_number_is_left_alone(crew: Crew) -> None:
     """Put out of order: only lower numbers are older, and the object itself counts."""
     for number in (9, 8, 3):
         crew.putter.put(numbers(10), name=crew.name(number))
-    crew.reducer.put(numbers(10), name=crew.name(5), keep=1)
+    crew.reducer.put(numbers(10), name=crew.name(5), retain=1)
     settles(crew, 3, 5, 8, 9, on=[5, 8, 9])
 
 
@@ -73,7 +73,7 @@ def test_only_numbers_under_the_same_prefix_are_deleted(crew: Crew) -> None:
     other = f"{crew.prefix}-other/1"
     crew.putter.put(numbers(10), name=other)
     for number in (1, 2):
-        crew.putter.put(numbers(10), name=crew.name(number), keep=1)
+        crew.putter.put(numbers(10), name=crew.name(number), retain=1)
     settles(crew, 1, 2, *others, on=[2, *others])
     crew.getter.get(other, timeout=SOON)
 
@@ -87,7 +87,7 @@ def test_a_put_without_keep_keeps_all(crew: Crew) -> None:
 def test_who_reads_what_is_pruned_reads_on(crew: Crew) -> None:
     crew.putter.put(numbers(50_000), name=crew.name(0))
     value = crew.getter.get(crew.name(0), timeout=SOON)
-    crew.putter.put(numbers(50_000, seed=1), name=crew.name(1), keep=1)
+    crew.putter.put(numbers(50_000, seed=1), name=crew.name(1), retain=1)
     assert (value == numbers(50_000)).all()
     del value
     eventually(lambda: [row["ref"] for row in crew.getter.objects() if row["ref"] == crew.name(0)] == [])
@@ -97,16 +97,16 @@ def test_a_put_that_fails_prunes_nothing(crew: Crew) -> None:
     for number in (1, 2):
         crew.putter.put(numbers(10), name=crew.name(number))
     with pytest.raises(hoplite.NameTaken):
-        crew.putter.put(numbers(10), name=crew.name(2), keep=1)
-    crew.putter.put(numbers(10), name=crew.name(2), keep=1, exist_ok=True)
+        crew.putter.put(numbers(10), name=crew.name(2), retain=1)
+    crew.putter.put(numbers(10), name=crew.name(2), retain=1, exist_ok=True)
     settles(crew, 1, 2, on=[1, 2])
 
 
-def test_keep_takes_a_name_with_a_number(crew: Crew) -> None:
+def test_retain_takes_a_name_with_a_number(crew: Crew) -> None:
     for name in (None, "plain", "17", crew.name("x"), crew.name("")):
-        with pytest.raises(hoplite.InvalidArgument, match="keep needs a name"):
-            crew.putter.put(b"", name=name, keep=2)
+        with pytest.raises(hoplite.InvalidArgument, match="retain needs a name"):
+            crew.putter.put(b"", name=name, retain=2)
     for keep in (0, -1, 1.5, "2"):
-        with pytest.raises(hoplite.InvalidArgument, match="keep is"):
-            crew.putter.put(b"", name=crew.name(1), keep=keep)  # type: ignore[arg-type]
+        with pytest.raises(hoplite.InvalidArgument, match="retain is"):
+            crew.putter.put(b"", name=crew.name(1), retain=keep)  # type: ignore[arg-type]
     assert crew.putter.objects() == []

@@ -103,7 +103,7 @@ def test_the_command_names_a_variable_that_nothing_reads() -> None:
     assert said.count("HOPLITE_CAPACTY is set, and nothing reads it (did you mean HOPLITE_CAPACITY?)") == 1
 
 
-@pytest.mark.parametrize("name", ["spill_limit", "spill_keep"])
+@pytest.mark.parametrize("name", ["spill_limit", "spill_persistent"])
 def test_settings_of_a_folder_that_is_not_named_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "1GiB" if name == "spill_limit" else "true"
     starts: list[Callable[..., object]] = [Node, hoplite.init]

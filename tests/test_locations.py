@@ -105,8 +105,8 @@ def test_a_watcher_keeps_its_timeout(crew: Crew) -> None:
     ref = crew.putter.put(numbers(LARGE))
     watch = crew.getter.watch_locations(ref, timeout=0.05)
     assert next(watch).complete
-    with pytest.raises(hoplite.GetTimeout):
+    with pytest.raises(hoplite.Timeout):
         next(watch)
-    with pytest.raises(hoplite.GetTimeout):
+    with pytest.raises(hoplite.Timeout):
         next(crew.getter.watch_locations(crew.name(), timeout=0))
     assert crew.getter.status()["waiting"] == 0

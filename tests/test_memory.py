@@ -319,7 +319,7 @@ import hoplite
 # As a program in another language has it: CPython ignores the signal.
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
-hp = hoplite.init(embedded=True, capacity="1GiB", spill=sys.argv[1], spill_limit="1GiB")
+hp = hoplite.init(node=hoplite.Node(capacity="1GiB", spill=sys.argv[1], spill_limit="1GiB"))
 for value in (np.ones(2 << 20, np.uint8), np.ones(1 << 20, np.uint8)):
     try:
         hp.put(value)
@@ -369,7 +369,7 @@ WARNED = """
 import os, sys
 from pathlib import Path
 os.dup2(1, 2)
-os.environ["HOPLITE_LOG"] = "warn"
+os.environ["HOPLITE_LOG_LEVEL"] = "warn"
 if sys.argv[2]:
     (Path(sys.argv[2]) / "cgroup.procs").write_text(str(os.getpid()))
 import hoplite

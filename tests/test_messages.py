@@ -137,7 +137,7 @@ def test_joining_an_unknown_host_speaks_of_joining() -> None:
 
 def test_an_unknown_host_to_listen_on_or_to_advertise_is_named() -> None:
     with pytest.raises(hoplite.InvalidArgument, match=r"can't listen on no-such-host\.invalid:0: no host"):
-        Node(listen="no-such-host.invalid:0", insecure=True)
+        Node(listen="no-such-host.invalid:0", no_auth=True)
     with pytest.raises(hoplite.InvalidArgument, match=r"can't advertise no-such-host\.invalid:0: no host"):
         Node(advertise="no-such-host.invalid:0")
 

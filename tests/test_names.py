@@ -95,7 +95,7 @@ def test_latest_waits_for_a_newer_one(clients: list[Client]) -> None:
 def test_latest_begins_at_0(clients: list[Client]) -> None:
     clients[0].put(b"x", name="policy/0")
     assert clients[1].latest("policy/", timeout=30).number == 0
-    with pytest.raises(hoplite.GetTimeout):
+    with pytest.raises(hoplite.Timeout):
         clients[1].latest("policy/", after=0, timeout=0.1)
 
 
@@ -105,7 +105,7 @@ def test_latest_forgets_what_was_deleted(clients: list[Client]) -> None:
     clients[0].delete("policy/2")
     assert clients[1].latest("policy/", timeout=30).number == 1
     clients[0].delete("policy/1")
-    with pytest.raises(hoplite.GetTimeout, match="policy/"):
+    with pytest.raises(hoplite.Timeout, match="policy/"):
         clients[1].latest("policy/", timeout=0.2)
 
 
@@ -114,7 +114,7 @@ def test_a_number_is_one_everywhere_or_nowhere(clients: list[Client]) -> None:
     name = "policy/20261125133000123456"
     calls: list[Callable[[], object]] = [
         lambda: clients[0].put(b"x", name=name),
-        lambda: clients[0].put(b"x", name=name, keep=2),
+        lambda: clients[0].put(b"x", name=name, retain=2),
         lambda: clients[0].get(name, timeout=0),
         lambda: clients[0].reduce([name]),
         lambda: Ref(name).number,
@@ -123,7 +123,7 @@ def test_a_number_is_one_everywhere_or_nowhere(clients: list[Client]) -> None:
         with pytest.raises(hoplite.InvalidArgument, match="at most 18 digits"):
             call()
     largest = f"policy/{2**63 - 1}"
-    assert clients[0].put(b"x", name=largest, keep=2).number == 2**63 - 1
+    assert clients[0].put(b"x", name=largest, retain=2).number == 2**63 - 1
     assert str(clients[1].latest("policy/", after=2**63 - 2, timeout=30)) == largest
 
 
@@ -135,7 +135,7 @@ def test_what_is_asked_after_a_deletion_waits_for_the_next_put(clients: list[Cli
         gets = [Later(client.get, "run/weights", timeout=30) for client in clients]
         waits = [Later(client.wait, ["run/weights"], timeout=30) for client in clients]
         sums = [client.reduce(["run/weights", "run/bias"], name=f"run/sum-{at}") for at, client in enumerate(clients)]
-        with pytest.raises(hoplite.GetTimeout):
+        with pytest.raises(hoplite.Timeout):
             clients[0].get("run/weights", timeout=0.05)
         clients[turn].put(value, name="run/weights")
         clients[turn].put(value, name="run/bias")
@@ -155,13 +155,13 @@ def test_what_is_asked_after_a_deletion_waits_for_the_next_put(clients: list[Cli
 
 def test_who_follows_versions_is_told_of_one_that_was_pruned_before_its_get(clients: list[Client]) -> None:
     for number in range(4):
-        clients[0].put(numbers(10), name=f"policy/{number}", keep=2)
+        clients[0].put(numbers(10), name=f"policy/{number}", retain=2)
     with pytest.raises(hoplite.ObjectDeleted):
         clients[1].get("policy/0", timeout=30)
 
 
 def test_latest_does_not_wait_with_timeout_0(clients: list[Client]) -> None:
-    with pytest.raises(hoplite.GetTimeout):
+    with pytest.raises(hoplite.Timeout):
         clients[0].latest("policy/", timeout=0)
 
 
@@ -183,7 +183,7 @@ def test_a_reader_follows_a_publisher(clients: list[Client]) -> None:
 
     reader = Later(follow)
     for number in range(31):
-        clients[0].put(numbers(40_000, "int32") * 0 + number, name=f"policy/{number}", keep=2)
+        clients[0].put(numbers(40_000, "int32") * 0 + number, name=f"policy/{number}", retain=2)
     seen = reader.result()
     assert seen == sorted(set(seen))
 

@@ -291,7 +291,7 @@ def test_join_with_another_token() -> None:
                 Node(join=[first.address], token=token)
         with Node(join=[first.address], token=right) as second:
             testing.wait_for_members([first, second], 2)
-    with Node(insecure=True) as open_to_all, pytest.raises(hoplite.JoinError):
+    with Node(no_auth=True) as open_to_all, pytest.raises(hoplite.JoinError):
         Node(join=[open_to_all.address], token=right)
 
 
@@ -353,7 +353,7 @@ def test_a_node_off_loopback_needs_a_token() -> None:
         Node(listen="0.0.0.0:0")
     with Node(listen="0.0.0.0:0", token=hoplite.new_token(), advertise="127.0.0.1:0"):
         pass
-    with Node(listen="0.0.0.0:0", insecure=True, advertise="127.0.0.1:0"):
+    with Node(listen="0.0.0.0:0", no_auth=True, advertise="127.0.0.1:0"):
         pass
 
 

@@ -61,7 +61,7 @@ class Gate:
     def put(self, value: object, *, name: str, keep: int) -> hoplite.Ref:
         if name == self._name:
             assert self.is_open.wait(SOON)
-        return self._client.put(value, name=name, keep=keep)
+        return self._client.put(value, name=name, retain=keep)
 
 
 @pytest.mark.parametrize("size", [100, 50_000], ids=["small", "large"])
@@ -138,7 +138,7 @@ def test_a_sum_names_what_is_lost_and_that_it_can_not_succeed(how: str) -> None:
     ):
         eventually(lambda: len(hp.status()["members"]) == 2)
         named = far.put(numbers(50_000), name="gradient/7")
-        promised = far.promise()
+        promised = far.reserve()
         here = hp.put(numbers(50_000))
         first, all_of_them = hp.reduce([here, named, promised, "late/1"], count=2), [here, named, promised]
         same(hp.get(first, timeout=SOON), 2 * numbers(50_000))

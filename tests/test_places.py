@@ -43,10 +43,10 @@ def test_nodes_find_their_places_by_address_and_by_name(tmp_path: Path, monkeypa
     file = write(tmp_path, layout(times_us=[[None]], measured={"anything": 1}, quality="good"))
     monkeypatch.setenv("HOPLITE_TOPOLOGY", str(file))
     with (
-        Node(listen="127.0.0.1:0", insecure=True) as one,
-        Node(listen="127.0.0.2:0", join=[one.address], insecure=True) as two,
-        Node(listen="127.0.0.1:0", join=[one.address], topology_host="h2", rack="x", insecure=True) as three,
-        Node(listen="0.0.0.0:0", advertise="127.0.0.4", join=[one.address], insecure=True) as four,
+        Node(listen="127.0.0.1:0", no_auth=True) as one,
+        Node(listen="127.0.0.2:0", join=[one.address], no_auth=True) as two,
+        Node(listen="127.0.0.1:0", join=[one.address], topology_host="h2", rack="x", no_auth=True) as three,
+        Node(listen="0.0.0.0:0", advertise="127.0.0.4", join=[one.address], no_auth=True) as four,
     ):
         expected = {
             one.id: ["pod-0", "rack-0"],

@@ -73,8 +73,8 @@ ASKED: list[dict[str, Any]] = [
     {"advertise": "127.0.0.1"},
     {"cluster": "mine"},
     {"token": hoplite.new_token()},
-    {"insecure": True},
-    {"plain": True},
+    {"no_auth": True},
+    {"no_encryption": True},
 ]
 
 
@@ -86,13 +86,13 @@ def test_what_asks_for_a_cluster_opens_one_port(options: dict[str, Any]) -> None
 
 
 def test_what_does_not_ask_for_one_opens_none() -> None:
-    asked: list[dict[str, Any]] = [{"capacity": "64MiB"}, {"insecure": False}, {"join": []}, {"rack": "7"}]
+    asked: list[dict[str, Any]] = [{"capacity": "64MiB"}, {"no_auth": False}, {"join": []}, {"rack": "7"}]
     for options in asked:
         with Node(**options):
             assert ports() == []
 
 
-EMBEDDED = "import hoplite; print(hoplite.init(embedded=True).status()['address'], flush=True); input()"
+EMBEDDED = "import hoplite; print(hoplite.init(node=hoplite.Node()).status()['address'], flush=True); input()"
 
 
 def test_a_cluster_in_the_environment_opens_one_too(monkeypatch: pytest.MonkeyPatch) -> None:

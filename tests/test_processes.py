@@ -89,7 +89,7 @@ def test_client_killed_in_the_middle_of_copying() -> None:
                 time.sleep(0.005 * turn)
                 kill(process)
             # Lost is what was there a turn ago, of which the directory tells for a second.
-            with contextlib.suppress(hoplite.GetTimeout, hoplite.ObjectLost):
+            with contextlib.suppress(hoplite.Timeout, hoplite.ObjectLost):
                 value = client.get("large/1", timeout=0.2)
                 assert value.nbytes == 96 * MIB and value.all()  # noqa: PT018 - one fact
                 del value
@@ -211,7 +211,7 @@ def test_stopped_client_holds_up_nobody(tmp_path: Path) -> None:
                     assert np.array_equal(guest.get(total, timeout=SOON), expected)
                     guest.delete(guest.put(np.ones(150 * MIB, np.uint8), timeout=SOON))
                 # It still has half an object, and what it reads is still held.
-                with pytest.raises(hoplite.GetTimeout):
+                with pytest.raises(hoplite.Timeout):
                     client.get("half/1", timeout=0.1)
                 assert readers(client, "far/1") == 1
             assert line(process) == f"done {MIB}"
@@ -393,7 +393,7 @@ GETS: dict[str, Callable[[hoplite.Client], object]] = {
     "status": lambda client: client.status(),
     "status in a loop": lambda client: asyncio.run(client.status_async()),
     "objects": lambda client: client.objects(timeout=0.1),
-    "all objects": lambda client: client.objects(everywhere=True, timeout=0.1),
+    "all objects": lambda client: client.directory(timeout=0.1),
     "several in a loop": lambda client: asyncio.run(client.get_async(["never/1", "never/2"], timeout=0.1)),
 }
 
@@ -418,7 +418,7 @@ PATIENT: dict[str, Callable[[hoplite.Client], object]] = {
     "in a loop": lambda client: asyncio.run(client.get_async("never/1", timeout=5)),
     "put": lambda client: client.put(b"x", timeout=5),
     "objects": lambda client: client.objects(timeout=5),
-    "all objects": lambda client: client.objects(everywhere=True, timeout=5),
+    "all objects": lambda client: client.directory(timeout=5),
 }
 
 
@@ -429,7 +429,7 @@ def test_a_node_that_is_stopped_lengthens_no_timeout(within: float) -> None:
         begun = time.monotonic()
         waiting = [Later(call, client) for call in PATIENT.values()]
         for later in waiting:
-            with pytest.raises(hoplite.GetTimeout, match="within 5 s: it does not answer"):
+            with pytest.raises(hoplite.Timeout, match="within 5 s: it does not answer"):
                 later.result(SOON)
         assert 5 <= time.monotonic() - begun < within
 
@@ -455,5 +455,5 @@ def test_a_node_that_is_stopped_holds_up_no_loop_and_no_close() -> None:
             eventually(lambda: threading.active_count() > count)
             client.close()
             for put in puts:
-                with pytest.raises(hoplite.NodeDown, match="this client is closed"):
+                with pytest.raises(hoplite.ClientClosed, match="this client is closed"):
                     put.result()

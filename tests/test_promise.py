@@ -22,7 +22,7 @@ NO_OBJECT = (hoplite.ObjectLost, hoplite.ObjectDeleted)
 
 @SIZES
 def test_who_waits_for_a_promise_gets_what_is_put(crew: Crew, size: int) -> None:
-    ref = crew.putter.promise()
+    ref = crew.putter.reserve()
     waiting = Later(crew.getter.get, ref, timeout=SOON)
     assert not waiting.done(within=0.05)
     assert crew.putter.put(numbers(size), name=ref) == ref
@@ -31,7 +31,7 @@ def test_who_waits_for_a_promise_gets_what_is_put(crew: Crew, size: int) -> None
 
 @SIZES
 def test_a_buffer_keeps_a_promise(crew: Crew, size: int) -> None:
-    ref = crew.putter.promise()
+    ref = crew.putter.reserve()
     with crew.putter.create(size, name=ref) as buffer:
         assert buffer.ref == ref
         buffer[...] = 5
@@ -39,8 +39,8 @@ def test_a_buffer_keeps_a_promise(crew: Crew, size: int) -> None:
 
 
 def test_a_reduce_keeps_a_promise_and_takes_promised_inputs(crew: Crew) -> None:
-    inputs = [crew.putter.promise() for _ in range(3)]
-    ref = crew.reducer.promise()
+    inputs = [crew.putter.reserve() for _ in range(3)]
+    ref = crew.reducer.reserve()
     waiting = Later(crew.getter.get, ref, timeout=SOON)
     assert crew.reducer.reduce(inputs, name=ref) == ref
     for place, promised in enumerate(inputs):
@@ -73,7 +73,7 @@ def test_who_waits_for_a_buffer_is_told_when_it_is_given_up(crew: Crew, size: in
 
 
 def test_a_promise_is_kept_once_and_by_nobody_else(crew: Crew) -> None:
-    ref = crew.putter.promise()
+    ref = crew.putter.reserve()
     with crew.another() as other, pytest.raises(hoplite.InvalidArgument, match="not promised to this client"):
         other.put(b"mine", name=ref)
     crew.putter.put(b"kept", name=ref)
@@ -88,7 +88,7 @@ def test_a_promise_is_lost_with_its_client(crew: Crew) -> None:
     large = crew.putter.put(numbers(50_000))
     with crew.another() as other:
         view = other.get(large, timeout=SOON)
-        ref = other.promise()
+        ref = other.reserve()
         waiting = Later(crew.getter.get, ref, timeout=SOON)
         assert not waiting.done(within=0.05)
     with pytest.raises(hoplite.ObjectLost, match="promised it and has closed"):
@@ -117,7 +117,7 @@ def test_who_waits_for_a_small_buffer_that_could_not_be_sealed_is_told(crew: Cre
 
 
 def test_a_deleted_promise_can_not_be_kept(crew: Crew) -> None:
-    ref = crew.putter.promise()
+    ref = crew.putter.reserve()
     waiting = Later(crew.getter.get, ref, timeout=SOON)
     assert not waiting.done(within=0.05)
     crew.getter.delete(ref)

@@ -135,7 +135,7 @@ def test_what_is_neither_array_nor_bytes_takes_a_pickle(
     careful = nodes[0].client(allow_pickle=False)
     with pytest.raises(hoplite.UnsupportedDtype, match=type(value).__qualname__):
         careful.put(value)
-    with pytest.raises(hoplite.Undecodable, match="allow_pickle"):
+    with pytest.raises(hoplite.DecodeError, match="allow_pickle"):
         careful.get(ref)
 
 

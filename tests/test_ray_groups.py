@@ -159,7 +159,7 @@ def test_group_that_is_not_complete_names_who_is_missing(monkeypatch: pytest.Mon
         groups.MEET_S = 0.5
         try:
             collective.init_collective_group(3, rank, backend="hoplite", group_name="three")
-        except hoplite.GetTimeout as error:
+        except hoplite.Timeout as error:
             return str(error)
         return "complete"
 

@@ -159,7 +159,7 @@ def test_get_takes_all_kinds_of_refs_at_once() -> None:
     hp.delete([plain, named])
     with pytest.raises(hoplite.ObjectDeleted):
         hoplite.ray.get(plain, timeout=RAY_SOON)
-    with pytest.raises(hoplite.GetTimeout):
+    with pytest.raises(hoplite.Timeout):
         hoplite.ray.get("never/put", timeout=0.1)
 
 

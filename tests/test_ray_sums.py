@@ -204,5 +204,5 @@ def test_reduce_names_an_input_that_it_can_not_take() -> None:
 
 def test_reduce_that_is_given_up_names_what_is_missing() -> None:
     total = hoplite.ray.reduce(["missing/1"], timeout=0.2)
-    with pytest.raises(hoplite.GetTimeout, match="missing/1"):
+    with pytest.raises(hoplite.Timeout, match="missing/1"):
         hoplite.ray.get(total, timeout=RAY_SOON)

@@ -39,7 +39,7 @@ def test_result_is_ready_when_it_is_complete() -> None:
     assert ray.wait([total], timeout=0.5) == ([], [total])
     with pytest.raises(ray.exceptions.GetTimeoutError):
         ray.get(total, timeout=0.1)
-    with pytest.raises(hoplite.GetTimeout, match="ready/2"):
+    with pytest.raises(hoplite.Timeout, match="ready/2"):
         hoplite.ray.get(total, timeout=0.1)
     second = hoplite.ray.put(np.full(SIZE, 2.0), name="ready/2")
     assert ray.wait([total], timeout=RAY_SOON) == ([total], [])
@@ -148,7 +148,7 @@ def test_inputs_of_a_named_reduce_go_with_it_however_it_ends() -> None:
         return [hoplite.ray.put(np.full(SIZE, 1.0)), "ended/never"]
 
     late = hoplite.ray.reduce(given(), name="ended/1", timeout=0.2)
-    with pytest.raises(hoplite.GetTimeout, match="ended/never"):
+    with pytest.raises(hoplite.Timeout, match="ended/never"):
         ray.get(late, timeout=RAY_SOON)
     deleted = hoplite.ray.reduce(given(), name="ended/2")
     hoplite.ray.client().delete("ended/2")

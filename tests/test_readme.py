@@ -89,7 +89,7 @@ def test_the_example_of_two_hosts(hosts: list[dict[str, str]], order: str, job: 
         if job:
             # A run ends with the last of its processes; the next one finds its names free.
             client = hoplite.connect(hosts[0]["XDG_RUNTIME_DIR"] + "/hoplite/node.sock")
-            eventually(lambda: client.objects(everywhere=True) == [])  # noqa: B023 - waited for here
+            eventually(lambda: client.directory() == [])  # noqa: B023 - waited for here
             client.close()
 
 

@@ -102,11 +102,11 @@ def test_init_shares_a_client_that_reconnects(socket: Path) -> None:
     with node_at(socket) as first:
         client = hoplite.init(f"unix:{socket}")
         try:
-            hoplite.put(b"old")
+            hoplite.client().put(b"old")
             killed(first)
             with node_at(socket):
                 eventually(lambda: client._native.is_node_gone())
-                assert str(hoplite.put(b"new", name="new/1")) == "new/1"
+                assert str(hoplite.client().put(b"new", name="new/1")) == "new/1"
         finally:
             hoplite.shutdown()
 

@@ -264,9 +264,9 @@ def test_a_deleted_input_ends_the_reduce(clients: list[Client]) -> None:
 def test_get_of_a_sum_keeps_its_timeout(clients: list[Client]) -> None:
     total = clients[0].reduce(["never/1", "never/2"])
     for client in clients:
-        with pytest.raises(hoplite.GetTimeout):
+        with pytest.raises(hoplite.Timeout):
             client.get(total, timeout=0.2)
-    with pytest.raises(hoplite.GetTimeout):
+    with pytest.raises(hoplite.Timeout):
         total.inputs(timeout=0.2)
 
 
@@ -333,14 +333,14 @@ def test_a_sum_that_its_contributors_want_is_made_in_parts(caller: str, inputs: 
         size = (8 << 20) + 1001
         values = [numbers((size,), "int32", seed=seed) for seed in range(3 * inputs)]
         refs = [seats[number % 3].put(value) for number, value in enumerate(values)]
-        total = clients[0].promise()
+        total = clients[0].reserve()
         gets = [Later(client.get, total, timeout=SOON) for client in clients]
         # All of them are known to wait.
         clients[0].wait(refs, len(refs), timeout=SOON)
         eventually(lambda: all(client.status()["waiting"] > 0 for client in clients))
         # An answer that comes by the connections which their questions took before.
         for client in clients:
-            client.objects(everywhere=True, timeout=SOON)
+            client.directory(timeout=SOON)
         assert clients[0].reduce(refs, name=total) == total
         expected = fold("sum", values)
         for get in gets:

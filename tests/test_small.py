@@ -107,7 +107,7 @@ def test_what_found_no_room_ends_with_its_node_unless_another_keeps_it(trio: lis
         for number in range(ROOM_OF_ONE // LARGEST + 1):
             putter.put(b"x" * LARGEST, name=f"{prefix}/filler{number}", timeout=SOON)
         lost = putter.put(b"l" * LARGEST, name=f"{prefix}/lost", timeout=SOON)
-        both = putter.put(b"b" * LARGEST, name=f"{prefix}/both", copies=2, timeout=SOON)
+        both = putter.put(b"b" * LARGEST, name=f"{prefix}/both", replicas=2, timeout=SOON)
         assert bytes(reader.get(lost, timeout=SOON)) == b"l" * LARGEST
         process.process.kill()
         testing.wait_for_members(trio, 3)

@@ -26,7 +26,7 @@ def test_each_field_of_a_status_is_of_its_type(tmp_path: Path) -> None:
     own = []
     for name in ("one", "two"):
         certificates.make_certificate(tmp_path, name)
-        own.append(["--cert", f"{tmp_path}/{name}.crt", "--key", f"{tmp_path}/{name}.key"])
+        own.append(["--certificate", f"{tmp_path}/{name}.crt", "--key", f"{tmp_path}/{name}.key"])
     with (
         testing.node_process(*shown, *own[0]) as node,
         testing.node_process(*shown, *own[1], "--join", node.address) as other,

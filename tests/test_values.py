@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hoplite import values
-from hoplite.errors import InvalidArgument, ShapeMismatch, Undecodable, UnsupportedDtype
+from hoplite.errors import DecodeError, InvalidArgument, ShapeMismatch, UnsupportedDtype
 from hoplite.values import DTYPES, FORMS, quick
 from stored import address, joined, mapped, pinned, store, there_and_back
 
@@ -316,7 +316,7 @@ def test_a_unit_has_one_text(unit: str) -> None:
     else:
         with pytest.raises(UnsupportedDtype, match="of any unit"):
             values.check_dtype(f"datetime64{unit}")
-    with pytest.raises(Undecodable):
+    with pytest.raises(DecodeError):
         values.decode(mapped(bytes(8), f"datetime64{unit}", (1,)))
 
 
@@ -371,12 +371,12 @@ def test_a_masked_array_is_refused() -> None:
 )
 @pytest.mark.usefixtures("way")
 def test_metadata_that_does_not_fit_the_bytes_is_undecodable(kind: str, shape: tuple[int, ...]) -> None:
-    with pytest.raises(Undecodable, match=kind):
+    with pytest.raises(DecodeError, match=kind):
         values.decode(mapped(b"12345678", kind, shape))
 
 
 def test_an_unknown_form_is_undecodable() -> None:
-    with pytest.raises(Undecodable, match="'parquet'"):
+    with pytest.raises(DecodeError, match="'parquet'"):
         values.decode(mapped(b"12345678", form="parquet"))
     assert FORMS == ("plain", "torch", "arrow", "pickle")
 

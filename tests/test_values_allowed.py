@@ -21,7 +21,7 @@ import pytest
 import hoplite
 import programs
 from hoplite import Ref, values
-from hoplite.errors import InvalidArgument, Undecodable, UnsupportedDtype
+from hoplite.errors import DecodeError, InvalidArgument, UnsupportedDtype
 from hoplite.values import check_allowed
 from stored import joined, mapped, store
 from support import eventually
@@ -144,7 +144,7 @@ def test_what_is_not_on_the_list_is_named_by_put_and_by_get(value: Any, name: st
     said = rf'it takes {name}, .*allow_pickle; add "{name}" there, or to HOPLITE_ALLOW_PICKLE'
     with pytest.raises(UnsupportedDtype, match=said):
         values.encode(value, allow_pickle=("mypackage.*",))
-    with pytest.raises(Undecodable, match=said):
+    with pytest.raises(DecodeError, match=said):
         values.decode(store(values.encode(value)), allow_pickle=("mypackage.*",))
     # With these it comes back.
     there_and_back(value, "numpy.*", "builtins.complex", "builtins.len", "*s.[FOp]*", "datetime.date")
@@ -182,7 +182,7 @@ def test_what_is_not_on_the_list_is_named_by_put_and_by_get(value: Any, name: st
 def test_bytes_reach_nothing_else(monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
     ran: list[object] = []
     monkeypatch.setattr(os, "system", ran.append)
-    with pytest.raises(Undecodable, match="which is not on the list of allow_pickle"):
+    with pytest.raises(DecodeError, match="which is not on the list of allow_pickle"):
         values.decode(calling(module, name, "true"), allow_pickle=("mypackage.*",))
     assert ran == []
 
@@ -190,7 +190,7 @@ def test_bytes_reach_nothing_else(monkeypatch: pytest.MonkeyPatch, module: str, 
 def test_a_module_that_is_not_on_the_list_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runs_when_imported.py").write_text("Thing = dict")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(Undecodable, match=r"it takes runs_when_imported\.Thing"):
+    with pytest.raises(DecodeError, match=r"it takes runs_when_imported\.Thing"):
         values.decode(calling("runs_when_imported", "Thing"), allow_pickle=("mypackage.*",))
     assert "runs_when_imported" not in sys.modules
 
@@ -210,7 +210,7 @@ def test_what_is_on_the_list_under_its_own_name_is_called(package: Any) -> None:
 )
 def test_a_dtype_of_pointers_or_parts_is_not_read_from_a_text(dtype: str, data: bytes) -> None:
     arguments = (data, dtype, (1,), "C")
-    with pytest.raises(Undecodable, match="is no dtype of plain elements"):
+    with pytest.raises(DecodeError, match="is no dtype of plain elements"):
         values.decode(calling("hoplite.values.arrays", "restore_array", *arguments), allow_pickle=())
 
 
@@ -250,7 +250,7 @@ def test_a_client_has_a_list_of_its_own(package: Any, how: str, monkeypatch: pyt
         anything.put({"when": dt.date(2020, 1, 1)}, name="when/1")
         anything.put(package.Point(7), name="point/1")
         assert careful.get("point/1").x == 7
-        with pytest.raises(hoplite.Undecodable, match=r"datetime\.date, which is not on the list"):
+        with pytest.raises(hoplite.DecodeError, match=r"datetime\.date, which is not on the list"):
             careful.get("when/1")
         with pytest.raises(hoplite.UnsupportedDtype, match=r"datetime\.date, which is not on the list"):
             careful.put([dt.date(2020, 1, 1)])
@@ -258,14 +258,13 @@ def test_a_client_has_a_list_of_its_own(package: Any, how: str, monkeypatch: pyt
         with attach(node) as other:
             assert other.get("when/1") == anything.get("when/1")
             assert other.get("point/1").x == 7
-            with pytest.raises(hoplite.Undecodable, match=r"fractions\.Fraction"):
+            with pytest.raises(hoplite.DecodeError, match=r"fractions\.Fraction"):
                 other.get(anything.put(Fraction(1, 2)))
 
 
-INSECURE = """
+NO_AUTH = """
 import os
 import hoplite
-from hoplite.session import default_client
 
 def refuses(client):
     try:
@@ -274,13 +273,13 @@ def refuses(client):
         return True
     return False
 
-hp = hoplite.init(insecure=True)
+hp = hoplite.init(node=hoplite.Node(no_auth=True))
 assert refuses(hp)
 assert refuses(hoplite.init())
 # A child attaches to the node of its parent, and is as careful.
 child = os.fork()
 if child == 0:
-    os._exit(0 if refuses(hp) and refuses(default_client()) else 1)
+    os._exit(0 if refuses(hp) and refuses(hoplite.client()) else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert not refuses(hoplite.init(allow_pickle=True))
 assert not refuses(hp.node.client(allow_pickle=True))
@@ -291,34 +290,38 @@ assert not refuses(hoplite.init())
 
 def test_by_default_a_node_that_lets_all_in_takes_no_pickle() -> None:
     """Every host that reaches it could run code in its clients; a token or a word of the user changes that."""
-    with hoplite.Node(insecure=True) as node, node.client() as client:
+    with hoplite.Node(no_auth=True) as node, node.client() as client:
         with pytest.raises(hoplite.UnsupportedDtype, match="allow_pickle=True would do it"):
             client.put({"a": 1})
         with node.client(allow_pickle=True) as trusting:
             trusting.put({"a": 1}, name="a/1")
-        with pytest.raises(hoplite.Undecodable, match="allow_pickle is False"):
+        with pytest.raises(hoplite.DecodeError, match="allow_pickle is False"):
             client.get("a/1")
-    for options in ({}, {"token": hoplite.new_token()}, {"token": hoplite.new_token(), "insecure": True}):
+    for options in ({}, {"token": hoplite.new_token()}, {"token": hoplite.new_token(), "no_auth": True}):
         with hoplite.Node(**options) as node, node.client() as client:
             assert client.get(client.put({"a": 1})) == {"a": 1}
-    programs.run(INSECURE)
+    programs.run(NO_AUTH)
 
 
 def test_an_attached_client_learns_whether_the_members_have_proved_anything() -> None:
     """By the greeting: in another process it can't know what the settings of the node say."""
     token = hoplite.new_token()
-    proved: list[dict[str, Any]] = [{}, {"listen": "127.0.0.1:0"}, {"token": token}, {"token": token, "insecure": True}]
+    proved: list[dict[str, Any]] = [{}, {"listen": "127.0.0.1:0"}, {"token": token}, {"token": token, "no_auth": True}]
     for options in proved:
         with hoplite.Node(**options) as node, hoplite.connect(node.socket) as client:
             assert client.get(client.put({"a": dt.date(2020, 1, 1)})) == {"a": dt.date(2020, 1, 1)}, options
-    not_proved: list[dict[str, Any]] = [{"insecure": True}, {"token": token, "plain": True}, {"plain": True}]
+    not_proved: list[dict[str, Any]] = [
+        {"no_auth": True},
+        {"token": token, "no_encryption": True},
+        {"no_encryption": True},
+    ]
     for options in not_proved:
         with hoplite.Node(**options) as node, hoplite.connect(node.socket) as client:
             with pytest.raises(hoplite.UnsupportedDtype, match=r"can't put a datetime\.date .*allow_pickle=True"):
                 client.put(dt.date(2020, 1, 1))
             with hoplite.connect(node.socket, allow_pickle=True) as trusting:
                 trusting.put(dt.date(2020, 1, 1), name="when/1")
-            with pytest.raises(hoplite.Undecodable, match="allow_pickle is False, as by default in a cluster"):
+            with pytest.raises(hoplite.DecodeError, match="allow_pickle is False, as by default in a cluster"):
                 client.get("when/1")
 
 
@@ -330,5 +333,5 @@ def test_a_client_that_attaches_to_the_next_node_learns_it_anew(tmp_path: Path) 
         client.put({"a": 1})
     eventually(lambda: client._native.is_node_gone())
     refused = pytest.raises(hoplite.UnsupportedDtype, match="allow_pickle=True would do it")
-    with client, hoplite.Node(socket=path, insecure=True), refused:
+    with client, hoplite.Node(socket=path, no_auth=True), refused:
         client.put({"a": 1})

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hoplite import values
-from hoplite.errors import InvalidArgument, ShapeMismatch, Undecodable
+from hoplite.errors import DecodeError, InvalidArgument, ShapeMismatch
 from stored import address, joined, mapped, pinned, store, there_and_back
 
 # Again beside the oldest torch and NumPy that are supported.
@@ -157,7 +157,7 @@ def test_what_arrow_can_not_write_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 def test_damaged_streams_are_undecodable() -> None:
     data = joined(values.encode(ARRAYS["numbers"]))
     for end in (0, 1, 4, 8, 100, 200, 300, len(data) // 2):
-        with pytest.raises(Undecodable, match=f"{end} bytes are no Arrow stream"):
+        with pytest.raises(DecodeError, match=f"{end} bytes are no Arrow stream"):
             values.decode(mapped(data[:end], form="arrow"))
-    with pytest.raises(Undecodable):
+    with pytest.raises(DecodeError):
         values.decode(mapped(b"x" * 1000, form="arrow"))

@@ -1,4 +1,4 @@
-"""Objects whose metadata and bytes an attacker has made up: `decode` makes a value or says `Undecodable`, and no more.
+"""Objects whose metadata and bytes an attacker has made up: `decode` makes a value or says `DecodeError`, and no more.
 
 It runs no code of the attacker's, and takes no memory that the bytes have not. The cases are the same ones each time,
 but in `make fuzz`, which says how many there are to be of each test (`FUZZ_EXAMPLES`).
@@ -93,7 +93,7 @@ def check(made: Lent, allow: Allowed, copy: bool) -> None:
     try:
         value = values.decode(made, copy=copy, allow_pickle=allow)
         repr(type(value))
-    except (hoplite.Undecodable, hoplite.UnsupportedDtype):
+    except (hoplite.DecodeError, hoplite.UnsupportedDtype):
         pass
     finally:
         WATCH.is_on = False
@@ -205,5 +205,5 @@ def test_no_function_of_the_system_is_called(call: Callable[..., Any]) -> None:
     made = view("bytes", (len(data),), "pickle", data)
     check(made, ALLOWED, False)
     check(made, False, False)
-    with pytest.raises(hoplite.Undecodable, match="not on the list"):
+    with pytest.raises(hoplite.DecodeError, match="not on the list"):
         values.decode(made, allow_pickle=ALLOWED)

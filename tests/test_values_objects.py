@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from hoplite import values
-from hoplite.errors import InvalidArgument, Undecodable, UnsupportedDtype
+from hoplite.errors import DecodeError, InvalidArgument, UnsupportedDtype
 from stored import address, joined, mapped, pinned, store, there_and_back
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def test_without_pickle_an_object_is_refused_by_type(value: object) -> None:
 
 
 def test_without_pickle_a_pickled_object_is_not_read() -> None:
-    with pytest.raises(Undecodable, match="allow_pickle is False"):
+    with pytest.raises(DecodeError, match="allow_pickle is False"):
         values.decode(store(values.encode(None)), allow_pickle=False)
 
 
@@ -231,7 +231,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> tuple[types.ModuleType, Any]:
 def test_a_module_that_is_missing_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     _, view = elsewhere(monkeypatch)
     monkeypatch.delitem(sys.modules, "only_there")
-    with pytest.raises(Undecodable, match=r"No module named 'only_there'.*must be importable here") as caught:
+    with pytest.raises(DecodeError, match=r"No module named 'only_there'.*must be importable here") as caught:
         values.decode(view)
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
@@ -239,7 +239,7 @@ def test_a_module_that_is_missing_here_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_a_class_that_is_missing_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     module, view = elsewhere(monkeypatch)
     del module.Thing
-    with pytest.raises(Undecodable, match=r"'Thing' on <module 'only_there'.*must be importable here"):
+    with pytest.raises(DecodeError, match=r"'Thing' on <module 'only_there'.*must be importable here"):
         values.decode(view)
 
 
@@ -249,7 +249,7 @@ class Explosive:
 
 
 def test_an_error_of_the_unpickled_code_is_told() -> None:
-    with pytest.raises(Undecodable, match=r"ValueError: invalid literal.*no number") as caught:
+    with pytest.raises(DecodeError, match=r"ValueError: invalid literal.*no number") as caught:
         there_and_back([Explosive()])
     assert isinstance(caught.value.__cause__, ValueError)
 
@@ -258,7 +258,7 @@ def test_an_error_of_the_unpickled_code_is_told() -> None:
 
 
 def damaged(data: bytes) -> None:
-    with pytest.raises(Undecodable):
+    with pytest.raises(DecodeError):
         values.decode(mapped(data, form="pickle"))
 
 

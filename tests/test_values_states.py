@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hoplite import Ref, values
-from hoplite.errors import Undecodable, UnsupportedDtype
+from hoplite.errors import DecodeError, UnsupportedDtype
 from hoplite.values import arrays, check_allowed
 from stored import joined, mapped, store
 
@@ -148,7 +148,7 @@ def test_bytes_change_nothing_of_the_process(opcodes: bytes) -> None:
     allowed = (HERE, f"{__name__}.DEFAULT", f"{__name__}.SETTINGS", f"{__name__}.np")
     shared = (Ref, arrays.restore_array, Color.RED, Point.__init__, str, DEFAULT, np)
     before = [{**vars(each)} for each in shared]
-    with pytest.raises(Undecodable, match="the whole process"):
+    with pytest.raises(DecodeError, match="the whole process"):
         read(b"\x80\x05" + opcodes + b".", *allowed)
     for each, had in zip(shared, before, strict=True):
         assert {**vars(each)} == had
@@ -167,7 +167,7 @@ def test_an_extension_number_finds_no_class(monkeypatch: pytest.MonkeyPatch, num
     try:
         stream = pickle.dumps(module.Thing, 5)
         assert pickle.loads(stream) is module.Thing
-        with pytest.raises(Undecodable, match=r"opcode 0x8[234] at byte \d+ is not one that"):
+        with pytest.raises(DecodeError, match=r"opcode 0x8[234] at byte \d+ is not one that"):
             read(stream)
     finally:
         copyreg.remove_extension("registered", "Thing", number)
@@ -175,7 +175,7 @@ def test_an_extension_number_finds_no_class(monkeypatch: pytest.MonkeyPatch, num
 
 def test_a_persistent_id_is_refused() -> None:
     """BINPERSID stands for BUILD inside, and a pickle must not say it."""
-    with pytest.raises(Undecodable, match="opcode 0x51 at byte"):
+    with pytest.raises(DecodeError, match="opcode 0x51 at byte"):
         read(b"\x80\x05" + REF + SLOTS + b"\x86Q.")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hoplite import values
-from hoplite.errors import InvalidArgument, Undecodable, UnsupportedDtype
+from hoplite.errors import DecodeError, InvalidArgument, UnsupportedDtype
 from hoplite.values import DTYPES, tensors
 from stored import address, joined, mapped, pinned, store, there_and_back
 
@@ -230,7 +230,7 @@ def test_a_tensor_that_is_in_an_object_twice_stays_one() -> None:
 def test_damaged_tensors_in_objects_are_undecodable() -> None:
     data = joined(values.encode([counting((20,))]))
     shorter = data[:24] + (76).to_bytes(8, "little") + data[32:-4]
-    with pytest.raises(Undecodable):
+    with pytest.raises(DecodeError):
         values.decode(mapped(shorter, form="pickle"))
 
 

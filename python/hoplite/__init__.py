@@ -1,4 +1,4 @@
-"""Hoplite: immutable objects in shared memory on every host; broadcast and reduce computed while they appear.
+"""Hoplite: immutable objects in shared memory on every host, with broadcast and reduce while the objects appear.
 
 import hoplite
 
@@ -9,16 +9,16 @@ value = hp.get(total, timeout=30)
 """
 
 import warnings as _warnings
-from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from hoplite import _native
+from hoplite._client import Client
 from hoplite.buffer import Buffer
-from hoplite.client import Client
 from hoplite.errors import (
     AddressInUse,
+    ClientClosed,
     ConnectError,
+    DecodeError,
     ForkedClient,
-    GetTimeout,
     HopliteError,
     InvalidArgument,
     JoinError,
@@ -30,8 +30,7 @@ from hoplite.errors import (
     ObjectLost,
     ShapeMismatch,
     StoreFull,
-    TooFewCopies,
-    Undecodable,
+    Timeout,
     UnknownOp,
     UnsupportedDtype,
 )
@@ -39,33 +38,17 @@ from hoplite.lease import Lease
 from hoplite.location import Location
 from hoplite.node import Node
 from hoplite.ref import Ref
-from hoplite.session import connect, init, shutdown
+from hoplite.session import client, connect, init, shutdown
 from hoplite.tokens import new_token
-
-if _TYPE_CHECKING:
-    from hoplite.default import (
-        create,
-        delete,
-        get,
-        hold,
-        latest,
-        locations,
-        objects,
-        promise,
-        put,
-        reduce,
-        status,
-        wait,
-        watch_locations,
-    )
 
 __all__ = [
     "AddressInUse",
     "Buffer",
     "Client",
+    "ClientClosed",
     "ConnectError",
+    "DecodeError",
     "ForkedClient",
-    "GetTimeout",
     "HopliteError",
     "InvalidArgument",
     "JoinError",
@@ -81,27 +64,14 @@ __all__ = [
     "Ref",
     "ShapeMismatch",
     "StoreFull",
-    "TooFewCopies",
-    "Undecodable",
+    "Timeout",
     "UnknownOp",
     "UnsupportedDtype",
+    "client",
     "connect",
-    "create",
-    "delete",
-    "get",
-    "hold",
     "init",
-    "latest",
-    "locations",
     "new_token",
-    "objects",
-    "promise",
-    "put",
-    "reduce",
     "shutdown",
-    "status",
-    "wait",
-    "watch_locations",
 ]
 
 __version__ = _native.__version__
@@ -111,22 +81,7 @@ __build__ = "debug" if _native.DEBUG_BUILD else "release"
 
 if __build__ == "debug":
     _warnings.warn(
-        "hoplite was built without optimisation: it is slow, and its benchmarks refuse to run; build with make build",
+        "hoplite was built without optimization: it is slow, and its benchmarks do not run; build it with make build",
         RuntimeWarning,
         stacklevel=2,
     )
-
-
-def __getattr__(name: str) -> object:
-    """Fetches the verbs as functions when the first is used: most scripts hold a client and use none."""
-    if name in __all__:
-        from hoplite import default
-
-        value: object = getattr(default, name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'hoplite' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -23,8 +23,8 @@ TIMEOUT_S_MAX = 1e9
 
 _NUMBERS = (float, int)
 
-# Nodes that hold one object; a cluster of so many is none.
-COPIES_MAX = 2**31
+# Replicas of one object; no cluster has as many nodes.
+REPLICAS_MAX = 2**31
 
 # An object that is to live longer is to live until it is deleted: 30 years.
 TTL_S_MAX = 1e9
@@ -146,33 +146,24 @@ def _whole(what: str, value: SupportsIndex, more: str = "") -> int:
         raise InvalidArgument(f"{what} is a whole number{more}, not {a_type(value)}") from None
 
 
-def check_keep(keep: SupportsIndex | None, name: str | None) -> int | None:
-    """Reads how many of a name and its elders are to be kept."""
-    if keep is None:
+def check_retain(retain: SupportsIndex | None, name: str | None) -> int | None:
+    """Checks how many versions of a name are to be retained."""
+    if retain is None:
         return None
-    number = _whole("keep", keep, " or None")
+    number = _whole("retain", retain, " or None")
     if not 1 <= number <= NUMBER_MAX:
-        raise InvalidArgument(f"keep is {number}; it counts the object itself, so it is at least 1")
-    if name is None:
-        raise InvalidArgument('keep needs a name that ends in "/" and a number: put(..., name="policy/17", keep=2)')
-    if number_of(name) is None:
-        raise InvalidArgument(f'keep needs a name that ends in "/" and a number, such as "policy/17", not {name!r}')
+        raise InvalidArgument(f"retain is {number}, and it counts the object itself: set at least 1")
+    if name is None or number_of(name) is None:
+        given = "this put has no name" if name is None else f"{name!r} does not end in one"
+        raise InvalidArgument(f'retain needs a name that ends in "/" and a number, and {given}: write name="policy/17"')
     return number
 
 
-def check_copies(copies: SupportsIndex) -> int:
-    """Reads how many nodes are to hold an object."""
-    number = _whole("copies", copies)
-    if not 1 <= number <= COPIES_MAX:
-        raise InvalidArgument(f"copies is {number}; it counts the object itself, so it is 1 to {COPIES_MAX}")
-    return number
-
-
-def check_min_copies(min_copies: SupportsIndex, copies: int) -> int:
-    """Reads how many of the nodes that are to hold an object have to."""
-    number = _whole("min_copies", min_copies)
-    if not 1 <= number <= copies:
-        raise InvalidArgument(f"min_copies is {number}; it is 1 to copies, which is {copies}")
+def check_replicas(replicas: SupportsIndex) -> int:
+    """Checks how many nodes are to hold an object."""
+    number = _whole("replicas", replicas)
+    if not 1 <= number <= REPLICAS_MAX:
+        raise InvalidArgument(f"replicas is {number}, and it counts the object itself: set 1 to {REPLICAS_MAX}")
     return number
 
 
@@ -221,6 +212,16 @@ def check_count(count: SupportsIndex | None, inputs: int, *, least: int = 1) -> 
     number = _whole("count", count, " or None")
     if not least <= number <= inputs:
         raise InvalidArgument(f"count is {number}; of {inputs} refs it must be from {least} to {inputs}")
+    return number
+
+
+def check_limit(limit: SupportsIndex | None) -> int | None:
+    """Checks a maximum number of rows; None means all."""
+    if limit is None:
+        return None
+    number = _whole("limit", limit, " or None")
+    if number < 1:
+        raise InvalidArgument(f"limit is {number}: set at least 1, or None for all")
     return number
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hoplite import _native, forks, values
 from hoplite._loop import is_in_loop
-from hoplite.errors import ForkedClient, HopliteError, InvalidArgument, NodeDown, NotAllowed
+from hoplite.errors import ClientClosed, ForkedClient, HopliteError, InvalidArgument, NodeDown, NotAllowed
 
 if TYPE_CHECKING:
     from typing import Self
@@ -88,7 +88,7 @@ class Attachment:
     def close(self) -> None:
         """Detaches from the node. Objects stay, and so do values that `get` returned. Closing twice is fine.
 
-        Calls of this client that wait in other threads, or in an event loop, raise `NodeDown` at once.
+        Calls of this client that wait in other threads, or in an event loop, raise `ClientClosed` at once.
         """
         if not self._closed:
             self._closed = True
@@ -97,7 +97,7 @@ class Attachment:
 
     def _open(self) -> _native.Client:
         if self._closed:
-            raise NodeDown(CLOSED)
+            raise ClientClosed(CLOSED)
         if self._forked:
             self._attach_anew()
         if self._options.reconnect and self._native.is_node_gone():
@@ -107,7 +107,7 @@ class Attachment:
     def _enter(self, native: _native.Client) -> None:
         """Tells a node the job and the leases of this client."""
         if self._options.job is not None:
-            native.start_join(self._options.job, self._options.cleanup).result()
+            native.start_join(self._options.job, True).result()
         for lease in list(self._leases):
             native.start_take_lease(lease._text).result()
 
@@ -149,7 +149,7 @@ class Attachment:
                 self._reconnecting.release()
         if self._closed:
             self._native.close()
-            raise NodeDown(CLOSED)
+            raise ClientClosed(CLOSED)
         if self._native.is_node_gone():
             raise NodeDown(
                 f"the node of {self._path} is gone, and no other serves that socket after {patience:.3g} s ({why}): "
@@ -161,7 +161,7 @@ class Attachment:
         if self._path is None:
             raise ForkedClient(
                 "the node is embedded in the parent of this process and has no socket to attach to; start it with one, "
-                "or run hoplite.init(embedded=True) here"
+                "or run hoplite.init(node=hoplite.Node()) here"
             )
         try:
             patience = FORKED_IN_LOOP_S if is_in_loop() else FORKED_S

@@ -17,9 +17,14 @@ from hoplite.addresses import is_ip, split_address
 from hoplite.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hoplite.settings import Values
 
-# Names that say that only this host is meant.
+# Where a clustered node listens by default: a free port that only this host reaches.
+LOOPBACK = "127.0.0.1:0"
+
+# Names of loopback.
 LOOPBACK_NAMES = ("localhost", "ip6-localhost", "ip6-loopback")
 
 # SIOCGIFADDR of linux/sockios.h, and the bytes of its `ifreq` with the IPv4 address of an interface.
@@ -41,9 +46,11 @@ def listening(values: Values) -> str | None:
         InvalidArgument: the settings name no interface of this host, one without a usable address, or an address that
             others can't be told.
     """
-    said = values.listen_address()
+    said: str | None = values["listen"]
     if said is None:
-        return None
+        if not values.is_clustered():
+            return None
+        said = _towards(values["join"])
     listen = resolve_interface("listen", said)
     ip = split_address(listen)[0].partition("%")[0]
     if is_ip(ip) and ipaddress.ip_address(ip).is_link_local and values["advertise"] is None:
@@ -59,6 +66,23 @@ def listening(values: Values) -> str | None:
             "node: listen on an address of the host, or name an interface, as eth0:7420",
         )
     return listen
+
+
+def _towards(join: Sequence[str]) -> str:
+    """A free port of the interface that leads to the nodes to join; of loopback if there are none."""
+    for seed in join:
+        host, port = split_address(seed)
+        try:
+            family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+            # No packet is sent: the kernel only selects the source address.
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(target)
+                own = ipaddress.ip_address(probe.getsockname()[0].partition("%")[0])
+        except OSError:
+            # Another seed may be reachable. If none is, the join fails and reports why.
+            continue
+        return f"[{own}]:0" if own.version == 6 else f"{own}:0"
+    return LOOPBACK
 
 
 def resolve_interface(what: str, address: str) -> str:

@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from hoplite.client import Client
+    from hoplite._client import Client
     from hoplite.node import Node
     from hoplite.values import Allowed
 
@@ -21,24 +21,24 @@ class ClientOptions(NamedTuple):
     Attributes:
         allow_pickle: whether values that take a pickle may be put and got, or which ones. None takes those of a node
             whose members have all proved who they are.
-        job: what the objects that it makes are of.
-        cleanup: whether they are deleted when the last client of the job is gone.
-        reconnect: whether to attach to the next node that serves the path when this one is gone.
-        capability: the text of its capability, to attach anew with.
+        job: name that marks the objects it creates.
+        reconnect: whether to attach to the next node on the same socket when this one is gone.
+        capability: text of its capability, needed to attach again.
+        digest: whether it announces the SHA-256 of each object it puts.
     """
 
     allow_pickle: Allowed | None = None
     job: str | None = None
-    cleanup: bool = True
     reconnect: bool = False
     capability: str | None = None
+    digest: bool = False
 
 
 class Shared:
     """The state of one process; a child made by fork begins with a new one."""
 
     def __init__(self) -> None:
-        # Re-entrant: `default_client` calls `init`.
+        # Re-entrant: `hoplite.client` calls `init`.
         self.lock = threading.RLock()
         self.node: Node | None = None
         # All that `init` started here, the current one last; the process leaves with them at its end.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hoplite import _native, log
 from hoplite._loop import ANSWER_S, answer_async, aside_async, is_in_loop, remind_async
-from hoplite.errors import GetTimeout, HopliteError
+from hoplite.errors import HopliteError, Timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -39,7 +39,7 @@ def answer(pending: Pending[T]) -> T:
     """Waits for the reply to a request."""
     try:
         return pending.result()
-    except GetTimeout as error:
+    except Timeout as error:
         IN_THREAD.hint(error)
         raise
 
@@ -48,7 +48,7 @@ def get(native: _native.Client, text: str, limit: float | None) -> View:
     """Waits for an object to be complete on this host. Without a limit it logs what it waits for."""
     try:
         return native.get(text, limit)
-    except GetTimeout as error:
+    except Timeout as error:
         IN_THREAD.hint(error)
         raise
 
@@ -118,7 +118,7 @@ class Waits:
 
     def hint(self, error: BaseException) -> None:
         """Adds to the timeout of a thread that blocked its event loop how to wait without that."""
-        if isinstance(error, GetTimeout) and is_in_loop():
+        if isinstance(error, Timeout) and is_in_loop():
             error.add_note(BLOCKED_LOOP)
 
     def still_waiting(self, what: str, waited: float, state: str) -> None:

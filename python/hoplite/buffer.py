@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from hoplite._client import Client
     from hoplite._waits import Waits
-    from hoplite.client import Client
     from hoplite.values import Encoded
 
 
@@ -40,9 +40,8 @@ class Buffer:
         what: dtype, shape and size.
         name: what to call the object; a name, or a ref that was promised.
         space: memory in the store; None for an object so small that it needs none.
-        copies: how many nodes are to hold the object when it is sealed.
+        replicas: number of nodes that keep a copy when it is sealed.
         ttl: seconds after which a small object is deleted; of a large one the space knows it.
-        min_copies: how many nodes have to hold the object when it is sealed.
 
     Raises:
         InvalidArgument: the name is none.
@@ -54,9 +53,8 @@ class Buffer:
         what: Encoded,
         name: str | None,
         space: _native.Space | None,
-        copies: int = 1,
+        replicas: int = 1,
         ttl: float | None = None,
-        min_copies: int = 1,
     ) -> None:
         if space is None and name is not None:
             # No other part checks it before the seal.
@@ -65,9 +63,8 @@ class Buffer:
         self._what = what
         self._name = name
         self._space = space
-        self._copies = copies
+        self._replicas = replicas
         self._ttl = ttl
-        self._min_copies = min_copies
         # Known before the object exists, once `ref` was read.
         self._ref: Ref | None = None
         # Whether that was promised for this buffer alone.
@@ -135,14 +132,12 @@ class Buffer:
             The object's ref.
 
         Raises:
-            GetTimeout: it took longer; once the name was there, so is the object.
+            Timeout: it took longer; once the name was there, so is the object.
             InvalidArgument: sealed or given up before, or views of it are alive: `del` them first.
             NameTaken: another client has put the name of a small object meanwhile.
             ObjectDeleted: it was deleted before there were the copies that `create` was asked for; or the network was
                 cut, the name was put on the other side too, and that object stays. Otherwise what is deleted while
                 it is filled has been put all the same.
-            TooFewCopies: the cluster has fewer nodes than the `min_copies` that `create` was asked for; the object is
-                there all the same.
         """
         return finish(self._sealed(IN_THREAD, check_timeout(timeout)))
 
@@ -160,11 +155,11 @@ class Buffer:
             if was_open and not self._open and self._promised:
                 self._take_back()
             raise
-        reached = 1
-        if self._copies > 1:
+        self._ref._replicas = 1
+        if self._replicas > 1:
             native = self._client._open()
-            reached = await waits.answer(native.start_keep(str(self._ref), self._copies, left(limit, begun)))
-        self._ref._reached(reached, self._min_copies)
+            keeping = native.start_keep(str(self._ref), self._replicas, left(limit, begun))
+            self._ref._replicas = await waits.answer(keeping)
         return self._ref
 
     def discard(self) -> None:

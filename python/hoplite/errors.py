@@ -9,7 +9,7 @@ class HopliteError(Exception):
     """Base of all errors of this package."""
 
 
-class GetTimeout(HopliteError, TimeoutError):
+class Timeout(HopliteError, TimeoutError):
     """The time given to a call passed first; what it waited for may still come. Ask again, or look who is missing."""
 
 
@@ -33,13 +33,6 @@ class StoreFull(HopliteError):
     """The node's store had no room for this object in time, or never will; or the machine has no memory for it.
 
     Delete objects, drop views of them, give the node more capacity, or a folder to spill to.
-    """
-
-
-class TooFewCopies(HopliteError):
-    """Fewer nodes than `min_copies` hold an object, for the cluster has no more. The object stays: start nodes.
-
-    Nodes that join get copies of it. Delete it if it is not to exist with so few.
     """
 
 
@@ -70,10 +63,14 @@ class NotAllowed(HopliteError, PermissionError):
     """
 
 
+class ClientClosed(HopliteError):
+    """The client was closed by `close` or `hoplite.shutdown`. Create another by `hoplite.init()`."""
+
+
 class ForkedClient(HopliteError):
     """A client was used in a child made by fork, and the parent's node can't be attached to from there.
 
-    It has no socket, or is gone. `init(embedded=True)` starts a node in the child.
+    It has no socket, or is gone. `init(node=hoplite.Node())` starts a node in the child.
     """
 
 
@@ -89,5 +86,5 @@ class ConnectError(HopliteError, ConnectionError):
     """No node serves the socket that a client was to attach to."""
 
 
-class Undecodable(HopliteError):
+class DecodeError(HopliteError):
     """An object's bytes can't be made into a value here: a class that can't be imported, or bytes that are damaged."""

@@ -10,17 +10,17 @@ from hoplite.ref import Ref
 if TYPE_CHECKING:
     from typing import Self
 
-    from hoplite.client import Client
+    from hoplite._client import Client
 
 
 class Lease:
-    """A client's lease of an object, from `client.hold`. As a context manager it is released at the end of the block.
+    """A client's lease of an object, from `client.lease`. As a context manager it is released at the end of the block.
 
     It ends with its client too: by `close`, or with the process or the node of the client. A child made by fork has a
     lease of its own from when it first uses its client.
 
     Examples:
-        >>> lease = hp.hold(hp.put(b"held"))
+        >>> lease = hp.lease(hp.put(b"held"))
         >>> lease.release()
 
     Args:

@@ -1,4 +1,4 @@
-"""A node inside this process: the store of its host, and a member of a cluster."""
+"""A node embedded in this process: the store of its host, and a member of a cluster."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from hoplite import _admission, _listening, _native, _places, log, settings, sockets
 from hoplite._arguments import check_job, check_timeout
+from hoplite._client import Client
 from hoplite._shared import ClientOptions
-from hoplite.client import Client
-from hoplite.errors import AddressInUse, InvalidArgument, JoinError, NodeDown
+from hoplite.errors import AddressInUse, ClientClosed, InvalidArgument, JoinError, NodeDown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,71 +22,75 @@ if TYPE_CHECKING:
     from hoplite.settings import Values
 
 
-# Nodes of this process that no part of it may drop before its end, such as a daemon thread: they are closed then.
+# Nodes that are closed when the process ends, even if the thread that used them has ended.
 _running: weakref.WeakSet[Node] = weakref.WeakSet()
 
 
 class Node:
-    """Starts a node in this process: one store of shared memory for the processes of this host, and for other nodes.
+    """A node embedded in this process: a shared-memory store for the processes of this host, and a cluster member.
 
-    It opens a TCP port only if there are to be other nodes: if one of `listen`, `advertise`, `join`, `cluster`,
-    `token`, `token_file`, `plain` and `insecure` is said.
+    It listens on TCP only if clustering is configured, that is, if one of `listen`, `advertise`, `join`, `cluster`,
+    `token`, `token_file`, `certificate`, `no_encryption` and `no_auth` is set.
 
-    Use it in a `with`, or `close` it: a node that leaves hands over what only it holds. One that is open at the end of
-    the process leaves then, for as long as the setting leave_timeout says.
+    Use it in a `with` statement or `close` it: a node that leaves hands over the objects that only it holds. A node
+    that is open when the process ends leaves then, within the setting `leave_timeout`.
 
-    An argument that is None is looked for in the environment and in a file, as docs/settings.md says.
+    An argument that is None is read from the environment or the settings file; docs/settings.md lists them.
 
     Args:
-        listen: host and TCP port for other nodes, as "10.0.0.1:7420" or "[::1]:7420", or a network interface, as
-            "eth0:7420"; port 0 takes any free one. The default is none or, if there are to be other nodes, any free
-            port of loopback.
-        join: addresses of nodes of the cluster, any of them will do; none begins a new cluster. The node's own address
-            among them is ignored.
-        capacity: most bytes the store may take, a number or text such as "8GiB"; the default is 30 % of the memory of
-            the host or cgroup.
-        spill: a folder on a disk, for this node alone, made if it is missing: objects that were put here and not used
-            for long go there when others need their memory, and are read back when they are used. The default is none:
-            puts wait for room instead.
-        spill_limit: most bytes of files there, a number or text; the default is 80 % of what is free there now.
-        spill_keep: leave what no other node has in the folder when this node ends; the next node that spills there and
-            says the same begins with it.
-        cluster: the cluster's name; only nodes of one name join. The default is "default".
-        token: the cluster's secret, never sent, made by `hoplite.new_token()`. The default, on loopback, is a secret of
-            this user: nodes of one user on one host are let in, those of other users are not.
-        token_file: a file of the token, or of two, on a line each: the first is proved to others, both are taken.
-        certificate: a PEM file of the node's certificate, which nodes show each other in place of a token.
-        key: a PEM file of its key, which only its owner can read.
-        ca: a PEM file of the CA that has issued the certificates of all nodes.
-        crl: a PEM file of what the CA has revoked. It is read again when it changes: within 5 s the nodes of those
-            certificates are members no more.
-        plain: send to other nodes without encryption; all nodes of a cluster have to say the same.
-        insecure: do without a token or certificates: let every node in that reaches this one.
-        confine: take no process of this host without a capability, which the token verifies. Clients of `client` are of
-            this process, and need none.
-        advertise: the address that others should use, where it is not the one listened on: in containers, or with
+        listen: address and TCP port for other nodes, as "10.0.0.1:7420" or "[::1]:7420", or a network interface and a
+            port, as "eth0:7420". Port 0 selects a free port. If clustering is configured, the default is a free port
+            of the interface that leads to the nodes to join, or of loopback if there are none.
+        join: addresses of nodes of the cluster; one that replies is enough. The node's own address is ignored. Without
+            it the node starts a new cluster.
+        capacity: size limit of the store, in bytes or as text such as "8GiB". The default is 30 % of the memory of the
+            host or cgroup.
+        spill: directory on a disk, for this node alone; created if missing. When memory runs short, objects that were
+            put here and not used recently are written there, and read back on use. Without it, puts wait for memory.
+        spill_limit: size limit of the files there, in bytes or as text. The default is 80 % of the space that is free
+            at the start.
+        spill_persistent: keep objects that no other node holds in the directory when this node ends. The next node
+            that spills there, also with spill_persistent, starts with them.
+        cluster: name of the cluster. Only nodes with the same name join. The default is "default".
+        token: shared secret of the cluster, created by `hoplite.new_token()`. It is never sent. The default, on
+            loopback, is a secret of this user: it admits nodes of the same user on the same host.
+        token_file: file with the token (mode 0600). A second line adds a second accepted token, for rotation.
+        certificate: PEM file with the certificate of this node, used instead of a token.
+        key: PEM file with the private key of the certificate (mode 0600).
+        ca: PEM file with the CA that issued the certificates of all nodes.
+        crl: PEM file with the CA's revocation list. It is read again when it changes: within 5 s, nodes with revoked
+            certificates are removed from the cluster.
+        no_encryption: send to other nodes without encryption. All nodes of a cluster need the same value.
+        no_auth: disable authentication: any node that can reach this one may join.
+        require_capability: reject processes of this host that attach without a capability, which the token verifies.
+            Clients from `client` belong to this process and need none.
+        advertise: address that other nodes use, if it differs from the one listened on: in containers, or with
             0.0.0.0.
-        rack: where the host stands, by any name that its neighbours are told too: objects go from rack to rack once,
-            however many want them there. The default is no rack.
-        topology: a file of where hosts stand, as `hoplite topology probe` writes it: groups within groups, such as pods
-            and racks. It takes the place of `rack`. The default is "measure": where no node is told anything, four or
-            more hosts find out, in bursts while they are idle, which of them share a link. "off" keeps them from it.
-        topology_host: the name of this host in that file; the default is the host that has the address on which the
-            node listens, or which it advertises.
-        detection_timeout: seconds that another node may be silent, frozen or cut off, until it counts as dead, at least
-            0.5; the default is 3. One whose process ended is noticed at once.
-        socket: path of the Unix socket for this host's processes; the default is this user's, at which
-            `hoplite.init()` looks, or one of this node's own if another node serves that.
-        config: a TOML file of settings.
+        rack: rack or zone of this host; hosts in one rack use the same name. Each object crosses between racks once,
+            whatever the number of readers.
+        topology: file with the location of each host, as `hoplite topology probe` writes it: nested groups, such as
+            pods and racks. It replaces `rack`. The default is "measure": if no node has a location, four or more hosts
+            measure, in bursts while they are idle, which of them share a link. "off" disables that.
+        topology_host: name of this host in that file. The default is the host with the address on which the node
+            listens, or which it advertises.
+        detection_timeout: seconds after which an unresponsive node is declared dead, at least 0.5; the default is 3. A
+            node whose process ended is detected immediately.
+        socket: path of the Unix socket for processes of this host. The default is this user's socket, where
+            `hoplite.init()` looks, or a socket of this node alone if another node serves that.
+        config: TOML file of settings.
 
     Raises:
-        AddressInUse: another process has the port, or the socket.
-        HopliteError: this process has no file descriptors left, or another user has this user's secret.
-        InvalidArgument: an argument makes no sense, a file of certificates or the folder to spill to can't be used, the
-            topology can't be read or does not have this host, or
-            the node would be open to the network with no token and no certificate.
-        JoinError: no node of the cluster answered, or with another cluster name, token, CA or protocol
-            version.
+        AddressInUse: another process uses the port or the socket.
+        HopliteError: this process has no file descriptors left, or another user can read this user's secret.
+        InvalidArgument: an argument is not valid, a certificate file or the spill directory is not usable, the
+            topology is not readable or does not list this host, or other hosts can reach the node and it has neither a
+            token nor a certificate.
+        JoinError: no node of the cluster replied, or its cluster name, token, CA or protocol version differs.
+
+    Examples:
+        >>> with hoplite.Node(capacity="64MiB") as node, node.client() as client:
+        ...     bytes(client.get(client.put(b"weights")))
+        b'weights'
     """
 
     def __init__(
@@ -97,7 +101,7 @@ class Node:
         capacity: int | str | None = None,
         spill: str | os.PathLike[str] | None = None,
         spill_limit: int | str | None = None,
-        spill_keep: bool | None = None,
+        spill_persistent: bool | None = None,
         cluster: str | None = None,
         token: str | None = None,
         token_file: str | os.PathLike[str] | None = None,
@@ -105,9 +109,9 @@ class Node:
         key: str | os.PathLike[str] | None = None,
         ca: str | os.PathLike[str] | None = None,
         crl: str | os.PathLike[str] | None = None,
-        plain: bool | None = None,
-        insecure: bool | None = None,
-        confine: bool | None = None,
+        no_encryption: bool | None = None,
+        no_auth: bool | None = None,
+        require_capability: bool | None = None,
         advertise: str | None = None,
         rack: str | None = None,
         topology: str | os.PathLike[str] | None = None,
@@ -120,16 +124,16 @@ class Node:
 
     @classmethod
     def _embedded(cls, values: Values, usual: Path) -> Node:
-        """Starts a node for `hoplite.init`. Without a setting `socket` it serves the usual path, if that is free."""
+        """Starts a node for `hoplite.init`. Without the setting `socket` it serves the path `usual` if that is free."""
         node = cls.__new__(cls)
         node._start(values, usual)
         return node
 
     def _start(self, values: Values, usual: Path | None = None) -> None:
-        log.start(values["log"])
+        log.start(values["log_level"])
         _check_spill(values)
         with sockets.needs_descriptors("start a node"):
-            # What this node was told to join: `init` compares it.
+            # `init` compares it with its address.
             self._seeds = [_listening.resolve_scope("join", seed) for seed in values["join"]]
             listen = _listening.listening(values)
             options = {name: values[name] for name in values}
@@ -139,11 +143,11 @@ class Node:
             self._native = self._made(values, options, usual)
         self._leave_timeout: float = values["leave_timeout"]
         _running.add(self)
-        # Where the node was made: a child made by fork inherits this object but not the node.
+        # A child made by fork inherits this object but not the node.
         self._pid = os.getpid()
 
     def _made(self, values: Values, options: dict[str, object], usual: Path | None) -> _native.Node:
-        """Starts the node at its socket, or at the next path that is free if it need not have a certain one."""
+        """Starts the node at the socket of the settings, or else at the next free path."""
         wanted = values["socket"]
         while True:
             if wanted is not None:
@@ -153,7 +157,7 @@ class Node:
             try:
                 return _native.Node({**options, "socket": path})
             except AddressInUse:
-                # Another process took the path between our look and our listening: any other path will do.
+                # Another process took the path meanwhile. Any other path works.
                 if wanted is not None or not sockets.is_served(path):
                     raise
             except JoinError as error:
@@ -161,22 +165,22 @@ class Node:
 
     @property
     def address(self) -> str:
-        """Host and port that other nodes join, such as "10.0.0.3:7420".
+        """Address and port that other nodes join, such as "10.0.0.3:7420".
 
         Raises:
-            JoinError: no other node can join this one, which has no TCP port.
+            JoinError: the node has no TCP port, so that no other node can join it.
         """
         address = self._native.address
         if address is None:
             raise JoinError(
-                f"no node can join node {self.id}, which was started without a TCP port: start it with "
-                f'listen="{settings.LOOPBACK}" for nodes of this host, or with an address of the host for all'
+                f"no node can join node {self.id}: it was started without a TCP port; start it with "
+                f'listen="{_listening.LOOPBACK}" for nodes of this host, or with an address of the host for all'
             )
         return address
 
     @property
     def _where(self) -> str:
-        """What there is to say of where it is: its address, or else its socket."""
+        """Its address, or else its socket, for messages."""
         return self._native.address or f"{settings.UNIX}{self.socket}"
 
     @property
@@ -186,56 +190,60 @@ class Node:
 
     @property
     def id(self) -> str:
-        """The node's identity, new at each start."""
+        """Identity of the node in hex, new at each start."""
         return self._native.id
 
     @property
     def closed(self) -> bool:
-        """Whether the node has left, or has ended itself."""
+        """Whether the node has left or failed."""
         return self._native.closed
 
     @property
     def failure(self) -> str | None:
-        """Why the node ended itself, if a thread or task of it met a bug: a panic, which is in the log too."""
+        """Why the node failed, if one of its threads panicked; else None. The log has the same message."""
         return self._native.failure
 
     def client(
-        self, *, allow_pickle: bool | Iterable[str] | None = None, job: str | None = None, cleanup: bool = True
+        self,
+        *,
+        job: str | None = None,
+        allow_pickle: bool | Iterable[str] | None = None,
+        digest: bool | None = None,
     ) -> Client:
-        """Attaches a client; each can be closed alone.
+        """Attaches a client. Several clients can be attached; each is closed on its own.
 
         Args:
-            allow_pickle: whether it may put and get values that need pickle, or the names of the classes and functions
-                that pickles may use, as ["mypackage.*"]; the default is HOPLITE_ALLOW_PICKLE or, if that says nothing,
-                whether all who may put have proved who they are; see `hoplite.init`.
-            job: a name that objects of the client are of; see `hoplite.init`. The default is none.
-            cleanup: whether they are deleted with the last client of the job; see `hoplite.init`.
+            job: name that marks the objects of this client, as in `hoplite.init`; but HOPLITE_JOB has no effect.
+            allow_pickle: as in `hoplite.init`.
+            digest: as in `hoplite.init`.
 
         Raises:
-            InvalidArgument: `allow_pickle` has no names, or a pattern that allows everything.
+            InvalidArgument: `allow_pickle` is an empty list, or has a pattern that allows everything.
             NodeDown: the node is closed.
         """
-        return self._client(ClientOptions(settings.may_pickle(allow_pickle), check_job(job), cleanup))
+        values = settings.load(allow_pickle=allow_pickle, digest=digest)
+        options = ClientOptions(allow_pickle=values["allow_pickle"], job=check_job(job), digest=values["digest"])
+        return self._client(options)
 
     def _client(self, options: ClientOptions) -> Client:
         if self.closed:
             raise NodeDown(f"node {self.id} is closed")
-        # No other node takes the place of this one.
+        # A node in this process is not replaced when it ends.
         return Client(self._native.client(), options._replace(reconnect=False), node=self, path=self.socket)
 
     def close(self, timeout: float | None = None) -> bool:
-        """Leaves the cluster: hands over what only this node holds, then frees its store. Closing twice is fine.
+        """Leaves the cluster: hands over the objects that only this node holds, then frees its store.
 
-        Calls that wait on this node raise `NodeDown`; only what is being put may still be sealed, within a second.
-        What this node folds for the reduces of others it finishes before, also while they wait for an input. Reduces of
-        its own clients fail. Values that `get` returned stay valid.
+        Calls that wait on this node raise `NodeDown`. A put in progress may still be sealed within one second. Folds
+        for reduces of other nodes are completed first, even if an input has not arrived yet. Reduces of its own
+        clients fail. Values that `get` returned stay valid. Closing a closed node does nothing.
 
         Args:
-            timeout: seconds this may take; None is 60.
+            timeout: seconds for all of that; None means 60.
 
         Returns:
-            Whether other nodes have all that only this one held, or none stays that could. What they have no room for
-            is lost: the log names it, and calls that wait for it raise `ObjectLost`.
+            True if other nodes hold every object that only this one held, or if no other node remains. Objects that
+            did not fit elsewhere are lost: the log names them, and calls that wait for them raise `ObjectLost`.
         """
         limit = check_timeout(timeout)
         return self._native.close(limit) if os.getpid() == self._pid else True
@@ -251,29 +259,29 @@ class Node:
 
 
 def _check_spill(values: Values) -> None:
-    """Refuses what is said of files in a folder that no setting names."""
+    """Rejects settings of the spill directory when there is none."""
     if values["spill"] is None:
-        for name in ("spill_limit", "spill_keep"):
+        for name in ("spill_limit", "spill_persistent"):
             if values[name]:
                 raise InvalidArgument(
-                    f"{name} ({values.origin(name)}) has no effect without a folder to spill to: set spill to one"
+                    f"{name} ({values.origin(name)}) has no effect without a spill directory: set spill"
                 )
 
 
 def silence_daemons() -> None:
-    """Keeps daemon threads, which the interpreter would have ended unheard, from reporting that the node left."""
+    """Suppresses tracebacks of daemon threads that fail because the node has left at the end of the process."""
     report = threading.excepthook
 
     def hook(arguments: threading.ExceptHookArgs) -> None:
         is_daemon = arguments.thread is not None and arguments.thread.daemon
-        if not (is_daemon and isinstance(arguments.exc_value, NodeDown)):
+        if not (is_daemon and isinstance(arguments.exc_value, (ClientClosed, NodeDown))):
             report(arguments)
 
     threading.excepthook = hook
 
 
 def _close_all() -> None:
-    """Leaves with every node that was not closed: what would drop it may be a thread that just ends."""
+    """Closes every node that is still open when the process ends."""
     nodes = [node for node in _running if not node.closed and node._pid == os.getpid()]
     if nodes:
         silence_daemons()
@@ -281,5 +289,5 @@ def _close_all() -> None:
         node.close(node._leave_timeout)
 
 
-# `hoplite.session` closes what `init` started, and is asked first.
+# Handlers run in reverse order of registration: `hoplite.session` closes the nodes of `init` first.
 atexit.register(_close_all)

@@ -11,14 +11,14 @@ import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hoplite
-from hoplite.errors import GetTimeout, HopliteError, InvalidArgument, NameTaken, ObjectDeleted, ObjectLost
+from hoplite.errors import HopliteError, InvalidArgument, NameTaken, ObjectDeleted, ObjectLost, Timeout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self
 
 # What means that there is no such object.
-GONE = (GetTimeout, ObjectDeleted, ObjectLost)
+GONE = (Timeout, ObjectDeleted, ObjectLost)
 
 
 class HopliteKey(NamedTuple):
@@ -115,7 +115,7 @@ class HopliteConnector:
         """The bytes of an object, read-only and in shared memory; None if it does not exist.
 
         Raises:
-            GetTimeout: it exists, and has not come in time.
+            Timeout: it exists, and has not come in time.
         """
         try:
             return self._bytes(key.name, 0)

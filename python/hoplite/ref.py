@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hoplite._shared import shared
-from hoplite.errors import InvalidArgument, TooFewCopies
+from hoplite.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hoplite.client import Client
+    from hoplite._client import Client
 
 # The largest that the extension takes, and the largest number at the end of a name.
 NUMBER_MAX = 2**63 - 1
@@ -39,7 +39,7 @@ class Ref:
         client: answers `inputs()` and `lost()`; refs that a client returns have it.
     """
 
-    __slots__ = ("_client", "_copies", "_text")
+    __slots__ = ("_client", "_replicas", "_text")
 
     def __init__(self, text: str, client: Client | None = None) -> None:
         if not isinstance(text, str):
@@ -48,29 +48,20 @@ class Ref:
             raise InvalidArgument("the text of a ref is empty")
         self._text = text
         self._client = client
-        self._copies: int | None = None
+        self._replicas: int | None = None
 
     @property
-    def copies(self) -> int | None:
-        """How many nodes held the object when the `put` or `seal` that returned this ref had made its copies.
+    def replicas(self) -> int | None:
+        """How many nodes kept a copy of the object when the `put` or `seal` that returned this ref was done.
 
-        Fewer than `copies` if the cluster had no more nodes. None of a ref that came from elsewhere; `locations` tells
-        who holds an object now.
+        It is below the requested `replicas` if the cluster has fewer nodes. None for a ref from elsewhere; `locations`
+        lists the nodes that hold an object now.
 
         Examples:
-            >>> hp.put(b"weights", copies=2).copies
+            >>> hp.put(b"weights", replicas=2).replicas
             1
         """
-        return self._copies
-
-    def _reached(self, copies: int, least: int) -> None:
-        """So many nodes hold the object, of which there have to be so many at least."""
-        self._copies = copies
-        if copies < least:
-            raise TooFewCopies(
-                f"object {self._text} is at {copies} of at least {least} nodes: the cluster has no more. It stays, and "
-                "is copied to nodes that join: start nodes, or delete it"
-            )
+        return self._replicas
 
     @property
     def number(self) -> int:
@@ -101,7 +92,7 @@ class Ref:
             Exactly the refs whose bytes are in the result, `count` of them.
 
         Raises:
-            GetTimeout: fewer than `count` inputs have arrived in time.
+            Timeout: fewer than `count` inputs have arrived in time.
             InvalidArgument: the object is no result of a reduce that this node called, or no client is known to ask.
             ObjectDeleted: the result, or an input of it, was deleted.
             ObjectLost: too few inputs can still arrive.

@@ -1,197 +1,180 @@
-"""How a script finds its node: `init` looks around, `connect` is told; and the client that the process shares."""
+"""How a script finds its node, and the client that the process shares.
+
+`init` looks for a node and starts one if there is none. `connect` attaches to a given node. Knows no object.
+"""
 
 from __future__ import annotations
 
 import atexit
-import socket
 import time
 from typing import TYPE_CHECKING
 
 from hoplite import _native, capabilities, log, settings, sockets
-from hoplite._arguments import check_job, check_text, check_timeout
+from hoplite._arguments import a_type, check_job, check_text, check_timeout
+from hoplite._client import Client
 from hoplite._shared import ClientOptions, shared
-from hoplite.addresses import split_address
-from hoplite.client import Client
-from hoplite.errors import AddressInUse, ConnectError, ForkedClient, HopliteError, InvalidArgument, NodeDown
+from hoplite.errors import (
+    AddressInUse,
+    ConnectError,
+    ForkedClient,
+    HopliteError,
+    InvalidArgument,
+    NodeDown,
+)
 from hoplite.node import Node, silence_daemons
 from hoplite.settings import LOCAL, UNIX
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from hoplite.settings import Values
 
-# A node that we saw can be gone when we attach; one that comes and goes this often is none.
+# A node that was found can leave before this process attaches to it; give up after this many in a row.
 ATTEMPTS = 5
 
 
 def init(
     address: str | None = None,
     *,
-    embedded: bool = False,
     timeout: float | None = 10.0,
-    listen: str | None = None,
-    advertise: str | None = None,
-    rack: str | None = None,
-    topology: str | os.PathLike[str] | None = None,
-    topology_host: str | None = None,
-    capacity: int | str | None = None,
-    spill: str | os.PathLike[str] | None = None,
-    spill_limit: int | str | None = None,
-    spill_keep: bool | None = None,
-    cluster: str | None = None,
-    token: str | None = None,
-    token_file: str | os.PathLike[str] | None = None,
-    certificate: str | os.PathLike[str] | None = None,
-    key: str | os.PathLike[str] | None = None,
-    ca: str | os.PathLike[str] | None = None,
-    crl: str | os.PathLike[str] | None = None,
-    insecure: bool | None = None,
-    config: str | os.PathLike[str] | None = None,
+    job: str | None = None,
     allow_pickle: bool | Iterable[str] | None = None,
     reconnect: bool = True,
-    job: str | None = None,
-    cleanup: bool = True,
     capability: str | os.PathLike[str] | None = None,
+    digest: bool | None = None,
+    node: Node | None = None,
 ) -> Client:
-    """Attaches this process to a node, and starts one here if there is none.
+    """Attaches this process to a node; starts an embedded node if there is none.
 
-    Looks, in this order, at `address` or else the settings' (HOPLITE_ADDRESS); in a worker process of Ray, at the node
-    that `hoplite.ray.start` runs for its Ray node; at this user's node on this host, in a Slurm job first at that of
-    the job; at a node that another process of this user, or of the job, has embedded; and starts an embedded node
-    otherwise. That one has a socket beside the one of the host's node, so that the next script finds it, and `hoplite
-    node` can still start; of several that look at once, one starts it and the others attach. It leaves at the end of
-    the process, by `hoplite.shutdown()`, or by `client.node.close()`.
+    Without `address` and `node`, the first of these that exists is used:
 
-    An argument that is None is looked for in the environment and in a file, as docs/settings.md says.
+    1. the address in the settings (HOPLITE_ADDRESS);
+    2. in a Ray worker process, the node that `hoplite.ray.start` runs for its Ray node;
+    3. in a Slurm job, the node of that job on this host;
+    4. this user's node on this host (`hoplite node`);
+    5. a node that another process of this user, or of the Slurm job, has embedded;
+    6. a new embedded node, which takes its settings from the environment and from the file in HOPLITE_CONFIG.
+
+    An embedded node serves a socket of its own, so that later scripts find it and `hoplite node` can still start. If
+    several processes call `init` at once, one starts the node and the others attach to it. The node leaves when the
+    process ends, on `hoplite.shutdown()`, or on `client.node.close()`.
+
+    An argument that is None is read from the environment or the settings file; docs/settings.md lists them.
 
     Args:
-        address: "local" waits for the node of this host, and starts none; "unix:/path" waits for the node there;
-            "host:port" (several with commas, an IPv6 address in brackets) starts an embedded node that joins that
-            cluster.
-        embedded: start a node of one's own even if one runs on this host.
-        timeout: seconds to wait for a node that is to be there, for its answer, and for another process that is
-            starting one; None waits as long as that takes.
-        listen: of an embedded node, as for `Node`; the default is a free port that the cluster which it joins can
-            reach, and no port if it is to join none.
-        advertise: of an embedded node, as for `Node`.
-        rack: of an embedded node, as for `Node`.
-        topology: of an embedded node, as for `Node`.
-        topology_host: of an embedded node, as for `Node`.
-        capacity: of an embedded node, as for `Node`.
-        spill: of an embedded node, as for `Node`.
-        spill_limit: of an embedded node, as for `Node`.
-        spill_keep: of an embedded node, as for `Node`.
-        cluster: of an embedded node, as for `Node`; a running node must be of that cluster.
-        token: of an embedded node, as for `Node`.
-        token_file: of an embedded node, as for `Node`.
-        certificate: of an embedded node, as for `Node`.
-        key: of an embedded node, as for `Node`.
-        ca: of an embedded node, as for `Node`.
-        crl: of an embedded node, as for `Node`.
-        insecure: of an embedded node, as for `Node`.
-        config: a TOML file of settings.
-        allow_pickle: whether the client may put and get values that need pickle, or the names of the classes and
-            functions that pickles may use, as ["mypackage.*", "datetime.datetime"]. The default is whether all who
-            may put have proved who they are: true for a node without a TCP port, and in a cluster with a token that is
-            not plain.
-        reconnect: when the node, in another process, is gone: calls under way raise `NodeDown`, and the next one
-            attaches to the node that serves the same socket by then. Calls wait for that one until 10 s after the end
-            of the old one was noticed, or in an event loop not at all. Objects that the old node alone held are lost;
-            refs of others go on to be good. False has every later call raise `NodeDown`.
-        job: a name, such as "run-7": what the objects that this client makes are of. The default is HOPLITE_JOB, or
-            none.
-        cleanup: delete all objects of the job, wherever they are, 5 s after its last client has closed or died, or its
-            node has. A client that begins within these 5 s goes on with them; values that `get` returned stay valid.
-            Without it the job only names them in `objects`.
-        capability: what the client may do, as the path of a file that `hoplite token grant` has made, or its text; the
-            default is the file that HOPLITE_CAPABILITY_FILE names, or else everything. It is for a node that runs
-            already: with one no node is started.
+        address: "local" waits for this host's node and never starts one. "unix:/path" waits for the node that serves
+            this socket. "host:port" starts an embedded node that joins that cluster; separate several addresses by
+            commas and put an IPv6 address in brackets.
+        timeout: seconds to wait for a node that should be running, for its reply, and for another process that is
+            starting one. None waits without limit.
+        job: name that marks all objects this client creates, such as "run-7". All objects of a job are deleted 5 s
+            after its last client closes or dies. A client that joins the job within these 5 s prevents that. Values
+            that `get` returned stay valid. The default is HOPLITE_JOB, or no job.
+        allow_pickle: whether this client may put and get values that need pickle, or a list of the classes and
+            functions that pickles may use, as ["mypackage.*", "datetime.datetime"]. The default is True if every node
+            that can put is authenticated: the node has no TCP port, or its cluster uses a token or certificates with
+            encryption.
+        reconnect: whether to attach to the next node on the same socket after the node's process ends. Calls in
+            progress raise `NodeDown`. The next call waits for a new node for up to 10 s after the end was detected;
+            in an event loop it does not wait. Objects that only the old node held are lost; other refs stay valid.
+            With False every later call raises `NodeDown`.
+        capability: path or text of a capability that restricts this client, created by `hoplite token grant`. The
+            default is HOPLITE_CAPABILITY, or no restriction. It requires a running node.
+        digest: whether `put` announces the SHA-256 of the bytes of each object. Every node that receives the object
+            verifies it before `get` returns, and fetches from another node on a mismatch. The default is
+            HOPLITE_DIGEST, or False. docs/security.md states what this detects and what it costs.
+        node: a `Node` in this process to use. `hoplite.shutdown()` closes it.
 
     Returns:
-        A client; `client.node` is the node if it is embedded in this process.
+        A client. `client.node` is the node if it is embedded in this process.
 
     Raises:
-        ConnectError: no node came to serve the given socket, or this host, in time; or none runs, and there is a
-            capability.
-        InvalidArgument: the address is not understood, options of an embedded node are given where a running node is
-            used, or the running node is of another cluster.
-        JoinError: no node at the given address answered.
-        NotAllowed: the node does not take the capability, or takes no client without one.
+        ConnectError: no node served the socket, or this host, in time; or a capability is given and no node runs.
+        InvalidArgument: the address is not valid, `node` is combined with an address or a capability, or the running
+            node belongs to another cluster than HOPLITE_CLUSTER.
+        JoinError: no node at the given addresses replied.
+        NotAllowed: the node rejects the capability, or requires one.
+
+    Examples:
+        >>> hp = hoplite.init(node=hoplite.Node(capacity="64MiB"))
+        >>> hp.status()["store"]["capacity"] // 2**20
+        64
     """
-    values = settings.load_arguments(locals())
+    given = {"address": address, "allow_pickle": allow_pickle, "job": job, "capability": capability, "digest": digest}
+    values = settings.load_arguments(given)
     limit = check_timeout(timeout)
-    log.start(values["log"])
-    text = _capability(capability, values)
-    options = ClientOptions(values["allow_pickle"], check_job(values["job"]), cleanup, reconnect, text)
+    log.start(values["log_level"])
     with shared.lock:
-        shared.options = options
-        return _find(values, embedded, limit)
+        shared.options = _options(values, reconnect=reconnect)
+        if node is None:
+            return _find(values, limit)
+        return _use(node, values, address)
 
 
 def connect(
     address: str,
     *,
     timeout: float | None = 10.0,
+    job: str | None = None,
     allow_pickle: bool | Iterable[str] | None = None,
     reconnect: bool = True,
-    job: str | None = None,
-    cleanup: bool = True,
     capability: str | os.PathLike[str] | None = None,
+    digest: bool | None = None,
 ) -> Client:
-    """Attaches this process to a node of this host.
+    """Attaches this process to a given node of this host.
+
+    Unlike `init`, it never starts a node, and `hoplite.client()` does not return this client.
 
     Args:
         address: "unix:" and the path of the node's socket, or the path alone.
-        timeout: seconds to wait for a node to serve the socket, and then for its answer; None waits as long as that
-            takes.
-        allow_pickle: whether the client may put and get values that need pickle, or which ones; see `init`. The default
-            is HOPLITE_ALLOW_PICKLE, or else whether all who may put have proved who they are.
-        reconnect: go on with the next node that serves the socket when this one is gone; see `init`.
-        job: a name that objects of this client are of; see `init`. The default is none, whatever HOPLITE_JOB says.
-        cleanup: whether they are deleted with the last client of the job; see `init`.
-        capability: what the client may do, as a path or a text; see `init`. The default is the file that
-            HOPLITE_CAPABILITY_FILE names, or else everything.
+        timeout: seconds to wait until a node serves the socket and replies. None waits without limit.
+        job: name that marks the objects of this client, as in `init`; but HOPLITE_JOB has no effect.
+        allow_pickle: as in `init`.
+        reconnect: as in `init`.
+        capability: as in `init`.
+        digest: as in `init`.
 
     Raises:
-        ConnectError: no node came to serve that socket in time.
+        ConnectError: no node served that socket in time.
         HopliteError: this process has no file descriptors left.
-        InvalidArgument: the address is that of another kind, or the capability is none.
-        NotAllowed: the node does not take the capability, or takes no client without one.
+        InvalidArgument: the address is not a socket path, or the capability is not valid.
+        NotAllowed: the node rejects the capability, or requires one.
     """
     text = check_text("address", address)
     path = text.removeprefix(UNIX)
     if path == text and not path.startswith(("/", ".")):
         raise InvalidArgument(
-            f'{text!r} is no socket: connect takes "unix:/path"; hoplite.init({text!r}) joins a cluster'
+            f'address {text!r} is not a socket path: write "unix:/path", or join a cluster by hoplite.init({text!r})'
         )
-    held = _capability(capability, settings.load(capability_file=None))
-    options = ClientOptions(settings.may_pickle(allow_pickle), check_job(job), cleanup, reconnect, held)
+    values = settings.load(allow_pickle=allow_pickle, capability=capability, digest=digest)
+    options = _options(values, job=check_job(job), reconnect=reconnect)
     limit = check_timeout(timeout)
     return _attach(sockets.wait_for([path], limit), limit, options)
 
 
-last_client = shared.last_client
+def client() -> Client:
+    """Returns the client that this process shares: the one of the last `init`.
 
-
-def default_client() -> Client:
-    """The client that the process shares: that of the last `init`, which is called if there is none or it was closed.
-
-    In a child made by fork it is one of the child's own, attached to the node that the parent used.
+    Calls `init` if there is no such client or it is closed. In a child made by fork it returns a new client, attached
+    to the node that the parent used.
 
     Raises:
-        ForkedClient: in such a child, if nothing serves the parent's node any more.
-        HopliteError: whatever `init` raises.
+        ForkedClient: in a child made by fork, if the parent's node is gone.
+        HopliteError: any error of `init`.
+
+    Examples:
+        >>> hoplite.client() is hoplite.client()
+        True
     """
-    client = last_client()
-    if client is not None:
-        return client
+    found = shared.last_client()
+    if found is not None:
+        return found
     with shared.lock:
-        # Another thread may have been faster.
-        client = last_client()
-        if client is not None:
-            return client
+        # Another thread may have called `init` meanwhile.
+        found = shared.last_client()
+        if found is not None:
+            return found
         path = shared.inherited
         if path is None:
             return init()
@@ -205,78 +188,103 @@ def default_client() -> Client:
 
 
 def shutdown() -> None:
-    """Closes the client that the process shares and the nodes that `init` started in it; nothing to close is fine.
+    """Closes the client that the process shares and every node that `init` started or was given.
 
-    A node hands over what only it holds, for as long as the setting leave_timeout says. The next `init` begins anew.
+    A node hands over the objects that only it holds, within the setting `leave_timeout`. A later `init` starts anew.
+    Without a client or a node this does nothing.
     """
     with shared.lock:
-        client, nodes, timeout = shared.client, shared.nodes, shared.leave_timeout
+        found, nodes, timeout = shared.client, shared.nodes, shared.leave_timeout
         shared.client = shared.path = shared.node = None
         shared.nodes = []
-        # A child that says so wants none of its parent's either.
+        # A forked child that calls this must not attach to its parent's node either.
         shared.inherited = None
-    if client is not None:
-        client.close()
+    if found is not None:
+        found.close()
     for node in reversed(nodes):
         node.close(timeout)
 
 
-def _find(values: Values, embedded: bool, limit: float | None) -> Client:
-    """What `init` does once it knows the settings."""
+def _options(values: Values, *, reconnect: bool, job: str | None = None) -> ClientOptions:
+    capability = values["capability"]
+    return ClientOptions(
+        allow_pickle=values["allow_pickle"],
+        job=check_job(values["job"]) if "job" in values else job,
+        reconnect=reconnect,
+        capability=None if capability is None else capabilities.text_of(capability),
+        digest=values["digest"],
+    )
+
+
+def _use(node: Node, values: Values, address: str | None) -> Client:
+    """Makes a node of the caller the one that the process shares."""
+    if not isinstance(node, Node):
+        raise InvalidArgument(f"node is a hoplite.Node, not {a_type(node)}: write init(node=hoplite.Node(...))")
+    if address is not None:
+        raise InvalidArgument(
+            f"both address ({address!r}) and node are given: to join a cluster, write "
+            f"init(node=hoplite.Node(join=[{address!r}]))"
+        )
+    if shared.options.capability is not None:
+        raise InvalidArgument(
+            f"a capability ({values.origin('capability')}) restricts clients of a node in another process, and node is "
+            "in this one: leave out the capability or node"
+        )
+    found = node._client(shared.options)
+    _adopt(node, node._leave_timeout)
+    return shared.keep(found, node.socket)
+
+
+def _find(values: Values, limit: float | None) -> Client:
+    """Finds or starts the node that the settings of `init` describe."""
     options = shared.options
     address: str | None = values["address"]
     is_path = address is not None and address.startswith(UNIX)
     is_local = address == LOCAL
 
     def attached(path: str) -> Client:
-        because = f"a node of yours runs on this host already ({UNIX}{path})"
-        if is_path:
-            because = f"{UNIX}{path} is a running node"
-        client = _attach(path, limit, options)
+        found = _attach(path, limit, options)
         try:
-            _refuse(values, because)
-            _check_cluster(client, values, path)
+            _check_cluster(found, values, path)
         except HopliteError:
-            client.close()
+            found.close()
             raise
-        return shared.keep(client, path)
+        return shared.keep(found, path)
 
-    if address is not None and is_path and not embedded:
+    if address is not None and is_path:
         return attached(sockets.wait_for([address.removeprefix(UNIX)], limit))
-    if is_local and not embedded:
+    if is_local:
         return attached(sockets.wait_for(sockets.host_sockets(values["socket"]), limit))
 
-    join = [] if address is None or is_path or is_local else [part.strip() for part in address.split(",")]
+    join = [] if address is None else [part.strip() for part in address.split(",")]
     inherited = shared.inherited
     if options.capability is not None:
-        # A node of this process would let it do everything.
-        if join or embedded:
+        # A node in this process would not restrict its own process.
+        if join:
             raise InvalidArgument(
-                "a capability is for a node that runs already, and this one is to be started here: leave out the "
-                "capability, or the cluster's address and embedded"
+                f"a capability ({values.origin('capability')}) restricts clients of a running node, and the address "
+                f"{address!r} starts a new one: leave out the capability or the address"
             )
         if inherited is not None and sockets.is_served(inherited):
             return attached(inherited)
         return attached(sockets.find(values["socket"]) or values["socket"] or str(sockets.default_socket()))
     own = shared.own()
-    if own is not None and not (_node_arguments(values) and (join or embedded)):
-        _refuse(values, f"this process has a node already ({own._where}), which init() started")
+    if own is not None:
         if join and own._native.address not in join and not set(join) <= set(own._seeds):
             raise InvalidArgument(
-                f"this process has a node already ({own._where}), which did not join {','.join(join)}: close it by "
+                f"this process already has a node ({own._where}), which did not join {','.join(join)}: call "
                 "hoplite.shutdown() first"
             )
-        client = own._client(options)
-        _check_cluster(client, values, own.socket)
-        return shared.keep(client, own.socket)
-
-    if join or embedded:
-        node = _start(values, join=join or values["join"])
+        found = own._client(options)
+        _check_cluster(found, values, own.socket)
+        return shared.keep(found, own.socket)
+    if join:
+        node = _start(values, {"join": join})
         return shared.keep(node._client(options), node.socket)
 
     if inherited is not None and sockets.is_served(inherited):
         return attached(inherited)
-    # Also if it is not served at this moment: a node of one's own would be alone.
+    # Wait for Ray's node even if it is not serving yet: an embedded node would be alone.
     of_ray = sockets.raylet_socket()
     if of_ray is not None and of_ray.exists() and values["socket"] is None:
         return attached(str(of_ray))
@@ -284,18 +292,18 @@ def _find(values: Values, embedded: bool, limit: float | None) -> Client:
 
 
 def _meet(values: Values, limit: float | None, attached: Callable[[str], Client]) -> Client:
-    """Attaches to the node that this process is to use, or becomes it, while others try the same."""
+    """Attaches to this host's node, or starts it, while other processes do the same."""
     for attempt in range(ATTEMPTS):
-        # A node that is joining serves its socket already: who holds the lock has joined, or failed, when we have it.
+        # A node that is still joining serves its socket already. The lock is free once it has joined or failed.
         with sockets.needs_descriptors("look for this host's node"), sockets.one_at_a_time(limit):
             path = sockets.find(values["socket"])
             if path is None:
                 sockets.warn_of_a_missing_folder()
                 embedded = str(sockets.embedded_socket(values["socket"]))
                 try:
-                    node = _start(values, join=values["join"], socket=embedded)
+                    node = _start(values, {"socket": embedded})
                 except (AddressInUse, InvalidArgument):
-                    # One that looks at nothing first can take the path between our look and our start.
+                    # A process that does not take the lock can have taken the path meanwhile.
                     if not sockets.is_served(embedded):
                         raise
                     path = embedded
@@ -304,78 +312,42 @@ def _meet(values: Values, limit: float | None, attached: Callable[[str], Client]
         try:
             return attached(path)
         except (ConnectError, NodeDown):
-            # It left between our look and our call: perhaps it is our turn now.
+            # The node left before this process attached: look again.
             if attempt == ATTEMPTS - 1:
                 raise
             time.sleep(0.05 * attempt)
     raise AssertionError("the last attempt returns or raises")
 
 
-def _start(values: Values, *, join: Sequence[str], socket: str | None = None) -> Node:
-    """Starts an embedded node, which leaves at the end of the process."""
-    changed: dict[str, object] = {"join": list(join), "socket": socket}
-    if join and values["listen"] is None:
-        changed["listen"] = _listen_address(join)
-    node = Node._embedded(values.replaced(changed), sockets.embedded_socket(values["socket"]))
-    shared.node, shared.leave_timeout = node, values["leave_timeout"]
-    shared.nodes = [*(other for other in shared.nodes if not other.closed), node]
+def _start(values: Values, changed: dict[str, object]) -> Node:
+    """Starts an embedded node, which leaves when the process ends."""
+    own_socket = {"socket": None, **changed}
+    node = Node._embedded(values.replaced(own_socket), sockets.embedded_socket(values["socket"]))
+    _adopt(node, values["leave_timeout"])
     return node
+
+
+def _adopt(node: Node, leave_timeout: float) -> None:
+    """Makes a node the one that the process shares and that `shutdown` closes."""
+    shared.node, shared.leave_timeout = node, leave_timeout
+    shared.nodes = [*(other for other in shared.nodes if not other.closed and other is not node), node]
 
 
 def _attach(path: str, timeout: float | None, options: ClientOptions) -> Client:
     if not path:
-        raise InvalidArgument('the address "unix:" has no path')
+        raise InvalidArgument('the address "unix:" has no path: write "unix:/path"')
     with sockets.needs_descriptors(f"attach to {path}"):
         if not sockets.is_served(path):
-            advice = ", and a capability is for one that runs: start it by hoplite node" if options.capability else ""
+            advice = ": a capability requires a running node; start it with hoplite node" if options.capability else ""
             raise ConnectError(f"no node serves {path}{advice}")
         native = _native.connect(path, timeout, options.capability)
     return Client(native, options, path=path)
 
 
-def _capability(said: str | os.PathLike[str] | None, values: Values) -> str | None:
-    """The text of the capability that a client is to have, as its maker says, else as the settings say."""
-    capability = values["capability_file"] if said is None else said
-    return None if capability is None else capabilities.text_of(capability)
-
-
-def _node_arguments(values: Values) -> list[str]:
-    """The arguments of `init` that configure an embedded node, but for its cluster, which a running node may be of."""
-    return [name for name in values.given() if settings.TABLE[name].of_node and name != "cluster"]
-
-
-def _refuse(values: Values, because: str) -> None:
-    # To say that something is not wanted is no wish.
-    given = [name for name in _node_arguments(values) if values[name] is not False]
-    if given:
-        raise InvalidArgument(
-            f"{', '.join(given)} would have no effect: {because}; embedded=True starts one of your own"
-        )
-
-
-def _check_cluster(client: Client, values: Values, path: str) -> None:
+def _check_cluster(found: Client, values: Values, path: str) -> None:
     if values.is_set("cluster"):
-        advice = "leave the cluster out, or embedded=True starts a node of your own"
-        values.check_cluster(client.status()["cluster"], path, advice)
-
-
-def _listen_address(join: Sequence[str]) -> str:
-    """Chooses where a node listens so that the nodes it joins can reach it."""
-    import ipaddress
-
-    for seed in join:
-        host, port = split_address(seed)
-        try:
-            family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-            # No packet is sent: the kernel only says from which address it would go.
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect(target)
-                own = ipaddress.ip_address(probe.getsockname()[0].partition("%")[0])
-        except OSError:
-            # The next seed may do; if none does, joining says why.
-            continue
-        return f"[{own}]:0" if own.version == 6 else f"{own}:0"
-    return settings.LOOPBACK
+        advice = "unset the cluster, or start a node of your own by init(node=hoplite.Node())"
+        values.check_cluster(found.status()["cluster"], path, advice)
 
 
 def _at_exit() -> None:
@@ -386,7 +358,7 @@ def _at_exit() -> None:
         try:
             node.close(shared.leave_timeout)
         except HopliteError:
-            # The process ends; the cluster tells those who need what was here.
+            # The process is ending; other nodes report what was lost.
             continue
 
 

@@ -12,14 +12,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hoplite.errors import GetTimeout, HopliteError
+from hoplite.errors import HopliteError, Timeout
 from hoplite.node import Node
 from hoplite.session import connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from hoplite.client import Client
+    from hoplite._client import Client
 
 # A start on loopback takes milliseconds; a busy test machine may take a thousand times that.
 START_TIMEOUT_S = 20.0
@@ -61,14 +61,14 @@ def wait_for_members(nodes: list[Node], size: int, *, timeout: float = START_TIM
     """Waits until every node knows exactly so many members, itself among them.
 
     Raises:
-        GetTimeout: it took longer than `timeout` seconds.
+        Timeout: it took longer than `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
     for node in nodes:
         with node.client() as client:
             while (members := len(client.status()["members"])) != size:
                 if time.monotonic() > deadline:
-                    raise GetTimeout(f"node {node.id} knows {members} members after {timeout:g} s, not {size}")
+                    raise Timeout(f"node {node.id} knows {members} members after {timeout:g} s, not {size}")
                 time.sleep(0.005)
 
 

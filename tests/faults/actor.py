@@ -94,7 +94,7 @@ class Actor:
         until = time.monotonic() + timeout
         while any(other["id"] == member for other in self.client.status()["members"]):
             if time.monotonic() > until:
-                return {"error": "GetTimeout", "said": f"{member} is still a member after {timeout:g} s"}
+                return {"error": "Timeout", "said": f"{member} is still a member after {timeout:g} s"}
             time.sleep(0.001)
         return {}
 
@@ -150,7 +150,7 @@ def main() -> None:
         join=options.join,
         capacity=options.capacity,
         detection_timeout=options.detection_timeout,
-        insecure=True,
+        no_auth=True,
     ) as node:
         actor = Actor(node)
         at = time.monotonic()

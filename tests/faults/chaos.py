@@ -218,7 +218,7 @@ class Chaos:
         excused = self.excused_since(begun)
         if any(reply.error in excused for reply in makes):
             # What was not made is waited for in vain, or was heard of before it came to nothing.
-            excused = excused | {"GetTimeout", "ObjectLost"}
+            excused = excused | {"Timeout", "ObjectLost"}
         for reply in replies:
             if reply.facts.get("wrong"):
                 return f"wrong: {reply.facts['wrong']}"

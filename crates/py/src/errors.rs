@@ -12,7 +12,7 @@ use pyo3::{
 pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
     let class = match error {
         Error::Call(call) => match call {
-            CallError::Timeout { .. } => "GetTimeout",
+            CallError::Timeout { .. } => "Timeout",
             CallError::ObjectLost { .. } | CallError::TooFewInputs { .. } => "ObjectLost",
             CallError::ObjectCorrupt { .. } => "ObjectCorrupt",
             CallError::ObjectDeleted { .. } => "ObjectDeleted",
@@ -32,7 +32,7 @@ pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
         | Error::Spill(_) => "InvalidArgument",
         Error::Join(_) => "JoinError",
         Error::Attach { .. } => "ConnectError",
-        Error::Closed => "NodeDown",
+        Error::Closed => "ClientClosed",
         Error::Forked => "ForkedClient",
         _ => "HopliteError",
     };

@@ -18,9 +18,9 @@ from hoplite.ref import Ref
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from hoplite._client import Client
     from hoplite._native import Pending
     from hoplite._waits import Waits
-    from hoplite.client import Client
 
 # One object, not several. Made once: a union would be for each get.
 _ONE = (Ref, str)
@@ -70,7 +70,7 @@ class Getting(Attachment):
             `close`, and hold the memory until they are garbage. With `out`, that. Of several, a list in their order.
 
         Raises:
-            GetTimeout: the object is not here in time, and a full store is not the reason; with 0, it was not here
+            Timeout: the object is not here in time, and a full store is not the reason; with 0, it was not here
                 already.
             InvalidArgument: `out` is read-only or not contiguous.
             ObjectCorrupt: it was put with a digest, and each node that has it sent bytes of another one.
@@ -81,7 +81,7 @@ class Getting(Attachment):
             StoreFull: this node had no room for a copy in time, or will never have it for all of a list, which are here
                 together at the end; with `out` they need not be. Two lists at a time that fit only one after the other
                 wait for each other: give them a timeout.
-            Undecodable: a pickled object can't be read here, for want of its class for instance, or `allow_pickle` of
+            DecodeError: a pickled object can't be read here, for want of its class for instance, or `allow_pickle` of
                 this client does not allow it.
             UnsupportedDtype: the value needs a package that is not installed (numpy, ml_dtypes, torch, pyarrow).
 
@@ -91,7 +91,7 @@ class Getting(Attachment):
             [{'step': 0}, {'step': 1}, {'step': 2}]
             >>> hp.get("not/yet", timeout=0)
             Traceback (most recent call last):
-            hoplite.errors.GetTimeout: object not/yet did not come within 0 s: no client has put it
+            hoplite.errors.Timeout: object not/yet did not come within 0 s: no client has put it
         """
         limit = check_timeout(timeout)
         if out is None and isinstance(ref, _ONE):
@@ -199,7 +199,7 @@ class Getting(Attachment):
     def latest(self: Client, prefix: str, *, after: int | None = None, timeout: float | None = None) -> Ref:
         """Finds the newest object under a prefix; waits for one that is newer than a number.
 
-        Remove old ones with `put(keep=)`, not with `delete`: a reader that gets a version too late then has
+        Remove old ones with `put(retain=)`, not with `delete`: a reader that gets a version too late then has
         `ObjectDeleted`, where a name that `delete` freed would have it wait for the next put of that name.
 
         Args:
@@ -211,7 +211,7 @@ class Getting(Attachment):
             The ref with the highest number that is alive; `ref.number` is that number.
 
         Raises:
-            GetTimeout: no such name came in time.
+            Timeout: no such name came in time.
             InvalidArgument: the prefix does not end in "/", or `after` is below -1.
 
         Examples:

@@ -17,15 +17,15 @@ from hoplite.lease import Lease
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from hoplite._client import Client
     from hoplite._waits import Waits
-    from hoplite.client import Client
     from hoplite.ref import Ref
 
 
 class Lifetimes(Attachment):
     """What `Client` inherits."""
 
-    def hold(self: Client, ref: Ref | str, *, timeout: float | None = None) -> Lease:
+    def lease(self: Client, ref: Ref | str, *, timeout: float | None = None) -> Lease:
         """Takes a lease of an object: it lives as long as some client of the cluster has one.
 
         When the last lease is released, or its client has closed or died, the object is deleted, 5 s later: a client
@@ -38,25 +38,25 @@ class Lifetimes(Attachment):
             timeout: seconds to wait until the owner of the object knows of the lease.
 
         Returns:
-            The lease: `with hp.hold(ref): ...`, or `lease.release()`. One that is garbage is released.
+            The lease: `with hp.lease(ref): ...`, or `lease.release()`. One that is garbage is released.
 
         Raises:
-            GetTimeout: the owner has not answered in time, and there is no lease.
+            Timeout: the owner has not answered in time, and there is no lease.
             InvalidArgument: it is no ref.
 
         Examples:
-            >>> ref = hp.promise()
-            >>> with hp.hold(ref):
+            >>> ref = hp.reserve()
+            >>> with hp.lease(ref):
             ...     bytes(hp.get(hp.put(b"for a while", name=ref)))
             b'for a while'
         """
-        return finish(self._hold(IN_THREAD, check_ref(ref), check_timeout(timeout)))
+        return finish(self._lease(IN_THREAD, check_ref(ref), check_timeout(timeout)))
 
-    async def hold_async(self: Client, ref: Ref | str, *, timeout: float | None = None) -> Lease:
-        """`hold`, for asyncio."""
-        return await self._hold(IN_LOOP, check_ref(ref), check_timeout(timeout))
+    async def lease_async(self: Client, ref: Ref | str, *, timeout: float | None = None) -> Lease:
+        """`lease`, for asyncio."""
+        return await self._lease(IN_LOOP, check_ref(ref), check_timeout(timeout))
 
-    async def _hold(self: Client, waits: Waits, text: str, limit: float | None) -> Lease:
+    async def _lease(self: Client, waits: Waits, text: str, limit: float | None) -> Lease:
         native = self._open()
         lease = Lease(self, text)
         try:

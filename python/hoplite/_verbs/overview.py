@@ -1,16 +1,17 @@
-"""The verbs that tell how things are: of an object, a reduce and the node; and which objects there are."""
+"""The verbs that report state: of an object, of the node, and which objects there are."""
 
-# A mixin of one class, which says so of its self.
+# A mixin of one class, which annotates `self` with that class.
 # mypy: disable-error-code="misc"
 
 from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hoplite._arguments import check_ref, check_timeout, left
 from hoplite._attachment import Attachment
+from hoplite._verbs.listings import Listing
 from hoplite._waits import IN_LOOP, IN_THREAD, answer, answer_async, finish
 from hoplite.errors import NodeDown
 from hoplite.location import Location, Watch
@@ -19,18 +20,19 @@ from hoplite.ref import Ref
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from hoplite._client import Client
     from hoplite._native import Pending
     from hoplite._waits import Waits
-    from hoplite.client import Client
+    from hoplite.listing import DirectoryEntry, LocalObject
     from hoplite.location import Row
     from hoplite.node_status import Status
 
-# How often a listing begins again because a member went meanwhile; more than that is a cluster that falls apart.
+# How often a listing is repeated because a member left meanwhile.
 LISTINGS = 3
 
 
 class Overview(Attachment):
-    """What `Client` inherits."""
+    """Base class of `Client`."""
 
     def locations(self, ref: Ref | str, *, timeout: float | None = None) -> list[Location]:
         """Lists the nodes that hold an object, completely or in part.
@@ -43,7 +45,7 @@ class Overview(Attachment):
             The current locations; an empty list if the object does not exist.
 
         Raises:
-            GetTimeout: the owner did not reply in time.
+            Timeout: the owner did not reply in time.
             ObjectDeleted: the object was deleted.
             ObjectLost: no copy of it is left.
 
@@ -75,7 +77,7 @@ class Overview(Attachment):
             that copy is complete. It ends with the object, by `ObjectDeleted` or `ObjectLost`.
 
         Raises:
-            GetTimeout: nothing new came in time.
+            Timeout: nothing new came in time.
             ObjectDeleted: the object was deleted.
             ObjectLost: no copy of it is left.
 
@@ -127,74 +129,109 @@ class Overview(Attachment):
         status: Status = json.loads(await answer_async(self._open().start_status(None)))
         return status
 
-    def objects(
-        self, prefix: str = "", *, everywhere: bool = False, timeout: float | None = None
-    ) -> list[dict[str, Any]]:
-        """Lists the copies that this node holds, or the objects of the whole cluster.
+    def objects(self, prefix: str = "", *, timeout: float | None = None) -> list[LocalObject]:
+        """Lists the copies on this host's node.
 
         Args:
-            prefix: only refs that begin so, such as "policy/"; all do with nothing.
-            everywhere: ask every node for the living objects it is the owner of, instead of this one for its copies.
-            timeout: seconds to wait for the nodes that are asked.
+            prefix: start of the refs to list, such as "policy/".
+            timeout: seconds to wait for the node.
 
         Returns:
-            Of each "ref", "bytes", "dtype" and "shape" (None of what is no array), "what" (both in words), "form",
-            "job" and "ttl" (seconds that it is to live still, or None). "readers" is how many readers, transfers and
-            folds use the copy of this node. Of a copy of this node also "state" ("filling", "flowing", "folding",
-            "complete", "spilled" on disk, or "returning" from there), "pinned" and "instance"; of an object of the
-            cluster "owner" (the id of the node that listed it), "age" (seconds since that node first heard of it) and
-            "copies" and "partial", how many nodes have all of it and a part of it, in the order of the refs.
+            A dict for each copy; `hoplite.listing.LocalObject` describes the fields.
 
         Raises:
-            GetTimeout: a node did not answer in time.
+            Timeout: the node did not reply in time.
 
         Examples:
-            >>> ref = hp.put(b"weights", name="listed/1")
-            >>> [(each["ref"], each["copies"]) for each in hp.objects("listed/", everywhere=True, timeout=10)]
-            [('listed/1', 1)]
+            >>> ref = hp.put(b"weights", name="local/1")
+            >>> [(row["ref"], row["state"]) for row in hp.objects("local/")]
+            [('local/1', 'complete')]
         """
-        return finish(self._objects(IN_THREAD, prefix, everywhere, check_timeout(timeout)))
+        return _under(prefix, answer(self._open().start_objects(check_timeout(timeout))))
 
-    async def objects_async(
-        self, prefix: str = "", *, everywhere: bool = False, timeout: float | None = None
-    ) -> list[dict[str, Any]]:
+    async def objects_async(self, prefix: str = "", *, timeout: float | None = None) -> list[LocalObject]:
         """`objects`, for asyncio."""
-        return await self._objects(IN_LOOP, prefix, everywhere, check_timeout(timeout))
+        return _under(prefix, await answer_async(self._open().start_objects(check_timeout(timeout))))
 
-    async def _objects(self, waits: Waits, prefix: str, everywhere: bool, limit: float | None) -> list[dict[str, Any]]:
+    def directory(
+        self,
+        prefix: str = "",
+        *,
+        sort: str = "ref",
+        limit: int | None = None,
+        after: Ref | str | None = None,
+        timeout: float | None = None,
+    ) -> list[DirectoryEntry]:
+        """Lists the objects of the cluster. Requests them from every node, page by page.
+
+        To list many objects in parts, pass `limit`, and as `after` the last ref of the part before.
+
+        Args:
+            prefix: start of the refs to list, such as "policy/".
+            sort: "ref" lists refs without a name first, then names in order. "bytes", "age" and "copies" list the
+                largest value first.
+            limit: maximum number of rows; None means all.
+            after: list only what follows this ref. Requires `sort="ref"`.
+            timeout: seconds to wait for all nodes together.
+
+        Returns:
+            A dict for each object; `hoplite.listing.DirectoryEntry` describes the fields.
+
+        Raises:
+            InvalidArgument: `sort` is unknown, `limit` is below 1, or `after` is given with another order.
+            Timeout: a node did not reply in time.
+
+        Examples:
+            >>> refs = [hp.put(b"weights", name=f"listed/{number}") for number in range(3)]
+            >>> [row["ref"] for row in hp.directory("listed/", limit=2, timeout=10)]
+            ['listed/0', 'listed/1']
+            >>> [(row["ref"], row["copies"]) for row in hp.directory("listed/", after="listed/1", timeout=10)]
+            [('listed/2', 1)]
+        """
+        return finish(self._directory(IN_THREAD, Listing.checked(prefix, sort, limit, after), check_timeout(timeout)))
+
+    async def directory_async(
+        self,
+        prefix: str = "",
+        *,
+        sort: str = "ref",
+        limit: int | None = None,
+        after: Ref | str | None = None,
+        timeout: float | None = None,
+    ) -> list[DirectoryEntry]:
+        """`directory`, for asyncio."""
+        listing = Listing.checked(prefix, sort, limit, after)
+        return await self._directory(IN_LOOP, listing, check_timeout(timeout))
+
+    async def _directory(self, waits: Waits, listing: Listing, limit: float | None) -> list[DirectoryEntry]:
         begun = time.monotonic()
-        copies: list[dict[str, Any]] = json.loads(await waits.answer(self._open().start_objects(limit)))
-        copies = [each for each in copies if each["ref"].startswith(prefix)]
-        if not everywhere:
-            return copies
-        # Pins are known where they are: of other nodes' readers this one knows nothing.
-        readers = {each["ref"]: each["readers"] for each in copies}
         for attempt in range(1, LISTINGS + 1):
             try:
-                found = await self._list(waits, prefix, limit, begun)
-                break
+                return await self._list(waits, listing, limit, begun)
             except NodeDown:
+                # A member left meanwhile: list again.
                 if attempt == LISTINGS or left(limit, begun) == 0:
                     raise
-        return [{**found[ref], "readers": readers.get(ref, 0)} for ref in sorted(found)]
+        raise AssertionError("the last attempt returns or raises")
 
-    async def _list(self, waits: Waits, prefix: str, limit: float | None, begun: float) -> dict[str, dict[str, Any]]:
-        """Requests from each member the objects that it owns, page by page; returns them by their refs."""
-        found: dict[str, dict[str, Any]] = {}
+    async def _list(self, waits: Waits, listing: Listing, limit: float | None, begun: float) -> list[DirectoryEntry]:
+        found: dict[str, DirectoryEntry] = {}
         status: Status = json.loads(await waits.answer(self._open().start_status(limit)))
         for member in status["members"]:
-            after: str | None = None
-            while True:
-                asked = self._open().start_list(member["id"], prefix, after, left(limit, begun))
-                page, after = await waits.answer(asked)
-                # Both owners of an object list it, so that none is missing while one of them goes. One may know less.
+            after = listing.after
+            rows = 0
+            while not listing.is_enough(rows):
+                pending = self._open().start_list(member["id"], listing.prefix, after, left(limit, begun))
+                page, after = await waits.answer(pending)
+                # Both owners list an object, so that none is missing if one of them leaves. One may lag behind.
                 for row in json.loads(page):
                     row["owner"] = member["id"]
                     known = found.get(row["ref"], row)
                     found[row["ref"]] = max(known, row, key=lambda row: row["copies"])
+                    rows += 1
                 if after is None:
                     break
-        return found
+        return listing.arranged(found.values())
 
     def _inputs(self: Client, text: str, timeout: float | None) -> list[Ref]:
         """Answers `Ref.inputs`."""
@@ -212,3 +249,8 @@ class Overview(Attachment):
 
     def _refs(self: Client, texts: list[str]) -> list[Ref]:
         return [Ref(text, self) for text in texts]
+
+
+def _under(prefix: str, described: str) -> list[LocalObject]:
+    copies: list[LocalObject] = json.loads(described)
+    return [each for each in copies if each["ref"].startswith(prefix)]

@@ -29,7 +29,7 @@ LOCK_POLL_S = 0.02
 # A start takes a second; a busy machine may take many times that.
 START_TIMEOUT_S = 60.0
 # What a node of this installation takes from the environment; the rest is meant for other nodes.
-KEPT = ("HOPLITE_RACK", "HOPLITE_TOPOLOGY", "HOPLITE_LOG", "HOPLITE_DETECTION_TIMEOUT", "HOPLITE_LEAVE_TIMEOUT")
+KEPT = ("HOPLITE_RACK", "HOPLITE_TOPOLOGY", "HOPLITE_LOG_LEVEL", "HOPLITE_DETECTION_TIMEOUT", "HOPLITE_LEAVE_TIMEOUT")
 
 
 class Paths(NamedTuple):

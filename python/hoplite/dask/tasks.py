@@ -37,9 +37,9 @@ def where(installation: str, dask_worker: Any) -> dict[str, str] | None:  # noqa
     return {"host": socket.gethostname(), "socket": path, "address": plugin.link.address, "node": plugin.link.id}
 
 
-async def promise(installation: str, dask_worker: Any) -> str:  # noqa: ANN401, ARG001 - as Dask calls it
+async def reserve(installation: str, dask_worker: Any) -> str:  # noqa: ANN401, ARG001 - as Dask calls it
     """Mints a ref, for an object that `store` makes."""
-    return str(await process.member_of(installation).client.promise_async())
+    return str(await process.member_of(installation).client.reserve_async())
 
 
 async def store(installation: str, text: str, array: Any, dask_worker: Any) -> None:  # noqa: ANN401, ARG001
@@ -69,7 +69,7 @@ async def lift(installation: str, keys: list[Hashable], dask_worker: Any) -> dic
             raise UnsupportedDtype(f"{key!r} is a {type(array).__name__} and no NumPy array: it can't be a ref")
         text = arrays.text_of(array, installation)
         if text is None:
-            ref = await client.promise_async()
+            ref = await client.reserve_async()
             if not await dask_worker.scheduler.hoplite_own(key=key, ref=str(ref)):
                 await client.delete_async(ref)
                 continue

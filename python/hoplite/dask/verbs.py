@@ -40,7 +40,7 @@ def scatter(client: Client, data: Any, *, broadcast: bool = True, timeout: float
         A `distributed.Future`; of a list, tuple or dict such a one of them.
 
     Raises:
-        GetTimeout: an array was not on every host in time. There is no future, and no object.
+        Timeout: an array was not on every host in time. There is no future, and no object.
         InvalidArgument: Hoplite is not on the cluster.
         StoreFull: there was no room in time, or an array is larger than the store.
         UnsupportedDtype: something is no NumPy array, or has elements that Hoplite can't hold.
@@ -65,7 +65,7 @@ def replicate(client: Client, futures: Future | Iterable[Future], *, timeout: fl
         timeout: seconds to wait for the tasks, and then for the hosts.
 
     Raises:
-        GetTimeout: an array was not on every host in time.
+        Timeout: an array was not on every host in time.
         HopliteError: a worker can't move an array into its host's store, which is full for instance.
         InvalidArgument: Hoplite is not on the cluster.
         TimeoutError: the tasks were not done in time.
@@ -163,7 +163,7 @@ def _scatter(here: Installation, data: list[Any], broadcast: bool, timeout: floa
     try:
         for array in data:
             # The future first: the object ends with it, whenever this process ends.
-            text = putter.promise()
+            text = putter.reserve()
             futures.append(here.dask.submit(tasks.open_array, here.id, text, key=PREFIX + text, pure=False))
             putter.put(array, text, timeout)
         if broadcast:
@@ -180,8 +180,8 @@ class _Local:
     def __init__(self, client: hoplite.Client) -> None:
         self._client = client
 
-    def promise(self) -> str:
-        return str(self._client.promise())
+    def reserve(self) -> str:
+        return str(self._client.reserve())
 
     def put(self, array: Any, text: str, timeout: float | None) -> None:  # noqa: ANN401 - an array
         self._client.put(array, name=text, timeout=timeout)
@@ -194,8 +194,8 @@ class _Remote:
         self._here = here
         self._worker = here.a_worker()
 
-    def promise(self) -> str:
-        text: str = self._here.run_on(self._worker, tasks.promise)
+    def reserve(self) -> str:
+        text: str = self._here.run_on(self._worker, tasks.reserve)
         return text
 
     def put(self, array: Any, text: str, timeout: float | None) -> None:  # noqa: ANN401, ARG002 - an array

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from hoplite import GetTimeout, NameTaken, ObjectDeleted, ObjectLost
+from hoplite import NameTaken, ObjectDeleted, ObjectLost, Timeout
 
 if TYPE_CHECKING:
     from hoplite import Client, Ref
@@ -15,7 +15,7 @@ PATIENCE_S = 1.0
 PATIENCE_MAX_S = 60.0
 
 
-def put_again(hp: Client, value: object, name: str, *, copies: int = 1, timeout: float | None = None) -> Ref:
+def put_again(hp: Client, value: object, name: str, *, replicas: int = 1, timeout: float | None = None) -> Ref:
     """Puts a value, unless an object of that name is complete and can be got.
 
     An earlier try may have died with its node a moment ago, while the name still seems to be taken. So the object
@@ -25,11 +25,11 @@ def put_again(hp: Client, value: object, name: str, *, copies: int = 1, timeout:
         hp: the client that puts.
         value: what to put.
         name: what to call it.
-        copies: see `Client.put`.
+        replicas: see `Client.put`.
         timeout: seconds to wait; see `Client.put`.
 
     Raises:
-        GetTimeout: the object of an earlier try was neither complete nor lost in time.
+        Timeout: the object of an earlier try was neither complete nor lost in time.
         HopliteError: as `Client.put`.
     """
     until = None if timeout is None else time.monotonic() + timeout
@@ -37,7 +37,7 @@ def put_again(hp: Client, value: object, name: str, *, copies: int = 1, timeout:
     while True:
         left = None if until is None else max(0.0, until - time.monotonic())
         try:
-            return hp.put(value, name=name, copies=copies, timeout=left)
+            return hp.put(value, name=name, replicas=replicas, timeout=left)
         except NameTaken:
             pass
         left = patience if until is None else min(patience, max(0.0, until - time.monotonic()))
@@ -45,7 +45,7 @@ def put_again(hp: Client, value: object, name: str, *, copies: int = 1, timeout:
             hp.get(name, timeout=left)
         except (ObjectLost, ObjectDeleted):
             continue
-        except GetTimeout:
+        except Timeout:
             if until is not None and time.monotonic() >= until:
                 raise
             patience = min(2 * patience, PATIENCE_MAX_S)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import ray
 
-from hoplite import Client, GetTimeout, HopliteError, InvalidArgument, NodeDown, Ref
+from hoplite import Client, HopliteError, InvalidArgument, NodeDown, Ref, Timeout
 from hoplite.ray import place
 from hoplite.ray._versions import unknown
 
@@ -71,14 +71,14 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
 
     Raises:
         ConnectError: Hoplite does not run on this Ray node.
-        GetTimeout: not all members were there in time; names those that are missing.
+        Timeout: not all members were there in time; names those that are missing.
     """
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
         self._own = place.client()
         # Kept as a farewell, broken by death.
-        self._promise: Ref | None = self._own.promise()
+        self._promise: Ref | None = self._own.reserve()
         try:
             generation, self._promises = self._meet()
             self._prefix = f"ray-group/{generation}"
@@ -238,7 +238,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
                 return said["generation"], said["promises"]
             if time.monotonic() >= until:
                 missing = ", ".join(str(rank) for rank in said["missing"])
-                raise GetTimeout(
+                raise Timeout(
                     f"group {self._group_name} of {self.world_size} members was not complete after {MEET_S:g} s: "
                     f"rank {missing} did not come"
                 )
@@ -302,10 +302,10 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
                 run(f"{self._prefix}/{number}", until, self._used.setdefault(number, []))
             except BaseException:
                 with contextlib.suppress(HopliteError):
-                    self._hp.put(b"", name=ended, keep=1, timeout=FAREWELL_S)
+                    self._hp.put(b"", name=ended, retain=1, timeout=FAREWELL_S)
                 raise
             else:
-                self._hp.put(b"", name=ended, keep=1, timeout=_left(until))
+                self._hp.put(b"", name=ended, retain=1, timeout=_left(until))
             finally:
                 self._under_way = None
 
@@ -327,7 +327,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
             return run()
         except HopliteError as error:
             # A member that is gone may be the reason, and is heard of a moment later.
-            if isinstance(error, (NodeDown, GetTimeout)) or self._gone is not None:
+            if isinstance(error, (NodeDown, Timeout)) or self._gone is not None:
                 self._explain(what, error)
             raise
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from hoplite import Client, GetTimeout, HopliteError, InvalidArgument, Node, ObjectLost, Ref, connect, sockets
+from hoplite import Client, HopliteError, InvalidArgument, Node, ObjectLost, Ref, Timeout, connect, sockets
 from hoplite.addresses import is_ip
 from hoplite.ray._versions import unknown
 from hoplite.ray.objects import Stored
@@ -141,7 +141,7 @@ class Keeper:
             # It was over before it was asked for: a name that stands for its end tells how.
             try:
                 await self._client.get_async(text, timeout=0)
-            except GetTimeout:
+            except Timeout:
                 raise ObjectLost(f"the reduce {text} ended before its result was waited for") from None
 
     async def give_up(self, text: str, wait: str, why: str | None, *, delete: bool) -> bool:

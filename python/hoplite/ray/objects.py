@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from hoplite import GetTimeout, HopliteError, InvalidArgument, ObjectLost, Ref
+from hoplite import HopliteError, InvalidArgument, ObjectLost, Ref, Timeout
 from hoplite.ray._versions import unlocked
 from hoplite.ray.again import put_again
 from hoplite.ray.lifetime import Kept, lifetimes
@@ -73,7 +73,7 @@ class Found(Ref):
         self.inner = inner
 
 
-def put(value: object, *, name: str | None = None, copies: int = 1, timeout: float | None = None) -> Any:
+def put(value: object, *, name: str | None = None, replicas: int = 1, timeout: float | None = None) -> Any:
     """Puts a value into Hoplite, as `hoplite.put` does, and returns a Ray ObjectRef of it.
 
     Pass it to tasks and actors, return it from them, `ray.get` it: what they get is the value, brought by Hoplite. It
@@ -86,7 +86,7 @@ def put(value: object, *, name: str | None = None, copies: int = 1, timeout: flo
         name: what to call it, so that reduces and readers can wait for it before it is there. A task that Ray tries
             again may put it again: what the first try has put stays. An object with a name goes 5 s after its last
             reference. None mints an id.
-        copies: how many nodes are to hold it, so that it outlives the nodes of others.
+        replicas: number of nodes that keep a copy, as in `hoplite.Client.put`.
         timeout: seconds to wait for room and for the copies.
 
     Raises:
@@ -95,14 +95,14 @@ def put(value: object, *, name: str | None = None, copies: int = 1, timeout: flo
     """
     hp = client()
     # Held before it is there: there is no moment at which it would outlive this process.
-    ref = hp.promise() if name is None else Ref(name)
-    lease = hp.hold(ref)
+    ref = hp.reserve() if name is None else Ref(name)
+    lease = hp.lease(ref)
     try:
         given, inner = packed(value)
         if name is None:
-            hp.put(given, name=ref, copies=copies, timeout=timeout)
+            hp.put(given, name=ref, replicas=replicas, timeout=timeout)
         else:
-            put_again(hp, given, name, copies=copies, timeout=timeout)
+            put_again(hp, given, name, replicas=replicas, timeout=timeout)
         anchor = ray.put(Stored(str(ref), inner))
     except BaseException:
         lease.release()
@@ -123,7 +123,7 @@ def ref(anchor: Any, *, timeout: float | None = None) -> Ref | None:
 
     Raises:
         ConnectError: this process is not connected to Ray, or only by Ray Client.
-        GetTimeout: Ray does not have the value in time.
+        Timeout: Ray does not have the value in time.
         InvalidArgument: it is no ObjectRef.
     """
     check_connected()
@@ -152,7 +152,7 @@ def get(refs: Any, *, copy: bool = False, timeout: float | None = None) -> Any:
 
     Raises:
         ConnectError: Hoplite does not run on this Ray node.
-        GetTimeout: not all were here in time.
+        Timeout: not all were here in time.
         HopliteError: as `hoplite.get`.
     """
     if not isinstance(refs, list):
@@ -254,7 +254,7 @@ def _value(anchors: list[Any], timeout: float | None) -> list[Any]:
             if kept is not None and kept.wait:
                 # Names the inputs that are missing.
                 kept.client.get(kept.text, timeout=0)
-        raise GetTimeout(f"Ray did not have {len(anchors)} objects within {timeout:g} s: {error}") from None
+        raise Timeout(f"Ray did not have {len(anchors)} objects within {timeout:g} s: {error}") from None
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, HopliteError):
             # A new one: the cause refers to Ray's error and that to the cause, which would keep the ObjectRefs.

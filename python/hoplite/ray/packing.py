@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray import cloudpickle
 
-from hoplite import InvalidArgument, Undecodable
+from hoplite import DecodeError, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +79,7 @@ class _Unpacker(pickle.Unpickler):
         if kind == LEAF:
             return self.leaves[number]
         if number >= len(_unpacking.inner):
-            raise Undecodable(
+            raise DecodeError(
                 "the value has ObjectRefs or actors inside, which Ray counts by the ObjectRef that hoplite.ray.put "
                 "returned: get it by that, not by its name"
             )

@@ -86,7 +86,7 @@ class _Inputs:
 
     def hold(self) -> None:
         """Takes leases of what is to be brought: it goes with this process, if that dies."""
-        self._leases = [self._hp.hold(name) for name in self._to_bring]
+        self._leases = [self._hp.lease(name) for name in self._to_bring]
 
     def bring(self) -> None:
         """Sends tasks for what Ray has. Ray runs each where most of its argument lies."""
@@ -189,8 +189,8 @@ def reduce(
         raise InvalidArgument(f"reduce takes a list of inputs, not a {type(refs).__name__}: write [{refs!r}]")
     hp = client()
     taken = _Inputs(hp, list(refs), count)
-    result = hp.promise() if name is None else Ref(name)
-    lease = hp.hold(result)
+    result = hp.reserve() if name is None else Ref(name)
+    lease = hp.lease(result)
     try:
         taken.hold()
         hp.reduce(taken.texts, op, count=count, name=result, timeout=timeout)
@@ -219,7 +219,7 @@ def inputs(result: Any, *, timeout: float | None = None) -> list[int]:
         The places of the inputs in what `reduce` was given, in the order in which they were folded.
 
     Raises:
-        GetTimeout: too few have arrived in time.
+        Timeout: too few have arrived in time.
         InvalidArgument: it is no result of a reduce of this process.
         ObjectLost: too few can still arrive.
     """
@@ -269,7 +269,7 @@ def bring(value: Any, name: str) -> None:
         value = get(value)
     hp = client()
     # Who asked may have died, or want it no more: then it goes with this lease.
-    with hp.hold(name):
+    with hp.lease(name):
         put_again(hp, value, name)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 
-from hoplite import Client, GetTimeout, HopliteError, NodeDown, UnsupportedDtype
+from hoplite import Client, HopliteError, NodeDown, Timeout, UnsupportedDtype
 from hoplite.ray import place
 from hoplite.ray._versions import unknown
 from hoplite.ray.again import put_again
@@ -97,7 +97,7 @@ class HopliteTransport(TensorTransportManager):  # type: ignore[misc] # as above
                 raise UnsupportedDtype(f"a tensor is on {device}: the transport hoplite takes those of the CPU")
         hp = place.client()
         names = [name_of(obj_id, number, len(rdt_object)) for number in range(len(rdt_object))]
-        leases = [hp.hold(name) for name in names]
+        leases = [hp.lease(name) for name in names]
         try:
             for name, tensor in zip(names, rdt_object, strict=True):
                 put_again(hp, tensor.detach() if hasattr(tensor, "detach") else tensor, name)
@@ -222,5 +222,5 @@ def _received(hp: Client, names: list[str], targets: list[Any] | None, limit: fl
         return []
     try:
         return hp.get(names, out=targets, timeout=limit)
-    except GetTimeout as error:
+    except Timeout as error:
         raise TimeoutError(str(error)) from None

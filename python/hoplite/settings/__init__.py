@@ -21,21 +21,16 @@ from hoplite.settings.table import CONFIG_VARIABLE, PREFIX, SETTINGS, TABLE, VAR
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from hoplite.values import Allowed
-
 __all__ = [
-    "CONFIG_VARIABLE", "FLAG", "LEVELS", "LOCAL", "LOOPBACK", "SETTINGS", "TABLE", "UNIX", "VARIABLES", "Setting",
-    "SettingsWarning", "Values", "closest", "load", "load_arguments", "may_pickle", "read_file", "warn",
+    "CONFIG_VARIABLE", "FLAG", "LEVELS", "LOCAL", "SETTINGS", "TABLE", "UNIX", "VARIABLES", "Setting",
+    "SettingsWarning", "Values", "closest", "load", "load_arguments", "read_file", "warn",
 ]  # fmt: skip
 
-# What says that there are to be other nodes: one that nothing says so of opens no port.
+# Settings that configure clustering. An embedded node without any of them opens no TCP port.
 OF_CLUSTERS = (
     *("listen", "advertise", "join", "cluster", "token", "token_file", "certificate", "key", "ca", "crl"),
-    *("plain", "insecure"),
+    *("no_encryption", "no_auth"),
 )
-
-# Where a node listens for others if nothing says where.
-LOOPBACK = "127.0.0.1:0"
 
 ARGUMENT = "argument"
 DEFAULT = "default"
@@ -72,12 +67,9 @@ class Values:
         """Whether a value was said."""
         return self.origin(name) != DEFAULT
 
-    def listen_address(self) -> str | None:
-        """Where a node listens; None if these settings ask for no other nodes, and so for no port."""
-        if self["listen"] is not None:
-            listen: str = self["listen"]
-            return listen
-        return LOOPBACK if any(self.is_set(name) and self[name] not in (False, []) for name in OF_CLUSTERS) else None
+    def is_clustered(self) -> bool:
+        """Whether these settings configure clustering, so that the node needs a TCP port."""
+        return any(self.is_set(name) and self[name] not in (False, []) for name in OF_CLUSTERS)
 
     def check_cluster(self, running: str, path: str, advice: str) -> None:
         """Refuses a running node that is of another cluster than these settings name, if they name one.
@@ -138,27 +130,14 @@ def load_arguments(arguments: Mapping[str, Any], *, of_node: bool = False) -> Va
     """Finds the values of all settings for a function that takes settings as arguments.
 
     Args:
-        arguments: `locals()` of the function, `config` among them. A setting that is not there was not passed.
+        arguments: settings by name, and optionally `config`; a missing setting was not passed.
         of_node: only the settings of a node.
 
     Raises:
         InvalidArgument: as `load`.
     """
     names = [setting.name for setting in SETTINGS if setting.of_node or not of_node]
-    return load(arguments["config"], **{name: arguments.get(name) for name in names})
-
-
-def may_pickle(allow_pickle: bool | Iterable[str] | None) -> Allowed | None:
-    """Which values that need pickle a client may put and get: as its maker says, else as the settings say.
-
-    Returns:
-        None if neither says anything.
-
-    Raises:
-        InvalidArgument: `allow_pickle` is no bool and no list of names, here or in the settings.
-    """
-    allowed: Allowed | None = load(allow_pickle=allow_pickle)["allow_pickle"]
-    return allowed
+    return load(arguments.get("config"), **{name: arguments.get(name) for name in names})
 
 
 def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:

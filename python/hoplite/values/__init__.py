@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from hoplite.errors import Undecodable, UnsupportedDtype
+from hoplite.errors import DecodeError, UnsupportedDtype
 from hoplite.values import arrow, buffers
 from hoplite.values.allowed import Allowed, check_allowed
 from hoplite.values.arrays import decode_array, empty, encode_array, lend_array
@@ -125,7 +125,7 @@ def decode(view: View, *, copy: bool = False, allow_pickle: Allowed = True) -> A
             which classes and functions it may use.
 
     Raises:
-        Undecodable: the bytes are not what form, dtype and shape say, or the pickle can't be read here, as for want
+        DecodeError: the bytes are not what form, dtype and shape say, or the pickle can't be read here, as for want
             of a class, or may not be.
         UnsupportedDtype: it takes a package that is not installed.
     """
@@ -135,10 +135,10 @@ def decode(view: View, *, copy: bool = False, allow_pickle: Allowed = True) -> A
             return array
     data = memoryview(view).toreadonly()
     if view.form not in FORMS:
-        raise Undecodable(f"the object is of form {view.form!r}, which this version of hoplite does not know")
+        raise DecodeError(f"the object is of form {view.form!r}, which this version of hoplite does not know")
     if view.form == PICKLE:
         if allow_pickle is False:
-            raise Undecodable(
+            raise DecodeError(
                 "the object is pickled, and allow_pickle is False, as by default in a cluster that is plain or has no "
                 "token; put arrays or bytes instead"
             )
@@ -155,7 +155,7 @@ def decode(view: View, *, copy: bool = False, allow_pickle: Allowed = True) -> A
         return decode_array(data, view.kind, view.shape, copy)
     except (ValueError, OverflowError, RuntimeError) as error:
         # Too many dimensions, or lengths beside a 0 that no array may have.
-        raise Undecodable(f"the object's shape {view.shape} is none of an array here: {error}") from error
+        raise DecodeError(f"the object's shape {view.shape} is none of an array here: {error}") from error
 
 
 def _known() -> tuple[type, ...]:

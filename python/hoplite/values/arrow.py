@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from hoplite.errors import InvalidArgument, Undecodable
+from hoplite.errors import DecodeError, InvalidArgument
 from hoplite.values.kinds import ARROW, BYTES, Encoded, require
 from hoplite.values.parts import Parts
 
@@ -46,7 +46,7 @@ def decode_arrow(data: memoryview) -> Any:  # noqa: ANN401 - no import here
     """Reads a stream back into what was put, over the same memory.
 
     Raises:
-        Undecodable: the bytes are no such stream.
+        DecodeError: the bytes are no such stream.
         UnsupportedDtype: pyarrow is missing.
     """
     pyarrow = require("pyarrow", "the object is Arrow data: get")
@@ -59,4 +59,4 @@ def decode_arrow(data: memoryview) -> Any:  # noqa: ANN401 - no import here
             return batch.column(0)
         return batch.replace_schema_metadata(metadata or None)
     except (pyarrow.ArrowException, OSError, ValueError, IndexError, StopIteration) as error:
-        raise Undecodable(f"the object's {data.nbytes} bytes are no Arrow stream: {error}") from error
+        raise DecodeError(f"the object's {data.nbytes} bytes are no Arrow stream: {error}") from error

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hoplite import _native
-from hoplite.errors import Undecodable, UnsupportedDtype
+from hoplite.errors import DecodeError, UnsupportedDtype
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -86,13 +86,13 @@ def check_size(kind: str, shape: tuple[int, ...], nbytes: int) -> None:
     """Checks that an object's metadata agrees with itself.
 
     Raises:
-        Undecodable: the dtype is unknown here, or the array would not take exactly those bytes.
+        DecodeError: the dtype is unknown here, or the array would not take exactly those bytes.
     """
     each = item_bytes(kind)
     if each is None:
-        raise Undecodable(f"the object is of kind {kind!r}, which this version of hoplite does not know")
+        raise DecodeError(f"the object is of kind {kind!r}, which this version of hoplite does not know")
     if min(shape, default=0) < 0 or math.prod(shape) * each != nbytes:
-        raise Undecodable(f"the object has {nbytes} bytes, which is no array of {kind} with shape {shape}")
+        raise DecodeError(f"the object has {nbytes} bytes, which is no array of {kind} with shape {shape}")
 
 
 def check_dtype(dtype: object) -> str:

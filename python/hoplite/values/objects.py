@@ -17,7 +17,7 @@ import sys
 from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from hoplite.errors import HopliteError, InvalidArgument, Undecodable, UnsupportedDtype
+from hoplite.errors import DecodeError, HopliteError, InvalidArgument, UnsupportedDtype
 from hoplite.values import arrays, tensors
 from hoplite.values.allowed import Allowed, defined_as, is_allowed, may_be_asked
 from hoplite.values.kinds import BYTES, PICKLE, Encoded
@@ -72,12 +72,12 @@ class _CarefulUnpickler(pickle.Unpickler):
         asked = f"{module}.{name}"
         # Before the module is imported, which may run code too.
         if not may_be_asked(self.allowed, asked):
-            raise Undecodable(f"the object can't be unpickled: {_refusal(asked)}")
+            raise DecodeError(f"the object can't be unpickled: {_refusal(asked)}")
         found = super().find_class(module, name)
         if not is_allowed(self.allowed, asked, found):
-            raise Undecodable(f"the object can't be unpickled: by {asked} {_refusal(defined_as(found) or asked)}")
+            raise DecodeError(f"the object can't be unpickled: by {asked} {_refusal(defined_as(found) or asked)}")
         if reason := item_target(asked, found):
-            raise Undecodable(f"the object can't be unpickled: {reason}")
+            raise DecodeError(f"the object can't be unpickled: {reason}")
         self._found[id(found)] = found
         return _careful_restore(self._found) if found is arrays.restore_locked else found
 
@@ -147,7 +147,7 @@ def decode_object(data: memoryview, copy: bool, allowed: Allowed = True) -> Any:
     """Unpickles a value over read-only bytes; over copies of them that are its own, and writable, if `copy` is true.
 
     Raises:
-        Undecodable: the bytes are not laid out so, or the unpickling failed, as for a class that can't be imported or
+        DecodeError: the bytes are not laid out so, or the unpickling failed, as for a class that can't be imported or
             is not allowed.
     """
     stream, slices = _take_apart(data)
@@ -159,13 +159,13 @@ def decode_object(data: memoryview, copy: bool, allowed: Allowed = True) -> Any:
     except HopliteError:
         raise
     except (ImportError, AttributeError) as error:
-        raise Undecodable(
+        raise DecodeError(
             f"the object can't be unpickled ({type(error).__name__}: {error}): modules and classes that it is made of "
             "must be importable here, under the names they had where it was put"
             + ("; put classes into a module rather than the main script" if "__main__" in str(error) else "")
         ) from error
     except Exception as error:  # it comes from code of the value's own, or from bytes that are no pickle
-        raise Undecodable(f"the object can't be unpickled ({type(error).__name__}: {error})") from error
+        raise DecodeError(f"the object can't be unpickled ({type(error).__name__}: {error})") from error
 
 
 def _refusal(name: str) -> str:
@@ -179,22 +179,22 @@ def _take_apart(data: memoryview) -> tuple[memoryview, list[memoryview]]:
     """Finds the pickle and the buffers; what the header says is checked before anything is made by it."""
     nbytes = data.nbytes
     if nbytes < _HEADER.size:
-        raise Undecodable(f"the object has {nbytes} bytes, which is too short for a pickled object")
+        raise DecodeError(f"the object has {nbytes} bytes, which is too short for a pickled object")
     magic, stream_bytes, count = _HEADER.unpack_from(data)
     if magic != _MAGIC:
-        raise Undecodable(f"the object begins with {magic!r}, which is no pickled object of this version of hoplite")
+        raise DecodeError(f"the object begins with {magic!r}, which is no pickled object of this version of hoplite")
     if count > (nbytes - _HEADER.size) // 8:
-        raise Undecodable(f"the object's header tells of {count} buffers, which {nbytes} bytes have no room for")
+        raise DecodeError(f"the object's header tells of {count} buffers, which {nbytes} bytes have no room for")
     start = _HEADER.size + 8 * count
     lengths = data[_HEADER.size : start].cast("Q")
     end = start + stream_bytes
     for length in lengths:
         end = aligned(end) + length
     if end != nbytes:
-        raise Undecodable(f"the object has {nbytes} bytes, its header tells of {end}")
+        raise DecodeError(f"the object has {nbytes} bytes, its header tells of {end}")
     # What pickle ignores: bytes after the stop. They would be the zeros before the first buffer.
     if stream_bytes == 0 or data[start + stream_bytes - 1] != pickle.STOP[0]:
-        raise Undecodable(f"the object's header tells of a pickle of {stream_bytes} bytes, which does not end there")
+        raise DecodeError(f"the object's header tells of a pickle of {stream_bytes} bytes, which does not end there")
 
     end = start + stream_bytes
     slices = []

@@ -8,7 +8,7 @@ replaced by the opcodes that pass the object and its state to `persistent_load`.
 
 from __future__ import annotations
 
-from hoplite.errors import Undecodable
+from hoplite.errors import DecodeError
 
 # Opcodes that are followed by so many bytes. Not those that find classes by an extension number (EXT1, 2 and 4), past
 # `find_class` once the number was used before, nor BINPERSID, which stands for BUILD here.
@@ -50,7 +50,7 @@ def check_opcodes(stream: bytes) -> bytes:
         `persistent_load` with the object and its state, which returns the object.
 
     Raises:
-        Undecodable: it is cut off, or has an opcode that is not allowed.
+        DecodeError: it is cut off, or has an opcode that is not allowed.
     """
     at, end, begin = 0, len(stream), 0
     parts = []
@@ -76,7 +76,7 @@ def check_opcodes(stream: bytes) -> bytes:
             for _ in range(2):
                 at = stream.find(b"\n", at) + 1 or end + 1
         else:
-            raise Undecodable(
+            raise DecodeError(
                 f"the object can't be unpickled: opcode {opcode:#04x} at byte {at} is not one that hoplite writes"
             )
-    raise Undecodable(f"the object can't be unpickled: it says it is {at} bytes long, and is {end}")
+    raise DecodeError(f"the object can't be unpickled: it says it is {at} bytes long, and is {end}")

@@ -11,7 +11,7 @@ import sys
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from hoplite.errors import Undecodable
+from hoplite.errors import DecodeError
 
 # Not made by the pickle, whichever way it got them. A member of an enumeration is one object for all.
 _OF_THE_PROCESS = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, enum.Enum)
@@ -53,10 +53,10 @@ def check_target(target: object, *, is_shared: bool) -> None:
         is_shared: whether it is known not to be of the pickle's making.
 
     Raises:
-        Undecodable: it is shared: a class, a function or a module, or a member of an enumeration.
+        DecodeError: it is shared: a class, a function or a module, or a member of an enumeration.
     """
     if is_shared or isinstance(target, _OF_THE_PROCESS):
-        raise Undecodable(
+        raise DecodeError(
             f"the object can't be unpickled: it would change {target!r:.200}, which is shared by the whole process; "
             "delete the object if you don't know its putter"
         )

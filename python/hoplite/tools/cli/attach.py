@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 COMPLETION_TIMEOUT_S = 1.0
 
 
-def attach(socket: str | None, *, timeout: float = 10.0) -> Client:
+def attach(socket: str | None, *, timeout: float = 10.0, digest: bool = False) -> Client:
     """Attaches to a running node; starts none, for a node of this command would know nothing.
 
     No command reads a pickle: what is in one can't be a file, and to read it runs code of its putter.
@@ -47,7 +47,7 @@ def attach(socket: str | None, *, timeout: float = 10.0) -> Client:
     if not sockets.is_served(path):
         # People wait for no node that they may have forgotten to start.
         raise ConnectError(f"no node serves {path}{_elsewhere(path)}")
-    client = hoplite.connect(address, timeout=timeout, allow_pickle=False)
+    client = hoplite.connect(address, timeout=timeout, allow_pickle=False, digest=digest or None)
     try:
         if values.is_set("cluster"):
             advice = "say another cluster there, or by --socket the node that is meant"

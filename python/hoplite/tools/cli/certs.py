@@ -31,7 +31,7 @@ def certs() -> None:
     Example:
       hoplite certs ca DIR
       hoplite certs node DIR host1
-      hoplite node --cert DIR/host1.crt --key DIR/host1.key --ca DIR/ca.crt --crl DIR/crl.pem
+      hoplite node --certificate DIR/host1.crt --key DIR/host1.key --ca DIR/ca.crt --crl DIR/crl.pem
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
 
 
@@ -68,7 +68,7 @@ def node(folder: Path, name: str, days: int) -> None:
     until = next(entry.expires for entry in reversed(certificates.certificates(folder)) if entry.name == name)
     click.echo(f"made {made}, valid until {until:%Y-%m-%d}, and {key}")
     click.echo(f"next: copy both, {authority} and {revoked} to the node, and start it with")
-    click.echo(f"      hoplite node --cert {made} --key {key} --ca {authority} --crl {revoked}")
+    click.echo(f"      hoplite node --certificate {made} --key {key} --ca {authority} --crl {revoked}")
 
 
 @certs.command()

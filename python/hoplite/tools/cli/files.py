@@ -32,35 +32,32 @@ STANDARD = "-"
 
 @click.command()
 @click.argument("file", metavar="FILE")
-@click.option("--name", metavar="NAME", help="What to call the object, such as policy/17.  [default: an id is minted]")
-@click.option("--keep", type=click.IntRange(min=1), metavar="K", help="Keep the newest K under the name's prefix.")
-@click.option("--exist-ok", is_flag=True, help="An object of that name that is there already is no error.")
+@click.option("--name", metavar="NAME", help="Name of the object, such as policy/17.  [default: a new id]")
 @click.option(
-    "--copies",
+    "--retain",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="Retain the newest K versions under the prefix of the name.",
+)
+@click.option("--exist-ok", is_flag=True, help="If the name is taken, print the existing ref.")
+@click.option(
+    "--replicas",
     type=click.IntRange(min=1),
     default=1,
     metavar="N",
-    help="How many nodes are to hold it, so that it outlives all but one of them; or all.  [default: 1]",
+    help="Number of nodes that keep a copy; the object survives all but one of them.  [default: 1]",
 )
-@click.option(
-    "--min-copies",
-    type=click.IntRange(min=1),
-    default=1,
-    metavar="N",
-    help="How many of these nodes there have to be, or the command fails.  [default: 1]",
-)
-@click.option("--digest", is_flag=True, help="Nodes that receive it are to check that it is what was put.")
-@duration_option("--ttl", "Delete it so long after it is complete, as 90, 60s, 5m, 2h or 1d.  [default: never]")
-@seconds_option("--timeout", "How long to wait for room, and for the copies.")
+@click.option("--digest", is_flag=True, help="Have the receiving nodes verify the SHA-256 of the bytes.")
+@duration_option("--ttl", "Delete it after this time, as 90, 60s, 5m, 2h or 1d.  [default: never]")
+@seconds_option("--timeout", "Time limit for memory in the store and for the replicas.")
 @socket_option
-@json_option("Print a JSON object with the ref and the number of copies.")
+@json_option("Print a JSON object with the ref and the number of replicas.")
 def put(
     file: str,
     name: str | None,
-    keep: int | None,
+    retain: int | None,
     exist_ok: bool,
-    copies: int,
-    min_copies: int,
+    replicas: int,
     digest: bool,
     ttl: float | None,
     timeout: float | None,
@@ -73,21 +70,19 @@ def put(
 
     \b
     Examples:
-      hoplite put weights.npy --name policy/17 --copies 2
+      hoplite put weights.npy --name policy/17 --replicas 2
       hoplite put batch.npy --ttl 5m
       tar c data | hoplite put -
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     value = _read(file)
-    with attach(socket) as client:
+    with attach(socket, digest=digest) as client:
         try:
             ref = client.put(
                 value,
                 name=name,
-                keep=keep,
-                copies=copies,
-                min_copies=min_copies,
+                replicas=replicas,
+                retain=retain,
                 ttl=ttl,
-                digest=digest,
                 exist_ok=exist_ok,
                 timeout=timeout,
             )
@@ -99,11 +94,11 @@ def put(
             )
     if as_json:
         nbytes = value.nbytes if hasattr(value, "nbytes") else len(value)
-        print_json({"ref": str(ref), "bytes": nbytes, "copies": ref.copies})
+        print_json({"ref": str(ref), "bytes": nbytes, "replicas": ref.replicas})
     else:
         click.echo(str(ref))
-    if ref.copies is not None and ref.copies < copies:
-        click.echo(f"{ref} is at {ref.copies} of {copies} nodes: the cluster has no more", err=True)
+    if ref.replicas is not None and ref.replicas < replicas:
+        click.echo(f"{ref} has {ref.replicas} of {replicas} replicas: the cluster has no more nodes", err=True)
 
 
 @click.command()

@@ -61,7 +61,7 @@ def _refuse_secret(context: click.Context, option: click.Parameter, value: str |
 def setting_options(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command an option for each setting of a node."""
     for setting in reversed([setting for setting in SETTINGS if setting.of_node]):
-        default = {"listen": DEFAULT_LISTEN, "log": DEFAULT_LOG}.get(setting.name)
+        default = {"listen": DEFAULT_LISTEN, "log_level": DEFAULT_LOG}.get(setting.name)
         said = f"{setting.variable}, or {default or setting.default_text or setting.default}"
         text = f"{setting.help.replace('`', '')}  [default: {said}]"
         if setting.is_secret:
@@ -87,7 +87,7 @@ def setting_options(command: Callable[..., None]) -> Callable[..., None]:
 GIVEN = [
     setting.name
     for setting in SETTINGS
-    if setting.of_node and not setting.is_secret and setting.name not in ("listen", "log", "leave_timeout")
+    if setting.of_node and not setting.is_secret and setting.name not in ("listen", "log_level", "leave_timeout")
 ]
 
 
@@ -121,7 +121,7 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
     given = {name: None if value is False else value for name, value in options.items()}
     given["join"] = [seed for seeds in options["join"] for seed in seeds] or None
     values = settings.load(config, **given)
-    log.start(values["log"] or DEFAULT_LOG)
+    log.start(values["log_level"] or DEFAULT_LOG)
     # Said even where it is the default: the node of a host that was not at its place would not be found.
     socket: str = values["socket"] or str(sockets.default_socket())
     with stepping({InvalidArgument: "make the folder of the socket first, or another --socket"}):
@@ -158,7 +158,7 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
     if not is_kept:
         fail_with(
             "objects are lost: no other node had room for them, or the time was over; the log names them",
-            "free room elsewhere before a node leaves, a longer --leave-timeout, or put with copies=2",
+            "free room elsewhere before a node leaves, a longer --leave-timeout, or put with replicas=2",
         )
 
 

@@ -1,81 +1,99 @@
-"""`hoplite objects`, `hoplite locations` and `hoplite delete`: what is where, and away with it."""
+"""`hoplite objects`, `hoplite locations` and `hoplite delete`."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hoplite.errors import GetTimeout, HopliteError
+from hoplite.errors import HopliteError, Timeout
 from hoplite.tools.cli.attach import attach, complete_ref
 from hoplite.tools.cli.options import UNITS_S, json_option, seconds_option, socket_option
 from hoplite.tools.cli.output import print_json, print_table, stepping
 from hoplite.tools.quantities import write_size
 
-# Which number of a row each order goes by.
-ORDERS = {"size": "bytes", "age": "age", "readers": "readers"}
+if TYPE_CHECKING:
+    from hoplite.listing import DirectoryEntry, ListedObject, LocalObject
+
+LOCAL_ORDERS = ("ref", "size", "readers")
+# Orders of the cluster's objects, with the fields that `Client.directory` sorts by.
+FIELDS = {"ref": "ref", "size": "bytes", "age": "age", "copies": "copies"}
 
 
 @click.command()
 @click.argument("prefix", metavar="[PREFIX]", default="", shell_complete=complete_ref)
-@click.option("--prefix", "also_prefix", default="", hidden=True)
-@click.option("--all", "everywhere", is_flag=True, help="All objects of the cluster: ask every node for those it owns.")
+@click.option("--all", "is_cluster", is_flag=True, help="List the objects of the whole cluster.")
 @click.option(
-    "--sort", type=click.Choice(list(ORDERS)), help="The largest, oldest or most read first.  [default: by ref]"
+    "--sort",
+    type=click.Choice([*FIELDS, "readers"]),
+    default="ref",
+    help="Sort by this, largest value first.  [default: ref]",
 )
-@seconds_option("--timeout", "With --all: how long to wait for the other nodes.", default=10.0)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N rows.  [default: all]")
+@seconds_option("--timeout", "Time limit for the replies of the nodes.", default=10.0)
 @socket_option
 @json_option("Print one JSON list, with exact sizes.")
 def objects(
     prefix: str,
-    also_prefix: str,
-    everywhere: bool,
-    sort: str | None,
+    is_cluster: bool,
+    sort: str,
+    limit: int | None,
     timeout: float,
     socket: str | None,
     as_json: bool,
 ) -> None:
-    """List the copies that the node of this host holds, or with --all the objects of the whole cluster.
+    """List objects on this host or in the cluster.
 
-    PREFIX is what their refs begin with, such as policy/.
+    PREFIX is the start of their refs, such as policy/.
 
     \b
     Examples:
       hoplite objects policy/
       hoplite objects --all policy/
-      hoplite objects --all --sort age | head
+      hoplite objects --all --sort age --limit 10
       hoplite objects --json | jq 'map(.bytes) | add'
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
-    if sort == "age" and not everywhere:
-        raise click.UsageError("--sort age needs --all: only the owners of objects know how old they are")
+    orders = FIELDS if is_cluster else LOCAL_ORDERS
+    if sort not in orders:
+        raise click.UsageError(f"--sort {sort} {'excludes' if is_cluster else 'needs'} --all")
     step: dict[type[HopliteError], str] = {
-        GetTimeout: "a longer --timeout, or see which node is silent: hoplite status"
+        Timeout: "set a longer --timeout, or find the unresponsive node: hoplite status"
     }
     with attach(socket) as client, stepping(step):
-        rows = client.objects(prefix or also_prefix, everywhere=everywhere, timeout=timeout)
-    if sort is not None:
-        rows.sort(key=lambda row: row[ORDERS[sort]], reverse=True)
+        if is_cluster:
+            entries = client.directory(prefix, sort=FIELDS[sort], limit=limit, timeout=timeout)
+            rows: list[Any] = list(entries)
+            columns, cells = CLUSTER_COLUMNS, [_cluster_row(row) for row in entries]
+        else:
+            copies = sorted(client.objects(prefix, timeout=timeout), key=lambda row: row["ref"])
+            if sort == "size":
+                copies.sort(key=lambda row: row["bytes"], reverse=True)
+            elif sort == "readers":
+                copies.sort(key=lambda row: row["readers"], reverse=True)
+            rows = list(copies[:limit])
+            columns, cells = LOCAL_COLUMNS, [_local_row(row) for row in copies[:limit]]
     if as_json:
         print_json(rows)
-        return
-    # What is as wide as it likes comes last.
-    if everywhere:
-        columns = ["ref", "size", "age", "copies", "readers", "owner", "job", "ttl", "dtype", "shape"]
-        cells = [[row["ref"], write_size(row["bytes"]), _time(row["age"]), *_life(row), *_kind(row)] for row in rows]
     else:
-        columns = ["ref", "size", "state", "pinned", "dtype", "shape"]
-        cells = [
-            [row["ref"], write_size(row["bytes"]), row["state"], "pinned" if row["pinned"] else "-", *_kind(row)]
-            for row in rows
-        ]
-    print_table(columns, cells)
+        print_table(columns, cells)
 
 
-def _life(row: dict[str, Any]) -> list[str]:
-    """Who has an object, who is to know of it, and how long it lives."""
+# Columns of any width come last.
+CLUSTER_COLUMNS = ["ref", "size", "age", "copies", "owner", "job", "ttl", "dtype", "shape"]
+LOCAL_COLUMNS = ["ref", "size", "state", "pinned", "readers", "dtype", "shape"]
+
+
+def _cluster_row(row: DirectoryEntry) -> list[str]:
     ttl = "-" if row["ttl"] is None else _time(row["ttl"])
-    return [_copies(row), str(row["readers"]), row["owner"], row["job"] or "-", ttl]
+    copies = f"{row['copies']}" + (f" and {row['partial']} partial" if row["partial"] else "")
+    size, age = write_size(row["bytes"]), _time(row["age"])
+    return [row["ref"], size, age, copies, row["owner"], row["job"] or "-", ttl, *_kind(row)]
+
+
+def _local_row(row: LocalObject) -> list[str]:
+    pinned = "pinned" if row["pinned"] else "-"
+    return [row["ref"], write_size(row["bytes"]), row["state"], pinned, str(row["readers"]), *_kind(row)]
 
 
 def _time(seconds: float) -> str:
@@ -86,16 +104,11 @@ def _time(seconds: float) -> str:
     return f"{seconds:.0f}s"
 
 
-def _copies(row: dict[str, Any]) -> str:
-    """How many nodes have all of an object, and how many a part."""
-    return f"{row['copies']}" + (f" and {row['partial']} growing" if row["partial"] else "")
-
-
-def _kind(row: dict[str, Any]) -> list[str]:
-    """Dtype and shape; of what is no array what its bytes are."""
+def _kind(row: ListedObject) -> list[str]:
+    """Dtype and shape of an array; the form of another value."""
     if row["dtype"] is None:
         return ["bytes" if row["form"] == "plain" else row["form"], "-"]
-    return [row["dtype"], " x ".join(map(str, row["shape"])) or "scalar"]
+    return [row["dtype"], " x ".join(map(str, row["shape"] or ())) or "scalar"]
 
 
 @click.command()
@@ -151,4 +164,4 @@ def locations(ref: str, watch: bool, timeout: float, socket: str | None, as_json
 
 
 def _words(row: dict[str, Any]) -> list[str]:
-    return [row["node"], row["address"] or "-", "complete" if row["complete"] else "growing"]
+    return [row["node"], row["address"] or "-", "complete" if row["complete"] else "partial"]

@@ -20,7 +20,7 @@ def patiently(call: Callable[[float | None], T], what: str, timeout: float | Non
     """Calls with the time that it may take; says on stderr what it waits for, if that is long.
 
     Args:
-        call: takes seconds or None, and raises `GetTimeout` when they are over.
+        call: takes seconds or None, and raises `Timeout` when they are over.
         what: is waited for.
         timeout: seconds in all, None for no limit.
     """

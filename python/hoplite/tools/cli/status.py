@@ -54,7 +54,7 @@ def _print(facts: Status) -> None:
     rack = f", in {' > '.join(facts['place'])}" if facts["place"] else ""
     where = f"at {facts['address']}" if facts["address"] else "that no other can join"
     click.echo(f"node     {facts['id']} {where}{rack}, of cluster {facts['cluster']}")
-    click.echo(f"admits   by {facts['admission']}{_revocations(facts['revocations'])}")
+    click.echo(f"auth     {facts['admission']}{_revocations(facts['revocations'])}")
     if facts["barred"]:
         click.echo(f"barred   {facts['barred']}")
     click.echo(f"objects  {facts['objects']} here, {write_size(store['used'])} of {write_size(store['capacity'])}")
@@ -103,8 +103,8 @@ def _revocations(facts: RevocationStatus | None) -> str:
     if facts is None:
         return ""
     if facts["problem"]:
-        return f"; what was last read of {facts['file']} is revoked, for {facts['problem']}"
-    return f"; what {facts['file']} lists is revoked"
+        return f"; revocation list {facts['file']} is not current: {facts['problem']}"
+    return f"; revocation list {facts['file']}"
 
 
 def _state(member: MemberStatus) -> str:

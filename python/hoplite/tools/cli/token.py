@@ -87,8 +87,8 @@ def new(out: Path | None) -> None:
 def grant(token_file: Path | None, prefix: str, verbs: str | None, seconds: float | None, out: Path | None) -> None:
     """Make a capability, which lets a client do some verbs below a prefix.
 
-    Give it to a client by connect(capability=FILE), init(capability=FILE) or HOPLITE_CAPABILITY_FILE. A node that is
-    started with --confine takes no client without one.
+    Give it to a client by connect(capability=FILE), init(capability=FILE) or HOPLITE_CAPABILITY. A node that is
+    started with --require-capability takes no client without one.
 
     \b
     Example:

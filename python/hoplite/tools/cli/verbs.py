@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hoplite.errors import GetTimeout, UnsupportedDtype
+from hoplite.errors import Timeout, UnsupportedDtype
 from hoplite.tools.cli.attach import attach, complete_ref
 from hoplite.tools.cli.options import duration_option, json_option, socket_option, timeout_option
 from hoplite.tools.cli.output import fail_with, print_json, stepping
@@ -30,7 +30,7 @@ def latest(prefix: str, after: int, timeout: float | None, socket: str | None, a
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     what = f"a name under {prefix}" + (f" above {after}" if after >= 0 else "")
     step = f"look at what is there: hoplite objects --all {prefix}"
-    with attach(socket) as client, stepping({GetTimeout: step}):
+    with attach(socket) as client, stepping({Timeout: step}):
         ref = patiently(lambda limit: client.latest(prefix, after=after, timeout=limit), what, timeout)
     if as_json:
         print_json({"ref": str(ref), "number": ref.number})
@@ -106,7 +106,7 @@ def reduce(
       hoplite get "$(hoplite reduce seen/1 seen/2 --op any)" -o seen.npy
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     steps = {
-        GetTimeout: "a longer --timeout, a smaller --count, or look at what is there: hoplite objects --all",
+        Timeout: "a longer --timeout, a smaller --count, or look at what is there: hoplite objects --all",
         UnsupportedDtype: "another --op: hoplite reduce --help",
     }
     with attach(socket) as client, stepping(steps):

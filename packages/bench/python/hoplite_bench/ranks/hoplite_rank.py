@@ -46,7 +46,7 @@ class HopliteRank(Rank):
             return ""
         count = task.nbytes // DTYPE.itemsize
         if task.op == "rtt":
-            self.promised = self.client.promise()
+            self.promised = self.client.reserve()
             self.made.append(self.promised)
             if task.rank == 0:
                 self.own = np.empty(count, DTYPE)
@@ -70,7 +70,7 @@ class HopliteRank(Rank):
         """Adds to the root's ref that of the sum, if all get it."""
         if task.op != "allreduce" or task.rank > 0:
             return token
-        self.promised = self.client.promise()
+        self.promised = self.client.reserve()
         return f"{token}{AND}{self.promised}"
 
     def run(self, task: Task, tokens: list[str], at: int) -> tuple[int, int] | None:  # noqa: ARG002
@@ -156,7 +156,7 @@ def join(listen: str, seed: str, capacity: int, socket: Path) -> hoplite.Node:
     seeds = [] if listen == seed else [seed]
     while True:
         try:
-            return hoplite.Node(listen=listen, join=seeds, capacity=capacity, socket=socket, insecure=True)
+            return hoplite.Node(listen=listen, join=seeds, capacity=capacity, socket=socket, no_auth=True)
         except hoplite.JoinError:
             if time.monotonic() > deadline:
                 raise

@@ -147,7 +147,7 @@ class Cluster:
 
     def _node(self, host: Host) -> Process:
         first = self.lab.hosts[0]
-        arguments = ["-m", "hoplite.tools.cli", "node", "--insecure", "--listen", f"{host.address}:{PORT}"]
+        arguments = ["-m", "hoplite.tools.cli", "node", "--no-auth", "--listen", f"{host.address}:{PORT}"]
         arguments += ["--socket", str(self.socket(host)), "--capacity", str(self._capacities[host.number])]
         if host is not first:
             arguments += ["--join", f"{first.address}:{PORT}"]

@@ -84,10 +84,10 @@ class Server:
     def publish(self, version: int) -> None:
         """Puts new weights, which name the answer that is wanted of each worker, and announces them if need be."""
         self.next[: self.weights.head] = [version, *self.pending]
-        self.client.put(self.next, name=self.job.weights(version), keep=2)
+        self.client.put(self.next, name=self.job.weights(version), retain=2)
         if not self.pattern.everyone:
             wanted = json.dumps(self.pending).encode()
-            self.client.put(wanted, name=f"{self.job.announcements}{version}", keep=2)
+            self.client.put(wanted, name=f"{self.job.announcements}{version}", retain=2)
 
     def check(self, step: int, values: list[np.ndarray], tags: dict[int, int]) -> None:
         """Verifies what a step took."""

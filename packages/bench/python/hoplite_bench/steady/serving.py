@@ -30,7 +30,7 @@ class Frontend:
         self.queries.fill(self.next, tag_of(-1, 1))
         report(at=time.monotonic())
         for step in range(1, self.job.steps + 1):
-            self.client.put(self.next, name=self.job.weights(step), keep=2)
+            self.client.put(self.next, name=self.job.weights(step), retain=2)
             self.queries.fill(self.next, tag_of(-1, step + 1))
             names = [self.job.answer(worker, step) for worker in range(self.job.workers)]
             first, _ = self.client.wait(names, count=self.job.count, timeout=STEP_TIMEOUT_S)
@@ -57,4 +57,4 @@ class Model:
             # What the query holds, not what it should: the first element of the base is 0.
             answer = str(int(found[0])).encode()
             del found
-            self.client.put(answer, name=self.job.answer(self.job.worker, step), keep=2, exist_ok=True)
+            self.client.put(answer, name=self.job.answer(self.job.worker, step), retain=2, exist_ok=True)

@@ -87,6 +87,6 @@ def _settings(group: str) -> dict[str, str]:
     """What a node is told, as variables that are its settings."""
     # Whatever the shell of the bench says: an empty variable says nothing.
     return {
-        "HOPLITE_PLAIN": "true" if group == PLAIN else "",
+        "HOPLITE_NO_ENCRYPTION": "true" if group == PLAIN else "",
         "HOPLITE_RACK": "",
     }

@@ -20,7 +20,7 @@ class Client(Making, Getting, Lifetimes, Overview):
     Any method raises `NodeDown` once the client is closed, or the node has closed or died; one that waits does so at
     once. In a child made by fork a client attaches anew when it is first used, and raises `ForkedClient` if the
     parent's node has no socket. If the node's process is stopped, a call with a timeout ends at that time with
-    `GetTimeout`, or after 5 s with `NodeDown` if that is later. So does `status`, which takes no timeout. A
+    `Timeout`, or after 5 s with `NodeDown` if that is later. So does `status`, which takes no timeout. A
     node that is not stopped may answer up to 10 s later than that, as on a busy host: its answer says what is missing.
 
     Args:

@@ -1,0 +1,67 @@
+"""Types of the rows that `Client.objects` and `Client.directory` return, for annotations. Each row is a dict."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+# crates/node/src/local/rows.rs writes each field; tests/test_cli_verbs.py compares the two.
+
+
+class ListedObject(TypedDict):
+    """What both listings state of an object."""
+
+    ref: str
+    """Text of its ref."""
+
+    bytes: int
+    """Size in bytes."""
+
+    dtype: str | None
+    """Element type of an array; None for other values."""
+
+    shape: list[int] | None
+    """Length of each axis of an array; None for other values."""
+
+    what: str
+    """Dtype and shape in words, as "float32[2, 3]"."""
+
+    form: Literal["plain", "torch", "arrow", "pickle"]
+    """How `get` decodes the bytes: as an array or bytes, or as a value of that package."""
+
+    job: str | None
+    """Job of the client that created it."""
+
+    ttl: float | None
+    """Seconds until it is deleted; None without a limit."""
+
+
+class LocalObject(ListedObject):
+    """A copy on this host's node."""
+
+    instance: str
+    """Identifies one put of a name: node id and number."""
+
+    state: Literal["filling", "flowing", "folding", "complete", "spilled", "returning"]
+    """Being written by a client, received, folded; complete in memory, on disk, or being read back from disk."""
+
+    pinned: bool
+    """Whether it may not be evicted."""
+
+    readers: int
+    """How many reads, transfers and folds use it now."""
+
+
+class DirectoryEntry(ListedObject):
+    """An object of the cluster, as its owner knows it."""
+
+    owner: str
+    """Id of the node that listed it."""
+
+    age: float
+    """Seconds since that node first received an announcement of it."""
+
+    copies: int
+    """How many nodes hold all of its bytes."""
+
+    partial: int
+    """How many nodes hold some of its bytes."""
