@@ -615,14 +615,14 @@ def test_a_count_of_the_wrong_kind(clients: list[Client], count: Any) -> None:  
 
 @pytest.mark.parametrize("keep", ["1", 1.5, 0, -1, [2], 1 << 70], ids=repr)
 def test_a_keep_of_the_wrong_kind(clients: list[Client], keep: Any) -> None:  # noqa: ANN401
-    with pytest.raises(hoplite.InvalidArgument, match="keep"):
+    with pytest.raises(hoplite.InvalidArgument, match="retain"):
         clients[0].put(b"x", name="policy/1", retain=keep)
     assert clients[0].objects() == []
 
 
 @pytest.mark.parametrize("name", [None, "policy", "policy/", "policy/x", "policy/-1", "policy/1.5", "policy/\u0661"])
 def test_a_keep_without_a_number_in_the_name(clients: list[Client], name: str | None) -> None:
-    with pytest.raises(hoplite.InvalidArgument, match="keep"):
+    with pytest.raises(hoplite.InvalidArgument, match="retain"):
         clients[0].put(b"x", name=name, retain=2)
     assert clients[0].objects() == []
 

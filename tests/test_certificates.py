@@ -243,7 +243,7 @@ def test_what_is_wrong_with_a_node_s_own_files_is_said_when_it_starts(ca: Path) 
         ({**good, "ca": ca / "none"}, f"the CA {ca}/none can't be read: No such file"),
         ({**good, "ca": ca / "index.txt"}, f"the CA {ca}/index.txt holds no certificate"),
         ({"certificate": good["certificate"]}, r"certificate \(argument\) is set without key and ca"),
-        ({"crl": good["crl"]}, r"crl \(argument\) is said without certificate and key and ca"),
+        ({"crl": good["crl"]}, r"crl \(argument\) is set without certificate and key and ca"),
         ({**good, "token": hoplite.new_token()}, r"certificate \(argument\) and token \(argument\) exclude each other"),
         ({**good, "no_auth": True}, r"certificate \(argument\) and no_auth \(argument\) exclude each other"),
         (made(ca, "old", -2 * HOUR, -HOUR), f"{ca}/old.crt: it has expired: make another"),
