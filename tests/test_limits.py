@@ -19,7 +19,7 @@ TOP = Path(__file__).parent.parent
 
 
 def test_the_page_on_security_names_each_limit_that_is_counted() -> None:
-    page = (TOP / "docs" / "security.md").read_text()
+    page = (TOP / "docs" / "security-model.md").read_text()
     table = page.partition("\n## Limits\n")[2].partition("\n## ")[0]
     said = set(re.findall(r"`([A-Z_]+)`", table))
     sources = [path.read_text() for crate in ("proto", "node") for path in (TOP / "crates" / crate).glob("src/**/*.rs")]

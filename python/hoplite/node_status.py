@@ -66,7 +66,7 @@ class LostMember(NodeDescription):
 
 
 class LimitStatus(TypedDict):
-    """A limit that turned something away; docs/security.md lists all of them."""
+    """A limit that turned something away; docs/security-model.md lists all of them."""
 
     limit: str
     """Its name."""

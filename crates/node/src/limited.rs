@@ -1,4 +1,4 @@
-//! What limits turned away, by the member or the process whose it was. For users it is explained in docs/security.md.
+//! What limits turned away, by the member or the process whose it was. For users it is explained in docs/security-model.md.
 //!
 //! Does not know what the limits are.
 
