@@ -193,10 +193,11 @@ def anchors(page: Path) -> set[str]:
     "page",
     [
         *PAGES,
-        *sorted((ROOT / "docs" / "benchmarks").glob("*.md")),
+        *sorted((ROOT / "docs").glob("*/*.md")),
         *sorted((ROOT / "packages").glob("*/README.md")),
         ROOT / "CONTRIBUTING.md",
         ROOT / "ARCHITECTURE.md",
+        ROOT / "CHANGELOG.md",
     ],
     ids=lambda page: str(page.relative_to(ROOT)),
 )

@@ -1,7 +1,7 @@
 """Draws, for each algorithm, how well plan's models foretell times and what the best order gains over the worst.
 
 `python docs/topology/algorithms.py` writes correlations.svg and speedups.svg from algorithms.json, which is simulated,
-and orders_in_a_lab.json, which was measured, and prints the table of docs/topology/README.md. `--simulate` makes
+and orders_in_a_lab.json, which was measured, and prints the table of docs/topology/results.md. `--simulate` makes
 algorithms.json, if it isn't there, in some minutes; `--check` fails if a picture is not what would be written.
 """
 

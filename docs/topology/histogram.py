@@ -1,4 +1,4 @@
-"""Draws the picture of docs/topology/README.md from the committed results of a simulation.
+"""Draws the histogram of docs/topology/results.md from the committed results of a simulation.
 
 `hoplite topology simulate --algorithm ring --json > docs/topology/orders.json` makes those, `python
 docs/topology/histogram.py` writes the SVG beside them, `--check` fails if it is not what would be written.

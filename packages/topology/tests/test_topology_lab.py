@@ -73,7 +73,7 @@ def test_what_was_measured_has_all_orders(capsys: pytest.CaptureFixture[str], mo
     assert file.read_text() == before
     # The page shows these lines.
     shown = capsys.readouterr().out.splitlines()
-    page = (FOLDER / "README.md").read_text().splitlines()
+    page = (FOLDER / "results.md").read_text().splitlines()
     assert [line for line in shown if line not in page] == []
     assert len(shown) == 2 * len(study.ALGORITHMS) + len(study.DOUBLING)
 
