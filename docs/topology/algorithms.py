@@ -1,8 +1,8 @@
-"""Draws, for each algorithm, how well plan's models foretell times and what the best order gains over the worst.
+"""Draws how well the cost models predict times, and how much the best order gains over the worst, by algorithm.
 
-`python docs/topology/algorithms.py` writes correlations.svg and speedups.svg from algorithms.json, which is simulated,
-and orders_in_a_lab.json, which was measured, and prints the table of docs/topology/results.md. `--simulate` makes
-algorithms.json, if it isn't there, in some minutes; `--check` fails if a picture is not what would be written.
+`python docs/topology/algorithms.py` writes correlations.svg and speedups.svg, and prints the table of
+docs/topology/results.md. Its inputs are algorithms.json, which is simulated, and orders_in_a_lab.json, which was
+measured. `--simulate` completes algorithms.json, in some minutes. `--check` fails if a picture is out of date.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LAB = FOLDER / "orders_in_a_lab.json"
 MODELS = ("congestion", "paper")
 WANTED = [Wanted("ring"), Wanted("halving-doubling"), Wanted("bcube", base=4), Wanted("double-tree")]
 ORDERS = 100
-# Of each figure as many machines as the paper has, and how many data centres; and how long each order is looked for.
+# Machines for each figure, as in the paper; number of data centers; duration of the search for each order.
 CORRELATED, MEASURED = 64, 512
 TRIALS = {CORRELATED: 20, MEASURED: 10}
 SEARCH_S = {CORRELATED: 0.5, MEASURED: 2.0}
-# The lab's uplinks that plan's models are compared for; other ones are there to show that an order matters less then.
+# Only rows with these uplinks are compared with the models. Rows with wider uplinks are controls.
 UPLINK = "200mbit"
 
 LEFT, RIGHT, TOP = 210, 50, 24
@@ -37,12 +37,12 @@ LINE, BAR = 24, 12
 
 
 class Row(NamedTuple):
-    """A line of a picture.
+    """A row of a picture.
 
     Attributes:
-        label: what it is of.
-        values: of each trial.
-        fill: its colour.
+        label: text on its left.
+        values: one for each trial.
+        fill: color of its bar.
     """
 
     label: str
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
 
 def simulate() -> None:
-    """Writes what the simulator says of each algorithm in each trial, a data centre of its own; goes on with a file."""
+    """Simulates the trials that algorithms.json lacks, each in its own data center, and adds them to the file."""
     trials: list[dict[str, Any]] = json.loads(SIMULATED.read_text())["trials"] if SIMULATED.exists() else []
     known = {(trial["machines"], trial["name"], trial["seed"]) for trial in trials}
     for machines_, seed, wanted in (
@@ -77,7 +77,7 @@ def _name(wanted: Wanted) -> str:
 
 
 def simulated(trials: list[dict[str, Any]], machines_: int, key: str) -> dict[str, list[Row]]:
-    """A row of each algorithm, by model."""
+    """Returns one row for each algorithm, by model."""
     found: dict[str, list[Row]] = {}
     for model, fill in zip(MODELS, (drawing.BLUE, drawing.ORANGE), strict=True):
         for name in map(_name, WANTED):
@@ -87,7 +87,7 @@ def simulated(trials: list[dict[str, Any]], machines_: int, key: str) -> dict[st
 
 
 def measured(document: list[dict[str, Any]]) -> tuple[list[Row], list[Row]]:
-    """A row of each system in the lab: correlations of costs and times, and how much longer the worst order takes."""
+    """Returns one row for each system in the lab: correlation of costs with times, and slowdown of the worst order."""
     native = machines()
     correlations, speedups = [], []
     for (system, variant), wanted in ALGORITHMS.items():
@@ -104,13 +104,13 @@ def measured(document: list[dict[str, Any]]) -> tuple[list[Row], list[Row]]:
 
 
 def chart(title: str, parts: list[tuple[str, list[Row]]], least: float, most: float) -> str:
-    """Parts one below the other: a bar to the mean of each row, and a dot for each of its values.
+    """Draws parts one below the other: for each row a bar up to its mean, and a dot for each value.
 
     Args:
-        title: of the picture.
-        parts: a heading and its rows.
-        least: at the left end of the axis; bars begin at 0, or at 1 where that is the least.
-        most: at the right end.
+        title: title of the picture.
+        parts: headings with their rows.
+        least: left end of the axis; bars start here, or at 0 if it is negative.
+        most: right end of the axis.
     """
     wide = drawing.WIDTH - LEFT - RIGHT
     origin = max(least, 0.0)
@@ -142,7 +142,7 @@ def chart(title: str, parts: list[tuple[str, list[Row]]], least: float, most: fl
 
 
 def table(correlations: dict[str, list[Row]], speedups: dict[str, list[Row]]) -> list[str]:
-    """The simulated figures: the mean of all trials, with the least and the most."""
+    """Returns table rows of the simulated values: the mean of all trials, with minimum and maximum."""
 
     def cell(row: Row) -> str:
         return f"{statistics.mean(row.values):.2f} ({min(row.values):.2f} to {max(row.values):.2f})"
@@ -155,7 +155,7 @@ def table(correlations: dict[str, list[Row]], speedups: dict[str, list[Row]]) ->
 
 
 def main() -> None:
-    """Simulates if that is asked for, then writes the pictures, or compares them."""
+    """Simulates with --simulate, then writes the pictures, or compares them with --check."""
     if "--simulate" in sys.argv[1:]:
         simulate()
     trials = json.loads(SIMULATED.read_text())["trials"]
@@ -164,13 +164,13 @@ def main() -> None:
     of_lab = f"lab, {sum(RACKS)} hosts in {len(RACKS)} racks, by the congestion model"
 
     def parts(rows: dict[str, list[Row]], machines_: int, lab: list[Row]) -> list[tuple[str, list[Row]]]:
-        said = f"simulated, {machines_} machines, {TRIALS[machines_]} data centres"
+        said = f"simulated, {machines_} machines, {TRIALS[machines_]} data centers"
         return [*((f"{said}, by the {model} model", rows[model]) for model in MODELS), (of_lab, lab)]
 
     said = "Spearman's correlation of cost and time over ten orders"
     drawn = chart(said, parts(correlations, CORRELATED, lab_correlations), -1.0, 1.0)
     drawing.keep(FOLDER / "correlations.svg", drawn, "algorithms.py")
-    said = "How many times as long the order of most cost takes as the one of least"
+    said = "Time of the order of highest cost, as a multiple of that of lowest cost"
     longest = max(value for rows in [*speedups.values(), lab_speedups] for row in rows for value in row.values)
     drawn = chart(said, parts(speedups, MEASURED, lab_speedups), 0.0, longest * 1.02)
     drawing.keep(FOLDER / "speedups.svg", drawn, "algorithms.py")

@@ -1,6 +1,6 @@
-"""What the scripts of this folder draw with: colours, the frame of a picture, an axis, and how a file is kept true.
+"""Drawing functions of the scripts in this folder: SVG elements, colors, ticks of an axis, and the check of a file.
 
-Grey words and plain colours on no ground, so that a picture can be read on a white page and on a dark one.
+Text is gray and the background transparent, so that a picture is readable on a light page and on a dark one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TICKS_MAX = 9
 
 
 def picture(title: str, height: float, parts: list[str]) -> str:
-    """The SVG of some parts."""
+    """Returns an SVG document."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" font-family="sans-serif" '
         f'font-size="12" fill="{INK}">'
@@ -31,36 +31,36 @@ def picture(title: str, height: float, parts: list[str]) -> str:
 
 
 def text(x: float, y: float, words: str, *, anchor: str = "start", fill: str = INK) -> str:
-    """Words at a place."""
+    """Returns text at a position."""
     coloured = "" if fill == INK else f' fill="{fill}"'
     placed = "" if anchor == "start" else f' text-anchor="{anchor}"'
     return f'<text x="{x:.1f}" y="{y:.1f}"{placed}{coloured}>{html.escape(words)}</text>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, *, stroke: str = INK, width: float = 1) -> str:
-    """A line from one place to another."""
+    """Returns a line."""
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{stroke}" stroke-width="{width:g}"/>'
 
 
 def bar(x: float, y: float, wide: float, high: float, fill: str) -> str:
-    """A filled box."""
+    """Returns a filled rectangle."""
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" fill="{fill}"/>'
 
 
 def dot(x: float, y: float, stroke: str) -> str:
-    """One of several measurements: a ring, which is seen on a bar and beside it."""
+    """Returns a ring for one of several measurements, visible on a bar and next to it."""
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="white" fill-opacity="0.7" stroke="{stroke}"/>'
 
 
 def ticks(most: float) -> list[float]:
-    """Round numbers from 0 to this."""
+    """Returns round numbers from 0 to `most`."""
     step = next(size for size in STEPS if most / size <= TICKS_MAX)
     return [at * step for at in range(int(most / step) + 1)]
 
 
 def keep(file: Path, drawn: str, script: str) -> None:
-    """Writes a picture; with --check among the command's words, ends the script if another one is there."""
+    """Writes a picture. With --check, ends the script with an error if the file differs."""
     if "--check" not in sys.argv[1:]:
         file.write_text(drawn)
     elif not file.exists() or file.read_text() != drawn:
-        sys.exit(f"{file} is not what docs/topology/{script} draws: run it")
+        sys.exit(f"{file} is out of date: run docs/topology/{script}")

@@ -1,7 +1,7 @@
 """Draws the histogram of docs/topology/results.md from the committed results of a simulation.
 
-`hoplite topology simulate --algorithm ring --json > docs/topology/orders.json` makes those, `python
-docs/topology/histogram.py` writes the SVG beside them, `--check` fails if it is not what would be written.
+`hoplite topology simulate --algorithm ring --json > docs/topology/orders.json` creates the results. `python
+docs/topology/histogram.py` writes orders.svg next to them. `--check` fails if that is out of date.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BARS = 50
 
 
 def histogram(document: dict[str, Any]) -> str:
-    """The times of random orders as bars, and those of planned ones as lines."""
+    """Draws the times of random orders as bars, and the best time of a planned order as a line."""
     times: list[float] = [time / 1000 for time in document["random_us"]]
     planned: dict[str, float] = {name: time / 1000 for name, time in document["planned_us"].items()}
     most: float = max(times) * 1.02
@@ -55,7 +55,7 @@ def histogram(document: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Writes the picture, or compares it."""
+    """Writes the picture, or compares it with --check."""
     document = json.loads((FOLDER / "orders.json").read_text())
     drawing.keep(FOLDER / "orders.svg", histogram(document), "histogram.py")
 

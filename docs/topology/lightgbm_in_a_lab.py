@@ -1,9 +1,9 @@
-"""Trains LightGBM on eight hosts of a lab of two racks: in the order that plan finds for it, and in another one.
+"""Trains LightGBM on eight hosts of a lab of two racks, in the order of the planner and in another order.
 
-As root: `python docs/topology/lightgbm_in_a_lab.py`. LightGBM comes from PyPI into an environment of its own. Its
-farthest ranks exchange the largest part. The other order has the bits of its ranks reversed: it is the best one for
-libraries whose neighbours exchange the largest part, as MPICH's do. The rows of a rank are its own wherever it runs, so
-both orders must give one model.
+As root: `python docs/topology/lightgbm_in_a_lab.py`. LightGBM is installed from PyPI into its own environment. Its
+farthest ranks exchange the largest part. The other order has the bits of its ranks reversed. It is the best order for
+libraries whose neighbors exchange the largest part, such as MPICH. The rows of a rank do not depend on its host, so
+both orders must give the same model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SETTINGS = {
     "tree_learner": "data",
     "pre_partition": True,
     "num_threads": 1,
-    # It would choose by what is faster, and another choice sums in another order.
+    # Otherwise LightGBM chooses the faster way, and another choice sums in another order.
     "force_col_wise": True,
     "deterministic": True,
     "seed": 1,
@@ -43,19 +43,19 @@ SETTINGS = {
 PORT = 12400
 TURNS = 3
 PATIENCE_S = 120
-# LightGBM tells of its connections on the stdout that answers go to.
+# LightGBM also logs its connections to stdout.
 MARK = "answer "
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What one training took.
+    """The measurements of one training.
 
     Attributes:
-        seconds: of each iteration, on rank 0.
-        uplink_bytes: what both uplinks carried, out of the racks.
-        host_bytes: what all hosts sent.
-        models: of each rank, as text.
+        seconds: duration of each iteration on rank 0.
+        uplink_bytes: bytes that both uplinks carried out of the racks.
+        host_bytes: bytes that all hosts sent.
+        models: the model of each rank, as text.
     """
 
     seconds: list[float]
@@ -65,7 +65,7 @@ class Trained:
 
 
 def planned(lab: Lab) -> list[Host]:
-    """Hosts in the order of the file that plan writes for LightGBM, which gets them in an order of chance."""
+    """Returns the hosts in the order that the planner writes for LightGBM. Its input has them in random order."""
     shuffled = random.Random(1).sample(lab.hosts, len(lab.hosts))
     topology = {
         "format": "hoplite topology 1",
@@ -84,16 +84,16 @@ def planned(lab: Lab) -> list[Host]:
 
 
 def reversed_bits(order: list[Host]) -> list[Host]:
-    """What is at a rank's place moves to that of the same bits from the other end."""
+    """Moves the host of each rank to the rank whose bits are reversed."""
     bits = (len(order) - 1).bit_length()
     return [order[int(f"{rank:0{bits}b}"[::-1], 2)] for rank in range(len(order))]
 
 
 def train(lab: Lab, python: Path, order: list[Host], port: int) -> Trained:
-    """Trains with a rank on each host, which tells when its rows are binned, and goes on when all are.
+    """Trains with one rank on each host. Each rank bins its rows, then waits for all others.
 
     Raises:
-        RuntimeError: a rank ended before.
+        RuntimeError: if a rank ends early.
     """
     machines = ",".join(f"{host.address}:{port}" for host in order)
     ranks = [
@@ -127,17 +127,17 @@ def train(lab: Lab, python: Path, order: list[Host], port: int) -> Trained:
 
 
 def carried(lab: Lab) -> tuple[int, int]:
-    """Bytes that have left the racks, and the hosts."""
+    """Returns the bytes that have left the racks, and those that have left the hosts."""
     return sum(rack.moved().out_bytes for rack in lab.racks), sum(host.moved().out_bytes for host in lab.hosts)
 
 
 def answer(words: str) -> None:
-    """Tells a line to the program that started this rank."""
+    """Prints a line for the program that started this rank."""
     print(MARK + words, flush=True)  # noqa: T201
 
 
 def rank_main(rank: int, machines: str) -> None:
-    """One rank, in LightGBM's environment: its rows and its part of the training."""
+    """Runs one rank in the environment of LightGBM: generates its rows, and trains."""
     import lightgbm
     import numpy as np
 
@@ -156,13 +156,13 @@ def rank_main(rank: int, machines: str) -> None:
         start = time.monotonic()
         booster.update()
         seconds.append(time.monotonic() - start)
-    # Its parameters name the machines, in their order.
+    # Its parameters contain the machines in their order, which differs.
     model = booster.model_to_string().partition("\nparameters:")[0]
     answer(json.dumps({"seconds": seconds, "model": model}))
 
 
 def main() -> None:
-    """Trains in both orders in turns, compares the models, and prints a table."""
+    """Trains in both orders alternately, compares the models, and prints a table."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     options.add_argument("--machines", help=argparse.SUPPRESS)
@@ -186,12 +186,12 @@ def main() -> None:
 
 
 def show(orders: dict[str, list[Host]], done: dict[str, list[Trained]]) -> None:
-    """A table, and what makes this a failure.
+    """Prints a table, and fails if the result is not as expected.
 
     Raises:
-        SystemExit: the models differ, or the planned order is not the faster one.
+        SystemExit: if the models differ, or the planned order is not faster.
     """
-    lines = ["| order | hosts by rank | seconds an iteration | over the uplinks | out of hosts |"]
+    lines = ["| order | hosts by rank | seconds per iteration | over the uplinks | out of hosts |"]
     lines += ["| --- | --- | --- | --- | --- |"]
     medians = []
     for name, trainings in done.items():

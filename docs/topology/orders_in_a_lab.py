@@ -1,8 +1,8 @@
-"""Measures stock libraries in ten orders of hosts in a lab of two racks, and compares with what plan's models say.
+"""Measures stock libraries in ten orders of hosts in a lab of two racks, and compares the times with the cost models.
 
-As root: `python docs/topology/orders_in_a_lab.py orders_in_a_lab.json`. Goes on with the orders that the file lacks,
-and prints a table of what is there. `--show` only prints. Two negative controls, where an order should change nothing:
-recursive doubling, whose every round carries as much, and uplinks as wide as a rack's hosts together.
+As root: `python docs/topology/orders_in_a_lab.py orders_in_a_lab.json`. Measures the orders that the file lacks, and
+prints a table. `--show` only prints. In two negative controls the order should not matter: recursive doubling, whose
+rounds all carry the same amount, and uplinks with the rate of all hosts of a rack together.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 RACKS = [4, 4]
 RATE = NARROW = "200mbit"
-# As the hosts of a rack together.
+# The rate of all hosts of a rack together.
 WIDE = "800mbit"
 BITS = {NARROW: 200e6, WIDE: 800e6}
-# At 4 MiB Open MPI's ring takes a third longer than the wire where no uplink is shared.
+# At 4 MiB, Open MPI's ring takes a third longer than the links allow, even if no uplink is shared.
 NBYTES = 16 << 20
 ORDERS, CANDIDATES = 10, 2000
 REPEATS = 2
-# What is counted of each variant, by system and variant of the bench.
+# The algorithm of each variant in the cost models, by system and variant of the benchmark.
 ALGORITHMS = {
     ("gloo", "ring chunked"): Wanted("ring", "gloo", bytes=NBYTES),
     ("openmpi", "ring"): Wanted("ring", "mpi", bytes=NBYTES),
@@ -50,10 +50,10 @@ DOUBLING = [("openmpi", "recursive_doubling"), ("mpich", "recursive_doubling")]
 
 
 class Studied(System):
-    """A system of the bench with some of its variants alone.
+    """A system of the benchmark, restricted to some of its variants.
 
     Args:
-        names: of systems and variants.
+        names: pairs of a system and a variant.
     """
 
     def __init__(self, names: Sequence[tuple[str, str]]) -> None:
@@ -61,16 +61,16 @@ class Studied(System):
         self.names = names
 
     def variants(self, op: str) -> list[Variant]:
-        """Those of these names."""
+        """Returns the variants in `names`."""
         return [one for one in super().variants(op) if (self.name, one.name) in self.names]  # type: ignore[safe-super]
 
 
 class StudiedGloo(Studied, Gloo):
-    """Gloo as the bench has it."""
+    """Gloo, as in the benchmark."""
 
 
 class StudiedOpenMpi(Studied, OpenMpi):
-    """Open MPI with recursive doubling, which the bench leaves out: it sends several times what others do."""
+    """Open MPI with recursive doubling. The benchmark omits it, because it sends several times as much as others."""
 
     forced: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "allreduce": {**OpenMpi.forced["allreduce"], "doubling": "recursive_doubling"}
@@ -82,7 +82,7 @@ class StudiedOpenMpi(Studied, OpenMpi):
 
 
 class StudiedMpich(Studied, Mpich):
-    """MPICH with the algorithms that the models know."""
+    """MPICH with the algorithms that the cost models cover."""
 
     controls: ClassVar[dict[str, dict[str, str]]] = {
         name: {"ALLREDUCE_INTRA_ALGORITHM": name} for name in ("ring", "reduce_scatter_allgather", "recursive_doubling")
@@ -91,20 +91,20 @@ class StudiedMpich(Studied, Mpich):
 
 
 def machines(uplink: str = NARROW) -> _native.Topology:
-    """The lab as plan has it: links in bytes a microsecond."""
+    """Returns the lab in the form of the planner: rates in bytes per microsecond."""
     rack = [number for number, size in enumerate(RACKS) for _ in range(size)]
     times = [0.0 if a == b else 25.0 + 5.0 * (rack[a] != rack[b]) for a in range(len(rack)) for b in range(len(rack))]
     return _native.Topology(times, len(rack), rack, BITS[RATE] / 8e6, [BITS[uplink] / 8e6] * len(RACKS))
 
 
 def chosen() -> list[list[int]]:
-    """Ten orders from the best to the worst: the extremes of each algorithm, and others as far apart as can be."""
+    """Returns ten orders: the best and worst of each algorithm, and others evenly spread between them."""
     native, chance = machines(), random.Random(0)
     count = sum(RACKS)
     orders = [list(range(count)), *(chance.sample(range(count), count) for _ in range(CANDIDATES))]
     kinds = [ALGORITHMS["gloo", name] for name in ("ring chunked", "halving-doubling", "bcube")]
 
-    # Each triple of costs once, in milliseconds: round trips tell no order from another.
+    # One order for each triple of costs, rounded to milliseconds: differences in round trips do not matter.
     by_cost: dict[tuple[float, ...], list[int]] = {}
     for order in orders:
         by_cost.setdefault(tuple(round(native.cost(kind, "congestion", order), -3) for kind in kinds), order)
@@ -117,20 +117,20 @@ def chosen() -> list[list[int]]:
 
 
 def due() -> list[tuple[str, list[int], list[tuple[str, str]]]]:
-    """What is to be measured: with which uplinks, in which order, which systems and variants."""
+    """Returns the measurements to make: the rate of uplinks, the order, and the systems with variants."""
     orders = chosen()
     found = [(NARROW, order, list(ALGORITHMS)) for order in orders]
-    # Where racks are sorted, and where each neighbour is in the other rack: recursive doubling crosses in one round.
+    # Sorted racks, and racks in alternation: in both, one round of recursive doubling crosses the uplinks.
     ends = [pick(orders, key=lambda order: cost(RING, NARROW, order)) for pick in (min, max)]
     found += [(NARROW, order, DOUBLING) for order in ends]
     return found + [(WIDE, order, list(ALGORITHMS)) for order in ends]
 
 
 def measure(uplink: str, order: list[int], names: list[tuple[str, str]]) -> dict[str, Any]:
-    """Medians of each variant with hosts in this order, in seconds.
+    """Measures the median time in seconds of each variant, with hosts in this order.
 
     Raises:
-        SystemExit: a variant failed, or its sums were wrong.
+        SystemExit: if a variant fails, or its sums are wrong.
     """
     from hoplite_bench.environments import Environments
     from hoplite_bench.hosts import Agents, of_lab
@@ -167,7 +167,7 @@ def measure(uplink: str, order: list[int], names: list[tuple[str, str]]) -> dict
 
 
 def doubling(order: list[int]) -> float:
-    """What recursive doubling takes, in microseconds: each round all bytes, with the rank that differs in a bit."""
+    """Returns the cost of recursive doubling in microseconds: all bytes go to the rank that differs in one bit."""
     rack = [number for number, size in enumerate(RACKS) for _ in range(size)]
     total, distance = 0.0, 1
     while distance < len(order):
@@ -179,14 +179,14 @@ def doubling(order: list[int]) -> float:
 
 
 def cost(name: tuple[str, str], uplink: str, order: list[int]) -> float:
-    """What a variant takes by the congestion model, in microseconds."""
+    """Returns the cost of a variant in the congestion model, in microseconds."""
     if name in DOUBLING:
         return doubling(order)
     return machines(uplink).cost(ALGORITHMS[name], "congestion", order)
 
 
 def show(measured: list[dict[str, Any]]) -> None:
-    """A table of what was measured, best against worst, and how well the models order it; controls last."""
+    """Prints a table: the best and worst order of each variant, and the correlation with the model; controls last."""
     for name in ALGORITHMS:
         line(measured, name, NARROW)
     for name in DOUBLING:
@@ -196,7 +196,7 @@ def show(measured: list[dict[str, Any]]) -> None:
 
 
 def line(measured: list[dict[str, Any]], name: tuple[str, str], uplink: str, control: str = "") -> None:
-    """One line of the table; of a control the orders are those that are best and worst for a ring at 4:1."""
+    """Prints one row of the table. Controls compare the best and worst order of a ring at 4:1."""
     label = " ".join(name)
     there = [one for one in measured if one["uplink"] == uplink and label in one["seconds"]]
     if len(there) < 2:
@@ -213,11 +213,11 @@ def line(measured: list[dict[str, Any]], name: tuple[str, str], uplink: str, con
 
 
 def main() -> None:
-    """Measures what is missing, and shows all."""
+    """Measures the missing orders, and prints the table."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("file", type=Path)
     options.add_argument("--show", action="store_true")
-    options.add_argument("--orders", type=int, default=1000, help="At most so many more.")
+    options.add_argument("--orders", type=int, default=1000, help="Measure at most this many more orders.")
     given = options.parse_args()
     measured = json.loads(given.file.read_text()) if given.file.exists() else []
 
