@@ -1,4 +1,4 @@
-//! What limits turned away, by the member or the process whose it was. For users it is explained in docs/security-model.md.
+//! Counts of what limits rejected, by member or process. docs/security-model.md explains them to users.
 //!
 //! Does not know what the limits are.
 
