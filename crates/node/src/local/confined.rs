@@ -86,7 +86,7 @@ impl Confined {
         let Some(text) = text else {
             return if programs.confine {
                 Err("this node takes no process without a capability: give connect() or init() the file of one \
-                     (capability=, or HOPLITE_CAPABILITY_FILE), which hoplite token grant makes"
+                     (capability=, or HOPLITE_CAPABILITY), which hoplite token grant makes"
                     .into())
             } else {
                 Ok(None)
