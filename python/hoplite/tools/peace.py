@@ -1,4 +1,4 @@
-"""What only a fault can bring about, among the counters of nodes: without one nothing restarts, fails or is refused."""
+"""Counters that stay 0 without a fault: nothing restarts, fails or is rejected."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ COUNTERS = (
 
 
 def of(counters: Mapping[str, int]) -> dict[str, int]:
-    """These of all counters of a node."""
+    """Selects them from all counters of a node."""
     return {name: counters[name] for name in COUNTERS}
 
 
 def disturbances(after: Mapping[str, int], before: Mapping[str, int] | None = None) -> list[str]:
-    """Which of them moved, in words: since the node's start, or since they were `before`."""
+    """Lists those that increased since the node's start, or since `before`."""
     moved = {name: after[name] - (before or {}).get(name, 0) for name in COUNTERS}
     return [f"{name} +{by}" for name, by in moved.items() if by]

@@ -1,4 +1,4 @@
-"""Sizes, rates and times, written for people. Knows nothing of what has them."""
+"""Sizes, rates and times as text."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The `hoplite` command: results on stdout, logs on stderr, `--json` wherever something is listed.
+"""The `hoplite` command: results on stdout, logs on stderr, `--json` for every list.
 
-Exit codes: 0 done; 1 failed, with the reason and what to try next on stderr; 2 a wrong use of the command.
+Exit codes: 0 success; 1 failure, with the reason and a next step on stderr; 2 invalid use of the command.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 FAILED = 1
 WRONG_USE = 2
-# As a shell says of a command that Ctrl-C ended.
+# As shells report a command that Ctrl-C ended.
 INTERRUPTED = 130
 
-# Why a file or device takes no more.
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+# Errors of a file or device that accepts no more data.
+OUTPUT_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
-# What later releases of click raise for a group without a command; earlier ones print the help and are done.
+# Later releases of click raise this for a group without a command. Earlier ones print the help.
 NO_COMMAND: type | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 class Group(click.Group):
-    """Commands, the closest of which is suggested for one that does not exist."""
+    """A group of commands that suggests the closest one if a command does not exist."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds a command by its name."""
+        """Returns the command with a name."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             ctx.fail(f"No such command '{args[0]}'{closest(args[0], self.list_commands(ctx))}.")
         return super().resolve_command(ctx, args)
@@ -49,12 +49,12 @@ class Group(click.Group):
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="hoplite")
 def hoplite() -> None:
-    """Immutable objects in shared memory on every host; broadcast and reduce computed while they appear.
+    """Share immutable objects between hosts; broadcast and reduce them while they appear.
 
-    First: hoplite demo.  Then, on every host: hoplite node.
+    Start with: hoplite demo.  Then, on every host: hoplite node.
 
     \b
-    Exit codes: 0 done; 1 failed, and stderr says why and what to try; 2 a wrong use of the command; 130 Ctrl-C.
+    Exit codes: 0 success; 1 failure, with a reason and a next step on stderr; 2 invalid use; 130 Ctrl-C.
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
 
 
@@ -83,7 +83,7 @@ def main() -> None:
     warnings.showwarning = _warn
     try:
         code = hoplite.main(prog_name="hoplite", complete_var=completion.VARIABLE, standalone_mode=False)
-        # What a command exits with is returned; a command that says nothing is done.
+        # A command returns its exit code, or None for success.
         code = code if isinstance(code, int) else 0
         sys.stdout.flush()
     except click.UsageError as error:
@@ -94,14 +94,14 @@ def main() -> None:
         code = INTERRUPTED
     except BrokenPipeError:
         code = FAILED
-        # The reader of the output has gone: what is left in the buffer is dropped, at exit too.
+        # The reader of the output is gone: drop the buffer, also at exit.
         _drop_output()
     except OSError as error:
-        if error.errno not in NO_ROOM or error.filename is not None:
+        if error.errno not in OUTPUT_FULL or error.filename is not None:
             raise
-        # Dropped first: so is what a message on stderr would be, if that has no room either.
+        # Drop the buffer first: stderr may be on the same full device.
         _drop_output()
-        code = fail(Failure(f"the output can't be written: {error.strerror}", "write it to a place that has room"))
+        code = fail(Failure(f"the output can't be written: {error.strerror}", "write it to a device with free space"))
     sys.exit(code)
 
 
@@ -111,7 +111,7 @@ def _drop_output() -> None:
 
 def _wrong_use(error: click.UsageError) -> int:
     if isinstance(error, NO_COMMAND):
-        # Its message is the whole help, which says what to try.
+        # Its message is the complete help text.
         click.echo(error.format_message(), err=True)
         return WRONG_USE
     path = error.ctx.command_path if error.ctx is not None else "hoplite"

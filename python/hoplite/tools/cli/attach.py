@@ -1,4 +1,4 @@
-"""What commands that use a running node share: which node that is, and which of its refs a shell may complete."""
+"""The node that a command uses, and completion of its refs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
     from hoplite import Client
 
-# As long as a user who pressed the tab key waits gladly.
+# Time limit of a completion.
 COMPLETION_TIMEOUT_S = 1.0
 
 
 def attach(socket: str | None, *, timeout: float = 10.0, digest: bool = False) -> Client:
-    """Attaches to a running node; starts none, for a node of this command would know nothing.
+    """Attaches to a running node; never starts one.
 
-    No command reads a pickle: what is in one can't be a file, and to read it runs code of its putter.
+    Commands read no pickles: their content is not a file, and reading one runs code of another program.
 
     Raises:
-        ConnectError: none runs.
-        InvalidArgument: HOPLITE_ADDRESS is that of a cluster, not of a node on this host; or the node is of another
-            cluster than the settings say.
+        ConnectError: no node runs.
+        InvalidArgument: HOPLITE_ADDRESS is the address of a cluster, not of a node on this host; or the node belongs to
+            another cluster than the settings.
     """
     values = settings.load(address=None, socket=None, cluster=None)
     address: str = values["address"] or LOCAL
@@ -41,16 +41,16 @@ def attach(socket: str | None, *, timeout: float = 10.0, digest: bool = False) -
         address = f"{UNIX}{found or wanted or sockets.default_socket()}"
     if not address.startswith(UNIX):
         raise InvalidArgument(
-            f"{values.origin('address')} is {address}; this command needs a node of this host, given by --socket"
+            f"{values.origin('address')} is {address}, and this command needs a node of this host: add --socket PATH"
         )
     path = address.removeprefix(UNIX)
     if not sockets.is_served(path):
-        # People wait for no node that they may have forgotten to start.
+        # Fail immediately: the user may have forgotten to start the node.
         raise ConnectError(f"no node serves {path}{_elsewhere(path)}")
     client = hoplite.connect(address, timeout=timeout, allow_pickle=False, digest=digest or None)
     try:
         if values.is_set("cluster"):
-            advice = "say another cluster there, or by --socket the node that is meant"
+            advice = "correct the setting, or select the node by --socket"
             values.check_cluster(client.status()["cluster"], path, advice)
     except HopliteError:
         client.close()
@@ -59,14 +59,14 @@ def attach(socket: str | None, *, timeout: float = 10.0, digest: bool = False) -
 
 
 def _elsewhere(path: str) -> str:
-    """What to say of this user's nodes that serve other sockets: of a Slurm job, of a Ray node, or embedded."""
+    """This user's nodes on other sockets: of a Slurm job, of a Ray node, or embedded."""
     others = [other for other in sorted(sockets.runtime_dir().glob("*.sock")) if sockets.is_served(other)]
-    said = ", ".join(f"{other} ({sockets.server_of(other)})" for other in others if str(other) != path)
-    return f"; of yours, these run, for --socket: {said}" if said else ""
+    found = ", ".join(f"{other} ({sockets.server_of(other)})" for other in others if str(other) != path)
+    return f"; your running nodes, for --socket: {found}" if found else ""
 
 
 def complete_ref(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Offers the refs of the running node's copies; nothing where there is none, since a shell shows no errors."""
+    """Completes refs of the running node's copies. Without a node it offers nothing: shells show no errors."""
     del parameter
     try:
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""`hoplite certs`: certificates of one's own, which nodes show each other in place of a token."""
+"""`hoplite certs`: a private CA and node certificates, used instead of a token."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ folder_argument = click.argument("folder", metavar="DIR", type=click.Path(file_o
 
 def _days_option(default: int) -> Callable[[Command], Command]:
     days = click.IntRange(min=1)
-    return click.option("--days", type=days, default=default, show_default=True, help="How long it is valid.")
+    return click.option("--days", type=days, default=default, show_default=True, help="Days of validity.")
 
 
 @click.group()
 def certs() -> None:
-    """Make a CA and certificates, which nodes show each other in place of a token.
+    """Create a CA and node certificates, used instead of a token.
 
     \b
     Example:
@@ -39,16 +39,18 @@ def certs() -> None:
 @folder_argument
 @_days_option(certificates.CA_DAYS)
 def ca(folder: Path, days: int) -> None:
-    """Make a CA in DIR: ca.crt, ca.key, and crl.pem, which revokes nothing yet.
+    """Create a CA in DIR: ca.crt, ca.key, and crl.pem, an empty revocation list.
 
     \b
     Example:
       hoplite certs ca ~/ca
     """  # noqa: D301
-    with stepping({InvalidArgument: "another DIR, or hoplite certs list DIR for what is in this one"}):
+    with stepping(
+        {InvalidArgument: "choose another DIR, or list the certificates of this one: hoplite certs list DIR"}
+    ):
         made = certificates.make_ca(folder, days=days)
-    click.echo(f"made {made}, {made.with_suffix('.key')} and {made.with_name(certificates.CRL)}")
-    click.echo(f"next: hoplite certs node {folder} NAME, once for each node; no node needs {made.with_suffix('.key')}")
+    click.echo(f"created {made}, {made.with_suffix('.key')} and {made.with_name(certificates.CRL)}")
+    click.echo(f"next: hoplite certs node {folder} NAME, once per node; keep {made.with_suffix('.key')} here")
 
 
 @certs.command()
@@ -56,17 +58,17 @@ def ca(folder: Path, days: int) -> None:
 @click.argument("name")
 @_days_option(certificates.NODE_DAYS)
 def node(folder: Path, name: str, days: int) -> None:
-    """Make NAME.crt and NAME.key in DIR, the certificate of a node and its key.
+    """Create the certificate and key of a node, NAME.crt and NAME.key, in DIR.
 
     \b
     Example:
       hoplite certs node ~/ca gpu-17
     """  # noqa: D301
-    with stepping({InvalidArgument: "hoplite certs list DIR for the names that there are"}):
+    with stepping({InvalidArgument: "list the existing names: hoplite certs list DIR"}):
         made, key = certificates.make_certificate(folder, name, days=days)
     authority, revoked = made.with_name(f"{certificates.CA}.crt"), made.with_name(certificates.CRL)
     until = next(entry.expires for entry in reversed(certificates.certificates(folder)) if entry.name == name)
-    click.echo(f"made {made}, valid until {until:%Y-%m-%d}, and {key}")
+    click.echo(f"created {made}, valid until {until:%Y-%m-%d}, and {key}")
     click.echo(f"next: copy both, {authority} and {revoked} to the node, and start it with")
     click.echo(f"      hoplite node --certificate {made} --key {key} --ca {authority} --crl {revoked}")
 
@@ -75,17 +77,17 @@ def node(folder: Path, name: str, days: int) -> None:
 @folder_argument
 @click.argument("which", metavar="NAME|SERIAL")
 def revoke(folder: Path, which: str) -> None:
-    """Revoke the certificates of a node, or the one of a serial number: writes DIR/crl.pem anew.
+    """Revoke the certificates of a node, or one by serial number, and write DIR/crl.pem.
 
     \b
     Example:
       hoplite certs revoke ~/ca gpu-17
     """  # noqa: D301
-    with stepping({InvalidArgument: "hoplite certs list DIR for what can be revoked"}):
+    with stepping({InvalidArgument: "list the certificates: hoplite certs list DIR"}):
         revoked = certificates.revoke(folder, which)
     for entry in revoked:
         click.echo(f"revoked {entry.name}, serial number {entry.serial}")
-    click.echo(f"next: copy {folder / certificates.CRL} over that of every node; within 5 s it counts there")
+    click.echo(f"next: copy {folder / certificates.CRL} to every node; it takes effect there within 5 s")
 
 
 @certs.command(name="list")
@@ -98,7 +100,7 @@ def list_(folder: Path, as_json: bool) -> None:
     Example:
       hoplite certs list ~/ca
     """  # noqa: D301
-    with stepping({InvalidArgument: "hoplite certs ca DIR"}):
+    with stepping({InvalidArgument: "create a CA: hoplite certs ca DIR"}):
         all_ = certificates.certificates(folder)
     if as_json:
         print_json(

@@ -1,4 +1,4 @@
-"""`hoplite completion`: what a shell needs to complete commands, options and refs."""
+"""`hoplite completion`: completion scripts for shells."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from click.shell_completion import get_completion_class
 
 SHELLS = ("bash", "zsh", "fish")
 
-# How the scripts ask the command; also named when the command line begins, in `hoplite.tools.cli.main`.
+# Variable by which the scripts request completions from the command; also used in `hoplite.tools.cli.main`.
 VARIABLE = "_HOPLITE_COMPLETE"
 
 
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print what a shell needs to complete commands, options and refs.
+    """Print a shell script that completes commands, options and refs.
 
     \b
     bash:  hoplite completion bash > ~/.local/share/bash-completion/completions/hoplite
     zsh:   hoplite completion zsh > "${fpath[1]}/_hoplite"
     fish:  hoplite completion fish > ~/.config/fish/completions/hoplite.fish
 
-    A new shell has it.
+    It takes effect in new shells.
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     of_shell = get_completion_class(shell)
     if of_shell is None:
-        raise click.UsageError(f"the installed click knows no {shell}")
+        raise click.UsageError(f"the installed click does not support {shell}: upgrade click")
     command = click.get_current_context().find_root().command
     click.echo(of_shell(command, {}, "hoplite", VARIABLE).source())

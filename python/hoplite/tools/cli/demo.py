@@ -1,4 +1,4 @@
-"""`hoplite demo`: the main job on real data, in one command."""
+"""`hoplite demo`: the main job on real data."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hoplite.tools.cli.output import print_json
     "--steps",
     type=click.IntRange(min=4),
     default=None,
-    help="How many sums of gradients to train with.",
+    help="Number of training steps; each sums gradients once.",
 )
-@json_option("Show no display, print one JSON object.")
+@json_option("Print one JSON object, and no progress display.")
 def demo(steps: int | None, as_json: bool) -> None:
     """Train a neural network on real digits with four nodes and eight workers on loopback.
 
-    The workers put gradients; the trainer sums the first few of the eight to arrive, and publishes new weights that
-    the nodes relay to each other. One worker is slow, one leaves half way and one joins late. Takes less than a minute.
+    The workers put gradients. The trainer sums the first few of the eight to arrive, and publishes new weights, which
+    the nodes relay. One worker is slow, one leaves halfway, and one joins late. Takes less than a minute.
 
     \b
     Example:
@@ -34,7 +34,7 @@ def demo(steps: int | None, as_json: bool) -> None:
     try:
         from hoplite.tools.demo import run
     except ModuleNotFoundError as error:
-        click.echo(f"error: the demo needs {error.name}", err=True)
+        click.echo(f"error: the demo needs {error.name}, which is not installed", err=True)
         click.echo("try: pip install 'hoplite-collectives[demo]'", err=True)
         sys.exit(1)
 
@@ -47,7 +47,7 @@ def demo(steps: int | None, as_json: bool) -> None:
         click.echo(f"error: {complaint}", err=True)
     if outcome.complaints():
         click.echo(
-            "try: hoplite demo --steps with a larger number, on a machine that does nothing else",
+            "try: increase --steps, on an idle machine",
             err=True,
         )
         sys.exit(1)

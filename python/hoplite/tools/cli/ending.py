@@ -1,4 +1,4 @@
-"""How a command that takes long ends by a signal."""
+"""Orderly termination of long commands by signals."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def ending_in_order() -> Iterator[None]:
-    """SIGTERM and a lost terminal end a command as Ctrl-C does: what it has started is ended first.
+    """Makes SIGTERM and SIGHUP end a command as Ctrl-C does: it first ends what it started.
 
-    The command ends by 128 and the number of the signal.
+    The exit code is 128 plus the number of the signal.
     """
 
     def end(number: int, _frame: FrameType | None) -> None:
-        # A second one ends the process at once.
+        # A second signal ends the process immediately.
         signal.signal(number, signal.SIG_DFL)
         raise SystemExit(128 + number)
 
-    # A user who has a signal ignored, as by nohup, wants the run to go on.
+    # Leave signals that the user ignores, for example by nohup.
     mine = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
     for number in mine:
         signal.signal(number, end)

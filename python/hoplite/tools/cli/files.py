@@ -1,6 +1,6 @@
 """`hoplite put` and `hoplite get`: files to objects and back.
 
-A file whose name ends in .npy is an array; every other file is bytes.
+A file with the suffix .npy is an array; every other file is bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hoplite.errors import UnsupportedDtype
 from hoplite.tools.cli.attach import attach, complete_ref
 from hoplite.tools.cli.options import duration_option, json_option, seconds_option, socket_option
 from hoplite.tools.cli.output import fail_with, print_json
-from hoplite.tools.cli.patience import patiently
+from hoplite.tools.cli.waiting import waiting_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ def put(
 ) -> None:
     """Put a file into the store of this host, and print the object's ref.
 
-    A .npy file becomes an array, anything else bytes. FILE - is the standard input.
+    A .npy file becomes an array, any other file bytes. FILE - is the standard input.
 
     \b
     Examples:
@@ -87,10 +87,10 @@ def put(
                 timeout=timeout,
             )
         except UnsupportedDtype:
-            # Of the error's advice a command has no argument for any.
+            # The advice in the error does not apply to a command.
             fail_with(
-                f"{file} is an array of {value.dtype}, and no command puts a pickle",
-                f"hoplite put - <{shlex.quote(file)} for the file's bytes; in Python: hoplite.init().put(array)",
+                f"{file} is an array of {value.dtype}, which needs a pickle, and commands put no pickles",
+                f"hoplite put - <{shlex.quote(file)} to put its bytes; in Python: hoplite.init().put(array)",
             )
     if as_json:
         nbytes = value.nbytes if hasattr(value, "nbytes") else len(value)
@@ -103,17 +103,17 @@ def put(
 
 @click.command()
 @click.argument("ref", metavar="REF", shell_complete=complete_ref)
-@click.option("-o", "--output", metavar="FILE", help="Where to write it; an array becomes a .npy file if it says so.")
-@seconds_option(
-    "--timeout", "How long to wait for the object; 0 takes it only if it is on this host.  [default: no limit]"
+@click.option(
+    "-o", "--output", metavar="FILE", help="File to write; with the suffix .npy, in NumPy format.  [default: stdout]"
 )
+@seconds_option("--timeout", "Time limit; 0 gets the object only if it is on this host.  [default: no limit]")
 @socket_option
 @json_option("Print a JSON object with the ref and FILE; needs -o.")
 def get(ref: str, output: str | None, timeout: float | None, socket: str | None, as_json: bool) -> None:
     """Get an object, and write it to a file or to the standard output.
 
-    An array becomes a .npy file if FILE is called so; otherwise, and on the standard output, its bytes are written
-    without shape and dtype. FILE is replaced as a whole when all is there: it is never half written.
+    An array is written in NumPy format if FILE ends in .npy, otherwise as bytes without shape and dtype. FILE is
+    replaced atomically: it is never partly written.
 
     \b
     Examples:
@@ -122,15 +122,16 @@ def get(ref: str, output: str | None, timeout: float | None, socket: str | None,
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     target = None if output in (None, STANDARD) else Path(str(output))
     if target is None and as_json:
-        raise click.UsageError("--json says where the object was written, which needs -o FILE")
+        raise click.UsageError("--json prints the path of the written file: add -o FILE")
     if target is None and sys.stdout.isatty():
         fail_with(
-            f"the bytes of {ref} are not for a terminal", f"hoplite get {ref} -o FILE, or pipe them into a command"
+            f"{ref} is binary data, and the standard output is a terminal",
+            f"hoplite get {ref} -o FILE, or pipe them into a command",
         )
     if target is not None:
         _check_target(target)
     with attach(socket) as client:
-        value = patiently(lambda limit: client.get(ref, timeout=limit), ref, timeout)
+        value = waiting_for(lambda limit: client.get(ref, timeout=limit), ref, timeout)
         if target is None:
             _write_raw(sys.stdout.buffer, value, ref)
             sys.stdout.buffer.flush()
@@ -155,12 +156,14 @@ def _read(file: str) -> Any:  # noqa: ANN401 - an array or bytes, as the file's 
             return _read_array(path)
         with path.open("rb") as opened:
             facts = os.fstat(opened.fileno())
-            # A pipe can't be mapped, and neither can nothing.
+            # A pipe or an empty file can't be mapped.
             if not stat.S_ISREG(facts.st_mode) or facts.st_size == 0:
                 return opened.read()
             return memoryview(mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ))
     except OSError as error:
-        fail_with(f"{file} can't be read: {error.strerror or error}", "another FILE, or - for the standard input")
+        fail_with(
+            f"{file} can't be read: {error.strerror or error}", "choose another FILE, or - for the standard input"
+        )
 
 
 def _read_array(path: Path) -> Any:  # noqa: ANN401 - NumPy is imported only here
@@ -171,46 +174,44 @@ def _read_array(path: Path) -> Any:  # noqa: ANN401 - NumPy is imported only her
         try:
             return np.load(path, mmap_mode="r", allow_pickle=False)
         except ValueError:
-            # What is empty can't be mapped; and what is wrong is said again.
+            # An empty file can't be mapped. A corrupt one raises the same error again.
             return np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        fail_with(
-            f"{path} is no array that can be read: {error}", "give it another suffix to put its bytes as they are"
-        )
+        fail_with(f"{path} is not a readable array: {error}", "rename it, without .npy, to put its bytes unchanged")
 
 
 def _check_target(target: Path) -> None:
-    """Says before anything is waited for what would fail at the end."""
+    """Checks the target before any wait."""
     folder = target.parent
     if target.is_dir():
-        fail_with(f"{target} is a folder", f"-o {target / 'FILE'}")
+        fail_with(f"{target} is a directory", f"-o {target / 'FILE'}")
     if not folder.is_dir():
-        fail_with(f"{folder} is no folder", f"mkdir -p {folder}")
+        fail_with(f"{folder} is not a directory", f"mkdir -p {folder}")
 
 
 def _write_raw(opened: IO[bytes], value: Any, ref: str) -> None:  # noqa: ANN401 - whatever get returned
     if isinstance(value, memoryview):
         rest = value
     elif _is_array(value):
-        # As bytes: the buffer protocol has no letter for bfloat16.
+        # As bytes: the buffer protocol has no format for bfloat16.
         np = _numpy(f"{ref} is an array")
         rest = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
     else:
         _refuse(value, ref)
-    # A standard output without a buffer (PYTHONUNBUFFERED) takes a part at a time.
+    # An unbuffered standard output (PYTHONUNBUFFERED) writes a part at a time.
     while rest.nbytes:
         rest = rest[opened.write(rest) :]
 
 
 def _write_array(opened: IO[bytes], value: Any, ref: str, target: Path) -> None:  # noqa: ANN401 - whatever get returned
     if isinstance(value, memoryview):
-        fail_with(f"{ref} is bytes, no array", f"hoplite get {ref} -o {target.with_suffix('.bin')}")
+        fail_with(f"{ref} is bytes, not an array", f"hoplite get {ref} -o {target.with_suffix('.bin')}")
     if not _is_array(value):
         _refuse(value, ref)
     if value.dtype.kind == "V":
         fail_with(
-            f"{ref} is an array of {value.dtype}, which a {ARRAY_SUFFIX} file can't say",
-            f"hoplite get {ref} -o {target.with_suffix('.bin')} for its bytes",
+            f"{ref} is an array of {value.dtype}, which {ARRAY_SUFFIX} files do not support",
+            f"hoplite get {ref} -o {target.with_suffix('.bin')} to write its bytes",
         )
     _numpy(f"{ref} is an array").save(opened, value, allow_pickle=False)
 
@@ -222,7 +223,7 @@ def _is_array(value: object) -> bool:
 
 def _refuse(value: object, ref: str) -> NoReturn:
     fail_with(
-        f"{ref} is a {type(value).__qualname__}, and only bytes and arrays can be files",
+        f"{ref} is a {type(value).__qualname__}, and only bytes and arrays can be written to files",
         f"in Python: hoplite.init().get({ref!r})",
     )
 
@@ -237,8 +238,8 @@ def _numpy(why: str) -> Any:  # noqa: ANN401 - the module
 
 @contextlib.contextmanager
 def _replaced(target: Path) -> Iterator[IO[bytes]]:
-    """Opens what takes the place of a file once all is written; a device or a pipe is written as it is."""
-    # What a link points to is replaced, not the link.
+    """Opens a temporary file that replaces the target after a successful write; opens a device or pipe directly."""
+    # Replace the target of a link, not the link.
     path = target.resolve()
     try:
         if path.exists() and not path.is_file():
@@ -250,7 +251,7 @@ def _replaced(target: Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
-        fail_with(f"{target} can't be written: {error.strerror or error}", "another FILE with -o")
+        fail_with(f"{target} can't be written: {error.strerror or error}", "choose another FILE with -o")
 
 
 @contextlib.contextmanager
@@ -267,7 +268,7 @@ def _temporary(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _mode(path: Path) -> int:
-    """The rights of the file that is replaced, or of a new one."""
+    """The mode of the file that is replaced, or of a new one."""
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except OSError:

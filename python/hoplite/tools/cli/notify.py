@@ -1,4 +1,4 @@
-"""What a service manager wants to know: datagrams to NOTIFY_SOCKET, which systemd reads for services of Type=notify."""
+"""Notifications to the service manager: datagrams to NOTIFY_SOCKET, as systemd reads for services of Type=notify."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ VARIABLE = "NOTIFY_SOCKET"
 
 
 def notify(*facts: str) -> str | None:
-    """Tells the service manager, if there is one; never waits for it.
+    """Notifies the service manager, if there is one; never blocks.
 
     Args:
         facts: such as "READY=1" and "STATUS=...".
 
     Returns:
-        Why it could not be told; None if it was, or if there is none.
+        Why the notification failed; None if it was sent, or if there is no service manager.
     """
     address = os.environ.get(VARIABLE, "")
     if not address:
         return None
     if address[0] not in "/@":
-        return f"{VARIABLE} is {address}, neither a path nor @name"
-    # A name that begins with @ is in no folder.
+        return f"{VARIABLE} is {address}, which is neither a path nor @name"
+    # A name that begins with @ is in the abstract namespace.
     target = "\0" + address[1:] if address[0] == "@" else address
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as own:

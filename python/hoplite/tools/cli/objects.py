@@ -113,13 +113,13 @@ def _kind(row: ListedObject) -> list[str]:
 
 @click.command()
 @click.argument("refs", metavar="REF...", nargs=-1, required=True, shell_complete=complete_ref)
-@seconds_option("--timeout", "How long to wait until the owners of the objects know.", default=30.0)
+@seconds_option("--timeout", "Time limit for the owners of the objects to confirm.", default=30.0)
 @socket_option
 @json_option("Print a JSON object with the refs.")
 def delete(refs: tuple[str, ...], timeout: float, socket: str | None, as_json: bool) -> None:
-    """Delete all copies of objects, everywhere.
+    """Delete all copies of objects in the cluster.
 
-    Arrays that a process has already got stay valid. An object that does not exist is no error.
+    Values that a process got before stay valid. An object that does not exist is not an error.
 
     \b
     Examples:
@@ -134,10 +134,10 @@ def delete(refs: tuple[str, ...], timeout: float, socket: str | None, as_json: b
 
 @click.command()
 @click.argument("ref", metavar="REF", shell_complete=complete_ref)
-@click.option("--watch", is_flag=True, help="Go on, and print each location as it comes, until Ctrl-C.")
-@seconds_option("--timeout", "How long to wait.", default=10.0)
+@click.option("--watch", is_flag=True, help="Print each new location until Ctrl-C.")
+@seconds_option("--timeout", "Time limit.", default=10.0)
 @socket_option
-@json_option("Print a JSON list; with --watch an object on each line.")
+@json_option("Print a JSON list; with --watch one object per line.")
 def locations(ref: str, watch: bool, timeout: float, socket: str | None, as_json: bool) -> None:
     """List the nodes that hold an object.
 

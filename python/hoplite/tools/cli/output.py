@@ -1,4 +1,4 @@
-"""What the commands share: tables, JSON, errors that end with what to try next."""
+"""Output of all commands: tables, JSON, and errors with a next step."""
 
 from __future__ import annotations
 
@@ -20,54 +20,54 @@ if TYPE_CHECKING:
 
 
 class Failure(Exception):
-    """A command failed in its own part; with what to try next."""
+    """A command failed, outside of the library; with a next step."""
 
     def __init__(self, message: str, step: str) -> None:
         super().__init__(message)
         self.step = step
 
 
-# What helps most often, by kind of error; the message itself has said what is wrong.
+# Next step for each kind of error. The message itself states the problem.
 NEXT_STEP = {
-    errors.AddressInUse: "choose another port with --listen (127.0.0.1:0 takes any free one) or another --socket",
+    errors.AddressInUse: "choose another port with --listen (127.0.0.1:0 selects a free one) or another --socket",
     errors.ConnectError: "start a node on this host with: hoplite node",
-    errors.NotAllowed: "another capability, in HOPLITE_CAPABILITY; what it allows tells: hoplite token show FILE",
-    errors.JoinError: "check that address, --cluster and the token or CA are those of the node to join: hoplite status",
-    errors.NodeDown: "look whether the node still runs: hoplite status",
-    errors.Timeout: "a longer --timeout, or look at what is there: hoplite objects --all",
+    errors.NotAllowed: "set another capability in HOPLITE_CAPABILITY; to show its rights: hoplite token show FILE",
+    errors.JoinError: "compare address, --cluster and token or CA with the node to join: hoplite status",
+    errors.NodeDown: "check that the node runs: hoplite status",
+    errors.Timeout: "set a longer --timeout, or list the objects: hoplite objects --all",
     errors.ObjectLost: "put it again",
-    errors.ObjectCorrupt: "hoplite delete it, put it again, and see in hoplite status who sent corrupt blocks",
+    errors.ObjectCorrupt: "delete it and put it again; hoplite status shows which member sent corrupt blocks",
     errors.ObjectDeleted: "put it again",
-    errors.NameTaken: "another --name, or delete it first: hoplite delete",
-    errors.ShapeMismatch: "look at the dtypes and shapes: hoplite objects --all",
-    errors.StoreFull: "delete objects, or start the node with more --capacity",
-    errors.DecodeError: "get it in Python, where it was put: hoplite.init().get(ref)",
-    errors.UnsupportedDtype: "put arrays of numbers or bytes; Python puts more kinds of values",
-    errors.InvalidArgument: "see the command's --help",
+    errors.NameTaken: "choose another --name, or delete the object: hoplite delete",
+    errors.ShapeMismatch: "compare dtypes and shapes: hoplite objects --all",
+    errors.StoreFull: "delete objects, or restart the node with more --capacity",
+    errors.DecodeError: "get it in the Python environment that put it: hoplite.init().get(ref)",
+    errors.UnsupportedDtype: "put bytes or a numeric array; Python can put other values",
+    errors.InvalidArgument: "read the command's --help",
 }
 
 
 def fail(error: errors.HopliteError | Failure) -> int:
-    """Says on stderr what went wrong and what to try next.
+    """Prints an error and a next step to stderr.
 
     Returns:
         The exit code.
     """
     click.echo(f"error: {error}", err=True)
     steps = (step for kind, step in NEXT_STEP.items() if isinstance(error, kind))
-    step = error.step if isinstance(error, Failure) else next(steps, "look whether the node is well: hoplite status")
+    step = error.step if isinstance(error, Failure) else next(steps, "check the node: hoplite status")
     click.echo(f"try: {step}", err=True)
     return 1
 
 
 def fail_with(message: str, step: str) -> NoReturn:
-    """Ends the command with what went wrong and what to try next."""
+    """Ends the command with an error and a next step."""
     raise Failure(message, step)
 
 
 @contextlib.contextmanager
 def stepping(steps: Mapping[type[errors.HopliteError], str]) -> Iterator[None]:
-    """What helps with errors of some kinds in one command, where that is not what helps in all."""
+    """Replaces the next step of some errors within one command."""
     try:
         yield
     except errors.HopliteError as error:
@@ -83,14 +83,14 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, whole: int = 0) -> None:
-    """Prints a table: on a terminal as it fits there; elsewhere each row on a line of its own, however long.
+    """Prints a table: on a terminal wrapped to its width, elsewhere one line per row.
 
-    No character of a cell means anything: those that show nothing, or turn the direction of a line, are escaped.
+    Invisible characters and those that change the direction of text are escaped.
 
     Args:
         columns: their titles.
         rows: a cell for each column.
-        whole: so many columns, from the left, are never broken into lines.
+        whole: number of columns, from the left, that are never wrapped.
     """
     cells = [[visible(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
@@ -105,7 +105,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, whole:
 
 
 def visible(text: str) -> str:
-    """A text with an escape in place of each character that is not to be seen, but for the ends of lines."""
+    """Escapes invisible characters of a text, except line ends."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
@@ -120,19 +120,19 @@ def _print_lines(rows: list[list[str]]) -> None:
 
 
 class Notes:
-    """What does not fit into a table's cell: a number there, the text below the table, each text once."""
+    """Footnotes of a table: a number in the cell, and each text once below the table."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
 
     def mark(self, text: str) -> str:
-        """The number of a text, as "[1]"."""
+        """Returns the mark of a text, as "[1]"."""
         text = " ".join(text.split())
         if text not in self._texts:
             self._texts.append(text)
         return f"[{self._texts.index(text) + 1}]"
 
     def print(self) -> None:
-        """Prints all texts, one a line."""
+        """Prints all texts, one per line."""
         for number, text in enumerate(self._texts, 1):
             click.echo(f"[{number}] {text}")

@@ -1,6 +1,6 @@
-"""Commands that other packages bring, each found by its entry point and loaded only when it is used.
+"""Commands in other packages, found by entry points and imported on use.
 
-A package that brings `NAME` has the entry point `NAME` in the group `hoplite.commands`, which leads to a click command.
+A package with the command `NAME` has the entry point `NAME`, a click command, in the group `hoplite.commands`.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ GROUP = "hoplite.commands"
 
 
 class Unusable(click.UsageError):
-    """The package of a command is not installed, or does not fit this library.
+    """The package of a command is not installed, or has another version than this library.
 
     Args:
-        said: which, and why.
+        message: what is wrong.
         step: what to try next.
     """
 
-    def __init__(self, said: str, step: str) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, step: str) -> None:
+        super().__init__(message)
         self.step = step
 
 
 class Elsewhere(click.Command):
-    """Stands for the command of another package until that is used.
+    """Placeholder for a command of another package.
 
     Args:
-        name: of the command.
-        package: what brings it.
-        text: what it does, in a line, as the command itself says it.
+        name: name of the command.
+        package: the package that contains it.
+        text: its help text, in one line.
     """
 
     def __init__(self, name: str, package: str, text: str) -> None:
@@ -45,7 +45,7 @@ class Elsewhere(click.Command):
         self.package = package
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """What the list of commands says."""
+        """Help text for the list of commands."""
         text = super().get_short_help_str(limit)
         return text if self._entry() is not None else f"Not installed: pip install {self.package}"
 
@@ -56,7 +56,7 @@ class Elsewhere(click.Command):
         parent: click.Context | None = None,
         **extra: Any,  # noqa: ANN401 - as click has them
     ) -> click.Context:
-        """Hands over to the command; a shell that completes is told nothing where that is not installed."""
+        """Delegates to the command. Completion offers nothing if its package is not installed."""
         if extra.get("resilient_parsing") and self._entry() is None:
             return click.Context(self, parent, info_name, **extra)
         return self.load().make_context(info_name, args, parent, **extra)
@@ -65,16 +65,16 @@ class Elsewhere(click.Command):
         """The command.
 
         Raises:
-            Unusable: its package is not there, or is one of another version.
+            Unusable: its package is not installed, or has another version.
         """
         entry = self._entry()
         if entry is None:
-            said = f"hoplite {self.name} is in the package {self.package}, which is not installed"
-            raise Unusable(said, f"pip install {self.package}")
+            message = f"hoplite {self.name} is in the package {self.package}, which is not installed"
+            raise Unusable(message, f"pip install {self.package}")
         step = f"pip install {self.package}=={__version__}"
         there = entry.dist.version if entry.dist is not None else __version__
         if there != __version__:
-            raise Unusable(f"{self.package} {there} does not fit hoplite-collectives {__version__}", step)
+            raise Unusable(f"{self.package} {there} does not match hoplite-collectives {__version__}", step)
         try:
             command: click.Command = entry.load()
         except ImportError as error:
@@ -87,7 +87,7 @@ class Elsewhere(click.Command):
 
 @functools.cache
 def _entries() -> dict[str, EntryPoint]:
-    # Brings csv, email and zipfile, which other commands do without.
+    # Imports csv, email and zipfile, which other commands do not need.
     from importlib.metadata import entry_points
 
     return {entry.name: entry for entry in entry_points(group=GROUP)}
@@ -97,10 +97,10 @@ COMMANDS = (
     Elsewhere(
         "bench",
         "hoplite-bench",
-        "Measure Hoplite, Open MPI, MPICH, Gloo, Ray and Dask side by side; every answer is verified.",
+        "Compare Hoplite with Open MPI, MPICH, Gloo, Ray and Dask; verify every result.",
     ),
-    Elsewhere("lab", "hoplite-bench", "Hosts to play with: network namespaces with links of a given rate."),
+    Elsewhere("lab", "hoplite-bench", "Emulate hosts and links of a given rate in network namespaces."),
     Elsewhere(
-        "topology", "hoplite-topology", "Give ranks to machines such that those that exchange most are near each other."
+        "topology", "hoplite-topology", "Measure the network, and place ranks that exchange most data near each other."
     ),
 )

@@ -1,4 +1,4 @@
-"""`hoplite status`: how the node of this host is."""
+"""`hoplite status`: the state of this host's node."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--watch", is_flag=True, help="Go on, and show it again and again, until Ctrl-C.")
-@seconds_option("--interval", "With --watch: how long to wait between two looks.", default=2.0, least=0.1)
+@click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
+@seconds_option("--interval", "With --watch: time between updates.", default=2.0, least=0.1)
 @socket_option
-@json_option("Print one JSON object; with --watch one on each line.")
+@json_option("Print one JSON object; with --watch one per line.")
 def status(watch: bool, interval: float, socket: str | None, as_json: bool) -> None:
-    """Show the node of this host: members, store, bytes moved.
+    """Show the state of this host's node: members, store and counters.
 
     \b
     Examples:
@@ -38,7 +38,7 @@ def status(watch: bool, interval: float, socket: str | None, as_json: bool) -> N
                 print_json(facts)
             else:
                 if watch:
-                    # Nothing where no terminal is.
+                    # Does nothing without a terminal.
                     click.clear()
                 _print(facts)
             if not watch:
@@ -52,16 +52,16 @@ def status(watch: bool, interval: float, socket: str | None, as_json: bool) -> N
 def _print(facts: Status) -> None:
     store = facts["store"]
     rack = f", in {' > '.join(facts['place'])}" if facts["place"] else ""
-    where = f"at {facts['address']}" if facts["address"] else "that no other can join"
-    click.echo(f"node     {facts['id']} {where}{rack}, of cluster {facts['cluster']}")
+    where = f"at {facts['address']}" if facts["address"] else "without a TCP port"
+    click.echo(f"node     {facts['id']} {where}{rack}, in cluster {facts['cluster']}")
     click.echo(f"auth     {facts['admission']}{_revocations(facts['revocations'])}")
     if facts["barred"]:
         click.echo(f"barred   {facts['barred']}")
     click.echo(f"objects  {facts['objects']} here, {write_size(store['used'])} of {write_size(store['capacity'])}")
-    click.echo(f"memory   {write_size(store['mapped'])} mapped, {write_size(store['warm'])} of it free and warm")
+    click.echo(f"memory   {write_size(store['mapped'])} mapped, {write_size(store['warm'])} of that free")
     if store["small"]:
         most = write_size(store["small_capacity"])
-        click.echo(f"small    {write_size(store['small'])} of {most}, objects of other members that live here")
+        click.echo(f"inline   {write_size(store['small'])} of {most}, small objects of other members")
     if store["spill_limit"]:
         click.echo(f"disk     {write_size(store['spilled'])} of {write_size(store['spill_limit'])} spilled")
     click.echo()
@@ -73,12 +73,12 @@ def _print(facts: Status) -> None:
     if is_in_doubt:
         columns.append("state")
         states = [_state(member) for member in facts["members"]]
-        states += [f"lost {lost['seconds']:.0f} s ago: {lost['reason']}" for lost in facts["lost"]]
+        states += [f"failed {lost['seconds']:.0f} s ago: {lost['reason']}" for lost in facts["lost"]]
         rows = [[*row, state] for row, state in zip(rows, states, strict=True)]
     print_table(columns, rows)
     click.echo()
     if facts["limits"]:
-        print_table(["limit", "of", "turned away"], [_limit(row) for row in facts["limits"]])
+        print_table(["limit", "client", "rejected"], [_limit(row) for row in facts["limits"]])
         click.echo()
     print_table(
         ["counter", "value"],
@@ -109,7 +109,7 @@ def _revocations(facts: RevocationStatus | None) -> str:
 
 def _state(member: MemberStatus) -> str:
     suspected, corrupt = member["suspected"], member["blocks_corrupt"]
-    said = f"suspected by {suspected['by']} for {suspected['seconds']:.1f} s" if suspected else "alive"
+    state = f"suspected by {suspected['by']} for {suspected['seconds']:.1f} s" if suspected else "alive"
     if member["via"]:
-        said += f", reached by way of {member['via']}"
-    return f"{said}, sent {corrupt} corrupt blocks" if corrupt else said
+        state += f", reached through {member['via']}"
+    return f"{state}, sent {corrupt} corrupt blocks" if corrupt else state

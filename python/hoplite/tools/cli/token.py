@@ -1,4 +1,4 @@
-"""`hoplite token`: secrets for clusters, and capabilities for those who use one."""
+"""`hoplite token`: cluster tokens and capabilities."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def out_option(what: str) -> Option:
-    """`--out`, the file to make."""
-    text = f"A file to make, which only this user can read.  [default: print the {what}]"
+    """`--out`, the file to create."""
+    text = f"File to create, with mode 0600.  [default: print the {what}]"
     return click.option("--out", metavar="FILE", type=FILE, help=text)
 
 
@@ -46,9 +46,9 @@ def for_option(text: str) -> Option:
 
 @click.group()
 def token() -> None:
-    """Make a token, the secret that lets nodes into a cluster, and capabilities of it.
+    """Create a cluster token, and capabilities from it.
 
-    A capability lets a client do some verbs with the objects below a prefix, for a time.
+    A token admits nodes to the cluster. A capability allows a client some verbs on a prefix, for a limited time.
 
     \b
     Example:
@@ -61,9 +61,9 @@ def token() -> None:
 @token.command()
 @out_option("token")
 def new(out: Path | None) -> None:
-    """Make a token of 256 random bits.
+    """Create a cluster token of 256 random bits.
 
-    Give it to every node of a cluster: by a file, HOPLITE_TOKEN_FILE or HOPLITE_TOKEN.
+    Set it on every node of a cluster: --token-file, HOPLITE_TOKEN_FILE or HOPLITE_TOKEN.
 
     \b
     Examples:
@@ -78,17 +78,17 @@ def new(out: Path | None) -> None:
     "--token-file",
     metavar="FILE",
     type=FILE,
-    help="The cluster's token, of whose first line it is made.  [default: HOPLITE_TOKEN_FILE, or HOPLITE_TOKEN]",
+    help="File whose first line is the cluster token.  [default: HOPLITE_TOKEN_FILE, or HOPLITE_TOKEN]",
 )
-@prefix_option("What the names of objects begin with, with a slash at the end; '' takes every object.", required=True)
-@verbs_option("Of put, get, delete, reduce and list, with commas.  [default: all]")
-@for_option("For how long it is good: 12h, 7d.  [default: for ever]")
+@prefix_option("Start of the permitted names, ending in a slash; '' permits every object.", required=True)
+@verbs_option("Comma-separated: put, get, delete, reduce, list.  [default: all]")
+@for_option("Lifetime: 12h, 7d.  [default: no limit]")
 @out_option("capability")
 def grant(token_file: Path | None, prefix: str, verbs: str | None, seconds: float | None, out: Path | None) -> None:
-    """Make a capability, which lets a client do some verbs below a prefix.
+    """Create a capability, which allows a client some verbs on a prefix.
 
-    Give it to a client by connect(capability=FILE), init(capability=FILE) or HOPLITE_CAPABILITY. A node that is
-    started with --require-capability takes no client without one.
+    Pass it to a client by init(capability=FILE), connect(capability=FILE) or HOPLITE_CAPABILITY. A node started with
+    --require-capability rejects clients without one.
 
     \b
     Example:
@@ -97,18 +97,18 @@ def grant(token_file: Path | None, prefix: str, verbs: str | None, seconds: floa
     values = settings.load(token=None, token_file=token_file)
     secret = read_tokens(values["token_file"])[0] if values["token_file"] is not None else values["token"]
     if secret is None:
-        fail_with("a capability is made of the cluster's token, and there is none", "--token-file FILE")
+        fail_with("a capability needs the cluster token, and none is set", "add --token-file FILE")
     _write(out, "capability", lambda: capabilities.grant(secret, prefix, verbs=_split(verbs), seconds=seconds))
 
 
 @token.command()
-@click.option("--in", "file", metavar="FILE", type=FILE, required=True, help="The capability that allows more.")
-@prefix_option("A longer prefix.  [default: as it is]", required=False)
-@verbs_option("Some of its verbs, with commas.  [default: as they are]")
-@for_option("For how long it is good, but no longer than before.  [default: as it is]")
+@click.option("--in", "file", metavar="FILE", type=FILE, required=True, help="The capability to restrict.")
+@prefix_option("A longer prefix.  [default: unchanged]", required=False)
+@verbs_option("Some of its verbs, comma-separated.  [default: unchanged]")
+@for_option("A shorter lifetime.  [default: unchanged]")
 @out_option("capability")
 def narrow(file: Path, prefix: str | None, verbs: str | None, seconds: float | None, out: Path | None) -> None:
-    """Make a capability that allows less of one that allows more; needs no token.
+    """Restrict a capability further; needs no token.
 
     \b
     Example:
@@ -126,19 +126,19 @@ def narrow(file: Path, prefix: str | None, verbs: str | None, seconds: float | N
 @click.argument("file", metavar="FILE", type=FILE)
 @json_option("Print it as JSON.")
 def show(file: Path, as_json: bool) -> None:
-    """Tell what a capability says that it allows; whether the cluster made it is for a node to say.
+    """Show the rights in a capability. Only a node can verify it.
 
     \b
     Example:
       hoplite token show team-a.capability
     """  # noqa: D301 - as above
-    said = capabilities.read(capabilities.text_of(file))
+    rights = capabilities.read(capabilities.text_of(file))
     if as_json:
-        print_json(said._asdict())
+        print_json(rights._asdict())
         return
-    click.echo(f"prefix   {visible(said.prefix)}")
-    click.echo(f"verbs    {','.join(said.verbs)}")
-    click.echo(f"expires  {_end(said.until)}")
+    click.echo(f"prefix   {visible(rights.prefix)}")
+    click.echo(f"verbs    {','.join(rights.verbs)}")
+    click.echo(f"expires  {_end(rights.until)}")
 
 
 def _end(until: int | None) -> str:
@@ -156,17 +156,17 @@ def _split(verbs: str | None) -> list[str] | None:
 
 
 def _write(out: Path | None, what: str, make: Callable[[], str]) -> None:
-    """Makes a secret and prints it, or writes it to a file that does not exist yet."""
+    """Creates a secret and prints it, or writes it to a new file."""
     secret = make()
     if out is None:
         click.echo(secret)
         return
     try:
-        # Made with its mode, for a file that is closed to others later may have been opened before.
+        # Create it with its mode: another user could open the file before a later chmod.
         descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        fail_with(f"{out} exists, and the {what} in it may be in use", "another --out, or remove the file first")
+        fail_with(f"{out} exists, and the {what} in it may be in use", "choose another --out, or remove the file")
     except OSError as error:
-        fail_with(f"{out} can't be made: {error.strerror or error}", "another --out")
+        fail_with(f"{out} can't be created: {error.strerror or error}", "choose another --out")
     with os.fdopen(descriptor, "w") as file:
         file.write(f"{secret}\n")

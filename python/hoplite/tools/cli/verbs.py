@@ -1,4 +1,4 @@
-"""`hoplite latest`, `hoplite wait` and `hoplite reduce`: verbs of a client that need no file."""
+"""`hoplite latest`, `hoplite wait` and `hoplite reduce`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from hoplite.errors import Timeout, UnsupportedDtype
 from hoplite.tools.cli.attach import attach, complete_ref
 from hoplite.tools.cli.options import duration_option, json_option, socket_option, timeout_option
 from hoplite.tools.cli.output import fail_with, print_json, stepping
-from hoplite.tools.cli.patience import SILENCE_S, patiently
+from hoplite.tools.cli.waiting import QUIET_S, waiting_for
 from hoplite.values import OPS
 
 
 @click.command()
 @click.argument("prefix", metavar="PREFIX")
 @click.option(
-    "--after", type=click.IntRange(min=-1), default=-1, metavar="N", help="Only a number above N.  [default: any]"
+    "--after", type=click.IntRange(min=-1), default=-1, metavar="N", help="Accept only numbers above N.  [default: any]"
 )
 @timeout_option
 @socket_option
 @json_option("Print a JSON object with the ref and its number.")
 def latest(prefix: str, after: int, timeout: float | None, socket: str | None, as_json: bool) -> None:
-    """Print the ref with the highest number under a prefix; wait until there is one.
+    """Print the ref with the highest number under a prefix; wait for one if necessary.
 
     \b
     Examples:
@@ -29,9 +29,9 @@ def latest(prefix: str, after: int, timeout: float | None, socket: str | None, a
       hoplite get "$(hoplite latest policy/ --after 16)" -o weights.npy
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     what = f"a name under {prefix}" + (f" above {after}" if after >= 0 else "")
-    step = f"look at what is there: hoplite objects --all {prefix}"
+    step = f"list the objects: hoplite objects --all {prefix}"
     with attach(socket) as client, stepping({Timeout: step}):
-        ref = patiently(lambda limit: client.latest(prefix, after=after, timeout=limit), what, timeout)
+        ref = waiting_for(lambda limit: client.latest(prefix, after=after, timeout=limit), what, timeout)
     if as_json:
         print_json({"ref": str(ref), "number": ref.number})
     else:
@@ -40,15 +40,15 @@ def latest(prefix: str, after: int, timeout: float | None, socket: str | None, a
 
 @click.command()
 @click.argument("refs", metavar="REF...", nargs=-1, required=True, shell_complete=complete_ref)
-@click.option("--count", type=click.IntRange(min=1), metavar="K", help="How many to wait for.  [default: all]")
+@click.option("--count", type=click.IntRange(min=1), metavar="K", help="Number of objects to wait for.  [default: all]")
 @timeout_option
 @socket_option
-@json_option("Print a JSON object with those that came and the rest.")
+@json_option("Print a JSON object with the objects that are ready and the rest.")
 def wait(refs: tuple[str, ...], count: int | None, timeout: float | None, socket: str | None, as_json: bool) -> None:
-    """Wait until objects have come, and print their refs in the order in which they came.
+    """Wait until objects are ready, and print their refs in order of arrival.
 
-    An object has come when all of it is somewhere in the cluster, or when it can't come any more: then get says why.
-    When the time is over the command prints what has come and exits with 1.
+    An object is ready when some node holds all of its bytes, or when it can no longer appear: then get fails with the
+    reason. After the timeout the command prints the refs that are ready and exits with 1.
 
     \b
     Examples:
@@ -57,10 +57,10 @@ def wait(refs: tuple[str, ...], count: int | None, timeout: float | None, socket
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     wanted = len(refs) if count is None else count
     with attach(socket) as client:
-        limit = SILENCE_S if timeout is None else min(timeout, SILENCE_S)
+        limit = QUIET_S if timeout is None else min(timeout, QUIET_S)
         ready, rest = client.wait(refs, count, timeout=limit)
         if len(ready) < wanted and limit != timeout:
-            click.echo(f"waiting for {wanted - len(ready)} more of {len(rest)}; Ctrl-C ends it", err=True)
+            click.echo(f"waiting for {wanted - len(ready)} more of {len(rest)}; press Ctrl-C to stop", err=True)
             ready, rest = client.wait(refs, count, timeout=None if timeout is None else timeout - limit)
     if as_json:
         print_json({"ready": [str(ref) for ref in ready], "rest": [str(ref) for ref in rest]})
@@ -69,21 +69,23 @@ def wait(refs: tuple[str, ...], count: int | None, timeout: float | None, socket
             click.echo(str(ref))
     if len(ready) < wanted:
         fail_with(
-            f"{len(ready)} of {wanted} came within {timeout:g} s; missing: {_few([str(ref) for ref in rest])}",
-            f"a longer --timeout, or see who holds it: hoplite locations {rest[0]}",
+            f"{len(ready)} of {wanted} objects were ready within {timeout:g} s; missing: {_few([str(ref) for ref in rest])}",
+            f"set a longer --timeout, or list the holders: hoplite locations {rest[0]}",
         )
 
 
 @click.command()
 @click.argument("refs", metavar="REF...", nargs=-1, required=True, shell_complete=complete_ref)
-@click.option("--op", type=click.Choice(OPS), default="sum", show_default=True, help="How to fold.")
-@click.option("--count", type=click.IntRange(min=1), metavar="K", help="Only the first K to arrive.  [default: all]")
-@click.option("--name", metavar="NAME", help="What to call the result.  [default: an id is minted]")
-@duration_option("--ttl", "Delete it so long after it is complete, as 90, 60s, 5m, 2h or 1d.  [default: never]")
-@click.option("--no-wait", is_flag=True, help="Print the ref at once; the result comes later, or get says why not.")
+@click.option("--op", type=click.Choice(OPS), default="sum", show_default=True, help="Operation.")
+@click.option(
+    "--count", type=click.IntRange(min=1), metavar="K", help="Fold only the first K inputs to arrive.  [default: all]"
+)
+@click.option("--name", metavar="NAME", help="Name of the result.  [default: a new id]")
+@duration_option("--ttl", "Delete it after this time, as 90, 60s, 5m, 2h or 1d.  [default: never]")
+@click.option("--no-wait", is_flag=True, help="Print the ref immediately, before the result exists.")
 @timeout_option
 @socket_option
-@json_option("Print a JSON object with the ref and what was folded.")
+@json_option("Print a JSON object with the ref and the inputs that were folded.")
 def reduce(
     refs: tuple[str, ...],
     op: str,
@@ -95,10 +97,10 @@ def reduce(
     socket: str | None,
     as_json: bool,
 ) -> None:
-    """Fold arrays into one new object, and print its ref when it is there.
+    """Fold arrays into one new object, and print its ref once it exists.
 
-    The inputs need not exist yet. The nodes that hold them fold; the result is at the node of this host, and stays
-    there until it is deleted.
+    The inputs need not exist yet. The nodes that hold them fold them. The result is stored on this host until it is
+    deleted.
 
     \b
     Examples:
@@ -106,12 +108,12 @@ def reduce(
       hoplite get "$(hoplite reduce seen/1 seen/2 --op any)" -o seen.npy
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     steps = {
-        Timeout: "a longer --timeout, a smaller --count, or look at what is there: hoplite objects --all",
-        UnsupportedDtype: "another --op: hoplite reduce --help",
+        Timeout: "set a longer --timeout or a smaller --count, or list the objects: hoplite objects --all",
+        UnsupportedDtype: "choose another --op: hoplite reduce --help",
     }
     with attach(socket) as client, stepping(steps):
         total = client.reduce(refs, op, count=count, name=name, ttl=ttl, timeout=timeout)
-        inputs = None if no_wait else patiently(lambda limit: total.inputs(timeout=limit), "the inputs", timeout)
+        inputs = None if no_wait else waiting_for(lambda limit: total.inputs(timeout=limit), "the inputs", timeout)
     if as_json:
         print_json({"ref": str(total), "inputs": None if inputs is None else [str(ref) for ref in inputs]})
     else:
@@ -119,5 +121,5 @@ def reduce(
 
 
 def _few(refs: list[str]) -> str:
-    """The first of many: ten names fit a line or two."""
+    """The first ten names, which fit on one or two lines."""
     return ", ".join(refs[:10]) + (f" and {len(refs) - 10} more" if len(refs) > 10 else "")
