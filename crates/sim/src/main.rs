@@ -290,7 +290,7 @@ fn scale(most: u64) -> ExitCode {
         .chain([most])
         .collect();
     for what in Collective::ALL {
-        println!("\n## {what:?}\n\nMilliseconds, and times the bound.\n");
+        println!("\n## {what:?}\n\nEach cell: milliseconds, multiple of the bound.\n");
         let heads: Vec<String> = counts.iter().map(|nodes| format!(" {nodes} nodes |")).collect();
         println!("| link | bytes |{}\n|---|---|{}", heads.concat(), "---|".repeat(counts.len()));
         let mut heard = Vec::new();
@@ -318,11 +318,11 @@ fn scale(most: u64) -> ExitCode {
             heard.iter().map(|growth| format!(" {} |", of(growth))).collect()
         };
         println!(
-            "| | messages per node, last line |{}",
+            "| | messages per node, last row |{}",
             messages(|growth| format!("{:.1}", growth.messages))
         );
         println!(
-            "| | of the busiest, last line |{}",
+            "| | messages of the busiest node, last row |{}",
             messages(|growth| growth.busiest.to_string())
         );
     }
