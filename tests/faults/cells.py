@@ -62,12 +62,12 @@ NOTHING = "none"
 PLACES += tuple(Place(op, NOBODY, CALLER) for op in ("broadcast", "reduce", "allreduce"))
 
 FAULTS = {
-    NOTHING: "nothing: no node may begin anything again",
+    NOTHING: "none: no node may restart anything",
     "kill": "SIGKILL",
     "freeze": "SIGSTOP, then SIGCONT",
     "cut": "cable cut",
     "blink": f"cable cut for {BLINK_S:g} s",
-    "mute": "what it sends is lost",
+    "mute": "outgoing packets dropped",
 }
 
 PROGRESS = (0.0, 0.5, 0.95)
