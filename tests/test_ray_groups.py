@@ -164,7 +164,7 @@ def test_group_that_is_not_complete_names_who_is_missing(monkeypatch: pytest.Mon
         return "complete"
 
     (said,) = everywhere([only], program)
-    assert "rank 1, 2 did not come" in said
+    assert "rank 1, 2 is missing" in said
     ray.kill(only)
 
 

@@ -50,14 +50,14 @@ def test_other_ray_is_an_error_that_names_the_versions(tmp_path: Path) -> None:
     done = run("import hoplite.ray", tmp_path)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert "UnknownRay: hoplite.ray knows Ray 2.60, and this is Ray 1.13.0, which has no " in last
+    assert "UnknownRay: hoplite.ray supports Ray 2.60, but this is Ray 1.13.0, which has no " in last
 
 
 DIFFERENT = {
     "has no ray.experimental.rdt.tensor_transport_manager": """
 sys.modules["ray.experimental.rdt.tensor_transport_manager"] = None
 """,
-    "asks a tensor transport for more methods (renamed)": """
+    "requires more methods of a tensor transport (renamed)": """
 import abc
 from ray.experimental.rdt.tensor_transport_manager import TensorTransportManager
 TensorTransportManager.renamed = abc.abstractmethod(lambda self: None)
@@ -67,7 +67,7 @@ TensorTransportManager.__abstractmethods__ |= {"renamed"}
     "has no ray.util.collective": """
 sys.modules["ray.util.collective.backend_registry"] = None
 """,
-    "asks a collective group for more operations (alltoall)": """
+    "requires more operations of a collective group (alltoall)": """
 from ray.util.collective.collective_group.base_collective_group import BaseGroup
 BaseGroup.alltoall = lambda self: None
 BaseGroup.alltoall.__isabstractmethod__ = True
@@ -83,7 +83,7 @@ def test_interfaces_that_differ_are_named_when_they_are_asked_for(what: str) -> 
     done = run(f"import sys\nimport ray\n{DIFFERENT[what]}\nimport hoplite.ray\nhoplite.ray.register()")
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert "UnknownRay: hoplite.ray knows Ray 2.60, and this is Ray 2." in last
+    assert "UnknownRay: hoplite.ray supports Ray 2.60, but this is Ray 2." in last
     assert what in last
 
 

@@ -1,4 +1,4 @@
-"""Hoplite at home on Ray: a node for each Ray node, and ObjectRefs whose values Hoplite moves and adds up.
+"""Hoplite on Ray: one node per Ray node, and ObjectRefs whose values Hoplite transfers and reduces.
 
 import ray
 import hoplite.ray
@@ -9,7 +9,7 @@ ref = hoplite.ray.put(array)
 total = hoplite.ray.reduce([ref, *(gradient.remote(seed) for seed in range(8))], "sum", count=5)
 array = ray.get(total)
 
-It is a user of the library, as any program is: `import hoplite` never imports it.
+The package uses only the public library. `import hoplite` never imports it.
 """
 
 from hoplite.ray._versions import UnknownRay

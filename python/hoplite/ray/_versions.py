@@ -1,4 +1,7 @@
-"""Which Ray this package knows. Names the extra where Ray is missing, and the versions where an interface differs."""
+"""The supported version of Ray, and wrappers of Ray's private interfaces.
+
+If Ray is missing, the error names the extra to install. If an interface differs, the error names the versions.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +23,23 @@ except ModuleNotFoundError as error:
     if error.name != "ray":
         raise
     raise ModuleNotFoundError(
-        "hoplite.ray needs Ray, which is not installed here: pip install 'hoplite-collectives[ray]'", name="ray"
+        "hoplite.ray needs Ray, which is not installed: pip install 'hoplite-collectives[ray]'", name="ray"
     ) from None
 
 
 class UnknownRay(HopliteError, ImportError):
-    """An interface of the installed Ray is not the one that this package knows."""
+    """An interface of the installed Ray differs from the one that this package supports."""
 
 
 def unknown(what: str) -> UnknownRay:
-    """The error for an interface that differs.
+    """Returns the error for an interface that differs.
 
     Args:
-        what: differs, in words that follow "which".
+        what: the difference, as a clause that follows "which".
     """
     return UnknownRay(
-        f"hoplite.ray knows Ray {KNOWN}, and this is Ray {ray.__version__}, which {what}: install "
-        f"'hoplite-collectives[ray]', which asks for a Ray that is known"
+        f"hoplite.ray supports Ray {KNOWN}, but this is Ray {ray.__version__}, which {what}: install a supported "
+        f"version, pip install 'hoplite-collectives[ray]'"
     )
 
 
@@ -59,14 +62,14 @@ __all__ = [
 
 
 def when_unreferenced(ref: Any, call: Callable[[str], None]) -> None:
-    """Calls something with the id of an ObjectRef, as text, when no process has the ObjectRef any more.
+    """Calls a function with the id of an ObjectRef, as text, when no process refers to the ObjectRef any more.
 
     Args:
         ref: an ObjectRef that this process owns.
-        call: it runs in a thread of Ray, and must not call Ray.
+        call: runs in a thread of Ray, and must not call Ray.
 
     Raises:
-        UnknownRay: this Ray does not report that.
+        UnknownRay: this Ray does not report the end of references.
     """
     core = ray._private.worker.global_worker.core_worker
     if not hasattr(core, "add_object_out_of_scope_callback"):
@@ -76,17 +79,17 @@ def when_unreferenced(ref: Any, call: Callable[[str], None]) -> None:
 
 
 def before_shutdown(call: Callable[[], None]) -> None:
-    """Calls something in this process each time before Ray shuts down, by `ray.shutdown` or at exit.
+    """Calls a function in this process each time before Ray shuts down, by `ray.shutdown` or at exit.
 
-    Threads that call Ray have to stop then: a call of Ray that begins later ends the process.
+    Threads that call Ray have to stop before: a call of Ray that starts during the shutdown ends the process.
 
     Raises:
-        UnknownRay: this Ray has no place for it.
+        UnknownRay: this Ray has no hook for it.
     """
     worker = ray._private.worker.global_worker
     ordinary = getattr(worker, "shutdown_rdt_manager", None)
     if ordinary is None:
-        raise unknown("shuts down otherwise")
+        raise unknown("has no hook before its shutdown (shutdown_rdt_manager)")
 
     def first() -> None:
         call()
@@ -96,14 +99,14 @@ def before_shutdown(call: Callable[[], None]) -> None:
 
 
 def unlocked(call: Callable[[], T]) -> T:
-    """Calls something while Ray unpickles, without the lock that Ray holds then: other threads unpickle meanwhile.
+    """Calls a function during unpickling with Ray's lock released, so that other threads can unpickle meanwhile.
 
     Raises:
-        UnknownRay: this Ray locks otherwise.
+        UnknownRay: this Ray uses another lock.
     """
     lock: Any = getattr(ray._private.worker.global_worker.function_actor_manager, "lock", None)
     if not hasattr(lock, "_release_save"):
-        raise unknown("unpickles under another lock")
+        raise unknown("uses another lock while it unpickles")
     if not lock._is_owned():
         return call()
     # As threading.Condition does in `wait`.

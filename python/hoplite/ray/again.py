@@ -1,4 +1,4 @@
-"""Puts under a name as often as Ray tries a task: what an earlier try has put counts, if its bytes are still there."""
+"""Idempotent puts for tasks that Ray retries: the object of an earlier attempt counts if its bytes still exist."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from hoplite import NameTaken, ObjectDeleted, ObjectLost, Timeout
 if TYPE_CHECKING:
     from hoplite import Client, Ref
 
-# How long the bytes of an earlier try are waited for before the name is tried again: at first, and at most.
+# How long to wait for the bytes of an earlier attempt before the next put of the name: initially, and at most.
 PATIENCE_S = 1.0
 PATIENCE_MAX_S = 60.0
 
 
 def put_again(hp: Client, value: object, name: str, *, replicas: int = 1, timeout: float | None = None) -> Ref:
-    """Puts a value, unless an object of that name is complete and can be got.
+    """Puts a value, unless a complete object of that name exists.
 
-    An earlier try may have died with its node a moment ago, while the name still seems to be taken. So the object
-    counts when a copy of it is on this host.
+    The node of an earlier attempt may have failed a moment ago, while the name still seems to be taken. The existing
+    object therefore counts only once this host has a copy of it.
 
     Args:
         hp: the client that puts.
-        value: what to put.
-        name: what to call it.
+        value: the value.
+        name: the name of the object.
         replicas: see `Client.put`.
         timeout: seconds to wait; see `Client.put`.
 
     Raises:
-        Timeout: the object of an earlier try was neither complete nor lost in time.
-        HopliteError: as `Client.put`.
+        Timeout: the object of an earlier attempt was neither complete nor lost in time.
+        HopliteError: see `Client.put`.
     """
     until = None if timeout is None else time.monotonic() + timeout
     patience = PATIENCE_S

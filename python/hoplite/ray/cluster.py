@@ -1,6 +1,6 @@
-"""`start` and `stop`: a Hoplite node for each node of a Ray cluster, those that join later too.
+"""`start`, `stop` and `status`: one Hoplite node per Ray node, including Ray nodes that join later.
 
-Knows the supervisor, which does it.
+The functions create and call the supervisor, which starts the nodes.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from hoplite.sizes import check_capacity
 if TYPE_CHECKING:
     from typing import Self
 
-# In the resources of the node that holds the head of a cluster.
+# A resource of the head node of a Ray cluster.
 HEAD = "node:__internal_head__"
 
-# More than members of groups that ask at once; each question takes less than a millisecond.
+# Concurrent calls of the supervisor: more than group members call at once. Each call takes less than a millisecond.
 CONCURRENCY = 16
 
 PORT_MAX = 65535
 
 
 class Cluster:
-    """The Hoplite nodes of a Ray cluster, from `start`. As a context manager it stops them at the end of the block."""
+    """The Hoplite nodes of a Ray cluster, returned by `start`. As a context manager, it stops them on exit."""
 
     @property
     def nodes(self) -> dict[str, dict[str, Any]]:
-        """By the id of each Ray node the "address", "socket", "id" and "pid" of its Hoplite node.
+        """The "address", "socket", "id" and "pid" of each Hoplite node, by the id of its Ray node.
 
         Raises:
             ConnectError: Hoplite does not run in this Ray cluster any more.
@@ -44,7 +44,7 @@ class Cluster:
         return found
 
     def stop(self) -> None:
-        """See `hoplite.ray.stop`."""
+        """Stops the nodes; see `hoplite.ray.stop`."""
         stop()
 
     def __enter__(self) -> Self:
@@ -57,29 +57,29 @@ class Cluster:
 def start(memory: int | str | None = None, *, port: int | None = None, timeout: float = 60.0) -> Cluster:
     """Runs a Hoplite node for each node of the Ray cluster that this process is connected to.
 
-    An actor keeps the node of each Ray node. A supervisor, an actor beside the head of the Ray cluster, starts those of
-    Ray nodes that join later, and a new one where one has died. The nodes live until `stop`, or as long as the
-    Ray cluster: they outlive the driver. They know each other by a secret that the supervisor makes.
+    On each Ray node, an actor runs the Hoplite node. A supervisor, an actor on the head node of the Ray cluster, starts
+    nodes on Ray nodes that join later, and replaces failed ones. The nodes run until `stop` or until the end of the
+    Ray cluster: they outlive the driver. They authenticate each other with a secret that the supervisor generates.
 
-    A second call, of this driver or another, returns what runs.
+    A second call, by this driver or another, returns the running cluster.
 
     Args:
-        memory: most bytes of each node's store, a number or text such as "8GiB"; it is taken as objects come. The
-            default is as much as Ray gives its own object store on that Ray node.
-        port: TCP port of each node for the others. The default is any free one; a number is one for all, so no two Ray
+        memory: capacity of each node's store, in bytes or as text such as "8GiB". Memory is taken as objects arrive.
+            The default is the size of Ray's own object store on that Ray node.
+        port: TCP port of each node. The default is any free port. A number is used on all Ray nodes, so no two Ray
             nodes may share a host.
-        timeout: seconds to wait until each Ray node has its node.
+        timeout: seconds to wait until each Ray node has its Hoplite node.
 
     Raises:
-        AddressInUse: another process has the port; names the Ray node.
-        ConnectError: this process is not connected to Ray, or only by Ray Client, or not all nodes were there in time.
-        HopliteError: a node can't start; names the Ray node, and says why.
-        InvalidArgument: an argument makes no sense, or Hoplite runs already, with another memory or port.
+        AddressInUse: another process uses the port; the message names the Ray node.
+        ConnectError: this process is not connected to Ray, or only by Ray Client, or some nodes did not start in time.
+        HopliteError: a node can't start; the message names the Ray node and the reason.
+        InvalidArgument: an argument is not valid, or Hoplite runs already with another memory or port.
     """
     if memory is not None:
         check_capacity(memory)
     if port is not None and not 0 <= port <= PORT_MAX:
-        raise InvalidArgument(f"port is {port!r}; it is a number from 0 to {PORT_MAX}")
+        raise InvalidArgument(f"port {port!r} is not valid: use a number from 0 to {PORT_MAX}")
     place.check_connected()
     name = f"ray-{uuid.uuid4().hex[:12]}"
     handle = (
@@ -111,9 +111,9 @@ def start(memory: int | str | None = None, *, port: int | None = None, timeout: 
 
 
 def stop() -> None:
-    """Ends the Hoplite nodes of this Ray cluster and with them all objects; none is fine.
+    """Stops the Hoplite nodes of this Ray cluster and deletes all objects. Without nodes, it does nothing.
 
-    Arrays that this process has got stay valid.
+    Arrays that this process got stay valid.
 
     Raises:
         ConnectError: this process is connected only by Ray Client.
@@ -132,12 +132,12 @@ def stop() -> None:
 
 
 def status() -> dict[str, Any]:
-    """Tells what Hoplite has on which Ray node.
+    """Returns the state of the Hoplite nodes of this Ray cluster.
 
     Returns:
-        "cluster", the name of the Hoplite cluster; "memory" and "port", as `start` was told; "nodes", by the id of the
-        Ray node the "address", "socket", "id" and "pid" of its Hoplite node; "problems", by the id of each Ray
-        node without one the class and the text of the error.
+        A dict of "cluster", the name of the Hoplite cluster; "memory" and "port", the arguments of `start`; "nodes",
+        the "address", "socket", "id" and "pid" of each Hoplite node, by the id of its Ray node; and "problems", the
+        class and the text of the error for each Ray node without one, by its id.
 
     Raises:
         ConnectError: Hoplite does not run in this Ray cluster.
@@ -153,32 +153,32 @@ def _head() -> str:
 
 
 def _refuse(found: dict[str, Any], memory: int | str | None, port: int | None) -> None:
-    """Refuses arguments that would have no effect."""
+    """Raises InvalidArgument for arguments that would have no effect."""
     for what, wanted in (("memory", memory), ("port", port)):
         is_same = wanted == found[what]
         if what == "memory" and wanted is not None and found[what] is not None:
             is_same = check_capacity(wanted) == check_capacity(found[what])
         if wanted is not None and not is_same:
             raise InvalidArgument(
-                f"{what} {wanted!r} would have no effect: Hoplite runs in this Ray cluster already, with "
-                f"{what} {found[what]!r}; leave it out, or call hoplite.ray.stop() first"
+                f"{what} {wanted!r} would have no effect: Hoplite already runs in this Ray cluster with "
+                f"{what} {found[what]!r}. Omit {what}, or call hoplite.ray.stop() first"
             )
 
 
 def _facts(handle: Any, until: float) -> dict[str, Any]:
-    """What a supervisor knows of the nodes; of one that has died, when Ray has started it again.
+    """Returns the facts of a supervisor; waits until Ray has restarted a failed one.
 
     Raises:
-        ConnectError: it does not start, or not in time.
+        ConnectError: the supervisor did not start in time.
     """
     try:
         return place.answer(lambda: handle, until, ray.exceptions.ActorUnavailableError)
     except ray.exceptions.RayError as error:
-        raise ConnectError(f"the supervisor of Hoplite can't start: {error}") from None
+        raise ConnectError(f"the Hoplite supervisor can't start: {error}") from None
 
 
 def _wait(handle: Any, until: float, *, everywhere: bool) -> None:
-    """Waits for the node of each Ray node, or for that of this process's alone."""
+    """Waits for the Hoplite nodes of all Ray nodes, or only for that of this process's Ray node."""
     while True:
         known = _facts(handle, until)
         if everywhere:
@@ -191,12 +191,14 @@ def _wait(handle: Any, until: float, *, everywhere: bool) -> None:
         if not missing:
             return
         if time.monotonic() >= until:
-            raise ConnectError(f"no node of Hoplite was there in time on the Ray nodes {', '.join(missing)}")
+            raise ConnectError(
+                f"no Hoplite node started in time on the Ray nodes {', '.join(missing)}: increase the timeout"
+            )
         time.sleep(place.POLL_S)
 
 
 def _problem(node: str, kind: str, text: str) -> HopliteError:
-    """The error that a keeper raised, with the Ray node where it did."""
+    """Returns the error that a keeper raised, with the Ray node in its message."""
     address = next((each["NodeManagerAddress"] for each in ray.nodes() if each["NodeID"] == node), "unknown address")
     known = getattr(hoplite.errors, kind, HopliteError)
     if not (isinstance(known, type) and issubclass(known, HopliteError)):
@@ -210,10 +212,10 @@ def _end(handle: Any) -> None:
     try:
         ray.get(handle.stop.remote(), timeout=90)
     except ray.exceptions.RayError:
-        # It was ended by another call.
+        # Another call has ended it.
         return
     ray.kill(handle)
-    # The name is free when its actor is gone: a call of `start` that follows would find it else.
+    # The name is free only when its actor has ended. Otherwise a following `start` would find the old actor.
     until = time.monotonic() + 30
     while time.monotonic() < until:
         try:

@@ -1,11 +1,11 @@
-"""Groups of `ray.util.collective` with the backend "hoplite": each operation is puts, gets and reduces of names.
+"""The backend "hoplite" of `ray.util.collective`: each operation consists of puts, gets and reduces of names.
 
-Operations fill the tensors they are given, so these are writable: an array that Ray passed as an argument is read-only,
-and refused.
+Owns the names and the lifetimes of a group's objects. The supervisor owns the rendezvous of the members.
 
-The death of a member ends the waits of the others with an error: each has promised an object that it makes only as
-a farewell, and a thread of each member hears which promise is broken. How an object is named and when it may go is said
-here; how members find each other is the supervisor's.
+Operations fill the tensors that they are given. They reject read-only arrays, such as arguments passed by Ray.
+
+If a member dies, the waits of the others end with an error. Each member has reserved an object that it puts only as
+a farewell. A thread in each member waits for the other members' farewells: a lost reservation means a dead member.
 """
 
 from __future__ import annotations
@@ -45,90 +45,90 @@ BACKEND = "HOPLITE"
 
 T = TypeVar("T")
 
-# How long members wait for each other where an operation says nothing: to begin, and in an operation. A member that
-# is alive may come late; that one has died is noticed by itself.
+# Timeouts for the start of a group, and for operations without a timeout of their own. They only limit the wait for
+# slow members: dead members are detected separately.
 MEET_S = 120.0
 OPERATION_S = 1800.0
 
 DELETE_S = 10.0
 
-# How long a farewell is there to be read, by threads that do nothing else.
+# Time to live of a farewell. The threads that read it do nothing else.
 FAREWELL_S = 10.0
 
-# Operations whose objects may wait for slower members, before the next waits for them.
+# Number of operations whose objects may exist for slower members. A further operation waits until the first is done.
 AHEAD = 2
 
 OPS = {ReduceOp.SUM: "sum", ReduceOp.PRODUCT: "prod", ReduceOp.MIN: "min", ReduceOp.MAX: "max"}
 
 
 class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when types are checked
-    """A member of a group. It waits until all others are there.
+    """A member of a group. The constructor waits for all members.
 
     Args:
-        world_size: how many members the group has.
-        rank: of this one.
-        group_name: of the group.
+        world_size: number of members.
+        rank: rank of this member.
+        group_name: name of the group.
 
     Raises:
         ConnectError: Hoplite does not run on this Ray node.
-        Timeout: not all members were there in time; names those that are missing.
+        Timeout: not all members arrived in time; the message names the missing ranks.
     """
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
         self._own = place.client()
-        # Kept as a farewell, broken by death.
+        # Put as a farewell, lost if this member dies.
         self._promise: Ref | None = self._own.reserve()
         try:
             generation, self._promises = self._meet()
             self._prefix = f"ray-group/{generation}"
-            # Its objects go with the last member. A broken group closes it, which ends all waits of this member.
+            # The job deletes the objects with the last member. Closing this client ends all waits of this member.
             self._hp: Client = place.another(job=self._prefix)
         except BaseException:
-            # Others must not form the group with a member that has given up.
+            # Otherwise other members could form the group with this one.
             with contextlib.suppress(HopliteError):
                 self._own.delete(self._promise, timeout=DELETE_S)
             raise
         self._gone: int | None = None
-        # Members that have left, and how many operations they have done before.
+        # Members that have left, and the number of operations that they completed.
         self._left: dict[int, int] = {}
-        # What this member waits for: the number of an operation, or a sender and what it is to send.
+        # What this member waits for: the number of an operation, or a sender and the name of its object.
         self._under_way: int | None = None
         self._receiving: tuple[int, str] | None = None
         self._lock = threading.Lock()
-        # Operations that have begun here, by all members and between two.
+        # Number of operations started here: with all members, and per pair of ranks.
         self._number = 0
         self._between: dict[tuple[int, int], int] = {}
-        # What of each operation is to be deleted when all members have ended it.
+        # Names to delete once all members have completed an operation, by its number.
         self._used: dict[int, list[str]] = {}
         self._watching = threading.Thread(target=self._watch, name=f"hoplite-group-{group_name}", daemon=True)
         self._watching.start()
 
     @classmethod
     def backend(cls) -> str:
-        """The name by which groups ask for it."""
+        """Returns the name of the backend."""
         return BACKEND
 
     @classmethod
     def check_backend_availability(cls) -> bool:
-        """It needs nothing but Hoplite."""
+        """Returns True: the backend needs Hoplite only."""
         return True
 
     def destroy_group(self) -> None:
-        """Leaves. What others still want of this member stays until the last has left."""
+        """Leaves the group. Objects of this member stay for the others until the last member has left."""
         if self._promise is not None:
             promise, self._promise = self._promise, None
-            # If its node is gone, the promise is broken.
+            # If the node has failed, the reservation is lost anyway.
             with contextlib.suppress(HopliteError):
                 self._own.put(str(self._number).encode(), name=promise, ttl=FAREWELL_S)
             self._hp.close()
 
     def allreduce(self, tensor: list[Any], allreduce_options: Any = AllReduceOptions) -> None:
-        """Replaces each member's tensor by the sum, product, least or greatest of all, element by element."""
+        """Replaces each member's tensor with the element-wise sum, product, minimum or maximum of all tensors."""
         self._fold("allreduce", tensor, allreduce_options, root=0, is_for_all=True)
 
     def reduce(self, tensor: list[Any], reduce_options: Any = ReduceOptions) -> None:
-        """Replaces the root's tensor by the fold of all."""
+        """Replaces the root's tensor with the fold of all tensors."""
         self._fold("reduce", tensor, reduce_options, root=reduce_options.root_rank, is_for_all=False)
 
     def _fold(self, name: str, tensor: list[Any], options: Any, *, root: int, is_for_all: bool) -> None:
@@ -146,7 +146,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         self._operation(name, options, run)
 
     def broadcast(self, tensor: list[Any], broadcast_options: Any = BroadcastOptions) -> None:
-        """Replaces each member's tensor by the root's."""
+        """Replaces each member's tensor with the root's tensor."""
         is_root = self.rank == broadcast_options.root_rank
         mine = _one(tensor) if is_root else _filled(tensor)
 
@@ -161,7 +161,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
     def allgather(
         self, tensor_list: list[list[Any]], tensor: list[Any], allgather_options: Any = AllGatherOptions
     ) -> None:
-        """Fills each member's list with the tensors of all, in the order of the ranks."""
+        """Fills each member's list with the tensors of all members, in the order of ranks."""
         mine, filled = _one(tensor), [_filled([each]) for each in _one(tensor_list)]
 
         def run(at: str, until: float, used: list[str]) -> None:
@@ -174,7 +174,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
     def reducescatter(
         self, tensor: list[Any], tensor_list: list[list[Any]], reducescatter_options: Any = ReduceScatterOptions
     ) -> None:
-        """Replaces the tensor of rank r by the fold of the r-th tensors of all lists."""
+        """Replaces the tensor of rank r with the fold of the r-th tensors of all lists."""
         mine, given = _filled(tensor), _one(tensor_list)
         op = _op(reducescatter_options)
 
@@ -189,7 +189,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         self._operation("reducescatter", reducescatter_options, run)
 
     def barrier(self, barrier_options: Any = BarrierOptions) -> None:
-        """Waits until each member has called it."""
+        """Waits until all members have called it."""
 
         def run(at: str, until: float, used: list[str]) -> None:
             used.append(self._put(f"{at}/in", b""))
@@ -199,7 +199,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         self._operation("barrier", barrier_options, run)
 
     def send(self, tensor: list[Any], send_options: Any = SendOptions) -> None:
-        """Puts a tensor for another member, and does not wait until that has got it."""
+        """Puts a tensor for another member, without waiting for the receiver."""
         mine = _one(tensor)
         until = _until(send_options)
 
@@ -210,7 +210,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         self._guarded(f"send to rank {send_options.dst_rank}", run)
 
     def recv(self, tensor: list[Any], recv_options: Any = RecvOptions) -> None:
-        """Replaces a tensor by the next one from another member; one that it can not be replaced by stays the next."""
+        """Replaces a tensor with the next one from another member. After an error, that one remains the next."""
         mine = _filled(tensor)
         until = _until(recv_options)
 
@@ -240,25 +240,25 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
                 missing = ", ".join(str(rank) for rank in said["missing"])
                 raise Timeout(
                     f"group {self._group_name} of {self.world_size} members was not complete after {MEET_S:g} s: "
-                    f"rank {missing} did not come"
+                    f"rank {missing} is missing. Create the group in all members at the same time"
                 )
             time.sleep(place.POLL_S)
 
     def _watch(self) -> None:
-        """Hears of members that are gone: a promise is broken by death, and kept by a farewell."""
+        """Detects members that are gone: a farewell means that one has left, a lost reservation that one has died."""
         others = {text: rank for rank, text in enumerate(self._promises) if rank != self.rank}
         rank = self.rank
         while others:
             try:
                 said, _ = self._hp.wait(list(others), 1)
                 rank = others.pop(str(said[0]))
-                # A farewell is small, and there when it is heard of.
+                # A farewell is small: its bytes arrive together with the announcement.
                 farewell = int(bytes(self._hp.get(said[0], timeout=FAREWELL_S)))
                 with self._lock:
                     self._left[rank] = farewell
                     is_awaited = self._lacks(rank)
             except HopliteError:
-                # That member has died; or this one has left, or its node is gone: its calls say so.
+                # The other member has died. Or this one has left or lost its node; then its calls raise the error.
                 is_awaited = not self._hp.closed
             if is_awaited:
                 self._break(rank)
@@ -266,26 +266,27 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
                 return
 
     def _lacks(self, rank: int) -> bool:
-        """Whether the operation under way waits for something that a member has left without doing."""
+        """Returns whether the current operation waits for something that a departed member did not do."""
         if self._receiving is not None:
             source, name = self._receiving
             return source == rank and not self._hp.wait([name], timeout=0)[0]
         return self._under_way is not None and self._under_way >= self._left[rank]
 
     def _break(self, rank: int) -> None:
-        """Ends all waits of this member."""
+        """Ends all waits of this member, because a rank is gone."""
         self._gone = rank
         self._hp.close()
 
     def _operation(self, what: str, options: Any, run: Callable[[str, float, list[str]], None]) -> None:
-        """Runs an operation of all members, and cleans up after those that all have ended.
+        """Runs an operation of all members, and deletes the objects of an operation that all have completed.
 
-        An operation that fails here has ended too: the others do not wait for its success.
+        A failed operation counts as completed: the others do not wait for its success.
 
         Args:
-            what: it is called.
-            options: of Ray; say how long it may take.
-            run: does it, given a prefix for names, a time to end, and a list for the names to be deleted later.
+            what: name of the operation.
+            options: Ray's options, with the timeout.
+            run: performs it. Its arguments are a prefix for names, a deadline, and a list that collects the names to
+                delete later.
         """
         number, self._number = self._number, self._number + 1
         until = _until(options)
@@ -312,7 +313,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         self._guarded(what, whole)
 
     def _clean(self, through: int, until: float) -> None:
-        """Deletes what this member has put in operations up to one, when all members have ended that."""
+        """Deletes what this member put in one operation, once all members have completed that."""
         if through not in self._used:
             return
         for rank in range(self.world_size):
@@ -326,7 +327,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         try:
             return run()
         except HopliteError as error:
-            # A member that is gone may be the reason, and is heard of a moment later.
+            # A member that is gone may be the cause; it may be detected a moment later.
             if isinstance(error, (NodeDown, Timeout)) or self._gone is not None:
                 self._explain(what, error)
             raise
@@ -334,24 +335,26 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
     def _explain(self, what: str, error: HopliteError) -> NoReturn:
         if self._gone is not None:
             raise HopliteError(
-                f"{what} of group {self._group_name}: rank {self._gone} is gone; make the group again without it, or "
-                "with another in its place"
+                f"{what} of group {self._group_name}: rank {self._gone} is gone. Create the group again without it, or "
+                "with another actor of that rank"
             ) from None
         if self._promise is None:
-            raise HopliteError(f"{what} of group {self._group_name}: this member has left it") from None
+            raise HopliteError(
+                f"{what} of group {self._group_name}: this member has left the group. Create the group again"
+            ) from None
         raise error
 
     def _put(self, at: str, value: Any) -> str:
-        """Puts what this member gives to an operation."""
+        """Puts this member's input of an operation."""
         return str(self._hp.put(value, name=f"{at}/{self.rank}"))
 
     def _of_all(self, at: str) -> list[str]:
-        """The names that the members' `_put` give."""
+        """Returns the names that all members' `_put` use."""
         return [f"{at}/{rank}" for rank in range(self.world_size)]
 
     @contextlib.contextmanager
     def _next(self, source: int, target: int) -> Iterator[str]:
-        """The name of the next tensor between two members; if the transfer fails, it is the next again."""
+        """Yields the name of the next tensor between two members. After an error, the same name remains the next."""
         number = self._between.get((source, target), 0)
         self._between[source, target] = number + 1
         try:
@@ -362,48 +365,48 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
             raise
 
     def _fill(self, name: str, out: Any, until: float) -> None:
-        """Gets an object into a tensor of the caller's."""
+        """Gets an object into the caller's tensor."""
         if _is_contiguous(out):
             self._hp.get(name, out=out, timeout=_left(until))
         else:
-            # An assignment alone would take other shapes and dtypes too.
+            # An assignment alone would also accept other shapes and dtypes.
             whole = out.contiguous() if hasattr(out, "contiguous") else out.copy(order="C")
             self._hp.get(name, out=whole, timeout=_left(until))
             out[...] = whole
 
 
 def register_backend() -> None:
-    """Makes the backend known to Ray in this process; twice is fine."""
+    """Registers the backend with Ray in this process. A second call does nothing."""
     if not _global_registry.is_registered(BACKEND):
         register_collective_backend(BACKEND, HopliteGroup)
 
 
 def check_group() -> None:
-    """Refuses a Ray whose groups have other operations.
+    """Checks that this Ray requires no other operations of a group.
 
     Raises:
-        UnknownRay: names them.
+        UnknownRay: it does; the message names them.
     """
     missing = sorted(getattr(HopliteGroup, "__abstractmethods__", ()))
     if missing:
-        raise unknown(f"asks a collective group for more operations ({', '.join(missing)})")
+        raise unknown(f"requires more operations of a collective group ({', '.join(missing)})")
 
 
 def _one(tensors: list[T]) -> T:
-    """The only tensor of a list: there are several where a process has several devices."""
+    """Returns the only tensor of a list. Ray passes several if a process has several devices."""
     if len(tensors) != 1:
-        raise InvalidArgument(f"a member has one tensor for an operation, not {len(tensors)}")
+        raise InvalidArgument(f"an operation takes one tensor per member, not {len(tensors)}: pass one CPU tensor")
     return tensors[0]
 
 
 def _filled(tensors: list[T]) -> T:
-    """The only tensor of a list, which an operation is to fill."""
+    """Returns the only tensor of a list, after a check that it can be filled."""
     tensor = _one(tensors)
     flags = getattr(tensor, "flags", None)
     if flags is not None and not flags["WRITEABLE"]:
         raise InvalidArgument(
-            "the array that the operation fills is read-only, as are those that Ray passes as arguments: pass a copy "
-            "of your own, numpy.array(it)"
+            "the operation can't fill a read-only array, such as an argument that Ray passed: pass a copy, "
+            "numpy.array(argument)"
         )
     return tensor
 
@@ -416,8 +419,8 @@ def _op(options: Any) -> str:
 
 
 def _until(options: Any) -> float:
-    """When an operation is to end, by the monotonic clock."""
-    # Ray's options for receiving call it otherwise.
+    """Returns the deadline of an operation, by the monotonic clock."""
+    # Ray's options of recv have another name for the timeout.
     limit = getattr(options, "timeout_ms", None) or getattr(options, "unset_timeout_ms", None)
     seconds = limit.total_seconds() if limit is not None else -1.0
     return time.monotonic() + (seconds if seconds > 0 else OPERATION_S)

@@ -1,7 +1,7 @@
-"""The actor that runs the Hoplite node of one Ray node, inside its process, and waits for results of reduces there.
+"""The keeper: an actor that runs the Hoplite node of one Ray node, and waits for results of reduces.
 
-The node ends with the actor, and the actor with its raylet. All methods are coroutines: thousands may wait. Knows no
-other Ray node.
+The node runs inside the actor's process and ends with the actor. The actor ends with its raylet. All methods are
+coroutines, so thousands of calls can wait. A keeper does not know the other Ray nodes.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from hoplite.ray.objects import Stored
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Between two looks whether the node has ended itself.
+# Interval between checks for a failed node.
 FAILURE_EVERY_S = 0.2
 
 DELETE_S = 10.0
 
-# Results that may be waited for at once; each takes some tens of KiB.
+# Concurrent waits for results. Each takes some tens of KiB.
 CONCURRENCY = 1_000_000
 
 
 class Secret:
-    """The token of a cluster, which no message or log tells.
+    """The token of a cluster, with a repr that hides it from messages and logs.
 
     Args:
         text: the token.
@@ -51,32 +51,32 @@ class Secret:
 
 
 class Keeper:
-    """Runs the node, once it is told how."""
+    """Runs the Hoplite node of one Ray node, from `begin` to `end`."""
 
     def __init__(self) -> None:
         self._node: Node | None = None
         self._client: Client | None = None
         self._secret: Secret | None = None
         self._ended = asyncio.Event()
-        # By wait for a result, what `give_up` says of it.
+        # Completed by `give_up`, with its reason, by the name of the wait.
         self._given_up: dict[str, asyncio.Future[str | None]] = {}
         self._beginning = asyncio.Lock()
 
     async def begin(self, secret: Secret, cluster: str, join: list[str], capacity: int | str | None, port: int) -> Any:
-        """Starts the node, if it has not been started.
+        """Starts the node, unless it runs already.
 
         Args:
-            secret: what the nodes of the cluster prove to each other.
-            cluster: its name.
-            join: addresses of nodes that run.
-            capacity: most bytes of the store; None is the default of a node.
-            port: TCP port for other nodes; 0 takes any.
+            secret: the token of the cluster.
+            cluster: the name of the cluster.
+            join: addresses of running nodes.
+            capacity: capacity of the store; None is the default of a node.
+            port: TCP port for other nodes; 0 selects a free one.
 
         Returns:
             The facts; see `facts`.
 
         Raises:
-            HopliteError: the node can't start, in the words of `hoplite.Node`.
+            HopliteError: the node can't start; the error of `hoplite.Node`.
         """
         async with self._beginning:
             if self._node is None:
@@ -86,18 +86,18 @@ class Keeper:
         return await self.facts()
 
     async def facts(self) -> dict[str, Any] | None:
-        """The "address", "socket" and "id" of the node and the "pid" of its process; None if there is no node."""
+        """Returns the "address", "socket" and "id" of the node and the "pid" of its process; None without a node."""
         if self._node is None or self._node.closed:
             return None
         node = self._node
         return {"address": node.address, "socket": node.socket, "id": node.id, "pid": os.getpid()}
 
     async def secret(self) -> Secret | None:
-        """What the node was told, for a supervisor that has forgotten it."""
+        """Returns the token of the node, for a restarted supervisor."""
         return self._secret
 
     async def watch(self) -> str:
-        """Returns when the node has ended, and why."""
+        """Waits until the node has ended, and returns the reason."""
         node = self._node
         while node is not None and not node.closed and not self._ended.is_set():
             with contextlib.suppress(TimeoutError):
@@ -105,18 +105,18 @@ class Keeper:
         return (node is not None and node.failure) or "it was closed"
 
     async def result(self, text: str, wait: str) -> tuple[Stored | None, None]:
-        """Waits for the result of a reduce that a process of this Ray node has begun.
+        """Waits for the result of a reduce that a process of this Ray node has started.
 
         Args:
-            text: of its ref.
-            wait: names this wait, which is of one reduce; its ref may name another later.
+            text: the ref of the result.
+            wait: a unique name of this wait. The ref alone may name another reduce later.
 
         Returns:
-            What Ray has of it, or None if no process wants it any more; and None, whose ObjectRef tells that this is
-            over and is no reference to the result.
+            A pair. The first value is what Ray stores for the result, or None if no process wants the result any more.
+            The second is None: its ObjectRef shows the end of the wait without referring to the result.
 
         Raises:
-            HopliteError: there will be none, in the words of `hoplite.get`, or of `give_up`.
+            HopliteError: there will be no result; the error of `Client.get`, or the reason passed to `give_up`.
         """
         given_up = self._given_up[wait] = asyncio.get_running_loop().create_future()
         folded = asyncio.ensure_future(self._folded(text))
@@ -133,28 +133,29 @@ class Keeper:
             del self._given_up[wait]
 
     async def _folded(self, text: str) -> None:
-        """Returns when a reduce has its result, or raises why it has none."""
+        """Waits until a reduce has its result; raises the error if it has none."""
         assert self._client is not None
         try:
             await Ref(text, self._client).inputs_async()
         except InvalidArgument:
-            # It was over before it was asked for: a name that stands for its end tells how.
+            # The reduce ended before this call. If the name still exists, a get returns its result or error.
             try:
                 await self._client.get_async(text, timeout=0)
             except Timeout:
-                raise ObjectLost(f"the reduce {text} ended before its result was waited for") from None
+                raise ObjectLost(f"the reduce {text} ended before this wait for its result began") from None
 
     async def give_up(self, text: str, wait: str, why: str | None, *, delete: bool) -> bool:
-        """Ends the wait for the result of a reduce, unless it is over.
+        """Ends the wait for the result of a reduce, unless it has ended already.
 
         Args:
-            text: of the ref of the result.
-            wait: names the wait, as `result` was told.
-            why: the reason, if too few inputs can come from Ray; None if no process wants the result.
-            delete: whether the reduce ends too, at once. With a reason it may have a name, and ends only with its wait.
+            text: the ref of the result.
+            wait: the name of the wait, as passed to `result`.
+            why: the reason, if too few inputs can arrive from Ray; None if no process wants the result.
+            delete: whether to delete the reduce too. If there is a reason, it is deleted only if the wait was active,
+                because its name may be in use again.
 
         Returns:
-            Whether the wait was under way. Ray may run this before the `result` that was called before it.
+            Whether the wait was active. Ray may run this call before an earlier call of `result`.
         """
         assert self._client is not None
         given_up = self._given_up.get(wait)
@@ -167,7 +168,7 @@ class Keeper:
         return waited
 
     async def end(self) -> None:
-        """Leaves the cluster without handing anything over: all nodes of it end."""
+        """Closes the node without transferring its objects, because all nodes of the cluster end."""
         if self._node is not None:
             with contextlib.suppress(HopliteError):
                 await asyncio.to_thread(self._node.close, 0)
@@ -180,7 +181,7 @@ def _started(secret: Secret, cluster: str, join: list[str], capacity: int | str 
     if path is None:
         raise unknown("does not set RAY_RAYLET_PID for its workers")
     _clear(path.parent)
-    # Each attached process takes two descriptors.
+    # Each attached process uses two descriptors.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     host = ray.util.get_node_ip_address()
@@ -195,7 +196,7 @@ def _started(secret: Secret, cluster: str, join: list[str], capacity: int | str 
 
 
 def _clear(folder: Path) -> None:
-    """Removes the sockets that keepers of raylets which are gone have left behind."""
+    """Removes the sockets of keepers whose raylets have ended."""
     for left_over in folder.glob("ray-*.sock"):
         pid = left_over.stem.removeprefix("ray-")
         if pid.isdigit() and not _lives(int(pid)):

@@ -1,9 +1,10 @@
-"""The Hoplite objects behind the ObjectRefs that this process owns, and their end.
+"""Lifetimes of the Hoplite objects behind the ObjectRefs that this process owns.
 
-Ray counts the references to an ObjectRef in its owner, those of all tasks, actors and objects that were given it too,
-and calls back when none is left. A thread deletes then, and looks after reduces that still wait for inputs. Each object
-has a lease of this process, and ends with it at the latest: Ray reports the ObjectRef as lost then too. The thread
-stops before Ray does. Knows neither puts nor reduces.
+Ray counts the references to an ObjectRef in its owner process, including those of tasks, actors and other objects. It
+calls back when the last one is gone. A thread then deletes the object. The thread also checks the inputs of reduces
+that have no result yet. Each object has a lease of this process, and ends with the process at the latest; Ray reports
+its ObjectRef as lost then too. The thread makes no calls of Ray once Ray shuts down. The module implements neither puts
+nor reduces.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hoplite.ray")
 
-# Between two looks at the inputs of reduces that wait; and how much longer than a look takes, where many wait.
+# Interval between checks of the inputs of pending reduces: at least EVERY_S, and SHARE times the duration of a check.
 EVERY_S = 0.2
 SHARE = 10
 
@@ -35,19 +36,19 @@ DELETE_S = 10.0
 
 
 class Pending(Protocol):
-    """The inputs of a reduce that has no result yet."""
+    """The inputs of a pending reduce: one that has no result yet."""
 
     def refs(self) -> list[Any]:
-        """The ObjectRefs whose end matters to the reduce."""
+        """Returns the ObjectRefs of tasks and methods that Ray has not reported as finished."""
 
     def over(self, ref: Any, kept: Kept) -> None:
-        """Takes note of an ObjectRef that Ray has now, or that failed."""
+        """Records that an ObjectRef is ready or has failed."""
 
     def fails(self, kept: Kept) -> bool:
-        """Ends the reduce if too few inputs can still come."""
+        """Ends the reduce if too few inputs can still arrive; returns whether it did."""
 
     def release(self) -> None:
-        """Lets go of all inputs: there is a result, or there will be none."""
+        """Releases all inputs: the reduce has ended."""
 
 
 @dataclass
@@ -55,16 +56,16 @@ class Kept:
     """A Hoplite object behind an ObjectRef.
 
     Attributes:
-        client: of this process.
-        text: the object.
-        lease: of this process.
-        is_named: whether the user gave it a name, under which another try of the task may have put it again: then it
-            goes with its last lease. One without is deleted at once.
-        wait: of the result of a reduce, names the wait of the keeper; empty of what was put.
-        is_over: of a reduce, an ObjectRef that is ready when the keeper does not wait any more.
-        pending: of a reduce that has no result yet, if Ray has inputs of it.
-        inputs: of a reduce, the texts of what it folds, in the order in which the caller gave them.
-        failed: those of its inputs that Ray could not give.
+        client: the client of this process.
+        text: the ref of the object.
+        lease: the lease of this process.
+        is_named: whether the user chose the name. A retry of the task may have put a named object again, so it ends
+            with its last lease. An object without a name is deleted at once.
+        wait: for the result of a reduce, the name of the keeper's wait; empty for objects from `put`.
+        is_over: for a reduce, an ObjectRef that is ready when the keeper's wait has ended.
+        pending: for a reduce without a result, its inputs that come from Ray.
+        inputs: for a reduce, the refs of its inputs in the caller's order.
+        failed: the inputs that Ray could not deliver.
     """
 
     client: Client
@@ -79,30 +80,30 @@ class Kept:
 
 
 class Lifetimes:
-    """The objects of this process whose ObjectRefs Ray counts."""
+    """Tracks the objects of this process whose ObjectRefs Ray counts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[str, Kept] = {}
-        # Those of them that are reduces without a result.
+        # The subset of pending reduces.
         self._pending: dict[str, Kept] = {}
-        # Ids of ObjectRefs that are gone; an empty one wakes the thread. Its `put` may be called from anywhere.
+        # Ids of ObjectRefs without references. An empty id wakes the thread. Any thread, and Ray, may call its `put`.
         self._gone: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        # Held in each call of Ray by the thread.
+        # Held by the thread during each call of Ray.
         self._calling = threading.Lock()
         self._is_connected = False
         self._next_look = 0.0
 
     def keep(self, anchor: Any, kept: Kept) -> None:
-        """Ends an object when its ObjectRef is gone.
+        """Ends an object when its ObjectRef has no references any more.
 
         Args:
-            anchor: the ObjectRef, which this process has made just now and still has.
+            anchor: an ObjectRef that this process has just created and still refers to.
             kept: the object.
 
         Raises:
-            UnknownRay: this Ray does not tell when that is.
+            UnknownRay: this Ray does not report the end of references.
         """
         with self._lock:
             if self._thread is None:
@@ -118,12 +119,12 @@ class Lifetimes:
             self._gone.put("")
 
     def of(self, anchor: Any) -> Kept | None:
-        """The object behind an ObjectRef, if this process has made it."""
+        """Returns the object behind an ObjectRef, if this process created it."""
         with self._lock:
             return self._kept.get(anchor.hex())
 
     def _stop(self) -> None:
-        """Ray is about to shut down: all ObjectRefs of this process go with it."""
+        """Releases all objects before Ray shuts down, because the ObjectRefs of this process end."""
         with self._calling:
             self._is_connected = False
         with self._lock:
@@ -143,28 +144,28 @@ class Lifetimes:
                     self._look()
                     self._next_look = max(self._next_look, began + SHARE * (time.monotonic() - began))
             except Exception:
-                # Of many kinds, where Ray's own processes end under this thread.
-                logger.debug("objects were not looked after", exc_info=True)
+                # Errors of many kinds are possible while Ray's own processes end.
+                logger.debug("could not check the lifetimes of objects", exc_info=True)
 
     def _next(self) -> list[str]:
-        """Waits for ObjectRefs that are gone, or until it is time to look at what is pending."""
+        """Waits for ObjectRefs without references, or for the next check of pending reduces."""
         gone = []
         with contextlib.suppress(queue.Empty):
             pause = max(0.0, self._next_look - time.monotonic()) if self._pending else None
             gone.append(self._gone.get(timeout=pause))
-            # All that are gone by now are deleted by one call.
+            # Delete all of them in one call.
             while True:
                 gone.append(self._gone.get_nowait())
         return gone
 
     def _end(self, gone: list[str]) -> None:
-        """Deletes the objects behind ObjectRefs, or lets go of them."""
+        """Deletes the objects behind ObjectRefs, or releases their leases if they have names."""
         with self._lock:
             ended = {anchor: self._kept.pop(anchor) for anchor in gone if anchor in self._kept}
         with self._calling:
             waits = {} if not self._is_connected else _waiting({a: kept for a, kept in ended.items() if kept.wait})
             for kept in waits.values():
-                # Nobody waits any more. What has a name ends with its lease; all ends with its node.
+                # No process waits any more. A named object ends with its lease, and every object with its node.
                 with contextlib.suppress(HopliteError):
                     keeper().give_up.remote(kept.text, kept.wait, None, delete=not kept.is_named)
         unnamed = [kept for anchor, kept in ended.items() if not kept.is_named and anchor not in waits]
@@ -172,13 +173,13 @@ class Lifetimes:
             try:
                 hp.delete([kept.text for kept in unnamed if kept.client is hp], timeout=DELETE_S)
             except HopliteError as error:
-                # Its node is gone, and with it the objects; or the process ends.
+                # The node has ended, and its objects with it, or this process ends.
                 logger.debug("objects were not deleted: %s", error)
         for kept in ended.values():
             kept.lease.release()
 
     def _look(self) -> None:
-        """Looks at the inputs of reduces that have no result; that no process wants it any more changes nothing."""
+        """Checks the inputs of pending reduces, whether or not a process still wants their results."""
         with self._lock:
             pending = dict(self._pending)
         given = {ref: kept for kept in pending.values() for ref in _inputs(kept).refs()}
@@ -197,7 +198,7 @@ class Lifetimes:
                         _inputs(kept).release()
                         kept.pending = None
             except (HopliteError, ray.exceptions.RayError) as error:
-                logger.debug("reduce %s is looked at again: %s", kept.text, error)
+                logger.debug("reduce %s: checking its inputs again later: %s", kept.text, error)
             if kept.pending is None:
                 with self._lock:
                     self._pending.pop(anchor, None)
@@ -209,7 +210,7 @@ def _inputs(kept: Kept) -> Pending:
 
 
 def _waiting(reduces: dict[str, Kept]) -> dict[str, Kept]:
-    """Those of some reduces for whose results the keeper waits, as far as is known here."""
+    """Returns the reduces whose waits in the keeper have not ended."""
     over = _ready([kept.is_over for kept in reduces.values()])
     return {anchor: kept for anchor, kept in reduces.items() if kept.is_over not in over}
 

@@ -1,15 +1,20 @@
-"""What Hoplite calls the tensors that methods of actors return, and Ray the transports that move them."""
+"""Names of the tensor transports in Ray, and of the Hoplite objects that hold their tensors."""
 
 from __future__ import annotations
 
-# In upper case, as ObjectRefs tell theirs: for tensors, and for NumPy arrays.
+# The transports for tensors and for NumPy arrays, in upper case as in `ObjectRef.tensor_transport()`.
 TENSORS = "HOPLITE"
 ARRAYS = "HOPLITE_NUMPY"
 
 
 def name_of(obj_id: str, place: int = 0, count: int = 1) -> str:
-    """What the tensor at a place of an ObjectRef's value is called in Hoplite, if the value has so many.
+    """Returns the name of the Hoplite object that holds one tensor of an ObjectRef's value.
 
-    One that is alone has a name of its own, for which a reduce can wait.
+    The name of a single tensor follows from the id alone, so a reduce can wait for it before the method has run.
+
+    Args:
+        obj_id: id of the ObjectRef.
+        place: position of the tensor in the value.
+        count: number of tensors in the value.
     """
     return f"ray/{obj_id}/{place}" if count == 1 else f"ray/{obj_id}/{place}-of-{count}"
