@@ -277,7 +277,7 @@ def test_ray_node_that_can_not_have_a_node_later_is_told_by_status(started: Clus
         return "it is there"
 
     said = ray.get(asks.options(**on(1)).remote(), timeout=RAY_SOON)
-    assert f"no node of Hoplite serves Ray node {node_id(1)}" in said
+    assert f"no Hoplite node serves Ray node {node_id(1)}" in said
     assert str(port) in said
     hoplite.ray.stop()
 

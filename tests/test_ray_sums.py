@@ -196,9 +196,9 @@ def test_reduce_names_an_input_that_it_can_not_take() -> None:
         hoplite.ray.reduce([])
     with pytest.raises(hoplite.UnknownOp):
         hoplite.ray.reduce(["a/1"], "median")
-    with pytest.raises(hoplite.InvalidArgument, match="no result"):
+    with pytest.raises(hoplite.InvalidArgument, match="not a result"):
         hoplite.ray.inputs(ray.put(1))
-    with pytest.raises(hoplite.InvalidArgument, match="no result"):
+    with pytest.raises(hoplite.InvalidArgument, match="not a result"):
         hoplite.ray.lost(ray.put(1))
 
 

@@ -264,7 +264,7 @@ def test_object_refs_inside_of_values_are_counted_and_usable() -> None:
     del outer
     wait_until(lambda: not objects(), "what was inside is gone with the value")
     named = hoplite.ray.put([ray.put(1)], name="inside/1")
-    with pytest.raises(hoplite.HopliteError, match="get it by that, not by its name"):
+    with pytest.raises(hoplite.HopliteError, match="get it by that ObjectRef, not by its name"):
         hoplite.ray.get("inside/1", timeout=RAY_SOON)
     del named
 

@@ -1,8 +1,8 @@
-"""`put`, `get` and `wait`: ObjectRefs of Ray whose values are objects of Hoplite.
+"""`put`, `get`, `wait` and `ref`: Ray ObjectRefs whose values are Hoplite objects.
 
-Ray has of such an object only its ref, once the object is complete. Where Ray brings the value of the ObjectRef, as the
-argument of a task or by `ray.get`, it unpickles that, which gets the object from Hoplite's node there. ObjectRefs
-inside of a value are pickled by Ray, beside the ref, so that their owners count them.
+Ray stores only the ref of such an object, once the object is complete. When Ray delivers the value of the ObjectRef, as
+an argument of a task or by `ray.get`, it unpickles the ref, which gets the object from the Hoplite node of that host.
+ObjectRefs inside a value are pickled by Ray next to the ref, so that their owners count them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from hoplite.ray.place import check_connected, client
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-# Between two looks at ObjectRefs of which Ray does not know yet what they are.
+# Interval between checks for ObjectRefs that are not ready yet.
 POLL_S = 0.02
 
 
 class _Reading(threading.local):
-    """Whether this thread wants refs rather than the values."""
+    """Whether unpickling in this thread returns refs instead of values."""
 
     refs = False
 
@@ -39,11 +39,11 @@ _reading = _Reading()
 
 
 class Stored:
-    """What Ray has of an object of Hoplite.
+    """Ray's value of a Hoplite object: its ref.
 
     Args:
-        text: of its ref.
-        inner: the ObjectRefs inside of the value.
+        text: the ref.
+        inner: the ObjectRefs and actors inside the value.
     """
 
     __slots__ = ("_inner", "_text")
@@ -57,14 +57,14 @@ class Stored:
 
 
 def opened(text: str, inner: tuple[Any, ...]) -> Any:
-    """What `Stored` is unpickled to: the value."""
+    """Returns the value to which a `Stored` is unpickled, or its ref if this thread wants refs."""
     if _reading.refs:
         return Found(text, inner)
     return unlocked(lambda: with_inner(inner, lambda: client().get(text)))
 
 
 class Found(Ref):
-    """A ref of Hoplite that Ray has brought, with the ObjectRefs inside of its value."""
+    """A Hoplite ref that Ray has delivered, with the ObjectRefs inside its value."""
 
     __slots__ = ("inner",)
 
@@ -74,27 +74,27 @@ class Found(Ref):
 
 
 def put(value: object, *, name: str | None = None, replicas: int = 1, timeout: float | None = None) -> Any:
-    """Puts a value into Hoplite, as `hoplite.put` does, and returns a Ray ObjectRef of it.
+    """Puts a value into Hoplite and returns a Ray ObjectRef of it.
 
-    Pass it to tasks and actors, return it from them, `ray.get` it: what they get is the value, brought by Hoplite. It
-    lives as long as Ray counts a reference to it, and as the process that has put it, like what `ray.put` returns.
-    After the last reference is gone the object is deleted at once.
+    Pass the ObjectRef to tasks and actors, return it from them, or pass it to `ray.get`: they get the value,
+    transferred by Hoplite. As with `ray.put`, the object lives while Ray counts a reference to it and the process that
+    put it lives. Without a name, it is deleted at once after its last reference.
 
     Args:
-        value: anything that `ray.put` takes. ObjectRefs inside of it are counted by Ray, and a class of the main script
-            is pickled with the value.
-        name: what to call it, so that reduces and readers can wait for it before it is there. A task that Ray tries
-            again may put it again: what the first try has put stays. An object with a name goes 5 s after its last
-            reference. None mints an id.
-        replicas: number of nodes that keep a copy, as in `hoplite.Client.put`.
-        timeout: seconds to wait for room and for the copies.
+        value: any value that `ray.put` accepts. Ray counts the ObjectRefs inside it. A class of the main script is
+            pickled with the value.
+        name: name of the object, so that reduces and readers can wait for it before it exists. If Ray retries a task,
+            the retry may put the same name: the object of the first attempt stays. A named object is deleted 5 s after
+            its last reference. None generates an id.
+        replicas: number of nodes that hold the object, so that it survives the failure of a node.
+        timeout: seconds to wait for capacity and for the replicas.
 
     Raises:
         ConnectError: Hoplite does not run on this Ray node.
-        HopliteError: as `hoplite.put`.
+        HopliteError: see `Client.put`.
     """
     hp = client()
-    # Held before it is there: there is no moment at which it would outlive this process.
+    # The lease starts before the object exists, so that the object can never outlive this process.
     ref = hp.reserve() if name is None else Ref(name)
     lease = hp.lease(ref)
     try:
@@ -112,19 +112,21 @@ def put(value: object, *, name: str | None = None, replicas: int = 1, timeout: f
 
 
 def ref(anchor: Any, *, timeout: float | None = None) -> Ref | None:
-    """The Hoplite ref behind a Ray ObjectRef, for `hoplite.locations` and other verbs; it keeps nothing alive.
+    """Returns the Hoplite ref behind a Ray ObjectRef, for `Client.locations` and other verbs.
+
+    The ref does not keep the object alive.
 
     Args:
-        anchor: an ObjectRef. One that is not of Hoplite is brought here by Ray.
+        anchor: an ObjectRef. If its value is not in Hoplite, Ray transfers the value to this node.
         timeout: seconds to wait until Ray has the value.
 
     Returns:
-        The ref; None if the value of the ObjectRef is none of Hoplite's.
+        The ref; None if the value of the ObjectRef is not a Hoplite object.
 
     Raises:
         ConnectError: this process is not connected to Ray, or only by Ray Client.
-        Timeout: Ray does not have the value in time.
-        InvalidArgument: it is no ObjectRef.
+        Timeout: Ray did not have the value in time.
+        InvalidArgument: the argument is not an ObjectRef.
     """
     check_connected()
     if not isinstance(anchor, ray.ObjectRef):
@@ -137,23 +139,23 @@ def ref(anchor: Any, *, timeout: float | None = None) -> Ref | None:
 
 
 def get(refs: Any, *, copy: bool = False, timeout: float | None = None) -> Any:
-    """Gets values by ObjectRefs of Ray, refs of Hoplite or names.
+    """Gets values by Ray ObjectRefs, Hoplite refs or names.
 
-    `ray.get` of an ObjectRef of Hoplite returns the same; but here `timeout` counts for Hoplite too, and errors are
-    Hoplite's own, where `ray.get` raises RaySystemError with their text.
+    `ray.get` of an ObjectRef from Hoplite returns the same value. Here, the timeout also covers the transfer by
+    Hoplite, and errors are Hoplite's own; `ray.get` raises RaySystemError with their text.
 
     Args:
-        refs: one, or a list. ObjectRefs of other values than Hoplite's are taken too.
-        copy: see `hoplite.get`.
-        timeout: seconds to wait for all of them.
+        refs: one ObjectRef, ref or name, or a list of them. The values of ObjectRefs can be in Ray's store too.
+        copy: see `Client.get`.
+        timeout: seconds to wait for all values.
 
     Returns:
-        The value, or the values in their order.
+        The value, or the values in the order of the list.
 
     Raises:
         ConnectError: Hoplite does not run on this Ray node.
-        Timeout: not all were here in time.
-        HopliteError: as `hoplite.get`.
+        Timeout: not all values arrived in time.
+        HopliteError: see `Client.get`.
     """
     if not isinstance(refs, list):
         return get([refs], copy=copy, timeout=timeout)[0]
@@ -168,7 +170,7 @@ def get(refs: Any, *, copy: bool = False, timeout: float | None = None) -> Any:
         for place, (given, value) in enumerate(zip(refs, values, strict=True))
         if isinstance(value, Ref) or isinstance(given, str)
     ]
-    # ObjectRefs inside of a value are known of this one alone.
+    # Each value has its own inner ObjectRefs, so these values are unpickled one by one.
     apart = [place for place in ours if isinstance(values[place], Found) and values[place].inner]
     for place in apart:
         get_one = functools.partial(client().get, values[place], copy=copy, timeout=_left(until))
@@ -182,17 +184,17 @@ def get(refs: Any, *, copy: bool = False, timeout: float | None = None) -> Any:
 
 
 def wait(refs: Iterable[Any], *, num_returns: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
-    """Waits until some of several have come: ObjectRefs of Ray, refs of Hoplite or names.
+    """Waits until some of several Ray ObjectRefs, Hoplite refs or names are ready.
 
-    `ray.wait` is enough where all are ObjectRefs.
+    If all are ObjectRefs, `ray.wait` is enough.
 
     Args:
-        refs: each once.
-        num_returns: how many to wait for.
+        refs: ObjectRefs, refs and names, without duplicates.
+        num_returns: number of ready ones to wait for.
         timeout: seconds to wait.
 
     Returns:
-        Two lists of what was given: those that came, at most `num_returns`, and the others, in their order.
+        Two lists: those that are ready, at most `num_returns`, and the others in the given order.
 
     Raises:
         ConnectError: Hoplite does not run on this Ray node.
@@ -220,7 +222,7 @@ def _left(until: float | None) -> float | None:
 
 
 def _first(rays: dict[Any, int], texts: dict[str, list[int]], number: int, until: float | None) -> list[int]:
-    """Waits for ObjectRefs of Ray and refs of Hoplite at once; returns the places of those that came."""
+    """Waits for ObjectRefs and Hoplite refs together; returns the positions of those that are ready."""
     while True:
         left = _left(until)
         ready, _ = ray.wait(list(rays), num_returns=len(rays), timeout=0, fetch_local=False) if rays else ([], [])
@@ -235,7 +237,7 @@ def _first(rays: dict[Any, int], texts: dict[str, list[int]], number: int, until
 
 
 def behind(anchor: Any) -> Ref | None:
-    """The Hoplite ref behind an ObjectRef; none of a task that has failed."""
+    """Returns the Hoplite ref behind an ObjectRef; None if its task has failed."""
     try:
         return ref(anchor)
     except (HopliteError, ray.exceptions.RayError):
@@ -243,7 +245,7 @@ def behind(anchor: Any) -> Ref | None:
 
 
 def _value(anchors: list[Any], timeout: float | None) -> list[Any]:
-    """What Ray has of some ObjectRefs: of one of Hoplite's its ref."""
+    """Returns Ray's values of ObjectRefs; for Hoplite objects, these are refs."""
     if not anchors:
         return []
     try:
@@ -252,12 +254,12 @@ def _value(anchors: list[Any], timeout: float | None) -> list[Any]:
     except ray.exceptions.GetTimeoutError as error:
         for kept in map(lifetimes.of, anchors):
             if kept is not None and kept.wait:
-                # Names the inputs that are missing.
+                # Raises an error that names the missing inputs.
                 kept.client.get(kept.text, timeout=0)
         raise Timeout(f"Ray did not have {len(anchors)} objects within {timeout:g} s: {error}") from None
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, HopliteError):
-            # A new one: the cause refers to Ray's error and that to the cause, which would keep the ObjectRefs.
+            # A new error, because the cause and Ray's error refer to each other, which would keep the ObjectRefs alive.
             raise type(error.cause)(*error.cause.args) from None
         raise
     except ray.exceptions.ObjectLostError as error:

@@ -1,7 +1,7 @@
-"""Values that take a pickle, as Ray pickles them: ObjectRefs, actors and classes of the main script included.
+"""Pickling of values as Ray does it, including ObjectRefs, actors and classes of the main script.
 
-Arrays and tensors inside of a value stay apart, and Hoplite keeps them as everywhere. ObjectRefs and handles of actors
-are handed to Ray, which counts them. Knows nothing of objects in Hoplite.
+Arrays and tensors inside a value are not pickled: Hoplite stores them out of band, as everywhere. ObjectRefs and actor
+handles are passed to Ray, which counts them. The module does not access Hoplite objects.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hoplite import DecodeError, InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# What can hold no ObjectRef and no class.
+# Types that contain no ObjectRef and no class.
 PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, memoryview)
 
 REF, LEAF = "ref", "leaf"
 
 
 class _Unpacking(threading.local):
-    """The ObjectRefs and actors inside of what this thread unpickles."""
+    """The ObjectRefs and actors inside the value that this thread unpickles."""
 
     inner: tuple[Any, ...] = ()
 
@@ -39,7 +39,7 @@ class Packed:
 
     Args:
         stream: the pickle.
-        leaves: arrays and tensors inside of the value.
+        leaves: the arrays and tensors inside the value.
     """
 
     __slots__ = ("_leaves", "_stream")
@@ -80,17 +80,17 @@ class _Unpacker(pickle.Unpickler):
             return self.leaves[number]
         if number >= len(_unpacking.inner):
             raise DecodeError(
-                "the value has ObjectRefs or actors inside, which Ray counts by the ObjectRef that hoplite.ray.put "
-                "returned: get it by that, not by its name"
+                "the value contains ObjectRefs or actors, which Ray counts by the ObjectRef that hoplite.ray.put "
+                "returned: get it by that ObjectRef, not by its name"
             )
         return _unpacking.inner[number]
 
 
 def packed(value: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Makes of a value what Hoplite is to put, and what Ray is to count.
+    """Splits a value into the value that Hoplite puts, and the ObjectRefs and actors that Ray counts.
 
     Raises:
-        InvalidArgument: it can't be pickled.
+        InvalidArgument: the value can't be pickled.
     """
     if type(value) in PLAIN or lends(value):
         return value, ()
@@ -98,26 +98,26 @@ def packed(value: Any) -> tuple[Any, tuple[Any, ...]]:
     packer = _Packer(stream)
     try:
         packer.dump(value)
-    except Exception as error:  # it comes from code of the value's own
+    except Exception as error:  # raised by code of the value's class
         raise InvalidArgument(
             f"can't put a {type(value).__module__}.{type(value).__qualname__}: it can't be pickled "
-            f"({type(error).__name__}: {error}); put the data that it is made of, or give its class __reduce__"
+            f"({type(error).__name__}: {error}). Put its data instead, or define __reduce__ in its class"
         ) from error
     return Packed(stream.getvalue(), packer.leaves), tuple(packer.inner)
 
 
 def unpacked(stream: bytes, leaves: list[Any]) -> Any:
-    """What `Packed` is unpickled to: the value."""
+    """Returns the value to which a `Packed` is unpickled."""
     unpacker = _Unpacker(io.BytesIO(stream))
     unpacker.leaves = leaves
     return unpacker.load()
 
 
 def with_inner(inner: tuple[Any, ...], call: Callable[[], Any]) -> Any:
-    """Calls something that unpickles a value in this thread.
+    """Calls a function that unpickles a value in this thread.
 
     Args:
-        inner: the ObjectRefs and actors inside of the value, as `packed` gave them.
+        inner: the ObjectRefs and actors inside the value, as returned by `packed`.
         call: returns the value.
     """
     before, _unpacking.inner = _unpacking.inner, inner
@@ -128,13 +128,13 @@ def with_inner(inner: tuple[Any, ...], call: Callable[[], Any]) -> Any:
 
 
 def lends(value: Any) -> bool:
-    """Whether Hoplite keeps the memory of a value as it is: an array, a tensor or Arrow data, not of Python objects."""
+    """Whether Hoplite stores a value without a pickle: an array, tensor or Arrow data without Python objects."""
     kind = type(value)
     package = kind.__module__.partition(".")[0]
     if package == "numpy":
         return hasattr(kind, "__array_interface__") and not value.dtype.hasobject
     if package == "pyarrow":
         return hasattr(kind, "__arrow_c_array__") or hasattr(kind, "__arrow_c_stream__")
-    # A subclass of ndarray is pickled, and so may its class have to be.
+    # A subclass of ndarray is pickled, because its class may have to be pickled too.
     is_array = any(base.__module__ == "numpy" for base in kind.__mro__)
     return hasattr(kind, "__dlpack_device__") and not is_array

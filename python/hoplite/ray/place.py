@@ -1,6 +1,6 @@
-"""Where a process of Ray finds its node of Hoplite: the client of a driver, a task or an actor.
+"""The Hoplite client of a Ray process: a driver, a task or an actor.
 
-Knows the supervisor by its name, and not what it does.
+The module finds the supervisor and the keepers by their names, and does not depend on their implementation.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from hoplite.sockets import is_served
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Of the actors of this package, beside those of users.
+# Namespace and name of this package's actors, separate from the actors of users.
 NAMESPACE = "hoplite"
 SUPERVISOR = "supervisor"
 
-# Between two looks for a node that is starting.
+# Interval between checks for a node that is starting.
 POLL_S = 0.05
 
 
 class _Kept:
-    """The client of this process, and the Ray node for which it was made."""
+    """The client of this process, and the Ray node for which it was created."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -40,25 +40,25 @@ _kept = _Kept()
 
 
 def check_connected() -> None:
-    """Checks that this process takes part in a Ray cluster.
+    """Checks that this process is a member of a Ray cluster.
 
     Raises:
-        ConnectError: it is not connected to Ray, or only by Ray Client.
+        ConnectError: the process is not connected to Ray, or only by Ray Client.
     """
     if not ray.is_initialized():
         raise ConnectError("this process is not connected to a Ray cluster: call ray.init() first")
     if ray.util.client.ray.is_connected():
         raise ConnectError(
-            "this process is connected by Ray Client (ray://), from outside of the cluster, where no node of Hoplite "
-            "is: use hoplite.ray in tasks and actors, or in a driver on a host of the cluster"
+            "this process is connected by Ray Client (ray://), from outside the cluster, without a Hoplite node: "
+            "use hoplite.ray in tasks and actors, or in a driver on a host of the cluster"
         )
 
 
 def supervisor() -> Any:
-    """The actor that looks after the nodes of this Ray cluster.
+    """Returns the supervisor, the actor that manages the Hoplite nodes of this Ray cluster.
 
     Raises:
-        ConnectError: there is none, or this process is not connected to Ray, or only by Ray Client.
+        ConnectError: there is no supervisor, or this process is not connected to Ray, or only by Ray Client.
     """
     check_connected()
     try:
@@ -68,7 +68,7 @@ def supervisor() -> Any:
 
 
 def keeper_of(node: str) -> str:
-    """The name of the actor that keeps the node of a Ray node.
+    """Returns the name of the keeper, the actor that runs the Hoplite node of a Ray node.
 
     Args:
         node: the id of the Ray node.
@@ -77,46 +77,46 @@ def keeper_of(node: str) -> str:
 
 
 def keeper() -> Any:
-    """The actor that keeps the node of this process's Ray node.
+    """Returns the keeper of this process's Ray node.
 
     Raises:
-        ConnectError: there is none at the moment.
+        ConnectError: there is no keeper at the moment.
     """
     node = ray.get_runtime_context().get_node_id()
     try:
         return ray.get_actor(keeper_of(node), namespace=NAMESPACE)
     except ValueError:
         raise ConnectError(
-            f"no node of Hoplite serves Ray node {node}: it has ended, and the next is not there yet"
+            f"no Hoplite node serves Ray node {node}: it has ended, and its replacement is starting. Try again"
         ) from None
 
 
 def facts(timeout: float = 30.0) -> dict[str, Any]:
-    """What the supervisor knows of the nodes.
+    """Returns the facts of the supervisor: the Hoplite nodes, and the errors of missing ones.
 
     Args:
-        timeout: seconds to wait for a supervisor that has died and is not back yet.
+        timeout: seconds to wait for a failed supervisor that Ray restarts.
 
     Raises:
-        ConnectError: there is no supervisor, or it does not answer.
+        ConnectError: there is no supervisor, or it does not reply.
     """
     try:
         return answer(supervisor, time.monotonic() + timeout, ray.exceptions.RayError)
     except ray.exceptions.RayError as error:
-        raise ConnectError(f"the supervisor of Hoplite in this Ray cluster does not answer: {error}") from None
+        raise ConnectError(f"the Hoplite supervisor of this Ray cluster does not reply: {error}") from None
 
 
 def answer(find: Callable[[], Any], until: float, passing: type[BaseException]) -> dict[str, Any]:
-    """What the supervisor that `find` gives knows of the nodes; it is asked again after errors that pass.
+    """Returns the facts of the supervisor that `find` returns; retries after temporary errors.
 
     Args:
-        find: called before each question, since another may have taken its place.
-        until: of the monotonic clock; the last error is raised then.
-        passing: errors of this class pass.
+        find: called before each attempt, because the supervisor may have been replaced.
+        until: deadline by the monotonic clock, after which the last error is raised.
+        passing: class of the temporary errors.
 
     Raises:
-        ConnectError: what `find` raises.
-        RayError: one that does not pass, or the last one.
+        ConnectError: raised by `find`.
+        RayError: a permanent error, or the last temporary one.
     """
     while True:
         handle = find()
@@ -131,23 +131,23 @@ def answer(find: Callable[[], Any], until: float, passing: type[BaseException]) 
 
 
 def client(timeout: float = 10.0) -> Client:
-    """The client of this process, attached to the node that `start` runs for this process's Ray node.
+    """Returns the client of this process, attached to the Hoplite node of its Ray node.
 
-    The process has one, which all of its threads share. When the node dies, the client goes on with the next one that
-    `start` runs in its place; see `reconnect` of `hoplite.init`.
+    All threads of the process share this client. If the node fails, the client reconnects to its replacement; see
+    `reconnect` of `hoplite.init`.
 
     Args:
         timeout: seconds to wait for a node that is starting.
 
     Raises:
-        ConnectError: Hoplite does not run in this Ray cluster, or has no node for this Ray node; says why. Or this
-            process is not connected to Ray, or only by Ray Client.
+        ConnectError: Hoplite does not run in this Ray cluster, or has no node for this Ray node; the message has the
+            reason. Or this process is not connected to Ray, or only by Ray Client.
     """
     check_connected()
     node = ray.get_runtime_context().get_node_id()
     with _kept.lock:
         kept = _kept.client
-        # The socket of one that has died is there until the next has it; of one that was stopped it is not.
+        # A failed node leaves its socket for its replacement. A stopped node removes it.
         if kept is None or kept.closed or _kept.node != node or not Path(_kept.path).exists():
             if kept is not None:
                 kept.close()
@@ -158,27 +158,27 @@ def client(timeout: float = 10.0) -> Client:
 
 
 def another(job: str | None = None) -> Client:
-    """A client beside that of this process, for what is to end by itself; the caller closes it.
+    """Returns a second client of this process, which the caller closes.
 
     Args:
-        job: what its objects are of; they are deleted with the last client of the job.
+        job: the job of its objects; they are deleted with the last client of the job.
 
     Raises:
-        ConnectError: as `client`.
+        ConnectError: see `client`.
     """
     client()
     return connect(f"unix:{_kept.path}", job=job)
 
 
 def socket_of(node: str, until: float) -> str:
-    """The socket at which a node of this host serves; waits for one that is starting.
+    """Returns the socket of the Hoplite node of a Ray node on this host; waits for a node that is starting.
 
     Args:
         node: the id of the Ray node.
-        until: when to give up, by the monotonic clock.
+        until: deadline by the monotonic clock.
 
     Raises:
-        ConnectError: there is none; says why.
+        ConnectError: there is no node; the message has the reason.
     """
     while True:
         known = facts()
@@ -186,8 +186,8 @@ def socket_of(node: str, until: float) -> str:
         if found is not None and is_served(found["socket"]):
             return str(found["socket"])
         if time.monotonic() >= until:
-            _, why = known["problems"].get(node, ("", "it has not started yet, or Hoplite is not of this host"))
-            raise ConnectError(f"no node of Hoplite serves Ray node {node}: {why}")
+            _, why = known["problems"].get(node, ("", "it has not started yet, or its socket is not on this host"))
+            raise ConnectError(f"no Hoplite node serves Ray node {node}: {why}")
         time.sleep(POLL_S)
 
 
@@ -205,6 +205,6 @@ def _connect(node: str, until: float) -> tuple[Client, str]:
         try:
             return connect(f"unix:{path}", timeout=max(0.0, until - time.monotonic()), reconnect=True), path
         except HopliteError:
-            # It may have died between the look and the call.
+            # The node may have failed after `socket_of` found it.
             if time.monotonic() >= until:
                 raise

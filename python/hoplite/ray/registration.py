@@ -1,6 +1,6 @@
-"""`register`: makes Hoplite's tensor transports and collective groups known to Ray, here and in actors.
+"""`register`: registers Hoplite's tensor transports and collective groups with Ray, here and in actors.
 
-Nothing else of the package imports these, whose interfaces in Ray are alpha.
+Only this module imports them, because their interfaces in Ray are alpha.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 def register(actors: Iterable[Any] = ()) -> None:
-    """Makes the tensor transport and the collective groups of Hoplite known to Ray in this process.
+    """Registers Hoplite's tensor transports and collective groups with Ray in this process.
 
-    Call it before a class of actors is made whose methods say `@ray.method(tensor_transport="hoplite")`, and in the
-    process that makes the actors. The transport "hoplite" moves torch tensors of the CPU, or NumPy arrays where
-    torch is not installed; "hoplite_numpy" moves NumPy arrays. The members of collective groups of
-    `ray.util.collective` with the backend "hoplite" need it too: call it in each, or name them. Twice is fine.
+    For methods with `@ray.method(tensor_transport="hoplite")`, call it before their class is defined, in the process
+    that creates the actors. The transport "hoplite" transfers torch CPU tensors, or NumPy arrays if torch is not
+    installed; "hoplite_numpy" transfers NumPy arrays. Members of a group of `ray.util.collective` with the backend
+    "hoplite" need it too: call it in each member, or pass the members here. A second call does nothing.
 
     Args:
-        actors: handles of actors to tell the same.
+        actors: handles of actors in which to register as well.
 
     Raises:
-        ConnectError: this process is connected only by Ray Client, whose server makes the actors.
-        UnknownRay: the interfaces of the installed Ray are not those that this package knows.
+        ConnectError: this process is connected only by Ray Client, whose server creates the actors.
+        UnknownRay: the interfaces of the installed Ray differ from those that this package supports.
     """
-    # Alpha interfaces of Ray: where they differ, the rest of this package goes on.
+    # Alpha interfaces of Ray: if they differ, the rest of this package still works.
     from hoplite.ray.groups import check_group, register_backend
     from hoplite.ray.transport import HopliteArrayTransport, HopliteTransport, check_transport
 
@@ -56,7 +56,7 @@ def register(actors: Iterable[Any] = ()) -> None:
     register_backend()
     waiting = [actor.__ray_call__.remote(_register) for actor in actors]
     if waiting:
-        # Asked for nothing, Ray would start a cluster of its own.
+        # Even with an empty list, `ray.get` would start a Ray cluster.
         ray.get(waiting)
 
 

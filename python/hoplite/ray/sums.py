@@ -1,9 +1,9 @@
-"""`reduce` over what Hoplite has and over what tasks of Ray return, and which of them were folded.
+"""`reduce` over Hoplite objects and results of Ray tasks; `inputs` and `lost` list which inputs it used.
 
-What Ray has is brought into Hoplite by a small task on the node where it lies, under a name that the reduce waits
-for from the beginning: so tasks that are still running count as inputs. What a method of an actor returns by the
-tensor transport is put by that actor, before Ray reports the end of the method: if it has ended and put nothing under
-the name, it has failed. The ObjectRef of the result is what the keeper of the Ray node returns when it is complete.
+A result in Ray's store is put into Hoplite by a small task on the node that has it. The reduce waits for its name
+from the start, so tasks that still run can be inputs. A result of the tensor transport is put by its actor before Ray
+reports the end of the method. If the method has ended without such an object, the input has failed. The ObjectRef of
+the result belongs to a call of the Ray node's keeper, which returns when the result is complete.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hoplite.ray")
 
-# What Ray has of an object of Hoplite is smaller; what it stores inside of the process that owns it is not on a node.
+# Upper limit of the size of a `Stored`. Ray keeps small values in their owner process, with no location on a node.
 STORED_BYTES_MAX = 4096
 
-# What Ray has been asked for that it has at hand.
+# Timeout of `ray.get` for results that Ray reports as ready.
 HEAR_S = 1.0
 
-# A worker process that dies under it is the fault of no input.
+# Retries of the task that puts an input, because its worker process can die without a fault of the input.
 BRING_RETRIES = 3
 
 
 class _Inputs:
-    """The inputs of one reduce that Ray has, on their way into Hoplite.
+    """The inputs of one reduce, and the tasks that put results from Ray's store into Hoplite.
 
     Args:
         hp: the client of this process.
-        given: the inputs, as the caller gave them.
-        count: how many the reduce needs; None means all.
+        given: the inputs, as passed by the caller.
+        count: number of inputs that the reduce needs; None means all.
     """
 
     def __init__(self, hp: Client, given: list[Any], count: int | None) -> None:
         self._hp = hp
         self._count = len(given) if count is None else count
         self._prefix = f"ray-input/{uuid.uuid4().hex}"
-        # Referred to from here until the result is complete.
+        # Keeps references to the inputs until the result is complete.
         self.given = given
         self._to_bring: dict[str, Any] = {}
         self._leases: list[Lease] = []
         self._tasks: dict[Any, str] = {}
-        # Methods of actors that may still run, whose tensors their actors put.
+        # Actor methods that may still run, with the names of the tensors that their actors put.
         self._methods: dict[Any, str] = {}
-        # Of the last input that failed.
+        # The error of the last failed input.
         self._why = ""
         self.texts = [self._text(place, each) for place, each in enumerate(given)]
 
@@ -67,8 +67,8 @@ class _Inputs:
         if not isinstance(each, ray.ObjectRef):
             if not isinstance(each, (Ref, str)):
                 raise InvalidArgument(
-                    f"input {place} of the reduce is no ObjectRef, no ref and no name but a {type(each).__name__}: "
-                    "put it first, by hoplite.ray.put"
+                    f"input {place} of the reduce is a {type(each).__name__}, not an ObjectRef, ref or name: "
+                    "put it first, with hoplite.ray.put"
                 )
             return str(each)
         kept = lifetimes.of(each)
@@ -85,20 +85,20 @@ class _Inputs:
         return name
 
     def hold(self) -> None:
-        """Takes leases of what is to be brought: it goes with this process, if that dies."""
+        """Leases the objects of the tasks, so that they are deleted if this process dies."""
         self._leases = [self._hp.lease(name) for name in self._to_bring]
 
     def bring(self) -> None:
-        """Sends tasks for what Ray has. Ray runs each where most of its argument lies."""
+        """Starts the tasks. Ray runs each on the node that has most of its argument."""
         task = ray.remote(bring).options(num_cpus=0, max_retries=BRING_RETRIES)
         self._tasks = {task.remote(each, name): name for name, each in self._to_bring.items()}
 
     def refs(self) -> list[Any]:
-        """The tasks and methods that Ray has not reported yet."""
+        """Returns the tasks and methods that Ray has not reported as finished."""
         return [*self._tasks, *self._methods]
 
     def over(self, ref: Any, kept: Kept) -> None:
-        """Takes note of a task or method that has ended, and of the input that does not come if it failed."""
+        """Records that a task or method has ended, and that its input is lost if it failed."""
         if (name := self._tasks.get(ref)) is not None:
             if self._hear(ref, name, kept):
                 del self._tasks[ref]
@@ -110,31 +110,32 @@ class _Inputs:
                     self._fail(name, kept, "its method returned no tensor, or several: return one array or tensor")
 
     def _hear(self, ref: Any, name: str, kept: Kept) -> bool:
-        """Takes note of the failure of a task or method; false if Ray does not say yet what became of it."""
+        """Records the failure of a task or method; returns False if Ray does not deliver the outcome yet."""
         try:
             ray.get(ref, timeout=HEAR_S)
         except ray.exceptions.GetTimeoutError:
-            logger.debug("input %s of a reduce is slow to come from Ray", name)
+            logger.debug("Ray is slow to deliver input %s of a reduce", name)
             return False
-        except Exception as error:  # noqa: BLE001 - a transport raises what it likes
-            # The last line is the error itself, after where it came from.
+        except Exception as error:  # noqa: BLE001 - transports raise any error
+            # The last line is the error itself, after its traceback.
             self._fail(name, kept, str(error).strip().rpartition("\n")[2])
-            # Its frames would keep refs alive.
+            # The frames of the traceback would keep refs alive.
             error.__traceback__ = None
         return True
 
     def _fail(self, name: str, kept: Kept, why: str) -> None:
         place = self.texts.index(name)
-        logger.warning("input %d of the reduce %s can't come: %s", place, kept.text, why)
+        logger.warning("input %d of the reduce %s is lost: %s", place, kept.text, why)
         kept.failed.add(name)
         self._why = f"input {place}: {why}"
 
     def fails(self, kept: Kept) -> bool:
-        """Ends the reduce if too few inputs can still come, where neither Ray nor Hoplite has lost so many alone."""
+        """Ends the reduce if too few inputs remain after the losses of Ray and of Hoplite together."""
         if not self._is_short(kept):
             return False
-        why = f"too few inputs of the reduce {kept.text} can still come. {self._why}"
-        # Hoplite would wait for ever for what was never put. It has to end by this before its inputs are deleted.
+        why = f"too few inputs of the reduce {kept.text} can still arrive. {self._why}"
+        # Hoplite would wait forever for inputs that were never put. The reduce has to end with this reason before its
+        # inputs are deleted.
         return bool(ray.get(keeper().give_up.remote(kept.text, kept.wait, why, delete=True), timeout=DELETE_S))
 
     def _is_short(self, kept: Kept) -> bool:
@@ -142,7 +143,7 @@ class _Inputs:
         return len(self.texts) - len(lost | kept.failed) < self._count
 
     def release(self) -> None:
-        """Lets go of the inputs, and deletes those that were brought for this reduce alone."""
+        """Releases the inputs, and deletes those that were put for this reduce only."""
         for task in self._tasks:
             ray.cancel(task)
         names, self.given = list(self._to_bring), []
@@ -151,7 +152,7 @@ class _Inputs:
             self._hp.delete(names, timeout=DELETE_S)
         except HopliteError as error:
             logger.debug("inputs were not deleted: %s", error)
-        # A task that puts one after that loses it with these.
+        # An input that a task puts after this ends with its lease.
         for lease in self._leases:
             lease.release()
 
@@ -164,26 +165,26 @@ def reduce(
     name: str | None = None,
     timeout: float | None = None,
 ) -> Any:
-    """Folds the first `count` inputs to arrive, as `hoplite.reduce` does, and returns a Ray ObjectRef of the result.
+    """Folds the first `count` inputs to arrive, and returns a Ray ObjectRef of the result at once.
 
-    It returns at once. The ObjectRef is ready when the result is complete, and fails if there will be none, as that of
-    a task: `ray.get` and `ray.wait` wait for it, and tasks that have it as an argument begin then. The result and what
-    was brought into Hoplite for it live as `put` says.
+    Like the ObjectRef of a task, it is ready when the result is complete, and fails if the reduce fails. `ray.get` and
+    `ray.wait` wait for it, and tasks that have it as an argument start then. The lifetime of the result follows the
+    rules of `put`.
 
     Args:
-        refs: a list of the inputs: refs of Hoplite, names, and ObjectRefs of Ray, whether of `put`, of arrays in Ray's
-            store, of tasks that return an array and may still run, or of actor methods with the tensor
-            transport "hoplite" that return one tensor or array.
-        op: see `hoplite.reduce`.
-        count: how many inputs to fold; None means all. A task or method that raises, or whose worker has died for good,
-            is an input that does not come. If too few can still come, the result fails with `ObjectLost`.
-        name: what to call the result; None mints an id.
-        timeout: seconds until the inputs must have arrived and the result be folded.
+        refs: a list of inputs: Hoplite refs, names and Ray ObjectRefs. An ObjectRef can be from `put`, of an array in
+            Ray's store, of a task that returns an array and may still run, or of an actor method that returns one
+            tensor or array by the tensor transport "hoplite".
+        op: see `Client.reduce`.
+        count: number of inputs to fold; None means all. If a task or method raises, or its worker dies permanently, its
+            input is lost. If too few inputs can still arrive, the result fails with `ObjectLost`.
+        name: name of the result; None generates an id.
+        timeout: seconds until the inputs must have arrived and the result must be complete.
 
     Raises:
         ConnectError: Hoplite does not run on this Ray node.
-        InvalidArgument: an input is of none of these kinds; or as `hoplite.reduce`.
-        HopliteError: as `hoplite.reduce`.
+        InvalidArgument: an input is of another kind; see also `Client.reduce`.
+        HopliteError: see `Client.reduce`.
     """
     if isinstance(refs, (str, bytes, Ref, ray.ObjectRef)):
         raise InvalidArgument(f"reduce takes a list of inputs, not a {type(refs).__name__}: write [{refs!r}]")
@@ -201,7 +202,7 @@ def reduce(
         lease.release()
         taken.release()
         raise
-    # What Hoplite alone has needs no look.
+    # Inputs that are Hoplite objects need no checks.
     pending = taken if any(isinstance(each, ray.ObjectRef) for each in taken.given) else None
     kept = Kept(hp, str(result), lease, name is not None, wait, over, pending, taken.texts)
     lifetimes.keep(anchor, kept)
@@ -209,41 +210,41 @@ def reduce(
 
 
 def inputs(result: Any, *, timeout: float | None = None) -> list[int]:
-    """Tells which inputs a reduce of this process has folded.
+    """Returns which inputs a reduce of this process has folded.
 
     Args:
-        result: what `reduce` returned.
-        timeout: seconds to wait until that is decided.
+        result: the ObjectRef that `reduce` returned.
+        timeout: seconds to wait until the inputs are chosen.
 
     Returns:
-        The places of the inputs in what `reduce` was given, in the order in which they were folded.
+        The positions of the inputs in the list passed to `reduce`, in the order of folding.
 
     Raises:
-        Timeout: too few have arrived in time.
-        InvalidArgument: it is no result of a reduce of this process.
-        ObjectLost: too few can still arrive.
+        Timeout: too few inputs arrived in time.
+        InvalidArgument: the argument is not a result of a reduce of this process.
+        ObjectLost: too few inputs can still arrive.
     """
     kept = _reduced(result)
     return [kept.inputs.index(str(each)) for each in Ref(kept.text, kept.client).inputs(timeout=timeout)]
 
 
 def lost(result: Any, *, timeout: float | None = None) -> list[int]:
-    """Tells which inputs of a reduce of this process can't come any more, as far as is known now.
+    """Returns which inputs of a reduce of this process are known to be lost.
 
-    They were put by a process or on a node that has died since, were deleted, or are of a task that has failed. What is
-    wanted in their place has to be asked for again.
+    An input is lost if its process or node failed, if it was deleted, or if its task failed. Resubmit the task if you
+    still need the input.
 
     Args:
-        result: what `reduce` returned.
-        timeout: seconds to wait for this host's node; the inputs are not waited for.
+        result: the ObjectRef that `reduce` returned.
+        timeout: seconds to wait for the reply of this host's node. The call does not wait for inputs.
 
     Returns:
-        The places of the inputs in what `reduce` was given, none of which is in the result, in their order. After the
-        reduce, those that were lost when it was over.
+        The positions of lost inputs in the list passed to `reduce`, in ascending order. None of them is part of the
+        result. After the reduce, the list contains the inputs that were lost when it ended.
 
     Raises:
-        InvalidArgument: it is no result of a reduce of this process.
-        ObjectLost: too few can still come.
+        InvalidArgument: the argument is not a result of a reduce of this process.
+        ObjectLost: too few inputs can still arrive.
     """
     kept = _reduced(result)
     gone = {str(each) for each in Ref(kept.text, kept.client).lost(timeout=timeout)} | kept.failed
@@ -251,30 +252,32 @@ def lost(result: Any, *, timeout: float | None = None) -> list[int]:
 
 
 def _reduced(result: Any) -> Kept:
-    """What is known of the result of a reduce."""
+    """Returns the record of a reduce by its result."""
     kept = lifetimes.of(result) if isinstance(result, ray.ObjectRef) else None
     if kept is None or not kept.inputs:
-        raise InvalidArgument(f"{result} is no result of a hoplite.ray.reduce of this process")
+        raise InvalidArgument(
+            f"{result} is not a result of hoplite.ray.reduce in this process: pass the ObjectRef that reduce returned"
+        )
     return kept
 
 
 def bring(value: Any, name: str) -> None:
-    """A task of Ray: puts what Ray has brought here into Hoplite.
+    """Puts a value that Ray has delivered into Hoplite, as a Ray task.
 
     Args:
-        value: an array; or what a task returned in place of one, a ref of Hoplite or an ObjectRef.
-        name: what to call it.
+        value: an array, or a Hoplite ref or ObjectRef that a task returned instead of one.
+        name: name of the object.
     """
     if isinstance(value, (Ref, ray.ObjectRef)):
         value = get(value)
     hp = client()
-    # Who asked may have died, or want it no more: then it goes with this lease.
+    # If the caller has died, or does not need the input any more, the object ends with this lease.
     with hp.lease(name):
         put_again(hp, value, name)
 
 
 def _may_be_stored(each: Any) -> bool:
-    """Whether Ray has the value already, and it may be of Hoplite: so small that bringing it here costs nothing."""
+    """Whether Ray has the value already, and it is small enough to be a `Stored`, so that a transfer costs little."""
     ready, _ = ray.wait([each], num_returns=1, timeout=0, fetch_local=False)
     if not ready:
         return False

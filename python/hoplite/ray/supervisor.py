@@ -1,7 +1,8 @@
-"""The actor that sees to it that each Ray node has a keeper whose node is a member of one Hoplite cluster.
+"""The supervisor: an actor that runs one keeper per Ray node, whose Hoplite nodes form one cluster.
 
-It looks at the list of Ray nodes once in a second, and hears at once when a keeper dies. Only it and the keepers
-know the cluster's secret. Members of a collective group meet here too. Knows nothing of objects.
+It checks the list of Ray nodes once a second, and is notified at once when a keeper ends. Only the supervisor and the
+keepers hold the cluster's secret. The supervisor also is the rendezvous of the members of collective groups. It does
+not handle objects.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from hoplite.ray.place import NAMESPACE, keeper_of
 
 logger = logging.getLogger("hoplite.ray")
 
-# Between two looks at the list of Ray nodes.
+# Interval between checks of the list of Ray nodes.
 EVERY_S = 1.0
-# A new worker process of Ray imports for seconds on a busy host.
+# Timeout of a start. On a busy host, a new worker process of Ray takes seconds for its imports.
 START_S = 60.0
-# Before a node that could not start is tried again.
+# Delay before another attempt to start a node.
 AGAIN_S = 15.0
 END_S = 10.0
 
-# What Ray raises when its own processes do not answer, or are not what was asked for.
+# Errors of Ray when its own processes do not reply, or no longer exist.
 OF_RAY = (ray.exceptions.RayError, RuntimeError, ValueError, OSError)
 
 
 class Supervisor:
-    """Runs until `stop`.
+    """Manages the keepers of a Ray cluster until `stop`.
 
     Args:
         cluster: the name of the Hoplite cluster.
-        memory: most bytes of each node's store; None takes what Ray gives its object store on that Ray node.
-        port: TCP port of each node; 0 takes any free one.
+        memory: capacity of each node's store; None uses the size of Ray's object store on that Ray node.
+        port: TCP port of each node; 0 selects a free one.
     """
 
     def __init__(self, cluster: str, memory: int | str | None, port: int) -> None:
@@ -48,23 +49,23 @@ class Supervisor:
         self._lock = threading.Lock()
         self._nodes: dict[str, dict[str, Any]] = {}
         self._keepers: dict[str, Any] = {}
-        # What each keeper's `watch` is to return, and of which Ray node.
+        # The Ray node of each pending `watch` call of a keeper.
         self._watches: dict[Any, str] = {}
         self._problems: dict[str, tuple[str, str]] = {}
         self._not_before: dict[str, float] = {}
         self._groups: dict[str, _Group] = {}
-        # At the node of the head, once a group forms.
+        # Attached to the Hoplite node of the head node once a group forms.
         self._client: Client | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hoplite-supervisor", daemon=True)
         self._thread.start()
 
     def facts(self) -> dict[str, Any]:
-        """What runs, and what could not start.
+        """Returns the running Hoplite nodes, and the errors of those that could not start.
 
         Returns:
-            The "cluster", "memory" and "port" that were asked for; by the id of the Ray node the facts of its Hoplite
-            node in "nodes", and in "problems" a pair of the error's class and text.
+            A dict of the configured "cluster", "memory" and "port"; "nodes", the facts of each Hoplite node by the id
+            of its Ray node; and "problems", pairs of the error's class and text by the id of the Ray node.
         """
         with self._lock:
             return {
@@ -76,17 +77,17 @@ class Supervisor:
             }
 
     def meet(self, group: str, size: int, rank: int, promise: str) -> dict[str, Any]:
-        """Takes the word of a member of a collective group that it is there; it asks again until all are.
+        """Registers a member of a collective group. Members call it repeatedly until all have registered.
 
         Args:
             group: the name of the group.
-            size: how many members it has.
-            rank: of the member.
-            promise: the text of a ref that the member has promised, and which is lost when it dies.
+            size: the number of its members.
+            rank: the rank of the member.
+            promise: a ref that the member has reserved, and that is lost when the member dies.
 
         Returns:
-            "generation", a text that no other group has had, and "promises" of all ranks; or "missing", the ranks that
-            are not there yet.
+            "generation", a unique text, and "promises", the reservations of all ranks; or "missing", the ranks that
+            have not registered yet.
         """
         with self._lock:
             found = self._groups.setdefault(group, _Group())
@@ -96,14 +97,14 @@ class Supervisor:
             return found.meet(size, rank, promise, gone)
 
     def forming(self, group: str) -> list[int]:
-        """The ranks of a collective group that wait for the others, and live."""
+        """Returns the live ranks of a collective group that wait for the others."""
         with self._lock:
             forming = dict(self._groups[group].forming) if group in self._groups else {}
         gone = self._broken(list(forming.values()))
         return sorted(rank for rank, promise in forming.items() if promise not in gone)
 
     def _broken(self, promises: list[str]) -> set[str]:
-        """Those of some promises whose makers have died."""
+        """Returns the reservations whose members have died."""
         with self._lock:
             here = self._nodes.get(ray.get_runtime_context().get_node_id())
         if here is None:
@@ -113,11 +114,11 @@ class Supervisor:
                 self._client = connect(f"unix:{here['socket']}", reconnect=True)
             return {str(each) for each in self._client.wait(promises, timeout=0)[0]}
         except HopliteError as error:
-            logger.debug("promises were not looked at: %s", error)
+            logger.debug("could not check the reservations of a group: %s", error)
             return set()
 
     def stop(self) -> None:
-        """Ends all nodes."""
+        """Stops all nodes."""
         self._stopping.set()
         self._thread.join(START_S)
         ending = [keeper.end.remote() for keeper in self._keepers.values()]
@@ -134,8 +135,8 @@ class Supervisor:
                 self._look()
                 self._await_an_end()
             except OF_RAY as error:
-                # The head of the cluster restarts, for instance: the next look may be answered.
-                logger.warning("Hoplite could not look after the Ray nodes: %s", error)
+                # For example, the head node of the cluster restarts. The next check may succeed.
+                logger.warning("the Hoplite supervisor could not check the Ray nodes and will retry: %s", error)
                 self._stopping.wait(EVERY_S)
 
     def _look(self) -> None:
@@ -147,14 +148,14 @@ class Supervisor:
         now = time.monotonic()
         missing = [node for node in alive if node not in self._nodes and self._not_before.get(node, 0.0) <= now]
         while missing and not self._stopping.is_set():
-            # The first begins the cluster, the others join it.
+            # The first node creates the cluster; the others join it.
             batch = missing if self._nodes else missing[:1]
             missing = missing[len(batch) :]
             for node, asked in [(node, self._ask(alive[node])) for node in batch]:
                 self._take(node, asked)
 
     def _adopt(self, alive: dict[str, Any]) -> None:
-        """Finds the keepers of a supervisor that was killed; makes the secret if there are none."""
+        """Finds the keepers of an earlier supervisor. Without any, generates the secret."""
         secret = None
         for node in alive:
             try:
@@ -168,7 +169,7 @@ class Supervisor:
         self._secret = secret or Secret(new_token())
 
     def _ask(self, node: dict[str, Any]) -> Any:
-        """Has a keeper start on a Ray node, or finds the one that is there; returns what its node is to answer."""
+        """Starts the keeper of a Ray node, or finds the running one; returns the ObjectRef of its `begin` call."""
         keeper = (
             ray.remote(Keeper)
             .options(
@@ -195,7 +196,7 @@ class Supervisor:
             self._keep(node, keeper, ray.get(asked, timeout=START_S))
         except (*OF_RAY, HopliteError) as error:
             cause = getattr(error, "cause", None) or error
-            logger.warning("Hoplite can't run on Ray node %s: %s", node, cause)
+            logger.warning("Hoplite can't run on Ray node %s and will retry: %s", node, cause)
             with self._lock:
                 self._problems[node] = (type(cause).__name__, str(cause))
             self._not_before[node] = time.monotonic() + AGAIN_S
@@ -210,7 +211,7 @@ class Supervisor:
             self._problems.pop(node, None)
 
     def _await_an_end(self) -> None:
-        """Waits until a keeper or its node has ended, or it is time to look again."""
+        """Waits until a keeper or its node has ended, at most until the next check of the Ray nodes."""
         if not self._watches:
             self._stopping.wait(EVERY_S)
             return
@@ -238,33 +239,33 @@ class Supervisor:
 
 
 class _Group:
-    """The members of a collective group that have said that they are there."""
+    """The registered members of a collective group."""
 
     def __init__(self) -> None:
         self.size = 0
         self.forming: dict[int, str] = {}
-        # The last that was complete.
+        # The latest complete group.
         self.generation = ""
         self.promises: list[str] = []
 
     def promises_with(self, size: int, rank: int, promise: str) -> list[str]:
-        """The promises of members that would make the group complete with this one; none if members are missing."""
+        """Returns the reservations of the group if this member completes it; an empty list otherwise."""
         forming = {**(self.forming if size == self.size else {}), rank: promise}
         return [] if len(forming) < size else list(forming.values())
 
     def meet(self, size: int, rank: int, promise: str, gone: set[str]) -> dict[str, Any]:
-        """See `Supervisor.meet`.
+        """Registers a member; see `Supervisor.meet`.
 
         Args:
-            size: how many members the group has.
-            rank: of the member.
-            promise: of the member.
-            gone: promises of members that have died.
+            size: the number of members of the group.
+            rank: the rank of the member.
+            promise: the reservation of the member.
+            gone: reservations of members that have died.
         """
         if promise in self.promises:
             return {"generation": self.generation, "promises": self.promises}
         if size != self.size:
-            # Members that ask for another size are of an earlier attempt.
+            # Members of another size belong to an earlier attempt.
             self.size, self.forming = size, {}
         self.forming[rank] = promise
         self.forming = {rank: each for rank, each in self.forming.items() if each not in gone}

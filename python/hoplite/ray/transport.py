@@ -1,8 +1,8 @@
-"""The tensor transport "hoplite": what methods of actors return goes from actor to actor through Hoplite.
+"""The tensor transport "hoplite": it transfers the results of actor methods between actors through Hoplite.
 
-Each tensor is an object of Hoplite, put when the method returns, under a name that follows from the ObjectRef: so it
-can be the input of a reduce before the method has run. The receiver gets it by that name; the sender takes no part. Ray
-says when the last reference is gone.
+Each tensor is a Hoplite object, put when the method returns. Its name follows from the ObjectRef, so it can be the
+input of a reduce before the method has run. The receiver gets it by that name; the sender takes no part. Ray
+reports the end of the last reference.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ DELETE_S = 10.0
 
 @dataclass
 class HopliteMetadata(TensorTransportMetadata):  # type: ignore[misc] # Ray is not there when types are checked
-    """What the receiver is told of the tensors of an ObjectRef.
+    """The metadata that a receiver gets for the tensors of an ObjectRef.
 
     Attributes:
-        names: of their objects, in order.
+        names: the names of their objects, in order.
     """
 
     names: list[str] = field(default_factory=list)
@@ -45,11 +45,11 @@ class HopliteMetadata(TensorTransportMetadata):  # type: ignore[misc] # Ray is n
 
 @dataclass
 class HopliteFetch(FetchRequest):  # type: ignore[misc] # as above
-    """A fetch for `ray.get`, done when it is waited for.
+    """A fetch for `ray.get`, performed by `wait_fetch_complete`.
 
     Attributes:
-        names: of the objects.
-        targets: memory of the caller to fill, if any.
+        names: the names of the objects.
+        targets: the caller's buffers to fill, if any.
     """
 
     names: list[str] = field(default_factory=list)
@@ -57,13 +57,13 @@ class HopliteFetch(FetchRequest):  # type: ignore[misc] # as above
 
 
 class HopliteTransport(TensorTransportManager):  # type: ignore[misc] # as above
-    """Ray makes one in each process that uses the transport."""
+    """The transport for torch tensors, or for NumPy arrays without torch; Ray creates one per process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Of the objects that this process has put, by the id of the ObjectRef.
+        # Leases of the objects that this process put, by the id of the ObjectRef.
         self._leases: dict[str, list[Any]] = {}
-        # The clients of transfers under way, which are closed to abort them.
+        # Clients of current transfers, by the id of the ObjectRef. Closing one aborts its transfer.
         self._receiving: dict[str, list[Client]] = {}
 
     def tensor_transport_backend(self) -> str:
@@ -72,29 +72,31 @@ class HopliteTransport(TensorTransportManager):  # type: ignore[misc] # as above
 
     @staticmethod
     def is_one_sided() -> bool:
-        """The receiver gets what it needs by itself."""
+        """Returns True: receivers get tensors without the sender."""
         return True
 
     @staticmethod
     def can_abort_transport() -> bool:
-        """A transfer ends with its client, without harm to either actor."""
+        """Returns True: an aborted transfer leaves both actors usable."""
         return True
 
     def actor_has_tensor_transport(self, actor: Any) -> bool:  # noqa: ARG002 - Ray's signature
-        """Each actor has it that runs where `hoplite.ray.start` has started a node: all of them."""
+        """Returns True: `hoplite.ray.start` runs a node on every Ray node, so all actors have the transport."""
         return True
 
     def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> HopliteMetadata:
-        """Puts the tensors of an ObjectRef; of a task that is tried again, what it has put before stays.
+        """Puts the tensors of an ObjectRef. If Ray retries the task, the tensors of the first attempt stay.
 
         Raises:
-            UnsupportedDtype: a tensor is not in the memory of the host.
-            HopliteError: as `hoplite.put`.
+            UnsupportedDtype: a tensor is not in host memory.
+            HopliteError: see `Client.put`.
         """
         for tensor in rdt_object:
             device = getattr(getattr(tensor, "device", None), "type", "cpu")
             if device != "cpu":
-                raise UnsupportedDtype(f"a tensor is on {device}: the transport hoplite takes those of the CPU")
+                raise UnsupportedDtype(
+                    f"a tensor is on {device}, but the transport hoplite takes CPU tensors only: return tensor.cpu()"
+                )
         hp = place.client()
         names = [name_of(obj_id, number, len(rdt_object)) for number in range(len(rdt_object))]
         leases = [hp.lease(name) for name in names]
@@ -116,7 +118,7 @@ class HopliteTransport(TensorTransportManager):  # type: ignore[misc] # as above
         dst_actor: Any,  # noqa: ARG002
         backend: str | None = None,  # noqa: ARG002
     ) -> Any:
-        """Nothing: the names say all."""
+        """Returns empty metadata: receivers need the names only."""
         return CommunicatorMetadata()
 
     def recv_multiple_tensors(
@@ -129,9 +131,9 @@ class HopliteTransport(TensorTransportManager):  # type: ignore[misc] # as above
         """Gets the tensors of an ObjectRef.
 
         Raises:
-            HopliteError: Ray has aborted the transfer; or as `hoplite.get`.
+            HopliteError: Ray has aborted the transfer; see also `Client.get`.
         """
-        # A client of its own, so that closing it ends this transfer alone.
+        # A separate client, so that closing it aborts this transfer only.
         with place.another() as hp:
             with self._lock:
                 self._receiving.setdefault(obj_id, []).append(hp)
@@ -154,15 +156,15 @@ class HopliteTransport(TensorTransportManager):  # type: ignore[misc] # as above
         communicator_metadata: Any,  # noqa: ARG002 - Ray's signature
         target_buffers: list[Any] | None = None,
     ) -> HopliteFetch:
-        """Takes note of what `ray.get` wants."""
+        """Returns a fetch for `ray.get`, without starting it."""
         names = tensor_transport_metadata.names
         return HopliteFetch(obj_id=obj_id, tensors=[], names=names, targets=target_buffers)
 
     def wait_fetch_complete(self, fetch_request: HopliteFetch, timeout: float = -1) -> list[Any]:
-        """Gets the tensors for `ray.get`.
+        """Gets the tensors of a fetch for `ray.get`.
 
         Raises:
-            TimeoutError: they were not here in time.
+            TimeoutError: the tensors did not arrive in time.
         """
         limit = None if timeout < 0 else timeout
         return _received(place.client(), fetch_request.names, fetch_request.targets, limit)
@@ -170,8 +172,8 @@ class HopliteTransport(TensorTransportManager):  # type: ignore[misc] # as above
     def send_multiple_tensors(
         self, tensors: list[Any], tensor_transport_metadata: Any, communicator_metadata: Any
     ) -> None:
-        """Is not called of a transport with one side."""
-        raise NotImplementedError("Hoplite's receivers get what they need by themselves")
+        """Is not called by Ray, because the transport is one-sided."""
+        raise NotImplementedError("the transport hoplite is one-sided: receivers get tensors without the sender")
 
     def garbage_collect(
         self,
@@ -179,7 +181,7 @@ class HopliteTransport(TensorTransportManager):  # type: ignore[misc] # as above
         tensor_transport_meta: HopliteMetadata,
         tensors: list[Any],  # noqa: ARG002 - Ray's signature
     ) -> None:
-        """Deletes the tensors of an ObjectRef that is gone."""
+        """Deletes the tensors of an ObjectRef without references."""
         with self._lock:
             leases = self._leases.pop(obj_id, [])
         try:
@@ -189,7 +191,7 @@ class HopliteTransport(TensorTransportManager):  # type: ignore[misc] # as above
                 lease.release()
 
     def abort_transport(self, obj_id: str, communicator_metadata: Any) -> None:  # noqa: ARG002 - Ray's signature
-        """Ends the transfers of an ObjectRef to this process."""
+        """Aborts the transfers of an ObjectRef to this process."""
         with self._lock:
             receiving = list(self._receiving.get(obj_id, []))
         for hp in receiving:
@@ -197,7 +199,7 @@ class HopliteTransport(TensorTransportManager):  # type: ignore[misc] # as above
 
 
 class HopliteArrayTransport(HopliteTransport):
-    """The same for NumPy arrays, of which Ray wants to know apart; what is received is read-only."""
+    """The transport for NumPy arrays. Ray needs one transport per type. Received arrays are read-only."""
 
     def tensor_transport_backend(self) -> str:
         """The name of the transport."""
@@ -205,14 +207,14 @@ class HopliteArrayTransport(HopliteTransport):
 
 
 def check_transport() -> None:
-    """Refuses a Ray whose transports have other methods.
+    """Checks that this Ray requires no other methods of a transport.
 
     Raises:
-        UnknownRay: names them.
+        UnknownRay: it does; the message names them.
     """
     missing = sorted(getattr(HopliteTransport, "__abstractmethods__", ()))
     if missing:
-        raise unknown(f"asks a tensor transport for more methods ({', '.join(missing)})")
+        raise unknown(f"requires more methods of a tensor transport ({', '.join(missing)})")
     if not hasattr(ray.experimental, "register_tensor_transport"):
         raise unknown("has no ray.experimental.register_tensor_transport")
 
