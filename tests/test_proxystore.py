@@ -109,7 +109,7 @@ def test_a_key_has_one_value(connector: HopliteConnector) -> None:
     key = connector.new_key()
     connector.set(key, b"x" * 2**20)
     connector.set(key, bytearray(b"x" * 2**20))
-    with pytest.raises(NameTaken, match="other bytes already; evict it"):
+    with pytest.raises(NameTaken, match="other bytes already: evict it"):
         connector.set(key, b"y")
     connector.evict(key)
     connector.set(key, b"y")
@@ -143,7 +143,7 @@ def test_a_connector_clears_what_it_has_put(node: hoplite.Node) -> None:
 
 
 def test_a_prefix_that_is_none_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="prefix is '@1'"):
+    with pytest.raises(InvalidArgument, match="prefix '@1' is not valid"):
         HopliteConnector(prefix="@1")
 
 

@@ -1,6 +1,6 @@
-"""A connector of ProxyStore: the bytes of its stores are objects of Hoplite, which those of one host share.
+"""A ProxyStore connector that stores bytes as Hoplite objects, shared by the processes of a host.
 
-`ConnectorConfig(kind="hoplite.proxystore.HopliteConnector")` is all that it takes. Needs ProxyStore: pip install
+Configure it with `ConnectorConfig(kind="hoplite.proxystore.HopliteConnector")`. It needs ProxyStore: pip install
 'hoplite-collectives[proxystore]'.
 """
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self
 
-# What means that there is no such object.
+# Errors that mean that an object does not exist.
 GONE = (Timeout, ObjectDeleted, ObjectLost)
 
 
 class HopliteKey(NamedTuple):
-    """Names an object of a connector.
+    """The key of an object of a connector.
 
     Attributes:
         name: the name of the object.
@@ -32,20 +32,20 @@ class HopliteKey(NamedTuple):
 
 
 class HopliteConnector:
-    """Stores bytes as objects of Hoplite: ProxyStore's `Connector` and `DeferrableConnector`.
+    """Stores bytes as Hoplite objects; implements ProxyStore's `Connector` and `DeferrableConnector`.
 
     Args:
         address: "unix:/path" of a node of this host, as for `hoplite.connect`. The default is the node that
-            `hoplite.init()` finds: HOPLITE_ADDRESS, which `hoplite.dask` sets on workers, or this user's node, or else
-            one that it starts.
-        prefix: of the names of objects whose key comes before they do, as of futures.
-        timeout: seconds that `get` waits for the bytes of an object that exists, and `put` for room; None is as long as
-            it takes.
-        clear: whether `close` deletes the objects that this connector has put.
+            `hoplite.init()` finds: that of HOPLITE_ADDRESS, which `hoplite.dask` sets on workers, this user's node, or
+            a node that `init` starts.
+        prefix: prefix of the names of objects whose key exists before them, as for futures.
+        timeout: seconds that `get` waits for the bytes of an existing object, and `put` for capacity. None waits
+            without a limit.
+        clear: whether `close` deletes the objects that this connector put.
 
     Raises:
         ConnectError: no node serves the address.
-        InvalidArgument: an argument makes no sense.
+        InvalidArgument: an argument is not valid.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class HopliteConnector:
         clear: bool = False,
     ) -> None:
         if not prefix or prefix.startswith("@"):
-            raise InvalidArgument(f"prefix is {prefix!r}; it is a text that does not begin with @")
+            raise InvalidArgument(f"prefix {prefix!r} is not valid: use a nonempty text that does not start with @")
         self.address = address
         self.prefix = prefix
         self.timeout = timeout
         self.clear = clear
         self._client = hoplite.init() if address is None else hoplite.connect(address, reconnect=True)
-        # The client of `init` is the process's, which others may use.
+        # The client of `init` belongs to the process, which may use it elsewhere.
         self._is_own = address is not None
         self._lock = threading.Lock()
         self._put: set[str] = set()
@@ -79,7 +79,7 @@ class HopliteConnector:
         return f"HopliteConnector(address={self.address!r}, prefix={self.prefix!r})"
 
     def close(self) -> None:
-        """Detaches from the node. Objects stay, unless they are to be cleared. Twice is fine."""
+        """Detaches from the node. Objects stay, unless `clear` is set. A second call does nothing."""
         with self._lock:
             if self._closed:
                 return
@@ -90,38 +90,38 @@ class HopliteConnector:
             self._client.close()
 
     def config(self) -> dict[str, Any]:
-        """What `from_config` makes the same connector of, in another process too."""
+        """Returns the arguments from which `from_config` creates an equal connector, also in another process."""
         return {"address": self.address, "prefix": self.prefix, "timeout": self.timeout, "clear": self.clear}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> HopliteConnector:
-        """Makes a connector of what `config` returned."""
+        """Creates a connector from the result of `config`."""
         return cls(**config)
 
     def evict(self, key: HopliteKey) -> None:
-        """Deletes an object everywhere; one that does not exist is fine. Bytes that `get` returned stay valid."""
+        """Deletes an object everywhere, if it exists. Bytes that `get` returned stay valid."""
         with self._lock:
             self._put.discard(key.name)
         self._client.delete(key.name)
 
     def exists(self, key: HopliteKey) -> bool:
-        """Whether there is an object of this key."""
+        """Returns whether an object with this key exists."""
         try:
             return any(location.complete for location in self._client.locations(key.name, timeout=self.timeout))
         except (ObjectDeleted, ObjectLost):
             return False
 
     def get(self, key: HopliteKey) -> memoryview | None:
-        """The bytes of an object, read-only and in shared memory; None if it does not exist.
+        """Returns the bytes of an object, read-only and in shared memory; None if it does not exist.
 
         Raises:
-            Timeout: it exists, and has not come in time.
+            Timeout: the object exists, but did not arrive in time.
         """
         try:
             return self._bytes(key.name, 0)
         except GONE:
             pass
-        # It is not on this host; whether it is anywhere its owner knows.
+        # The object is not on this host. Its owner knows whether it exists elsewhere.
         if not self.exists(key):
             return None
         try:
@@ -130,33 +130,33 @@ class HopliteConnector:
             return None
 
     def get_batch(self, keys: Sequence[HopliteKey]) -> list[memoryview | None]:
-        """The bytes of several objects, as `get` does it, in their order."""
+        """Returns the bytes of several objects, in the order of their keys; see `get`."""
         return [self.get(key) for key in keys]
 
-    def new_key(self, obj: bytes | None = None) -> HopliteKey:  # noqa: ARG002 - others need it
-        """A key for an object that `set` makes; `obj` makes no difference."""
-        # The text before the last slash chooses the nodes that look after an object: others for each.
+    def new_key(self, obj: bytes | None = None) -> HopliteKey:  # noqa: ARG002 - other connectors use it
+        """Returns a key for an object that `set` creates; `obj` is ignored."""
+        # The text before the last slash selects the owners of an object, so each key may have different owners.
         return HopliteKey(f"{self.prefix}/{uuid.uuid4().hex}/bytes")
 
     def put(self, obj: Any) -> HopliteKey:  # noqa: ANN401 - anything with bytes
         """Copies bytes into the store under a new key.
 
         Raises:
-            StoreFull: there was no room in time.
+            StoreFull: the store had no capacity in time.
         """
         ref = self._client.put(memoryview(obj).cast("B"), timeout=self.timeout)
         return self._noted(HopliteKey(str(ref)))
 
     def put_batch(self, objs: Sequence[Any]) -> list[HopliteKey]:
-        """Puts several, and returns their keys in their order."""
+        """Puts several objects, and returns their keys in the same order."""
         return [self.put(obj) for obj in objs]
 
     def set(self, key: HopliteKey, obj: Any) -> None:  # noqa: ANN401 - anything with bytes
-        """Copies bytes into the store under a key of `new_key`. Doing it again with the same bytes is fine.
+        """Copies bytes into the store under a key from `new_key`. A second call with the same bytes does nothing.
 
         Raises:
-            NameTaken: the key has other bytes already: an object never changes. `evict` it first.
-            StoreFull: there was no room in time.
+            NameTaken: the key has other bytes already, and an object never changes. `evict` it first.
+            StoreFull: the store had no capacity in time.
         """
         data = memoryview(obj).cast("B")
         try:
@@ -164,11 +164,11 @@ class HopliteConnector:
         except NameTaken:
             there = self.get(key)
             if there is None or there != data:
-                raise NameTaken(f"{key.name} has other bytes already; evict it first, or take a new key") from None
+                raise NameTaken(f"{key.name} has other bytes already: evict it first, or use a new key") from None
         self._noted(key)
 
     def _noted(self, key: HopliteKey) -> HopliteKey:
-        """Takes note of what `close` may have to delete."""
+        """Records an object that `close` may have to delete; returns its key."""
         if self.clear:
             with self._lock:
                 self._put.add(key.name)
@@ -177,5 +177,5 @@ class HopliteConnector:
     def _bytes(self, name: str, timeout: float | None) -> memoryview:
         value = self._client.get(name, timeout=timeout)
         if not isinstance(value, memoryview):
-            raise HopliteError(f"{name} is a {type(value).__name__} and no bytes: a connector has not put it")
+            raise HopliteError(f"{name} is a {type(value).__name__}, not bytes: use a key of a connector")
         return value

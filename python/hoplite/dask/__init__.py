@@ -1,7 +1,7 @@
-"""Hoplite on a Dask cluster: arrays in the shared memory of every host, sent from host to host by relays.
+"""Hoplite on a Dask cluster: arrays in the shared memory of every host, relayed between hosts.
 
-`install` starts a node on every host; tasks take the futures of `scatter` and `reduce` as any others. Needs Dask: pip
-install 'hoplite-collectives[dask]'. docs/dask.md has the rest.
+`install` starts a node on every host. `scatter` and `reduce` return ordinary futures. The package needs Dask:
+pip install 'hoplite-collectives[dask]'. See docs/dask.md.
 """
 
 from hoplite.dask import needs as _needs

@@ -1,7 +1,7 @@
-"""How Dask moves an array that is an object of Hoplite: as its ref, to processes that have said that they read refs.
+"""Serialization of arrays that are Hoplite objects: Dask transfers the ref to processes that announced support.
 
-Others, such as the scheduler on behalf of a client without a node, and files of spilled data, get the bytes by Dask's
-own serialisation. A process says that it reads refs in the handshake of each connection that it opens.
+A process announces support for refs in the handshake of each connection that it opens. All other receivers get the
+bytes by Dask's own serialization: for example the scheduler on behalf of a client without a node, and spill files.
 """
 
 from __future__ import annotations
@@ -19,38 +19,39 @@ from hoplite.errors import HopliteError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# The key of a future of an object: this and the text of its ref.
+# The key of an object's future is this prefix and the ref.
 PREFIX = "hoplite_array-"
 
-# In a handshake, the id of the installation whose refs a process reads; in a header, that and the ref.
+# Key in handshakes and headers. In a handshake: the id of the installation whose refs a process can resolve. In a
+# header: that id and the ref.
 CAPABILITY = "hoplite"
 
-# The event loop of a worker waits for an object that is not on its host yet. After this time Dask sends the bytes.
+# Timeout of a worker's event loop for an object that is not on its host yet. Dask sends the bytes afterwards.
 FETCH_TIMEOUT_S = 30.0
 
-# By the id of an array: a weak reference to it, the id of the installation, and the ref of the object that it views.
+# By the id of an array: a weak reference to it, the id of the installation, and the ref of its object.
 _known: dict[int, tuple[weakref.ref[Any], str, str]] = {}
 
 
 class Unread(ConnectionError):
-    """A ref can't be read here now. An OSError, so that Dask asks for the data again, and then gets its bytes."""
+    """A ref can't be resolved here now. It is an OSError, so that Dask requests the data again, then as bytes."""
 
 
 def remember(array: Any, installation: str, text: str) -> None:  # noqa: ANN401 - an array
-    """Takes it that an array is a view of the whole of an object, as `get` returned it."""
+    """Registers an array as the view of a whole object, as returned by `get`."""
     key = id(array)
     _known[key] = weakref.ref(array, lambda _: _known.pop(key, None)), installation, text
 
 
 def forget(installation: str, texts: set[str]) -> None:
-    """Takes views of these objects, which end, for arrays as any others: Dask moves their bytes."""
+    """Unregisters the views of objects that are about to be deleted, so that Dask transfers their bytes."""
     for key, (_, of, text) in list(_known.items()):
         if of == installation and text in texts:
             _known.pop(key, None)
 
 
 def text_of(value: object, installation: str) -> str | None:
-    """The ref of the object that a value is a view of; None if it is no such view."""
+    """Returns the ref of the object behind a registered view; None for other values."""
     found = _known.get(id(value))
     if found is None or found[0]() is not value or found[1] != installation:
         return None
@@ -58,7 +59,7 @@ def text_of(value: object, installation: str) -> str | None:
 
 
 def serialize(array: Any, context: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:  # noqa: ANN401
-    """Writes an array for another process, as Dask calls it."""
+    """Serializes an array for Dask, as a ref if the recipient can resolve it."""
     found = _known.get(id(array))
     if found is not None and found[0]() is array:
         _, installation, text = found
@@ -69,10 +70,10 @@ def serialize(array: Any, context: Mapping[str, Any] | None = None) -> tuple[dic
 
 
 def deserialize(header: Mapping[str, Any], frames: Sequence[Any]) -> Any:  # noqa: ANN401 - an array
-    """Reads an array, as Dask calls it.
+    """Deserializes an array for Dask.
 
     Raises:
-        Unread: it came as a ref that can't be read; until further notice others send bytes to this process.
+        Unread: the array is a ref that can't be resolved. For a while, other processes send bytes to this one.
     """
     if CAPABILITY not in header:
         return deserialize_numpy_ndarray(header, frames)
@@ -81,14 +82,14 @@ def deserialize(header: Mapping[str, Any], frames: Sequence[Any]) -> Any:  # noq
         return view(process.member_of(installation).client, installation, text, FETCH_TIMEOUT_S)
     except HopliteError as error:
         process.step_back(installation)
-        raise Unread(f"{text} can't be read here, so that its bytes are asked for: {error}") from None
+        raise Unread(f"can't resolve {text} here, so Dask requests its bytes: {error}") from None
 
 
 def view(client: Any, installation: str, text: str, timeout: float | None) -> Any:  # noqa: ANN401 - an array
-    """The array of an object, read-only and in shared memory, which Dask moves as a ref from now on.
+    """Returns the array of an object, read-only and in shared memory, and registers it for transfers as a ref.
 
     Raises:
-        HopliteError: whatever `get` raises.
+        HopliteError: see `Client.get`.
     """
     array = client.get(text, timeout=timeout)
     remember(array, installation, text)

@@ -1,7 +1,7 @@
-"""The process of a host's node: serves it for as long as a worker of the host has a link to it.
+"""The process of a host's node: it runs the node while a worker of the host has a link to it.
 
-Reads its settings as one line of JSON from stdin, which a worker writes, and answers with one line. It imports no Dask:
-its memory is the node's.
+It reads its settings from stdin as one line of JSON, written by a worker, and replies with one line on stdout. It does
+not import Dask, so its memory is that of the node.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from typing import Any
 from hoplite import Node
 from hoplite.errors import HopliteError
 
-# What a worker that leaves says, so that nothing waits for it to come back.
+# The farewell of a worker that leaves, so that the node does not wait for its return.
 BYE = b"bye\n"
-# A worker that was killed comes back within this time if it has a nanny.
+# Time for a killed worker to return, restarted by its nanny.
 GRACE_S = 15.0
-# Between two looks whether the node has ended itself.
+# Interval between checks for a failed node.
 FAILURE_EVERY_S = 0.5
-# For handing over what only this node holds.
+# Timeout for the transfer of objects that only this node holds.
 LEAVE_TIMEOUT_S = 30.0
 
 
 class Keeper:
-    """Counts the links of workers.
+    """Counts the links of workers, to end the node after the last one.
 
     Args:
-        ready: what a worker is told.
+        ready: the line sent to each worker.
 
     Attributes:
-        over: set when the last worker is gone.
+        over: set when the last worker has left.
         left: set when the node has left the cluster.
     """
 
@@ -45,14 +45,14 @@ class Keeper:
         self._timer: asyncio.TimerHandle | None = None
         self.over = asyncio.Event()
         self.left = asyncio.Event()
-        # The worker that has started this process may die before it has a link.
+        # The worker that started this process may die before it has a link.
         self._wait()
 
     def _wait(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(GRACE_S, self.over.set)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Holds the link of one worker; that of one that comes too late until the node has left."""
+        """Serves the link of one worker. The link of a late worker stays open until the node has left."""
         self._links.add(writer)
         if not self.over.is_set():
             if self._timer is not None:
@@ -74,14 +74,14 @@ class Keeper:
         writer.close()
 
     def end(self) -> None:
-        """Closes all links: the node has left."""
+        """Closes all links, because the node has left the cluster."""
         self.left.set()
         for writer in self._links:
             writer.close()
 
 
 async def _keep(node: Node, path: str, ready: dict[str, str]) -> None:
-    """Returns when the node has left."""
+    """Serves workers until the node has left the cluster."""
     loop = asyncio.get_running_loop()
     keeper = Keeper(json.dumps(ready).encode() + b"\n")
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -94,21 +94,21 @@ async def _keep(node: Node, path: str, ready: dict[str, str]) -> None:
             await asyncio.wait_for(keeper.over.wait(), FAILURE_EVERY_S)
     keeper.over.set()
     await asyncio.to_thread(node.close, LEAVE_TIMEOUT_S)
-    # Before a worker that waits starts the next one.
+    # Remove the sockets before a waiting worker starts the next node.
     for file in (path, node.socket):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(file)  # noqa: PTH108 - pathlib's are none for a loop
+            os.unlink(file)  # noqa: PTH108 - ASYNC240 rejects pathlib here
     keeper.end()
     server.close()
 
 
 def main() -> int:
-    """Runs until the last worker has left; the exit code is 0 unless the node did not start."""
+    """Runs until the last worker has left. Returns 1 if the node did not start, otherwise 0."""
     settings: dict[str, Any] = json.loads(sys.stdin.readline())
     path = settings.pop("keeper")
     try:
         with Node(**settings) as node:
-            # A file that a killed node has left.
+            # A killed node leaves this file.
             Path(path).unlink(missing_ok=True)
             asyncio.run(_keep(node, path, {"address": node.address, "id": node.id}))
     except HopliteError as error:

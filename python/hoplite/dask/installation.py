@@ -1,4 +1,4 @@
-"""Hoplite on a Dask cluster, as a client sees it: how it gets there, which nodes there are, and how it goes."""
+"""`install` and `uninstall`, and the `Installation`: a client's view of the nodes of a Dask cluster."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ NEEDS_INSTALL = "call hoplite.dask.install(client) first"
 
 
 class Installation:
-    """Hoplite on the workers of a Dask cluster, from `install`.
+    """Hoplite on the workers of a Dask cluster, returned by `install`.
 
     Attributes:
-        id: a text of its own.
-        memory: the capacity of each node's store as `install` was told it; None is the node's default.
-        port: on which each node listens; 0 is any.
-        client: a `hoplite.Client` of the node of this host; None if this host has no worker.
+        id: a unique text.
+        memory: the capacity of each node's store, as passed to `install`; None is the node's default.
+        port: the TCP port of each node; 0 is any free port.
+        client: a `hoplite.Client` of this host's node; None if this host has no worker.
     """
 
     def __init__(self, client: Client, plugin: Host) -> None:
@@ -42,7 +42,7 @@ class Installation:
 
     @property
     def nodes(self) -> list[dict[str, str]]:
-        """The nodes as the workers know them now: "host", "address", "socket" and "node" (its identity) of each."""
+        """The current nodes of the workers: "host", "address", "socket" and "node" (the node id) of each."""
         found = {row["node"]: row for row in self.run(tasks.where).values() if isinstance(row, dict)}
         return sorted(found.values(), key=lambda row: (row["host"], row["node"]))
 
@@ -51,52 +51,52 @@ class Installation:
         """The Dask client.
 
         Raises:
-            InvalidArgument: it is gone.
+            InvalidArgument: it no longer exists.
         """
         client = self._dask()
         if client is None:
-            raise InvalidArgument("the Dask client of this installation is gone")
+            raise InvalidArgument(
+                "the Dask client of this installation no longer exists: call hoplite.dask.install with another client"
+            )
         return client
 
     def run(self, function: Any, *values: object, workers: Iterable[str] | None = None) -> dict[str, Any]:  # noqa: ANN401
-        """Calls one of `tasks` on workers, beside their tasks.
+        """Calls a function of `tasks` on workers, outside their task queues.
 
         Returns:
-            What it returned, or the exception that it raised, by the worker's address.
+            The returned value or the raised exception, by the worker's address.
         """
         chosen = None if workers is None else list(workers)
         answers: dict[str, Any] = self.dask.run(function, self.id, *values, workers=chosen, on_error="return")
         return answers
 
-    def run_on(self, worker: str, function: Any, *values: object) -> Any:  # noqa: ANN401 - what it returns
-        """Calls one of `tasks` on one worker, and raises what it raises."""
+    def run_on(self, worker: str, function: Any, *values: object) -> Any:  # noqa: ANN401 - its result
+        """Calls a function of `tasks` on one worker; raises its exception."""
         answer = self.run(function, *values, workers=[worker])[worker]
         if isinstance(answer, BaseException):
             raise answer
         return answer
 
     def a_worker(self) -> str:
-        """The address of a worker with a node.
+        """Returns the address of a worker with a node.
 
         Raises:
-            HopliteError: there is none.
+            HopliteError: no worker has a node.
         """
         for worker, row in self.run(tasks.where).items():
             if isinstance(row, dict):
                 return worker
-        raise HopliteError(
-            "no worker of this Dask cluster has a Hoplite node: it has no workers, or their logs say why"
-        )
+        raise HopliteError("no worker of this Dask cluster has a Hoplite node: start workers, or check their logs")
 
     def close(self) -> None:
-        """Detaches this process."""
+        """Detaches this process from its node."""
         if self.client is not None:
             self.client.close()
 
     def _attach(self) -> hoplite.Client | None:
-        """Attaches to the node of this host, if one of those on the workers' hosts is that."""
+        """Attaches to the node of this host, if it has one."""
         for row in self.nodes:
-            # Every host has such a path; on this one another node may serve it.
+            # The path is the same on all hosts, so on this host another node may serve it.
             if sockets.is_served(row["socket"]):
                 client = hoplite.connect(f"unix:{row['socket']}", reconnect=True)
                 if client.status()["id"] == row["node"]:
@@ -114,42 +114,41 @@ _found: weakref.WeakKeyDictionary[Client, Installation] = weakref.WeakKeyDiction
 def install(client: Client, *, memory: int | str | None = None, port: int = 0) -> Installation:
     """Starts a Hoplite node on every host of a Dask cluster, also on hosts whose workers join later.
 
-    All workers of a host share its node, a process of its own that ends with the last of them. The nodes have a secret
-    of this installation, which the scheduler hands to workers as it does everything: it is as safe as Dask's own
-    connections are. The scheduler, the workers and this process need `hoplite`, in one version.
+    All workers of a host share its node, a separate process that ends with the last worker. The nodes authenticate each
+    other with a secret of this installation. The scheduler sends the secret to the workers, so it is as safe as Dask's
+    own connections. The scheduler, the workers and this process need the same version of `hoplite`.
 
     Args:
-        client: of the Dask cluster, not an asynchronous one.
-        memory: most bytes that the store of each node may take, a number or text such as "8GiB"; the default is 30 %
-            of the memory of the host or cgroup. It comes on top of what workers take.
-        port: on which each node listens, where a firewall wants to know; 0 takes any free one. It listens at the
-            address that the host's worker has told the scheduler.
+        client: a synchronous client of the Dask cluster.
+        memory: capacity of each node's store, in bytes or as text such as "8GiB". The default is 30 % of the memory of
+            the host or cgroup. It comes on top of the memory of the workers.
+        port: TCP port of each node, for firewall rules; 0 selects a free port. A node listens at the address that its
+            host's worker has registered with the scheduler.
 
     Returns:
-        The installation. If Hoplite is on the cluster already, that one.
+        The installation; the existing one if Hoplite is already installed on the cluster.
 
     Raises:
-        AddressInUse: a host has no such port, or another process has it; the message names the host. Nothing is
-            installed then.
+        AddressInUse: a node can't listen on the port; the message names the host. Nothing is installed then.
         HopliteError: a node could not start.
-        InvalidArgument: `client` is asynchronous or no client, an argument makes no sense, or Hoplite is on the cluster
-            already, with other arguments.
+        InvalidArgument: `client` is asynchronous or not a Dask client, an argument is not valid, or Hoplite is already
+            installed with other arguments.
     """
     _check_client(client)
     if memory is not None:
         check_capacity(memory)
     if not 0 <= port <= PORT_MAX:
-        raise InvalidArgument(f"port is {port!r}; it is a number from 0 to {PORT_MAX}")
+        raise InvalidArgument(f"port {port!r} is not valid: use a number from 0 to {PORT_MAX}")
     plugin = _plugin(client)
     if plugin is None:
         try:
             client.register_plugin(Meeting())
-            # Of two clients that install at once the first is it.
+            # If two clients install at the same time, the first one wins.
             client.register_plugin(Host(uuid.uuid4().hex[:12], hoplite.new_token(), memory, port))
         except ModuleNotFoundError as error:
             _remove(client)
             raise HopliteError(
-                f"the scheduler or a worker has no hoplite ({error}): install it there, in the version of this process"
+                f"the scheduler or a worker can't import hoplite ({error}): install the version of this process there"
             ) from None
         except BaseException:
             _remove(client)
@@ -157,26 +156,26 @@ def install(client: Client, *, memory: int | str | None = None, port: int = 0) -
         plugin = _plugin(client)
     known = _found.get(client)
     if known is not None and (plugin is None or known.id != plugin.installation):
-        # Another client has taken it away, and this one or another has installed anew.
+        # Another client has uninstalled it, and a client has installed it again.
         _found.pop(client).close()
     found = of(client)
     for name, wanted, default in (("memory", memory, None), ("port", port, 0)):
         if wanted not in (default, getattr(found, name)):
             raise InvalidArgument(
-                f"Hoplite is on this Dask cluster already, with {name}={getattr(found, name)!r} and not {wanted!r}: "
-                "call hoplite.dask.uninstall(client) first"
+                f"Hoplite is already installed on this Dask cluster with {name}={getattr(found, name)!r}, "
+                f"not {wanted!r}: call hoplite.dask.uninstall(client) first"
             )
     return found
 
 
 def uninstall(client: Client) -> None:
-    """Ends the nodes of `install`, with all objects. Arrays that tasks or this process have stay valid.
+    """Stops the nodes and deletes all objects. Arrays that tasks or this process have stay valid.
 
-    Futures of `scatter` and `reduce` whose array no worker has can't be computed any more. Without an installation
-    there is nothing to do.
+    Futures of `scatter` and `reduce` can't be recomputed if no worker has their array. Without an installation, it does
+    nothing.
 
     Raises:
-        InvalidArgument: `client` is asynchronous or no client.
+        InvalidArgument: `client` is asynchronous or not a Dask client.
     """
     _check_client(client)
     found = _found.pop(client, None)
@@ -186,26 +185,26 @@ def uninstall(client: Client) -> None:
 
 
 def of(client: Client) -> Installation:
-    """The installation on a client's cluster.
+    """Returns the installation on a client's cluster.
 
     Raises:
-        InvalidArgument: `client` is asynchronous or no client, or there is none.
+        InvalidArgument: `client` is asynchronous or not a Dask client, or Hoplite is not installed.
     """
     _check_client(client)
     found = _found.get(client)
     if found is None:
         plugin = _plugin(client)
         if plugin is None:
-            raise InvalidArgument(f"Hoplite is not on this Dask cluster: {NEEDS_INSTALL}")
+            raise InvalidArgument(f"Hoplite is not installed on this Dask cluster: {NEEDS_INSTALL}")
         found = _found[client] = Installation(client, plugin)
     return found
 
 
 def _check_client(client: object) -> None:
     if not isinstance(client, Client):
-        raise InvalidArgument(f"client is a distributed.Client, not a {type(client).__name__}")
+        raise InvalidArgument(f"client must be a distributed.Client, not a {type(client).__name__}")
     if client.asynchronous:
-        raise InvalidArgument("client is asynchronous; hoplite.dask takes one that is not")
+        raise InvalidArgument("client is asynchronous: pass a synchronous distributed.Client")
 
 
 def _plugin(client: Client) -> Host | None:
@@ -218,10 +217,10 @@ def _plugin(client: Client) -> Host | None:
 
 
 def _remove(client: Client) -> None:
-    """Takes both plugins away; what is not there is fine."""
+    """Removes both plugins. A missing plugin is ignored."""
     for remove, name in ((client.unregister_worker_plugin, NAME), (client.unregister_scheduler_plugin, MEETING)):
         try:
             remove(name)
         except (ValueError, KeyError):
-            # The scheduler, or a worker whose node could not start, does not know it.
+            # The scheduler, or a worker whose node could not start, does not have the plugin.
             continue

@@ -1,6 +1,6 @@
-"""A worker's side of its host's node: which worker starts it, how the others find it, and who keeps it running.
+"""A worker's link to its host's node: one worker starts the node, and the others connect to it.
 
-The node is a process of its own (`host.py`), for it shall outlive each single worker. It ends with the last link.
+The node is a separate process (`host.py`), so that it outlives single workers. It ends with the last link.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from hoplite.errors import HopliteError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-# Between two looks at a lock that another worker of the host holds.
+# Interval between attempts to take a lock that another worker of the host holds.
 LOCK_POLL_S = 0.02
-# A start takes a second; a busy machine may take many times that.
+# Timeout of a start. It takes a second, on a busy machine many times that.
 START_TIMEOUT_S = 60.0
-# What a node of this installation takes from the environment; the rest is meant for other nodes.
+# Variables that a node of this installation inherits. Other HOPLITE_ variables configure other nodes.
 KEPT = ("HOPLITE_RACK", "HOPLITE_TOPOLOGY", "HOPLITE_LOG_LEVEL", "HOPLITE_DETECTION_TIMEOUT", "HOPLITE_LEAVE_TIMEOUT")
 
 
 class Paths(NamedTuple):
-    """Where on this host the files of an installation are.
+    """Paths of an installation's files on this host.
 
     Attributes:
-        socket: of the node.
+        socket: the socket of the node.
         keeper: the socket whose connections keep the node running.
-        lock: held while one worker looks for the node, or starts it.
+        lock: the lock file of the worker that finds or starts the node.
     """
 
     socket: str
@@ -47,10 +47,10 @@ class Paths(NamedTuple):
 
     @classmethod
     def of(cls, installation: str) -> Paths:
-        """Those of an installation, in this user's runtime folder.
+        """Returns the paths of an installation, in this user's runtime folder.
 
         Raises:
-            HopliteError: there is no such folder, or others may look into it.
+            HopliteError: the folder can't be created, or other users can read it.
         """
         folder = sockets.runtime_dir()
         base = f"{folder}/dask-{installation}"
@@ -61,10 +61,10 @@ class Link(NamedTuple):
     """A connection that keeps the host's node running.
 
     Attributes:
-        address: where other nodes join the node.
-        id: the node's identity.
-        reader: ends when the node has ended.
-        writer: takes the farewell.
+        address: the address at which other nodes join.
+        id: the node id.
+        reader: reaches its end when the node has ended.
+        writer: sends the farewell.
     """
 
     address: str
@@ -78,7 +78,7 @@ class Link(NamedTuple):
             await self.reader.read()
 
     async def leave(self) -> None:
-        """Lets the node end if no other worker has a link; returns when it has ended, or will stay for others."""
+        """Releases the link. Returns when the node has ended, or at once if it stays for other workers."""
         with contextlib.suppress(OSError):
             self.writer.write(host.BYE)
             await self.writer.drain()
@@ -87,14 +87,14 @@ class Link(NamedTuple):
 
 
 async def attach(paths: Paths, start: Callable[[], Awaitable[None]]) -> Link:
-    """Finds the host's node, or starts it: one worker at a time.
+    """Finds or starts the host's node, one worker at a time.
 
     Args:
-        paths: of the installation.
+        paths: the paths of the installation.
         start: starts the node.
 
     Raises:
-        HopliteError: whatever `start` raises, or the node ended at once.
+        HopliteError: raised by `start`, or the node ended at once.
     """
     async with _locked(paths.lock):
         link = await _connect(paths.keeper)
@@ -103,7 +103,7 @@ async def attach(paths: Paths, start: Callable[[], Awaitable[None]]) -> Link:
         await start()
         link = await _connect(paths.keeper)
     if link is None:
-        raise HopliteError("the Hoplite node of this host ended as it was started; the worker's stderr says why")
+        raise HopliteError("the Hoplite node of this host ended during its start: check the worker's stderr")
     return link
 
 
@@ -111,20 +111,21 @@ def start(settings: dict[str, Any]) -> None:
     """Starts the host's node and waits until it is a member.
 
     Args:
-        settings: of the node, as `host` reads them. They go through a pipe: they have the secret of the cluster.
+        settings: the settings of the node, as `host` reads them. A pipe transfers them, because they contain the
+            secret of the cluster.
 
     Raises:
-        HopliteError: the node did not start; of the class that the node raised.
+        HopliteError: the node did not start; the class is that of the node's error.
     """
     environment = {name: text for name, text in os.environ.items() if not name.startswith("HOPLITE_") or name in KEPT}
     process = subprocess.Popen(
-        # -P: the folder of that file is no place to import from.
+        # -P: do not import from the folder of that file.
         [sys.executable, "-P", host.__file__],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        # What ends a worker, such as Ctrl-C, is not meant for the node.
+        # A signal that ends a worker, such as Ctrl-C, must not end the node.
         start_new_session=True,
     )
     assert process.stdin is not None
@@ -136,20 +137,18 @@ def start(settings: dict[str, Any]) -> None:
         timer.start()
         line = stdout.readline()
         timer.cancel()
-    # It outlives this worker, or else has to be reaped.
+    # Reaps the process if it ends before this worker.
     threading.Thread(target=process.wait, name="hoplite-reaper", daemon=True).start()
     said = json.loads(line) if line.endswith("\n") else {}
     if "error" in said:
         kind = getattr(errors, said["kind"], HopliteError)
         raise kind(f"the Hoplite node of host {socket.gethostname()} did not start: {said['error']}")
     if "ready" not in said:
-        raise HopliteError(
-            f"the Hoplite node of host {socket.gethostname()} did not start; the worker's stderr says why"
-        )
+        raise HopliteError(f"the Hoplite node of host {socket.gethostname()} did not start: check the worker's stderr")
 
 
 async def _connect(keeper: str) -> Link | None:
-    """A link to the running node of this host; None if there is none."""
+    """Connects to the running node of this host; returns None if there is none."""
     try:
         reader, writer = await asyncio.open_unix_connection(keeper)
         line = await reader.readline()
@@ -164,7 +163,7 @@ async def _connect(keeper: str) -> Link | None:
 
 @contextlib.asynccontextmanager
 async def _locked(path: str) -> AsyncIterator[None]:
-    """Holds a lock among the workers of this host, in a loop that goes on meanwhile."""
+    """Holds a lock among the workers of this host, without blocking the event loop."""
     with Path(path).open("a") as file:  # noqa: ASYNC230 - opens at once
         while True:
             try:

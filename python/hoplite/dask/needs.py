@@ -1,4 +1,4 @@
-"""Whether Dask is installed, with the interface that this package was written for. Imports nothing else of it."""
+"""Checks that a supported version of Dask is installed. Imports no other module of this package."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hoplite.errors import HopliteError
 
 EXTRA = "hoplite-collectives[dask]"
 
-# The release that the tests run with.
+# The release of Dask that the tests use.
 KNOWN = "2026.8"
 
-# What is used of it, by module.
+# The interfaces of Dask that this package uses, by module.
 USED = {
     "distributed": ("Client", "Future", "get_worker", "secede", "wait"),
     "distributed.diagnostics.plugin": ("SchedulerPlugin", "WorkerPlugin"),
@@ -27,14 +27,14 @@ OF_WORKER = ("data", "handlers", "loop", "rpc", "scheduler")
 
 
 class DaskMissing(HopliteError, ImportError):
-    """Dask is not installed, or has another interface than this package uses. The message says which to install."""
+    """Dask is not installed, or has another interface. The message names the package to install."""
 
 
 def check() -> None:
-    """Refuses an environment in which the rest of this package can't work.
+    """Checks that Dask has the interfaces that this package uses.
 
     Raises:
-        DaskMissing: says what to install.
+        DaskMissing: Dask is missing or differs; the message names the package to install.
     """
     try:
         version = importlib.import_module("distributed").__version__
@@ -53,13 +53,13 @@ def check() -> None:
         missing = _changed()
     if missing:
         raise DaskMissing(
-            f"distributed {version} has another interface than hoplite.dask uses, it lacks {', '.join(missing)}: "
-            f"install one that is known to work, pip install 'distributed=={KNOWN}.*'"
+            f"hoplite.dask does not support distributed {version}, which lacks {', '.join(missing)}: "
+            f"install a supported version, pip install 'distributed=={KNOWN}.*'"
         )
 
 
 def _changed() -> list[str]:
-    """Methods and arguments that are not there, of classes that are."""
+    """Returns the missing methods and arguments of existing classes."""
     distributed = importlib.import_module("distributed")
     serialize = importlib.import_module("distributed.protocol.numpy").serialize_numpy_ndarray
     missing = [f"Client.{name}" for name in OF_CLIENT if not hasattr(distributed.Client, name)]
@@ -69,14 +69,14 @@ def _changed() -> list[str]:
 
 
 def check_worker(worker: object) -> None:
-    """Refuses a worker, or a scheduler, without what the plugins use of it.
+    """Checks that a worker has the attributes that the plugin uses.
 
     Raises:
-        DaskMissing: says what to install.
+        DaskMissing: it lacks some; the message names the version to install.
     """
     missing = [name for name in OF_WORKER if not hasattr(worker, name)]
     if missing:
         raise DaskMissing(
-            f"a worker of this version of Dask has no {', '.join(missing)}: install one that is known to work, "
+            f"a worker of this version of Dask lacks {', '.join(missing)}: install a supported version, "
             f"pip install 'distributed=={KNOWN}.*'"
         )

@@ -1,6 +1,8 @@
-"""The plugins: one of the scheduler, by which nodes find each other and objects end, and one of each worker.
+"""The Dask plugins: `Meeting` on the scheduler and `Host` on each worker.
 
-The worker's has the secret of the cluster, which so goes the way of everything that a client of Dask sends to workers.
+`Meeting` lists the nodes for new ones, and has objects deleted when their futures end. `Host` finds or starts the node
+of a worker's host. It contains the cluster's secret, which therefore travels like all data that a Dask client sends to
+workers.
 """
 
 from __future__ import annotations
@@ -23,11 +25,11 @@ if TYPE_CHECKING:
 NAME = "hoplite"
 MEETING = "hoplite-meeting"
 
-# For so long after a ref could not be read, a worker is sent bytes.
+# After a ref could not be resolved, a worker gets bytes for this time.
 STEP_BACK_S = 10.0
-# So long after the scheduler has released a task it is looked at again.
+# Delay between the release of a task and the check that nothing needs it any more.
 RELEASED_S = 2.0
-# Between attempts to start the node of a host again.
+# Delay between attempts to restart the node of a host: initially, and at most.
 AGAIN_S = 1.0
 AGAIN_S_MAX = 30.0
 
@@ -35,23 +37,23 @@ log = logging.getLogger("hoplite.dask")
 
 
 class Meeting(SchedulerPlugin):  # type: ignore[misc] # Dask has no types here
-    """Tells nodes of each other, and has objects deleted whose futures are gone. It holds no secret and no node."""
+    """Lists nodes for new ones, and has objects deleted when their futures end. It has no secret and no node."""
 
     name = MEETING
     idempotent = True
 
     async def start(self, scheduler: Any) -> None:  # noqa: ANN401 - Dask has no types here
-        """Begins to answer workers."""
+        """Registers the handlers for requests of workers."""
         self._scheduler = scheduler
-        # By the address of each worker with a node, that of its node.
+        # The address of its node, by the address of each worker with a node.
         self._nodes: dict[str, str] = {}
-        # The worker that starts the first node; others wait for it.
+        # The worker that starts the first node, while others wait.
         self._founder: str | None = None
         self._changed = asyncio.Event()
-        # By keys, the refs of objects beside that in the key itself.
+        # By key: the refs of objects in addition to the one in the key itself.
         self._owned: dict[Hashable, set[str]] = {}
         self._to_delete: set[str] = set()
-        # Keys of tasks that a reduce waits for.
+        # Keys of tasks for which a reduce waits.
         self._watched: set[Hashable] = set()
         self._moved = asyncio.Event()
         self._deleting: asyncio.Task[None] | None = None
@@ -65,7 +67,7 @@ class Meeting(SchedulerPlugin):  # type: ignore[misc] # Dask has no types here
         )
 
     async def join(self, worker: str) -> list[str]:
-        """Tells a worker which nodes to join; none if its own is to be the first."""
+        """Returns the nodes that a worker's node should join; an empty list for the first node."""
         while not self._nodes and self._founder not in (None, worker):
             await self._changed.wait()
         if not self._nodes:
@@ -73,46 +75,46 @@ class Meeting(SchedulerPlugin):  # type: ignore[misc] # Dask has no types here
         return sorted(set(self._nodes.values()))
 
     def joined(self, worker: str, node: str) -> None:
-        """Takes note of the node of a worker's host."""
+        """Records the node of a worker's host."""
         if worker in self._scheduler.workers:
             self._nodes[worker] = node
         self.failed(worker)
         self._delete()
 
     def failed(self, worker: str) -> None:
-        """Lets the next worker begin, if this one was to."""
+        """Lets another worker start the first node, if this one failed to."""
         if self._founder == worker:
             self._founder = None
         self._changed.set()
         self._changed = asyncio.Event()
 
     def ended(self, node: str) -> None:
-        """Forgets a node that has ended, so that none is told to join it."""
+        """Forgets a node that has ended, so that no other node joins it."""
         self._nodes = {worker: address for worker, address in self._nodes.items() if address != node}
 
     def own(self, key: Hashable, ref: str) -> bool:
-        """Ties an object to a key; false if the key is gone already."""
+        """Ties the lifetime of an object to a key; returns False if the key no longer exists."""
         if key not in self._scheduler.tasks:
             return False
         self._owned.setdefault(key, set()).add(ref)
         return True
 
     async def settled(self, keys: list[Hashable], count: int) -> dict[str, Any] | None:
-        """Waits until so many of some tasks are done, or have failed so that too few remain.
+        """Waits until `count` of the tasks are complete, or until too few can complete.
 
         Returns:
-            None; or of one that has failed the "exception", if there is one, and "why" in words.
+            None on success; otherwise the "exception" of a failed task, if there is one, and "why", a message.
         """
         while True:
             tasks = {key: self._scheduler.tasks.get(key) for key in keys}
             failed = [key for key, task in tasks.items() if task is None or task.state == "erred"]
             if len(keys) - len(failed) < count:
                 task = tasks[failed[0]]
-                # What has failed may be a task before this one.
+                # The cause may be a task on which this one depends.
                 failure = task and (task.exception_blame or task)
                 return {
                     "exception": failure and failure.exception,
-                    "why": f"{len(failed)} of {len(keys)} inputs can't come, and {count} are needed: {failed[0]!r}",
+                    "why": f"{len(failed)} of {len(keys)} inputs have failed, but {count} are required: {failed[0]!r}",
                 }
             if sum(task is not None and task.state == "memory" for task in tasks.values()) >= count:
                 return None
@@ -120,21 +122,21 @@ class Meeting(SchedulerPlugin):  # type: ignore[misc] # Dask has no types here
             await self._moved.wait()
 
     def remove_worker(self, scheduler: Any, worker: str, **options: object) -> None:  # noqa: ANN401, ARG002
-        """Forgets a worker that has left or died."""
+        """Forgets a worker that has left or failed."""
         self._nodes.pop(worker, None)
         self.failed(worker)
 
     def transition(self, key: Hashable, start: str, finish: str, *args: object, **options: object) -> None:  # noqa: ARG002
-        """Deletes the objects of a key that no future has any more, and no task that waits."""
+        """Deletes the objects of a key that no future and no waiting task needs any more."""
         if key in self._watched:
             self._watched.clear()
-            # Those who wait look when this transition is over.
+            # The waiting calls check the tasks after this transition.
             asyncio.get_running_loop().call_soon(self._tell_moved)
         if finish == "forgotten":
             self._end(key)
         elif finish == "released" and (key in self._owned or _ref_in(key)):
-            # The scheduler keeps what it knows of the task for as long as there are results of it. And a task whose
-            # worker died is released as well, and then computed again.
+            # The scheduler does not forget the task while results computed from it exist. A task whose worker has
+            # failed is released too, but then computed again.
             asyncio.get_running_loop().call_later(RELEASED_S, self._end_if_unwanted, key)
 
     def _tell_moved(self) -> None:
@@ -157,40 +159,40 @@ class Meeting(SchedulerPlugin):  # type: ignore[misc] # Dask has no types here
             self._deleting = asyncio.get_running_loop().create_task(self._have_deleted())
 
     async def _have_deleted(self) -> None:
-        """Has a worker delete objects; another one if that fails. Without any worker it waits for the next."""
+        """Has a worker delete objects, or another one if that fails. Without workers, the next `joined` retries."""
         for worker in list(self._nodes):
             if not self._to_delete:
                 return None
             refs, self._to_delete = self._to_delete, set()
-            # A worker that still has an array of them sends its bytes from then on: its ref could not be read, and Dask
-            # keeps what it failed to send with what it logs.
+            # A worker that still has such an array transfers its bytes from now on. A ref could not be resolved, and
+            # Dask's log would keep the data that Dask failed to send.
             forgotten = (self._scheduler.rpc(one).hoplite_forget(refs=sorted(refs)) for one in list(self._nodes))
             await asyncio.gather(*forgotten, return_exceptions=True)
             try:
                 is_done = await self._scheduler.rpc(worker).hoplite_delete(refs=sorted(refs))
             except OSError:
-                # It has died.
+                # The worker has failed.
                 is_done = False
             if is_done:
-                # What has come meanwhile.
+                # Delete the objects added meanwhile.
                 return await self._have_deleted()
             self._to_delete |= refs
         return None
 
 
 def _ref_in(key: Hashable) -> set[str]:
-    """The ref that a key tells, if it does."""
+    """Returns the ref that a key contains, if any."""
     return {key.removeprefix(PREFIX)} if isinstance(key, str) and key.startswith(PREFIX) else set()
 
 
 class Host(WorkerPlugin):  # type: ignore[misc] # Dask has no types here
-    """Gives a worker the node of its host.
+    """Attaches a worker to the node of its host.
 
     Args:
         installation: a new id.
         token: the secret of the cluster.
         memory: capacity of each node's store; None is the node's default.
-        port: on which each node listens; 0 is any.
+        port: the TCP port of each node; 0 is any free port.
     """
 
     name = NAME
@@ -208,7 +210,7 @@ class Host(WorkerPlugin):  # type: ignore[misc] # Dask has no types here
         """Finds or starts the host's node.
 
         Raises:
-            HopliteError: it could not be started; install and the worker's log say so.
+            HopliteError: the node could not start; `install` raises it, and the worker logs it.
         """
         check_worker(worker)
         self._worker = worker
@@ -219,9 +221,9 @@ class Host(WorkerPlugin):  # type: ignore[misc] # Dask has no types here
         self._watcher = asyncio.create_task(self._watch())
 
     async def teardown(self, worker: Any) -> None:  # noqa: ANN401 - as above
-        """Leaves the node; the last worker of the host waits for its end."""
+        """Detaches from the node. The last worker of the host waits until the node has ended."""
         if self._link is None:
-            # Its node could not be started.
+            # The node could not start.
             return
         if self._watcher is not None:
             self._watcher.cancel()
@@ -233,16 +235,16 @@ class Host(WorkerPlugin):  # type: ignore[misc] # Dask has no types here
         await self._link.leave()
 
     async def delete(self, refs: list[str]) -> bool:
-        """Deletes objects, for the scheduler; false if this worker can't."""
+        """Deletes objects for the scheduler; returns False if this worker can't."""
         try:
             await process.member_of(self.installation).client.delete_async(refs)
         except HopliteError:
-            # It is leaving, or its node is being started again.
+            # The worker is leaving, or its node is restarting.
             return False
         return True
 
     def forget(self, refs: list[str]) -> None:
-        """Moves arrays of these objects, which are to be deleted, as bytes."""
+        """Makes this worker transfer the arrays of these objects as bytes, because they are about to be deleted."""
         arrays.forget(self.installation, set(refs))
 
     @property
@@ -277,11 +279,11 @@ class Host(WorkerPlugin):  # type: ignore[misc] # Dask has no types here
         await asyncio.to_thread(keeper.start, settings)
 
     async def _watch(self) -> None:
-        """Starts the node again when it has ended before its time."""
+        """Restarts the node if it ends unexpectedly."""
         while True:
             await self.link.ended()
             self._read_refs(False)
-            log.warning("the Hoplite node of this host has ended; another one is started")
+            log.warning("the Hoplite node of this host has ended unexpectedly: restarting it")
             pause = AGAIN_S
             while True:
                 try:
@@ -289,23 +291,23 @@ class Host(WorkerPlugin):  # type: ignore[misc] # Dask has no types here
                     await self._attach()
                     break
                 except (HopliteError, OSError) as error:
-                    log.warning("the Hoplite node of this host could not be started, and is in %g s: %s", pause, error)
+                    log.warning("could not start the Hoplite node of this host, retrying in %g s: %s", pause, error)
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, AGAIN_S_MAX)
 
     def _read_refs(self, reads: bool) -> None:
-        """Says in the handshakes of connections from now on whether this worker reads refs."""
+        """Announces in the handshakes of future connections whether this worker can resolve refs."""
         arguments = self._worker.rpc.connection_args
         said = dict(arguments.get("handshake_overrides") or {})
         said.pop(CAPABILITY, None)
         if reads:
             said[CAPABILITY] = self.installation
         arguments["handshake_overrides"] = said
-        # Connections that are open have told something else.
+        # Close idle connections, whose handshakes had the old value.
         self._worker.rpc.collect()
 
     def _step_back(self) -> None:
-        """Has others send bytes for a while; called by whichever thread could not read a ref."""
+        """Requests bytes instead of refs for a while. Any thread that could not resolve a ref calls it."""
 
         def again() -> None:
             if self._watcher is not None and not self._watcher.done() and self._link is not None:
@@ -320,7 +322,7 @@ class Host(WorkerPlugin):  # type: ignore[misc] # Dask has no types here
 
 
 def listen_address(worker: str, port: int) -> str:
-    """Where the node of a worker's host listens: at the address that the worker has told the others."""
+    """Returns where the node of a worker's host listens: the worker's own address, with another port."""
     scheme, _, place = worker.partition("://")
     name = "127.0.0.1" if scheme == "inproc" else place.rpartition(":")[0]
     return f"{name}:{port}"

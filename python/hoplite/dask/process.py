@@ -1,6 +1,6 @@
-"""What one process holds of each installation: the client of its host's node, which all its workers and tasks share.
+"""The state of each installation in this process: one client of the host's node, shared by all workers and tasks.
 
-Knows nothing of Dask.
+The module does not depend on Dask.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from hoplite.errors import HopliteError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Where `hoplite.init()` in a task looks.
+# The variable by which `hoplite.init()` in a task finds the node.
 VARIABLE = "HOPLITE_ADDRESS"
 
 
 class Member:
-    """This process's part in an installation.
+    """The membership of this process in an installation.
 
     Args:
-        installation: its id.
+        installation: the id of the installation.
         socket: path of the socket of the host's node.
 
     Attributes:
-        client: of the host's node; it attaches to the next node that serves the socket.
-        workers: the addresses of the workers of this process that are in it.
+        client: a client of the host's node. It reconnects to a new node at the same socket.
+        workers: the addresses of this process's workers in the installation.
     """
 
     def __init__(self, installation: str, socket: str) -> None:
@@ -40,14 +40,14 @@ class Member:
 
 _members: dict[str, Member] = {}
 _lock = threading.Lock()
-# By installation and worker, what has others send bytes to the worker for a while.
+# Functions that request bytes instead of refs for a worker for a while, by installation and worker.
 _steps_back: dict[tuple[str, str], Callable[[], None]] = {}
-# What the variable said before the first installation.
+# The value of the variable before the first installation.
 _before: list[str | None] = []
 
 
 def reads_refs(installation: str, worker: str, step_back: Callable[[], None] | None) -> None:
-    """Takes note of how a worker has others send bytes to it for a while; None forgets it."""
+    """Sets the function that requests bytes instead of refs for a worker for a while; None removes it."""
     with _lock:
         _steps_back.pop((installation, worker), None)
         if step_back is not None:
@@ -55,7 +55,7 @@ def reads_refs(installation: str, worker: str, step_back: Callable[[], None] | N
 
 
 def step_back(installation: str) -> None:
-    """Has others send bytes to the workers of this process, for a while: a ref could not be read here."""
+    """Requests bytes for this process's workers for a while, because a ref could not be resolved here."""
     with _lock:
         steps = [step for (of, _), step in _steps_back.items() if of == installation]
     for step in steps:
@@ -63,10 +63,10 @@ def step_back(installation: str) -> None:
 
 
 def enter(installation: str, socket: str, worker: str) -> None:
-    """Takes a worker of this process into an installation, whose node serves the socket.
+    """Adds a worker of this process to an installation, whose node serves the socket.
 
     Raises:
-        ConnectError: no node serves it.
+        ConnectError: no node serves the socket.
     """
     with _lock:
         member = _members.get(installation)
@@ -79,7 +79,7 @@ def enter(installation: str, socket: str, worker: str) -> None:
 
 
 def leave(installation: str, worker: str) -> None:
-    """Takes a worker out; the last one closes the client. One that is not in it is fine."""
+    """Removes a worker. The last one closes the client. An unknown worker is ignored."""
     with _lock:
         member = _members.get(installation)
         if member is None:
@@ -97,7 +97,7 @@ def leave(installation: str, worker: str) -> None:
 
 
 def member_of(installation: str) -> Member:
-    """This process's part in an installation.
+    """Returns the membership of this process in an installation.
 
     Raises:
         HopliteError: no worker of this process has a node.
@@ -105,7 +105,7 @@ def member_of(installation: str) -> Member:
     member = _members.get(installation)
     if member is None:
         raise HopliteError(
-            f"no worker of this process ({os.getpid()}) has a Hoplite node: hoplite.dask was uninstalled, or its node "
-            "could not be started here, and then the log of the worker says why"
+            f"no worker of this process ({os.getpid()}) has a Hoplite node: hoplite.dask was uninstalled, or the node "
+            "could not start here. Check the log of the worker"
         )
     return member

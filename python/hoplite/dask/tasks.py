@@ -1,4 +1,4 @@
-"""What runs on workers: tasks that make futures, and what `Client.run` calls beside them, in a worker's event loop."""
+"""Functions that run on workers: tasks with futures, and functions for `Client.run` in a worker's event loop."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def installed(dask_scheduler: Any) -> bytes | None:  # noqa: ANN401 - Dask has no types here
-    """The worker's plugin as the scheduler has it; None if there is none. Runs on the scheduler."""
+    """Returns the pickled worker plugin of the scheduler, or None. Runs on the scheduler."""
     plugin: bytes | None = dask_scheduler.worker_plugins.get(NAME)
     return plugin if MEETING in dask_scheduler.plugins else None
 
 
 def where(installation: str, dask_worker: Any) -> dict[str, str] | None:  # noqa: ANN401 - as above
-    """The node of a worker; None if it has none."""
+    """Returns the node of a worker, or None."""
     plugin = dask_worker.plugins.get(NAME)
     if plugin is None or plugin.installation != installation:
         return None
@@ -38,25 +38,25 @@ def where(installation: str, dask_worker: Any) -> dict[str, str] | None:  # noqa
 
 
 async def reserve(installation: str, dask_worker: Any) -> str:  # noqa: ANN401, ARG001 - as Dask calls it
-    """Mints a ref, for an object that `store` makes."""
+    """Reserves a ref for an object that `store` puts."""
     return str(await process.member_of(installation).client.reserve_async())
 
 
 async def store(installation: str, text: str, array: Any, dask_worker: Any) -> None:  # noqa: ANN401, ARG001
-    """Makes a promised object."""
+    """Puts an object under a reserved ref."""
     await process.member_of(installation).client.put_async(array, name=text)
 
 
 async def fetch(installation: str, texts: list[str], timeout: float | None, dask_worker: Any) -> None:  # noqa: ANN401, ARG001, ASYNC109
-    """Brings objects to this host; several workers of a host ask for one transfer."""
+    """Transfers objects to this host. Several workers of a host share one transfer."""
     await process.member_of(installation).client.get_async(texts, timeout=timeout)
 
 
 async def lift(installation: str, keys: list[Hashable], dask_worker: Any) -> dict[Hashable, str]:  # noqa: ANN401
-    """Moves arrays that this worker holds into shared memory.
+    """Moves arrays of this worker into shared memory.
 
     Returns:
-        The refs of those that are in it now, by key.
+        The refs of the arrays that are in shared memory now, by key.
     """
     client = process.member_of(installation).client
     texts = {}
@@ -66,7 +66,9 @@ async def lift(installation: str, keys: list[Hashable], dask_worker: Any) -> dic
             # The future was released, or the array has moved.
             continue
         if type(array) is not np.ndarray:
-            raise UnsupportedDtype(f"{key!r} is a {type(array).__name__} and no NumPy array: it can't be a ref")
+            raise UnsupportedDtype(
+                f"{key!r} is a {type(array).__name__}, not a NumPy array: convert it with numpy.asarray first"
+            )
         text = arrays.text_of(array, installation)
         if text is None:
             ref = await client.reserve_async()
@@ -83,12 +85,12 @@ async def lift(installation: str, keys: list[Hashable], dask_worker: Any) -> dic
 
 
 def open_array(installation: str, text: str) -> Any:  # noqa: ANN401 - an array
-    """A task: the array of an object that exists or is being put."""
+    """Returns the array of an object that exists or is being put, as a task."""
     return arrays.view(process.member_of(installation).client, installation, text, None)
 
 
 def share(array: Any, installation: str, text: str) -> Any:  # noqa: ANN401 - an array
-    """A task: puts an array under a name; if no future of this task is left by then, takes it away again."""
+    """Puts an array under a name, as a task. If the task has no future any more, deletes the object again."""
     client = process.member_of(installation).client
     client.put(array, name=text, exist_ok=True)
     worker = get_worker()
@@ -99,16 +101,16 @@ def share(array: Any, installation: str, text: str) -> Any:  # noqa: ANN401 - an
 
 
 def fold(installation: str, texts: Sequence[str], keys: Sequence[Hashable], op: str, count: int, total: str) -> Any:  # noqa: ANN401
-    """A task: reduces objects that exist or are being made by tasks, `count` of them, into one of this name.
+    """Reduces the first `count` of several objects into one named `total`, as a task.
 
     Raises:
-        Exception: so many of the tasks have failed that it can't come; what one of them raised.
-        HopliteError: whatever `reduce` and `get` raise.
+        Exception: too few of the tasks that make the inputs can succeed; the error of one of them.
+        HopliteError: see `Client.reduce` and `Client.get`.
     """
     client = process.member_of(installation).client
-    # The inputs may need this thread.
+    # The tasks of the inputs may need this thread.
     secede()
-    # An earlier run of this task, on a worker that died, may have begun it, or done it.
+    # An earlier run of this task, on a failed worker, may have started or completed the reduce.
     with contextlib.suppress(NameTaken):
         client.reduce(texts, op, count=count, name=total)
     if not any(location.complete for location in client.locations(total)):
@@ -121,11 +123,11 @@ def fold(installation: str, texts: Sequence[str], keys: Sequence[Hashable], op: 
 
 
 def _raised(exception: Any) -> BaseException | None:  # noqa: ANN401 - Dask has no types here
-    """What a task raised, out of what the scheduler keeps of it."""
+    """Returns the exception of a task from the scheduler's serialized form."""
     raised: BaseException | None = clean_exception(exception)[1]
     return raised
 
 
 def _answer(worker: Any, question: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - Dask has no types here
-    """The scheduler's answer to a question, for a task's thread."""
+    """Returns the scheduler's reply to a request, for a task's thread."""
     return asyncio.run_coroutine_threadsafe(question, worker.loop.asyncio_loop).result()

@@ -1,4 +1,4 @@
-"""What a program does with arrays on a Dask cluster that has Hoplite: scatter, replicate, reduce."""
+"""`scatter`, `replicate`, `reduce` and `ref`: operations on arrays of a Dask cluster with Hoplite."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ log = logging.getLogger("hoplite.dask")
 
 
 def scatter(client: Client, data: Any, *, broadcast: bool = True, timeout: float | None = None) -> Any:  # noqa: ANN401
-    """Puts arrays into shared memory, and brings them to every host of the Dask cluster.
+    """Puts arrays into shared memory and transfers them to every host of the Dask cluster.
 
-    A task that takes the future gets a read-only NumPy array over the shared memory of its host. Hosts that receive an
-    array send it on while it arrives. Dask's active memory manager may drop what workers hold of it: the array stays in
-    its host's store, where tasks find it again. A host that joins later gets it when a task there wants it. The object
-    is deleted everywhere when the last future of it is gone.
+    A task that takes the future gets a read-only NumPy array over the shared memory of its host. Hosts relay an array
+    while it arrives. Dask's active memory manager may drop the replicas of workers; the array stays in each host's
+    store, where tasks find it again. A host that joins later fetches it when a task there needs it. The object is
+    deleted everywhere with its last future.
 
     Args:
-        client: of a Dask cluster with `hoplite.dask.install`.
+        client: a client of a Dask cluster with `hoplite.dask.install`.
         data: a NumPy array, or a list, tuple or dict of them.
-        broadcast: whether to bring it to every host and to wait for that. Otherwise hosts fetch it when tasks want it.
-        timeout: seconds to wait for room in the store, and for the hosts.
+        broadcast: whether to transfer it to every host and wait for that. Otherwise hosts fetch it when tasks need it.
+        timeout: seconds to wait for capacity in the store, and for the hosts.
 
     Returns:
-        A `distributed.Future`; of a list, tuple or dict such a one of them.
+        A `distributed.Future`, or a list, tuple or dict of futures.
 
     Raises:
-        Timeout: an array was not on every host in time. There is no future, and no object.
-        InvalidArgument: Hoplite is not on the cluster.
-        StoreFull: there was no room in time, or an array is larger than the store.
-        UnsupportedDtype: something is no NumPy array, or has elements that Hoplite can't hold.
+        Timeout: an array did not reach every host in time. Its future and its object are removed.
+        InvalidArgument: Hoplite is not installed on the cluster.
+        StoreFull: the store had no capacity in time, or an array is larger than the store.
+        UnsupportedDtype: a value is not a NumPy array, or has elements that Hoplite can't store.
     """
     here = installation.of(client)
     if isinstance(data, dict):
@@ -54,22 +54,22 @@ def scatter(client: Client, data: Any, *, broadcast: bool = True, timeout: float
 
 
 def replicate(client: Client, futures: Future | Iterable[Future], *, timeout: float | None = None) -> None:
-    """Brings arrays that workers hold, results of any tasks, to every worker, as `Client.replicate` does.
+    """Transfers arrays that are results of tasks to every worker, like `distributed.Client.replicate`.
 
-    A worker moves the array into its host's store first, so that Dask moves it as a ref from then on; it takes the
-    place of the worker's own. Waits for the tasks.
+    Waits for the tasks. Each worker first moves its array into the store of its host, where it replaces the worker's
+    own copy. From then on, Dask transfers the array as a ref.
 
     Args:
-        client: of a Dask cluster with `hoplite.dask.install`.
-        futures: of NumPy arrays.
+        client: a client of a Dask cluster with `hoplite.dask.install`.
+        futures: futures of NumPy arrays.
         timeout: seconds to wait for the tasks, and then for the hosts.
 
     Raises:
-        Timeout: an array was not on every host in time.
-        HopliteError: a worker can't move an array into its host's store, which is full for instance.
-        InvalidArgument: Hoplite is not on the cluster.
-        TimeoutError: the tasks were not done in time.
-        UnsupportedDtype: a result is no array that Hoplite can hold.
+        Timeout: an array did not reach every host in time.
+        HopliteError: a worker can't move an array into its host's store, for example because the store is full.
+        InvalidArgument: Hoplite is not installed on the cluster.
+        TimeoutError: the tasks were not complete in time.
+        UnsupportedDtype: a result is not an array that Hoplite can store.
     """
     here = installation.of(client)
     wanted = _futures(futures)
@@ -89,35 +89,37 @@ def replicate(client: Client, futures: Future | Iterable[Future], *, timeout: fl
 
 
 def reduce(client: Client, futures: Iterable[Future], op: str = "sum", *, count: int | None = None) -> Future:
-    """Folds arrays that tasks make, where they lie, into one: the first `count` of them to be there.
+    """Folds the first `count` results of tasks to arrive, and returns a future of the result at once.
 
-    Each input that `scatter` or `reduce` has not put is put by the worker that holds it; nodes fold on the way to the
-    host where the result is wanted. Returns at once.
+    Inputs that are not from `scatter` or `reduce` are put by the workers that hold them. Nodes fold the inputs on the
+    hosts that hold them, on the way to the host that runs the task of the result.
 
     Args:
-        client: of a Dask cluster with `hoplite.dask.install`.
-        futures: of NumPy arrays of one dtype and shape, each once; they need not be done.
-        op: "sum", "min", "max", "prod" or "mean", or of bool "any" or "all".
-        count: how many to fold; None means all. Tasks that fail are left out as long as enough remain.
+        client: a client of a Dask cluster with `hoplite.dask.install`.
+        futures: futures of NumPy arrays of one dtype and shape, without duplicates. Their tasks may still run.
+        op: "sum", "min", "max", "prod" or "mean"; for bool also "any" or "all".
+        count: number of inputs to fold; None means all. Failed tasks are ignored while enough inputs remain.
 
     Returns:
-        A future like those of `scatter`. It raises what the inputs raised, if too few remain, and `UnknownOp`,
-        `ShapeMismatch` or `UnsupportedDtype` if they can't be folded.
+        A future like those of `scatter`. If too few inputs remain, it raises the error of an input. If the inputs
+        can't be folded, it raises `UnknownOp`, `ShapeMismatch` or `UnsupportedDtype`.
 
     Raises:
-        InvalidArgument: no inputs, one of them twice, a count below 1 or above their number; or Hoplite is not on the
-            cluster.
+        InvalidArgument: there are no inputs, an input occurs twice, or the count is below 1 or above their number. Or
+            Hoplite is not installed on the cluster.
     """
     here = installation.of(client)
     inputs = _futures(futures)
     if len({future.key for future in inputs}) < len(inputs):
-        raise InvalidArgument("a future is there twice among the inputs")
+        raise InvalidArgument("a future occurs twice among the inputs: pass each future once")
     if not inputs:
-        raise InvalidArgument("there are no inputs to reduce")
+        raise InvalidArgument("there are no inputs to reduce: pass at least one future")
     wanted = len(inputs) if count is None else count
     if not 1 <= wanted <= len(inputs):
-        raise InvalidArgument(f"count is {count!r}; there are {len(inputs)} inputs")
-    # One prefix, so one owner for all of them.
+        raise InvalidArgument(
+            f"count {count!r} is not valid: use a number from 1 to {len(inputs)}, the number of inputs"
+        )
+    # One prefix, so that all names have the same owner.
     base = f"dask-{uuid.uuid4().hex[:12]}"
     parts = []
     for number, future in enumerate(inputs):
@@ -130,24 +132,24 @@ def reduce(client: Client, futures: Iterable[Future], op: str = "sum", *, count:
     texts = [str(ref(part)) for part in parts]
     keys = [part.key for part in parts]
     result = client.submit(tasks.fold, here.id, texts, keys, op, wanted, total, key=PREFIX + total)
-    # Inputs live until the result does.
+    # Keep the inputs until the result is complete.
     result.add_done_callback(lambda _: parts.clear())
     return result
 
 
 def ref(future: Future) -> hoplite.Ref:
-    """The ref of the object behind a future of `scatter` or `reduce`, for the verbs of `hoplite`.
+    """Returns the ref of the object behind a future of `scatter` or `reduce`, for a `hoplite.Client`.
 
     Raises:
-        InvalidArgument: it is a future of something else.
+        InvalidArgument: the future is not from `scatter` or `reduce`.
     """
     if not is_put(future):
-        raise InvalidArgument(f"{future!r} is no future of hoplite.dask.scatter or reduce")
+        raise InvalidArgument(f"{future!r} is not a future of hoplite.dask.scatter or reduce: scatter its value first")
     return hoplite.Ref(future.key.removeprefix(PREFIX))
 
 
 def is_put(future: Future) -> bool:
-    """Whether a future is one of `scatter` or `reduce`."""
+    """Whether a future is from `scatter` or `reduce`."""
     return isinstance(future.key, str) and future.key.startswith(PREFIX)
 
 
@@ -155,14 +157,14 @@ def _scatter(here: Installation, data: list[Any], broadcast: bool, timeout: floa
     for array in data:
         if type(array) is not np.ndarray:
             raise UnsupportedDtype(
-                f"scatter takes NumPy arrays and not a {type(array).__name__}: use client.scatter, or hoplite.put in a "
-                "task"
+                f"scatter takes NumPy arrays, not a {type(array).__name__}: use client.scatter, or put the value by a "
+                "hoplite.Client in a task"
             )
     putter = _Local(here.client) if here.client is not None else _Remote(here)
     futures: list[Future] = []
     try:
         for array in data:
-            # The future first: the object ends with it, whenever this process ends.
+            # Create the future first, so that the object ends with it even if this process fails.
             text = putter.reserve()
             futures.append(here.dask.submit(tasks.open_array, here.id, text, key=PREFIX + text, pure=False))
             putter.put(array, text, timeout)
@@ -175,7 +177,7 @@ def _scatter(here: Installation, data: list[Any], broadcast: bool, timeout: floa
 
 
 class _Local:
-    """Puts at the node of this host."""
+    """Puts objects at the node of this host."""
 
     def __init__(self, client: hoplite.Client) -> None:
         self._client = client
@@ -188,7 +190,7 @@ class _Local:
 
 
 class _Remote:
-    """Puts at the node of a worker, to which Dask brings the bytes: this host has no node."""
+    """Puts objects at the node of a worker, because this host has none. Dask transfers the bytes there."""
 
     def __init__(self, here: Installation) -> None:
         self._here = here
@@ -203,16 +205,16 @@ class _Remote:
 
 
 def _spread(here: Installation, texts: list[str], timeout: float | None) -> None:
-    """Brings objects to every host with a worker.
+    """Transfers objects to every host with a worker. A worker that fails meanwhile is ignored.
 
     Raises:
-        HopliteError: a worker could not get one. One that dies meanwhile is left out.
+        HopliteError: a worker could not get an object.
     """
     if not texts:
         return
     for worker, answer in here.run(tasks.fetch, texts, timeout).items():
         if isinstance(answer, OSError) and not isinstance(answer, HopliteError):
-            log.warning("worker %s was not reached and got no copy: %s", worker, answer)
+            log.warning("could not reach worker %s, which has no copy now: %s", worker, answer)
         elif isinstance(answer, BaseException):
             raise answer
 
@@ -221,5 +223,5 @@ def _futures(futures: Future | Iterable[Future]) -> list[Future]:
     found: Sequence[Any] = [futures] if isinstance(futures, Future) else list(futures)
     for future in found:
         if not isinstance(future, Future):
-            raise InvalidArgument(f"inputs are futures of Dask, and not a {type(future).__name__}")
+            raise InvalidArgument(f"inputs must be Dask futures, not a {type(future).__name__}")
     return list(found)
