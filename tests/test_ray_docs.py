@@ -1,4 +1,4 @@
-"""What README.md and docs/ray.md say of Ray runs as it stands there, in a cluster of one node."""
+"""The Ray examples of README.md and docs/ray.md run unchanged, in a cluster of one node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(180)]
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^<!-- example: ray -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-# No cluster that runs already, a store that this machine has room for, and workers that do not talk.
+# A new local cluster, a store that fits this machine, and workers without output.
 INIT = "ray.init(address='local', num_cpus=2, object_store_memory=100_000_000, log_to_driver=False)"
 
 
@@ -31,7 +31,7 @@ def test_examples_run(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     for name, value in QUIET.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    # Tasks are found by their module, as those of a user's program are.
+    # Ray finds tasks by their module, as in a user's program.
     (tmp_path / "program.py").write_text(program)
     done = subprocess.run(
         [sys.executable, "program.py"],
@@ -64,9 +64,9 @@ def test_applications_of_the_examples_are_right_both_ways() -> None:
     for app, (plain, ours, changed) in zip(apps, zip(*[iter(lines)] * 3, strict=True), strict=True):
         assert plain.startswith(f"{app}, plain Ray: ")
         assert ours.startswith(f"{app}, Ray with Hoplite: ")
-        assert plain.endswith("what came out is right") and ours.endswith("what came out is right")  # noqa: PT018
+        assert plain.endswith("result verified") and ours.endswith("result verified")  # noqa: PT018
         assert changed.startswith(f"{app}, changed lines: ")
         assert f"[{app}]({app})" in (folder / "README.md").read_text()
-    # What docs/ray.md says.
+    # docs/ray.md quotes this number.
     number = lines[2].partition(": ")[2]
     assert f": {number}." in (ROOT / "docs" / "ray.md").read_text()

@@ -1,7 +1,6 @@
-"""Runs the applications beside this file on Ray, each plain and with Hoplite, checks both, tells what differs.
+"""Run the applications of this folder on plain Ray and with Hoplite, and verify both results.
 
-python run.py, in the cluster that runs (RAY_ADDRESS) or on this machine alone. The times are those of the machine at
-this moment, and no benchmark.
+The programs run in the cluster of RAY_ADDRESS, or on this machine. The times are not a benchmark.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ WAYS = {"plain": "plain Ray", "with_hoplite": "Ray with Hoplite"}
 
 
 def timed(app: str, way: str, job: work.Job) -> float:
-    """Seconds of a run whose result is right."""
+    """Returns the seconds of one run, after a check of its result."""
     module = importlib.import_module(f"{app}.{way}")
     workers = [module.Worker.options(num_cpus=0).remote(job, number) for number in range(job.workers)]
     ray.get([worker.__ray_ready__.remote() for worker in workers])
@@ -39,7 +38,7 @@ def timed(app: str, way: str, job: work.Job) -> float:
 
 
 def changed(app: str) -> tuple[int, int]:
-    """Lines that are new or different in with_hoplite.py, and all lines of plain.py, without empty ones."""
+    """Returns the numbers of changed lines in with_hoplite.py and of all lines in plain.py, without empty ones."""
     before, after = (
         [line for line in (HERE / app / f"{way}.py").read_text().splitlines() if line]
         for way in ("plain", "with_hoplite")
@@ -48,23 +47,23 @@ def changed(app: str) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Runs one after the other."""
+    """Runs the applications one after the other."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("apps", nargs="*", help=f"some of {', '.join(APPS)}; all by default")
-    parser.add_argument("--size", type=int, default=4_000_000, help="numbers of 4 bytes in a model or a batch")
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--init", default="{}", help="arguments of ray.init, as JSON")
+    parser.add_argument("apps", nargs="*", help=f"Run only these: {', '.join(APPS)}")
+    parser.add_argument("--size", type=int, default=4_000_000, help="Set the float32 values in a model or batch")
+    parser.add_argument("--workers", type=int, default=4, help="Set the number of workers")
+    parser.add_argument("--steps", type=int, default=10, help="Set the number of steps")
+    parser.add_argument("--init", default="{}", help="Pass these arguments to ray.init, as JSON")
     options = parser.parse_args()
     if unknown := sorted(set(options.apps) - set(APPS)):
-        parser.error(f"there is no {unknown[0]} beside this file, but {', '.join(APPS)}")
+        parser.error(f"unknown application {unknown[0]}: use {', '.join(APPS)}")
     ray.init(**json.loads(options.init))
     with hoplite.ray.start():
         for app in options.apps or APPS:
             count = work.needed(app, options.workers)
             job = work.Job(workers=options.workers, count=count, size=options.size, steps=options.steps)
             for way, words in WAYS.items():
-                sys.stdout.write(f"{app}, {words}: {timed(app, way, job):.2f} s, and what came out is right\n")
+                sys.stdout.write(f"{app}, {words}: {timed(app, way, job):.2f} s, result verified\n")
             lines, of = changed(app)
             sys.stdout.write(f"{app}, changed lines: {lines} of {of}\n")
 

@@ -1,7 +1,7 @@
-"""What both versions of each application share: what they compute, and what comes out if it is right.
+"""The computations of the applications and the checks of their results, shared by both versions.
 
-All numbers are whole and small, so that float32 holds them exactly and a sum is the same in any order. Knows neither
-Ray nor Hoplite.
+All numbers are small integers, so that float32 stores them exactly and a sum does not depend on the order. The module
+uses neither Ray nor Hoplite.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 IMAGES = 64
 LABELS = 10
 
-# Of a whole array one row of each such piece is looked at while an application runs.
+# While an application runs, one row per piece of this size is checked.
 PIECE_BYTES = 16384
 
 
 @dataclass(frozen=True)
 class Job:
-    """What an application is to do.
+    """The parameters of a run.
 
     Attributes:
-        workers: how many there are.
-        count: how many of their answers a step needs.
-        size: numbers of 4 bytes in the model, in the policy or in a batch.
-        steps: how many steps.
-        seconds: what each call of a worker computes at least.
+        workers: number of workers.
+        count: number of results that a step needs.
+        size: number of float32 values in the model, policy or batch.
+        steps: number of steps.
+        seconds: minimum compute time of each call of a worker.
     """
 
     workers: int
@@ -39,98 +39,98 @@ class Job:
 
 
 def needed(app: str, workers: int) -> int:
-    """How many answers a step of an application needs, of so many workers; `app` is the name of its folder."""
+    """Returns the number of results that a step needs; `app` is the name of the application's folder."""
     if app in ("sync_parameter_server", "one_to_all"):
         return workers
-    # A majority; else the first half, and the others go on with what they have.
+    # A majority of the predictions, or the first half of the results, while the other workers continue.
     return workers // 2 + 1 if app == "ensemble_serving" else max(1, workers // 2)
 
 
 def zeros(job: Job) -> Any:
-    """The model before the first step."""
+    """Returns the model before the first step."""
     return np.zeros(job.size, "float32")
 
 
 def gradient(job: Job, number: int) -> Any:
-    """A gradient that tells whose it is: ones in the worker's part of the model."""
+    """Returns a gradient that identifies its worker: ones in the worker's part of the model."""
     made = zeros(job)
     made[number :: job.workers] = 1
     return made
 
 
 def compute(job: Job, model: Any) -> None:
-    """What a worker does with a model: it looks whether all of it came, and takes its time."""
+    """Simulates the computation of a worker: verifies the model and sleeps."""
     check_whole(model, job.workers, everything=False)
     time.sleep(job.seconds)
 
 
 def check_whole(model: Any, period: int, *, everything: bool = True) -> None:
-    """Checks that a model is made of whole gradients: it repeats itself.
+    """Checks that a model consists of whole gradients, so that its values repeat.
 
     Args:
         model: an array.
-        period: after so many numbers.
-        everything: whether all of it is looked at, and not some of each part.
+        period: number of values after which they repeat.
+        everything: whether to check all values, instead of a sample of each part.
 
     Raises:
-        ValueError: it does not.
+        ValueError: the values do not repeat.
     """
     rows = model[: model.size // period * period].reshape(-1, period)
     step = 1 if everything else max(1, PIECE_BYTES // rows[0].nbytes)
     if not (rows[::step] == rows[0]).all() or not (rows[-1] == rows[0]).all():
-        raise ValueError(f"parts of an array of {model.size} numbers differ: some of it is missing or wrong")
+        raise ValueError(f"parts of an array of {model.size} numbers differ: some values are missing or wrong")
 
 
 def check_model(job: Job, model: Any, *, each: int | None = None) -> None:
     """Checks the model after the last step.
 
     Args:
-        job: what was done.
-        model: what came out.
-        each: how many gradients of each worker are in it; None if that is the workers' speed alone.
+        job: the parameters of the run.
+        model: the final model.
+        each: number of gradients of each worker in it; None if that depends on the speed of the workers.
 
     Raises:
-        ValueError: a gradient is missing, is in it twice, or is not whole.
+        ValueError: a gradient is missing, occurs twice, or is incomplete.
     """
     check_whole(model, job.workers)
     taken = model[: job.workers]
     if taken.sum() != job.count * job.steps or (each is not None and not (taken == each).all()):
-        raise ValueError(f"{job.steps} steps of {job.count} gradients have left {taken.astype(int).tolist()}")
+        raise ValueError(f"after {job.steps} steps of {job.count} gradients, the model is {taken.astype(int).tolist()}")
 
 
 def rollout(job: Job, policy: Any) -> Any:
-    """What a worker has seen of its world: in each place the version of the policy that it went by."""
+    """Returns a rollout of a worker: each value is the version of its policy."""
     return np.full(max(1, job.size // 64), policy[0], "float32")
 
 
 def learn(policy: Any, rollouts: list[Any]) -> None:
-    """Makes the next version of a policy in its place: each rollout adds one.
+    """Updates a policy in place to its next version: each rollout adds one.
 
     Raises:
-        ValueError: a rollout is not whole, or of a version that is still to come.
+        ValueError: a rollout is incomplete, or of a future version.
     """
     for each in rollouts:
         if not (each == each[0]).all() or each[0] > policy[0]:
-            raise ValueError(f"a rollout of version {each[0]} came when the policy is of version {policy[0]}")
+            raise ValueError(f"got a rollout of version {each[0]}, but the policy has version {policy[0]}")
     policy += len(rollouts)
 
 
 def batch(job: Job, number: int) -> Any:
-    """The images of a request; each is of one number, its label."""
+    """Returns the images of a request; all values of an image are its label."""
     labels = labels_of(number)
     return np.repeat(labels.astype("float32"), max(1, job.size // IMAGES)).reshape(IMAGES, -1)
 
 
 def labels_of(number: int) -> Any:
-    """The right answer to a request."""
+    """Returns the correct labels of a request."""
     return (np.arange(IMAGES) + number) % LABELS
 
 
 def classify(job: Job, number: int, images: Any) -> Any:
-    """The labels that a model sees in images. Model 1 sees one everywhere that no image has.
+    """Returns the labels that a model predicts for images. Model 1 always predicts a label that no image has.
 
     Raises:
-        ValueError: an image is not whole.
+        ValueError: an image is incomplete.
     """
     for image in images:
         check_whole(image, 1, everything=False)
@@ -140,15 +140,15 @@ def classify(job: Job, number: int, images: Any) -> Any:
 
 
 def vote(answers: list[Any]) -> Any:
-    """The label of each image that most models have seen; of two, that of a lower number."""
+    """Returns the most frequent label of each image; on a tie, the lowest one."""
     return np.array([np.bincount(seen).argmax() for seen in np.stack(answers, axis=1)])
 
 
 def check_labels(number: int, labels: Any) -> None:
-    """Checks the answer to a request.
+    """Checks the labels of a request.
 
     Raises:
-        ValueError: it is wrong.
+        ValueError: the labels are wrong.
     """
     if not (labels == labels_of(number)).all():
-        raise ValueError(f"request {number} was answered by {labels.tolist()}")
+        raise ValueError(f"the labels of request {number} are {labels.tolist()}")

@@ -1,4 +1,4 @@
-"""An asynchronous parameter server on Ray: each step takes the first gradients to arrive, and its workers go on."""
+"""An asynchronous parameter server on Ray: each step sums the first gradients to arrive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ hoplite.ray.register()
 
 @ray.remote
 class Worker:
-    """Makes gradients, at its own pace."""
+    """Computes gradients at its own speed."""
 
     def __init__(self, job: work.Job, number: int) -> None:
         self.job = job
@@ -25,13 +25,13 @@ class Worker:
 
     @ray.method(tensor_transport="hoplite_numpy")
     def gradient(self, model: Any) -> Any:
-        """The gradient at a model."""
+        """Returns the gradient for a model."""
         work.compute(self.job, model)
         return self.own
 
 
 def run(workers: list[Any], job: work.Job) -> Iterator[Any]:
-    """Trains a model, which it yields after each step."""
+    """Trains a model; yields it after each step."""
     model = work.zeros(job)
     ref = hoplite.ray.put(model)
     running = {worker.gradient.remote(ref): worker for worker in workers}
@@ -47,5 +47,5 @@ def run(workers: list[Any], job: work.Job) -> Iterator[Any]:
 
 
 def check(job: work.Job, steps: list[Any]) -> None:
-    """Checks what `run` has yielded."""
+    """Verifies the values that `run` has yielded."""
     work.check_model(job, steps[-1])

@@ -1,4 +1,4 @@
-"""Serving an ensemble on Ray: each request's batch goes to all models, and the first answers vote."""
+"""Ensemble serving on Ray: each request's batch goes to all models, and the first predictions vote."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 @ray.remote
 class Worker:
-    """Has a model."""
+    """Serves one model."""
 
     def __init__(self, job: work.Job, number: int) -> None:
         self.job = job
         self.number = number
 
     def classify(self, images: Any) -> Any:
-        """What the model sees in each image."""
+        """Returns the model's label of each image."""
         return work.classify(self.job, self.number, images)
 
 
 def run(workers: list[Any], job: work.Job) -> Iterator[Any]:
-    """Answers requests one after the other; yields the labels of each."""
+    """Processes requests one after the other; yields the labels of each."""
     for number in range(job.steps):
         ref = ray.put(work.batch(job, number))
         asked = [worker.classify.remote(ref) for worker in workers]
@@ -35,6 +35,6 @@ def run(workers: list[Any], job: work.Job) -> Iterator[Any]:
 
 
 def check(job: work.Job, steps: list[Any]) -> None:
-    """Checks what `run` has yielded."""
+    """Verifies the values that `run` has yielded."""
     for number in range(job.steps):
         work.check_labels(number, steps[number])

@@ -1,6 +1,6 @@
-"""Reinforcement learning by gradients on Ray, as A3C does it: workers play with a policy and send its gradient.
+"""Reinforcement learning with gradients on Ray, as in A3C: workers run a policy and return its gradient.
 
-Each step takes the first gradients to arrive, hears what their workers have earned, and gives these the next policy.
+Each step sums the first gradients to arrive, gets the rewards of their workers, and sends them the next policy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @ray.remote
 class Worker:
-    """Plays, and keeps count of its rewards."""
+    """Runs a policy and counts its rewards."""
 
     def __init__(self, job: work.Job, number: int) -> None:
         self.job = job
@@ -25,13 +25,13 @@ class Worker:
         self.earned = 0
 
     def gradient(self, policy: Any) -> Any:
-        """Plays by a policy; returns the gradient."""
+        """Runs a policy; returns its gradient."""
         work.compute(self.job, policy)
         self.earned += 1
         return self.own
 
     def rewards(self) -> int:
-        """What was earned since this was asked before."""
+        """Returns the rewards since the previous call."""
         earned, self.earned = self.earned, 0
         return earned
 
@@ -53,7 +53,7 @@ def run(workers: list[Any], job: work.Job) -> Iterator[Any]:
 
 
 def check(job: work.Job, steps: list[Any]) -> None:
-    """Checks what `run` has yielded."""
+    """Verifies the values that `run` has yielded."""
     work.check_model(job, steps[-1][0])
     if any(rewards < job.count for _, rewards in steps):
         raise ValueError(f"the rewards of the steps are {[rewards for _, rewards in steps]}")

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 @ray.remote
 class Worker:
-    """Reads."""
+    """Reads arrays."""
 
     def __init__(self, job: work.Job, _number: int) -> None:
         self.job = job
 
     def read(self, array: Any) -> float:
-        """The first number of an array, all of which came."""
+        """Verifies an array; returns its first number."""
         work.compute(self.job, array)
         return float(array[0])
 
 
 def run(workers: list[Any], job: work.Job) -> Iterator[Any]:
-    """Puts an array and has all read it; yields what they have read."""
+    """Puts an array that all workers read; yields the numbers that they return."""
     array = work.zeros(job)
     for _ in range(job.steps):
         array += 1
@@ -36,7 +36,7 @@ def run(workers: list[Any], job: work.Job) -> Iterator[Any]:
 
 
 def check(job: work.Job, steps: list[Any]) -> None:
-    """Checks what `run` has yielded."""
+    """Verifies the values that `run` has yielded."""
     for number, read in enumerate(steps, 1):
         if read != [number] * job.workers:
-            raise ValueError(f"of an array of {number} the workers have read {read}")
+            raise ValueError(f"the workers returned {read} for an array of {number}")

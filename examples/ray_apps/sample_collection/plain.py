@@ -1,6 +1,6 @@
-"""Reinforcement learning by samples on Ray, as IMPALA does it: workers play with a policy and send what they saw.
+"""Reinforcement learning with samples on Ray, as in IMPALA: workers run a policy and return rollouts.
 
-Each step learns from the first rollouts to arrive, and gives their workers the next policy.
+Each step learns from the first rollouts to arrive, and sends their workers the next policy.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 @ray.remote
 class Worker:
-    """Plays."""
+    """Runs a policy."""
 
     def __init__(self, job: work.Job, _number: int) -> None:
         self.job = job
 
     def sample(self, policy: Any) -> Any:
-        """Plays by a policy; returns the rollout."""
+        """Runs a policy; returns the rollout."""
         work.compute(self.job, policy)
         return work.rollout(self.job, policy)
 
 
 def run(workers: list[Any], job: work.Job) -> Iterator[Any]:
-    """Trains a policy, which it yields after each step."""
+    """Trains a policy; yields it after each step."""
     policy = work.zeros(job)
     ref = ray.put(policy)
     running = {worker.sample.remote(ref): worker for worker in workers}
@@ -44,6 +44,6 @@ def run(workers: list[Any], job: work.Job) -> Iterator[Any]:
 
 
 def check(job: work.Job, steps: list[Any]) -> None:
-    """Checks what `run` has yielded."""
+    """Verifies the values that `run` has yielded."""
     if not (steps[-1] == job.count * job.steps).all():
-        raise ValueError(f"{job.steps} steps of {job.count} rollouts have left {steps[-1]}")
+        raise ValueError(f"after {job.steps} steps of {job.count} rollouts, the policy is {steps[-1]}")

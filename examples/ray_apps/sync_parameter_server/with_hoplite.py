@@ -1,4 +1,4 @@
-"""A synchronous parameter server on Ray: each step takes a gradient of each worker at the same model."""
+"""A synchronous parameter server on Ray: each step sums the gradients of all workers for the same model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ hoplite.ray.register()
 
 @ray.remote
 class Worker:
-    """Makes gradients."""
+    """Computes gradients."""
 
     def __init__(self, job: work.Job, number: int) -> None:
         self.job = job
@@ -25,13 +25,13 @@ class Worker:
 
     @ray.method(tensor_transport="hoplite_numpy")
     def gradient(self, model: Any) -> Any:
-        """The gradient at a model."""
+        """Returns the gradient for a model."""
         work.compute(self.job, model)
         return self.own
 
 
 def run(workers: list[Any], job: work.Job) -> Iterator[Any]:
-    """Trains a model, which it yields after each step."""
+    """Trains a model; yields it after each step."""
     model = work.zeros(job)
     for _ in range(job.steps):
         ref = hoplite.ray.put(model)
@@ -41,5 +41,5 @@ def run(workers: list[Any], job: work.Job) -> Iterator[Any]:
 
 
 def check(job: work.Job, steps: list[Any]) -> None:
-    """Checks what `run` has yielded."""
+    """Verifies the values that `run` has yielded."""
     work.check_model(job, steps[-1], each=job.steps)
