@@ -121,7 +121,7 @@ class HopliteConnector:
             return self._bytes(key.name, 0)
         except GONE:
             pass
-        # The object is not on this host. Its owner knows whether it exists elsewhere.
+        # The object is not on this host. The directory lists copies on other hosts.
         if not self.exists(key):
             return None
         try:

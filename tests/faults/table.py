@@ -12,8 +12,7 @@ from faults.cells import FAULTS, NBYTES, NOTHING, PLACES, PROGRESS
 
 HEAD = """# Fault matrix
 
-After this page you know how long a broadcast, a reduce or an allreduce takes longer if a host fails at a given
-moment.
+After this page you know how much longer a broadcast, a reduce or an allreduce takes if a host fails at a given moment.
 
     make fault-matrix
 
