@@ -1,6 +1,6 @@
-//! Makes a CA, the certificates of nodes and lists of revocations, as PEM.
+//! Creates CAs, node certificates and revocation lists as PEM.
 //!
-//! Knows no file and no node, and remembers nothing: who calls says the serial numbers and the times.
+//! It reads no files, depends on no node and keeps no state. The caller passes the serial numbers and times.
 
 use std::time::SystemTime;
 
@@ -10,21 +10,21 @@ use rcgen::{
     RevokedCertParams, SerialNumber,
 };
 
-/// Why nothing was made: the name or the key is none.
+/// Creation failed: a name or a key is not valid.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct Error(#[from] rcgen::Error);
 
-/// The name in a certificate, and how long that is valid.
+/// The name in a certificate, and its period of validity.
 #[derive(Clone, Debug)]
 pub struct Subject<'a> {
     /// Its common name.
     pub name: &'a str,
-    /// Of its issuer, no other has the same; the bytes of a positive number, the highest first.
+    /// Serial number, unique for the issuer: the bytes of a positive number, most significant first.
     pub serial: &'a [u8],
-    /// The first moment at which it is valid.
+    /// Start of validity.
     pub begin: SystemTime,
-    /// The last one.
+    /// End of validity, inclusive.
     pub end: SystemTime,
 }
 
@@ -33,19 +33,19 @@ pub struct Subject<'a> {
 pub struct Made {
     /// The certificate.
     pub certificate: String,
-    /// The key, of ECDSA on P-256, as PKCS #8.
+    /// The key: ECDSA on P-256, as PKCS #8.
     pub key: String,
 }
 
-/// A CA: what issues certificates.
+/// A certificate authority that issues certificates.
 #[derive(Debug)]
 pub struct Authority(Issuer<'static, KeyPair>);
 
 impl Authority {
-    /// Makes a CA that certifies itself, and no other CA.
+    /// Creates a self-signed CA that may not certify other CAs.
     ///
     /// # Errors
-    /// The name is none.
+    /// The name is not valid.
     pub fn make(subject: &Subject<'_>) -> Result<Made, Error> {
         let key = KeyPair::generate()?;
         let mut params = params(subject);
@@ -55,10 +55,10 @@ impl Authority {
         Ok(Made { certificate, key: key.serialize_pem() })
     }
 
-    /// Takes a CA that [`Authority::make`] made, by its name and its key.
+    /// Loads a CA that [`Authority::make`] created, from its name and key.
     ///
     /// # Errors
-    /// The key is none.
+    /// The key is not valid.
     pub fn new(name: &str, key: &str) -> Result<Self, Error> {
         let mut params = CertificateParams::default();
         params.distinguished_name = distinguished(name);
@@ -66,10 +66,10 @@ impl Authority {
         Ok(Self(Issuer::new(params, KeyPair::from_pem(key)?)))
     }
 
-    /// Issues the certificate of a node, which calls others and is called by them.
+    /// Issues a node certificate, valid both as a TLS client and as a TLS server.
     ///
     /// # Errors
-    /// The name is none.
+    /// The name is not valid.
     pub fn issue(&self, subject: &Subject<'_>) -> Result<Made, Error> {
         let key = KeyPair::generate()?;
         let mut params = params(subject);
@@ -84,11 +84,11 @@ impl Authority {
         Ok(Made { certificate, key: key.serialize_pem() })
     }
 
-    /// Makes the list of the certificates that are revoked, by serial number and time. Its own `number` is higher than that of
-    /// the list before.
+    /// Creates a revocation list of serial numbers and times. Its `number` must be higher than that of the previous
+    /// list.
     ///
     /// # Errors
-    /// The CA can't sign it.
+    /// The CA cannot sign the list.
     pub fn revoke(
         &self,
         number: u64,

@@ -1,4 +1,4 @@
-//! Python arguments as the types of the Rust API.
+//! Converts Python arguments to the types of the Rust API.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -11,25 +11,27 @@ use pyo3::{prelude::*, types::PyString};
 
 use crate::errors;
 
-/// Seconds as Python gives them; none waits for as long as it takes.
+/// Converts seconds to a timeout; `None` means no timeout.
 pub(crate) fn timeout(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Duration>> {
     match seconds {
         None => Ok(None),
         Some(seconds) if seconds.is_nan() || seconds < 0.0 => {
-            let said = format!("timeout is {seconds}: give seconds from 0 on, or None to wait");
+            let said = format!(
+                "timeout is {seconds}: pass at least 0 seconds, or None to wait without a limit"
+            );
             Err(errors::raise(py, "InvalidArgument", said))
         }
-        // Infinity, or more than the age of the universe.
+        // Infinity, or too large for a `Duration`: no timeout.
         Some(seconds) => Ok(Duration::try_from_secs_f64(seconds).ok()),
     }
 }
 
-/// Seconds that an object is to live from when it is complete; none until it is deleted.
+/// Converts seconds to a time to live, counted from when the object is complete. `None` means until it is deleted.
 pub(crate) fn ttl(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let Some(seconds) = seconds else { return Ok(None) };
     let ttl = Duration::try_from_secs_f64(seconds).ok().filter(|ttl| !ttl.is_zero());
     ttl.map(Some).ok_or_else(|| {
-        let said = format!("ttl is {seconds}: give seconds above 0, or None");
+        let said = format!("ttl is {seconds}: pass more than 0 seconds, or None");
         errors::raise(py, "InvalidArgument", said)
     })
 }
@@ -42,7 +44,8 @@ pub(crate) fn objects(py: Python<'_>, texts: &[String]) -> PyResult<Vec<ObjectId
     texts.iter().map(|text| object(py, text)).collect()
 }
 
-/// Where a node stands: the name of each group, outermost first, and how many transfers its link carries at once.
+/// Converts the location of a node: each group's name, outermost first, and how many transfers its link carries at
+/// once.
 pub(crate) fn place(py: Python<'_>, groups: Option<Vec<(String, u8)>>) -> PyResult<Option<Place>> {
     let Some(groups) = groups else { return Ok(None) };
     let groups: Vec<Group> =
@@ -50,21 +53,21 @@ pub(crate) fn place(py: Python<'_>, groups: Option<Vec<(String, u8)>>) -> PyResu
     Place::new(&groups).map(Some).map_err(|error| errors::argument(py, &error))
 }
 
-/// What an object is to be called: a name, or a ref that was promised.
+/// Parses the ref of a new object: a name, or a reserved ref.
 pub(crate) fn name(py: Python<'_>, text: Option<&str>) -> PyResult<Option<ObjectId>> {
     text.map(|text| object(py, text)).transpose()
 }
 
-/// Refuses a text that is no name, before there is anything to be named.
+/// Raises `InvalidArgument` if `text` is not a valid name or ref. Callers check before they create anything.
 #[pyfunction]
 pub(crate) fn check_name(py: Python<'_>, text: &str) -> PyResult<()> {
     name(py, Some(text)).map(drop)
 }
 
-/// Bytes of one element of a dtype; none if it is unknown.
+/// Returns the bytes per element of a dtype, or `None` if the dtype is unknown.
 #[pyfunction]
 pub(crate) fn item_bytes(dtype: &Bound<'_, PyString>) -> Option<u64> {
-    // What is no Unicode text names none either.
+    // Text that is not valid Unicode cannot be a dtype either.
     dtype.to_string_lossy().parse().ok().map(Dtype::size)
 }
 
@@ -74,7 +77,7 @@ pub(crate) fn op(py: Python<'_>, text: &str) -> PyResult<Op> {
     })
 }
 
-/// What `hoplite.values.encode` says of a value: `kind` is `bytes`, or the dtype of an array of `shape`.
+/// Metadata of a value as `hoplite.values.encode` returns it: `kind` is `bytes`, or the dtype of an array of `shape`.
 #[derive(FromPyObject)]
 pub(crate) struct What {
     kind: String,
@@ -105,13 +108,14 @@ impl What {
         });
         let meta = meta.filter(Meta::is_consistent);
         meta.ok_or_else(|| {
-            let said = format!("{} bytes are no {} of that shape", self.nbytes, self.kind);
+            let said =
+                format!("{} bytes do not match {} and the given shape", self.nbytes, self.kind);
             errors::raise(py, "InvalidArgument", said)
         })
     }
 }
 
-/// The other way round: `kind` and shape of what was got.
+/// Returns kind and shape of an object, the inverse of [`What::meta`].
 pub(crate) fn kind(meta: &Meta) -> (Cow<'static, str>, &[u64]) {
     match &meta.kind {
         Kind::Bytes => ("bytes".into(), &[]),

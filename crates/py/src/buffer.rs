@@ -1,4 +1,6 @@
-//! Python's buffer protocol, both ways: the only unsafe code outside `crates/shm`.
+//! Implements Python's buffer protocol for stored objects, and reads the buffers of Python objects.
+//!
+//! This is the only module with unsafe code outside `crates/shm`.
 
 #![allow(unsafe_code)]
 
@@ -20,7 +22,7 @@ use pyo3::{
 
 use crate::{arguments, errors, wait::Pending};
 
-/// An object of the store, read-only, without a copy. It holds the memory for as long as anything looks at it.
+/// Read-only view of a stored object, without a copy. It pins the memory while any buffer of it exists.
 #[pyclass(frozen)]
 pub(crate) struct View(pub(crate) hoplite_node::View);
 
@@ -32,7 +34,7 @@ impl View {
         arguments::kind(self.0.meta()).0
     }
 
-    /// Whose value it is: `plain`, `torch`, `arrow` or `pickle`.
+    /// Type of the value: `plain`, `torch`, `arrow` or `pickle`.
     #[getter]
     fn form(&self) -> &'static str {
         self.0.meta().form.name()
@@ -44,7 +46,7 @@ impl View {
         PyTuple::new(py, arguments::kind(self.0.meta()).1)
     }
 
-    /// How many bytes there are.
+    /// Size in bytes.
     #[getter]
     fn nbytes(&self) -> u64 {
         self.0.meta().size
@@ -53,7 +55,7 @@ impl View {
     /// Exports the bytes, read-only.
     ///
     /// # Safety
-    /// Called by Python with a `view` to be filled.
+    /// Python calls this with a `view` to fill.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
@@ -61,10 +63,10 @@ impl View {
     ) -> PyResult<()> {
         let bytes = slf.get().0.as_bytes();
         let len = ffi::Py_ssize_t::try_from(bytes.len())
-            .map_err(|_| PyBufferError::new_err("too long for a buffer"))?;
+            .map_err(|_| PyBufferError::new_err("the object is too large for a Python buffer"))?;
         let read_only = 1;
-        // SAFETY: `view` is Python's to be filled. The bytes stay where they are and never change while `slf` lives,
-        // and the buffer holds a reference to `slf` until it is released. Python refuses writable requests itself.
+        // SAFETY: Python passes `view` to be filled. The bytes neither move nor change while `slf` lives, and the
+        // buffer holds a reference to `slf` until it is released. Python itself rejects writable requests.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(
                 view,
@@ -82,53 +84,53 @@ impl View {
 /// The bytes of a Python object that exports a C-contiguous buffer, held until this is dropped.
 pub(crate) struct Exported(Box<ffi::Py_buffer>);
 
-// SAFETY: the fields are plain numbers and pointers that stay valid until the release, whichever thread looks at them;
-// the release itself happens in `release`, with the interpreter attached.
+// SAFETY: the fields are numbers and pointers that stay valid until the release, on any thread. `drop` releases the
+// buffer with the interpreter attached.
 unsafe impl Send for Exported {}
-// SAFETY: as above; nothing here changes behind a shared reference.
+// SAFETY: as above; nothing changes behind a shared reference.
 unsafe impl Sync for Exported {}
 
 impl Exported {
-    /// Asks `object` for its bytes.
+    /// Requests a read-only buffer of `object`.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         Self::with_flags(object, ffi::PyBUF_SIMPLE)
     }
 
-    /// The same for several objects.
+    /// Requests a read-only buffer of each object.
     pub(crate) fn of_all(objects: &[Bound<'_, PyAny>]) -> PyResult<Vec<Self>> {
         objects.iter().map(Self::of).collect()
     }
 
-    /// Asks `object` for bytes to be written.
+    /// Requests a writable buffer of `object`.
     pub(crate) fn writable(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         Self::with_flags(object, ffi::PyBUF_WRITABLE)
     }
 
     fn with_flags(object: &Bound<'_, PyAny>, flags: c_int) -> PyResult<Self> {
         let mut buffer = Box::new(ffi::Py_buffer::new());
-        // SAFETY: the object is alive and the buffer ours to be filled; it is released exactly once, in `release`.
+        // SAFETY: the object is alive, and we own the buffer to fill. `drop` releases it exactly once.
         let got = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut *buffer, flags) };
         if got == 0 { Ok(Self(buffer)) } else { Err(PyErr::fetch(object.py())) }
     }
 
-    /// The bytes. If another Python thread changes them meanwhile, what is then there is put.
+    /// Returns the bytes. If another Python thread changes them meanwhile, a put stores the changed bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         let len = usize::try_from(self.0.len).unwrap_or_default();
         if len == 0 || self.0.buf.is_null() {
             return &[];
         }
-        // SAFETY: the exporter keeps `len` bytes there until the release, and `self` is not released yet.
+        // SAFETY: the exporter keeps `len` bytes at `buf` until the release, and `self` is not released yet.
         unsafe { std::slice::from_raw_parts(self.0.buf.cast::<u8>(), len) }
     }
 
-    /// The bytes of a buffer that was asked for to be written.
+    /// Returns the bytes of a writable buffer; empty if the buffer is read-only.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let len = usize::try_from(self.0.len).unwrap_or_default();
         if len == 0 || self.0.buf.is_null() || self.0.readonly != 0 {
             return &mut [];
         }
-        // SAFETY: as in `bytes`, and the exporter lets them be written. Python code that touches them meanwhile, in
-        // another thread, races with what it asked for itself, as with any call that fills a buffer.
+        // SAFETY: as in `bytes`, and the exporter allows writes. Python code that accesses the bytes meanwhile in
+        // another thread races with its own request, as with any call that fills a buffer.
         unsafe { std::slice::from_raw_parts_mut(self.0.buf.cast::<u8>(), len) }
     }
 }
@@ -136,17 +138,17 @@ impl Exported {
 impl Drop for Exported {
     fn drop(&mut self) {
         Python::attach(|_| {
-            // SAFETY: filled by `of`, and not released before.
+            // SAFETY: filled by `with_flags`, and not released before.
             unsafe { ffi::PyBuffer_Release(&mut *self.0) };
         });
     }
 }
 
-/// Space for an object: written at once, or filled in place through the buffer protocol; then sealed.
+/// Memory for a new object: written at once, or filled in place through the buffer protocol, then sealed.
 #[pyclass(frozen)]
 pub(crate) struct Space {
     room: Mutex<Room>,
-    /// Buffers that Python has of it.
+    /// Number of buffers of it that Python holds.
     exports: AtomicUsize,
 }
 
@@ -165,9 +167,9 @@ impl Space {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the room, unless there are buffers of it; then returns how many.
+    /// Takes the room if no buffer of it exists; otherwise returns the number of buffers.
     fn take(&self) -> Result<Room, usize> {
-        // A thread that exports a buffer counts it before it lets go of the room.
+        // A thread that exports a buffer counts it before it releases this lock.
         let mut room = self.room();
         match self.exports.load(Ordering::Acquire) {
             0 => Ok(std::mem::replace(&mut *room, Room::Gone)),
@@ -178,7 +180,7 @@ impl Space {
 
 #[pymethods]
 impl Space {
-    /// The ref that the object will have.
+    /// The ref of the object once it is sealed.
     #[getter]
     fn r#ref(&self) -> Option<String> {
         match &*self.room() {
@@ -188,13 +190,13 @@ impl Space {
         }
     }
 
-    /// How many buffers there are of it.
+    /// Number of buffers of it that Python holds.
     #[getter]
     fn exports(&self) -> usize {
         self.exports.load(Ordering::Acquire)
     }
 
-    /// Copies all bytes to their place; receivers get them while this goes on.
+    /// Copies all parts into the object. Receivers can read them while the copy is running.
     fn write(&self, py: Python<'_>, parts: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
         let parts = Exported::of_all(&parts)?;
         let written = py.detach(|| {
@@ -208,18 +210,18 @@ impl Space {
         written.map_err(|error| errors::of(py, &error))
     }
 
-    /// Says that all is written.
+    /// Seals the object: no more writes.
     fn seal(&self, py: Python<'_>) -> PyResult<Pending> {
         let room = self.take().map_err(|views| {
             let said = format!(
-                "{views} writable views of the buffer are alive, and could change the object after this: drop them \
-                 first (del array), or fill it by buf[...] = values"
+                "{views} writable views of the buffer exist and could change the object after the seal: delete \
+                 them first (del array), or fill the buffer with buf[...] = values"
             );
             errors::raise(py, "InvalidArgument", said)
         })?;
         let sealing = py.detach(|| match room {
             Room::Untouched(writer) if writer.is_complete() => Some(writer.seal()),
-            // No view of it was taken: the object is what the memory held, as with a view that was not used.
+            // No view was taken: the object has whatever bytes the memory holds, as with a view that was never written.
             Room::Untouched(writer) => {
                 Some(writer.into_space().and_then(hoplite_node::Space::seal))
             }
@@ -233,17 +235,17 @@ impl Space {
         }))
     }
 
-    /// Gives the space back, unless there are buffers of it; then it goes with the last of them.
+    /// Returns the memory. If buffers of it exist, the last one returns it.
     fn discard(&self, py: Python<'_>) {
         if let Ok(room) = self.take() {
             py.detach(|| drop(room));
         }
     }
 
-    /// Exports the bytes, to be written.
+    /// Exports the bytes, writable.
     ///
     /// # Safety
-    /// Called by Python with a `view` to be filled.
+    /// Python calls this with a `view` to fill.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
@@ -262,10 +264,10 @@ impl Space {
         };
         let bytes = space.bytes();
         let len = ffi::Py_ssize_t::try_from(bytes.len())
-            .map_err(|_| PyBufferError::new_err("too long for a buffer"))?;
-        // SAFETY: `view` is Python's to be filled. The bytes stay where they are while `slf` is not sealed, which is
-        // refused as long as `exports` counts this buffer, and the buffer holds a reference to `slf`. No other code has
-        // these bytes: they are claimed as a whole until the seal.
+            .map_err(|_| PyBufferError::new_err("the object is too large for a Python buffer"))?;
+        // SAFETY: Python passes `view` to be filled. The bytes do not move until `slf` is sealed, which is refused
+        // while `exports` counts this buffer. The buffer holds a reference to `slf`. No other code has these bytes: all
+        // of them are claimed until the seal.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), bytes.as_mut_ptr().cast(), len, 0, flags)
         };
@@ -276,25 +278,26 @@ impl Space {
         Ok(())
     }
 
-    /// A buffer is gone.
+    /// Counts a buffer as released.
     ///
     /// # Safety
-    /// Called by Python, once for each successful `__getbuffer__`.
+    /// Python calls this once for each successful `__getbuffer__`.
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
         self.exports.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-const GONE: &str = "the buffer was sealed or given up before; create another for another object";
+const GONE: &str =
+    "the buffer is already sealed or discarded: create a new buffer for another object";
 
-/// Copies an object into memory of the caller's own, as much as is there at a time.
+/// Copies an object that is still arriving into memory of the caller, block by block.
 #[pyclass(frozen)]
 pub(crate) struct Copier(Mutex<Copying>);
 
 struct Copying {
     out: Exported,
     from: Option<hoplite_node::Growing>,
-    /// Up to where it has been copied.
+    /// Bytes before this offset have been copied.
     end: u64,
 }
 
@@ -305,7 +308,7 @@ impl Copier {
         Ok(Self(Mutex::new(Copying { out: Exported::writable(out)?, from: None, end: 0 })))
     }
 
-    /// Copies from this from now on; says what it will be.
+    /// Copies from `growing` from now on. Returns its kind, shape, form and size, or `None` if it was already taken.
     fn follow(
         &self,
         growing: &Growing,
@@ -318,7 +321,7 @@ impl Copier {
         Some(said)
     }
 
-    /// Copies what has come since; returns how many bytes have been copied in all.
+    /// Copies the blocks that have arrived since the last call. Returns the total number of bytes copied.
     fn more(&self, py: Python<'_>) -> u64 {
         py.detach(|| {
             let Copying { out, from, end } = &mut *self.copying();
@@ -329,7 +332,7 @@ impl Copier {
         })
     }
 
-    /// Copies what is missing of the whole object, which is as long as the memory.
+    /// Copies the rest of the object. The memory must be exactly as long as the object.
     fn finish(&self, py: Python<'_>, view: &View) -> PyResult<()> {
         let fits = py.detach(|| {
             let Copying { out, from, end } = &mut *self.copying();
@@ -343,7 +346,11 @@ impl Copier {
             }
             fits
         });
-        if fits { Ok(()) } else { Err(PyBufferError::new_err("out has another length")) }
+        if fits {
+            Ok(())
+        } else {
+            Err(PyBufferError::new_err("out and the object have different sizes"))
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Capabilities for `hoplite.capabilities`: texts in, texts out, times in seconds since 1970.
+//! Creates and reads capabilities for `hoplite.capabilities`, as text; times are seconds since 1970.
 
 use hoplite_node::{
     capability::{self, Bounds},
@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::errors;
 
-/// Makes a capability of a cluster's token.
+/// Creates a capability from a cluster token.
 #[pyfunction]
 #[pyo3(signature = (token, prefix, verbs=None, until=None))]
 pub(crate) fn grant_capability(
@@ -21,7 +21,7 @@ pub(crate) fn grant_capability(
     told(py, capability::grant(token, &Bounds { prefix: Some(prefix), verbs, until }))
 }
 
-/// Makes a capability that allows less.
+/// Creates a capability with fewer rights from another one.
 #[pyfunction]
 #[pyo3(signature = (text, prefix=None, verbs=None, until=None))]
 pub(crate) fn narrow_capability(
@@ -34,7 +34,7 @@ pub(crate) fn narrow_capability(
     told(py, capability::narrow(text, &Bounds { prefix, verbs, until }))
 }
 
-/// The prefix, the verbs and the end that a capability says.
+/// Returns the prefix, the verbs and the expiry of a capability.
 #[pyfunction]
 pub(crate) fn read_capability(
     py: Python<'_>,

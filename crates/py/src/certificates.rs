@@ -1,4 +1,5 @@
-//! `hoplite-certs` for `hoplite.tools.certificates`: certificates, keys and lists of revocations as PEM, times in seconds since 1970.
+//! Creates certificates, keys and revocation lists for `hoplite.tools.certificates`, as PEM; times are seconds since
+//! 1970.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::errors;
 
-/// The certificate and the key of a new CA.
+/// Creates a CA; returns its certificate and key.
 #[pyfunction]
 pub(crate) fn make_authority(
     py: Python<'_>,
@@ -21,7 +22,7 @@ pub(crate) fn make_authority(
     Ok((made.certificate, made.key))
 }
 
-/// The certificate and the key of a node, of the CA with this name and key.
+/// Issues a certificate for a node, signed by this CA; returns the certificate and its key.
 #[pyfunction]
 pub(crate) fn issue_certificate(
     py: Python<'_>,
@@ -37,7 +38,7 @@ pub(crate) fn issue_certificate(
     Ok((made.certificate, made.key))
 }
 
-/// The list of the certificates that a CA has revoked, each by its serial number and when.
+/// Creates the revocation list of a CA. Each entry is a serial number and the time of its revocation.
 #[pyfunction]
 pub(crate) fn revoke_certificates(
     py: Python<'_>,

@@ -1,4 +1,4 @@
-//! `_native.Client`: one method for each verb.
+//! Implements `_native.Client`: one method per verb.
 
 use std::{
     borrow::Cow,
@@ -30,7 +30,7 @@ use crate::{
     wait::{Pending, aside, wait, wait_saying},
 };
 
-/// A user of a node, until it is closed.
+/// A client of a node, until it is closed.
 #[pyclass(frozen)]
 pub(crate) struct Client(RwLock<Option<Native>>);
 
@@ -49,8 +49,8 @@ impl Client {
     }
 }
 
-/// Attaches to the node of this host that serves the Unix socket at `path`, to ask no more than a capability allows, if there
-/// is one.
+/// Attaches to the node of this host at the Unix socket `path`. A capability, if given, restricts the client's
+/// requests.
 #[pyfunction]
 #[pyo3(signature = (path, timeout=None, capability=None))]
 pub(crate) fn connect(
@@ -68,13 +68,14 @@ pub(crate) fn connect(
     attached.map(Client::new).map_err(|error| errors::of(py, &error))
 }
 
-/// Pins what all clients of this process read, until no process has the descriptors that this returns: before a fork.
+/// Pins everything that the clients of this process read, before a fork. Returns descriptors; the pins end when no
+/// process has them open.
 #[pyfunction]
 pub(crate) fn hold_all(py: Python<'_>) -> Vec<RawFd> {
     py.detach(Native::hold_all).into_iter().map(IntoRawFd::into_raw_fd).collect()
 }
 
-/// The digest of bytes in several parts, one after the other.
+/// Computes the digest of the concatenation of `parts`.
 #[pyfunction]
 pub(crate) fn digest(py: Python<'_>, parts: Vec<Bound<'_, PyAny>>) -> PyResult<[u8; 32]> {
     let parts = Exported::of_all(&parts)?;
@@ -86,19 +87,20 @@ pub(crate) fn digest(py: Python<'_>, parts: Vec<Bound<'_, PyAny>>) -> PyResult<[
 
 #[pymethods]
 impl Client {
-    /// Whether the node is gone; of a closed client, true.
+    /// Whether the node is gone; true if the client is closed.
     fn is_node_gone(&self) -> bool {
         let client = self.0.read().ok().and_then(|client| client.clone());
         client.is_none_or(|client| client.is_closed())
     }
 
-    /// Whether all members of the node's cluster have proved who they are; of a closed client, false.
+    /// Whether all members of the node's cluster are authenticated over encrypted connections, or the node does not
+    /// listen. False if the client is closed.
     fn is_authenticated(&self) -> bool {
         let client = self.0.read().ok().and_then(|client| client.clone());
         client.is_some_and(|client| client.is_authenticated())
     }
 
-    /// Puts a value of which `what` says what it is, and waits until it is in the store.
+    /// Puts a value with the metadata `what`, and waits until it is stored.
     fn put(
         &self,
         py: Python<'_>,
@@ -119,7 +121,7 @@ impl Client {
             return Ok(wait(py, || client.start_put_small(name, &value, ttl, timeout))?.to_string());
         }
         let writer = wait(py, || client.start_create(name, meta, ttl, timeout))?;
-        // Receivers of the object get what is copied while the rest still is.
+        // Other hosts can receive the object while it is being copied.
         let sealing = py.detach(|| {
             let bytes: Vec<&[u8]> = parts.iter().map(Exported::bytes).collect();
             writer.write_parts(&bytes)?;
@@ -129,7 +131,7 @@ impl Client {
         Ok(wait(py, || sealing)?.to_string())
     }
 
-    /// Begins to put a value of at most `INLINE_BYTES_MAX` bytes.
+    /// Starts a put of a value of at most `INLINE_BYTES_MAX` bytes.
     fn start_put(
         &self,
         py: Python<'_>,
@@ -150,14 +152,14 @@ impl Client {
         Ok(Pending::new(waiting, text))
     }
 
-    /// Begins to ask for a ref of what will be put.
+    /// Starts a reservation of a ref.
     fn start_promise(&self, py: Python<'_>) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let waiting = py.detach(|| client.start_promise());
         Ok(Pending::new(waiting, text))
     }
 
-    /// Begins to ask for the space of a larger value.
+    /// Starts to allocate memory for a value of more than `INLINE_BYTES_MAX` bytes.
     fn start_create(
         &self,
         py: Python<'_>,
@@ -195,7 +197,7 @@ impl Client {
         })
     }
 
-    /// Begins to wait for the memory of an object that a get, begun beside this, brings here.
+    /// Starts to wait for the memory of an object that a concurrent get transfers to this host.
     fn start_follow(&self, py: Python<'_>, r#ref: &str, timeout: Option<f64>) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let id = arguments::object(py, r#ref)?;
@@ -252,7 +254,7 @@ impl Client {
         Ok(Pending::new(waiting, texts))
     }
 
-    /// Begins to ask which inputs of a reduce can't come any more.
+    /// Starts a lookup of the lost inputs of a reduce.
     fn start_lost(&self, py: Python<'_>, r#ref: &str, timeout: Option<f64>) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let id = arguments::object(py, r#ref)?;
@@ -274,7 +276,7 @@ impl Client {
         Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
     }
 
-    /// Begins to delete what is older than `name` but for the newest `keep - 1`.
+    /// Starts to delete all versions older than `name` except the newest `keep - 1`.
     fn start_prune(
         &self,
         py: Python<'_>,
@@ -297,7 +299,7 @@ impl Client {
         timeout: Option<f64>,
     ) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
-        // Every number is newer than one below zero.
+        // A negative number means any version.
         let after = u64::try_from(after).ok();
         let timeout = arguments::timeout(py, timeout)?;
         let waiting = py.detach(|| client.start_latest(prefix, after, timeout));
@@ -306,7 +308,8 @@ impl Client {
         }))
     }
 
-    /// Begins to ask who holds an object; with `known`, pairs of node and whether its copy is complete, only for news.
+    /// Starts a lookup of the nodes that hold an object. With `known`, pairs of node and whether its copy is complete,
+    /// the reply waits until the list differs from it.
     fn start_locations(
         &self,
         py: Python<'_>,
@@ -336,7 +339,7 @@ impl Client {
         }))
     }
 
-    /// Begins to ask why an object is not here.
+    /// Starts a query for the reason why an object has not arrived.
     fn start_explain(&self, py: Python<'_>, r#ref: &str) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let id = arguments::object(py, r#ref)?;
@@ -344,7 +347,7 @@ impl Client {
         Ok(Pending::new(waiting, |py, state| Ok(PyString::new(py, &state).into_any().unbind())))
     }
 
-    /// Begins to ask whether an object waits for room: the bytes that it needs, and those of the whole store.
+    /// Starts a query whether an object waits for capacity: the bytes that it needs, and the capacity of the store.
     fn start_lacks(&self, py: Python<'_>, r#ref: &str) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let id = arguments::object(py, r#ref)?;
@@ -352,7 +355,8 @@ impl Client {
         Ok(Pending::new(waiting, |py, lacks| Ok(lacks.into_pyobject(py)?.unbind())))
     }
 
-    /// Begins to see to it that `copies` nodes hold an object that was put at this one; how many do then.
+    /// Starts to replicate an object put at this node to `copies` nodes. The reply is the number of nodes that have it
+    /// then.
     fn start_keep(
         &self,
         py: Python<'_>,
@@ -367,7 +371,7 @@ impl Client {
         Ok(Pending::new(waiting, |py, copies| Ok(copies.into_pyobject(py)?.into_any().unbind())))
     }
 
-    /// Begins to say that what this client makes from now on is of a job.
+    /// Starts to assign this client to a job: objects it creates from now on belong to the job.
     fn start_join(&self, py: Python<'_>, job: &str, cleanup: bool) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let name = job.parse().map_err(|error: BadRef| errors::argument(py, &error))?;
@@ -375,7 +379,7 @@ impl Client {
         Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
     }
 
-    /// Begins to take a lease of an object.
+    /// Starts to take a lease of an object.
     fn start_take_lease(&self, py: Python<'_>, r#ref: &str) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let id = arguments::object(py, r#ref)?;
@@ -383,7 +387,7 @@ impl Client {
         Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
     }
 
-    /// Begins to return a lease.
+    /// Starts to return a lease.
     fn start_return_lease(&self, py: Python<'_>, r#ref: &str) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let id = arguments::object(py, r#ref)?;
@@ -391,7 +395,7 @@ impl Client {
         Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
     }
 
-    /// Begins to ask which nodes keep where an object is: their ids, the first owner's first.
+    /// Starts a lookup of an object's owners: their node ids, the primary owner first.
     fn start_owners(&self, py: Python<'_>, r#ref: &str) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let id = arguments::object(py, r#ref)?;
@@ -402,7 +406,7 @@ impl Client {
         }))
     }
 
-    /// Begins to ask how the node is, as JSON.
+    /// Starts a status query; the reply is JSON.
     fn start_status(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let timeout = arguments::timeout(py, timeout)?;
@@ -410,7 +414,7 @@ impl Client {
         Ok(Pending::new(waiting, |py, json| Ok(PyString::new(py, &json).into_any().unbind())))
     }
 
-    /// The copies of the node, as JSON.
+    /// Starts to list the copies of this node; the reply is JSON.
     fn start_objects(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let timeout = arguments::timeout(py, timeout)?;
@@ -420,7 +424,8 @@ impl Client {
         }))
     }
 
-    /// Begins to ask for a page of the living objects that a member owns: a JSON list, and what the next one begins behind.
+    /// Starts to list one page of the existing objects that a member owns. The reply is a JSON list, and the ref after
+    /// which the next page begins.
     fn start_list(
         &self,
         py: Python<'_>,
@@ -431,7 +436,11 @@ impl Client {
     ) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let owner = u64::from_str_radix(owner, 16).map(NodeId).map_err(|_| {
-            errors::raise(py, "InvalidArgument", format!("{} is no id of a node", Quoted(owner)))
+            errors::raise(
+                py,
+                "InvalidArgument",
+                format!("{} is not a node id: pass its hexadecimal digits", Quoted(owner)),
+            )
         })?;
         let after = after.map(|after| arguments::object(py, after)).transpose()?;
         let timeout = arguments::timeout(py, timeout)?;
@@ -443,7 +452,7 @@ impl Client {
         }))
     }
 
-    /// Ends every wait of the client.
+    /// Closes the client and ends all its waits.
     fn close(&self, py: Python<'_>) {
         py.detach(|| {
             let client = self.0.write().ok().and_then(|mut client| client.take());
@@ -454,7 +463,7 @@ impl Client {
     }
 }
 
-/// The bytes of several buffers end to end, copied only if there are several.
+/// Returns the bytes of all buffers end to end. A single buffer is not copied.
 fn joined(parts: &[Exported]) -> Cow<'_, [u8]> {
     match parts {
         [part] => Cow::Borrowed(part.bytes()),

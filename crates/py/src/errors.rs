@@ -1,4 +1,4 @@
-//! Errors as the exceptions of `hoplite.errors`, which Python defines: one class for each variant.
+//! Converts errors to the exceptions of `hoplite.errors`, which Python defines.
 
 use hoplite_node::{Error, proto::error::Error as CallError};
 use pyo3::{
@@ -8,7 +8,7 @@ use pyo3::{
     types::{PyDict, PyType},
 };
 
-/// The exception for an error.
+/// Returns the exception for an error.
 pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
     let class = match error {
         Error::Call(call) => match call {
@@ -39,28 +39,28 @@ pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
     raise(py, class, error.to_string())
 }
 
-/// An argument that can't be meant.
+/// Returns `InvalidArgument` with the text of `error`.
 pub(crate) fn argument(py: Python<'_>, error: &dyn std::error::Error) -> PyErr {
     raise(py, "InvalidArgument", error.to_string())
 }
 
-/// The classes by name. Taken when this module is imported: while the interpreter ends, nothing can be imported, and
-/// modules are emptied, but a finaliser may still be told that the node is down.
+/// Exception classes by name, loaded when this module is imported. During interpreter shutdown nothing can be imported
+/// and modules are emptied, but finalizers may still need `NodeDown`.
 static CLASSES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
 
-/// Takes the classes of `hoplite.errors`.
+/// Loads the classes of `hoplite.errors`.
 pub(crate) fn load(py: Python<'_>) -> PyResult<()> {
     let classes = py.import("hoplite.errors")?.dict().copy()?;
     CLASSES.get_or_init(py, || classes.unbind());
     Ok(())
 }
 
-/// An exception of the class `name` of `hoplite.errors`.
+/// Returns an exception of the class `name` of `hoplite.errors`.
 pub(crate) fn raise(py: Python<'_>, name: &str, said: String) -> PyErr {
     let class = CLASSES.get(py).and_then(|classes| classes.bind(py).get_item(name).ok().flatten());
     match class.and_then(|class| class.cast_into::<PyType>().ok()) {
         Some(class) => PyErr::from_type(class, (said,)),
-        // Without the Python half there is still the message.
+        // If `hoplite.errors` is not loaded, the message still gets through.
         None => PyRuntimeError::new_err(said),
     }
 }

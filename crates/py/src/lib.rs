@@ -1,4 +1,6 @@
-//! Registers Hoplite with Python as `hoplite._native`. No logic: arguments in, errors out, the interpreter released.
+//! Exposes Hoplite to Python as `hoplite._native`.
+//!
+//! It converts arguments and errors and releases the interpreter lock. It contains no logic.
 
 #![deny(unsafe_code)]
 
@@ -14,7 +16,7 @@ mod wait;
 
 use pyo3::{prelude::*, types::PyTuple};
 
-/// The extension module; `hoplite` is its documented face.
+/// The extension module. Its public API is `hoplite`.
 #[pymodule(gil_used = false, name = "_native")]
 mod native {
     #[pymodule_export]

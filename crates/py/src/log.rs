@@ -1,4 +1,4 @@
-//! The node's log, on stderr, for the process that is a node and nothing else.
+//! Writes the log to stderr, for processes that run a node and nothing else.
 
 use std::{
     fmt::{self, Write},
@@ -16,7 +16,7 @@ use hoplite_node::proto::error::Quoted;
 
 use crate::errors;
 
-/// Writes the log of nodes in this process to stderr from `level` on: error, warning, info, debug or trace.
+/// Writes the log of this process's nodes to stderr. `level` is off, error, warning, info, debug or trace.
 #[pyfunction]
 pub(crate) fn log_to_stderr(py: Python<'_>, level: &str) -> PyResult<()> {
     let filter = match level.to_ascii_lowercase().as_str() {
@@ -24,13 +24,13 @@ pub(crate) fn log_to_stderr(py: Python<'_>, level: &str) -> PyResult<()> {
         "off" => LevelFilter::OFF,
         other => other.parse().map_err(|_| {
             let said = format!(
-                "the log level {} is none of off, error, warning, info, debug and trace",
+                "unknown log level {}: use off, error, warning, info, debug or trace",
                 Quoted(level)
             );
             errors::raise(py, "InvalidArgument", said)
         })?,
     };
-    // Another logger was set up before, perhaps by an earlier call: it stays.
+    // If another logger exists, perhaps from an earlier call, it stays.
     let _ = tracing_subscriber::fmt()
         .with_max_level(filter)
         .fmt_fields(debug_fn(write_field).delimited(" "))
@@ -40,11 +40,11 @@ pub(crate) fn log_to_stderr(py: Python<'_>, level: &str) -> PyResult<()> {
     Ok(())
 }
 
-/// Bytes of one text in the log. What is longer comes from another node or program, and says no more at the end of it.
+/// Longest text of one field. Longer texts come from other nodes or programs; the rest is cut off.
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// Writes a field of a line: other nodes and programs have said some of the texts, and none of them begins a line of its own
-/// or moves the cursor of a terminal.
+/// Writes one field of a log line. Some texts come from other nodes and programs. Escaping prevents them from starting
+/// a new line or moving a terminal's cursor.
 fn write_field(to: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     if field.name() != "message" {
         write!(to, "{}=", field.name())?;
@@ -56,7 +56,7 @@ fn write_field(to: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fm
     }
 }
 
-/// The value of a field as tracing hands it over: what a line of the log displays comes as that text, a string in quotes.
+/// A field's value as tracing passes it: `Display` values as plain text, strings in quotes.
 struct Value<'a>(&'a dyn fmt::Debug);
 
 impl fmt::Display for Value<'_> {
@@ -65,7 +65,7 @@ impl fmt::Display for Value<'_> {
     }
 }
 
-/// Writes the beginning of a text with what can't be printed escaped; an error when it is longer.
+/// Writes up to `left` bytes of a text with unprintable characters escaped. Fails if the text is longer.
 struct OneLine<'a, 'b> {
     to: &'a mut Writer<'b>,
     left: usize,
@@ -88,8 +88,7 @@ impl Write for OneLine<'_, '_> {
     }
 }
 
-/// Whether a character stands for itself, in its place. Not so what controls a terminal, begins a line or turns the direction of
-/// reading.
+/// Whether a character is printed as it is. Control characters, line separators and bidirectional controls are escaped.
 fn is_printed(character: char) -> bool {
     !character.is_control()
         && !matches!(character, '\u{2028}' | '\u{2029}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')

@@ -1,4 +1,4 @@
-//! `_native.Node`: a node in this process.
+//! Implements `_native.Node`: a node in this process.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -7,20 +7,20 @@ use pyo3::prelude::*;
 
 use crate::{arguments, client::Client, errors, wait::aside};
 
-/// Descriptors and inodes of the sockets of nodes and attachments in this process, for its child to close. What the list
-/// is guarded by is held until `after_fork`.
+/// Returns descriptors and inodes of all sockets of nodes and attachments in this process, for its child to close.
+/// Holds the lock of that list until `after_fork`.
 #[pyfunction]
 pub(crate) fn before_fork() -> Vec<(i32, u64)> {
     hoplite_node::before_fork()
 }
 
-/// Ends what `before_fork` began, in the parent and in the child.
+/// Releases the lock that `before_fork` took, in the parent and in the child.
 #[pyfunction]
 pub(crate) fn after_fork() {
     hoplite_node::after_fork();
 }
 
-/// The settings of a node by their names, and what `hoplite.Node` has made of some of them.
+/// The settings of a node by name, as `hoplite.Node` passes them.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Options {
@@ -96,7 +96,7 @@ impl Node {
         Ok(Self { native: Arc::new(native), process: std::process::id() })
     }
 
-    /// Where other nodes reach this one, as host:port; none if it listens nowhere.
+    /// The address at which other nodes reach this one, as host:port; `None` if it does not listen on TCP.
     #[getter]
     fn address(&self) -> Option<String> {
         self.native.address().map(|address| address.to_string())
@@ -108,7 +108,7 @@ impl Node {
         self.native.socket().map(|path| path.display().to_string()).unwrap_or_default()
     }
 
-    /// The identity of this start of the node, in hex.
+    /// The node id in hex; each start of a node has a new one.
     #[getter]
     fn id(&self) -> String {
         self.native.id().to_string()
@@ -119,23 +119,23 @@ impl Node {
         self.native.is_closed()
     }
 
-    /// Why the node ended itself, if it did.
+    /// Why the node failed; `None` if it did not.
     #[getter]
     fn failure(&self) -> Option<String> {
         self.native.failure()
     }
 
-    /// A client in this process.
+    /// Returns a client in this process.
     fn client(&self) -> Client {
         Client::new(self.native.client())
     }
 
-    /// Leaves the cluster, after others have taken over what only this node holds; whether they have all of it.
+    /// Leaves the cluster after handing over what only this node holds. Returns whether other nodes took all of it.
     #[pyo3(signature = (timeout=None))]
     fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let patience = arguments::timeout(py, timeout)?;
         if self.process != std::process::id() {
-            // A fork has the node's memory but none of its threads.
+            // A forked child has the node's memory but none of its threads.
             return Ok(true);
         }
         let native = self.native.clone();

@@ -1,4 +1,4 @@
-//! Waiting without the interpreter, but not deaf to Ctrl-C; and answers that an event loop waits for.
+//! Waits for replies with the interpreter lock released, interruptible by Ctrl-C, or on behalf of an event loop.
 
 use std::{
     io,
@@ -17,17 +17,17 @@ use rustix::{
 
 use crate::errors;
 
-/// How long the first wait of a call takes at most, and each after a signal. A signal that comes while the thread sleeps wakes
-/// it; this is for one that came just before.
+/// Longest duration of the first sleep of a call, and of the first one after a signal. A signal wakes a sleeping
+/// thread. The limit covers a signal that arrives just before the thread sleeps.
 const FIRST_NAP: Duration = Duration::from_millis(50);
 
-/// How long a get waits before it says so; then twice as long each time.
+/// A get logs that it is still waiting after this time, then at intervals that double.
 const FIRST_WORD_AFTER: Duration = Duration::from_secs(10);
 
-/// The longest silence of a wait without a timeout.
+/// Longest interval between two such log lines.
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 
-/// How long a thread sleeps before it looks for signals, if none wakes it. Python runs their handlers on the main thread alone.
+/// Chooses how long a thread sleeps before it checks for signals. Python runs signal handlers on the main thread only.
 struct Naps {
     is_main: bool,
     was_short: bool,
@@ -44,7 +44,7 @@ impl Naps {
     }
 }
 
-/// Opens a latch when its thread ends, by a panic too.
+/// Opens a latch when its thread ends, also after a panic.
 struct AtEnd(Arc<Latch>);
 
 impl Drop for AtEnd {
@@ -53,8 +53,8 @@ impl Drop for AtEnd {
     }
 }
 
-/// Does something that waits on its own thread, with the interpreter released. Ctrl-C ends the wait; what was begun goes
-/// on to its end, and its result is dropped.
+/// Runs blocking work on a separate thread, with the interpreter lock released. Ctrl-C ends the wait only: the work
+/// runs to completion and its result is dropped.
 pub(crate) fn aside<T: Send + 'static>(
     py: Python<'_>,
     name: &str,
@@ -77,13 +77,13 @@ pub(crate) fn aside<T: Send + 'static>(
     thread.join().map_err(panicked)
 }
 
-/// Asks and waits for the answer, both with the interpreter released; a signal handler's exception takes the question
-/// back.
+/// Sends a request and waits for the reply with the interpreter lock released. If a signal handler raises, the request
+/// is canceled.
 pub(crate) fn wait<T: Send>(py: Python<'_>, ask: impl FnOnce() -> Wait<T> + Send) -> PyResult<T> {
     wait_saying(py, ask, None)
 }
 
-/// The same. If the question is about an object, the log is told now and then why that is not here.
+/// Like [`wait`]. If the request concerns an object, the log reports at intervals why the object has not arrived.
 pub(crate) fn wait_saying<T: Send>(
     py: Python<'_>,
     ask: impl FnOnce() -> Wait<T> + Send,
@@ -91,10 +91,10 @@ pub(crate) fn wait_saying<T: Send>(
 ) -> PyResult<T> {
     let begun = Instant::now();
     let mut naps = Naps::new();
-    // Without an object there is nothing to be said.
+    // Without an object there is nothing to log.
     let mut next_word = about.map_or(Duration::MAX, |_| FIRST_WORD_AFTER);
     let mut nap = naps.next().min(next_word);
-    // Let go of once for both: to take the interpreter again costs a wait where many threads ask.
+    // Release the lock once for both steps: taking it again costs a wait when many threads send requests.
     let (mut answer, mut waiting) = py.detach(move || {
         let mut waiting = ask();
         (waiting.wait_for(nap), waiting)
@@ -117,28 +117,28 @@ pub(crate) fn wait_saying<T: Send>(
     }
 }
 
-/// Why an object is not here, as its node says in a second.
+/// Requests from the node the reason why an object has not arrived, with a timeout of one second.
 fn explain(py: Python<'_>, client: &Client, id: &ObjectId) -> String {
     let state = py.detach(|| client.start_explain(id).wait_for(Duration::from_secs(1)));
     match state {
         Some(Ok(state)) => state,
         Some(Err(error)) => error.to_string(),
-        None => "the node of this host does not answer".into(),
+        None => "the node of this host does not respond".into(),
     }
 }
 
-/// A question on its way to its answer, of whatever type that is.
+/// A pending reply of any type.
 trait Answering: Send {
     fn is_over(&self) -> bool;
     fn when_over(&self, waker: Waker) -> bool;
     fn patience(&mut self) -> Option<Duration>;
-    /// Waits and makes a Python object of the answer.
+    /// Waits for the reply and converts it to a Python object.
     fn finish(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>>;
-    /// Waits for at most this long; whether there is an answer.
+    /// Waits for at most `time`. Returns whether the reply has arrived.
     fn wait(&mut self, py: Python<'_>, time: Duration) -> PyResult<bool>;
 }
 
-/// A wait, what to make of its answer, and what to say if that is long in coming.
+/// A wait, the conversion of its reply, and the object to log about if the reply is late.
 struct Question<T, F> {
     waiting: Wait<T>,
     then: F,
@@ -185,7 +185,7 @@ where
     }
 }
 
-/// A question on its way to its answer. Dropping it takes the question back.
+/// A pending reply. Dropping it cancels the request.
 #[pyclass(frozen)]
 pub(crate) struct Pending(Mutex<Option<Box<dyn Answering>>>);
 
@@ -197,7 +197,7 @@ impl Pending {
         Self(Mutex::new(Some(Box::new(Question { waiting, then, about: None }))))
     }
 
-    /// The same for a question about an object that may be long in coming.
+    /// Like [`Pending::new`], for a request about an object. A long wait is logged.
     pub(crate) fn about<T: Send + 'static>(
         client: Client,
         id: ObjectId,
@@ -215,21 +215,21 @@ impl Pending {
 
 #[pymethods]
 impl Pending {
-    /// Waits for the answer and returns it. Once only.
+    /// Waits for the reply and returns it. Can be called only once.
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let question = self.question().take();
         match question {
             Some(question) => question.finish(py),
-            None => Err(PyRuntimeError::new_err("the answer was taken before")),
+            None => Err(PyRuntimeError::new_err("the reply was already taken")),
         }
     }
 
-    /// Whether there is an answer, or will be none.
+    /// Whether the reply has arrived, or never will.
     fn is_over(&self) -> bool {
         self.question().as_ref().is_none_or(|question| question.is_over())
     }
 
-    /// Waits for at most so many seconds; whether there is an answer.
+    /// Waits for at most `seconds`. Returns whether the reply has arrived.
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let Some(mut question) = self.question().take() else { return Ok(true) };
@@ -238,34 +238,35 @@ impl Pending {
         is_over
     }
 
-    /// Lets the inbox hear of the answer by `key`; false if there is one already, and then it hears nothing.
+    /// Registers the reply with an inbox under `key`. Returns false, without registering, if the reply has already
+    /// arrived.
     fn tell(&self, inbox: &Inbox, key: u64) -> bool {
         let inbox = inbox.0.clone();
         let waker = Box::new(move || inbox.put(key));
         self.question().as_ref().is_some_and(|question| question.when_over(waker))
     }
 
-    /// Seconds until the next check whether the node answers at all; none if there is no limit. Called then, it checks, and is
-    /// 0 if the node does not answer: `result` then raises that error at once.
+    /// Seconds until the next check whether the node responds; `None` if there is no limit. A call at that time makes
+    /// the check. It returns 0 if the node does not respond; `result` then raises that error at once.
     fn patience(&self) -> Option<f64> {
         let patience = self.question().as_mut().and_then(|question| question.patience());
         patience.map(|patience| patience.as_secs_f64())
     }
 
-    /// Takes the question back.
+    /// Cancels the request.
     fn cancel(&self, py: Python<'_>) {
         let question = self.question().take();
         py.detach(|| drop(question));
     }
 }
 
-/// Answers that an event loop is to look at. Filled from any thread, without the interpreter.
+/// Replies that are ready for an event loop. Any thread can add to it without the interpreter lock.
 #[pyclass(frozen)]
 pub(crate) struct Inbox(Arc<Letters>);
 
 struct Letters {
     keys: Mutex<Vec<u64>>,
-    /// Readable while there are keys.
+    /// Readable while `keys` is not empty.
     event: OwnedFd,
 }
 
@@ -277,7 +278,7 @@ impl Letters {
             keys.len() == 1
         };
         if is_first {
-            // It can't be full, and a loop that is gone reads nothing anyway.
+            // The counter cannot overflow, and a loop that has ended reads nothing anyway.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
@@ -292,15 +293,15 @@ impl Inbox {
         Ok(Self(Arc::new(Letters { keys: Mutex::default(), event })))
     }
 
-    /// The descriptor that is readable while something is in the box.
+    /// The descriptor that is readable while the inbox is not empty.
     fn fileno(&self) -> RawFd {
         self.0.event.as_raw_fd()
     }
 
-    /// Empties the box.
+    /// Empties the inbox and returns its keys.
     fn take(&self) -> Vec<u64> {
         let mut count = [0; 8];
-        // Before the keys: what is put after this makes it readable again.
+        // Reset the event before taking the keys: a key that is put afterwards makes it readable again.
         let _ = rustix::io::read(&self.0.event, &mut count);
         std::mem::take(&mut *self.0.keys.lock().unwrap_or_else(PoisonError::into_inner))
     }
