@@ -1,6 +1,7 @@
-//! How good orders of 512 machines are after how long, and how far from the best they can be; times are of one core.
+//! Measures the cost of orders of 512 machines over time, and their distance from the bound; times are for one core.
 //!
-//! `make bench-topology` runs it; words after `--` choose algorithms by their names, and a number the seed. The data centres are made up ([`hoplite_topology::synthetic`]), three of them by their seeds.
+//! `make bench-topology` runs it. Words after `--` select algorithms by name, and a number selects the seed. Three
+//! artificial data centers, by seed ([`hoplite_topology::synthetic`]).
 
 use std::{
     env, process,
@@ -27,18 +28,20 @@ const OTHERS: [(&str, Algorithm); 4] = [
 
 fn main() {
     if cfg!(debug_assertions) {
-        eprintln!("a debug build says nothing about speed: cargo bench -p hoplite-topology");
+        eprintln!(
+            "a debug build does not show the real speed: run cargo bench -p hoplite-topology"
+        );
         process::exit(2);
     }
     let words: Vec<String> = env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let names: Vec<&String> = words.iter().filter(|word| word.parse::<u64>().is_err()).collect();
     let seeds: Vec<u64> = words.iter().filter_map(|word| word.parse().ok()).collect();
     let is_wanted = |name: &str| names.is_empty() || names.iter().any(|word| name.contains(*word));
-    println!("{MACHINES} machines of a made-up data centre, costs in us of the paper's model");
+    println!("{MACHINES} machines of an artificial data center, costs in us of the paper's model");
     for seed in SEEDS.into_iter().filter(|seed| seeds.is_empty() || seeds.contains(seed)) {
         let it = DataCentre { machines: MACHINES, ..DataCentre::default() };
         let network = Network::of_times(data_centre(&it, seed).0);
-        println!("data centre {seed}");
+        println!("data center {seed}");
         if is_wanted("ring") {
             ring(&network);
         }
@@ -62,7 +65,7 @@ fn request(algorithm: Algorithm) -> Request {
     }
 }
 
-/// A plan within a time, and how long it took.
+/// Makes a plan within a time limit. Returns it with the time taken.
 fn within(network: &Network, request: &Request, seconds: f64) -> (Plan, f64) {
     let begun = Instant::now();
     let is_over = || begun.elapsed() > Duration::from_secs_f64(seconds);
@@ -91,7 +94,7 @@ fn ring(network: &Network) {
 }
 
 fn other(network: &Network, name: &str, algorithm: Algorithm) {
-    // The same time for both: the work that it allows is what a second is taken to be worth, then the clock.
+    // The same time for both methods: first measure the work of one nominal second on this machine, then scale.
     let timed = |method| {
         let mut wanted = Request { method, seconds: 1.0, ..request(algorithm) };
         let (_, second) = within(network, &wanted, 60.0);
@@ -113,7 +116,7 @@ fn other(network: &Network, name: &str, algorithm: Algorithm) {
     changed(network, request(algorithm), &ours);
 }
 
-/// The order is mended after machine 5 became a neighbour of machine 80.
+/// Measures the improvement of an order after machine 5 moves to the place of machine 80.
 fn changed(network: &Network, request: Request, before: &Plan) {
     let rtt = Matrix::of(MACHINES, |a, b| {
         let [a, b] = [a, b].map(|machine| if machine == 5 { 80 } else { machine });
@@ -129,7 +132,7 @@ fn changed(network: &Network, request: Request, before: &Plan) {
         best = best.min(begun.elapsed().as_secs_f64());
     }
     let cost = found.map_or(f64::NAN, |found| found.expect("an order").1);
-    println!("    one machine changed: mended in {:.1} ms to {cost:.1}", 1e3 * best);
+    println!("    one machine changed: improved in {:.1} ms to {cost:.1}", 1e3 * best);
 }
 
 fn percent(cost: f64, bound: f64) -> f64 {

@@ -1,23 +1,23 @@
-//! Proof that a ring is the shortest, or how far from it: bounds of rings that must and must not use some edges.
+//! Branch and bound over rings: proves that a ring is the shortest, or how far from the shortest it can be.
 //!
-//! Works on the few edges that a shortest ring may have ([`crate::onetree::worthwhile`]). Where the cheapest 1-tree has
-//! three edges at a node, one of them is in no ring or in it with few others: each case has a higher bound. The lowest
-//! bound of all open cases is a bound of every ring.
+//! It considers only the few edges that a shortest ring can use ([`crate::onetree::worthwhile`]). If the cheapest
+//! 1-tree has three edges at a node, a ring omits one of them. Each case (subproblem) forces or forbids such edges and
+//! has a higher bound. The lowest bound of all open cases is a lower bound of every ring.
 
 use std::{cmp::Ordering, collections::BinaryHeap};
 
 use crate::onetree::{Ascent, OneTree};
 
-/// Steps of the ascent in each case.
+/// Ascent steps per case.
 const STEPS: usize = 40;
 
-/// Some edges of a graph.
+/// A sparse graph: some edges with their costs.
 #[derive(Clone, Debug)]
 pub struct Sparse {
     len: usize,
     edges: Vec<(u32, u32)>,
     costs: Vec<f64>,
-    /// The edges of each node.
+    /// Edges of each node.
     beside: Vec<Vec<u32>>,
 }
 
@@ -28,7 +28,7 @@ enum Use {
     Not,
 }
 
-/// An open case: its bound holds for all rings that use the edges so.
+/// An open case: its bound holds for all rings with these forced and forbidden edges.
 struct Case {
     bound: f64,
     prices: Vec<f64>,
@@ -50,13 +50,13 @@ impl PartialOrd for Case {
 }
 
 impl Ord for Case {
-    /// The lowest bound is the greatest, for a heap to have it on top.
+    /// Orders by bound, lowest first in a max-heap.
     fn cmp(&self, other: &Self) -> Ordering {
         other.bound.total_cmp(&self.bound)
     }
 }
 
-/// What is needed again and again to find a 1-tree.
+/// Buffers that are reused for every 1-tree.
 #[derive(Debug, Default)]
 pub struct Scratch {
     sorted: Vec<(f64, u32)>,
@@ -81,7 +81,7 @@ impl Scratch {
 }
 
 impl Sparse {
-    /// Some edges, with what each costs.
+    /// Creates a graph of these edges, with costs from the matrix `costs`.
     pub fn new(len: usize, costs: &[f64], edges: &[(f64, u32, u32)]) -> Self {
         let mut beside = vec![Vec::new(); len];
         for (at, &(_, a, b)) in edges.iter().enumerate() {
@@ -97,17 +97,17 @@ impl Sparse {
         }
     }
 
-    /// How many edges there are.
+    /// Number of edges.
     pub fn edges(&self) -> usize {
         self.edges.len()
     }
 
-    /// The cheapest 1-tree, by Kruskal; none if the edges make none.
+    /// Finds the cheapest 1-tree with Kruskal's algorithm; `None` if the edges contain no 1-tree.
     pub fn cheapest(&self, prices: &[f64], scratch: &mut Scratch) -> Option<OneTree> {
         self.tree(prices, &vec![Use::Free; self.edges.len()], scratch).map(|found| found.0)
     }
 
-    /// Also which edges it has.
+    /// Finds the cheapest 1-tree and its edges, given forced and forbidden ones.
     fn tree(
         &self,
         prices: &[f64],
@@ -170,7 +170,8 @@ impl Sparse {
         Some((OneTree { bound, excess, edges }, taken))
     }
 
-    /// What follows from the uses of edges at a node: two that must be are all, and all that are left must be.
+    /// Propagates forced and forbidden edges: two forced edges at a node forbid its others, and if only two are left,
+    /// they are forced. Returns false if no ring is possible.
     fn settle(&self, uses: &mut [Use], nodes: &mut Vec<u32>) -> bool {
         while let Some(node) = nodes.pop() {
             let own = &self.beside[node as usize];
@@ -195,7 +196,7 @@ impl Sparse {
         true
     }
 
-    /// The ring that edges make, if they make one.
+    /// Returns the ring that the edges form, if they form one.
     fn ring(&self, taken: &[u32]) -> Option<Vec<u32>> {
         let mut beside = vec![Vec::new(); self.len];
         for &at in taken {
@@ -214,22 +215,23 @@ impl Sparse {
     }
 }
 
-/// What a proof came to.
+/// Result of a proof.
 #[derive(Clone, Debug)]
 pub struct Proof {
-    /// No ring costs less.
+    /// Lower bound of every ring.
     pub bound: f64,
-    /// A ring that is shorter than the one given, if one was found.
+    /// A shorter ring than the given one, if one was found.
     pub order: Option<Vec<u32>>,
-    /// What the shortest known ring costs.
+    /// Cost of the shortest known ring.
     pub cost: f64,
-    /// How many cases were looked at.
+    /// Number of cases examined.
     pub cases: usize,
 }
 
-/// Looks at cases until the bound is within `gap` of the shortest known ring, which costs `cost`.
+/// Examines cases until the bound is within `gap` of the shortest known ring, whose initial cost is `cost`.
 ///
-/// `prices` are those of a good bound. Edges that are not in `graph` must be in no ring shorter than `cost`.
+/// `prices` must be the node prices of a good bound. Edges missing in `graph` must not be part of any ring shorter than
+/// `cost`.
 pub fn prove(
     graph: &Sparse,
     prices: &[f64],
@@ -264,7 +266,7 @@ pub fn prove(
 }
 
 impl Sparse {
-    /// Raises the bound of a case; none if no ring shorter than the known one is in it.
+    /// Raises the bound of a case; `None` if it contains no ring shorter than the known one.
     fn look(
         &self,
         case: Case,
@@ -295,7 +297,7 @@ impl Sparse {
         Some(Case { bound: ascent.bound.max(case.bound), prices: ascent.prices, uses: case.uses })
     }
 
-    /// The cases that a case consists of.
+    /// Splits a case into smaller ones.
     fn split(&self, case: Case, scratch: &mut Scratch) -> Vec<Case> {
         let Some((tree, taken)) = self.tree(&case.prices, &case.uses, scratch) else {
             return Vec::new();
@@ -307,7 +309,7 @@ impl Sparse {
             };
             taken.iter().filter(is_own).copied().collect::<Vec<u32>>()
         };
-        // A node of too many edges, with as few free ones as can be: the cases differ most.
+        // Among the nodes with too many edges, choose one with the fewest free edges: its cases differ most.
         let node = (0..self.len as u32)
             .filter(|&node| tree.excess[node as usize] > 0)
             .min_by_key(|&node| (free(node).len(), node));

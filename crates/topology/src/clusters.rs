@@ -1,19 +1,20 @@
-//! Groups of machines that are near each other, from round-trip times alone: racks, pods, zones.
+//! Groups machines that are near each other (racks, pods, zones) by round-trip times alone.
 //!
-//! By gaps: single linkage joins the nearest groups first; where the next join costs much more than the last one, the
-//! groups of that moment are a level. Or by K-Means on the rows of the matrix, the count chosen by the silhouette.
+//! [`by_gaps`] uses single linkage: the nearest groups are joined first. If the next join is much more expensive than
+//! the last one, the current groups form a level. [`by_means`] runs K-means on the rows of the matrix and chooses the
+//! number of groups by silhouette.
 
 use crate::{matrix::Matrix, random::Random};
 
-/// A join that costs so many times the one before it begins another level.
+/// A join that costs this many times the previous one starts a new level.
 const GAP: f64 = 1.6;
-/// K-Means is at rest long before.
+/// Maximum number of K-means iterations; it converges long before.
 const ROUNDS: usize = 30;
 
-/// One level of groups: the group of each machine, numbered from 0 by their first machine.
+/// One level of groups: the group of each machine. Groups are numbered from 0 in the order of their first machine.
 pub type Level = Vec<u32>;
 
-/// The levels of groups, the smallest groups first; none if no time is much longer than the others.
+/// Returns the levels of groups, the smallest groups first. The list is empty if there are no gaps between the times.
 pub fn by_gaps(rtt: &Matrix) -> Vec<Level> {
     let joins = joins(rtt);
     let mut levels: Vec<Level> = Vec::new();
@@ -21,7 +22,7 @@ pub fn by_gaps(rtt: &Matrix) -> Vec<Level> {
         if joins[at].0 > GAP * joins[at - 1].0 && joins[at - 1].0 > 0.0 {
             let level = groups_after(rtt.len(), &joins[..at]);
             let count = count(&level);
-            // A level of almost as many groups as machines says nothing, nor does an outlier alone.
+            // A level with almost as many groups as machines is not informative, nor is a single outlier.
             let is_new = levels.last().is_none_or(|last| self::count(last) != count);
             if is_new && count <= rtt.len().div_ceil(2) {
                 levels.push(level);
@@ -31,26 +32,26 @@ pub fn by_gaps(rtt: &Matrix) -> Vec<Level> {
     levels
 }
 
-/// The groups of machines that are joined by times of up to `rtt_us`.
+/// Groups machines connected by round-trip times of at most `rtt_us`.
 pub fn within(rtt: &Matrix, rtt_us: f64) -> Level {
     let joins = joins(rtt);
     let end = joins.partition_point(|join| join.0 <= rtt_us);
     groups_after(rtt.len(), &joins[..end])
 }
 
-/// How many groups a level has.
+/// Number of groups of a level.
 pub fn count(level: &[u32]) -> usize {
     level.iter().max().map_or(0, |&last| last as usize + 1)
 }
 
-/// How many machines each group has.
+/// Number of machines of each group.
 pub fn sizes(level: &[u32]) -> Vec<usize> {
     let mut sizes = vec![0; count(level)];
     level.iter().for_each(|&group| sizes[group as usize] += 1);
     sizes
 }
 
-/// The edges of a shortest spanning tree, the shortest first, as (time, machine, machine): each joins two groups.
+/// Edges of a minimum spanning tree, shortest first, as (time, machine, machine). Each edge joins two groups.
 pub fn joins(rtt: &Matrix) -> Vec<(f64, u32, u32)> {
     let len = rtt.len();
     let mut joins = Vec::with_capacity(len.saturating_sub(1));
@@ -78,7 +79,7 @@ pub fn joins(rtt: &Matrix) -> Vec<(f64, u32, u32)> {
     joins
 }
 
-/// Sets that are joined, by their roots.
+/// Disjoint sets (union-find).
 #[derive(Clone, Debug)]
 pub struct Sets {
     parent: Vec<u32>,
@@ -86,12 +87,12 @@ pub struct Sets {
 }
 
 impl Sets {
-    /// As many sets of one.
+    /// Creates `len` sets of one member each.
     pub fn new(len: usize) -> Self {
         Self { parent: (0..len as u32).collect(), size: vec![1; len] }
     }
 
-    /// The root of the set of a member.
+    /// Returns the root of a member's set.
     pub fn root(&mut self, mut member: u32) -> u32 {
         while self.parent[member as usize] != member {
             let above = self.parent[self.parent[member as usize] as usize];
@@ -101,12 +102,12 @@ impl Sets {
         member
     }
 
-    /// How many members the set of a root has.
+    /// Number of members in the set of a root.
     pub fn size(&self, root: u32) -> usize {
         self.size[root as usize] as usize
     }
 
-    /// Joins the sets of two members; whether they were two.
+    /// Joins the sets of two members. Returns whether they were different sets.
     pub fn join(&mut self, a: u32, b: u32) -> bool {
         let (mut a, mut b) = (self.root(a), self.root(b));
         if a == b {
@@ -130,7 +131,7 @@ fn groups_after(len: usize, joins: &[(f64, u32, u32)]) -> Level {
     numbered(&roots)
 }
 
-/// Groups by any labels, numbered from 0 by their first machine.
+/// Numbers groups from 0 in the order of their first machine, given any labels.
 pub fn numbered(labels: &[u32]) -> Level {
     let mut known: Vec<u32> = Vec::new();
     labels
@@ -144,10 +145,10 @@ pub fn numbered(labels: &[u32]) -> Level {
         .collect()
 }
 
-/// Groups by K-Means on the rows of the matrix, each machine being near the mean row of its group.
+/// Groups machines by K-means on the rows of the matrix: each machine is near the mean row of its group.
 ///
-/// Of the counts from 2 to the root of the count of machines that is taken whose silhouette is largest: machines are
-/// near those of their group, and far from those of the next one.
+/// The number of groups is between 2 and the square root of the number of machines; the largest silhouette decides. A
+/// large silhouette means that machines are near their own group and far from the next one.
 pub fn by_means(rtt: &Matrix, seed: u64) -> Level {
     let len = rtt.len();
     let most = (len as f64).sqrt().ceil() as usize;
@@ -165,7 +166,7 @@ pub fn by_means(rtt: &Matrix, seed: u64) -> Level {
 
 fn means(rtt: &Matrix, count: usize, random: &mut Random) -> Vec<u32> {
     let len = rtt.len();
-    // As K-Means++ begins: each next centre far from those there are.
+    // K-means++ initialization: each new center is far from the existing ones.
     let mut centres = vec![rtt.row(random.below(len)).to_vec()];
     let mut far: Vec<f64> = (0..len).map(|at| distance(rtt.row(at), &centres[0])).collect();
     while centres.len() < count {
@@ -210,7 +211,8 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum()
 }
 
-/// The mean over machines of (b - a) / max(a, b): a is the mean time to its own group, b to the nearest other one.
+/// Mean over all machines of (b - a) / max(a, b): a is the mean time to the machine's own group, b to the nearest other
+/// group.
 fn silhouette(rtt: &Matrix, level: &[u32]) -> f64 {
     let sizes = sizes(level);
     let mut sum = 0.0;

@@ -1,27 +1,27 @@
-//! What an allreduce costs in an order of the machines: each model written out, for every algorithm.
+//! Reference cost models: the cost of an allreduce in a given order of machines, for every algorithm.
 //!
-//! The searches have evaluators of their own, which follow single swaps ([`crate::exchange`], [`crate::trees`]); tests
-//! hold them against what is here.
+//! The searches use their own incremental evaluators ([`crate::exchange`], [`crate::trees`]). Tests compare them with
+//! this module.
 
 use crate::{
     network::{Model, Network},
     schedule::{self, Algorithm, Error, Schedule},
 };
 
-/// Rounds of a schedule that are alike: the same pairs of ranks, the same bytes.
+/// Identical rounds of a schedule: the same pairs of ranks and the same number of bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lane {
-    /// How many rounds there are of it.
+    /// Number of such rounds.
     pub times: f64,
-    /// The bytes of each transfer.
+    /// Bytes of each transfer.
     pub bytes: f64,
-    /// Whether both of a pair send, and not the first alone.
+    /// Whether both ranks of a pair send, not only the first one.
     pub both: bool,
-    /// The ranks.
+    /// The pairs of ranks.
     pub pairs: Vec<(u32, u32)>,
 }
 
-/// The rounds of a schedule whose transfers of a round have one size, alike ones together.
+/// Groups identical rounds of a schedule. In each round, all transfers must have the same size.
 pub fn lanes(schedule: &Schedule, bytes: f64) -> Vec<Lane> {
     let mut lanes: Vec<Lane> = Vec::new();
     for round in &schedule.rounds {
@@ -34,7 +34,7 @@ pub fn lanes(schedule: &Schedule, bytes: f64) -> Vec<Lane> {
         }
         pairs.sort_unstable();
         let bytes = schedule.bytes(first, bytes);
-        // The way back has the pairs of the way there, turned round.
+        // The second half of a schedule has the same pairs as the first, reversed.
         let turned = |pairs: &[(u32, u32)]| {
             let mut turned: Vec<(u32, u32)> = pairs.iter().map(|pair| (pair.1, pair.0)).collect();
             turned.sort_unstable();
@@ -53,12 +53,12 @@ pub fn lanes(schedule: &Schedule, bytes: f64) -> Vec<Lane> {
     lanes
 }
 
-/// How often a lane counts: the paper's model takes one of the two mirrored halves.
+/// Weight of a lane. The paper's model counts only one of the two mirrored halves.
 pub fn times(model: Model, lane: &Lane) -> f64 {
     if model == Model::Paper { lane.times / 2.0 } else { lane.times }
 }
 
-/// The most transfers of a lane that go out of one rank, or into one.
+/// The largest number of a lane's transfers that leave one rank, or enter one.
 pub fn fan(pairs: &[(u32, u32)], both: bool) -> usize {
     let ranks = pairs.iter().map(|pair| pair.0.max(pair.1) as usize + 1).max().unwrap_or(0);
     let mut sends = vec![0; ranks];
@@ -74,10 +74,10 @@ pub fn fan(pairs: &[(u32, u32)], both: bool) -> usize {
     sends.into_iter().chain(receives).max().unwrap_or(0)
 }
 
-/// The microseconds of an allreduce of `bytes`, the machine of each rank being `order`.
+/// Cost of an allreduce of `bytes` in microseconds; `order` is the machine of each rank.
 ///
 /// # Errors
-/// The algorithm has no schedule for this count of ranks.
+/// The algorithm has no schedule for this number of ranks.
 pub fn cost(
     network: &Network,
     model: Model,
@@ -95,7 +95,8 @@ pub fn cost(
     })
 }
 
-/// A ring isn't in step: it costs the way round, or as much as its slowest link takes for all that goes over it.
+/// Cost of a ring. Its steps are not synchronized: the cost is the time once around, or the time of the slowest link
+/// for all its bytes, whichever is longer.
 pub fn ring(network: &Network, model: Model, order: &[u32], bytes: f64) -> f64 {
     let ranks = order.len();
     if ranks < 2 {
@@ -130,7 +131,8 @@ pub fn ring(network: &Network, model: Model, order: &[u32], bytes: f64) -> f64 {
     (steps / ranks as f64 * sum).max(steps * slowest)
 }
 
-/// Rounds in step: each as long as its slowest transfer, with congestion its slowest link too.
+/// Cost of synchronized rounds. A round takes as long as its slowest transfer, plus its busiest link in the congestion
+/// model.
 pub fn rounds(network: &Network, model: Model, lanes: &[Lane], order: &[u32]) -> f64 {
     let mut cost = 0.0;
     for lane in lanes {
@@ -160,13 +162,13 @@ pub fn rounds(network: &Network, model: Model, lanes: &[Lane], order: &[u32]) ->
     cost
 }
 
-/// The time of the uplink that has most to carry.
+/// Time of the busiest uplink.
 pub fn busiest(network: &Network, leaving: &[f64], entering: &[f64]) -> f64 {
     let time = |(cluster, bytes): (usize, &f64)| bytes / network.uplinks[cluster];
     leaving.iter().enumerate().chain(entering.iter().enumerate()).map(time).fold(0.0, f64::max)
 }
 
-/// Two trees at once, each as long as its longest way from a leaf to the root.
+/// Cost of a double tree: two trees at once, each as long as its longest path from a leaf to the root.
 pub fn double_tree(network: &Network, model: Model, order: &[u32], bytes: f64) -> f64 {
     let half = bytes / 2.0;
     let mut leaving = vec![0.0; network.uplinks.len()];
@@ -207,7 +209,7 @@ mod tests {
     use super::*;
     use crate::{matrix::Matrix, schedule::Halving};
 
-    /// Eight machines in two racks, links of 12.5 bytes per microsecond, uplinks alike.
+    /// Eight machines in two racks. Links and uplinks carry 12.5 bytes per microsecond.
     fn two_racks() -> Network {
         Network {
             rtt: Matrix::of(8, |a, b| if a / 4 == b / 4 { 20.0 } else { 50.0 }),
@@ -226,7 +228,7 @@ mod tests {
 
     #[test]
     fn congestion_is_as_measured_between_two_racks() {
-        // Gloo and Open MPI took 1.3 to 1.5 s and 5.2 to 5.6 s for the ring; 2.3 s and 4.3 s for the halving.
+        // Measured with Gloo and Open MPI: ring 1.3 to 1.5 s and 5.2 to 5.6 s; halving 2.3 s and 4.3 s.
         assert!((seconds(Algorithm::Ring, &SORTED) - 1.12).abs() < 0.01);
         assert!((seconds(Algorithm::Ring, &INTERLEAVED) - 4.48).abs() < 0.01);
         let halving = Algorithm::HalvingDoubling(Halving::Gloo);
@@ -251,7 +253,7 @@ mod tests {
         assert_eq!(paper(Algorithm::Ring), 6.0 * 20.0 + 2.0 * 50.0);
         assert_eq!(paper(Algorithm::HalvingDoubling(Halving::Mpi)), 20.0 + 20.0 + 50.0);
         assert_eq!(paper(Algorithm::BCube { base: 4 }), 20.0 + 50.0);
-        // 1 -> 2 -> 4 -> 0 in the first tree; in the second 6 -> 5 -> 3 -> 7.
+        // The longest paths: 1 -> 2 -> 4 -> 0 in the first tree, 6 -> 5 -> 3 -> 7 in the second.
         assert_eq!(paper(Algorithm::DoubleTree), 20.0 + 50.0 + 50.0);
     }
 }

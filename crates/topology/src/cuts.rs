@@ -1,21 +1,23 @@
-//! What every ring keeps and a ring in parts of edges, as an LP gives one, may break.
+//! Cutting planes: inequalities that every ring satisfies and that a fractional ring, the solution of an LP, may
+//! violate.
 //!
-//! A ring enters each set of nodes twice or more; and it leaves a set over an even count of edges, so that an odd count
-//! of edges, the teeth, are not all that it leaves it by. Knows the parts of edges, and neither what an edge costs nor
-//! an LP.
+//! A ring crosses the boundary of each set of nodes at least twice (subtour elimination). It crosses each boundary an
+//! even number of times, so an odd set of edges, the teeth, cannot be the only ones (comb inequalities). This module
+//! takes the fractions of edges. It depends neither on costs nor on an LP solver.
 
 use std::{cmp::Ordering, collections::BinaryHeap};
 
-/// Parts this near to 0 or 1 are that.
+/// Fractions this near to 0 or 1 count as 0 or 1.
 const NOTHING: f64 = 1e-6;
-/// A cut is told when it is broken by more than this.
+/// A cut is reported when it is violated by more than this.
 const BROKEN: f64 = 1e-4;
-/// Sets of nodes that hang together by edges of at least these parts are looked at first.
+/// Thresholds for the first heuristic: sets of nodes connected by edges of at least these fractions.
 const FIRM: [f64; 5] = [1.0 - NOTHING, 0.8, 0.6, 0.4, 0.2];
-/// Teeth are edges of almost the whole part; a handle hangs together by the edges that are neither in nor out so far.
+/// Thresholds for combs. Teeth are edges with a fraction near 1. Handles are connected by edges with fractions near
+/// neither 0 nor 1.
 const LOOSE: [f64; 3] = [NOTHING, 0.1, 0.3];
 
-/// The edges between a set and the other nodes, those of `teeth` counted negative, are [`Cut::least`] or more.
+/// The inequality: the edges that leave a set, with those of `teeth` counted negative, sum to at least [`Cut::least`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     inside: Vec<u32>,
@@ -23,7 +25,7 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// A cut of `len` nodes; none if it is none that every ring keeps.
+    /// Creates a cut of a graph with `len` nodes; `None` if some ring would violate it.
     pub fn new(len: usize, mut inside: Vec<u32>, mut teeth: Vec<(u32, u32)>) -> Option<Self> {
         inside.sort_unstable();
         let is_set = inside.windows(2).all(|pair| pair[0] < pair[1])
@@ -43,18 +45,18 @@ impl Cut {
         &self.inside
     }
 
-    /// The edges that count negative: none, or an odd count.
+    /// The edges that count negative: none, or an odd number.
     pub fn teeth(&self) -> &[(u32, u32)] {
         &self.teeth
     }
 
-    /// What no ring is below.
+    /// The right-hand side: no ring is below it.
     pub fn least(&self) -> i64 {
         if self.teeth.is_empty() { 2 } else { 1 - self.teeth.len() as i64 }
     }
 }
 
-/// The nodes, those that were joined as one.
+/// Union-find over nodes.
 struct Groups(Vec<u32>);
 
 impl Groups {
@@ -76,7 +78,7 @@ impl Groups {
         self.0[a as usize] = b;
     }
 
-    /// The groups by their root, as sets.
+    /// Returns the groups, indexed by root.
     fn sets(&mut self) -> Vec<Vec<u32>> {
         let mut sets = vec![Vec::new(); self.0.len()];
         for node in 0..self.0.len() as u32 {
@@ -87,14 +89,14 @@ impl Groups {
     }
 }
 
-/// Cuts that these parts of edges break, each once: sets, and if they keep all sets, combs.
+/// Finds cuts that these fractions violate, without duplicates: sets first, and combs only if no set is violated.
 pub fn broken(len: usize, edges: &[(u32, u32)], parts: &[f64]) -> Vec<Cut> {
     let mut sets = firm_sets(len, edges, parts, NOTHING);
     if sets.is_empty() {
         sets = FIRM.iter().flat_map(|&part| firm_sets(len, edges, parts, part)).collect();
         sets.extend(small_sets(len, edges, parts));
     }
-    // A set and the other nodes are the same cut: the smaller says it.
+    // A set and its complement are the same cut: keep the smaller one.
     for set in &mut sets {
         set.sort_unstable();
         if 2 * set.len() > len {
@@ -105,7 +107,7 @@ pub fn broken(len: usize, edges: &[(u32, u32)], parts: &[f64]) -> Vec<Cut> {
     sets.dedup();
     let mut cuts: Vec<Cut> =
         sets.into_iter().filter_map(|set| Cut::new(len, set, Vec::new())).collect();
-    // Combs are dear, and many that are broken now are not once the sets are kept.
+    // Combs are expensive, and many violated combs disappear once the sets are satisfied.
     if cuts.is_empty() {
         for part in LOOSE {
             for cut in combs(len, edges, parts, part) {
@@ -118,7 +120,7 @@ pub fn broken(len: usize, edges: &[(u32, u32)], parts: &[f64]) -> Vec<Cut> {
     cuts
 }
 
-/// The sets that hang together by edges of at least such a part, and that are left by less than two edges.
+/// Finds sets connected by edges of at least this fraction, whose boundary sums to less than 2.
 fn firm_sets(len: usize, edges: &[(u32, u32)], parts: &[f64], least: f64) -> Vec<Vec<u32>> {
     let mut groups = Groups::new(len);
     for (&(a, b), _) in edges.iter().zip(parts).filter(|edge| *edge.1 >= least) {
@@ -138,7 +140,7 @@ fn firm_sets(len: usize, edges: &[(u32, u32)], parts: &[f64], least: f64) -> Vec
         .collect()
 }
 
-/// A node with what joins it to those that are taken.
+/// A node with the sum of its edges to the nodes taken so far.
 struct Joined(f64, u32);
 
 impl PartialEq for Joined {
@@ -161,11 +163,11 @@ impl Ord for Joined {
     }
 }
 
-/// Sets that are left by less than two edges, one of the smallest among them: Stoer and Wagner's search.
+/// Finds sets whose boundary sums to less than 2, including a minimum cut (Stoer and Wagner).
 ///
-/// Nodes are taken one by one, each time the one that most joins to those before. The last is a set by itself, and from
-/// then on one with the node before it. Neighbours in this order that are joined by 2 or more are never apart in a cut
-/// below 2 (Nagamochi and Ibaraki), and become one too.
+/// Each step takes the node with the largest sum to the nodes taken before. The last node is one candidate set, and is
+/// then merged with the node before it. Consecutive nodes with a sum of 2 or more are never separated by a cut below 2
+/// (Nagamochi and Ibaraki), so they are merged too.
 fn small_sets(len: usize, edges: &[(u32, u32)], parts: &[f64]) -> Vec<Vec<u32>> {
     let mut groups = Groups::new(len);
     let mut beside: Vec<Vec<(u32, f64)>> = vec![Vec::new(); len];
@@ -225,7 +227,7 @@ fn small_sets(len: usize, edges: &[(u32, u32)], parts: &[f64]) -> Vec<Vec<u32>> 
     found
 }
 
-/// Handles that hang together by loose edges, with the firm edges that leave them as teeth.
+/// Finds combs: handles connected by loose edges, with the firm edges that leave them as teeth.
 fn combs(len: usize, edges: &[(u32, u32)], parts: &[f64], loose: f64) -> Vec<Cut> {
     let mut groups = Groups::new(len);
     for (&(a, b), &part) in edges.iter().zip(parts) {
@@ -233,7 +235,7 @@ fn combs(len: usize, edges: &[(u32, u32)], parts: &[f64], loose: f64) -> Vec<Cut
             groups.join(a, b);
         }
     }
-    // What leaves each handle beside its teeth, and what these are short of 1.
+    // For each handle: the sum of the leaving edges that are not teeth, plus what the teeth lack to 1.
     let mut rest = vec![0.0; len];
     let mut teeth: Vec<Vec<(u32, u32)>> = vec![Vec::new(); len];
     for (&(a, b), &part) in edges.iter().zip(parts) {
@@ -264,14 +266,14 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// What a cut comes to for parts of edges.
+    /// Left-hand side of a cut for these fractions.
     fn sum(cut: &Cut, edges: &[(u32, u32)], parts: &[f64]) -> f64 {
         let holds = |node: &u32| cut.inside().contains(node);
         let leaves = edges.iter().zip(parts).filter(|edge| holds(&edge.0.0) != holds(&edge.0.1));
         leaves.map(|(edge, part)| if cut.teeth().contains(edge) { -part } else { *part }).sum()
     }
 
-    /// The least of what leaves any set, by trying all.
+    /// The smallest boundary of any set, by brute force.
     fn least(len: usize, edges: &[(u32, u32)], parts: &[f64]) -> f64 {
         let leaving = |set: u32| {
             let leaves = |edge: &(u32, u32)| (set >> edge.0 & 1) != (set >> edge.1 & 1);
@@ -291,7 +293,7 @@ mod tests {
         let mut told = [0, 0];
         for round in 0..400 {
             let len = 5 + round % 6;
-            // Parts of rings keep every cut; with a part of two smaller rings they may not.
+            // A mix of rings satisfies every cut; a mix that contains two smaller rings may not.
             let mut rings = Vec::new();
             for _ in 0..3 {
                 let mut order: Vec<u32> = (0..len as u32).collect();
@@ -323,7 +325,7 @@ mod tests {
             assert!(is_apart || cuts.is_empty(), "{cuts:?} of parts of rings");
             for cut in &cuts {
                 assert!(sum(cut, &edges, &parts) < cut.least() as f64 - BROKEN / 2.0, "{cut:?}");
-                // A ring keeps it.
+                // Every ring satisfies the cut.
                 let whole: Vec<f64> = vec![1.0; len];
                 assert!(sum(cut, &rings[0], &whole) >= cut.least() as f64, "{cut:?}");
                 told[usize::from(!cut.teeth().is_empty())] += 1;

@@ -1,55 +1,55 @@
-//! What an LP's prices prove of every ring: a bound that holds whatever the prices are, since it is summed up exactly.
+//! Computes exact lower bounds of rings from the dual prices of an LP. The bound is valid for any prices.
 //!
-//! Each node has two edges, and each [`Cut`] its least. A price on these counts the same or more in every ring, so that
-//! a ring costs at least what its prices come to, and what each edge costs beyond the prices on it, where that is less
-//! than nothing. Costs and prices become whole numbers first, costs rounded down. Knows no LP: good prices make a high
-//! bound, others a low one.
+//! Each node has two edges, and each [`Cut`] has a minimum. A price on a node or cut counts the same or more in every
+//! ring. A ring therefore costs at least the sum of the prices, plus the negative reduced costs of edges. Costs and
+//! prices are first converted to integers, with costs rounded down, so the sum is exact. This module does not depend on
+//! an LP solver: good prices give a high bound, bad ones a low bound.
 
 use crate::{cuts::Cut, matrix::Matrix};
 
-/// The largest cost becomes about two to this power: an edge loses less than a billionth of that by rounding.
+/// The largest cost is scaled to about 2 to this power, so rounding loses less than a billionth of it per edge.
 const BITS: i32 = 36;
-/// The prices on an edge stay below two to this power, whatever they are.
+/// The sum of prices on one edge stays below 2 to this power, whatever the prices are.
 const ROOM: i32 = 60;
 
-/// Prices, and what is known of edges.
+/// Dual prices, and constraints on edges.
 #[derive(Clone, Copy, Debug)]
 pub struct Duals<'a> {
     /// The price of each node.
     pub nodes: &'a [f64],
-    /// Cuts with the price of each; one below 0 counts as 0.
+    /// Cuts with their prices; a price below 0 counts as 0.
     pub cuts: &'a [(Cut, f64)],
-    /// Edges that the rings in question have, or have not.
+    /// Edges that the rings must contain (true) or must not contain (false).
     pub fixed: &'a [(u32, u32, bool)],
-    /// The edges that they may have; none says all.
+    /// Edges that the rings may use; `None` means all.
     pub among: Option<&'a [(u32, u32)]>,
 }
 
-/// A bound, and the edges that matter to it.
+/// A lower bound, and the edges relevant to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bound {
-    /// No ring in question costs less.
+    /// No ring that meets the constraints costs less.
     pub bound: f64,
-    /// Edges with what each costs beyond its prices, the least first.
+    /// Edges with their reduced costs, lowest first.
     pub edges: Vec<(f64, u32, u32)>,
 }
 
-/// Prices as whole numbers.
+/// Prices as integers.
 struct Whole<'a> {
     costs: &'a Matrix,
     scale: f64,
-    /// The price of each node, with those of the cuts that it is inside of.
+    /// Price of each node, including the prices of the cuts that contain it.
     nodes: Vec<i64>,
-    /// The cuts that each node is inside of, a bit for each.
+    /// For each node, a bit set of the cuts that contain it.
     inside: Vec<Vec<u64>>,
     prices: Vec<i64>,
-    /// For each node the teeth to greater ones.
+    /// For each node, the teeth to nodes with higher numbers.
     teeth: Vec<Vec<(u32, i64)>>,
     sum: i128,
 }
 
-/// A bound of all rings in question, with the edges that cost less than the prices on them; or, where the cost of a ring
-/// is known, with all edges that a shorter ring can have.
+/// Computes a lower bound of all rings that meet the constraints, with the edges whose reduced cost is negative. If the
+/// cost of a ring is `known`, returns all edges that a shorter ring can use instead.
 pub fn bound(costs: &Matrix, duals: &Duals<'_>, known: Option<f64>) -> Bound {
     let whole = Whole::new(costs, duals);
     let mut sum = whole.sum;
@@ -62,7 +62,7 @@ pub fn bound(costs: &Matrix, duals: &Duals<'_>, known: Option<f64>) -> Bound {
         let is_among =
             duals.among.is_none_or(|among| among.contains(&(a, b)) || among.contains(&(b, a)));
         if is_among {
-            // An edge that is in counts in any case, one that is not counts in none.
+            // A forced edge always counts, a forbidden one never.
             let beyond = whole.beyond(a, b);
             sum += i128::from(if is_in { beyond.max(0) } else { -beyond.min(0) });
         }
@@ -109,12 +109,12 @@ impl<'a> Whole<'a> {
         Self { costs, scale, nodes, inside, prices, teeth, sum }
     }
 
-    /// What an edge costs beyond the prices on it, teeth left out.
+    /// Reduced cost of an edge without teeth.
     #[inline]
     fn beyond_sets(&self, a: u32, b: u32) -> i64 {
         let (a, b) = (a as usize, b as usize);
         let mut beyond = (self.costs.at(a, b) * self.scale) as i64 - self.nodes[a] - self.nodes[b];
-        // An edge inside a set doesn't leave it.
+        // An edge inside a set does not cross its boundary.
         for (at, (one, other)) in self.inside[a].iter().zip(&self.inside[b]).enumerate() {
             let mut both = one & other;
             while both != 0 {
@@ -125,7 +125,7 @@ impl<'a> Whole<'a> {
         beyond
     }
 
-    /// What an edge costs beyond the prices on it; the lesser node first.
+    /// Reduced cost of an edge; `a` must be less than `b`.
     fn beyond(&self, a: u32, b: u32) -> i64 {
         let teeth = self.teeth[a as usize].iter().filter(|tooth| tooth.0 == b);
         self.beyond_sets(a, b) + 2 * teeth.map(|tooth| tooth.1).sum::<i64>()
@@ -182,7 +182,7 @@ mod tests {
             let duals = Duals { nodes: &nodes, cuts: &cuts, fixed: &[], among: None };
             let found = bound(&matrix, &duals, None);
             assert!(found.bound <= shortest, "{} above {shortest}", found.bound);
-            // Prices of all kinds of nonsense.
+            // Meaningless prices.
             for price in [f64::NAN, f64::INFINITY, -1e300] {
                 let nodes = vec![price; len];
                 let duals = Duals { nodes: &nodes, ..duals };
@@ -204,11 +204,11 @@ mod tests {
             let known = shortest * 1.001;
             let left: Vec<(u32, u32)> =
                 bound(&matrix, &duals, Some(known)).edges.iter().map(|it| (it.1, it.2)).collect();
-            // Without the others the shortest ring is as short.
+            // Without the other edges, the shortest ring has the same length.
             let few = |a: usize, b: usize| left.contains(&(b as u32, a as u32));
             let dear = Matrix::of(len, |a, b| if few(a, b) { matrix.at(a, b) } else { 1e3 });
             assert!((brute_force(&dear) - shortest).abs() < 1e-9);
-            // An edge that is in and one that is not: rings of the first kind are dearer without it.
+            // Force one edge, or forbid it: rings without the edge cost at least the second bound.
             let (a, b) = left[random.below(left.len())];
             let kinds = [true, false].map(|is_in| {
                 let fixed = [(b, a, is_in), (a, b, is_in)];

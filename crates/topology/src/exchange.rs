@@ -1,8 +1,8 @@
-//! The cost of rounds in step, followed swap by swap: halving-doubling and BCube.
+//! Evaluates swaps in synchronized rounds, for halving-doubling and BCube.
 //!
-//! A swap changes only the pairs of two ranks: as many as they have partners. Of each lane the sum of the powers of its
-//! pairs is kept, whose root is the smoothed maximum; the true one is looked for again only when the pair that had it
-//! changed.
+//! A swap changes only the pairs of two ranks, as many as they have partners. For each lane it maintains the sum of
+//! powers of its pairs' times. The root of that sum is the smoothed maximum. The exact maximum is recomputed only if
+//! the pair that had it changed.
 
 use crate::{
     cost::{Lane, fan, times},
@@ -11,16 +11,17 @@ use crate::{
     search::Evaluate,
 };
 
-/// The exponent of the norm of pairs is 2 to this; that of links, whose counts differ more, 2 to the other.
+/// The exponent of the norm of pairs is 2 to this power. Links have the other constant, because their counts differ
+/// more.
 const SQUARINGS: u32 = 4;
 const LINK_SQUARINGS: u32 = 2;
-/// A sum that falls below this part of what it was is taken anew: what is left of a large power that was taken away
-/// would count more than all the others.
+/// A sum that falls below this fraction of its peak is recomputed: the rounding error left by a large removed power
+/// would exceed all the other terms.
 const CANCELLED: f64 = 1e-5;
-/// After so many swaps the sums are taken anew: what was added and taken away leaves a rest.
+/// After this many swaps, the sums are recomputed to remove accumulated rounding errors.
 const RENEWED: u32 = 1 << 14;
 
-/// The cost of lanes in an order.
+/// The cost of lanes in an order of machines.
 #[derive(Debug)]
 pub struct Exchange<'a> {
     network: &'a Network,
@@ -29,18 +30,18 @@ pub struct Exchange<'a> {
     weights: Vec<f64>,
     ranks: usize,
     order: Vec<u32>,
-    /// For each rank the (lane, pair, rank at the other end) of its transfers.
+    /// For each rank: (lane, pair, rank at the other end) of its transfers.
     touching: Vec<Vec<(u32, u32, u32)>>,
     /// The time of each pair, by lane.
     values: Vec<Vec<f64>>,
-    /// What the longest time is about: powers are taken of parts of it.
+    /// Approximate longest time; powers are taken of times divided by this.
     scale: f64,
     sums: Vec<f64>,
-    /// The largest sum since it was taken anew.
+    /// The largest value of each sum since it was recomputed.
     peaks: Vec<f64>,
     worst: Vec<Worst>,
     links: Option<Links>,
-    /// The swap that was tried: what it would change.
+    /// Changes of the swap that is being tried.
     tried: Tried,
     kept: u32,
 }
@@ -61,14 +62,14 @@ struct Tried {
     link_sums: Vec<f64>,
 }
 
-/// How many transfers of each lane leave and enter each cluster.
+/// Number of transfers of each lane that leave and enter each cluster.
 #[derive(Debug)]
 struct Links {
-    /// By lane; of a cluster first what leaves it, then what enters it.
+    /// By lane; for each cluster, the number that leave and then the number that enter.
     counts: Vec<Vec<i32>>,
-    /// The time that one transfer of a lane takes on each of them.
+    /// Time that one transfer of a lane takes on each of these links.
     each: Vec<Vec<f64>>,
-    /// The time on a machine's own link.
+    /// Time on a machine's own link.
     own: Vec<f64>,
     scale: Vec<f64>,
     sums: Vec<f64>,
@@ -85,7 +86,7 @@ fn root<const TIMES: u32>(value: f64) -> f64 {
 }
 
 impl<'a> Exchange<'a> {
-    /// The cost of lanes of so many ranks in an order; machines behind the ranks are spare.
+    /// Creates the evaluator for lanes of `ranks` ranks in an order; machines after the first `ranks` are spare.
     pub fn new(
         network: &'a Network,
         model: Model,
@@ -172,7 +173,7 @@ impl<'a> Exchange<'a> {
         self.scale * pairs + links
     }
 
-    /// The sum of a lane's powers if some of its pairs had other times.
+    /// Computes the sum of a lane's powers with changed times for some pairs.
     fn sum_with(&self, lane: usize, changes: &[(u32, u32, f64)]) -> f64 {
         let now = |(pair, &value): (usize, &f64)| {
             let is_own = |it: &&(u32, u32, f64)| (it.0 as usize, it.1 as usize) == (lane, pair);
@@ -237,7 +238,7 @@ impl Evaluate for Exchange<'_> {
         for (place, machine, other_place) in [(a, self.order[b], b), (b, self.order[a], a)] {
             for &(lane, pair, partner) in &touching[place] {
                 if partner as usize == other_place {
-                    // Both ends change places: the pair stays. What each sends may differ in one direction only.
+                    // Both ends change places: the pair stays. Only for one-way transfers does the direction change.
                     if is_across && place == a && !self.lanes[lane as usize].both {
                         self.turn(&mut tried, lane, pair);
                     }
@@ -318,7 +319,7 @@ impl Evaluate for Exchange<'_> {
 }
 
 impl Exchange<'_> {
-    /// Takes a transfer off the links of its old machine and puts it on those of the new one.
+    /// Moves a transfer from the links of its old machine to those of the new one.
     fn reroute(
         &mut self,
         tried: &mut Tried,
@@ -345,7 +346,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// A transfer in one direction whose two ends change places.
+    /// Reverses a one-way transfer whose two ends change places.
     fn turn(&mut self, tried: &mut Tried, lane: u32, pair: u32) {
         let (a, b) = self.lanes[lane as usize].pairs[pair as usize];
         let cluster = |rank: u32| self.network.cluster[self.order[rank as usize] as usize];

@@ -1,8 +1,8 @@
-//! The judge of the models: flows over links of machines and racks, at rates that are fair.
+//! Simulates flows over links of machines and racks with max-min fair rates, to judge the cost models.
 //!
-//! Each rack has several uplinks to a core that never is full. A flow's hash says which of them it takes in each rack
-//! (ECMP), and other tenants take a part of each. Flows share links max-min fairly: no flow can have more without one
-//! that has no more than it having less. Loss, queues and TCP's dynamics are not simulated.
+//! Each rack has several uplinks to a core that is never saturated. A hash of the flow chooses its uplink in each rack
+//! (ECMP), and other tenants use a part of each uplink. Rates are max-min fair: no flow can get more without reducing a
+//! flow that has no more. Loss, queues and TCP dynamics are not simulated.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -11,31 +11,31 @@ use std::{
 
 use crate::{matrix::Matrix, random::Random, schedule::Schedule};
 
-/// What a fabric is like; rates in bytes per microsecond.
+/// Parameters of a fabric; rates are in bytes per microsecond.
 #[derive(Clone, Debug)]
 pub struct Links {
-    /// Of each machine, in each direction.
+    /// Rate of each machine's link, in each direction.
     pub nic: f64,
-    /// How many uplinks each rack has.
+    /// Number of uplinks per rack.
     pub uplinks: usize,
-    /// Of each of them, in each direction.
+    /// Rate of each uplink, in each direction.
     pub uplink: f64,
-    /// Other tenants take up to this part of each uplink.
+    /// Other tenants use up to this fraction of each uplink.
     pub background: f64,
 }
 
-/// Machines in racks, with links.
+/// Machines in racks, and their links.
 #[derive(Clone, Debug)]
 pub struct Fabric {
     rack: Vec<u32>,
     rtt: Matrix,
     uplinks: usize,
-    /// The links of machines out and in, then the uplinks out and in.
+    /// Rates of machine links, out and in, then of uplinks, out and in.
     rates: Vec<f64>,
     salt: u64,
 }
 
-/// What a link has for each of its flows, and which link that is; the lower number comes first of equal ones.
+/// The fair share of a link per flow, and the link's number, which breaks ties.
 #[derive(PartialEq)]
 struct Share(f64, u32);
 
@@ -54,7 +54,7 @@ impl Ord for Share {
 }
 
 impl Fabric {
-    /// A fabric; the seed says what other tenants take, and which uplink a flow gets.
+    /// Creates a fabric. The seed determines the background traffic and the uplink of each flow.
     pub fn new(links: &Links, rack: Vec<u32>, rtt: Matrix, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let racks = rack.iter().max().map_or(0, |&last| last as usize + 1);
@@ -65,7 +65,7 @@ impl Fabric {
         Self { rack, rtt, uplinks: links.uplinks, rates, salt: random.bits() }
     }
 
-    /// The links of a flow between two machines.
+    /// Returns the links of a flow between two machines.
     fn way(&self, a: u32, b: u32) -> Vec<u32> {
         let machines = self.rack.len();
         let mut way = vec![a, machines as u32 + b];
@@ -80,12 +80,12 @@ impl Fabric {
         way
     }
 
-    /// The fair rate of each flow, given its links: the fullest link decides first.
+    /// Computes the max-min fair rate of each flow, given its links; the most congested link is settled first.
     fn fair(&self, ways: &[Vec<u32>]) -> Vec<f64> {
         let mut left = self.rates.clone();
         let mut open = vec![0_u32; left.len()];
         ways.iter().flatten().for_each(|&link| open[link as usize] += 1);
-        // The flows of each link, one link after the other: those of a link end where the next one's begin.
+        // Flows grouped by link in one array; each link's range ends where the next one's begins.
         let mut ends: Vec<usize> = Vec::with_capacity(open.len());
         open.iter().for_each(|&count| ends.push(ends.last().unwrap_or(&0) + count as usize));
         let mut begins = ends.clone();
@@ -96,8 +96,7 @@ impl Fabric {
                 flows[begins[link as usize]] = flow as u32;
             }
         }
-        // What a link has for each of its flows only grows, so that what was noted of it is looked at again when it
-        // comes first.
+        // A link's share per flow only grows. A recorded share is therefore checked again when it reaches the top.
         let mut shares: BinaryHeap<Reverse<Share>> = (0..left.len() as u32)
             .filter(|&link| open[link as usize] > 0)
             .map(|link| Reverse(Share(left[link as usize] / f64::from(open[link as usize]), link)))
@@ -130,7 +129,7 @@ impl Fabric {
         rates
     }
 
-    /// The microseconds of an allreduce round a ring: all flows at once, and the slowest holds up the others.
+    /// Time of an allreduce around a ring, in microseconds: all flows run at once, and the slowest delays the others.
     pub fn ring_us(&self, order: &[u32], bytes: f64) -> f64 {
         let ranks = order.len();
         if ranks < 2 {
@@ -147,9 +146,9 @@ impl Fabric {
         steps * bytes / ranks as f64 / slowest + steps / ranks as f64 * round
     }
 
-    /// The microseconds of a schedule's rounds, each of which begins when the one before is over.
+    /// Time of a schedule's rounds, in microseconds. Each round starts when the previous one is complete.
     pub fn rounds_us(&self, schedule: &Schedule, order: &[u32], bytes: f64) -> f64 {
-        // The second half of many schedules has the transfers of the first, which take as long.
+        // The second half of many schedules repeats the transfers of the first, with the same durations.
         let mut known: HashMap<Vec<(u32, u32, u64)>, f64> = HashMap::new();
         let mut total = 0.0;
         for round in &schedule.rounds {
@@ -172,7 +171,7 @@ impl Fabric {
         total
     }
 
-    /// The microseconds until each of these transfers, of bits of bytes, has no more than `least` to send.
+    /// Time in microseconds until each transfer has at most `least` bytes left. Sizes are the bits of an `f64`.
     fn round_us(&self, transfers: &[(u32, u32, u64)], least: f64) -> f64 {
         let late = transfers.iter().map(|it| self.rtt.at(it.0 as usize, it.1 as usize) / 2.0);
         let mut time = late.fold(0.0, f64::max);
@@ -206,7 +205,7 @@ mod tests {
     #[test]
     fn rates_are_fair_and_links_are_full() {
         let fabric = two_racks(1, 12.5);
-        // Two flows leave machine 0, one of them and one more the rack.
+        // Two flows leave machine 0. One of them, and one more, leave the rack.
         let ways = [fabric.way(0, 1), fabric.way(0, 4), fabric.way(2, 5)];
         assert_eq!(fabric.fair(&ways), [6.25, 6.25, 6.25]);
         let ways = [fabric.way(0, 4), fabric.way(1, 4), fabric.way(2, 3)];
@@ -228,7 +227,7 @@ mod tests {
             let ways: Vec<Vec<u32>> = pairs.iter().map(|&(a, b)| fabric.way(a, b)).collect();
             let rates = fabric.fair(&ways);
             for (way, &rate) in ways.iter().zip(&rates) {
-                // On one of its links, which is full, no flow has more.
+                // On one of its links, which is saturated, no flow has a higher rate.
                 assert!(way.iter().any(|link| {
                     let shared = ways.iter().zip(&rates).filter(|(other, _)| other.contains(link));
                     let (sum, most) = shared.fold((0.0, 0.0_f64), |(sum, most), (_, &rate)| {

@@ -1,4 +1,4 @@
-//! The ways to find an order, each for the algorithms that it is made for, and the bounds.
+//! Runs the search method of each algorithm, and its lower bound.
 
 use std::borrow::Cow;
 
@@ -18,26 +18,26 @@ use crate::{
     trees_bound,
 };
 
-/// What one second is taken to be worth, on a core of a few years ago: so that the work, and with it the order, is the
-/// same on a faster machine.
+/// Work per second of the time limit, as measured on a core of a few years ago. Counts instead of a clock make the
+/// order the same on a faster machine.
 const KICKS_A_SECOND: f64 = 30_000.0;
-/// Of a ring of one machine; a ring of more has fewer, which take longer.
+/// Divided by the number of machines, because larger rings have slower cases. The same holds for steps.
 const CASES_A_SECOND: f64 = 15_000.0;
 const STEPS_A_SECOND: f64 = 300_000.0;
 const TRIES_A_SECOND: f64 = 400_000.0;
-/// A search of small count needs no more than this for each machine.
+/// Limits per machine; more work does not improve a small search.
 const KICKS_EACH: u64 = 4_000;
 const TRIES_EACH: u64 = 30_000;
-/// Up to so many machines are also sought an order for from random ones.
+/// Up to this many machines, the search also restarts from random orders.
 const FEW: usize = 32;
 const RESTARTS: u64 = 9;
-/// Steps of the bound on a whole matrix before the search; more are taken after it.
+/// Steps of the bound on the whole matrix before the search. More follow after it.
 const STEPS: usize = 120;
-/// A ring that was good before a few machines changed needs few kicks, other orders few swaps.
+/// Limits for improving an order that was good before a few machines changed: kicks of a ring, tries of other orders.
 const MENDING_KICKS: u64 = 100;
 const MENDING_TRIES: u64 = 3_000;
 
-/// A request with what is computed of it once.
+/// A request with the lanes of its schedule, which are computed once.
 pub(crate) struct Job<'a> {
     network: &'a Network,
     request: &'a Request,
@@ -62,7 +62,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// The evaluator of an order of all machines, of which the first take part.
+    /// Returns the evaluator for an order of all machines; the first `ranks` take part.
     fn evaluator(&self, order: &[u32]) -> Box<dyn Evaluate + '_> {
         let Request { model, bytes, ranks, .. } = *self.request;
         match self.request.algorithm {
@@ -72,7 +72,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Appends the machines that an order leaves out.
+    /// Appends the machines that an order omits.
     fn with_spare(&self, order: &[u32]) -> Vec<u32> {
         let mut is_in = vec![false; self.network.rtt.len()];
         order.iter().for_each(|&machine| is_in[machine as usize] = true);
@@ -80,7 +80,7 @@ impl<'a> Job<'a> {
         order.iter().copied().chain(spare).collect()
     }
 
-    /// All arrangements: the best order, its cost, and the cost of the worst.
+    /// Tries all arrangements. Returns the best order, its cost, and the cost of the worst.
     pub(crate) fn all(&self) -> (Vec<u32>, f64, f64) {
         fn visit(
             job: &Job<'_>,
@@ -126,7 +126,7 @@ impl<'a> Job<'a> {
         Search { near, aim, tries, is_over }
     }
 
-    /// Orders to begin with: clusters side by side, and such that blocks stay whole.
+    /// Returns initial orders: clusters next to each other, also aligned to blocks of powers of the base.
     fn starts(&self) -> Vec<Vec<u32>> {
         let Request { algorithm, ranks, .. } = *self.request;
         let rtt = &self.network.rtt;
@@ -147,7 +147,7 @@ impl<'a> Job<'a> {
             && ranks.is_power_of_two()
             && ranks > 1
         {
-            // The farthest ranks exchange most: the same blocks, with the bits of the rank reversed.
+            // The farthest ranks exchange most: use the same blocks with the bits of the rank reversed.
             for at in 0..count {
                 let bits = ranks.ilog2();
                 let turned = |rank: u32| starts[at][(rank.reverse_bits() >> (32 - bits)) as usize];
@@ -168,7 +168,7 @@ impl<'a> Job<'a> {
         let mut evaluator = self.evaluator(&start);
         let mut best =
             (search::improve(&mut *evaluator, &search, random), evaluator.order().to_vec());
-        // Few machines have few swaps that go uphill a little: other starts lead elsewhere.
+        // With few machines, few swaps lead out of a local minimum: restart from other orders.
         for _ in 1..runs {
             let mut order = start.clone();
             random.shuffle(&mut order);
@@ -212,7 +212,7 @@ impl<'a> Job<'a> {
         evaluator.order()[..self.request.ranks].to_vec()
     }
 
-    /// What a hop of the ring costs by itself.
+    /// Cost of each hop of the ring by itself.
     pub(crate) fn hop_costs(&self) -> Cow<'_, Matrix> {
         if self.request.model == Model::Paper {
             return Cow::Borrowed(&self.network.rtt);
@@ -249,7 +249,7 @@ impl<'a> Job<'a> {
         }
         let scale = self.ring_scale();
         if model == Model::Congestion {
-            // Few crossings may be worth more than short hops.
+            // Fewer crossings between clusters can be worth more than short hops.
             let most = hops.max();
             let apart = Matrix::of(machines, |a, b| {
                 hops.at(a, b) + if self.network.crosses(a, b) { most } else { 0.0 }
@@ -263,13 +263,13 @@ impl<'a> Job<'a> {
         (order, self.bound().max(scale * ring.bound))
     }
 
-    /// How many times the hops' sum counts.
+    /// The factor of the sum of hops in the cost of a ring.
     pub(crate) fn ring_scale(&self) -> f64 {
         let ranks = self.request.ranks as f64;
         if self.request.model == Model::Paper { 1.0 } else { 2.0 * (ranks - 1.0) / ranks }
     }
 
-    /// Takes spare machines for those that cost more, until none does; then shortens the ring again.
+    /// Replaces machines by cheaper spare ones until no replacement helps, and shortens the ring after each pass.
     fn exchange_chosen(&self, hops: &Matrix, mut order: Vec<u32>, random: &mut Random) -> Vec<u32> {
         let ranks = order.len();
         if ranks < 3 {
@@ -300,7 +300,7 @@ impl<'a> Job<'a> {
         order
     }
 
-    /// What no order costs less than; of a ring only what is quickly said.
+    /// Lower bound of the cost of every order; for a ring only a bound that is quick to compute.
     pub(crate) fn bound(&self) -> f64 {
         let Request { model, algorithm, ranks, bytes, .. } = *self.request;
         let network = self.network;
@@ -324,7 +324,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Each machine has two hops: half of its two cheapest, of those machines for which that is least.
+    /// Each machine has two hops, so a ring costs at least half of each machine's two cheapest hops. Sums the machines
+    /// for which that is least.
     fn ring_bound(&self) -> f64 {
         let Request { model, ranks, bytes, .. } = *self.request;
         let hops = self.hop_costs();
@@ -336,7 +337,7 @@ impl<'a> Job<'a> {
                         (first, second) = (first.min(cost), first.max(cost));
                     }
                 }
-                // Of two machines the ring has the one hop twice.
+                // With two machines, the ring uses the same hop twice.
                 (first + if second.is_finite() { second } else { first }) / 2.0
             })
             .collect();
@@ -347,13 +348,13 @@ impl<'a> Job<'a> {
         }
         let mut slowest = 1.0 / self.network.nic;
         if ranks == hops.len() && self.network.uplinks.len() > 1 {
-            // Each cluster is left at least once.
+            // The ring leaves each cluster at least once.
             slowest = self.network.uplinks.iter().map(|up| 1.0 / up).fold(slowest, f64::max);
         }
         sum.max(2.0 * (ranks - 1) as f64 * bytes / ranks as f64 * slowest)
     }
 
-    /// The most that an order was found to cost.
+    /// The highest cost found for any order.
     pub(crate) fn worst(&self, random: &mut Random, is_over: &dyn Fn() -> bool) -> f64 {
         let ranks = self.request.ranks;
         let all: Vec<u32> = (0..self.network.rtt.len() as u32).collect();
@@ -375,7 +376,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// A ring's cost by the model, in full at each swap: for the paper's annealing alone.
+/// Recomputes the full cost of a ring at each swap; only for the paper's annealing.
 struct RingCosts<'a> {
     job: &'a Job<'a>,
     order: Vec<u32>,

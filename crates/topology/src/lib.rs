@@ -1,11 +1,12 @@
-//! Which machine gets which rank of a collective.
+//! Assigns machines to ranks of a collective.
 //!
-//! A [`schedule`] says which rank sends what to which rank in which round. A [`cost`] model says how long that takes on
-//! a [`network`], for an order of its machines. [`plan`] searches for an order of low cost, and proves by a lower bound
-//! how far from the lowest it can be. [`fabric`] is the judge: it simulates the flows of a schedule over links.
+//! A [`schedule`] defines which rank sends what to which rank in which round. A [`cost`] model predicts its duration on
+//! a [`network`] for an order of the machines. [`plan`] searches for an order of low cost and computes a lower bound,
+//! which limits how far the order can be from the optimum. [`fabric`] simulates the flows of a schedule over links, to
+//! judge the models.
 //!
-//! Everything here is a function of its arguments: no clock, file, socket or thread. The caller gives the seed, and a
-//! function that says when the time is up. Times are microseconds, sizes bytes, rates bytes per microsecond.
+//! All functions are pure: no clock, file, socket or thread. The caller passes the seed, and a function that returns
+//! true when the time is up. Times are in microseconds, sizes in bytes, rates in bytes per microsecond.
 
 pub mod branch;
 pub mod clusters;

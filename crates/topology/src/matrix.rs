@@ -1,44 +1,46 @@
-//! The round-trip times between machines, as a symmetric matrix.
+//! Round-trip times between machines, as a symmetric matrix.
 
-/// Above this a round trip isn't believed: 1000 s.
+/// Longest accepted round-trip time: 1000 s.
 pub const RTT_US_MAX: f64 = 1e9;
 
-/// Why numbers are no matrix of round-trip times.
+/// Numbers that are not a matrix of round-trip times.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// There is no machine.
-    #[error("there is no machine")]
+    /// The matrix has no machine.
+    #[error("the matrix has no machine: pass at least one")]
     Empty,
-    /// The count of numbers is no square of the count of machines.
-    #[error("{got} numbers are no matrix of {machines} machines, which has {}", machines * machines)]
+    /// The number of values is not the square of the number of machines.
+    #[error("a matrix of {machines} machines has {} numbers, not {got}", machines * machines)]
     Shape {
-        /// How many machines there are.
+        /// Number of machines.
         machines: usize,
-        /// How many numbers came.
+        /// Number of values passed.
         got: usize,
     },
-    /// A number is none, negative or absurdly large.
-    #[error("the time from machine {row} to machine {column} is {value}, not 0 to 1e9 us")]
+    /// A value is NaN, negative or too large.
+    #[error(
+        "the time from machine {row} to machine {column} is {value} us: pass a value from 0 to 1e9"
+    )]
     Value {
-        /// The machine that asks.
+        /// The machine that measured.
         row: usize,
-        /// The machine that answers.
+        /// The machine that replied.
         column: usize,
-        /// What came.
+        /// The value passed.
         value: f64,
     },
     /// The two directions of a pair differ.
     #[error(
-        "machines {row} and {column} have the times {there} and {back} us in the two directions"
+        "the times between machines {row} and {column} differ by direction: {there} and {back} us"
     )]
     Asymmetric {
-        /// The one machine.
+        /// The first machine.
         row: usize,
-        /// The other one.
+        /// The second machine.
         column: usize,
-        /// The time as the first measured it.
+        /// The time measured by the first machine.
         there: f64,
-        /// The time as the second measured it.
+        /// The time measured by the second machine.
         back: f64,
     },
 }
@@ -51,10 +53,10 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// A matrix of its rows, one after the other; the diagonal isn't looked at.
+    /// Creates a matrix from its rows, concatenated. Values on the diagonal are ignored.
     ///
     /// # Errors
-    /// The numbers are no symmetric matrix of round-trip times.
+    /// The numbers are not a symmetric matrix of round-trip times.
     pub fn new(len: usize, mut cells: Vec<f64>) -> Result<Self, Error> {
         if len == 0 {
             return Err(Error::Empty);
@@ -83,10 +85,10 @@ impl Matrix {
         Ok(Self { len, cells })
     }
 
-    /// A matrix of what a function says of each pair, the lower number second.
+    /// Creates a matrix by calling `time` for each pair, with the higher number first.
     ///
     /// # Panics
-    /// The function gives a number that is no round-trip time.
+    /// The function returns an invalid round-trip time.
     pub fn of(len: usize, mut time: impl FnMut(usize, usize) -> f64) -> Self {
         let mut cells = vec![0.0; len * len];
         for row in 0..len {
@@ -99,19 +101,19 @@ impl Matrix {
         Self::new(len, cells).expect("a matrix that is computed")
     }
 
-    /// How many machines there are.
+    /// Number of machines.
     #[expect(clippy::len_without_is_empty, reason = "a matrix has at least one machine")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The time between two machines.
+    /// Time between two machines.
     #[inline]
     pub fn at(&self, row: usize, column: usize) -> f64 {
         self.cells[row * self.len + column]
     }
 
-    /// The times from a machine to each.
+    /// Times from a machine to every machine.
     #[inline]
     pub fn row(&self, row: usize) -> &[f64] {
         &self.cells[row * self.len..(row + 1) * self.len]
@@ -122,19 +124,19 @@ impl Matrix {
         &self.cells
     }
 
-    /// The longest time.
+    /// Longest time.
     pub fn max(&self) -> f64 {
         self.cells.iter().copied().fold(0.0, f64::max)
     }
 
-    /// The matrix of some of the machines, in that order.
+    /// Matrix of a subset of the machines, in the given order.
     pub fn part(&self, machines: &[u32]) -> Self {
         Self::of(machines.len(), |row, column| {
             self.at(machines[row] as usize, machines[column] as usize)
         })
     }
 
-    /// For each machine the `count` others that are nearest, the nearest first.
+    /// For each machine, the `count` nearest others, nearest first.
     pub fn nearest(&self, count: usize) -> Vec<Vec<u32>> {
         (0..self.len)
             .map(|machine| {

@@ -1,26 +1,27 @@
-//! A lower bound of every ring, by Held and Karp: 1-trees, whose edges cost more or less by the prices of their ends.
+//! Held-Karp lower bound of rings: 1-trees with prices on nodes.
 //!
-//! A 1-tree is a spanning tree of all nodes but one, and the two cheapest edges of that. Every ring is a 1-tree, so the
-//! cheapest 1-tree costs no more than the shortest ring. A price on a node counts twice in every ring: prices are moved
-//! such that each node of the cheapest 1-tree comes to have two edges, which raises the bound.
+//! A 1-tree is a spanning tree of all nodes but one, plus the two cheapest edges of that node. Every ring is a 1-tree,
+//! so the cheapest 1-tree costs no more than the shortest ring. A price on a node counts twice in every ring.
+//! Subgradient ascent moves the prices until each node of the cheapest 1-tree has about two edges, which raises the
+//! bound.
 
-/// A spanning tree of the nodes from 1, and two edges of node 0.
+/// A spanning tree of nodes 1 and up, plus two edges of node 0.
 #[derive(Clone, Debug)]
 pub struct OneTree {
-    /// What it costs with the prices, less twice each price: no ring costs less.
+    /// Lower bound of every ring: the cost including prices, minus twice the sum of the prices.
     pub bound: f64,
-    /// How many edges each node has, less 2.
+    /// Degree of each node, minus 2.
     pub excess: Vec<i32>,
-    /// The edges; those of node 0 last.
+    /// The edges; those of node 0 are last.
     pub edges: Vec<(u32, u32)>,
 }
 
-/// The cheapest 1-tree of a whole matrix, by Prim.
+/// Finds the cheapest 1-tree of a whole matrix with Prim's algorithm.
 pub fn cheapest(len: usize, costs: &[f64], prices: &[f64]) -> OneTree {
     let mut excess = vec![-2; len];
     let mut edges = Vec::with_capacity(len);
     let mut bound = -2.0 * prices.iter().sum::<f64>();
-    // The nodes that are left, with what it costs to bring them in and where from: short loops over plain arrays.
+    // Nodes not in the tree, with the cost and origin of their cheapest edge; plain arrays keep the loops short.
     let mut left: Vec<u32> = (2..len as u32).collect();
     let mut key: Vec<f64> = vec![f64::INFINITY; left.len()];
     let mut from: Vec<u32> = vec![1; left.len()];
@@ -66,15 +67,15 @@ pub fn cheapest(len: usize, costs: &[f64], prices: &[f64]) -> OneTree {
     OneTree { bound, excess, edges }
 }
 
-/// Prices that move towards a higher bound.
+/// Subgradient ascent of the prices.
 #[derive(Clone, Debug)]
 pub struct Ascent {
-    /// The prices of the best bound.
+    /// Prices of the best bound.
     pub prices: Vec<f64>,
-    /// The best bound.
+    /// Best bound so far.
     pub bound: f64,
     now: Vec<f64>,
-    /// How many edges too many each node had at the best prices, at the last ones, and at those of now.
+    /// Excess degrees at the best prices (`best`), the previous ones (`last`) and the current ones (`way`).
     best: Vec<i32>,
     last: Vec<i32>,
     way: Vec<i32>,
@@ -83,7 +84,7 @@ pub struct Ascent {
 }
 
 impl Ascent {
-    /// Begins with prices of which no bound is known yet.
+    /// Starts from prices whose bound is unknown.
     pub fn new(prices: Vec<f64>, eagerness: f64) -> Self {
         Self {
             now: prices.clone(),
@@ -97,7 +98,7 @@ impl Ascent {
         }
     }
 
-    /// The prices to take the next 1-tree for.
+    /// Prices for the next 1-tree.
     pub fn now(&self) -> &[f64] {
         &self.now
     }
@@ -107,7 +108,8 @@ impl Ascent {
         self.eagerness < 1e-3
     }
 
-    /// Hears of the cheapest 1-tree for the prices of now, and moves them; `goal` is about what the bound can reach.
+    /// Takes the cheapest 1-tree for the current prices and moves the prices. `goal` estimates the highest possible
+    /// bound.
     pub fn hear(&mut self, tree: &OneTree, goal: f64, patience: u32) {
         let mut bound = tree.bound;
         self.way.copy_from_slice(&tree.excess);
@@ -120,7 +122,7 @@ impl Ascent {
             self.prices.copy_from_slice(&self.now);
             self.best.copy_from_slice(&tree.excess);
         } else if self.idle >= patience {
-            // Too far: from the best prices again, with smaller steps.
+            // The steps were too large: return to the best prices and use smaller steps.
             self.idle = 0;
             self.eagerness *= 0.7;
             bound = self.bound;
@@ -141,8 +143,8 @@ impl Ascent {
     }
 }
 
-/// What each edge costs more than the tree edge that it would take the place of: a ring with it costs at least the
-/// bound and that. Gives the edges for which this stays below `room`, as (extra, node, node).
+/// Finds the edges that a ring below the bound plus `room` can use. Each edge comes with the difference to the tree
+/// edge that it would replace, as (extra, node, node). A ring with the edge costs at least the bound plus that.
 pub fn worthwhile(
     len: usize,
     costs: &[f64],
@@ -157,7 +159,7 @@ pub fn worthwhile(
         beside[b as usize].push(a as usize);
     }
     let mut found = Vec::new();
-    // The longest edge on the way in the tree from one node to all others, by a walk.
+    // Walk the tree from each node, to find the longest edge on the path to every other node.
     let mut longest = vec![0.0; len];
     let mut stack: Vec<(usize, usize)> = Vec::new();
     for start in 1..len {
@@ -187,7 +189,7 @@ pub fn worthwhile(
     found
 }
 
-/// The nodes at the other ends of the edges that are left, the ones that cost least extra first.
+/// For each node, the other ends of its `count` edges with the least extra cost.
 pub fn likely(len: usize, edges: &[(f64, u32, u32)], count: usize) -> Vec<Vec<u32>> {
     let mut near: Vec<Vec<(f64, u32)>> = vec![Vec::new(); len];
     for &(extra, a, b) in edges {

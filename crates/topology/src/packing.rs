@@ -1,13 +1,13 @@
-//! Orders to begin with: clusters side by side, cut such that blocks of powers of the base stay whole.
+//! Initial orders: clusters next to each other, cut so that blocks of powers of the base stay whole.
 //!
-//! A rank exchanges with ranks at distances of powers of the base. A cluster of 13 is cut into 8, 4 and 1 for base 2;
-//! the largest pieces come first, so that each begins at a multiple of its size.
+//! Ranks exchange with ranks at distances of powers of the base. For base 2, a cluster of 13 is cut into 8, 4 and 1.
+//! The largest pieces come first, so each piece begins at a multiple of its size.
 
 use crate::{clusters, matrix::Matrix};
 
-/// Clusters one after the other, near ones side by side.
+/// Orders machines by cluster, with near clusters next to each other.
 pub fn side_by_side(rtt: &Matrix) -> Vec<u32> {
-    // Single linkage, each group an order: the two ends that are nearest come together.
+    // Single linkage where each group is an order: groups are joined at their nearest ends.
     let mut groups: Vec<Vec<u32>> = (0..rtt.len() as u32).map(|machine| vec![machine]).collect();
     let mut sets = clusters::Sets::new(rtt.len());
     for (_, a, b) in clusters::joins(rtt) {
@@ -34,7 +34,7 @@ pub fn side_by_side(rtt: &Matrix) -> Vec<u32> {
     groups.into_iter().find(|group| !group.is_empty()).unwrap_or_default()
 }
 
-/// The same order, but that pieces of clusters stand at multiples of their sizes, the largest first.
+/// Rearranges an order: pieces of clusters begin at multiples of their sizes, the largest first.
 pub fn aligned(order: &[u32], cluster: &[u32], base: usize) -> Vec<u32> {
     let mut members: Vec<Vec<u32>> = vec![Vec::new(); clusters::count(cluster)];
     let mut firsts = Vec::new();
@@ -58,13 +58,12 @@ pub fn aligned(order: &[u32], cluster: &[u32], base: usize) -> Vec<u32> {
             rest = others;
         }
     }
-    // Stable: pieces of one size keep the order of their clusters, near ones side by side.
+    // The sort is stable: pieces of one size keep the order of their clusters, so near ones stay adjacent.
     pieces.sort_by_key(|piece| std::cmp::Reverse(piece.len()));
     pieces.concat()
 }
 
-/// Which machines to take if not all are needed: those that are nearest together around one of them, whole clusters
-/// before parts of far ones.
+/// Chooses `count` machines: the nearest ones around a center. Prefers whole clusters to parts of distant ones.
 pub fn choose(rtt: &Matrix, count: usize) -> Vec<u32> {
     let around = |machine: usize| {
         let mut others: Vec<u32> = (0..rtt.len() as u32).collect();
@@ -77,7 +76,7 @@ pub fn choose(rtt: &Matrix, count: usize) -> Vec<u32> {
     let spread = |machines: &[u32]| {
         clusters::joins(&rtt.part(machines)).iter().map(|join| join.0).sum::<f64>()
     };
-    // Every machine as a centre costs the cube of their count: of many machines some are tried.
+    // Trying every machine as center costs the cube of their number: with many machines, only some are tried.
     let step = (rtt.len() * count * count / 20_000_000).max(1);
     (0..rtt.len())
         .step_by(step)

@@ -1,16 +1,16 @@
-//! An order of the machines for an algorithm, of low cost, with a bound that says how low it could be.
+//! Plans a low-cost order of the machines for an algorithm, with a lower bound of the cost.
 
 pub use crate::request::{Error, Method, Plan, Request};
 
 use crate::{job::Job, matrix::Matrix, network::Network, random::Random, schedule::Algorithm};
 
-/// So many arrangements are tried one by one: the best of them is the best there is.
+/// Up to this number of arrangements, all are tried, so the best one is optimal.
 const ARRANGEMENTS_MAX: usize = 50_000;
 
-/// Finds an order: of few machines by trying all, of others by a search.
+/// Finds an order: by trying all arrangements if there are few, otherwise by a search.
 ///
 /// # Errors
-/// There is none for what is asked.
+/// The request is not valid.
 pub fn plan(
     network: &Network,
     request: &Request,
@@ -26,10 +26,10 @@ pub fn plan(
     Ok(Plan { order, cost, cost_given, cost_worst, bound: cost, is_exhaustive: true })
 }
 
-/// Finds an order by a search, however few machines there are.
+/// Finds an order by a search, even if there are few machines.
 ///
 /// # Errors
-/// There is none for what is asked.
+/// The request is not valid.
 pub fn search(
     network: &Network,
     request: &Request,
@@ -47,7 +47,7 @@ pub fn search(
         (Algorithm::Ring, None) => job.ring(&mut random, is_over),
         (_, None) => (job.search(&mut random, is_over), job.bound()),
     };
-    // What was given may be the best there is, and what was sought the worst.
+    // The given order may be the best one, and the search may end with a worse one.
     let order = if job.cost(&order) <= cost_given { order } else { given };
     let cost = job.cost(&order);
     let cost_worst = match request.start {
@@ -57,8 +57,8 @@ pub fn search(
     Ok(Plan { order, cost, cost_given, cost_worst, bound: bound.min(cost), is_exhaustive: false })
 }
 
-/// What each hop of a ring of all machines costs by itself, and how many times their sum counts: no ring costs less than
-/// that many times the shortest way round.
+/// Returns the cost of each hop of a ring of all machines, and the factor of their sum. No ring costs less than that
+/// factor times the shortest ring.
 ///
 /// # Errors
 /// Not all machines take part.
@@ -86,11 +86,11 @@ fn checked<'a>(network: &'a Network, request: &'a Request) -> Result<Job<'a>, Er
     Job::new(network, request)
 }
 
-/// Mends the order that a request begins with, and gives its cost: no bound, no worst order, so that it takes
-/// milliseconds.
+/// Improves the initial order of a request and returns it with its cost. It computes no bound and no worst order, and
+/// therefore takes milliseconds.
 ///
 /// # Errors
-/// There is no order to begin with, or none for what is asked.
+/// The request has no initial order, or is not valid.
 pub fn mend(network: &Network, request: &Request) -> Result<(Vec<u32>, f64), Error> {
     let start = request.start.as_deref().unwrap_or_default();
     check_start(start, request.ranks, network.rtt.len())?;
@@ -111,7 +111,7 @@ fn check_start(start: &[u32], ranks: usize, machines: usize) -> Result<(), Error
     if is_order { Ok(()) } else { Err(Error::Start { ranks, machines }) }
 }
 
-/// In how many ways ranks can be given to machines; many count as `usize::MAX`.
+/// Number of ways to assign ranks to machines; `usize::MAX` if it overflows.
 fn arrangements(machines: usize, ranks: usize) -> usize {
     (0..ranks).try_fold(1usize, |count, at| count.checked_mul(machines - at)).unwrap_or(usize::MAX)
 }

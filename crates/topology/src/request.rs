@@ -1,79 +1,79 @@
-//! What is asked of a plan, and what it answers.
+//! Input and output of a plan.
 
 use crate::{
     network::Model,
     schedule::{self, Algorithm},
 };
 
-/// How the order is found.
+/// Method for finding the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Search from packed clusters, with a smoothed cost.
     Search,
-    /// Annealing on the cost alone from the given order, as the paper does.
+    /// The paper's method: simulated annealing of the exact cost, from the given order.
     Paper,
 }
 
-/// What is asked for.
+/// A request for a plan.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What a transfer costs.
+    /// Cost model of transfers.
     pub model: Model,
-    /// What is run on the machines.
+    /// The collective algorithm.
     pub algorithm: Algorithm,
-    /// How many of the machines take part.
+    /// Number of machines that take part.
     pub ranks: usize,
-    /// The bytes of the array.
+    /// Size of the array in bytes.
     pub bytes: f64,
-    /// What chance does.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// About how many seconds the search takes on one core.
+    /// Approximate time limit of the search on one core, in seconds.
     pub seconds: f64,
-    /// A ring is good enough within this of its bound.
+    /// The search for a ring stops when its cost is within this fraction of the bound.
     pub gap: f64,
-    /// How the order is found.
+    /// Method for finding the order.
     pub method: Method,
-    /// An order that was good before a few machines changed: it is mended, not sought anew.
+    /// An order that was good before a few machines changed. It is improved instead of a new search.
     pub start: Option<Vec<u32>>,
 }
 
-/// An order and what is known of it; costs in microseconds.
+/// An order with its cost and bounds; costs are in microseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// The machine of each rank.
     pub order: Vec<u32>,
-    /// What it costs.
+    /// Cost of the order.
     pub cost: f64,
-    /// What the machines cost in the order in which they were given.
+    /// Cost of the machines in the order in which they were given.
     pub cost_given: f64,
-    /// The most that an order was found to cost.
+    /// Highest cost found for any order.
     pub cost_worst: f64,
-    /// No order costs less.
+    /// Lower bound of every order.
     pub bound: f64,
     /// Whether all arrangements were tried.
     pub is_exhaustive: bool,
 }
 
-/// Why there is no plan.
+/// Reason why a request has no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The algorithm has no schedule for this count.
+    /// The algorithm has no schedule for this number of ranks.
     #[error(transparent)]
     Schedule(#[from] schedule::Error),
-    /// More ranks than machines, or none.
-    #[error("{ranks} ranks can't be chosen of {machines} machines")]
+    /// There are more ranks than machines, or none.
+    #[error("cannot choose {ranks} of {machines} machines: set ranks from 1 to {machines}")]
     Ranks {
-        /// How many were asked for.
+        /// Number of ranks requested.
         ranks: usize,
-        /// How many machines there are.
+        /// Number of machines.
         machines: usize,
     },
-    /// The order to begin with is none of these machines.
-    #[error("the order to begin with is not one of {machines} machines of which {ranks} take part")]
+    /// The initial order does not consist of these machines.
+    #[error("the initial order is not valid: pass {ranks} different machines of the {machines}")]
     Start {
-        /// How many take part.
+        /// Number of ranks.
         ranks: usize,
-        /// How many machines there are.
+        /// Number of machines.
         machines: usize,
     },
 }

@@ -1,7 +1,7 @@
-//! A short ring and a proof of how short rings can be.
+//! Finds a short ring, and proves how short rings can be.
 //!
-//! First a quick ring, then prices (see [`crate::onetree`]), then a better ring among the edges that these make likely,
-//! then the proof on the edges that are left.
+//! The steps: a quick ring, then prices ([`crate::onetree`]), then a better ring from the edges that the prices make
+//! likely, then a proof ([`crate::branch`]) on the edges that remain.
 
 use crate::{
     branch::{self, Scratch, Sparse},
@@ -11,36 +11,37 @@ use crate::{
     tour::{self, Graph},
 };
 
-/// Of more edges than this for each node, cases prove nothing, and a step on the few edges is slower than on the matrix.
+/// With more edges per node than this, branch and bound proves nothing, and a step on the edges is slower than on the
+/// matrix.
 const EDGES_EACH: usize = 40;
-/// So many steps on a whole matrix take about as long as one case.
+/// This many steps on a whole matrix take about as long as one case.
 const STEPS_A_CASE: usize = 20;
 
-/// How hard a ring is looked for.
+/// Limits of the effort to find a ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Kicks of the search.
+    /// Kicks of the local search.
     pub kicks: u64,
-    /// Steps of the bound on the whole matrix.
+    /// Ascent steps of the bound on the whole matrix.
     pub steps: usize,
     /// Cases of the proof.
     pub cases: usize,
-    /// The search ends when the ring is within this of the bound.
+    /// The search ends when the ring is within this fraction of the bound.
     pub gap: f64,
 }
 
-/// A ring and what is known of it.
+/// A ring with its cost and lower bound.
 #[derive(Clone, Debug)]
 pub struct Ring {
-    /// The nodes in their order.
+    /// The nodes in order.
     pub order: Vec<u32>,
-    /// What it costs.
+    /// Cost of the ring.
     pub cost: f64,
-    /// No ring costs less.
+    /// Lower bound of every ring.
     pub bound: f64,
 }
 
-/// A short ring of all nodes of a matrix.
+/// Finds a short ring through all nodes of a matrix.
 pub fn solve(
     matrix: &Matrix,
     effort: &Effort,
@@ -74,7 +75,8 @@ pub fn solve(
             let edges = onetree::worthwhile(len, costs, &prices, &tree, f64::INFINITY);
             let (priced, near) = priced(matrix, &prices, onetree::likely(len, &edges, 8), 1.0);
             let graph = Graph { len, costs: &priced, near: &near };
-            // A ring that can't be left by kicks is at times not the shortest: every other search begins anew.
+            // A ring that kicks do not improve is sometimes not the shortest: every other search starts from the
+            // initial ring.
             let from = if is_anew { &start } else { &ring.order };
             let order = tour::shorten(graph, from, kicks, random, is_over);
             take(matrix, &mut ring, order);
@@ -106,7 +108,7 @@ fn take(matrix: &Matrix, ring: &mut Ring, order: Vec<u32>) {
     }
 }
 
-/// Raises the bound on the whole matrix; gives the prices.
+/// Raises the bound on the whole matrix. Returns the prices.
 fn climb(matrix: &Matrix, ring: &mut Ring, steps: usize, is_over: &dyn Fn() -> bool) -> Vec<f64> {
     let len = matrix.len();
     let mut ascent = Ascent::new(vec![0.0; len], 1.0);
@@ -124,7 +126,7 @@ fn climb(matrix: &Matrix, ring: &mut Ring, steps: usize, is_over: &dyn Fn() -> b
     ascent.prices
 }
 
-/// Proves on fewer and fewer edges; gives how many cases that took.
+/// Runs the proof on fewer and fewer edges. Returns the number of cases used.
 fn prove(
     matrix: &Matrix,
     prices: &mut Vec<f64>,
@@ -137,7 +139,7 @@ fn prove(
     let mut graph = None;
     let mut used = 0;
     for _ in 0..4 {
-        // With what the whole matrix says of these prices, edges can be left out for good.
+        // A bound on the whole matrix with these prices allows edges to be dropped for good.
         let tree = onetree::cheapest(len, matrix.cells(), prices);
         ring.bound = ring.bound.max(tree.bound.min(ring.cost));
         let room = (ring.cost - tree.bound) + 1e-9 * ring.cost;
@@ -177,8 +179,8 @@ fn prove(
     used + proof.cases
 }
 
-/// A shorter ring from one that is known, of edges that are likely in the shortest: each with what it costs beyond the
-/// prices of its nodes.
+/// Shortens a known ring with the edges that are likely in the shortest one. Each edge comes with its reduced cost for
+/// `prices`.
 pub fn shorten_among(
     matrix: &Matrix,
     (order, prices): (&[u32], &[f64]),
@@ -194,7 +196,7 @@ pub fn shorten_among(
     tour::shorten(graph, order, kicks, random, is_over)
 }
 
-/// Costs less or more the prices of both nodes, and likely neighbours in the order of these.
+/// Returns costs plus or minus the prices of both nodes, and the likely neighbors sorted by these costs.
 fn priced(
     matrix: &Matrix,
     prices: &[f64],
@@ -213,14 +215,14 @@ fn priced(
     (priced, near)
 }
 
-/// A ring from one that was good before a few machines changed.
+/// Improves a ring that was good before a few machines changed.
 pub fn mend(matrix: &Matrix, order: &[u32], kicks: u64, random: &mut Random) -> Vec<u32> {
     let near = matrix.nearest(8);
     let graph = Graph { len: matrix.len(), costs: matrix.cells(), near: &near };
     tour::shorten(graph, order, kicks, random, &|| false)
 }
 
-/// A long ring of all nodes.
+/// Finds a long ring through all nodes.
 pub fn longest(matrix: &Matrix, random: &mut Random, is_over: &dyn Fn() -> bool) -> Vec<u32> {
     let most = matrix.max();
     let turned = Matrix::of(matrix.len(), |a, b| most - matrix.at(a, b));
@@ -230,7 +232,7 @@ pub fn longest(matrix: &Matrix, random: &mut Random, is_over: &dyn Fn() -> bool)
     tour::shorten(graph, &start, turned.len() as u64, random, is_over)
 }
 
-/// What the shortest ring costs, by trying all; for tests.
+/// Cost of the shortest ring, by brute force; for tests.
 pub fn brute_force(matrix: &Matrix) -> f64 {
     fn visit(matrix: &Matrix, order: &mut Vec<usize>, cost: f64, best: &mut f64) {
         let last = order[order.len() - 1];
@@ -287,12 +289,12 @@ mod tests {
         let (matrix, _) = data_centre(&DataCentre { machines: 96, ..DataCentre::default() }, 2);
         let before =
             solve(&matrix, &Effort { cases: 20, ..EFFORT }, &mut Random::new(1), &|| false);
-        // Machine 5 goes to where machine 80 is.
+        // Machine 5 moves to the place of machine 80.
         let moved = Matrix::of(96, |a, b| {
             let [a, b] = [a, b].map(|machine| if machine == 5 { 80 } else { machine });
             if a == b { 10.0 } else { matrix.at(a, b) }
         });
-        // Two machines in one place make many shortest rings; here none is to be proven.
+        // Two machines in one place cause many equally short rings; do not try to prove the optimum.
         let effort = Effort { cases: 20, ..EFFORT };
         let fresh = solve(&moved, &effort, &mut Random::new(1), &|| false);
         let mended = mend(&moved, &before.order, 2000, &mut Random::new(1));

@@ -1,9 +1,10 @@
-//! Lower bounds of halving-doubling and BCube: what the maxima of the rounds can't be below.
+//! Lower bounds of halving-doubling and BCube, from bounds of the round maxima.
 //!
-//! The rounds whose slowest pair takes at most t make cubes of machines that reach each other within t: if there are k
-//! such rounds of sides s1 to sk, each machine is in a cube of s1·…·sk. So every group of machines that reach each other
-//! within t holds whole cubes only, and each machine has (s1 - 1) + … + (sk - 1) others within t. Which k rounds these are
-//! isn't known: what divides every product of k sides, and the fewest others of any k sides, hold for all.
+//! The rounds whose slowest pair takes at most t form cubes of machines that reach each other within t. If there are k
+//! such rounds with sides s1 to sk, each machine is in a cube of s1·…·sk machines. Every group of machines that reach
+//! each other within t therefore consists of whole cubes, and each machine has (s1 - 1) + … + (sk - 1) others within t.
+//! It is unknown which k rounds these are. The common divisor of all products of k sides, and the smallest number of
+//! others for any k sides, are valid for all.
 
 use crate::{
     clusters::{self, Sets},
@@ -12,9 +13,9 @@ use crate::{
     network::{Model, Network},
 };
 
-/// A bound of the cost of `ranks` machines of a network that exchange in cubes of these sides.
+/// Computes a lower bound of the cost of `ranks` machines that exchange in cubes of these sides.
 ///
-/// `lanes` are those of the schedule in which all exchange, one for each side.
+/// `lanes` are the lanes of the schedule in which all ranks exchange, one per side.
 pub fn bound(
     network: &Network,
     model: Model,
@@ -24,14 +25,14 @@ pub fn bound(
 ) -> f64 {
     let maxima = maxima(&network.rtt, sides, ranks);
     let half = if model == Model::Paper { 1.0 } else { 0.5 };
-    // The heaviest round may have the smallest maximum: weights and maxima are paired the cheapest way.
+    // The heaviest round may have the smallest maximum: pair weights and maxima in the cheapest way.
     let mut weights: Vec<f64> = lanes.iter().map(|lane| half * times(model, lane)).collect();
     weights.sort_by(|a, b| b.total_cmp(a));
     let times_us: f64 = weights.iter().zip(&maxima).map(|(weight, us)| weight * us).sum();
     times_us + bytes_us(network, model, lanes)
 }
 
-/// A bound of lanes in which some send to others: no pair is nearer than the nearest.
+/// Computes a lower bound of lanes in which only some ranks send: no pair is nearer than the nearest.
 pub fn bound_of_others(network: &Network, model: Model, lanes: &[Lane]) -> f64 {
     let half = if model == Model::Paper { 1.0 } else { 0.5 };
     let len = network.rtt.len();
@@ -41,7 +42,7 @@ pub fn bound_of_others(network: &Network, model: Model, lanes: &[Lane]) -> f64 {
     if lanes.is_empty() { 0.0 } else { times_us + bytes_us(network, model, lanes) }
 }
 
-/// What the bytes take at least: each machine's own link carries them in every order.
+/// Minimum time for the bytes: in every order, each machine's own link carries them.
 fn bytes_us(network: &Network, model: Model, lanes: &[Lane]) -> f64 {
     let own = |lane: &Lane| {
         let at_once = match model {
@@ -54,9 +55,9 @@ fn bytes_us(network: &Network, model: Model, lanes: &[Lane]) -> f64 {
     lanes.iter().map(own).sum()
 }
 
-/// Bounds of the round maxima, the smallest first.
+/// Lower bounds of the round maxima, smallest first.
 fn maxima(rtt: &Matrix, sides: &[usize], ranks: usize) -> Vec<f64> {
-    // All sides are equal but one, which may be smaller.
+    // All sides are equal except one, which may be smaller.
     let most = sides.iter().copied().max().unwrap_or(1);
     let least = sides.iter().copied().min().unwrap_or(1);
     let (mut cube, mut others) = (common(least, most), least - 1);
@@ -75,12 +76,12 @@ fn maxima(rtt: &Matrix, sides: &[usize], ranks: usize) -> Vec<f64> {
     found
 }
 
-/// The greatest common divisor.
+/// Greatest common divisor.
 fn common(a: usize, b: usize) -> usize {
     if b == 0 { a } else { common(b, a % b) }
 }
 
-/// The least time within which groups hold whole cubes of this size for all ranks.
+/// The shortest time within which groups hold whole cubes of this size for all ranks.
 fn by_groups(rtt: &Matrix, cube: usize, ranks: usize) -> f64 {
     let mut sets = Sets::new(rtt.len());
     let mut held = if cube == 1 { rtt.len() } else { 0 };
@@ -102,7 +103,7 @@ fn by_groups(rtt: &Matrix, cube: usize, ranks: usize) -> f64 {
     0.0
 }
 
-/// The least time within which as many machines as there are ranks have so many others.
+/// The shortest time within which `ranks` machines have this many others.
 fn by_degrees(rtt: &Matrix, others: usize, ranks: usize) -> f64 {
     let mut times: Vec<f64> = (0..rtt.len())
         .map(|machine| {
@@ -128,7 +129,7 @@ mod tests {
         assert_eq!(maxima(&even, &[2, 2, 2], 8), [10.0, 50.0, 50.0]);
         let whole = Matrix::of(8, |a, b| if (a < 4) == (b < 4) { 10.0 } else { 50.0 });
         assert_eq!(maxima(&whole, &[2, 2, 2], 8), [10.0, 10.0, 50.0]);
-        // Of nine machines eight can be chosen such that one rack has four of them, the other four.
+        // Of nine machines, eight can be chosen with four in each rack.
         let spare = Matrix::of(9, |a, b| if (a < 5) == (b < 5) { 10.0 } else { 50.0 });
         assert_eq!(maxima(&spare, &[2, 2, 2], 8), [10.0, 10.0, 50.0]);
     }

@@ -1,90 +1,91 @@
-//! Which rank sends what to which in an allreduce: one representation for every algorithm.
+//! Schedules of allreduce algorithms: which rank sends what to which rank in each round.
 //!
-//! A schedule is a list of rounds, and a round a list of transfers that begin together. The array is cut into equal
-//! parts; a transfer carries some that follow each other, and its receiver adds them to its own or replaces them.
-//! [`Schedule::is_allreduce`] carries the parts through, and says whether every rank ends with the sum of all.
+//! A schedule is a list of rounds, and a round is a list of transfers that start together. The array is cut into equal
+//! parts. A transfer carries consecutive parts, and its receiver adds them to its own or replaces its own.
+//! [`Schedule::is_allreduce`] executes the rounds and checks that every rank ends with the sum of all.
 
-/// An algorithm, as the libraries run it.
+/// An allreduce algorithm, as libraries implement it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Parts go round a ring, from each rank to the next.
+    /// Parts travel around a ring, from each rank to the next.
     Ring,
     /// Ranks exchange halves with ranks at distances of powers of two.
     HalvingDoubling(Halving),
     /// NCCL's two binary trees, each for half of the bytes.
     DoubleTree,
-    /// Digits of the rank in this base; in each round a rank exchanges with all that differ in one digit.
+    /// Ranks are numbers in this base; in each round a rank exchanges with all ranks that differ in one digit.
     BCube {
-        /// At least 2.
+        /// The base, at least 2.
         base: usize,
     },
 }
 
-/// What a library's halving-doubling does first, and with a count of ranks that is no power of two.
+/// Variants of halving-doubling: what is exchanged first, and what happens if the number of ranks is not a power of
+/// two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Halving {
-    /// MPICH and Open MPI: neighbours exchange the largest part; the first ranks pair up before and after.
+    /// MPICH and Open MPI: neighbors exchange the largest part. Excess ranks: the first ranks pair up before and after.
     Mpi,
-    /// Gloo: neighbours exchange the largest part; blocks of powers of two, the largest first.
+    /// Gloo: neighbors exchange the largest part. Other numbers of ranks: blocks of powers of two, the largest first.
     Gloo,
-    /// LightGBM: the farthest exchange the largest part; the last ranks pair up before and after.
+    /// LightGBM: the farthest ranks exchange the largest part. Excess ranks: the last ranks pair up before and after.
     LightGbm,
 }
 
-/// Why an algorithm has no schedule for a count of ranks.
+/// Reason why an algorithm has no schedule for a number of ranks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The base is below 2.
-    #[error("a BCube has a base of at least 2, not {0}")]
+    #[error("BCube base {0} is too small: set at least 2")]
     Base(usize),
-    /// The ranks fill no cube.
+    /// The number of ranks is not a power of the base, times a smaller number.
     #[error(
-        "a BCube of base {base} needs a power of {base}, or that times a number below {base}: {below} or {above} \
-         ranks, not {ranks}"
+        "{ranks} ranks do not fit a BCube of base {base}, which needs a power of {base}, optionally times a smaller \
+         number: use {below} or {above} ranks"
     )]
     Cube {
         /// The base.
         base: usize,
-        /// How many ranks there are.
+        /// Number of ranks.
         ranks: usize,
-        /// The next lower count that fills one.
+        /// The next lower valid number of ranks.
         below: usize,
-        /// The next higher one.
+        /// The next higher valid number of ranks.
         above: usize,
     },
 }
 
-/// Parts that one rank sends to another.
+/// Consecutive parts that one rank sends to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// The rank that sends.
+    /// The sending rank.
     pub source: u32,
-    /// The rank that receives.
+    /// The receiving rank.
     pub destination: u32,
     /// The first part.
     pub begin: u32,
-    /// The part behind the last one.
+    /// The part after the last one.
     pub end: u32,
-    /// Whether the receiver adds the parts to its own.
+    /// Whether the receiver adds the parts to its own instead of replacing them.
     pub adds: bool,
 }
 
-/// The rounds of an algorithm for a count of ranks.
+/// The rounds of an algorithm for a number of ranks.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    /// How many ranks take part.
+    /// Number of ranks.
     pub ranks: usize,
-    /// How many equal parts the array has.
+    /// Number of equal parts of the array.
     pub parts: usize,
-    /// What is sent in each round.
+    /// Transfers of each round.
     pub rounds: Vec<Vec<Transfer>>,
 }
 
 impl Schedule {
-    /// The schedule of an algorithm.
+    /// Creates the schedule of an algorithm.
     ///
     /// # Errors
-    /// The algorithm has none for this count of ranks.
+    /// The algorithm has no schedule for this number of ranks.
     pub fn new(algorithm: Algorithm, ranks: usize) -> Result<Self, Error> {
         match algorithm {
             Algorithm::Ring => Ok(ring(ranks)),
@@ -94,16 +95,16 @@ impl Schedule {
         }
     }
 
-    /// How many bytes a transfer has, of an array of `bytes`.
+    /// Size of a transfer in bytes, for an array of `bytes`.
     pub fn bytes(&self, transfer: &Transfer, bytes: f64) -> f64 {
         bytes * f64::from(transfer.end - transfer.begin) / self.parts as f64
     }
 
-    /// Whether every rank ends with each rank's parts, each added once: what an allreduce is.
+    /// Whether every rank ends with each rank's parts, each added exactly once.
     ///
     /// Transfers of a round carry what their senders had before it.
     pub fn is_allreduce(&self) -> bool {
-        // How often each rank's part is in what a rank has of that part.
+        // How often each rank's contribution is included, by rank and part.
         let mut held = vec![vec![vec![0u16; self.ranks]; self.parts]; self.ranks];
         for (rank, parts) in held.iter_mut().enumerate() {
             parts.iter_mut().for_each(|part| part[rank] = 1);
@@ -126,7 +127,8 @@ impl Schedule {
         held.iter().flatten().flatten().all(|&times| times == 1)
     }
 
-    /// Adds the rounds so far once more, backwards, the other way and replacing: an allgather after a reduce-scatter.
+    /// Appends the rounds in reverse, with directions reversed and values replaced: an allgather after a
+    /// reduce-scatter.
     fn mirrored(mut self) -> Self {
         for at in (0..self.rounds.len()).rev() {
             let back = |it: &Transfer| Transfer {
@@ -160,9 +162,9 @@ fn ring(ranks: usize) -> Schedule {
     Schedule { ranks, parts: ranks.max(1), rounds }
 }
 
-/// The halvings of ranks that are a power of two, and which parts each of them has in the end.
+/// Rounds of recursive halving among a power of two of ranks, and the parts that each of them has at the end.
 ///
-/// `real` says which rank each of them is.
+/// `real` maps each of them to its rank.
 fn halvings(
     real: &[usize],
     parts: usize,
@@ -202,7 +204,7 @@ fn halving_doubling(ranks: usize, halving: Halving) -> Schedule {
             rounds = blocks(ranks, parts);
         }
         Halving::Mpi | Halving::LightGbm => {
-            // Of each pair one rank takes part; which, and where the pairs are, differs.
+            // One rank of each pair takes part. Which one, and where the pairs are, depends on the library.
             let is_mpi = halving == Halving::Mpi;
             let pairs: Vec<(usize, usize)> = (0..rest)
                 .map(|pair| match is_mpi {
@@ -224,7 +226,8 @@ fn halving_doubling(ranks: usize, halving: Halving) -> Schedule {
     Schedule { ranks, parts, rounds }.mirrored()
 }
 
-/// Gloo's binary blocks: each halves for itself, then each sends its sums to the next larger one, the smallest first.
+/// Gloo's binary blocks: each block halves by itself, then sends its sums to the next larger block, starting with the
+/// smallest.
 fn blocks(ranks: usize, parts: usize) -> Vec<Vec<Transfer>> {
     let mut begin = 0;
     let mut rounds: Vec<Vec<Transfer>> = Vec::new();
@@ -256,7 +259,7 @@ fn blocks(ranks: usize, parts: usize) -> Vec<Vec<Transfer>> {
     rounds
 }
 
-/// The parent of each rank in NCCL's two trees; the root of a tree has none.
+/// The parent of each rank in NCCL's two trees; `None` for a root.
 pub fn double_tree_parents(ranks: usize) -> [Vec<Option<usize>>; 2] {
     let parent = |rank: usize| {
         if rank == 0 {
@@ -268,9 +271,9 @@ pub fn double_tree_parents(ranks: usize) -> [Vec<Option<usize>>; 2] {
     };
     let first: Vec<_> = (0..ranks).map(parent).collect();
     let second = match ranks % 2 {
-        // An even count is mirrored: leaves of one tree are inside the other.
+        // For an even number the second tree is mirrored: leaves of one tree are inner nodes of the other.
         0 => (0..ranks).map(|rank| parent(ranks - 1 - rank).map(|up| ranks - 1 - up)).collect(),
-        // An odd one is shifted by a rank.
+        // For an odd number it is shifted by one rank.
         _ => (0..ranks)
             .map(|rank| parent((rank + ranks - 1) % ranks).map(|up| (up + 1) % ranks))
             .collect(),
@@ -278,7 +281,7 @@ pub fn double_tree_parents(ranks: usize) -> [Vec<Option<usize>>; 2] {
     [first, second]
 }
 
-/// How far each rank is below the root of its tree.
+/// Depth of each rank below the root of its tree.
 pub fn depths(parents: &[Option<usize>]) -> Vec<usize> {
     let depth = |mut rank: usize| {
         let mut depth = 0;
@@ -307,10 +310,10 @@ fn double_tree(ranks: usize) -> Schedule {
     Schedule { ranks, parts: 2, rounds }.mirrored()
 }
 
-/// The sizes of a cube's sides: the base, as often as it goes, and what is left.
+/// Sides of a BCube: the base as often as possible, then the remaining factor.
 ///
 /// # Errors
-/// The base is no base, or the ranks fill no cube.
+/// The base is below 2, or the number of ranks does not fit.
 pub fn bcube_sides(ranks: usize, base: usize) -> Result<Vec<usize>, Error> {
     if base < 2 {
         return Err(Error::Base(base));

@@ -1,66 +1,67 @@
-//! Search by swaps: annealing on a smoothed cost, then on the true one with the smoothed one to break ties.
+//! Searches by swaps: annealing on a smoothed cost first, then on the exact cost with the smoothed cost as tie-breaker.
 //!
-//! A cost that is a sum of maxima doesn't change by most swaps, so that a search on it alone is blind. The smoothed
-//! cost takes norms in place of the maxima: every pair counts, long ones more. What the cost is, an [`Evaluate`] knows.
+//! Most swaps do not change a cost that is a sum of maxima, so a search on that cost alone gets no guidance. The
+//! smoothed cost replaces maxima by norms: every pair counts, and long ones count more. An [`Evaluate`] computes both
+//! costs.
 
 use crate::random::Random;
 
-/// Of the tries this share goes to the smoothed cost.
+/// Share of the tries spent on the smoothed cost.
 const SMOOTH: f64 = 0.75;
-/// The smoothed cost's weight beside the true one.
+/// Weight of the smoothed cost, added to the exact cost.
 const TIE: f64 = 0.05;
-/// How many near machines an aimed swap chooses among.
+/// Number of near machines from which a targeted swap chooses.
 const NEAR: usize = 12;
-/// The clock is asked once in so many tries.
+/// The time is checked once in this many tries.
 const GLANCE: u64 = 1 << 10;
 
-/// The cost of an order that changes by swaps.
+/// An evaluator: the cost of an order that changes by swaps.
 pub trait Evaluate {
-    /// How many of the places at the front take part; machines behind them are spare.
+    /// Number of places at the front that take part; machines after them are spare.
     fn ranks(&self) -> usize;
     /// The machine of each place.
     fn order(&self) -> &[u32];
-    /// Takes another order.
+    /// Replaces the order.
     fn set_order(&mut self, order: &[u32]);
-    /// The cost.
+    /// The exact cost.
     fn hard(&mut self) -> f64;
     /// The smoothed cost.
     fn soft(&self) -> f64;
-    /// The smoothed cost if two places exchanged their machines; then follows `keep` or `undo`.
+    /// Returns the smoothed cost after two places exchange their machines. A call of `keep` or `undo` must follow.
     fn try_swap(&mut self, a: usize, b: usize) -> f64;
-    /// Keeps the swap that was tried.
+    /// Keeps the swap of `try_swap`.
     fn keep(&mut self);
-    /// Takes the swap that was tried back.
+    /// Undoes the swap of `try_swap`.
     fn undo(&mut self);
-    /// A rank that exchanges with this one.
+    /// Returns a random rank that exchanges data with this one.
     fn partner(&self, rank: usize, random: &mut Random) -> usize;
-    /// Two ranks whose transfer is one of the slowest.
+    /// Returns two ranks whose transfer is among the slowest.
     fn critical(&mut self, random: &mut Random) -> (usize, usize);
 }
 
-/// The smallest or the largest cost is wanted.
+/// Whether to minimize or maximize the cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aim {
-    /// The smallest.
+    /// Minimize.
     Best,
-    /// The largest.
+    /// Maximize.
     Worst,
 }
 
-/// What a search is given beside the cost.
+/// Parameters of a search.
 #[expect(missing_debug_implementations, reason = "a closure has none")]
 pub struct Search<'a> {
-    /// For each machine the nearest ones.
+    /// For each machine, the nearest ones.
     pub near: &'a [Vec<u32>],
-    /// The smallest or the largest cost.
+    /// Whether to minimize or maximize the cost.
     pub aim: Aim,
-    /// How many swaps are tried.
+    /// Number of swaps to try.
     pub tries: u64,
     /// Whether the time is up.
     pub is_over: &'a dyn Fn() -> bool,
 }
 
-/// Improves the order of an evaluator; it ends with the best order that was found, whose cost this gives.
+/// Improves the order of an evaluator. The evaluator ends with the best order found; returns its cost.
 pub fn improve(costs: &mut dyn Evaluate, search: &Search<'_>, random: &mut Random) -> f64 {
     let mut walk = Walk::new(costs, search, random);
     if walk.costs.ranks() < 2 || walk.costs.order().len() < 2 {
@@ -74,7 +75,7 @@ pub fn improve(costs: &mut dyn Evaluate, search: &Search<'_>, random: &mut Rando
     walk.best.0 * walk.sign
 }
 
-/// From an order that is nearly right: few swaps, none of them uphill.
+/// Improves an order that is nearly right, with few swaps and none uphill.
 pub fn mend(costs: &mut dyn Evaluate, search: &Search<'_>, random: &mut Random) -> f64 {
     let mut walk = Walk::new(costs, search, random);
     if walk.costs.order().len() >= 2 && walk.costs.ranks() >= 2 {
@@ -84,14 +85,14 @@ pub fn mend(costs: &mut dyn Evaluate, search: &Search<'_>, random: &mut Random) 
     walk.best.0 * walk.sign
 }
 
-/// The paper's annealing: random pairs and random stretches are permuted, and the cost itself decides.
+/// The paper's annealing: permutes random pairs and random short ranges, and accepts by the exact cost.
 pub fn as_the_paper(costs: &mut dyn Evaluate, search: &Search<'_>, random: &mut Random) -> f64 {
     let mut best = (costs.hard(), costs.order().to_vec());
     let (places, mut now) = (costs.order().len(), best.0);
     if places < 2 {
         return now;
     }
-    // Of those that were tried the best for 512 machines: from a thousandth of the cost down to a twentieth of that.
+    // The best temperatures tried for 512 machines: from 0.1 % of the cost down to a twentieth of that.
     let heat = ((0.001 * now).max(1e-12), 0.00005 * now);
     for count in 0..search.tries {
         if count % GLANCE == 0 && (search.is_over)() {
@@ -100,7 +101,7 @@ pub fn as_the_paper(costs: &mut dyn Evaluate, search: &Search<'_>, random: &mut 
         let heat = heat.0 * (heat.1.max(1e-12) / heat.0).powf(count as f64 / search.tries as f64);
         let mut swaps = vec![(random.below(places), random.below(places))];
         if random.below(4) == 0 {
-            // A stretch of a few places, shuffled.
+            // Shuffle a range of a few places.
             let begin = random.below(places);
             let end = places.min(begin + 2 + random.below(7));
             swaps = (begin + 1..end)
@@ -132,7 +133,7 @@ struct Walk<'a, 'b> {
     costs: &'a mut dyn Evaluate,
     search: &'a Search<'b>,
     random: &'a mut Random,
-    /// 1 for the smallest cost, -1 for the largest.
+    /// 1 to minimize, -1 to maximize.
     sign: f64,
     /// The place of each machine.
     place: Vec<usize>,
@@ -155,13 +156,13 @@ impl<'a, 'b> Walk<'a, 'b> {
         }
     }
 
-    /// Goes back to the best order.
+    /// Returns to the best order.
     fn restore(&mut self) {
         self.costs.set_order(&self.best.1);
         self.find_places();
     }
 
-    /// Anneals from a temperature at which typical swaps are taken down to one where only better ones are.
+    /// Anneals from a temperature that accepts typical swaps down to one that accepts only improvements.
     fn anneal(&mut self, tries: u64, is_hard: bool) {
         let mut rises = Vec::new();
         let now = self.costs.soft();
@@ -206,14 +207,14 @@ impl<'a, 'b> Walk<'a, 'b> {
                 }
                 self.commit(a, b);
                 soft = next;
-                // The true cost follows the smoothed one: it is worth a look once that is low.
+                // The exact cost follows the smoothed one: it is computed only in the second half, when that is low.
                 if 2 * count > tries {
                     hard = self.sign * self.costs.hard();
                     self.remember(hard);
                 }
                 continue;
             }
-            // Far worse by the smoothed cost is worse by the true one.
+            // If the smoothed cost is far worse, so is the exact cost.
             let room = -(self.random.unit().max(1e-300)).ln() * warmth;
             if TIE * (next - soft) > room + 0.02 * hard.abs() {
                 self.costs.undo();
@@ -245,7 +246,8 @@ impl<'a, 'b> Walk<'a, 'b> {
         }
     }
 
-    /// Two places to exchange, of which the first takes part: any, or such that a near machine comes to a rank's side.
+    /// Chooses two places to exchange; the first takes part. Either any two, or so that a near machine becomes the
+    /// partner of a rank.
     fn swap(&mut self, is_hard: bool) -> (usize, usize) {
         let ranks = self.costs.ranks();
         let kind = self.random.below(8);

@@ -1,28 +1,29 @@
-//! Made-up data centres: round-trip times as a probe of virtual machines in racks and pods would find them.
+//! Generates artificial data centers: round-trip times as a probe of virtual machines in racks and pods would measure
+//! them.
 //!
-//! The figures of docs/topology are of these, and marked so. Racks have 4 to 16 of the machines and pods 4 to 8 racks,
-//! as a cloud gives them out; the numbers of the machines say nothing of where they are.
+//! The figures in docs/topology use them, and say so. As in a cloud, racks have 4 to 16 of the machines and pods have 4
+//! to 8 racks. The numbers of machines do not depend on their location.
 
 use crate::{matrix::Matrix, random::Random};
 
-/// What a data centre is like; times in microseconds.
+/// Parameters of a data center; times are in microseconds.
 #[derive(Clone, Debug)]
 pub struct DataCentre {
-    /// How many machines.
+    /// Number of machines.
     pub machines: usize,
-    /// The least and the most machines of a rack.
+    /// Minimum and maximum number of machines per rack.
     pub rack: (usize, usize),
-    /// The least and the most racks of a pod.
+    /// Minimum and maximum number of racks per pod.
     pub pod: (usize, usize),
-    /// The times inside a rack lie between these.
+    /// Range of times inside a rack.
     pub inside_us: (f64, f64),
-    /// The times between racks of a pod.
+    /// Range of times between racks of a pod.
     pub between_racks_us: (f64, f64),
-    /// The times between pods.
+    /// Range of times between pods.
     pub between_pods_us: (f64, f64),
-    /// The standard deviation of each pair's time, as a part of it.
+    /// Standard deviation of each pair's time, as a fraction of it.
     pub noise: f64,
-    /// The share of pairs that a probe found slower by half, up to three times.
+    /// Fraction of pairs that the probe measured 1.5 to 3 times too slow.
     pub outliers: f64,
 }
 
@@ -41,7 +42,7 @@ impl Default for DataCentre {
     }
 }
 
-/// Round-trip times of a data centre, and the rack of each machine.
+/// Generates the round-trip times of a data center and the rack of each machine.
 pub fn data_centre(it: &DataCentre, seed: u64) -> (Matrix, Vec<u32>) {
     let mut random = Random::new(seed);
     let within =

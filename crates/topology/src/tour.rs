@@ -1,33 +1,33 @@
-//! Short rings: three edges are exchanged for others as long as that gains, again and again from a ring with two pieces
-//! exchanged.
+//! Shortens rings by exchanging three edges (3-opt moves) while that gains. Then it repeatedly exchanges two pieces
+//! (kicks) and shortens again.
 //!
-//! Knows numbers between nodes and no network. The search goes from an end of an edge to a near node, and on from a
-//! neighbour of that: what an exchange gains is known before the ring is touched, so that most of the time goes into
-//! additions.
+//! This module takes a matrix of numbers; it does not depend on a network. A move starts at one end of an edge, goes to
+//! a near node and on to a neighbor of that node. The gain is known before the ring is changed, so most of the time is
+//! spent on additions.
 
 use crate::random::Random;
 
-/// So many of the near nodes are looked at.
+/// Number of near nodes examined.
 const NEAR: usize = 8;
-/// A kick exchanges pieces of up to so many nodes, so that what has to be mended is near.
+/// A kick exchanges pieces of up to this many nodes, so the ring only needs local repairs.
 const PIECE: usize = 50;
-/// A kick cuts edges the likelier the more they cost, up to so many times the mean of the ring.
+/// A kick prefers expensive edges, up to this multiple of the mean cost.
 const DEAR: f64 = 6.0;
-/// So many edges at most are looked at for a dear one.
+/// Maximum number of edges examined to find an expensive one.
 const LOOKS: usize = 50;
-/// The search goes on from a ring that is longer than the shortest by this part of the mean edge.
+/// The search may continue from a ring that is longer than the best one by this fraction of the mean edge.
 const SLACK: f64 = 0.3;
-/// The clock is asked once in so many kicks.
+/// The time is checked once in this many kicks.
 const GLANCE: u64 = 64;
 
-/// A symmetric matrix of costs, and for each node the others that are worth an edge.
+/// A symmetric matrix of costs, and candidate neighbors for each node.
 #[derive(Clone, Copy, Debug)]
 pub struct Graph<'a> {
-    /// How many nodes there are.
+    /// Number of nodes.
     pub len: usize,
     /// The costs, row by row.
     pub costs: &'a [f64],
-    /// For each node the likely neighbours, the likeliest first.
+    /// For each node, the likely neighbors, likeliest first.
     pub near: &'a [Vec<u32>],
 }
 
@@ -37,20 +37,20 @@ impl Graph<'_> {
         self.costs[a as usize * self.len + b as usize]
     }
 
-    /// The cost of a ring.
+    /// Returns the cost of a ring.
     pub fn cost(&self, order: &[u32]) -> f64 {
         let next = order.iter().cycle().skip(1);
         order.iter().zip(next).map(|(&a, &b)| self.at(a, b)).sum()
     }
 }
 
-/// How the edges of a step are exchanged. `home` and `end` are neighbours, and the way leads from `end` once around.
+/// How a move exchanges edges. `home` and `end` are neighbors, and the path leads from `end` once around the ring.
 ///
-/// The step takes out (`home`, `end`), puts (`end`, `near`) in, takes (`near`, `out`) out, and so on, until (the last,
-/// `home`) closes the ring. Each kind says what becomes of the way, in pieces.
+/// The move removes (`home`, `end`), adds (`end`, `near`), removes (`near`, `out`) and so on, until (`last`, `home`)
+/// closes the ring. Each kind states how the pieces of the path are rearranged.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// `end..out` is turned.
+    /// `end..out` is reversed.
     Turn,
     /// `end..out`, `near..last` become `last..near`, `end..out`.
     TurnSecond,
@@ -62,7 +62,7 @@ enum Kind {
     TurnBoth,
 }
 
-/// A step that gains.
+/// A move that shortens the ring.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     gain: f64,
@@ -77,20 +77,20 @@ struct Step {
 #[derive(Debug)]
 pub struct Tour<'a> {
     graph: Graph<'a>,
-    /// For each node its near ones, [`NEAR`] each, with the cost; fewer are filled up with infinite costs.
+    /// The near nodes of each node with their costs, [`NEAR`] each. Missing entries have infinite cost.
     near: Vec<(f64, u32)>,
     order: Vec<u32>,
     place: Vec<u32>,
-    /// The reversals since the last checkpoint, to be taken back.
+    /// Reversals since the last checkpoint, for undoing them.
     journal: Vec<(u32, u32)>,
     queue: Vec<u32>,
     is_queued: Vec<bool>,
-    /// Costs below this are no gain.
+    /// Gains up to this value are ignored.
     least: f64,
 }
 
 impl<'a> Tour<'a> {
-    /// Begins with a ring of all nodes.
+    /// Starts with a ring of all nodes.
     pub fn new(graph: Graph<'a>, order: &[u32]) -> Self {
         let mut place = vec![0; order.len()];
         order.iter().enumerate().for_each(|(at, &node)| place[node as usize] = at as u32);
@@ -113,12 +113,13 @@ impl<'a> Tour<'a> {
         }
     }
 
-    /// The nodes in their order.
+    /// The nodes in order.
     pub fn order(&self) -> &[u32] {
         &self.order
     }
 
-    /// Looks at nodes, and at those around what changes, until no step from any of them gains.
+    /// Examines these nodes, and nodes near each change, until no move from any of them shortens the ring. Returns the
+    /// total gain.
     pub fn shorten(&mut self, nodes: &[u32]) -> f64 {
         if self.order.len() < 5 {
             return 0.0;
@@ -134,7 +135,7 @@ impl<'a> Tour<'a> {
         gained
     }
 
-    /// Kicks and mends, until so many kicks were made or the time is up; the ring ends as short as it ever was.
+    /// Kicks and shortens, until `kicks` are done or the time is up. Ends with the shortest ring found.
     pub fn kick(&mut self, kicks: u64, random: &mut Random, is_over: &dyn Fn() -> bool) {
         let len = self.order.len();
         if len < 8 {
@@ -142,7 +143,7 @@ impl<'a> Tour<'a> {
         }
         let mean = (self.graph.cost(&self.order) / len as f64).max(0.0);
         let mut best = self.order.clone();
-        // How much longer the ring is than the shortest.
+        // How much longer the current ring is than the shortest.
         let mut above = 0.0;
         for count in 0..kicks {
             if count % GLANCE == 0 && is_over() {
@@ -174,8 +175,8 @@ impl<'a> Tour<'a> {
         }
     }
 
-    /// A place, one of `count` from `begin` on, from which an edge leads to the next that likely costs much, compared to
-    /// `dear`.
+    /// Chooses one of `count` places from `begin` on, preferring those whose edge to the next place costs much compared
+    /// with `dear`.
     fn dear_edge(&self, begin: usize, count: usize, dear: f64, random: &mut Random) -> usize {
         let node = |place: usize| self.order[place % self.order.len()];
         let mut place = begin;
@@ -188,7 +189,7 @@ impl<'a> Tour<'a> {
         place
     }
 
-    /// Two pieces that follow each other change places; gives how much longer the ring is.
+    /// Exchanges two adjacent pieces. Returns the increase of the cost.
     fn exchange_pieces(&mut self, begin: usize, first: usize, second: usize) -> f64 {
         let len = self.order.len();
         let ends = [len - 1, 0, first - 1, first, first + second - 1, first + second]
@@ -223,7 +224,7 @@ impl<'a> Tour<'a> {
         self.order[if place == 0 { self.order.len() - 1 } else { place - 1 }]
     }
 
-    /// Turns the part of the way from one node to another; gives whether the way leads forward from then on.
+    /// Reverses the path from one node to another. Returns whether the path leads forward from then on.
     fn turn(&mut self, is_forward: bool, from: u32, to: u32) -> bool {
         let [begin, end] = (if is_forward { [from, to] } else { [to, from] })
             .map(|node| self.place[node as usize]);
@@ -231,7 +232,8 @@ impl<'a> Tour<'a> {
         is_forward != self.reverse_places(begin, end)
     }
 
-    /// Reverses the nodes from one place to another, or the others, which makes the same ring: whether it was the others.
+    /// Reverses the nodes between two places, or all the others if that is shorter and gives the same ring. Returns
+    /// whether it reversed the others.
     fn reverse_places(&mut self, begin: u32, end: u32) -> bool {
         let len = self.order.len();
         let (mut begin, mut end) = (begin as usize, end as usize);
@@ -267,7 +269,7 @@ impl<'a> Tour<'a> {
         None
     }
 
-    /// Exchanges the edges, by turning parts of the way from `end` on.
+    /// Exchanges the edges by reversing parts of the path from `end` on.
     fn apply(&mut self, end: u32, is_forward: bool, kind: Kind, ends: [u32; 4]) {
         let [near, out, other, last] = ends;
         match kind {
@@ -294,10 +296,10 @@ impl<'a> Tour<'a> {
         }
     }
 
-    /// The first step found that gains, of those that take the edge of `home` and `end` out.
+    /// Finds the first move that gains, among those that remove the edge between `home` and `end`.
     fn find(&self, home: u32, end: u32, is_forward: bool) -> Option<Step> {
         let (len, begin) = (self.order.len() as u32, self.place[end as usize]);
-        // How far from `end` a node is on the way, and the nodes before and after it.
+        // The distance of a node from `end` along the path, and the nodes before and after it.
         let far = |node: u32| {
             let place = self.place[node as usize];
             let (from, to) = if is_forward { (begin, place) } else { (place, begin) };
@@ -319,7 +321,7 @@ impl<'a> Tour<'a> {
                 let gain = gain - self.graph.at(last, home);
                 (gain > self.least).then_some(Step { gain, kind, near, out, other, last })
             };
-            // The way is cut before the near node: what is left is one way again.
+            // Cut before the near node: what remains is one path.
             let out = before(near);
             let open = gain + self.graph.at(near, out);
             if let Some(step) = closed(open, Kind::Turn, [out, out, out]) {
@@ -343,7 +345,7 @@ impl<'a> Tour<'a> {
                     return Some(step);
                 }
             }
-            // It is cut after the near node: what is before becomes a ring, into which the third exchange goes.
+            // Cut after the near node: the part before becomes a ring, and the third exchange must open it.
             let out = after(near);
             let open = gain + self.graph.at(near, out);
             for &(cost, other) in self.near_of(out) {
@@ -378,7 +380,7 @@ impl<'a> Tour<'a> {
     }
 }
 
-/// A short ring of all nodes, from a start; `kicks` says how hard it is tried.
+/// Finds a short ring of all nodes from a start; more `kicks` find a shorter one.
 pub fn shorten(
     graph: Graph<'_>,
     start: &[u32],
@@ -391,7 +393,7 @@ pub fn shorten(
     tour.shorten(&nodes);
     tour.kick(kicks, random, is_over);
     let mut order = tour.order;
-    // A ring can begin anywhere and go either way: node 0 first, towards its smaller neighbour.
+    // Normalize the ring: node 0 first, then its smaller neighbor.
     let begin = order.iter().position(|&node| node == 0).unwrap_or(0);
     order.rotate_left(begin);
     if order.len() > 2 && order[1] > order[order.len() - 1] {
@@ -400,7 +402,7 @@ pub fn shorten(
     order
 }
 
-/// From a node to the nearest that is left, and so on.
+/// Builds a ring: from each node to the nearest one that remains.
 pub fn nearest_neighbours(len: usize, costs: &[f64]) -> Vec<u32> {
     let mut order = vec![0];
     let mut left: Vec<u32> = (1..len as u32).collect();

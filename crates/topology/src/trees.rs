@@ -1,7 +1,7 @@
-//! The cost of NCCL's two trees, followed swap by swap.
+//! Evaluates swaps in NCCL's double tree.
 //!
-//! A rank is as far as the farther of its children, and the hop to that. A swap changes this for two ranks and those
-//! above them, in each tree. The smoothed cost counts a little of the nearer child too.
+//! The distance of a rank is the largest distance of its children plus the hop to that child. A swap changes it for two
+//! ranks and their ancestors, in each tree. The smoothed cost also includes a fraction of the nearer child.
 
 use crate::{
     cost::{busiest, fan},
@@ -11,10 +11,10 @@ use crate::{
     search::Evaluate,
 };
 
-/// What counts of the nearer child, or of the cheaper tree.
+/// Weight of the nearer child, and of the cheaper tree, in the smoothed cost.
 const REST: f64 = 0.1;
 
-/// The cost of two trees in an order.
+/// The cost of the two trees in an order.
 #[derive(Debug)]
 pub struct Trees<'a> {
     network: &'a Network,
@@ -23,7 +23,7 @@ pub struct Trees<'a> {
     ranks: usize,
     order: Vec<u32>,
     trees: [Tree; 2],
-    /// The bytes that leave and enter each cluster, with congestion.
+    /// Bytes that leave and enter each cluster, in the congestion model.
     leaving: Vec<f64>,
     entering: Vec<f64>,
     own: f64,
@@ -35,7 +35,7 @@ struct Tree {
     root: usize,
     parents: Vec<Option<usize>>,
     children: Vec<Vec<usize>>,
-    /// From the leaves to the root.
+    /// Ranks from the leaves to the root.
     upwards: Vec<usize>,
     hard: Vec<f64>,
     soft: Vec<f64>,
@@ -80,7 +80,7 @@ impl Tree {
 }
 
 impl<'a> Trees<'a> {
-    /// The cost of the trees of so many ranks; machines behind them are spare.
+    /// Creates the evaluator for trees of `ranks` ranks; machines after them are spare.
     pub fn new(
         network: &'a Network,
         model: Model,
@@ -128,7 +128,7 @@ impl<'a> Trees<'a> {
         }
     }
 
-    /// Adds or takes away what a swap of two ranks changes on the links.
+    /// Adds or subtracts the load of the transfers that a swap of two ranks affects.
     fn load_around(&mut self, a: usize, b: usize, sign: f64) {
         if self.model != Model::Congestion {
             return;
@@ -207,7 +207,7 @@ impl Evaluate for Trees<'_> {
     fn soft(&self) -> f64 {
         let [a, b] = [&self.trees[0], &self.trees[1]].map(|tree| tree.soft[tree.root]);
         let links: f64 = match self.model {
-            // Every transfer less over the core is better, also where it isn't the busiest link's.
+            // Fewer transfers over the core are better, even if they are not on the busiest link.
             Model::Congestion => {
                 let sum: f64 =
                     self.leaving.iter().zip(&self.network.uplinks).map(|(b, up)| b / up).sum();
@@ -241,7 +241,7 @@ impl Evaluate for Trees<'_> {
     }
 
     fn critical(&mut self, random: &mut Random) -> (usize, usize) {
-        // Down the longest way, and stops at one of its hops.
+        // Follow the longest path from the root and choose one of its hops.
         let [first, second] = &self.trees;
         let tree = if first.hard[first.root] >= second.hard[second.root] { first } else { second };
         let mut hops = Vec::new();

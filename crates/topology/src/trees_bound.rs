@@ -1,8 +1,9 @@
-//! A lower bound of the double tree: ways of so many hops from any root.
+//! Lower bound of the double tree, from paths of a given number of hops.
 //!
-//! Of a tree as NCCL makes it, it is known how many ranks are so many hops or more below the root. Whichever machine is
-//! the root: for each depth, that many machines are at the ends of ways of at least so many hops, and the farthest of
-//! the nearest ones is no nearer than this. Ways may meet a machine twice here, which makes the bound lower, never higher.
+//! In NCCL's tree it is known how many ranks are at least a given number of hops below the root. Whichever machine is
+//! the root, that many machines are at the ends of paths with at least that many hops. If these are the nearest ones,
+//! the distance of the farthest of them is a lower bound. Paths may visit a machine twice here, which makes the bound
+//! lower, never too high.
 
 use crate::{
     cost::fan,
@@ -10,10 +11,10 @@ use crate::{
     schedule,
 };
 
-/// Above this many machines the ways take too long: the bound is then that of single hops.
+/// With more machines than this, path computation takes too long; the bound then uses the depth times the shortest hop.
 const MACHINES_MAX: usize = 1024;
 
-/// A bound of the double tree of `ranks` machines of a network.
+/// Computes a lower bound of the double tree of `ranks` machines.
 pub fn bound(network: &Network, model: Model, ranks: usize, bytes: f64) -> f64 {
     if ranks < 2 {
         return 0.0;
@@ -21,7 +22,7 @@ pub fn bound(network: &Network, model: Model, ranks: usize, bytes: f64) -> f64 {
     let parents = schedule::double_tree_parents(ranks);
     let depths = schedule::depths(&parents[0]);
     let deepest = depths.iter().copied().max().unwrap_or(0);
-    // How many ranks are at least so deep.
+    // Number of ranks that are at least this deep.
     let at_least: Vec<usize> =
         (0..=deepest).map(|depth| depths.iter().filter(|&&at| at >= depth).count()).collect();
     let len = network.rtt.len();
@@ -47,9 +48,9 @@ pub fn bound(network: &Network, model: Model, ranks: usize, bytes: f64) -> f64 {
     }
 }
 
-/// The longest way that a tree from this root has at least.
+/// Lower bound of the longest path in a tree with this root.
 fn reach(hops: &[f64], len: usize, root: usize, at_least: &[usize]) -> f64 {
-    // The cheapest ways of exactly so many hops, to each machine; then of at least so many, from behind.
+    // The cheapest paths of exactly `depth` hops to each machine; below, of at least `depth` hops, from the deepest up.
     let mut exact = vec![vec![f64::INFINITY; len]];
     exact[0][root] = 0.0;
     for depth in 1..at_least.len() {

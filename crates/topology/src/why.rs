@@ -1,25 +1,25 @@
-//! Why an order is better than another, in words and numbers for people.
+//! Explains for people why one order is better than another.
 
 use crate::{
     clusters,
     schedule::{self, Algorithm, Error, Schedule},
 };
 
-/// Of the pairs of ranks that exchange something: all of them, those across clusters in one order, and in another.
+/// Numbers of pairs of ranks that exchange data: in total, and across clusters in two orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossings {
-    /// How many pairs of ranks exchange.
+    /// Pairs of ranks that exchange data.
     pub pairs: usize,
-    /// How many of them are of two clusters in the first order.
+    /// Pairs across clusters in the first order.
     pub before: usize,
-    /// How many are in the second.
+    /// Pairs across clusters in the second order.
     pub after: usize,
 }
 
 /// Counts the pairs across clusters in two orders.
 ///
 /// # Errors
-/// The algorithm has no schedule for this count of ranks.
+/// The algorithm has no schedule for this number of ranks.
 pub fn crossings(
     algorithm: Algorithm,
     cluster: &[u32],
@@ -52,19 +52,19 @@ pub fn crossings(
     Ok(Crossings { pairs: pairs.len(), before: across(before), after: across(after) })
 }
 
-/// What the clusters have to do with the cost.
+/// Explains how the clusters affect the cost.
 pub fn reason(cluster: &[u32], crossings: Crossings) -> String {
     let sizes = clusters::sizes(cluster);
     let [least, most] = [sizes.iter().min(), sizes.iter().max()].map(|it| it.copied().unwrap_or(0));
     if sizes.len() < 2 {
-        return "the times show no clusters of machines: the order avoids single slow pairs only"
+        return "the times show no clusters of machines, so the order only avoids single slow pairs"
             .into();
     }
     let Crossings { pairs, before, after } = crossings;
     let size = if least == most { format!("{least}") } else { format!("{least} to {most}") };
     format!(
-        "the machines are {} clusters of {size}; of {pairs} pairs of ranks that exchange, {before} are of two clusters \
-         in the given order and {after} in this one",
+        "the machines form {} clusters of {size}; of {pairs} pairs of ranks that exchange data, {before} cross \
+         clusters in the given order and {after} in this one",
         sizes.len(),
     )
 }
