@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Fails if files of a crate import each other in a circle, and prints each circle.
+"""Fails if files of a crate import each other circularly, and prints each circle.
 
-Arguments are folders of crates; without any, all of the workspace. A file imports another if a path in it leads
-there: `use crate::engine::facts::Facts`, `use super::{peers::Peers}`, `crate::frame::crc(...)`; a name that a `mod.rs`
-hands on leads to that `mod.rs`. Test modules at the end of a file do not count. cargo-modules would know paths exactly,
-but takes minutes to install and draws modules, not files.
+Arguments are folders of crates; the default is all crates of the workspace. A file imports another if a path in it
+leads there: `use crate::engine::facts::Facts`, `use super::{peers::Peers}`, `crate::frame::crc(...)`. A name that a
+`mod.rs` re-exports leads to that `mod.rs`. Test modules at the end of a file do not count. cargo-modules would resolve
+paths exactly, but takes minutes to install and reports modules, not files.
 """
 
 import re
@@ -20,7 +20,7 @@ INLINE = re.compile(r"(?<![\w:])((?:crate|super)(?:::\w+)+)")
 
 
 def branches(tree: str) -> Iterator[list[str]]:
-    """Takes a use tree apart: `a::{b, c::d}` has the paths `a::b` and `a::c::d`."""
+    """Splits a use tree into its paths: `a::{b, c::d}` has `a::b` and `a::c::d`."""
     prefix, brace, rest = tree.partition("{")
     path = [part.split(" as ")[0].strip() for part in prefix.split("::") if part.strip()]
     if not brace:
@@ -36,7 +36,7 @@ def branches(tree: str) -> Iterator[list[str]]:
 
 
 def modules(source: Path) -> dict[tuple[str, ...], Path]:
-    """The modules of a crate that have files, by their paths; that of the root is empty."""
+    """Maps the path of each module that has a file to that file; the root's path is empty."""
     found = {}
     for file in source.rglob("*.rs"):
         parts = file.relative_to(source).with_suffix("").parts
@@ -45,7 +45,7 @@ def modules(source: Path) -> dict[tuple[str, ...], Path]:
 
 
 def imports(module: tuple[str, ...], text: str, known: dict[tuple[str, ...], Path]) -> set[tuple[str, ...]]:
-    """The modules to whose files the paths of a file lead."""
+    """Returns the modules whose files a file imports."""
     text = COMMENT.sub("", TESTS.sub("", text))
     paths = [path for tree in USE.findall(text) for path in branches(tree)]
     paths += [path.split("::") for path in INLINE.findall(USE.sub("", text))]
@@ -60,13 +60,13 @@ def imports(module: tuple[str, ...], text: str, known: dict[tuple[str, ...], Pat
 
 
 def circle(source: Path) -> list[str]:
-    """Finds files of a crate that import each other in a circle.
+    """Finds files of a crate that import each other circularly.
 
     Args:
         source: The folder of the crate's sources.
 
     Returns:
-        Their paths under `source`, the first at the end again; empty if there is no circle.
+        Their paths under `source`, with the first repeated at the end; empty if there is no circle.
     """
     known = modules(source)
     graph = {module: imports(module, file.read_text(), known) for module, file in known.items()}
@@ -78,13 +78,13 @@ def circle(source: Path) -> list[str]:
 
 
 def main() -> int:
-    """Looks at the crates named on the command line, or at all."""
+    """Checks the crates named on the command line, or all."""
     crates = [Path(crate) for crate in sys.argv[1:]]
     members = [*Path("crates").iterdir(), *(manifest.parent for manifest in Path("packages").glob("*/Cargo.toml"))]
     crates = crates or sorted(members)
     found = {crate: files for crate in crates if (files := circle(crate / "src"))}
     for crate, files in found.items():
-        sys.stderr.write(f"{crate}: files import each other in a circle: {' <- '.join(files)}\n")
+        sys.stderr.write(f"{crate}: circular imports: {' <- '.join(files)}\n")
     return bool(found)
 
 

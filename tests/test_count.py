@@ -40,4 +40,4 @@ def test_no_failure_is_a_success(tmp_path: Path) -> None:
 def test_a_runner_that_says_nothing_fails(tmp_path: Path) -> None:
     code, told, why = count(tmp_path, GREEN, "error: could not compile\n")
     assert (code, told) == (1, "7 passed, 0 failed, 0 skipped\n")
-    assert why.endswith("1: no count of tests in it\n")
+    assert why.endswith("1 has no closing line: check why its runner tested nothing\n")

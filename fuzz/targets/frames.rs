@@ -1,4 +1,4 @@
-//! See `crates/node/src/fuzzed/frames.rs`.
+//! Fuzzes frames: see `crates/node/src/fuzzed/frames.rs`.
 
 #![no_main]
 

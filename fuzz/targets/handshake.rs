@@ -1,4 +1,4 @@
-//! See `crates/node/src/fuzzed/handshake.rs`.
+//! Fuzzes the handshake: see `crates/node/src/fuzzed/handshake.rs`.
 
 #![no_main]
 

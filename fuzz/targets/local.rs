@@ -1,4 +1,4 @@
-//! See `crates/node/src/fuzzed/local.rs`.
+//! Fuzzes the local protocol: see `crates/node/src/fuzzed/local.rs`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A member that says anything, by encoded messages: see `crates/proto/tests/hostile`.
+//! Fuzzes a node with arbitrary encoded messages of a malicious member: see `crates/proto/tests/hostile`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-"""What the Rust extension offers. Private: `hoplite.Client` and `hoplite.Node` are the documented faces of it."""
+"""Types of the Rust extension. Private: `hoplite.Client` and `hoplite.Node` are the documented API."""
 
 from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar, final
