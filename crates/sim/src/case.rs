@@ -1,7 +1,8 @@
-//! A simulation that can be kept: all that is decided before its first event, and the seed of what chance decides then.
+//! A simulation that can be stored: everything decided before its first event, and the seed of the random decisions
+//! after it.
 //!
-//! A seed means another simulation as soon as plans are made in another way; a case stays what it is. Those in `cases/`
-//! once failed, and are run by the tests.
+//! When the generation of plans changes, a seed means a different simulation; a stored case does not change. The cases
+//! in `cases/` failed once, and the tests run them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +20,7 @@ use crate::{
     world::World,
 };
 
-/// A simulation before it begins.
+/// A simulation before it starts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Case {
     pub(crate) seed: u64,
@@ -27,12 +28,12 @@ pub struct Case {
 }
 
 impl Case {
-    /// What follows from `seed`.
+    /// Generates the simulation of `seed`.
     pub fn new(seed: u64) -> Self {
         Self { seed, plan: Plan::new(&mut Dice::new(seed)) }
     }
 
-    /// Simulates it to its end, and checks that.
+    /// Runs the simulation to its end and checks the final state.
     pub fn run(&self, record: Record, sabotage: Option<Sabotage>) -> Verdict {
         let mut world = World::new(self.seed, self.plan.clone(), Trace::of(record), sabotage);
         planted::plant(sabotage.and_then(Sabotage::planted));
@@ -46,34 +47,36 @@ impl Case {
         Verdict { hash: world.trace.hash(), events: world.events, failure: world.failure }
     }
 
-    /// How much is tried: acts, objects and nodes.
+    /// Size of the case: numbers of acts, objects and nodes.
     pub fn size(&self) -> (usize, usize, u64) {
         (self.plan.acts.len(), self.plan.objects.len(), self.plan.nodes)
     }
 
-    /// As text, to be read by [`Case::from_json`].
+    /// Serializes the case as text for [`Case::from_json`].
     ///
     /// # Errors
-    /// Never of a case that can run.
+    /// Cannot fail for a case that can run.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string_pretty(self)
     }
 
-    /// Reads what [`Case::to_json`] wrote.
+    /// Reads the text that [`Case::to_json`] wrote.
     ///
     /// # Errors
-    /// It is no case, or names objects that it does not have.
+    /// The text is not a case, or an act names an object that does not exist.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let case: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let count = case.plan.objects.len();
         let unknown = case.plan.named().into_iter().find(|object| *object >= count);
         match unknown {
-            Some(object) => Err(format!("object {object} is none of {count}")),
+            Some(object) => {
+                Err(format!("the case names object {object}, but has only {count} objects"))
+            }
             None => Ok(case),
         }
     }
 
-    /// Leaves out objects that nothing is done with.
+    /// Removes objects that no act uses.
     pub(crate) fn forget_unused_objects(&mut self) {
         let plan = &mut self.plan;
         let mut used: BTreeSet<usize> =
@@ -137,6 +140,6 @@ mod tests {
         let mut case = Case::new(1);
         case.plan.objects.clear();
         let text = case.to_json().unwrap();
-        assert!(Case::from_json(&text).unwrap_err().contains("is none of 0"));
+        assert!(Case::from_json(&text).unwrap_err().contains("has only 0 objects"));
     }
 }

@@ -1,4 +1,4 @@
-//! The checkers: what must hold after every event, of every answer, and when all is over.
+//! Checkers: invariants after every event, of every reply, and at the end.
 
 mod answers;
 mod end;
@@ -14,12 +14,12 @@ use hoplite_proto::{
 
 use crate::{payload::Content, plan::SECOND, world::World};
 
-/// How often one holder may refuse one receiver the same copy: once when it has none any more, and a few times because
-/// news of its copies cross the refusals.
+/// How often one holder may refuse the same copy to one receiver: once after it lost the copy, and a few times because
+/// its announcements cross the refusals.
 const REFUSALS_MAX: u32 = 6;
 
 impl World {
-    /// After every event of a node.
+    /// Checks the invariants of a node after each of its events.
     pub(crate) fn check_node(&mut self, node: NodeId) {
         let Some(host) = self.hosts.get(&node) else { return };
         let table = host.node.table();
@@ -28,14 +28,16 @@ impl World {
         let bytes: u64 = in_memory.map(|(_, copy)| copy.meta.size).sum();
         if bytes > table.used() || table.used() > table.capacity() {
             broken = Some(format!(
-                "{bytes} bytes at {node:?}: {} accounted of {}",
+                "{node:?} holds {bytes} bytes, but accounts for {} of {}",
                 table.used(),
                 table.capacity()
             ));
         }
         let (small, most) = host.node.directory().small_bytes();
         if small > most {
-            broken = Some(format!("{small} bytes of small objects live at {node:?}, of {most}"));
+            broken = Some(format!(
+                "{node:?} stores {small} bytes of small objects, above the limit {most}"
+            ));
         }
         broken = broken.or_else(|| self.check_disk(node));
         if let Some(cycle) = self.directory_cycle(node) {
@@ -46,24 +48,26 @@ impl World {
         }
     }
 
-    /// A stale location is corrected by its first use.
+    /// A stale location must be corrected by its first use.
     pub(crate) fn check_refusal(&mut self, receiver: NodeId, holder: NodeId, instance: Instance) {
         let count = self.shell.refusals.entry((receiver, holder, instance)).or_default();
         *count += 1;
         if *count > REFUSALS_MAX {
             let count = *count;
-            self.fail(format!("{receiver:?} was refused {instance} {count} times by {holder:?}"));
+            self.fail(format!("{holder:?} refused {instance} to {receiver:?} {count} times"));
         }
     }
 
-    /// A node drops a message only if its sender and it do not agree on who is a member.
+    /// A node may drop a message only if it disagrees with the sender about the members.
     pub(crate) fn check_message_refusal(&mut self, node: NodeId, from: NodeId, message: &Message) {
         if !self.users.is_shrunk && self.now.since(self.agreed_since) > SECOND {
-            self.fail(format!("{node:?} refuses {message:?} of {from:?}, though all agree"));
+            self.fail(format!(
+                "{node:?} drops {message:?} from {from:?}, although all nodes agree on the members"
+            ));
         }
     }
 
-    /// Small copies that an event brought: all of one instance must be equal, and each result a fold.
+    /// Checks small copies from an event: all copies of one instance must be equal, and each result must be a fold.
     pub(crate) fn check_small_copies(&mut self, node: NodeId, actions: &[Action]) {
         let Some(host) = self.hosts.get(&node) else { return };
         let mut new = Vec::new();
@@ -71,7 +75,7 @@ impl World {
         let held = host.node.table().iter();
         let held =
             held.filter_map(|(instance, copy)| Some((instance, &copy.id, copy.inline.as_ref()?)));
-        // One that lost its name to another was there for no longer than the event.
+        // A copy that lost its name to another exists only during the event: look at the announcements too.
         let told = actions.iter().filter_map(|action| match action {
             Action::Send { message: Message::Announce(told), .. } if told.origin => {
                 let Progress::Inline(bytes) = &told.progress else { return None };
@@ -96,7 +100,7 @@ impl World {
         }
     }
 
-    /// Copies that grow from each other in a circle, as far as one owner knows.
+    /// Finds a cycle of copies that receive from each other, in the view of one owner.
     fn directory_cycle(&self, node: NodeId) -> Option<String> {
         let host = self.hosts.get(&node)?;
         let mut feeds: BTreeMap<(&ObjectId, NodeId), NodeId> = BTreeMap::new();
@@ -113,20 +117,22 @@ impl World {
                     None => break,
                 }
                 if at == *start {
-                    return Some(format!("{node:?} lets {start:?} wait for itself for {id:?}"));
+                    return Some(format!(
+                        "{node:?} has a cycle of transfers of {id:?} through {start:?}"
+                    ));
                 }
             }
         }
         None
     }
 
-    /// Copies that are received from each other in a circle: owners who did not know of each other's answers may have
-    /// named such senders, but not for long after they are told of all of it.
+    /// Finds a cycle of copies that receive from each other. Owners that had not seen each other's replies may assign
+    /// such sources, but the cycle must not last after they are informed.
     pub(crate) fn check_feeds(&mut self, start: NodeId, instance: Instance, is_first: bool) {
         let mut feeds = BTreeMap::new();
         let mut id = None;
         for flow in self.shell.flows.values() {
-            // Those who make parts of a result take them from each other.
+            // The nodes of a ring reduce exchange parts of its result.
             if let crate::shell::What::Copy { id: of, instance: what, ordered: false, .. } =
                 &flow.what
                 && *what == instance
@@ -149,11 +155,13 @@ impl World {
                 let again = crate::world::Happening::CheckFeeds { start, instance };
                 return self.after(SECOND, again);
             }
-            return self.fail(format!("{start:?} receives {instance} from itself: {feeds:?}"));
+            return self.fail(format!(
+                "transfers of {instance} form a cycle through {start:?}: {feeds:?}"
+            ));
         }
     }
 
-    /// Whether something kept a node and the owner of a name from each other within the last second.
+    /// Whether a fault separated a node and the owner of an id within the last second.
     fn was_held_up(&self, node: NodeId, id: &ObjectId) -> bool {
         let lately = self.now.before(SECOND);
         let Some(host) = self.hosts.get(&node) else { return false };

@@ -1,7 +1,7 @@
-//! What a client was told is deleted stays deleted, whichever nodes come, leave and die afterwards.
+//! Checks that deleted objects stay deleted while nodes join, leave and fail.
 //!
-//! Says nothing of deletions while a fault keeps some nodes from all others: a deletion reaches the nodes of its side. Nor
-//! of an object that a client was still making when it was deleted.
+//! It does not check deletions during a fault that separates some nodes from all others, because a deletion then
+//! reaches only the nodes of its side. It also skips objects that a client was still creating when they were deleted.
 
 use hoplite_proto::{
     id::{NodeId, ObjectId},
@@ -23,16 +23,16 @@ use crate::{
     world::{Happening, World},
 };
 
-/// For how long after a fault members may not know all that the others know.
+/// How long after a fault some members may still have stale state.
 const AFTER_NS: u64 = 15 * SECOND;
 
-/// Before anything is put: all nodes know each other.
+/// Time before the first put, so that all nodes have met.
 const HEAD_START: u64 = SECOND;
 
-/// Lets nodes come, leave and die around deletions.
+/// Simulates nodes that join, leave and fail around deletions.
 ///
 /// # Errors
-/// What a checker found: a deleted object that is there again.
+/// The finding of a checker: a deleted object exists again.
 pub fn delete_amid_changes(
     seed: u64,
     record: Record,
@@ -52,7 +52,8 @@ pub fn delete_amid_changes(
     world.failure.map_or(Ok(()), Err)
 }
 
-/// Objects that are put, got and deleted; around each deletion a node leaves, comes, dies or is hard to reach.
+/// Generates objects that are put, got and deleted. Around each deletion, a node leaves, joins, fails or is hard to
+/// reach.
 fn plan(dice: &mut Dice) -> Plan {
     let nodes = dice.between(3, 6);
     let (mut objects, mut acts) = (Vec::new(), Vec::new());
@@ -126,19 +127,20 @@ fn plan(dice: &mut Dice) -> Plan {
     Plan { objects, acts, ..Plan::empty(nodes, config, Instant(60 * SECOND)) }
 }
 
-/// For how long from the beginning of a fault some node may not know what another one knows.
+/// How long, from the start of a fault, some node may lack state that another one has.
 fn separates_ns(fault: Fault, time_ns: u64) -> u64 {
     match fault {
         Fault::Freeze if time_ns <= DETECTION_NS / 3 => 0,
         Fault::Slow { .. } => 0,
-        // Until they have found a way by a third.
+        // Until they connect through a relay.
         Fault::Pair | Fault::OneWay => time_ns.min(DETOUR_NS) + SECOND,
         Fault::Freeze | Fault::Off | Fault::Deaf | Fault::Halves => time_ns + AFTER_NS,
     }
 }
 
 impl World {
-    /// Of some objects that `node` deletes those that no client is making any more, and how many had begun to make each.
+    /// Of the objects that `node` deletes, returns those that no client is still creating, with the number of clients
+    /// that started to create each.
     pub(crate) fn no_longer_made(&self, node: NodeId, ids: &[ObjectId]) -> Vec<(ObjectId, usize)> {
         if !self.has_joined(node) || !self.is_whole() {
             return Vec::new();
@@ -158,19 +160,19 @@ impl World {
         ended.map(|id| (id.clone(), self.begun(id))).collect()
     }
 
-    /// Whether a node has met those that were there before it: a real one takes no questions before.
+    /// Whether a node has met all earlier nodes. A real node accepts no requests before that.
     pub(crate) fn has_joined(&self, node: NodeId) -> bool {
         let members = |node: NodeId| self.hosts[&node].node.members();
         let was_there = (1..=self.plan.nodes).map(NodeId).filter(|id| self.is_up(*id));
         let all: Vec<NodeId> = was_there.collect();
         let least = all.iter().map(|there| members(*there).len()).min();
-        // So many members alone are no proof: those that came with it may be as many.
+        // The number of members alone proves nothing: nodes that joined at the same time may be as many.
         let met = members(node);
         least.is_some_and(|least| met.len() >= least)
             && all.iter().all(|there| met.contains(*there))
     }
 
-    /// Whether all nodes hear each other, and no fault was over so recently that they may not know all.
+    /// Whether all nodes reach each other, and no fault ended so recently that some may have stale state.
     fn is_whole(&self) -> bool {
         let is_apart = |(at, act): &(Instant, Act)| {
             let Act::Fault { time_ns, fault, .. } = act else { return false };
@@ -184,14 +186,14 @@ impl World {
         self.users.objects_of(id).filter(|object| object.node.is_some()).count()
     }
 
-    /// A client was told that objects are deleted.
+    /// Records a completed deletion.
     pub(crate) fn deleted(&mut self, ended: Vec<(ObjectId, usize)>) {
         if self.is_whole() {
             self.users.deleted.extend(ended);
         }
     }
 
-    /// When everything is at rest: no node has what was deleted.
+    /// Checks, after the cluster has settled, that no node holds a deleted object.
     pub(crate) fn check_deleted(&mut self) {
         let existing = self.existing();
         let is_back =
@@ -199,7 +201,7 @@ impl World {
         let back = self.users.deleted.iter().find(|(id, begun)| is_back(id, **begun));
         if let Some((id, _)) = back {
             let nodes = existing[id].clone();
-            self.fail(format!("{id:?} was deleted, and is at {nodes:?} again"));
+            self.fail(format!("{id:?} was deleted, but exists again at {nodes:?}"));
         }
     }
 }
@@ -210,7 +212,8 @@ mod tests {
 
     #[test]
     fn what_was_deleted_stays_deleted() {
-        // In the last one a node is asked that has met as many as the others have, and not them.
+        // With the last seed, a client sends a request to a node that has met as many members as the others have, but
+        // not the same ones.
         for seed in (0..300).chain([57037]) {
             if let Err(failure) = delete_amid_changes(seed, Record::Nothing, None) {
                 panic!("seed {seed}: {failure}");

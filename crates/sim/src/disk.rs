@@ -1,5 +1,5 @@
-//! Disks of hosts: files of copies, which are written as a whole and read block by block, slowly or quickly, and fail now
-//! and then.
+//! Simulates the disks of hosts. A file holds one copy, is written as a whole and read block by block. Speeds vary, and
+//! operations fail at random.
 
 use hoplite_proto::{
     id::{Instance, NodeId},
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Plan {
-    /// In some of the clusters whose nodes can't hold everything they have disks.
+    /// Adds disks to some of the clusters whose nodes cannot hold everything in memory.
     pub(crate) fn add_disks(&mut self, dice: &mut Dice) {
         if self.config.capacity >= 1 << 33 || !dice.chance(60) {
             return;
@@ -35,16 +35,17 @@ impl World {
         let (instance, number) = (kept.instance, self.next_number());
         let Some(host) = self.hosts.get(&node) else { return };
         let Some(disk) = self.plan.disk else {
-            return self.fail(format!("node {node:?} has no disk, and spills {instance}"));
+            return self.fail(format!("{node:?} spills {instance} without a disk"));
         };
         let memory = host.slots.get(&instance).copied();
         let is_here = memory.is_some_and(|slot| self.shell.slots[slot].is_full());
         if host.files.contains_key(&instance) || !is_here && kept.inline.is_none() {
-            return self.fail(format!("node {node:?} spills {instance} twice, or a part of it"));
+            return self.fail(format!("{node:?} spills {instance} twice, or incompletely"));
         }
         let taken: u64 = host.files.values().map(|file| file_bytes(file.kept.meta.size)).sum();
         if taken + file_bytes(kept.meta.size) > disk.limit {
-            return self.fail(format!("node {node:?} spills {instance} beyond {}", disk.limit));
+            return self
+                .fail(format!("{node:?} spills {instance} beyond the limit {}", disk.limit));
         }
         let blocks = memory.map(|slot| self.shell.slots[slot].copied());
         let slot = self.shell.slots.len();
@@ -65,7 +66,7 @@ impl World {
         let Some(file) = file else { return };
         let event = if is_failing {
             host.files.remove(&instance);
-            Event::SpillFailed { instance, detail: "the dice said so".into() }
+            Event::SpillFailed { instance, detail: "injected failure".into() }
         } else {
             file.is_written = true;
             Event::Spilled { instance }
@@ -82,19 +83,18 @@ impl World {
         let Some(host) = self.hosts.get(&node) else { return };
         let (Some(slot), Some(_)) = (host.slots.get(&instance), self.file_of(node, instance))
         else {
-            return self
-                .fail(format!("node {node:?} reads {instance} from no file, or into no slot"));
+            return self.fail(format!("{node:?} reads {instance} without a file or a slot"));
         };
         let slot = *slot;
         self.read_next(node, slot, 0);
     }
 
-    /// Whether a disk may fail to give back what it has, so that an original is lost with no node.
+    /// Whether reads from disk may fail, so that an original can be lost without a node failure.
     pub(crate) fn may_lose_files(&self) -> bool {
         self.plan.disk.is_some_and(|disk| disk.failures > 0)
     }
 
-    /// The blocks of a copy that is on disk as a whole.
+    /// Returns the blocks of a copy that is completely on disk.
     pub(crate) fn file_of(&self, node: NodeId, instance: Instance) -> Option<SlotId> {
         let file = self.hosts.get(&node)?.files.get(&instance)?;
         file.is_written.then_some(file.slot)
@@ -111,12 +111,12 @@ impl World {
             return;
         }
         let Some(file) = self.file_of(node, instance) else {
-            return self.fail(format!("node {node:?} removes {instance} while it is read back"));
+            return self.fail(format!("{node:?} removes {instance} while reading it back"));
         };
         if index == 0 && self.fails() {
-            // Perhaps no other node has it.
+            // Perhaps no other node has a copy.
             self.users.is_shrunk = true;
-            let detail = "the dice said so".into();
+            let detail = "injected failure".into();
             return self.tell(node, Event::UnspillFailed { instance, detail });
         }
         if let Some(content) = self.shell.slots[file].block(index).cloned() {
@@ -134,23 +134,23 @@ impl World {
         let is_leaving = host.is_leaving;
         let is_in_memory = host.node.table().get(instance).is_some_and(Copy::is_readable);
         let Some(file) = host.files.remove(&instance) else {
-            return self.fail(format!("node {node:?} removes no file of {instance}"));
+            return self.fail(format!("{node:?} removes a missing file of {instance}"));
         };
         let folds = &self.shell.slots[file.slot].folds;
         if !folds.is_empty() && !is_leaving && !is_in_memory {
-            let said = format!("node {node:?} removes {instance}, which {folds:?} read");
+            let said = format!("{node:?} removes {instance} while the folds {folds:?} read it");
             self.fail(said);
         }
-        // Those that have opened it read on.
+        // Folds that have opened the file continue to read it.
     }
 
-    /// A host stops: what is on its disk stays, but for what was not written to its end.
+    /// Stops a host: complete files stay on its disk, incomplete ones are lost.
     pub(crate) fn stop_disk(&mut self, node: NodeId) {
         let Some(host) = self.hosts.get_mut(&node) else { return };
         host.files.retain(|_, file| file.is_written);
     }
 
-    /// A node that begins where another one was finds what that had on its disk.
+    /// Starts a node with the files of its predecessor at the same address.
     pub(crate) fn begin_with_files(&mut self, node: NodeId, before: NodeId) {
         if !self.plan.disk.is_some_and(|disk| disk.keep) {
             return;
@@ -166,7 +166,7 @@ impl World {
         }
     }
 
-    /// What a node believes of its disk is so, after each event.
+    /// Checks that a node's state agrees with its disk, after each event.
     pub(crate) fn check_disk(&self, node: NodeId) -> Option<String> {
         let host = self.hosts.get(&node).filter(|host| host.is_up)?;
         self.plan.disk?;
@@ -179,7 +179,10 @@ impl World {
                 Place::Memory => copy.is_complete() && copy.inline.is_none() && !has_slot,
             };
             if is_wrong && !copy.doomed {
-                return Some(format!("{instance} is {:?} at {node:?}, and is not", copy.place));
+                return Some(format!(
+                    "{node:?} records {instance} as {:?}, which is not the case",
+                    copy.place
+                ));
             }
         }
         None

@@ -1,8 +1,8 @@
-//! What goes wrong: processes die and begin again, hosts stand still or are slow, and hosts hear nothing of each other.
+//! Injects faults: processes fail and restart, hosts freeze or become slow, and hosts cannot reach each other.
 //!
-//! A host that stands still does everything later, in the order in which it would have done it. What is said over a
-//! connection that is cut arrives when it is mended, as TCP sends it again; what has left before arrives. Unless the two
-//! connect by way of a third before that: then what was on its way is lost.
+//! A frozen host performs all its actions later, in the same order. Messages over a cut connection arrive when it
+//! heals, because TCP retransmits them; messages already in flight still arrive. If the two nodes connect through a
+//! relay before that, messages in flight are lost.
 
 use hoplite_proto::{id::NodeId, time::Instant};
 
@@ -14,11 +14,12 @@ use crate::{
     world::{Happening, NotHere, World},
 };
 
-/// After how long two that do not reach each other try others. Real ones wait longer; here few faults last so long.
+/// How long two nodes fail to reach each other before they try a relay. Real nodes wait longer, but few faults here
+/// last that long.
 pub(crate) const DETOUR_NS: u64 = DETECTION_NS;
 
 impl Plan {
-    /// Hosts and cables that fail for a while: for less than the time of detection, or for more.
+    /// Adds failing hosts and links, for shorter and longer than the detection time.
     pub(crate) fn add_faults(&mut self, horizon: u64, dice: &mut Dice) {
         use Fault::{Deaf, Freeze, Halves, Off, OneWay, Pair, Slow};
         let times = [50 * MILLISECOND, SECOND, 4 * SECOND, 9 * SECOND];
@@ -31,7 +32,7 @@ impl Plan {
             let time_ns = dice.pick(&times).unwrap_or(SECOND) + dice.below(SECOND);
             let Some(fault) = dice.pick(&faults) else { return };
             self.add(when, Act::Fault { at, fault, time_ns });
-            // A node that is away hears late of a deletion, and by then perhaps no member knows of it any more.
+            // A node that is away learns late of a deletion, when perhaps no member remembers it any more.
             for _ in 0..dice.below(4) {
                 let object = dice.below(self.objects.len() as u64) as usize;
                 let delete = Act::Delete { object, at: dice.below(64) };
@@ -45,7 +46,7 @@ impl Plan {
 }
 
 impl World {
-    /// A process dies, if the others can go on without it.
+    /// Kills a process, if the others can continue without it.
     pub(crate) fn crash(&mut self, at: u64) -> Option<NodeId> {
         let up: Vec<NodeId> = self.hosts.keys().copied().filter(|id| self.is_up(*id)).collect();
         let can_crash = up.len() > 1 && self.all_have_met();
@@ -55,7 +56,7 @@ impl World {
         Some(node)
     }
 
-    /// A process dies, and another one begins at its address.
+    /// Kills a process and starts another one at its address.
     pub(crate) fn restart(&mut self, at: u64, pause_ns: u64) {
         let Some(member) = self.crash(at).and_then(|node| self.hosts.get(&node)).map(|h| h.member)
         else {
@@ -64,7 +65,7 @@ impl World {
         self.after(pause_ns, Happening::Users(Later::Begin { member }));
     }
 
-    /// A connection of two nodes breaks, chosen by a number.
+    /// Breaks the connection of two nodes, chosen by a number.
     pub(crate) fn break_off(&mut self, at: u64) {
         let up: Vec<NodeId> = self.hosts.keys().copied().filter(|id| self.is_up(*id)).collect();
         let (count, number) = (up.len(), at as usize);
@@ -74,12 +75,11 @@ impl World {
         self.users.is_shrunk = true;
         let (one, other) =
             (up[number % count], up[(number + 1 + number / 7 % (count - 1)) % count]);
-        self.trace
-            .line(self.now, Some(one), "world", || format!("its connection to {other:?} breaks"));
+        self.trace.line(self.now, Some(one), "world", || format!("connection to {other:?} breaks"));
         self.break_all_connections(one, other);
     }
 
-    /// The control connection of two nodes breaks, and those by which payload comes.
+    /// Breaks the control connection of two nodes, and their payload connections.
     fn break_all_connections(&mut self, one: NodeId, other: NodeId) {
         self.break_connection(one, other);
         let is_theirs = |flow: &&Flow| {
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// Something goes wrong for a while, if all have met.
+    /// Injects a fault for a while, if all nodes have met.
     pub(crate) fn go_wrong(&mut self, at: u64, fault: Fault, time_ns: u64) {
         let until = self.now + time_ns;
         let is_frozen = |id: &NodeId| {
@@ -114,7 +114,7 @@ impl World {
                 }
             }
             Fault::Slow { times } => {
-                let words = || format!("{times} times as slow until {until}");
+                let words = || format!("{times} times slower until {until}");
                 self.trace.line(self.now, Some(one), "world", words);
                 self.net.slow_until(one, times, until);
             }
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// Some hear nothing of others.
+    /// Cuts the links between some nodes.
     fn cut(&mut self, up: &[NodeId], number: usize, fault: Fault, until: Instant) {
         let (one, other) = (up[number % up.len()], up[(number + 1) % up.len()]);
         let half = |node: NodeId| (node.0 >> (number % 3)) % 2;
@@ -136,14 +136,15 @@ impl World {
         };
         let pairs = up.iter().flat_map(|from| up.iter().map(|to| (*from, *to)));
         for (from, to) in pairs.filter(is_cut) {
-            self.trace
-                .line(self.now, Some(from), "world", || format!("not to {to:?} until {until}"));
+            self.trace.line(self.now, Some(from), "world", || {
+                format!("cannot reach {to:?} until {until}")
+            });
             self.net.cut_until(from, to, until);
             self.after(DETOUR_NS, Happening::LeadRound { one: from, other: to });
         }
     }
 
-    /// Two that do not reach each other connect by way of a third, if one reaches both.
+    /// Connects two nodes that cannot reach each other through a relay, if a third node reaches both.
     pub(crate) fn lead_round(&mut self, one: NodeId, other: NodeId) {
         let is_open = |from, to| self.net.mended(from, to) <= self.now;
         let reach_each_other = |one, other| is_open(one, other) && is_open(other, one);
@@ -156,12 +157,12 @@ impl World {
         if reach_each_other(one, other) || !self.hosts.keys().any(helps) {
             return;
         }
-        self.trace.line(self.now, Some(one), "world", || format!("a way round to {other:?}"));
+        self.trace.line(self.now, Some(one), "world", || format!("relay to {other:?}"));
         self.net.lead_round(one, other);
         self.break_all_connections(one, other);
     }
 
-    /// Until when the host stands still that something happens at, if it does.
+    /// Returns when the host of an event unfreezes, if it is frozen.
     pub(crate) fn late_until(&self, happening: &Happening) -> Option<Instant> {
         let node = match happening {
             Happening::Arrive { to: node, .. }
@@ -191,7 +192,7 @@ impl World {
         self.hosts.get(&node)?.frozen_until.filter(|until| *until > self.now)
     }
 
-    /// How long something small takes from one host to another.
+    /// Returns how long a small message takes from one host to another.
     pub(crate) fn passage_ns(&mut self, from: NodeId, to: NodeId) -> u64 {
         let latency_ns = self.net.latency_ns(&mut self.dice);
         self.net.mended(from, to).since(self.now) + latency_ns

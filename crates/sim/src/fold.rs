@@ -1,6 +1,7 @@
-//! Folds: each block of the result as soon as that block of every input and of every child is there.
+//! Simulates folds: each block of the result is folded as soon as that block of every input and every child has
+//! arrived.
 //!
-//! A position keeps a bounded window of blocks for its parent; the caller's own fold writes into a slot.
+//! A position buffers a bounded window of blocks for its parent. The caller's own fold writes into a slot.
 
 use std::collections::VecDeque;
 
@@ -35,20 +36,19 @@ impl World {
         if self.shell.fold_at.contains_key(&(node, key))
             || self.shell.folded_at.contains(&(node, key))
         {
-            return self.fail(format!("node {node:?} starts the fold {key:?} twice"));
+            return self.fail(format!("{node:?} starts the fold {key:?} twice"));
         }
         let Some(host) = self.hosts.get(&node) else { return };
         let slot = |input: &Instance| {
             let in_memory = host.slots.get(input).copied();
-            // One that comes back may be left on disk again.
+            // An input that is being read back may be spilled again.
             let is_whole = in_memory.is_some_and(|slot| self.shell.slots[slot].is_full());
             self.file_of(node, *input).filter(|_| !is_whole).or(in_memory)
         };
         let slots: Option<Vec<SlotId>> = inputs.iter().map(slot).collect();
         let target = target.map(|(instance, _)| host.slots.get(&instance).copied());
         let (Some(slots), false) = (slots, target == Some(None)) else {
-            return self
-                .fail(format!("node {node:?} folds {inputs:?}, not all of which have slots"));
+            return self.fail(format!("{node:?} folds {inputs:?}, but some have no slot"));
         };
         let fold = self.next_number();
         for slot in &slots {
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// A parent asks for the stream of a position, perhaps before that has its order.
+    /// A parent requests the stream of a position, perhaps before the position has its order.
     pub(crate) fn stream_asked(&mut self, flow: u64, node: NodeId, key: FoldKey) {
         if self.shell.folded_at.contains(&(node, key)) {
             return self.break_flow(flow, NotHere(true));
@@ -105,7 +105,7 @@ impl World {
         self.pump_flow(flow);
     }
 
-    /// Folds what can be folded.
+    /// Folds all blocks that are ready.
     pub(crate) fn pump_fold(&mut self, fold: u64) {
         loop {
             let Some(folding) = self.shell.folds.get(&fold) else { return };
@@ -171,7 +171,7 @@ impl World {
         flows.into_iter().for_each(|flow| self.pump_flow(flow));
     }
 
-    /// A fold may have waited for a child for long: its node hears of that.
+    /// Reports to the node of a fold that it has waited long for a child.
     pub(crate) fn fold_waits(&mut self, fold: u64) {
         let now = self.now;
         let Some(folding) = self.shell.folds.get_mut(&fold) else { return };
@@ -192,7 +192,7 @@ impl World {
         }
     }
 
-    /// The next block for the parent, if it is folded.
+    /// Takes the next block for the parent, if it is folded.
     pub(crate) fn take_folded(&mut self, fold: u64, index: u32) -> Option<Content> {
         let folding = self.shell.folds.get_mut(&fold)?;
         assert_eq!(folding.next - folding.window.len() as u32, index, "a stream lost its place");
@@ -208,7 +208,7 @@ impl World {
         self.pump_fold(parent);
     }
 
-    /// A parent has all of a stream: the position is done.
+    /// Ends a position after its parent has received the whole stream.
     pub(crate) fn finish_stream(&mut self, number: u64) {
         let Some(flow) = self.shell.flows.remove(&number) else { return };
         if let Some(Source::Fold(fold)) = flow.source {
@@ -219,13 +219,13 @@ impl World {
     pub(crate) fn stop_fold(&mut self, node: NodeId, key: FoldKey) {
         match self.shell.fold_at.get(&(node, key)).copied() {
             Some(fold) => self.fold_over(fold, Some("stopped".into())),
-            // It has ended, and its node will hear so.
+            // The fold has ended, and its node will be notified.
             None if self.shell.folded_at.contains(&(node, key)) => {}
-            None => self.fail(format!("node {node:?} stops {key:?}, which it never started")),
+            None => self.fail(format!("{node:?} stops {key:?}, which it never started")),
         }
     }
 
-    /// A fold has ended; its children and its parent notice.
+    /// Ends a fold, and with it the streams of its children and to its parent.
     pub(crate) fn fold_over(&mut self, fold: u64, failure: Option<String>) {
         let Some(folding) = self.shell.folds.remove(&fold) else { return };
         let (host, key) = (folding.host, folding.key);
@@ -235,7 +235,7 @@ impl World {
             self.shell.slots[slot].folds.remove(&fold);
         }
         let delay_ns = self.dice.below(50 * MICROSECOND);
-        // With a part of it alone it is not complete.
+        // A fold of a part alone does not complete the slot.
         let is_whole = |slot: &SlotId| folding.part == (0..self.shell.slots[*slot].end());
         let target = folding.target.filter(is_whole);
         self.after(delay_ns, Happening::FoldOver { node: host, key, failure, target });
@@ -243,7 +243,7 @@ impl World {
             let Some(flow) = self.close_flow(child.flow) else { continue };
             match flow.source {
                 Some(Source::Fold(below)) => {
-                    // The parent says why it stopped.
+                    // The parent reports the reason.
                     self.fold_over(below, None);
                 }
                 _ => {

@@ -1,5 +1,5 @@
-//! Names that are put on both sides of a cut, or in two clusters that meet later: one of the objects stays, the same one
-//! everywhere, unless it is deleted or its node ends.
+//! Puts names on both sides of a partition, or in two clusters that merge later. One of the objects must survive, the
+//! same one everywhere, unless it is deleted or its node ends.
 
 use std::collections::BTreeSet;
 
@@ -20,12 +20,12 @@ use crate::{
 };
 
 impl Plan {
-    /// Some clusters are cut in two, or are two at first, while the same names are put on both sides.
+    /// Partitions some clusters, or starts them as two, while both sides put the same names.
     pub(crate) fn add_halves(&mut self, horizon: u64, classes: &[Class], dice: &mut Dice) {
         if !dice.chance(20) || self.nodes < 2 {
             return;
         }
-        // Those who are cut off put most of their names after the others have missed them.
+        // Partitioned nodes put most of their names after the others have declared them dead.
         let (first, last) = if dice.chance(50) {
             let meeting = dice.between(100 * MILLISECOND, horizon);
             self.apart_until = Some(Instant(meeting));
@@ -65,7 +65,7 @@ impl Plan {
 }
 
 impl World {
-    /// Two clusters become one.
+    /// Merges the two clusters.
     pub(crate) fn meet(&mut self) {
         self.are_apart = false;
         let [one, other] = [0, 1].map(|side| {
@@ -73,20 +73,21 @@ impl World {
             up.find(|id| id.0 % 2 == side)
         });
         if let (Some(one), Some(other)) = (one, other) {
-            self.trace.line(self.now, Some(one), "world", || format!("calls {other:?}"));
+            self.trace.line(self.now, Some(one), "world", || format!("connects to {other:?}"));
             self.dial(one, other);
         }
     }
 
-    /// When everything is at rest: what was put, and did not end, is there. Asks for it everywhere.
+    /// Checks, after the cluster has settled, that every object that was put and did not end exists. Requests these
+    /// objects at all nodes.
     pub(crate) fn check_kept_names(&mut self) {
         let existing = self.existing();
         let mut must: BTreeSet<ObjectId> =
             self.users.by_id.keys().filter(|id| self.must_exist(id)).cloned().collect();
         if let Some(lost) = must.iter().find(|id| !existing.contains_key(*id)) {
-            return self.fail(format!("{lost:?} is nowhere, and was put and not deleted"));
+            return self.fail(format!("{lost:?} was put and not deleted, but does not exist"));
         }
-        // Large objects without a name are many in some plans, and take longer than the simulation.
+        // Some plans have many large objects without a name, which take longer than the simulation.
         let is_roomy = !self.is_tight() && self.plan.slot_failures == 0;
         must.retain(|id| is_roomy && id.minter().is_none());
         for id in &must {
@@ -100,23 +101,23 @@ impl World {
         self.users.must_exist = must.into_iter().map(|id| (id, None)).collect();
     }
 
-    /// What is there everywhere is the same everywhere.
+    /// Checks that an object that must exist has the same instance everywhere.
     pub(crate) fn check_same(&mut self, node: NodeId, id: &ObjectId, instance: Instance) {
         let Some(known) = self.users.must_exist.get_mut(id) else { return };
         let known = *known.get_or_insert(instance);
         if known != instance {
-            self.fail(format!("{id:?} was got as {instance} at {node:?}, elsewhere as {known}"));
+            self.fail(format!("several instances: a get of {id:?} returned {instance} at {node:?}, elsewhere {known}"));
         }
     }
 
-    /// Whether one of the objects that were put under an id has to be there.
+    /// Whether one of the objects put under an id must exist.
     fn must_exist(&self, id: &ObjectId) -> bool {
         let begun = || self.users.objects_of(id).filter(|object| object.node.is_some());
         let staying = self.staying();
         let stays = |object: &Object| object.node.is_some_and(|node| staying.contains(&node));
         let is_clear = |object: &Object| {
             let is_whole = matches!(object.spec.make, Make::Put { fate: Fate::Sealed, .. });
-            // It may take the name from another, and end with its node.
+            // Otherwise it may take the name from another object, and end with its node.
             is_whole && (object.is_refused || object.is_made && stays(object))
         };
         !self.users.is_delete_asked(id)
@@ -125,7 +126,7 @@ impl World {
             && begun().any(|object| object.is_made && !object.is_refused)
     }
 
-    /// Whether an error of a question for what is there everywhere can be right.
+    /// Whether an error can be right for a request for an object that must exist.
     pub(crate) fn may_fail(&self, id: &ObjectId, error: &Error) -> bool {
         !self.users.must_exist.contains_key(id) || matches!(error, Error::Timeout { .. })
     }

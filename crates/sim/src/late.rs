@@ -1,8 +1,9 @@
-//! One host that is slow, stands still or is cut off: how late that makes the others.
+//! Measures how late the other nodes are if one host is slow, frozen or partitioned.
 //!
-//! Broadcasts and sums of the first inputs, one after the other, on a network without chance. The first round is undisturbed,
-//! and the bounds of the others follow from it; they are those of docs/reliability. Payload travels in blocks that share
-//! links; the credit of a transfer is smaller than a real one, and control messages never wait behind payload.
+//! Runs broadcasts and first-k sums one after another, on a network without randomness. The first round has no fault,
+//! and the limits of the other rounds are relative to it. The limits are those of docs/reliability. Payload travels in
+//! blocks that share links. The credit of a transfer is smaller than in a real node, and control messages never wait
+//! behind payload.
 
 use std::fmt::Display;
 
@@ -23,32 +24,32 @@ use crate::{
     world::World,
 };
 
-/// How much later the others may have an object because a relay falls silent. A sum one of whose inputs does begins again
-/// until then, and takes as long as it takes.
+/// Maximum delay of the others' object if a relay becomes unresponsive. A sum with an unresponsive input restarts
+/// within this time, and then takes its usual time.
 const SILENCE_COSTS_NS_MAX: u64 = 600 * MILLISECOND;
 
-/// How much longer a broadcast takes whose slow receiver asks a moment before the others or after the first of them. It may be
-/// given an idle relay for a sender, and the others take the object from the source in two branches.
+/// Maximum slowdown of a broadcast if a slow receiver sends its request just before the others, or after the first of
+/// them. It may get an idle relay as its source, while the others receive from the original source in two branches.
 const TOGETHER_RATIO_MAX: f64 = 2.6;
 
-/// How much longer a broadcast takes whose first receiver was slow, and says so still: it shares the sender's link.
+/// Maximum slowdown if the first receiver was slow and still reports that: it shares the sender's link.
 const MENDED_RATIO_MAX: f64 = 2.1;
 
-/// What disturbs a round is over when the next begins.
+/// Duration of a round. A disturbance ends before the next round begins.
 const ROUND_NS: u64 = 20 * SECOND;
 
-/// For as long a host is silent: longer than it takes to count as dead.
+/// Duration of unresponsiveness: longer than the detection time.
 const SILENCE_NS: u64 = 6 * SECOND;
 
 const LINK: Link = Link { latency_ns: 80_000, bytes_per_second: 62_500_000 };
 
-/// The number of the node that puts what is broadcast, and asks for the sums.
+/// Number of the node that puts the broadcast objects and requests the sums.
 const SOURCE: u64 = 0;
 
-/// Disturbs one host of clusters that follow from `seed`.
+/// Disturbs one host in clusters generated from `seed`.
 ///
 /// # Errors
-/// The others were later than they may be.
+/// The other nodes were later than allowed.
 pub fn late(seed: u64, record: Record, sabotage: Option<Sabotage>) -> Result<(), String> {
     planted::plant(sabotage.and_then(Sabotage::planted));
     let trials = [slow_receiver, lone_receiver, silent_relay, silent_input];
@@ -57,7 +58,7 @@ pub fn late(seed: u64, record: Record, sabotage: Option<Sabotage>) -> Result<(),
     result
 }
 
-/// Three broadcasts with a slow receiver that asks before the others, and two after its link was mended.
+/// Runs three broadcasts with a slow receiver that sends its request first, and two after its link has recovered.
 fn slow_receiver(dice: &mut Dice, record: Record) -> Result<(), String> {
     let mut rounds = Rounds::new(dice);
     let (slow, others) = (rounds.receivers[0], rounds.receivers[1..].to_vec());
@@ -77,7 +78,7 @@ fn slow_receiver(dice: &mut Dice, record: Record) -> Result<(), String> {
     for (round, ratio_max) in (1..).zip(most.into_iter().chain([MENDED_RATIO_MAX, 1.3])) {
         let ratio = (took(&mut world, round, &others)? - lead_ns) as f64 / undisturbed_ns as f64;
         let how = format!(
-            "one of {} is {times} times slower and asks {lead_ns} ns before",
+            "one of {} is {times} times slower and sends its request {lead_ns} ns earlier",
             others.len() + 1
         );
         check(ratio <= ratio_max, format!("broadcast {round} took {ratio:.2} times as long"), how)?;
@@ -85,7 +86,7 @@ fn slow_receiver(dice: &mut Dice, record: Record) -> Result<(), String> {
     Ok(())
 }
 
-/// A receiver that a broadcast has shown to be slow asks alone for another object: it lets others go first, and none comes.
+/// A receiver known to be slow requests another object alone. It lets others go first, but there are no others.
 fn lone_receiver(dice: &mut Dice, record: Record) -> Result<(), String> {
     let mut rounds = Rounds::new(dice);
     let (slow, all) = (rounds.receivers[0], rounds.receivers.clone());
@@ -99,7 +100,7 @@ fn lone_receiver(dice: &mut Dice, record: Record) -> Result<(), String> {
     took(&mut world, 2, &[slow]).map(drop)
 }
 
-/// A broadcast one of whose receivers falls silent.
+/// Runs a broadcast in which one receiver becomes unresponsive.
 fn silent_relay(dice: &mut Dice, record: Record) -> Result<(), String> {
     let mut rounds = Rounds::new(dice);
     let all = rounds.receivers.clone();
@@ -120,7 +121,7 @@ fn silent_relay(dice: &mut Dice, record: Record) -> Result<(), String> {
     check(is_soon, format!("a broadcast took {took_ns} ns instead of {undisturbed_ns}"), how)
 }
 
-/// A sum of the first inputs, one of which falls silent.
+/// Runs a first-k sum in which one input becomes unresponsive.
 fn silent_input(dice: &mut Dice, record: Record) -> Result<(), String> {
     let mut rounds = Rounds::new(dice);
     let all = rounds.receivers.clone();
@@ -156,14 +157,14 @@ fn check(holds: bool, what: impl Display, how: impl Display) -> Result<(), Strin
     if holds { Ok(()) } else { Err(format!("{what}: {how}")) }
 }
 
-/// Between two calls of a round.
+/// Time between two calls of a round.
 const APART_NS: u64 = 4 * MILLISECOND;
 
 /// A plan that grows round by round.
 struct Rounds {
     plan: Plan,
     meta: Meta,
-    /// Numbers of the nodes beside [`SOURCE`], in the order in which they ask.
+    /// Numbers of the nodes other than [`SOURCE`], in the order of their requests.
     receivers: Vec<u64>,
 }
 
@@ -180,7 +181,7 @@ impl Rounds {
         Self { plan, meta, receivers }
     }
 
-    /// What one link needs for an object.
+    /// Time that one link needs for an object.
     fn transfer_ns(&self) -> u64 {
         self.meta.size * SECOND / LINK.bytes_per_second
     }
@@ -190,13 +191,13 @@ impl Rounds {
     }
 
     fn add(&mut self, round: u64, what: &str, make: Make) -> usize {
-        // In a group of its own, and so at an owner of its own.
+        // With a prefix of its own, and therefore an owner of its own.
         let name = Some(format!("{what}-{round}/1").parse().expect("a name"));
         self.plan.objects.push(Spec { name, meta: self.meta.clone(), make, ttl_ns: None });
         self.plan.objects.len() - 1
     }
 
-    /// An object that a node puts so long after the beginning of a round, or well before it.
+    /// Adds an object that a node puts this long after the beginning of a round, or well before the round.
     fn put(&mut self, round: u64, what: &str, node: u64, after_ns: Option<u64>) -> usize {
         let object = self.add(round, what, Make::Put { fate: Fate::Sealed, pace_ns: 0 });
         let when = after_ns.map_or(begin_of(round).before(SECOND), |ns| begin_of(round) + ns);
@@ -219,7 +220,7 @@ impl Rounds {
         self.at(round, ns, Act::Fault { at, fault, time_ns });
     }
 
-    /// A cluster whose nodes know how fast the network is, as after some transfers.
+    /// Creates a cluster whose nodes have measured the network, as after some transfers.
     fn world(self, record: Record) -> World {
         let mut world = World::calm(self.plan, false);
         world.trace = Trace::of(record);
@@ -234,7 +235,7 @@ fn begin_of(round: u64) -> Instant {
     Instant((round + 1) * ROUND_NS)
 }
 
-/// From the beginning of a round until the last of some nodes had what it asked for.
+/// Time from the beginning of a round until the last of these nodes has its object.
 fn took(world: &mut World, round: u64, nodes: &[u64]) -> Result<u64, String> {
     world.run_until(begin_of(round + 1).before(2 * SECOND));
     if let Some(failure) = &world.failure {
@@ -246,7 +247,7 @@ fn took(world: &mut World, round: u64, nodes: &[u64]) -> Result<u64, String> {
     };
     let all: Option<Vec<u64>> = nodes.iter().map(got).collect();
     let last = all.and_then(|all| all.into_iter().max());
-    last.ok_or_else(|| format!("round {round} did not end in {ROUND_NS} ns"))
+    last.ok_or_else(|| format!("round {round} did not end within {ROUND_NS} ns"))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Nodes that leave in the middle of reduces: without a fault no reduce begins again, and each comes to its sum.
+//! Nodes that leave during reduces: without faults, no reduce restarts, and each reduce completes.
 //!
-//! Nodes have room for everything, no client deletes, and no node dies or is cut off: a leave is all that happens to a
-//! reduce.
+//! Nodes have capacity for everything, no client deletes, and no node fails or is partitioned. Only leaves affect the
+//! reduces.
 
 use hoplite_proto::{
     meta::{Dtype, Meta},
@@ -18,13 +18,13 @@ use crate::{
     world::{Happening, World},
 };
 
-/// Before anything is put: all nodes know each other.
+/// Time before the first put, so that all nodes have met.
 const HEAD_START: u64 = SECOND;
 
-/// Lets nodes leave while reduces are under way.
+/// Lets nodes leave while reduces are running.
 ///
 /// # Errors
-/// What a checker found, or that a reduce began again.
+/// The finding of a checker, or that a reduce restarted.
 pub fn leave_amid_reduces(seed: u64) -> Result<(), String> {
     let plan = plan(&mut Dice::new(seed));
     let gets = plan.acts.iter().filter(|(_, act)| matches!(act, Act::Get { .. }));
@@ -39,13 +39,14 @@ pub fn leave_amid_reduces(seed: u64) -> Result<(), String> {
     match world.failure {
         Some(failure) => Err(failure),
         None if world.users.got < gets => {
-            Err(format!("{} of {gets} gets were answered with a sum", world.users.got))
+            Err(format!("only {} of {gets} gets returned a sum", world.users.got))
         }
         None => Ok(()),
     }
 }
 
-/// Several reduces, all of whose callers stay: nodes with high numbers leave, inputs come early and late.
+/// Generates several reduces whose callers stay. The nodes with the highest numbers leave; inputs arrive early and
+/// late.
 fn plan(dice: &mut Dice) -> Plan {
     let nodes = dice.between(4, 9);
     let leaving = dice.between(1, nodes / 2);
@@ -59,10 +60,10 @@ fn plan(dice: &mut Dice) -> Plan {
         let inputs: Vec<usize> = (first..first + dice.between(2, 2 * nodes) as usize).collect();
         for object in &inputs {
             let make = Make::Put { fate: Fate::Sealed, pace_ns: dice.below(300 * MICROSECOND) };
-            // With a name it can be asked for before it is there.
+            // With a name, a client can request the object before it exists.
             let name = format!("input/{object}").parse().ok();
             objects.push(Spec { name, meta: meta.clone(), make, ttl_ns: None });
-            // Late ones come from nodes that stay: one that leaves refuses what is put then.
+            // Late inputs come from nodes that stay: a leaving node rejects puts.
             let is_late = dice.chance(30);
             let (time, of) = if is_late { (400, staying) } else { (20, nodes) };
             at(dice.below(time * MILLISECOND), Act::Make { object: *object, at: dice.below(of) });
@@ -81,7 +82,7 @@ fn plan(dice: &mut Dice) -> Plan {
         at(25 * MILLISECOND + dice.below(250 * MILLISECOND), Act::Leave { at: 0 });
     }
     acts.sort_by_key(|(at, _)| *at);
-    // Always the one with the highest number of those that are there.
+    // The leaving node is always the one with the highest number.
     let mut number = nodes;
     for (_, act) in &mut acts {
         if let Act::Leave { at } = act {

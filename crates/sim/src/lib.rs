@@ -1,16 +1,16 @@
-//! A whole Hoplite cluster in one thread, from one seed: test only.
+//! Simulates a whole Hoplite cluster in one thread, from one seed; for tests only.
 //!
-//! The real deciders of `hoplite-proto` run against a virtual clock, network, memory and clients. Payload is
-//! provenance instead of bytes, so a copy or a result that is not exactly what it must be shows. After every event
-//! the checkers of `check.rs` look at the node that it happened to; when the plan is over, everything must
-//! come to rest, every object there is must be had everywhere, and after its deletion nothing may be left.
+//! The real state machines of `hoplite-proto` run with a virtual clock, network, memory and clients. Payload carries
+//! its provenance instead of bytes, so a wrong copy or result is detected. After every event, the checkers of
+//! `check.rs` examine the node of the event. At the end of the plan, the cluster must settle and every existing object
+//! must be available everywhere. After all objects are deleted, nothing may remain.
 //!
 //! The same seed gives the same simulation, event by event:
 //!
 //! ```text
 //! make sim SEED=42                                              the verdict
-//! cargo run --release -p hoplite-sim -- --seed 42 --trace       every event and order of every node before
-//! cargo run --release -p hoplite-sim -- --seed 42 --shrink      a smaller one that fails alike, in target/sim
+//! cargo run --release -p hoplite-sim -- --seed 42 --trace       also every event and action of every node
+//! cargo run --release -p hoplite-sim -- --seed 42 --shrink      a minimized case with the same failure, in target/sim
 //! ```
 
 mod case;
@@ -49,7 +49,7 @@ pub use crate::{
     verdict::{Record, Sabotage, Verdict},
 };
 
-/// Simulates what follows from `seed`.
+/// Simulates the cluster of `seed`.
 pub fn run(seed: u64, record: Record, sabotage: Option<Sabotage>) -> Verdict {
     Case::new(seed).run(record, sabotage)
 }
@@ -65,8 +65,7 @@ mod tests {
         }
     }
 
-    /// Goal: a failure can be repeated.
-    /// Method: compare all events and orders of two runs.
+    /// Compares all events and actions of two runs: a failure must be reproducible.
     #[test]
     fn the_same_seed_gives_the_same_trace() {
         let hashes = |seeds: std::ops::Range<u64>| -> Vec<u64> {
@@ -74,10 +73,13 @@ mod tests {
         };
         let (once, again) = (hashes(0..10), hashes(0..10));
         assert_eq!(once, again);
-        assert!(once.windows(2).all(|pair| pair[0] != pair[1]), "seeds differ in what happens");
+        assert!(
+            once.windows(2).all(|pair| pair[0] != pair[1]),
+            "different seeds give different traces"
+        );
     }
 
-    /// What the checkers say of clusters with a broken shell, seed by seed.
+    /// Returns the failures of clusters with a sabotaged shell, seed by seed.
     fn complaints(sabotage: Sabotage) -> Vec<String> {
         (0..60).filter_map(|seed| run(seed, Record::Nothing, Some(sabotage)).failure).collect()
     }
@@ -100,6 +102,6 @@ mod tests {
     fn a_left_out_input_is_noticed() {
         let complaints = complaints(Sabotage::FoldsLess);
         assert!(complaints.len() > 2, "{complaints:#?}");
-        assert!(complaints.iter().any(|text| text.contains("which is no fold of")));
+        assert!(complaints.iter().any(|text| text.contains("which is not a fold of")));
     }
 }

@@ -1,6 +1,6 @@
-//! Objects that end by their time or with their job: what should be gone is gone, and what should live lives.
+//! Objects with a time to live or of a job: expired objects must be gone, all others must exist.
 //!
-//! All clients of the job are gone at the end of the plan, so that nothing of it may be left when all is at rest.
+//! All clients of the job end at the end of the plan, so none of its objects may remain after the cluster has settled.
 
 use hoplite_proto::{
     ask::Ask,
@@ -17,14 +17,15 @@ use crate::{
     world::World,
 };
 
-/// What the job of a simulation is called. No object is.
+/// Name of the job of a simulation; no object has it.
 const JOB: &str = "job";
 
-/// How late after its end a copy may still be there: members take each other for dead, and tell everything again, before.
+/// How late after its end a copy may still exist: before, members may declare each other dead and re-announce
+/// everything.
 const SLACK_NS: u64 = 20 * SECOND;
 
 impl Plan {
-    /// In some clusters objects have a time to live, in some clients are of a job.
+    /// Gives objects a time to live in some clusters, and makes some clients join a job in others.
     pub(crate) fn add_lifetimes(&mut self, horizon: u64, dice: &mut Dice) {
         if dice.chance(25) {
             for object in &mut self.objects {
@@ -37,7 +38,7 @@ impl Plan {
 }
 
 impl World {
-    /// A client that is new is of the job, perhaps.
+    /// Lets a new client join the job, with some probability.
     pub(crate) fn join_perhaps(&mut self, node: NodeId, client: ClientId) -> Option<Instant> {
         let may_join = self.plan.has_jobs && self.now < self.plan.end && self.dice.chance(40);
         may_join.then(|| {
@@ -47,7 +48,7 @@ impl World {
         })
     }
 
-    /// A client makes an object: whether it may end without a client that deletes it.
+    /// Records that a client creates an object, and whether it may end without a deletion. Returns its time to live.
     pub(crate) fn lives(&mut self, object: usize, client: ClientId) -> Option<u64> {
         let (now, is_of_job) = (self.now, self.users.is_of_job(client));
         let known = &mut self.users.objects[object];
@@ -56,14 +57,14 @@ impl World {
         known.spec.ttl_ns
     }
 
-    /// The clients of the job are gone.
+    /// Ends the clients of the job.
     pub(crate) fn end_job(&mut self) {
         for client in self.users.clients_of_job() {
             self.client_dies(client);
         }
     }
 
-    /// Whether an object may be deleted that no client has deleted. Said of one that was got.
+    /// Checks an `ObjectDeleted` reply to a get: if no client deleted the object, its time or its job must have ended.
     pub(crate) fn check_not_early(&self, id: &ObjectId, error: &Error) -> Result<(), String> {
         let is_deleted = matches!(error, Error::ObjectDeleted { id: deleted } if deleted == id);
         let mut all = self.users.objects_of(id);
@@ -74,12 +75,12 @@ impl World {
         let is_timed = object.spec.ttl_ns.is_some_and(|ttl| made_at + ttl <= self.now);
         let is_put = matches!(object.spec.make, Make::Put { .. });
         if is_put && !is_timed && !(object.is_of_job && self.may_have_ended(made_at)) {
-            return Err("its time is not over, nor its job".into());
+            return Err("neither its time to live nor its job has ended".into());
         }
         Ok(())
     }
 
-    /// Whether there may have been no client of the job for a while since then, as some owner saw it.
+    /// Whether, from some owner's view, the job may have had no client for a while since then.
     fn may_have_ended(&self, since: Instant) -> bool {
         let harms = |act: &Act| {
             matches!(
@@ -96,7 +97,7 @@ impl World {
         !is_calm || !self.users.has_client_of_job_since(since)
     }
 
-    /// When all is at rest: nothing is left whose time is over, nor of the job.
+    /// Checks, after the cluster has settled, that no expired object and no object of the job remains.
     pub(crate) fn check_lifetimes(&mut self) {
         let is_over = |object: &Object| {
             let is_late = |at: Instant, ttl: u64| at + ttl + SLACK_NS < self.now;
@@ -110,7 +111,7 @@ impl World {
             if let (Some(object), None) = (all.next(), all.next())
                 && is_over(object)
             {
-                left = Some(format!("{id:?} has ended and is at {nodes:?}"));
+                left = Some(format!("{id:?} has expired, but is still at {nodes:?}"));
             }
         }
         if let Some(left) = left {

@@ -1,5 +1,5 @@
-//! Clients that only look: they wait for several objects, follow one that arrives, watch who holds it; and those who
-//! prune. What the plan says is asked, and the answers are judged.
+//! Clients that observe: they wait for several objects, follow one that arrives, and watch its holders. Also clients
+//! that prune. Sends the requests of the plan and checks the replies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl World {
-    /// Asks what the plan says, if it is one of these questions.
+    /// Sends the request of an act, if it is one of these.
     pub(crate) fn look(&mut self, act: &Act) {
         match act {
             Act::Follow { object, at, with_get, patience_ns, cancel_ns } => {
@@ -79,11 +79,11 @@ impl World {
         }
     }
 
-    /// What was complete somewhere after an event of `node`.
+    /// Records the objects that were complete somewhere after an event of `node`.
     pub(crate) fn note_complete(&mut self, node: NodeId) {
         let Some(host) = self.hosts.get(&node) else { return };
         for (instance, copy) in host.node.table().iter() {
-            // The owner of a name has the bytes of a small object before its putter knows that the name is its own.
+            // The owner of a name has the bytes of a small object before its creator learns that it got the name.
             let is_there = copy.is_complete() || copy.inline.is_some();
             if is_there && self.users.completed.insert(instance) {
                 self.users.came.insert(copy.id.clone());
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// As many as were asked for, and only such that have come or can't.
+    /// Checks the reply to a wait: as many objects as requested, each complete or lost.
     pub(crate) fn check_waited(
         &mut self,
         request: RequestId,
@@ -106,12 +106,12 @@ impl World {
             && distinct.last().is_none_or(|last| (*last as usize) < ids.len());
         if !is_known || ready.len() > count || ready.len() < count && !is_over {
             return self
-                .fail(format!("{ready:?} are ready when {count} of {ids:?} were asked for"));
+                .fail(format!("{ready:?} are ready, but the request was for {count} of {ids:?}"));
         }
         for id in ready.iter().map(|place| &ids[*place as usize]) {
             let is_gone = || {
                 let mut hosts = self.hosts.values();
-                // One reduce under the name may have failed before another has it.
+                // One reduce of the name may fail before another one gets the name.
                 let is_rival = self.users.objects_of(id).count() > 1;
                 let mut objects = self.users.objects_of(id);
                 is_rival
@@ -120,12 +120,13 @@ impl World {
                     || hosts.any(|host| host.node.directory().why_gone(id).is_some())
             };
             if !self.users.came.contains(id) && !is_gone() {
-                return self.fail(format!("{id:?} is ready, but it never was anywhere"));
+                return self
+                    .fail(format!("{id:?} is reported ready, but was never complete anywhere"));
             }
         }
     }
 
-    /// What grows has memory to be read from.
+    /// Checks that a growing object has memory to read from.
     pub(crate) fn check_growing(
         &mut self,
         node: NodeId,
@@ -133,16 +134,16 @@ impl World {
         meta: &Meta,
         instance: Instance,
     ) {
-        // Its node may have dropped it in the same breath; the memory goes after the answer.
+        // Its node may have dropped it in the same event; the memory is freed after the reply.
         let host = self.hosts.get(&node);
         let slot = host.and_then(|host| host.slots.get(&instance));
         let slot = slot.map(|slot| &self.shell.slots[*slot]);
         if !slot.is_some_and(|slot| !slot.is_freed && slot.size == meta.size) {
-            self.fail(format!("{instance} of {id:?} grows at {node:?} in no slot"));
+            self.fail(format!("{instance} of {id:?} grows at {node:?} without a slot"));
         }
     }
 
-    /// The holders of an object; a watching client asks again.
+    /// Checks a reply about holders. A watching client repeats its request.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn check_locations(
         &mut self,
@@ -159,18 +160,18 @@ impl World {
             .map(|location| Holding { node: location.member.id, complete: location.complete })
             .collect();
         if !told.is_sorted_by(|one, other| one.node < other.node) {
-            self.fail(format!("{told:?} of {id:?} are out of order"));
+            self.fail(format!("the holders {told:?} of {id:?} are not sorted"));
         }
-        // A holder that the asker does not know yet, or not any more, is left out.
+        // Holders that the requesting node has not met, or has declared dead, are omitted.
         let is_steady = !self.users.is_shrunk && self.all_have_met();
         if is_steady && known.as_ref() == Some(&told) {
             self.fail(format!(
-                "{told:?} are told to {node:?} as news of {id:?}, which they are not"
+                "{node:?} received {told:?} for {id:?}, although nothing has changed"
             ));
         }
         for holder in must {
             if !told.contains(&Holding { node: *holder, complete: true }) {
-                self.fail(format!("{holder:?} has {id:?}, but is not among {told:?}"));
+                self.fail(format!("{holder:?} holds {id:?}, but is not among {told:?}"));
             }
         }
         if changes == 0 || self.users.is_gone(client) || !self.is_up(node) {
@@ -178,11 +179,12 @@ impl World {
         }
         let changes = changes - 1;
         let again = Later::Locations { node, client, id, known: told, changes };
-        // In no time, a client that is told the same again and again would keep all nodes busy.
+        // Without a delay, a client that gets the same reply again and again would keep all nodes busy.
         self.after(crate::plan::MILLISECOND, Happening::Users(again));
     }
 
-    /// When everything is at rest: every client that asks is told the newest name and all holders.
+    /// After the cluster has settled, requests the newest name and the holders of all objects; all replies must be
+    /// complete.
     pub(crate) fn look_once_more(&mut self, existing: &BTreeMap<ObjectId, Vec<NodeId>>) {
         let nodes = self.staying();
         let Some(node) = self.dice.pick(&nodes) else { return };
@@ -195,8 +197,8 @@ impl World {
             let Some(node) = self.dice.pick(&nodes) else { return };
             let client = self.client_of(node);
             let is_small = self.users.objects_of(id).any(|object| object.spec.meta.size <= 512);
-            // What is read now may push other copies out; a small object is where it was put and at its owners.
-            // And where memory is refused now and then, copies go for it.
+            // Reads that run now may evict other copies. Small objects are only where they were put and at their
+            // owners. Where memory allocation fails at times, copies are evicted for it.
             let may_go = self.is_tight() || self.plan.slot_failures > 0;
             let must = if may_go || is_small { vec![] } else { holders.clone() };
             let (known, changes) = (None, 0);
@@ -205,7 +207,7 @@ impl World {
         }
     }
 
-    /// Of the unanswered questions when everything is at rest: one that a node could have answered.
+    /// Returns why a request that is still open after the cluster has settled should have a reply.
     pub(crate) fn stuck_look(
         &self,
         node: NodeId,
@@ -219,7 +221,7 @@ impl World {
         };
         match purpose {
             Purpose::Wait { ids, count } => {
-                // A name that was deleted before is free, and the question waits for its next put.
+                // A deleted name is free again, and the request waits for its next put.
                 let is_over = |id: &ObjectId, error: Error| {
                     id.is_unique() || error != Error::ObjectDeleted { id: id.clone() }
                 };
@@ -228,11 +230,11 @@ impl World {
                     existing.contains_key(id) || gone.is_some_and(|error| is_over(id, error))
                 };
                 let settled: Vec<&ObjectId> = ids.iter().filter(is_settled).collect();
-                (settled.len() >= *count).then(|| format!("{settled:?} are there or gone"))
+                (settled.len() >= *count).then(|| format!("{settled:?} exist or are lost"))
             }
             Purpose::Follow { id } => {
                 let current = host.node.table().current(id)?;
-                // What is on disk is not on its way.
+                // A copy on disk is not arriving.
                 host.node.table().get(current).filter(|copy| copy.place != Place::Disk)?;
                 Some(format!("{current} is here"))
             }
@@ -242,13 +244,13 @@ impl World {
                 let is_known = known.is_some() && told.eq(holders.iter().copied());
                 (!is_known).then(|| format!("{holders:?} hold it"))
             }
-            Purpose::Latest { .. } | Purpose::Prune => Some("its deadline is over".into()),
+            Purpose::Latest { .. } | Purpose::Prune => Some("its deadline has passed".into()),
             _ => None,
         }
     }
 }
 
-/// The number of a name that is published.
+/// The version number of a published name.
 pub(crate) fn published(id: &ObjectId) -> Option<u64> {
     match id {
         ObjectId::Named(name) if name.as_str().starts_with(PUBLISHED) => name.version(),

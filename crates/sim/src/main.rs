@@ -1,5 +1,5 @@
-//! `hoplite-sim --seeds N [--from S]`: many simulated clusters. `hoplite-sim --seed N`: one, event by event if one likes.
-//! `hoplite-sim --planted`: which mistakes the checkers find. `hoplite-sim --scale NODES`: how collectives grow.
+//! Command line of the simulator: runs clusters by seed, replays stored cases, tests mutants, and measures how
+//! collectives scale.
 
 use std::{fs, path::PathBuf, process::ExitCode, time::Instant};
 
@@ -22,22 +22,22 @@ const USAGE: &str = "usage: hoplite-sim --seeds COUNT [--from SEED]
        hoplite-sim --scale NODES
        hoplite-sim --steady STEPS [--seed N] [--only WORD] [--trace]
 
---seeds      simulates COUNT clusters, from seed 0 or SEED on; what fails is made smaller and kept in target/sim
---seed       simulates one cluster and prints the verdict
---case       simulates one that was kept
---trace      prints every event and order of every node before
---shrink     if it fails, makes it smaller as long as it fails alike, and keeps it in target/sim
---late       disturbs one host of a few clusters, and says whether the others are late
---deletions  nodes come, leave and die around deletions, and what was deleted must stay deleted
---planted    makes mistakes on purpose, one at a time, and prints which of COUNT clusters finds it first
---scale      prints tables of collectives of 8, 64, ... up to NODES nodes
---steady     runs every pattern with every trouble for STEPS steps, and checks that their times come back
---only       runs what has WORD in its pattern and trouble, such as 'Pending Cut'";
+--seeds      simulate COUNT clusters, starting at seed 0 or SEED; minimize failures and store them in target/sim
+--seed       simulate one cluster and print the verdict
+--case       simulate a stored case
+--trace      also print every event and action of every node
+--shrink     on failure, minimize the case and store it in target/sim
+--late       disturb one host of a cluster and check that the others are not late
+--deletions  let nodes join, leave and fail around deletions; check that deleted objects stay deleted
+--planted    test mutants one at a time and print which of COUNT clusters finds each first
+--scale      print tables of collectives of 8, 64, ... up to NODES nodes
+--steady     run every pattern with every fault for STEPS steps and check that step times recover
+--only       run only combinations whose pattern and fault contain WORD, such as 'Pending Cut'";
 
-/// Where failures are kept.
+/// Folder of stored failures.
 const KEPT: &str = "target/sim";
 
-/// More failures of one run are not made smaller: they are of the same few causes.
+/// At most this many failures per run are minimized: more usually have the same few causes.
 const SHRUNK_MAX: u64 = 3;
 
 fn main() -> ExitCode {
@@ -71,17 +71,17 @@ enum Task {
     Steady { steps: u64, seed: u64, only: String, record: Record },
 }
 
-/// What `--planted` tries without `--seeds`: what a forgotten deletion brings back is mostly dropped again, and shows in one of
-/// two thousand.
+/// Default number of seeds for `--planted`. Objects that a forgotten deletion brings back are mostly dropped again, so
+/// that mutant shows in only one of 2000 clusters.
 const PLANTED_SEEDS: u64 = 10_000;
 
-/// Of so many clusters one is looked at for how late a disturbed host makes the others.
+/// One of this many clusters also checks how late a disturbed host makes the others.
 const LATE_EVERY: u64 = 20;
 
-/// How many of those show each mistake that makes them late.
+/// Number of such checks per mutant.
 const LATE_PLANTED: u64 = 10;
 
-/// How many clusters with deletions amid changes each mistake has to show in one of.
+/// Number of clusters with deletions during membership changes per mutant.
 const DELETIONS_PLANTED: u64 = 400;
 
 fn number(arguments: &mut Parser) -> Result<u64, String> {
@@ -126,7 +126,7 @@ fn parse(mut arguments: Parser) -> Result<Task, String> {
         let (from, count) = match (seed, seeds) {
             (Some(from), None) => (from, 1),
             (None, Some(count)) => (from.unwrap_or(0), count),
-            _ => return Err("say --seed or --seeds with --deletions".into()),
+            _ => return Err("--deletions needs a seed: add --seed or --seeds".into()),
         };
         return Ok(Task::Deletions { from, count, record });
     }
@@ -150,15 +150,15 @@ fn parse(mut arguments: Parser) -> Result<Task, String> {
         }
         (None, None, None, Some(nodes), false) if is_plain && from.is_none() => {
             if nodes < 2 {
-                Err("one node has no other to send to".into())
+                Err("--scale needs at least 2 nodes".into())
             } else {
                 Ok(Task::Scale { nodes })
             }
         }
         (None, None, None, None, false) => {
-            Err("say --seed, --seeds, --case, --late, --planted or --scale".into())
+            Err("nothing to run: pass --seed, --seeds, --case, --late, --deletions, --planted, --scale or --steady".into())
         }
-        _ => Err("these arguments do not go together".into()),
+        _ => Err("these arguments cannot be combined".into()),
     }
 }
 
@@ -193,7 +193,7 @@ fn many_deletions(from: u64, count: u64, record: Record) -> ExitCode {
     for seed in from..from + count {
         if let Err(failure) = delete_amid_changes(seed, record, None) {
             failed += 1;
-            println!("seed {seed}: failed {failure}\n  repeat it with --deletions --seed {seed}");
+            println!("seed {seed}: failed {failure}\n  repeat with --deletions --seed {seed}");
         }
     }
     println!("{} passed, {failed} failed", count - failed);
@@ -208,7 +208,7 @@ fn many(from: u64, count: u64) -> ExitCode {
         events += verdict.events;
         if let Some(failure) = verdict.failure {
             failed += 1;
-            println!("seed {seed}: failed {failure}\n  repeat it with: make sim SEED={seed}");
+            println!("seed {seed}: failed {failure}\n  repeat with: make sim SEED={seed}");
             if failed <= SHRUNK_MAX {
                 keep_small(&format!("seed {seed}"), Case::new(seed));
             }
@@ -217,7 +217,7 @@ fn many(from: u64, count: u64) -> ExitCode {
             && let Err(failure) = late(seed, Record::Nothing, None)
         {
             failed += 1;
-            println!("seed {seed}: others are late: {failure}\n  repeat it with --late {seed}");
+            println!("seed {seed}: others are late: {failure}\n  repeat with --late {seed}");
         }
         let done = seed - from + 1;
         if done.is_multiple_of(1000) && done < count {
@@ -229,7 +229,7 @@ fn many(from: u64, count: u64) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Makes a failure smaller and writes it to a file, to become a test.
+/// Minimizes a failure and writes it to a file, which can become a test.
 fn keep_small(name: &str, case: Case) {
     let (before, case) = (case.size(), shrink(case, None));
     let after = case.size();
@@ -240,7 +240,7 @@ fn keep_small(name: &str, case: Case) {
     });
     match written {
         Ok(()) => println!(
-            "  {} acts on {} objects at {} nodes, of {}, {} and {}, fail alike: --case {}",
+            "  minimized to {} acts, {} objects, {} nodes (from {}, {}, {}): --case {}",
             after.0,
             after.1,
             after.2,
@@ -249,14 +249,14 @@ fn keep_small(name: &str, case: Case) {
             before.2,
             file.display()
         ),
-        Err(error) => println!("  can't write {}: {error}", file.display()),
+        Err(error) => println!("  cannot write {}: {error}", file.display()),
     }
 }
 
-/// Makes each mistake until a checker finds it. A table in Markdown.
+/// Runs each mutant until a checker finds it. Prints a Markdown table.
 fn planted(count: u64) -> ExitCode {
     let mut missed = 0;
-    println!("| mistake | first found by | what is said |\n|---|---|---|");
+    println!("| mutant | first found by | failure |\n|---|---|---|");
     for &bug in Bug::ALL {
         let sabotage = Some(Sabotage::Planted(bug));
         let found = (0..count).find_map(|seed| {
@@ -283,7 +283,7 @@ fn planted(count: u64) -> ExitCode {
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Tables in Markdown, for docs/benchmarks.
+/// Prints Markdown tables for docs/benchmarks.
 fn scale(most: u64) -> ExitCode {
     let counts: Vec<u64> = std::iter::successors(Some(8), |nodes| Some(nodes * 8))
         .take_while(|nodes| *nodes < most)
@@ -329,11 +329,12 @@ fn scale(most: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Long runs of every pattern with every trouble: the median of each tenth of the steps, as times the bound.
+/// Runs every pattern with every fault for many steps. Prints the median of each tenth of the steps, as a multiple of
+/// the bound.
 fn steady(steps: u64, seed: u64, only: &str, record: Record) -> ExitCode {
     let mut failed = 0;
     println!(
-        "| pattern | trouble | median of each tenth, times the bound | worst |\n|---|---|---|---|"
+        "| pattern | fault | median of each tenth, times the bound | worst |\n|---|---|---|---|"
     );
     for (pattern, trouble) in Pattern::ALL.iter().flat_map(|p| Trouble::ALL.map(|t| (*p, t))) {
         if !format!("{pattern:?} {trouble:?}").contains(only) {

@@ -1,6 +1,6 @@
-//! The network: control messages in order for each pair of nodes, payload in blocks that share links.
+//! Simulates the network: control messages in order for each pair of nodes, payload in blocks that share links.
 //!
-//! Control and payload don't wait for each other. Knows bytes and times; does not know what they mean.
+//! Control and payload do not delay each other. This module handles bytes and times, and does not interpret messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,39 +17,39 @@ use crate::dice::Dice;
 #[derive(Debug)]
 pub(crate) struct Net {
     link: Link,
-    /// By the two ends, the lower first: the number of the connection that is open or being opened.
+    /// By the two ends, lower first: the number of the connection that is open or being opened.
     connections: BTreeMap<(NodeId, NodeId), u64>,
     connections_made: u64,
     /// Pairs whose last connection broke.
     broken: BTreeSet<(NodeId, NodeId)>,
     /// Connections whose messages from the first node to the second are lost.
     cut: BTreeSet<(NodeId, NodeId, u64)>,
-    /// From which node to which nothing comes, and until when.
+    /// Directions without connectivity, and until when.
     held: BTreeMap<(NodeId, NodeId), Instant>,
-    /// The last connection over which something came from the first to the second: what comes over earlier ones after
-    /// that is not taken any more.
+    /// The newest connection over which the second node received something from the first. Messages of older
+    /// connections are dropped after that.
     newest: BTreeMap<(NodeId, NodeId), u64>,
-    /// When the last message from the first to the second arrives: none overtakes another.
+    /// When the last message from the first to the second arrives: messages stay in order.
     last_arrival: BTreeMap<(NodeId, NodeId), Instant>,
     uplink_free: BTreeMap<NodeId, Instant>,
     downlink_free: BTreeMap<NodeId, Instant>,
-    /// Whose link carries so many times less, and until when.
+    /// Nodes whose links are slower by this factor, and until when.
     slowed: BTreeMap<NodeId, (u64, Instant)>,
-    /// Whether messages always take the latency of the link.
+    /// Whether messages always take exactly the latency of the link.
     is_steady: bool,
-    /// Racks whose links bursts share, though no node was told of them.
+    /// Racks whose shared links affect bursts, although no node is configured with them.
     hidden: BTreeMap<NodeId, Hidden>,
     bursts_free: BTreeMap<Queue, Instant>,
 }
 
-/// Where a node stands that was not told.
+/// The location of a node that is not configured.
 #[derive(Clone, Copy, Debug)]
 struct Hidden {
     rack: u64,
     pod: u64,
 }
 
-/// What a burst waits for.
+/// A link in which a burst queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Queue {
     HostOut(NodeId),
@@ -60,7 +60,7 @@ enum Queue {
     HostIn(NodeId),
 }
 
-/// When a block has left its sender, and when all of it is at its receiver.
+/// When a block has left its sender, and when it has arrived completely.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Passage {
     pub(crate) sent: Instant,
@@ -91,12 +91,12 @@ impl Net {
         self.is_steady = true;
     }
 
-    /// The connection between two nodes, if there is one.
+    /// Returns the connection between two nodes, if there is one.
     pub(crate) fn connection(&self, one: NodeId, other: NodeId) -> Option<u64> {
         self.connections.get(&pair(one, other)).copied()
     }
 
-    /// Opens a connection; none if there is one already.
+    /// Opens a connection; `None` if one exists already.
     pub(crate) fn connect(&mut self, one: NodeId, other: NodeId) -> Option<u64> {
         if self.connections.contains_key(&pair(one, other)) {
             return None;
@@ -111,7 +111,7 @@ impl Net {
         self.connections.remove(&pair(one, other))
     }
 
-    /// A connection breaks, though neither end closed it.
+    /// Breaks a connection that neither end closed.
     pub(crate) fn break_off(&mut self, one: NodeId, other: NodeId) -> Option<u64> {
         let connection = self.disconnect(one, other)?;
         self.broken.insert(pair(one, other));
@@ -123,12 +123,12 @@ impl Net {
         self.broken.contains(&pair(one, other))
     }
 
-    /// What is on its way from `from` to `to` over this connection does not arrive.
+    /// Drops everything in flight from `from` to `to` over this connection.
     pub(crate) fn lose(&mut self, from: NodeId, to: NodeId, connection: u64) {
         self.cut.insert((from, to, connection));
     }
 
-    /// Something comes from `from` to `to` over a connection; whether it is lost all the same.
+    /// Receives something over a connection. Returns whether it is lost.
     pub(crate) fn is_lost(&mut self, from: NodeId, to: NodeId, connection: u64) -> bool {
         let newest = self.newest.entry((from, to)).or_default();
         *newest = connection.max(*newest);
@@ -136,7 +136,7 @@ impl Net {
         is_old || self.cut.contains(&(from, to, connection))
     }
 
-    /// When a control message that is sent now arrives.
+    /// Returns when a control message that is sent now arrives.
     pub(crate) fn arrival(
         &mut self,
         now: Instant,
@@ -150,13 +150,13 @@ impl Net {
         *last
     }
 
-    /// A node stands in a rack of a pod. The hosts of a rack share a link as fast as one of theirs for what leaves the rack, and
-    /// the racks of a pod share such a link for what leaves the pod.
+    /// Puts a node into a rack of a pod, without configuring it. The hosts of a rack share one link, as fast as a
+    /// host's, for traffic that leaves the rack. The racks of a pod share such a link for traffic that leaves the pod.
     pub(crate) fn hide(&mut self, node: NodeId, rack: u64, pod: u64) {
         self.hidden.insert(node, Hidden { rack, pod });
     }
 
-    /// When a part of a burst arrives, which waits at each link on its way.
+    /// Returns when a part of a burst arrives; it queues at each link of its path.
     pub(crate) fn burst(&mut self, now: Instant, from: NodeId, to: NodeId, bytes: u64) -> Instant {
         let both = self.hidden.get(&from).zip(self.hidden.get(&to));
         let racks = both.filter(|(a, b)| a.rack != b.rack);
@@ -180,13 +180,13 @@ impl Net {
         *last
     }
 
-    /// When the last burst was over.
+    /// Returns when the last burst ended.
     #[cfg(test)]
     pub(crate) fn last_burst(&self) -> Instant {
         self.bursts_free.values().copied().max().unwrap_or_default()
     }
 
-    /// From half to three times the latency of the link; now and then twenty times. The latency itself on a steady network.
+    /// Half to three times the latency of the link, sometimes twenty times; exactly the latency on a steady network.
     pub(crate) fn latency_ns(&self, dice: &mut Dice) -> u64 {
         let latency = self.link.latency_ns;
         if self.is_steady {
@@ -196,7 +196,7 @@ impl Net {
         dice.between(latency / 2, longest)
     }
 
-    /// Sends a block of payload behind those that wait at the sender's and the receiver's link.
+    /// Sends a block of payload, after those that queue at the links of the sender and the receiver.
     pub(crate) fn pass(&mut self, now: Instant, from: NodeId, to: NodeId, bytes: u64) -> Passage {
         let busy_ns = bytes * 1_000_000_000 / self.link.bytes_per_second.max(1);
         let (up_ns, down_ns) =
@@ -212,24 +212,24 @@ impl Net {
         Passage { sent, arrived: arrived.max(self.mended(from, to)) }
     }
 
-    /// The link of a node carries less for a while.
+    /// Slows down the link of a node for a while.
     pub(crate) fn slow_until(&mut self, node: NodeId, times: u64, until: Instant) {
         self.slowed.insert(node, (times, until));
     }
 
-    /// How many times less the link of a node carries than others.
+    /// The factor by which a node's link is slower.
     fn slowness(&self, now: Instant, node: NodeId) -> u64 {
         let slowed = self.slowed.get(&node).filter(|(_, until)| now < *until);
         slowed.map_or(1, |(times, _)| *times)
     }
 
-    /// Nothing comes from one node to another for a while.
+    /// Cuts one direction between two nodes for a while.
     pub(crate) fn cut_until(&mut self, from: NodeId, to: NodeId, until: Instant) {
         let held = self.held.entry((from, to)).or_default();
         *held = until.max(*held);
     }
 
-    /// Two nodes hear each other again, by another way than what is held up.
+    /// Reconnects two nodes over a path that is not cut.
     pub(crate) fn lead_round(&mut self, one: NodeId, other: NodeId) {
         for way in [(one, other), (other, one)] {
             self.held.remove(&way);
@@ -237,7 +237,7 @@ impl Net {
         }
     }
 
-    /// When what is said by one node to another comes through, or did.
+    /// Returns until when the direction from one node to another is cut, or was.
     pub(crate) fn mended(&self, from: NodeId, to: NodeId) -> Instant {
         self.held.get(&(from, to)).copied().unwrap_or_default()
     }
@@ -247,10 +247,10 @@ fn pair(one: NodeId, other: NodeId) -> (NodeId, NodeId) {
     (one.min(other), one.max(other))
 }
 
-/// Where hosts stand.
+/// Assigns hosts to racks.
 #[derive(Debug)]
 pub(crate) struct Racks {
-    /// Its own, so that what happens in a seed does not change with where hosts stand.
+    /// Separate random numbers, so that racks do not change the other events of a seed.
     dice: Dice,
     count: u64,
     /// Whether nodes survey the network.
@@ -258,7 +258,8 @@ pub(crate) struct Racks {
 }
 
 impl Racks {
-    /// Up to three racks; in a quarter of the simulations no node is told of any, and in half of these nodes survey.
+    /// Up to three racks. In a quarter of the simulations no node has a rack configured, and in half of these the nodes
+    /// survey.
     pub(crate) fn new(seed: u64) -> Self {
         let mut dice = Dice::new(!seed);
         let count = dice.below(4);
@@ -266,16 +267,16 @@ impl Racks {
         Self { dice, count, are_surveyed }
     }
 
-    /// No node is told of any.
+    /// No node has a rack configured.
     pub(crate) fn none() -> Self {
         Self { dice: Dice::new(0), count: 0, are_surveyed: false }
     }
 
-    /// The rack of the next host; some are told of none.
+    /// The rack of the next host; some hosts have none configured.
     pub(crate) fn next(&mut self) -> Option<Place> {
         let number = self.dice.below(self.count);
         let is_told = self.count > 0 && self.dice.chance(80);
-        // Three racks are in two pods.
+        // Three racks form two pods.
         let pod = (self.count == 3).then(|| format!("pod{}", number / 2));
         let labels = pod.into_iter().chain([format!("rack{number}")]);
         let groups: Vec<Group> = labels.map(|label| Group { label, carries: 0 }).collect();

@@ -1,13 +1,13 @@
-//! What simulated bytes are: not bytes, but where they come from.
+//! Represents simulated bytes by their provenance.
 //!
-//! Every put gets a [`Tag`] of its own. A block of what was put is its tag, a block of the fold of several objects is
-//! the multiset of theirs; so a block that was taken from the wrong copy, or folded twice, or not at all, shows.
+//! Every put gets its own [`Tag`]. A block of a put object is its tag. A block of a fold is the multiset of the tags of
+//! its inputs. A block that was taken from a wrong copy, folded twice or omitted is therefore detected.
 
 use std::{fmt, rc::Rc};
 
 use hoplite_proto::inline::Inline;
 
-/// One put; never 0.
+/// Identifies one put; never 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tag(pub(crate) u64);
 
@@ -17,7 +17,7 @@ impl fmt::Debug for Tag {
     }
 }
 
-/// What every block of one instance holds, beside its own number: sorted tags, with repetitions.
+/// What every block of an instance contains, apart from its index: sorted tags, with repetitions.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Content(Rc<[Tag]>);
 
@@ -27,16 +27,16 @@ impl fmt::Debug for Content {
     }
 }
 
-/// Bytes of a small object: room for 64 tags of 8 bytes.
+/// Size of a small object: room for 64 tags of 8 bytes.
 pub(crate) const SMALL_BYTES: u64 = 512;
 
 impl Content {
-    /// What a client puts.
+    /// The content of a put.
     pub(crate) fn of(tag: Tag) -> Self {
         Self([tag].into())
     }
 
-    /// What the fold of `parts` holds.
+    /// The content of a fold of `parts`.
     pub(crate) fn fold<'a>(parts: impl Iterator<Item = &'a Self>) -> Self {
         let mut tags: Vec<Tag> = parts.flat_map(|part| part.0.iter().copied()).collect();
         tags.sort_unstable();
@@ -47,12 +47,12 @@ impl Content {
         &self.0
     }
 
-    /// Whether both hold the same; quick where one is a clone of the other.
+    /// Whether both are equal; fast if one is a clone of the other.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Rc::ptr_eq(&self.0, &other.0) || self.0 == other.0
     }
 
-    /// The same in the bytes of a small object.
+    /// Encodes the content as the bytes of a small object.
     pub(crate) fn to_inline(&self) -> Inline {
         let mut bytes: Vec<u8> = self.0.iter().flat_map(|tag| tag.0.to_le_bytes()).collect();
         assert!(bytes.len() as u64 <= SMALL_BYTES, "{} tags in a small object", self.0.len());
@@ -69,10 +69,10 @@ impl Content {
     }
 }
 
-/// One block on its way.
+/// One block in transfer.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
-    /// Which block of its instance.
+    /// Index of the block in its instance.
     pub(crate) index: u32,
     pub(crate) content: Content,
 }

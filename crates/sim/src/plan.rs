@@ -1,6 +1,6 @@
-//! What will be tried in a simulation: the cluster, the objects, who asks for what and when, what goes wrong.
+//! Plans of simulations: the cluster, the objects, the requests with their times, and the faults.
 //!
-//! Everything is decided here, before the first event, but for what depends on answers (ids, who is still there).
+//! Everything is decided here before the first event, except what depends on replies (ids, nodes that still exist).
 
 mod diced;
 
@@ -12,74 +12,74 @@ pub(crate) const MICROSECOND: u64 = 1_000;
 pub(crate) const MILLISECOND: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
-/// After how long a silent member counts as dead.
+/// Detection time of failed members.
 pub(crate) const DETECTION_NS: u64 = 3 * SECOND;
 
-/// What names with numbers are published under.
+/// Prefix of names with version numbers.
 pub(crate) const PUBLISHED: &str = "policy/";
 
-/// A whole simulation before it begins.
+/// A whole simulation before it starts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
-    /// Nodes that are there from the start.
+    /// Nodes that exist from the start.
     pub(crate) nodes: u64,
-    /// Those of even and of odd numbers are two clusters until then, if they are not one from the start.
+    /// Until then, nodes with even and odd numbers are two clusters; `None` if they are one from the start.
     #[serde(default)]
     pub(crate) apart_until: Option<Instant>,
     pub(crate) config: Config,
-    /// How often a slot can't be had, in percent.
+    /// Probability that a slot allocation fails, in percent.
     pub(crate) slot_failures: u64,
-    /// The disk of each node, if they have one.
+    /// The disk of each node, if nodes have one.
     #[serde(default)]
     pub(crate) disk: Option<Disk>,
     pub(crate) objects: Vec<Spec>,
     pub(crate) acts: Vec<(Instant, Act)>,
-    /// Whether some clients are of a job.
+    /// Whether some clients join a job.
     #[serde(default)]
     pub(crate) has_jobs: bool,
-    /// When nothing new begins any more.
+    /// End of the plan: no act starts later.
     pub(crate) end: Instant,
 }
 
 /// The disk of each host.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Disk {
-    /// Bytes of files.
+    /// Limit of the bytes in files.
     pub(crate) limit: u64,
-    /// How often a write or a read fails, in percent.
+    /// Probability that a write or a read fails, in percent.
     pub(crate) failures: u64,
-    /// How long a block takes.
+    /// Time per block.
     pub(crate) block_ns: u64,
-    /// Whether a node that begins where another one was finds the files of that.
+    /// Whether a restarted node finds the files of its predecessor.
     pub(crate) keep: bool,
 }
 
-/// What hosts and cables do for a while.
+/// A temporary fault of hosts and links.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Fault {
-    /// A host stands still: its process is stopped, or the machine is busy with something else.
+    /// A host is unresponsive: its process is stopped, or the machine is busy.
     Freeze,
-    /// The link of a host carries so many times less.
+    /// The link of a host is slower by this factor.
     Slow { times: u64 },
-    /// One and all others hear nothing of each other.
+    /// One node and all others cannot reach each other.
     Off,
-    /// One hears nothing of all others, which hear it.
+    /// One node receives nothing from the others, but they receive from it.
     Deaf,
-    /// One and another hear nothing of each other.
+    /// Two nodes cannot reach each other.
     Pair,
-    /// One hears nothing of another, which hears it.
+    /// One node receives nothing from another one, but that one receives from it.
     OneWay,
-    /// About half and the others hear nothing of each other.
+    /// About half of the nodes and the others cannot reach each other.
     Halves,
 }
 
-/// An object that will be made, if all goes well.
+/// An object that a client creates, unless something fails.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) name: Option<Name>,
     pub(crate) meta: Meta,
     pub(crate) make: Make,
-    /// How long it lives from when it is complete.
+    /// Time to live, from its completion.
     #[serde(default)]
     pub(crate) ttl_ns: Option<u64>,
 }
@@ -88,14 +88,14 @@ pub(crate) struct Spec {
 pub(crate) enum Make {
     Put {
         fate: Fate,
-        /// Between two blocks.
+        /// Time between two blocks.
         pace_ns: u64,
     },
     Reduce {
         inputs: Vec<usize>,
         count: usize,
         patience_ns: Option<u64>,
-        /// When the question itself is taken back; only one for a name is still open then.
+        /// When the request itself is canceled; only a request for a name is still open then.
         cancel_ns: Option<u64>,
     },
 }
@@ -104,13 +104,13 @@ pub(crate) enum Make {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Fate {
     Sealed,
-    /// Given up after some blocks.
+    /// Aborted after some blocks.
     Aborted,
-    /// The client dies after some blocks.
+    /// The client fails after some blocks.
     Orphaned,
 }
 
-/// What a client does. Objects are numbers in [`Plan::objects`]; `at` chooses a node among those that are there.
+/// An act of a client, or an event. Objects are indices of [`Plan::objects`]; `at` selects one of the existing nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Act {
     Make {
@@ -122,10 +122,10 @@ pub(crate) enum Act {
         at: u64,
         patience_ns: Option<u64>,
         cancel_ns: Option<u64>,
-        /// How long it is read.
+        /// How long the client reads it.
         hold_ns: u64,
     },
-    /// Reads an object while it arrives; `with_get`: and asks for it, too.
+    /// Reads an object while it arrives; `with_get` also sends a get for it.
     Follow {
         object: usize,
         at: u64,
@@ -140,7 +140,7 @@ pub(crate) enum Act {
         patience_ns: Option<u64>,
         cancel_ns: Option<u64>,
     },
-    /// Asks who holds an object, and so many times again when that has changed.
+    /// Requests the holders of an object, and again after each of `changes` changes.
     Locations {
         object: usize,
         at: u64,
@@ -151,7 +151,7 @@ pub(crate) enum Act {
     Inputs {
         object: usize,
     },
-    /// Asks for more copies where it was put.
+    /// Requests replicas at the node where the object was put.
     Keep {
         object: usize,
         copies: u32,
@@ -161,7 +161,7 @@ pub(crate) enum Act {
         at: u64,
     },
     Prune {
-        /// The number of the name under [`PUBLISHED`].
+        /// Version number of the name under [`PUBLISHED`].
         version: u64,
         keep: u64,
         at: u64,
@@ -182,16 +182,16 @@ pub(crate) enum Act {
     Crash {
         at: u64,
     },
-    /// A process dies, and another one begins at its address.
+    /// A process fails, and another one starts at its address.
     Restart {
         at: u64,
         pause_ns: u64,
     },
-    /// The connections of two nodes break, and with them is lost what was on its way.
+    /// The connections of two nodes break; everything in flight on them is lost.
     Break {
         at: u64,
     },
-    /// What hosts and cables do for a while.
+    /// A temporary fault of hosts and links.
     Fault {
         at: u64,
         fault: Fault,
@@ -200,7 +200,7 @@ pub(crate) enum Act {
 }
 
 impl Act {
-    /// The objects that it is about.
+    /// The objects of the act.
     pub(crate) fn objects_mut(&mut self) -> Vec<&mut usize> {
         match self {
             Self::Make { object, .. }
@@ -231,7 +231,7 @@ pub(crate) struct Class {
 }
 
 impl Plan {
-    /// One in which nothing is made yet: one cluster, whose nodes have the memory that they ask for and no disk, and no jobs.
+    /// An empty plan: one cluster, no objects, no failing allocations, no disks and no jobs.
     pub(crate) const fn empty(nodes: u64, config: Config, end: Instant) -> Self {
         Self {
             nodes,
@@ -246,7 +246,7 @@ impl Plan {
         }
     }
 
-    /// The objects that something is done with, or that something is folded from.
+    /// The objects that acts use, or that are inputs of reduces.
     pub(crate) fn named(&self) -> Vec<usize> {
         let mut acts = self.acts.clone();
         let acted = acts.iter_mut().flat_map(|(_, act)| act.objects_mut()).map(|object| *object);

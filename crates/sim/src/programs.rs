@@ -1,7 +1,7 @@
-//! Client programs that react to answers: closed loops written as `async` functions, polled by the virtual clock.
+//! Client programs that react to replies: closed loops written as `async` functions and polled by the virtual clock.
 //!
-//! Owns the requests of the programs and their replies. Does not know what a program computes, nor how a node works.
-//! A program asks through its [`Client`]; the request reaches the node at once, and the program continues
+//! Owns the requests of the programs and their replies. It knows neither what a program computes nor how a node works.
+//! A program sends a request through its [`Client`]. The request reaches the node at once, and the program continues
 //! [`REPLY_NS`] after the reply. Everything runs in one thread, in the order of the programs.
 
 mod run;
@@ -23,10 +23,10 @@ use crate::{
     plan::{Fault, MICROSECOND},
 };
 
-/// From a reply until the program that waits for it continues.
+/// Delay between a reply and the program that waits for it.
 const REPLY_NS: u64 = 20 * MICROSECOND;
 
-/// Requests of programs are numbered from here on; those of planned clients stay below.
+/// Requests of programs have numbers above this; requests of planned clients stay below.
 const FIRST_REQUEST: u64 = 1 << 40;
 
 type Program = Pin<Box<dyn Future<Output = ()>>>;
@@ -50,18 +50,18 @@ struct Shared {
     issued: u64,
     orders: Vec<Order>,
     replies: BTreeMap<RequestId, Reply>,
-    /// What the first program that found something wrong reported.
+    /// The report of the first program that found an error.
     failure: Option<String>,
 }
 
-/// A reply, and what the copy holds that it is about, if it is a large one.
+/// A reply, and the content of its copy, if that is a large one.
 #[derive(Debug)]
 struct Reply {
     answer: Result<Answer, Error>,
     content: Option<Content>,
 }
 
-/// What a program wants of the world.
+/// An action that a program requests from the world.
 #[derive(Debug)]
 enum Order {
     Ask { node: NodeId, client: ClientId, request: RequestId, ask: Ask },
@@ -86,7 +86,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// The puts that the copy is the sum of.
+    /// The tags of the puts that the copy sums.
     pub(crate) fn tags(&self) -> &[Tag] {
         self.content.as_ref().map_or(&[], Content::tags)
     }
@@ -97,12 +97,12 @@ impl Client {
         self.shared.borrow().now
     }
 
-    /// Reports something that must not happen, and ends the simulation.
+    /// Reports an error and ends the simulation.
     pub(crate) fn fail(&self, what: String) {
         self.shared.borrow_mut().failure.get_or_insert(what);
     }
 
-    /// The next version under a prefix that is newer than `after`.
+    /// Returns the next version of a prefix that is newer than `after`.
     pub(crate) async fn latest(&self, prefix: &str, after: Option<u64>) -> Result<u64, Error> {
         match self.ask(Ask::Latest { prefix: prefix.into(), after }).await? {
             Answer::Latest { name } => Ok(name.version().unwrap_or_default()),
@@ -122,7 +122,7 @@ impl Client {
         }
     }
 
-    /// The program no longer reads what it got.
+    /// Releases a copy that the program has read.
     pub(crate) fn release(&self, reading: &Reading) {
         let instance = reading.instance;
         self.post(Ask::Release { instance });
@@ -147,7 +147,7 @@ impl Client {
         }
     }
 
-    /// The first `count` of `inputs`, summed.
+    /// Sums the first `count` of `inputs`.
     pub(crate) async fn sum(&self, inputs: Vec<ObjectId>, count: u32) -> Result<ObjectId, Error> {
         let ask = Ask::Reduce { inputs, op: Op::Sum, count, id: None, ttl_ns: None };
         match self.ask(ask).await? {
@@ -163,7 +163,7 @@ impl Client {
         }
     }
 
-    /// Deletes all but the newest `keep` versions up to this one.
+    /// Deletes all versions up to this one except the newest `keep`.
     pub(crate) async fn prune(&self, id: &ObjectId, keep: u64) -> Result<(), Error> {
         let ObjectId::Named(name) = id else { return Ok(()) };
         self.ask(Ask::Prune { name: name.clone(), keep }).await.map(drop)
@@ -173,20 +173,20 @@ impl Client {
         self.ask(Ask::Delete { ids }).await.map(drop)
     }
 
-    /// Computes for a while.
+    /// Simulates computation for a while.
     pub(crate) async fn sleep(&self, after_ns: u64) {
         let request = self.next_request();
         self.shared.borrow_mut().orders.push(Order::Wake { request, after_ns });
         drop(self.reply(request).await);
     }
 
-    /// Something goes wrong at a host for a while.
+    /// Injects a fault at a host for a while.
     pub(crate) fn disturb(&self, at: u64, fault: Fault, time_ns: u64) {
         self.shared.borrow_mut().orders.push(Order::Disturb { at, fault, time_ns });
     }
 
     fn unexpected<T>(&self, answer: &Answer) -> Option<T> {
-        self.fail(format!("{answer:?} answers another question"));
+        self.fail(format!("{answer:?} is not a reply to this request"));
         None
     }
 
@@ -221,7 +221,7 @@ const NO_INSTANCE: Instance = Instance { node: NodeId(0), serial: 0 };
 const NO_OBJECT: ObjectId = ObjectId::Minted { node: NodeId(0), serial: 0 };
 
 impl Programs {
-    /// A client for the next program; clients are told apart by `number`.
+    /// Creates a client for the next program, identified by `number`.
     pub(crate) fn client(&self, node: NodeId, number: u64) -> Client {
         Client { node, client: ClientId(number), shared: self.shared.clone() }
     }
@@ -230,7 +230,7 @@ impl Programs {
         self.running.push(Box::pin(program));
     }
 
-    /// Takes the reply to a request of a program; returns it if the request is none of theirs.
+    /// Takes the reply to a request of a program. Returns it if the request is not from a program.
     pub(crate) fn take(
         &self,
         request: RequestId,

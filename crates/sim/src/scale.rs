@@ -1,7 +1,7 @@
-//! How collectives grow: many nodes that are all ready, on a network without faults or chance.
+//! Measures how collectives scale with the number of nodes, on a network without faults or randomness.
 //!
-//! Times are what the real deciders make of virtual links: no processor, no kernel. A node hears of its own memory and
-//! transfers up to 50 us late, as a busy process does.
+//! Times result from the real state machines on virtual links, without the cost of processors and kernels. A node
+//! learns of changes in its own memory and transfers up to 50 us late, as in a busy process.
 
 use hoplite_proto::{
     meta::{Dtype, Meta},
@@ -17,14 +17,14 @@ use crate::{
     world::{Happening, World},
 };
 
-/// What all nodes do at once.
+/// The operation of all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collective {
-    /// All get what one has put.
+    /// All nodes get the object that one has put.
     Broadcast,
-    /// One gets the sum of what each has put.
+    /// One node gets the sum of an object of each node.
     Reduce,
-    /// All get it.
+    /// All nodes get the sum.
     Allreduce,
 }
 
@@ -33,37 +33,37 @@ impl Collective {
     pub const ALL: [Self; 3] = [Self::Broadcast, Self::Reduce, Self::Allreduce];
 }
 
-/// Networks by name: the latency is that of the switches of their time.
+/// Networks by name, with the typical latency of their switches.
 pub const LINKS: [(&str, Link); 3] = [
     ("10 Gbit/s", Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 }),
     ("100 Gbit/s", Link { latency_ns: 10_000, bytes_per_second: 12_500_000_000 }),
     ("400 Gbit/s", Link { latency_ns: 5_000, bytes_per_second: 50_000_000_000 }),
 ];
 
-/// Sizes by name; of more than this the simulation takes very long, and the figures change little.
+/// Sizes by name. Larger ones take very long to simulate, and the results change little.
 pub const SIZES: [(&str, u64); 3] =
     [("128 KiB", 128 << 10), ("1 MiB", 1 << 20), ("32 MiB", 32 << 20)];
 
-/// What came out.
+/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Growth {
-    /// From the questions to the last answer.
+    /// Seconds from the requests to the last reply.
     pub seconds: f64,
-    /// What no algorithm can undercut: the bytes that one link has to carry, and the latency once.
+    /// Lower bound for any algorithm: the bytes that one link must carry, plus one latency.
     pub bound: f64,
-    /// Messages that a node heard, of all nodes the mean.
+    /// Mean number of messages that a node received.
     pub messages: f64,
-    /// And those of the node that heard most, which is the owner of what all want.
+    /// Messages of the busiest node, which is the owner of the requested object.
     pub busiest: u64,
 }
 
-/// Before the first question: all puts are done.
+/// Time of the requests; all puts are done before.
 const HEAD_START: Instant = Instant(10 * SECOND);
 
-/// Lets `nodes` nodes do `what` with `bytes` bytes each.
+/// Runs `what` on `nodes` nodes with `bytes` bytes each.
 ///
 /// # Errors
-/// What a checker found.
+/// The finding of a checker.
 pub fn grow(what: Collective, nodes: u64, bytes: u64, link: Link) -> Result<Growth, String> {
     let mut world = World::calm(plan(what, nodes, bytes, link), false);
     world.run_until(HEAD_START);
@@ -123,7 +123,7 @@ fn plan(what: Collective, nodes: u64, bytes: u64, link: Link) -> Plan {
     Plan { objects, acts, ..Plan::empty(nodes, config, end) }
 }
 
-/// A world to watch grow, without checks after each event: they look at everything.
+/// Worlds for measurements. They skip the checks after each event, which examine everything.
 impl World {
     pub(crate) fn calm(plan: Plan, are_surveyed: bool) -> Self {
         let mut world = Self::begin(0, plan, Trace::Off, None);
@@ -138,7 +138,7 @@ impl World {
         world
     }
 
-    /// Messages that each host has heard.
+    /// Number of messages that each host has received.
     fn heard(&self) -> Vec<u64> {
         self.hosts.values().map(|host| host.heard).collect()
     }
@@ -159,7 +159,7 @@ mod tests {
         }
     }
 
-    /// Goal: no node's work grows faster than the number of nodes.
+    /// No node's work may grow faster than the number of nodes.
     #[test]
     fn the_owner_hears_a_few_messages_of_each_node() {
         for what in Collective::ALL {

@@ -1,10 +1,10 @@
-//! What a real shell does with the orders of its node, on virtual memory and links: slots, and flows of blocks into
-//! them. Folds are in [`crate::fold`].
+//! Simulates the shell of a node: performs its actions on virtual memory and links. It contains slots, and flows of
+//! blocks into them. Folds are in [`crate::fold`].
 //!
 //! ```text
-//!   a flow:   FlowAsked --> (asked the sender's node) --Serve--> blocks --> FetchOver, ServeEnded
-//!                                  |                      |
-//!                                  +--- Refuse            +--- its slot was freed, a host died
+//!   a flow:   FlowAsked --> (request to the sender's node) --Serve--> blocks --> FetchOver, ServeEnded
+//!                                  |                           |
+//!                                  +--- Refuse                 +--- its slot was freed, a host failed
 //! ```
 
 mod flows;
@@ -27,50 +27,50 @@ use crate::payload::Content;
 
 pub(crate) type SlotId = usize;
 
-/// Bytes of what travels as one: here a block, of which a real frame has a few.
+/// Bytes of one transferred unit: here one block; a real frame has several.
 pub(crate) const BLOCK_BYTES: u64 = 64 * 1024;
 
-/// Partial results that a position keeps for its parent.
+/// Number of partial results that a position buffers for its parent.
 pub(crate) const WINDOW_BLOCKS: usize = (WINDOW_BYTES / BLOCK_BYTES) as usize;
 
 /// The slots, flows and folds of all hosts.
 #[derive(Debug, Default)]
 pub(crate) struct Shell {
-    /// All that ever were.
+    /// All slots that ever existed.
     pub(crate) slots: Vec<Slot>,
     pub(crate) flows: BTreeMap<u64, Flow>,
     pub(crate) folds: BTreeMap<u64, Folding>,
     pub(crate) fold_at: BTreeMap<(NodeId, FoldKey), u64>,
-    /// Folds that are over, however they ended.
+    /// Folds that have ended, in any way.
     pub(crate) folded_at: BTreeSet<(NodeId, FoldKey)>,
-    /// Flows that wait for a fold to begin.
+    /// Flows that wait for a fold to start.
     pub(crate) early: BTreeMap<(NodeId, FoldKey), u64>,
-    /// Flows that wait for their sender to hear what it makes.
+    /// Flows that wait until their sender has the slot of the result.
     early_copies: BTreeMap<(NodeId, Instance), Vec<u64>>,
-    /// Results that were received in parts, and are to be complete when all that is here is.
+    /// Results received in parts, which become complete when all parts are here.
     gathered: BTreeMap<SlotId, Gathered>,
-    /// Which flow a node was asked for.
+    /// The flow of each request to a node.
     serves: BTreeMap<ServeId, u64>,
-    /// What each instance holds, at every node alike.
+    /// The content of each instance, the same at every node.
     pub(crate) contents: BTreeMap<Instance, Content>,
-    /// How often a receiver was refused a copy by a holder.
+    /// How often a holder refused a copy to a receiver.
     pub(crate) refusals: BTreeMap<(NodeId, NodeId, Instance), u32>,
     counted: u64,
 }
 
-/// Memory for a copy, which fills from the front, or in each part of a scattered result from its beginning.
+/// Memory for a copy. It fills from the front, or from the beginning of each part of a scattered result.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) host: NodeId,
     pub(crate) instance: Instance,
     pub(crate) size: u64,
     blocks: Vec<Option<Content>>,
-    /// How many of them are there.
+    /// Number of blocks present.
     filled: u32,
-    /// Its node knows that it is complete.
+    /// Its node has recorded it as complete.
     pub(crate) is_complete: bool,
     pub(crate) is_freed: bool,
-    /// There was no memory for it when it was asked for last.
+    /// The last allocation failed.
     is_refused: bool,
     /// Flows and folds that read it.
     pub(crate) flows: BTreeSet<u64>,
@@ -78,7 +78,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// One without a byte, which is complete.
+    /// An empty slot, which is complete.
     pub(crate) fn empty(host: NodeId, instance: Instance) -> Self {
         Self {
             host,
@@ -94,13 +94,13 @@ impl Slot {
         }
     }
 
-    /// The same blocks elsewhere.
+    /// A slot with the same blocks.
     pub(crate) fn copied(&self) -> Self {
         let (blocks, filled, size) = (self.blocks.clone(), self.filled, self.size);
         Self { blocks, filled, size, ..Self::empty(self.host, self.instance) }
     }
 
-    /// How many blocks it will have.
+    /// Number of blocks when complete.
     pub(crate) fn end(&self) -> u32 {
         blocks_of(self.size)
     }
@@ -126,30 +126,30 @@ pub(crate) fn blocks_of(size: u64) -> u32 {
     size.div_ceil(BLOCK_BYTES) as u32
 }
 
-/// The blocks of some bytes, which begin with one.
+/// The blocks of a range of bytes that starts at a block.
 pub(crate) fn blocks_in(bytes: &Range<u64>) -> Range<u32> {
     blocks_of(bytes.start)..blocks_of(bytes.end)
 }
 
-/// Blocks that go from one host to another, in order.
+/// An ordered stream of blocks from one host to another.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) from: NodeId,
     pub(crate) to: NodeId,
     pub(crate) what: What,
-    /// Bytes of the object.
+    /// Size of the object in bytes.
     pub(crate) size: u64,
-    /// The blocks that it consists of.
+    /// The blocks to send.
     wanted: Vec<u32>,
-    /// Where its blocks come from, once the sender has agreed.
+    /// Where the blocks come from, once the sender has accepted.
     pub(crate) source: Option<Source>,
-    /// How many were sent.
+    /// Number of blocks sent.
     next: usize,
-    /// Sent and not there yet, and in the receiver's window.
+    /// Blocks that are sent and not yet received, within the receiver's window.
     pub(crate) in_flight: u32,
-    /// A block of it waits for the sender's link.
+    /// A block of it occupies the sender's link.
     is_on_wire: bool,
-    /// Bytes that came by it, and when its receiver last told of that.
+    /// Bytes received, and when the receiver last reported them to its node.
     received: u64,
     told: Instant,
 }
@@ -162,14 +162,14 @@ pub(crate) enum What {
         attempt: u64,
         sink: SlotId,
         serve: Option<ServeId>,
-        /// Whether the sender makes it, and may have heard nothing of that.
+        /// Whether the sender produces the copy, and may not have the order yet.
         ordered: bool,
     },
-    /// The result of a position, for its parent.
+    /// The partial result of a position, for its parent.
     Stream { key: FoldKey, parent: u64, child: usize },
 }
 
-/// All that was fetched of a copy has come.
+/// A fetch that has received all its parts.
 #[derive(Debug)]
 struct Gathered {
     node: NodeId,
@@ -184,41 +184,41 @@ pub(crate) enum Source {
     Fold(u64),
 }
 
-/// Blocks of a copy under way at a time. The credit of a real stream, 4 MiB, would hide most of what the shared links
-/// do to short objects.
+/// Blocks of a copy in flight at a time. The credit of a real stream, 4 MiB, would hide most effects of shared links on
+/// short objects.
 const CREDIT_BLOCKS: u32 = 8;
 
 /// A copy on the disk of a host.
 #[derive(Debug)]
 pub(crate) struct File {
-    /// What the file says of it.
+    /// The metadata in the file.
     pub(crate) kept: Kept,
-    /// Its blocks, beside those of the copies in memory.
+    /// Its blocks, separate from those of the copies in memory.
     pub(crate) slot: SlotId,
     pub(crate) number: u64,
     pub(crate) is_written: bool,
 }
 
-/// One position of a reduce at work.
+/// One running position of a reduce.
 #[derive(Debug)]
 pub(crate) struct Folding {
     pub(crate) host: NodeId,
     pub(crate) key: FoldKey,
-    /// Its blocks.
+    /// Its range of blocks.
     pub(crate) part: Range<u32>,
     pub(crate) inputs: Vec<SlotId>,
     pub(crate) children: Vec<Child>,
-    /// The caller's own: the slot of the result.
+    /// The slot of the result, for the caller's own fold.
     pub(crate) target: Option<SlotId>,
     /// The next block to fold.
     pub(crate) next: u32,
-    /// How many it folds before the parent takes some.
+    /// Maximum number of blocks folded before the parent takes some.
     pub(crate) window_max: usize,
-    /// Folded, and not sent to the parent yet.
+    /// Blocks folded and not yet sent to the parent.
     pub(crate) window: VecDeque<Content>,
     /// The flow to the parent.
     pub(crate) parent: Option<u64>,
-    /// When it last folded a block, or told that it waits.
+    /// When it last folded a block, or reported that it waits.
     pub(crate) waits_since: Instant,
 }
 
@@ -230,7 +230,7 @@ pub(crate) struct Child {
 }
 
 impl Folding {
-    /// Blocks of a child that have arrived and can't be folded yet.
+    /// Blocks of a child that have arrived and cannot be folded yet.
     pub(crate) fn waiting(&self, child: usize) -> usize {
         self.children.get(child).map_or(0, |child| child.arrived.len())
     }

@@ -1,21 +1,21 @@
-//! Makes a simulation that fails small enough to be read: what it fails without is left out.
+//! Minimizes a failing simulation: removes everything that the failure does not need.
 //!
-//! Source: Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 2002, section 3; without
-//! its complements, for what is left out is tried in pieces from large to small anyway.
+//! Source: Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 2002, section 3.
+//! Complements are omitted, because this already tries to remove pieces from large to small.
 
 use crate::{
     case::Case,
     verdict::{Record, Sabotage},
 };
 
-/// Of each that is tried: leaving out one act shifts what chance decides after it.
+/// Seeds tried per candidate: removing one act changes all later random decisions.
 const CHANCES: u64 = 4;
 
-/// A small case that fails as `case` does; the same if it does not fail.
+/// Returns a small case with the same failure as `case`, or `case` itself if it does not fail.
 pub fn shrink(case: Case, sabotage: Option<Sabotage>) -> Case {
     let Some(failure) = case.run(Record::Nothing, sabotage).failure else { return case };
     let wanted = kind(&failure);
-    // The same failure, with the chances of the case or with others.
+    // Runs a candidate with the seed of the case and with others.
     let failing = |case: &Case| -> Option<Case> {
         (0..CHANCES).map(|more| Case { seed: case.seed + more, plan: case.plan.clone() }).find(
             |case| {
@@ -35,7 +35,7 @@ pub fn shrink(case: Case, sabotage: Option<Sabotage>) -> Case {
     }
 }
 
-/// Leaves out halves of the acts, then quarters, and so on.
+/// Removes halves of the acts, then quarters, and so on.
 fn without_acts(mut case: Case, failing: &impl Fn(&Case) -> Option<Case>) -> Case {
     let mut size = case.plan.acts.len().div_ceil(2);
     while size > 0 {
@@ -54,7 +54,7 @@ fn without_acts(mut case: Case, failing: &impl Fn(&Case) -> Option<Case>) -> Cas
     case
 }
 
-/// Fewer nodes, fewer objects, room for everything.
+/// Tries fewer nodes, fewer objects and unlimited capacity.
 fn simpler(mut case: Case, failing: &impl Fn(&Case) -> Option<Case>) -> Case {
     let simpler: [fn(&mut Case); 6] = [
         Case::forget_unused_objects,
@@ -72,7 +72,7 @@ fn simpler(mut case: Case, failing: &impl Fn(&Case) -> Option<Case>) -> Case {
     case
 }
 
-/// What kind of failure it is: its first words, without those that name something.
+/// Returns the kind of a failure: its first words, without those that contain digits.
 fn kind(failure: &str) -> String {
     let is_name = |word: &&str| word.chars().any(|letter| letter.is_ascii_digit());
     let words: Vec<&str> = failure.split_whitespace().filter(|word| !is_name(word)).collect();
@@ -94,7 +94,7 @@ mod tests {
         let (failure, small) = (fails(&case).unwrap(), shrink(case, sabotage));
         assert_eq!(kind(&fails(&small).unwrap()), kind(&failure));
         assert!(small.size().0 <= 4, "{acts} acts became {small:?}");
-        assert_eq!(small.run(Record::Nothing, None).failure, None, "without the mistake");
+        assert_eq!(small.run(Record::Nothing, None).failure, None, "without the mutation");
     }
 
     #[test]

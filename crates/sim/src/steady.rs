@@ -1,8 +1,8 @@
-//! Long runs of whole programs: does a step take as long after an hour as at the beginning?
+//! Simulates long runs of whole programs: a step must take as long after an hour as at the beginning.
 //!
-//! Servers and workers in closed loops ([`crate::programs`]) on a network without chance, but for the hiccups that a
-//! run asks for. Times are virtual: no processor, no kernel. The bound of a step follows from the bytes that one link has
-//! to carry.
+//! Servers and workers run closed loops ([`crate::programs`]) on a network without randomness, except for the hiccups
+//! of a run. Times are virtual, without the cost of processors and kernels. The bound of a step follows from the bytes
+//! that one link must carry.
 
 use std::{cell::RefCell, collections::BTreeMap, future::poll_fn, rc::Rc, task::Poll};
 
@@ -24,32 +24,32 @@ use crate::{
     world::World,
 };
 
-/// What the programs do.
+/// Communication pattern of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// All get what one puts, and then the next.
+    /// All workers get each object that the server puts.
     Broadcast,
-    /// Four such at once, of four hosts, for all others.
+    /// Four broadcasts at the same time, from four hosts to all others.
     Broadcasts,
-    /// Parameter server: the first half of the gradients to new weights, and newer weights for all who want them.
+    /// Parameter server: sums the first half of the gradients into new weights, which workers get when they are ready.
     Asynchronous,
-    /// The same, where a gradient that no step has taken counts for the next.
+    /// Like `Asynchronous`, but a gradient that no step has used counts for the next step.
     Pending,
-    /// The same with all gradients.
+    /// Like `Asynchronous`, with all gradients.
     Synchronous,
 }
 
 impl Pattern {
-    /// All of them.
+    /// All patterns.
     pub const ALL: [Self; 5] =
         [Self::Broadcast, Self::Broadcasts, Self::Asynchronous, Self::Pending, Self::Synchronous];
 
-    /// How many programs of this kind run at once, each with its server on a host of its own.
+    /// Number of programs of this kind that run at once, each with its server on its own host.
     const fn jobs(self) -> u64 {
         if matches!(self, Self::Broadcasts) { 4 } else { 1 }
     }
 
-    /// How many transfers of one object a step takes at least, one after the other.
+    /// Minimum number of sequential object transfers per step.
     pub const fn bound(self) -> u64 {
         match self {
             Self::Broadcast => 1,
@@ -59,25 +59,25 @@ impl Pattern {
     }
 }
 
-/// What disturbs a run.
+/// A fault during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// Nothing.
+    /// No fault.
     None,
-    /// Now and then nothing passes between two hosts for up to a quarter of a second, as after a lost packet.
+    /// Sometimes two hosts cannot communicate for up to a quarter of a second, as after a lost packet.
     Hiccups,
-    /// One host is cut off for two seconds, and later another.
+    /// One host is partitioned for two seconds, later another one.
     Cut,
-    /// One worker computes for two seconds, and later another.
+    /// One worker computes for two seconds, later another one.
     Late,
-    /// One host is stopped for two seconds, and later another.
+    /// One host is frozen for two seconds, later another one.
     Freeze,
-    /// The same, a tenth of the rate for five seconds.
+    /// One host's link has a tenth of its rate for five seconds, later another one's.
     Slow,
 }
 
 impl Trouble {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 6] =
         [Self::None, Self::Hiccups, Self::Late, Self::Cut, Self::Freeze, Self::Slow];
 
@@ -90,7 +90,7 @@ impl Trouble {
         }
     }
 
-    /// How long it lasts each time.
+    /// Duration of each fault.
     const fn lasts_ns(self) -> u64 {
         match self {
             Self::None | Self::Hiccups => 0,
@@ -100,62 +100,62 @@ impl Trouble {
     }
 }
 
-/// At which steps a fault begins, and at which host.
+/// Steps at which a fault begins, and its host.
 const FAULTS: [(u64, u64); 2] = [(15, 3), (40, 5)];
 
-/// How many steps a run may take after the end of a fault until its steps take what they took before, and how much longer.
+/// After a fault, steps must be back to normal within this many steps, up to this percentage.
 const SETTLING_STEPS: usize = 5;
 const SETTLED_PERCENT: u64 = 115;
 
 /// One step of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// When it began.
+    /// Start of the step.
     pub begun: Instant,
-    /// How long it took.
+    /// Duration of the step.
     pub took_ns: u64,
 }
 
-/// A long run.
+/// Parameters of a long run.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// What the programs do.
+    /// Communication pattern.
     pub pattern: Pattern,
-    /// What disturbs them.
+    /// Fault during the run.
     pub trouble: Trouble,
-    /// Hosts, of which the first one has the server.
+    /// Number of hosts; the first one runs the server.
     pub hosts: u64,
-    /// Of each object.
+    /// Size of each object.
     pub bytes: u64,
-    /// How many steps are taken.
+    /// Number of steps.
     pub steps: u64,
-    /// Of the links.
+    /// Rate and latency of the links.
     pub link: Link,
-    /// Of the hiccups, and of the order in which hosts ask.
+    /// Seed of the hiccups.
     pub seed: u64,
 }
 
 impl Run {
-    /// Eight hosts of 500 Mbit/s with objects of 16 MiB.
+    /// Eight hosts with links of 500 Mbit/s and objects of 16 MiB.
     pub const fn new(pattern: Pattern, trouble: Trouble, steps: u64, seed: u64) -> Self {
         let link = Link { latency_ns: 80_000, bytes_per_second: 62_500_000 };
         Self { pattern, trouble, hosts: 8, bytes: 16 << 20, steps, link, seed }
     }
 
-    /// What one link needs for an object.
+    /// Time that one link needs for an object.
     pub const fn transfer_ns(&self) -> u64 {
         self.bytes * SECOND / self.link.bytes_per_second
     }
 
-    /// What a step takes at least.
+    /// Minimum duration of a step.
     pub const fn bound_ns(&self) -> u64 {
         self.transfer_ns() * self.pattern.bound()
     }
 
-    /// Checks that steps take as long as in the beginning soon after each fault, and at the end.
+    /// Checks that step times return to their initial value soon after each fault, and at the end.
     ///
     /// # Errors
-    /// Which steps take longer.
+    /// The steps that take longer.
     pub fn check(&self, steps: &[Step]) -> Result<(), String> {
         let undisturbed = median(&steps[..FAULTS[0].0 as usize]);
         let is_settled = |step: &Step| step.took_ns * 100 <= undisturbed * SETTLED_PERCENT;
@@ -168,7 +168,7 @@ impl Run {
             if let Some(late) = late {
                 let took_ns = steps[late].took_ns;
                 return Err(format!(
-                    "step {late} takes {took_ns} ns instead of {undisturbed}, and the fault ended before step {settled}"
+                    "step {late} takes {took_ns} ns instead of {undisturbed}, although the fault ended before step {settled}"
                 ));
             }
         }
@@ -182,10 +182,10 @@ impl Run {
         Ok(())
     }
 
-    /// Takes all steps.
+    /// Runs all steps.
     ///
     /// # Errors
-    /// What a checker found, or that the run did not end.
+    /// The finding of a checker, or that the run did not end.
     pub fn go(&self, record: Record) -> Result<Vec<Step>, String> {
         let config = Config { detection_ns: Some(DETECTION_NS), ..Config::new(1 << 40, self.link) };
         let end = Instant(100_000 * SECOND);
@@ -215,11 +215,11 @@ impl Run {
         let mut number = 0;
         for home in 0..self.pattern.jobs() {
             let wanted = Rc::new(RefCell::new(vec![0; self.hosts as usize]));
-            // The steps of the first count.
+            // Only the steps of the first server count.
             let steps = if home == 0 { steps.clone() } else { Rc::default() };
             let (run, meta, done) = (*self, meta.clone(), Rc::default());
             let job = Job { run, home, meta, done, wanted, steps };
-            // The server last: it sees in one go what its workers have done.
+            // The server runs last: it sees everything that its workers have done.
             let workers = (0..self.hosts).rev().filter(|host| *host != home);
             for host in workers.chain([home]) {
                 number += 1;
@@ -240,9 +240,9 @@ struct Job {
     /// The host of the server.
     home: u64,
     meta: Meta,
-    /// How many workers got the version of this step.
+    /// Number of workers that received the version of each step.
     done: Rc<RefCell<BTreeMap<u64, u64>>>,
-    /// Which gradient of each host no step has taken yet, as the newest weights name it.
+    /// For each host, the gradient that no step has used yet.
     wanted: Rc<RefCell<Vec<u64>>>,
     steps: Rc<RefCell<Vec<Step>>>,
 }
@@ -272,7 +272,7 @@ impl Job {
         }
     }
 
-    /// Sums the first `count` gradients, and publishes the next weights.
+    /// Sums the first `count` gradients and publishes the next weights.
     async fn update(&self, client: &Client, step: u64, count: u64) {
         let inputs: BTreeMap<ObjectId, (u64, Tag)> = (1..self.run.hosts)
             .map(|host| (host, self.number_of(host, step)))
@@ -298,7 +298,7 @@ impl Job {
         }
     }
 
-    /// Which gradient of a host counts for a step.
+    /// Returns the gradient of a host that counts for a step.
     fn number_of(&self, host: u64, step: u64) -> u64 {
         match self.run.pattern {
             Pattern::Pending => self.wanted.borrow()[host as usize],
@@ -330,7 +330,7 @@ impl Job {
         loop {
             let Ok(newest) = client.latest(&self.prefix(), version).await else { continue };
             version = Some(newest);
-            // It may be pruned before it is here.
+            // The version may be pruned before it arrives.
             let Ok(reading) = client.get(&self.weights(newest)).await else { continue };
             if reading.tags() != [weights_tag(newest)] {
                 client.fail(format!("version {newest} holds {:?}", reading.tags()));
@@ -357,7 +357,7 @@ impl Job {
         }
     }
 
-    /// Until every worker has the version.
+    /// Waits until every worker has the version.
     async fn all_done(&self, version: u64) {
         poll_fn(|_| {
             let done = self.done.borrow().get(&version).copied().unwrap_or(0);
@@ -383,7 +383,7 @@ impl Job {
     }
 }
 
-/// Of what some steps took.
+/// Median duration of steps.
 pub fn median(steps: &[Step]) -> u64 {
     let mut times: Vec<u64> = steps.iter().map(|step| step.took_ns).collect();
     times.sort_unstable();
@@ -406,7 +406,7 @@ const fn gradient_tag(host: u64, version: u64) -> Tag {
 mod tests {
     use super::*;
 
-    /// Goal: no accident makes a run slow for longer than it lasts.
+    /// No fault may slow down a run for longer than it lasts.
     #[test]
     fn every_pattern_settles_after_every_trouble() {
         for (pattern, trouble) in Pattern::ALL.iter().flat_map(|p| Trouble::ALL.map(|t| (*p, t))) {

@@ -1,4 +1,5 @@
-//! Clusters whose nodes were told nothing: they find the racks that share a link, agree on them, and find none on an even network.
+//! Tests surveys: nodes without configured racks find the racks that share a link and agree on them. On an even network
+//! they find none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,10 +16,10 @@ use crate::{
     world::World,
 };
 
-/// A minute after the start of the nodes all is known.
+/// One minute after the start, surveys are complete.
 const MINUTE: u64 = 60 * SECOND;
 
-/// Nodes in so many racks, whose numbers take turns, and each rack in the pod of its number by so many.
+/// Creates a cluster with this many racks, assigned round-robin by node number, and pods, assigned by rack number.
 fn world(nodes: u64, racks: u64, pods: u64) -> World {
     let config = Config {
         detection_ns: Some(3 * SECOND),
@@ -28,12 +29,12 @@ fn world(nodes: u64, racks: u64, pods: u64) -> World {
     for id in 1..=nodes + 4 {
         world.net.hide(NodeId(id), id % racks, id % racks % pods);
     }
-    // Nodes that know each other from the beginning have set no alarm yet.
+    // Nodes that are acquainted from the beginning have not set an alarm yet.
     (1..=nodes).for_each(|id| world.tell_soon(NodeId(id), Event::DeadlinePassed));
     world
 }
 
-/// The groups as each node that is up sees them, if all see the same.
+/// Returns the groups in the view of every node that is up; all views must be equal.
 fn groups(world: &World) -> BTreeSet<Vec<u64>> {
     let seen = world.hosts.values().filter(|host| host.is_up).map(|host| {
         let members = host.node.members();
@@ -66,7 +67,8 @@ fn nodes_find_their_racks_within_a_minute_and_stay_by_that() {
     assert_eq!((groups(&world), world.net.last_burst()), (found, last));
 }
 
-/// Goal: of as many nodes as are surveyed a pair meets once, and seldom in a rack; they find their racks, though.
+/// Among the maximum number of surveyed nodes, each pair meets once, and seldom within a rack. They still find their
+/// racks.
 #[test]
 fn many_nodes_find_small_racks_within_a_minute() {
     let mut world = world(64, 16, 1);
@@ -75,7 +77,7 @@ fn many_nodes_find_small_racks_within_a_minute() {
     assert_eq!(groups(&world), (1..=16).map(rack).collect());
 }
 
-/// Goal: racks of two pods, whose links are shared by two racks each, are known with their pods.
+/// Racks of two pods are found with their pods; two racks share the link of a pod.
 #[test]
 fn nodes_find_their_racks_and_pods_within_a_minute() {
     let mut world = world(16, 4, 2);
@@ -89,7 +91,7 @@ fn nodes_find_their_racks_and_pods_within_a_minute() {
     assert!(world.net.last_burst() < Instant(MINUTE / 2), "{}", world.net.last_burst());
 }
 
-/// Goal: nodes that come again and again have others measure for a small part of the time only.
+/// Nodes that join repeatedly must not keep the others measuring.
 #[test]
 fn a_survey_rests_after_the_one_before() {
     let mut world = world(8, 2, 1);
@@ -102,7 +104,7 @@ fn a_survey_rests_after_the_one_before() {
     assert_eq!(groups(&world), expected(&[&[1, 3, 5, 7, 9], &[2, 4, 6, 8]]));
 }
 
-/// Goal: the death of the node that surveys changes nothing; a node that comes is asked with all others, by the next one.
+/// The failure of the surveying node changes nothing. The next surveying node includes new nodes with all others.
 #[test]
 fn what_was_found_outlives_the_node_that_found_it_and_takes_newcomers_in() {
     let mut world = world(8, 2, 1);

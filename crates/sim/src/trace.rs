@@ -1,4 +1,4 @@
-//! One line for each event of a node and each of its orders, in fixed columns:
+//! Writes one line per event and per action of a node, in fixed columns:
 //!
 //! ```text
 //! time          node  what   words
@@ -15,12 +15,12 @@ use hoplite_proto::{id::NodeId, time::Instant};
 
 use crate::verdict::Record;
 
-/// Where the lines go.
+/// Output of a trace.
 #[derive(Debug)]
 pub(crate) enum Trace {
     Off,
     Print,
-    /// Into one number, to compare two runs.
+    /// Hashes all lines into one number, to compare two runs.
     Hash(DefaultHasher),
 }
 
@@ -52,7 +52,7 @@ impl Trace {
         }
     }
 
-    /// The number that stands for all lines.
+    /// The hash of all lines.
     pub(crate) fn hash(&self) -> u64 {
         match self {
             Self::Hash(hasher) => hasher.finish(),

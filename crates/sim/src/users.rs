@@ -1,4 +1,4 @@
-//! Clients: they put, get, fold and delete what the plan says, and remember what each answer must be.
+//! Simulates clients: they put, get, reduce and delete as planned, and record what each reply must be.
 
 mod acts;
 mod answers;
@@ -18,65 +18,65 @@ use crate::{
     plan::{Act, Make, Spec},
 };
 
-/// All clients, their questions and the objects they know of.
+/// All clients with their requests and objects.
 #[derive(Debug)]
 pub(crate) struct Users {
     pub(crate) objects: Vec<Object>,
-    /// A name may be tried for more than one object.
+    /// Several objects may compete for one name.
     pub(crate) by_id: BTreeMap<ObjectId, Vec<usize>>,
     pub(crate) questions: BTreeMap<RequestId, Question>,
     clients: BTreeMap<ClientId, Client>,
-    /// Who reads which slot, and how often.
+    /// The readers of each slot, and how often each reads it.
     reads: BTreeMap<(NodeId, Instance, ClientId), u32>,
-    /// What can be done once the id of an object is known.
+    /// Acts that wait for the id of an object.
     blocked: BTreeMap<usize, Vec<Act>>,
-    /// Whether a node left or died: copies may be lost, and reduces with their callers.
+    /// Whether nodes left, failed or were partitioned: copies may be lost, and reduces with their callers.
     pub(crate) is_shrunk: bool,
-    /// What a minted object was got with first.
+    /// The content of the first get of each object with a generated id.
     pub(crate) given: BTreeMap<ObjectId, Content>,
-    /// Instances that were complete somewhere, and of what.
+    /// Instances that were complete somewhere, and their objects.
     pub(crate) completed: BTreeSet<Instance>,
     pub(crate) came: BTreeSet<ObjectId>,
-    /// What is there when everything is at rest, and was put; and as which instance it was got then.
+    /// Objects that were put and must exist after the cluster has settled, and the instance of the first get then.
     pub(crate) must_exist: BTreeMap<ObjectId, Option<Instance>>,
-    /// What clients were told is deleted, and how many had begun to make it then.
+    /// Objects whose deletion was confirmed to a client, and how many clients had started to create each by then.
     pub(crate) deleted: BTreeMap<ObjectId, usize>,
-    /// Gets that brought an object, and when the last of each node did.
+    /// Number of gets that returned an object, and when the last one of each node did.
     pub(crate) got: u64,
     pub(crate) got_by: BTreeMap<NodeId, Instant>,
     counted: u64,
 }
 
-/// An object of the plan and what became of it.
+/// An object of the plan and its state.
 #[derive(Debug)]
 pub(crate) struct Object {
     pub(crate) spec: Spec,
     pub(crate) id: Option<ObjectId>,
-    /// Where it is made.
+    /// The node where it is created.
     pub(crate) node: Option<NodeId>,
     pub(crate) is_delete_asked: bool,
-    /// When a client was about to make it, whether that was of the job, and whether it may end by itself.
+    /// When a client started to create it, whether that client was in the job, and whether the object may expire.
     pub(crate) made_at: Option<Instant>,
     pub(crate) is_of_job: bool,
     pub(crate) may_end: bool,
-    /// It was not put after all.
+    /// The put failed.
     pub(crate) is_failed: bool,
-    /// Its client was told that it was put.
+    /// Its client received the confirmation of the put.
     pub(crate) is_made: bool,
-    /// Another object has its name.
+    /// Another object got its name.
     pub(crate) is_refused: bool,
-    /// What its copies may hold.
+    /// Possible contents of its copies.
     pub(crate) contents: BTreeSet<Content>,
-    /// Whether all nodes knew each other when it was put.
+    /// Whether all nodes had met when it was put.
     is_agreed: bool,
     /// Whether its node had joined the others when it was put.
     pub(crate) has_joined: bool,
-    /// How many copies the node has told a client that there are.
+    /// The number of replicas that its node has reported to a client.
     pub(crate) kept: Option<KeptCopies>,
 }
 
 impl Object {
-    /// Whether a client has deleted it, or it may end by itself.
+    /// Whether a client has deleted it, or it may expire.
     pub(crate) const fn may_be_gone(&self) -> bool {
         self.is_delete_asked || self.may_end
     }
@@ -86,18 +86,18 @@ impl Object {
 struct Client {
     node: NodeId,
     is_gone: bool,
-    /// Since when it is of the job.
+    /// When it joined the job.
     of_job_since: Option<Instant>,
 }
 
-/// What was asked, to judge the answer.
+/// An open or completed request, to check its reply.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) node: NodeId,
     pub(crate) client: ClientId,
     pub(crate) purpose: Purpose,
     pub(crate) deadline: Option<Instant>,
-    /// Cancelled, or its client is gone.
+    /// Canceled, or its client has ended.
     pub(crate) is_void: bool,
     pub(crate) is_answered: bool,
 }
@@ -132,11 +132,11 @@ pub(crate) enum Purpose {
         object: usize,
         copies: u32,
     },
-    /// `ended`: of what no client is making any more, and how many had begun to make it.
+    /// `ended`: objects that no client is still creating, and how many clients had started to create each.
     Delete {
         ended: Vec<(ObjectId, usize)>,
     },
-    /// `newest`: its number, none if there is no name; not known before everything is at rest.
+    /// `newest`: the newest version, `None` if there is no name; unknown until the cluster has settled.
     Latest {
         prefix: &'static str,
         after: Option<u64>,
@@ -150,7 +150,7 @@ pub(crate) enum Purpose {
     Follow {
         id: ObjectId,
     },
-    /// `must`: who is certainly named.
+    /// `must`: nodes that the reply must contain.
     Locations {
         id: ObjectId,
         known: Option<Vec<Holding>>,
@@ -170,7 +170,7 @@ pub(crate) struct Writer {
     next: u32,
 }
 
-/// What a client does later.
+/// A later act of a client.
 #[derive(Clone, Debug)]
 pub(crate) enum Later {
     Cancel {
@@ -188,7 +188,7 @@ pub(crate) enum Later {
         known: Vec<Holding>,
         changes: u32,
     },
-    /// A process begins where another one died.
+    /// A process starts at the address of one that failed.
     Begin {
         member: Member,
     },
@@ -239,19 +239,19 @@ impl Users {
         }
     }
 
-    /// A client that reads a slot.
+    /// Returns a client that reads a slot.
     pub(crate) fn reader_of(&self, node: NodeId, instance: Instance) -> Option<ClientId> {
         let from = (node, instance, ClientId(0));
         let (found, _) = self.reads.range(from..).next()?;
         ((found.0, found.1) == (node, instance)).then_some(found.2)
     }
 
-    /// The objects that go by an id.
+    /// The objects with an id.
     pub(crate) fn objects_of(&self, id: &ObjectId) -> impl Iterator<Item = &Object> {
         self.by_id.get(id).into_iter().flatten().map(|object| &self.objects[*object])
     }
 
-    /// What copies of an id may hold.
+    /// Possible contents of copies with an id.
     pub(crate) fn contents_of(&self, id: &ObjectId) -> BTreeSet<Content> {
         self.objects_of(id).flat_map(|object| object.contents.iter().cloned()).collect()
     }
@@ -260,7 +260,7 @@ impl Users {
         self.objects_of(id).any(Object::may_be_gone)
     }
 
-    /// Whether that was put under an id, and not folded.
+    /// Whether the content was put under an id, rather than folded.
     fn is_put(&self, id: &ObjectId, content: &Content) -> bool {
         let mut puts =
             self.objects_of(id).filter(|object| matches!(object.spec.make, Make::Put { .. }));
@@ -271,13 +271,13 @@ impl Users {
         self.clients.get(&client).is_some_and(|client| client.of_job_since.is_some())
     }
 
-    /// The clients of the job that are not gone.
+    /// The clients of the job that have not ended.
     pub(crate) fn clients_of_job(&self) -> Vec<ClientId> {
         let all = self.clients.iter().filter(|(_, client)| !client.is_gone);
         all.filter(|(_, client)| client.of_job_since.is_some()).map(|(id, _)| *id).collect()
     }
 
-    /// Whether a client is there that was of the job then.
+    /// Whether a client exists that had already joined the job at that time.
     pub(crate) fn has_client_of_job_since(&self, then: Instant) -> bool {
         let is_one = |client: &Client| {
             !client.is_gone && client.of_job_since.is_some_and(|since| since <= then)
@@ -295,14 +295,14 @@ impl Users {
     }
 }
 
-/// What the answer to a [`hoplite_proto::ask::Ask::Keep`] promised.
+/// The reply to a [`hoplite_proto::ask::Ask::Keep`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeptCopies {
-    /// Who sees to it.
+    /// The node that maintains the replicas.
     pub(crate) node: NodeId,
-    /// How many there were to be, and how many there were at nodes that lived.
+    /// The number requested, and the number at nodes that were up.
     pub(crate) asked: usize,
     pub(crate) made: usize,
-    /// Nodes that had ended by then.
+    /// Number of nodes that had ended by then.
     pub(crate) ended: usize,
 }

@@ -1,33 +1,33 @@
-//! What is wanted of a simulation, what is done wrong in it on purpose, and how it ended.
+//! Options and results of a simulation, and deliberate errors for testing the checkers.
 
 use hoplite_proto::planted::Bug;
 
-/// What is to be done with the events and orders of all nodes.
+/// What to do with the events and actions of all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// Nothing, which is fastest.
+    /// Nothing; the fastest.
     Nothing,
-    /// Printed, one line each.
+    /// Print one line each.
     Print,
-    /// Hashed, to compare two runs.
+    /// Hash them, to compare two runs.
     Hash,
 }
 
-/// Something that is done wrong on purpose, to see that the checkers notice.
+/// A deliberate error that the checkers must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// The second block of every transfer is another object's.
+    /// The second block of every transfer belongs to another object.
     ServesOtherBytes,
-    /// The answers of directories get lost.
+    /// Replies of directories are lost.
     LosesMessage,
-    /// Folds leave out an input.
+    /// Folds omit an input.
     FoldsLess,
-    /// Nodes decide wrongly.
+    /// A mutant of the node.
     Planted(Bug),
 }
 
 impl Sabotage {
-    /// What nodes decide wrongly.
+    /// The mutant of the node, if any.
     pub(crate) const fn planted(self) -> Option<Bug> {
         match self {
             Self::Planted(bug) => Some(bug),
@@ -36,13 +36,13 @@ impl Sabotage {
     }
 }
 
-/// How a simulation ended.
+/// Result of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// What a checker found, if one did.
+    /// The finding of a checker, if any.
     pub failure: Option<String>,
-    /// How much happened.
+    /// Number of events.
     pub events: u64,
-    /// Of everything that happened, if it was recorded so.
+    /// Hash of all events, if they were recorded that way.
     pub hash: u64,
 }

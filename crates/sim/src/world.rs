@@ -1,4 +1,4 @@
-//! A cluster in one thread: a clock, what will happen, and the nodes it happens to.
+//! A cluster in one thread: a clock, a queue of events, and the nodes that they happen to.
 
 mod connections;
 
@@ -24,7 +24,7 @@ use crate::{
     verdict::Sabotage,
 };
 
-/// Everything there is.
+/// The complete state of a simulation.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) now: Instant,
@@ -38,16 +38,16 @@ pub(crate) struct World {
     pub(crate) programs: Programs,
     pub(crate) trace: Trace,
     pub(crate) sabotage: Option<Sabotage>,
-    /// What the first checker that found something said.
+    /// The first finding of a checker.
     pub(crate) failure: Option<String>,
     pub(crate) events: u64,
-    /// Whether nothing goes wrong, and so nothing is checked after each event.
+    /// Whether the run has no random faults and skips the checks after each event.
     pub(crate) is_calm: bool,
-    /// Whether a reduce may have to begin again, for something may go wrong.
+    /// Whether faults may cause a reduce to restart.
     pub(crate) may_restart: bool,
     /// Whether there are two clusters that have not met.
     pub(crate) are_apart: bool,
-    /// When a node last met or lost a member.
+    /// When a node last added or dropped a member.
     pub(crate) agreed_since: Instant,
     future: BTreeMap<(Instant, u64), Happening>,
     scheduled: u64,
@@ -59,21 +59,21 @@ pub(crate) struct Host {
     pub(crate) node: Node,
     pub(crate) member: Member,
     pub(crate) is_up: bool,
-    /// It was told to leave.
+    /// Whether it was ordered to leave.
     pub(crate) is_leaving: bool,
-    /// It stands still.
+    /// Until when it is frozen.
     pub(crate) frozen_until: Option<Instant>,
     pub(crate) slots: BTreeMap<Instance, SlotId>,
     /// Copies on its disk.
     pub(crate) files: BTreeMap<Instance, File>,
-    /// Copies that it receives: which attempt.
+    /// Copies that it receives, with their attempts.
     pub(crate) fetches: BTreeMap<Instance, u64>,
-    /// Messages of others.
+    /// Number of messages received from other nodes.
     pub(crate) heard: u64,
     alarm: Option<Instant>,
 }
 
-/// What is to happen at a moment.
+/// A scheduled event.
 #[derive(Debug)]
 pub(crate) enum Happening {
     /// Something arrives over a control connection.
@@ -83,7 +83,7 @@ pub(crate) enum Happening {
         connection: u64,
         parcel: Parcel,
     },
-    /// A shell tells its node.
+    /// A shell notifies its node.
     Tell {
         node: NodeId,
         event: Event,
@@ -92,13 +92,13 @@ pub(crate) enum Happening {
         node: NodeId,
         slot: SlotId,
     },
-    /// A file is written, or can't be.
+    /// A file is written, or the write fails.
     FileWritten {
         node: NodeId,
         instance: Instance,
         number: u64,
     },
-    /// A block of a copy comes back from disk.
+    /// A block of a copy has been read from disk.
     BlockRead {
         node: NodeId,
         slot: SlotId,
@@ -112,7 +112,7 @@ pub(crate) enum Happening {
         node: NodeId,
         at: Instant,
     },
-    /// The question for a copy or a stream arrives at its sender.
+    /// The request for a copy or a stream arrives at its sender.
     FlowAsked {
         flow: u64,
     },
@@ -123,7 +123,7 @@ pub(crate) enum Happening {
         flow: u64,
         piece: Piece,
     },
-    /// A copy is there, or its sender is lost; void if the attempt was given up.
+    /// A copy is complete, or its sender is lost; ignored if the attempt was stopped.
     FetchOver {
         node: NodeId,
         instance: Instance,
@@ -140,41 +140,41 @@ pub(crate) enum Happening {
         failure: Option<String>,
         target: Option<SlotId>,
     },
-    /// Two that can't reach each other try to by way of others.
+    /// Two nodes that cannot reach each other try to connect through a relay.
     LeadRound {
         one: NodeId,
         other: NodeId,
     },
-    /// Two clusters become one.
+    /// Two clusters merge.
     Meet,
     Act(Act),
     Write(Writer),
     Users(crate::users::Later),
-    /// Programs that wait for replies look whether theirs is there.
+    /// Programs check whether their replies have arrived.
     RunPrograms,
     WakeProgram {
         request: RequestId,
     },
 }
 
-/// Whether a sender said that it has no such copy.
+/// Whether the sender reported that it has no such copy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NotHere(pub(crate) bool);
 
 #[derive(Debug)]
 pub(crate) enum Parcel {
-    /// The first on a connection: who calls.
+    /// First parcel of a connection: the initiator.
     Hello(Member),
-    /// The first on one in place of one that broke.
+    /// First parcel of a connection that replaces a broken one.
     HelloAgain(Member),
-    /// The answer to it.
+    /// The acceptor's reply.
     HelloBack(Member),
     Message(Message),
-    /// The end of the connection.
+    /// End of the connection.
     Broken,
 }
 
-/// Beyond this many happenings a simulation goes round in circles; the busiest seeds need a tenth.
+/// With more events than this, a simulation is in an endless loop; the busiest seeds need a tenth of it.
 const EVENTS_MAX: u64 = 5_000_000;
 
 impl World {
@@ -182,12 +182,12 @@ impl World {
         let mut world = Self::begin(seed, plan, trace, sabotage);
         let apart_until = world.plan.apart_until;
         world.are_apart = apart_until.is_some();
-        // What is known on one side can't be had on the other.
+        // An object of one side is not available on the other.
         world.users.is_shrunk = world.are_apart;
         for _ in 0..world.plan.nodes {
             world.add_host(None);
         }
-        // Half of the clusters know each other before anything is asked of them.
+        // In half of the clusters, all nodes meet before the first request.
         let head_start = if world.dice.chance(50) { 200 * MILLISECOND } else { 0 };
         for (at, act) in world.plan.acts.clone() {
             world.at(at + head_start, Happening::Act(act));
@@ -198,7 +198,7 @@ impl World {
         world
     }
 
-    /// A world in which nothing is yet.
+    /// Creates an empty world.
     pub(crate) fn begin(seed: u64, plan: Plan, trace: Trace, sabotage: Option<Sabotage>) -> Self {
         Self {
             now: Instant::default(),
@@ -218,15 +218,15 @@ impl World {
             agreed_since: Instant::default(),
             future: BTreeMap::new(),
             scheduled: 0,
-            // Not that of the plan, so that a plan can be run without its seed.
+            // A different seed than for the plan, so that a plan can run without its seed.
             dice: Dice::new(seed.rotate_left(32)),
             plan,
         }
     }
 
-    /// A new node calls one that is there; perhaps where another one was.
+    /// Adds a node, perhaps at the address of an earlier one. It joins through an existing node.
     pub(crate) fn add_host(&mut self, before: Option<Member>) {
-        // One that stands still answers later.
+        // Frozen nodes are included: they reply later.
         let seeds = self.hosts.iter().filter(|(_, host)| host.is_up && !host.is_leaving);
         let mut seeds: Vec<NodeId> = seeds.map(|(id, _)| *id).collect();
         let id = self.add_stranger(before).id;
@@ -239,7 +239,7 @@ impl World {
         }
     }
 
-    /// All nodes of the plan, which know and have connections to each other.
+    /// Adds all nodes of the plan, already acquainted and connected.
     pub(crate) fn add_acquainted_hosts(&mut self) {
         let all: Vec<Member> = (0..self.plan.nodes).map(|_| self.add_stranger(None)).collect();
         for host in self.hosts.values_mut() {
@@ -253,7 +253,7 @@ impl World {
         }
     }
 
-    /// A new node that knows no other one, perhaps at the address of an earlier one.
+    /// Adds a node that has met no other one, perhaps at the address of an earlier one.
     fn add_stranger(&mut self, before: Option<Member>) -> Member {
         let id = NodeId(self.hosts.len() as u64 + 1);
         let member = match before {
@@ -287,7 +287,7 @@ impl World {
         member
     }
 
-    /// Nodes that are up and were not told to leave, and do not stand still.
+    /// Nodes that are up, not leaving and not frozen.
     pub(crate) fn staying(&self) -> Vec<NodeId> {
         let is_staying = |host: &Host| {
             host.is_up
@@ -310,7 +310,7 @@ impl World {
         self.at(self.now + delay_ns, happening);
     }
 
-    /// Something that no simulation may show.
+    /// Records the first failure of the simulation.
     pub(crate) fn fail(&mut self, what: String) {
         if self.failure.is_none() {
             self.trace.line(self.now, None, "FAIL", || what.clone());
@@ -318,7 +318,7 @@ impl World {
         }
     }
 
-    /// Lets everything happen that is to happen until `end`.
+    /// Runs all events until `end`.
     pub(crate) fn run_until(&mut self, end: Instant) {
         while let Some(next) = self.future.first_entry() {
             let at = next.key().0;
@@ -329,7 +329,7 @@ impl World {
             self.now = at;
             self.events += 1;
             if self.events > EVENTS_MAX && !self.is_calm {
-                self.fail(format!("{EVENTS_MAX} events and no end"));
+                self.fail(format!("{EVENTS_MAX} events without reaching the end"));
             }
             self.happen(happening);
         }
@@ -372,7 +372,7 @@ impl World {
         }
     }
 
-    /// Hands a node a fact and carries out what it orders.
+    /// Passes an event to a node and performs the actions that it returns.
     pub(crate) fn tell(&mut self, node: NodeId, event: Event) {
         let now = self.now;
         let Some(host) = self.hosts.get_mut(&node).filter(|host| host.is_up) else { return };
@@ -381,7 +381,7 @@ impl World {
         if let Event::Fetched { instance } = &event
             && let Some(copy) = host.node.table().get(*instance)
         {
-            // It may be evicted in the same breath.
+            // It may be evicted in the same event.
             self.users.came.insert(copy.id.clone());
         }
         host.node.handle(now, event, &mut actions);
@@ -424,11 +424,11 @@ impl World {
         self.tell(node, Event::DeadlinePassed);
         let due = self.hosts.get(&node).and_then(|host| host.node.deadline());
         if let Some(due) = due.filter(|due| *due <= now) {
-            self.fail(format!("node {node:?} wants to be woken at {due} again, which is over"));
+            self.fail(format!("{node:?} sets its deadline to {due}, which has passed"));
         }
     }
 
-    /// A host is no more: it has left, or its process has died.
+    /// Stops a host: it has left, or its process has failed.
     pub(crate) fn stop_host(&mut self, node: NodeId, is_crash: bool) {
         let Some(host) = self.hosts.get_mut(&node).filter(|host| host.is_up) else { return };
         host.is_up = false;
@@ -439,7 +439,7 @@ impl World {
             let Some(connection) = self.net.disconnect(node, other) else { continue };
             if is_crash && self.dice.chance(50) {
                 self.net.lose(node, other, connection);
-                // A connection of its own for the news, for those of the old one are lost.
+                // Connection 0 for the notification, because messages of the old connection are lost.
                 self.after(
                     MILLISECOND,
                     Happening::Arrive {

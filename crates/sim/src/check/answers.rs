@@ -1,4 +1,4 @@
-//! What must hold of an answer: that bytes are right, and that an error has a reason in what was tried.
+//! Checks replies: the bytes must be right, and each error must be explained by what happened.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl World {
-    /// What a get was answered.
+    /// Checks the reply to a get.
     pub(crate) fn check_got(
         &mut self,
         node: NodeId,
@@ -33,35 +33,40 @@ impl World {
                 let slot = self.hosts.get(&node).and_then(|host| host.slots.get(&instance));
                 let slot = slot.map(|slot| &self.shell.slots[*slot]);
                 let Some(slot) = slot.filter(|slot| !slot.is_freed) else {
-                    return self.fail(format!("{id:?} was got as {instance}, which has no slot"));
+                    return self.fail(format!("no slot: a get of {id:?} returned {instance}"));
                 };
                 if !slot.is_full() || slot.size != meta.size {
                     let blocks = slot.filled();
-                    return self.fail(format!("{id:?} was got after {blocks} of {}", slot.end()));
+                    return self.fail(format!(
+                        "incomplete: a get of {id:?} returned with {blocks} of {} blocks",
+                        slot.end()
+                    ));
                 }
                 slot.block(0).cloned()
             }
         };
         let Some(content) = content else {
-            return self.fail(format!("{id:?} was got without a block"));
+            return self.fail(format!("no block: a get of {id:?} returned without content"));
         };
-        // However attempts end: no two clients get the results of different attempts.
+        // However attempts end, two clients never get the results of different attempts.
         if id.minter().is_some() {
             let given = self.users.given.entry(id.clone()).or_insert_with(|| content.clone());
             if !given.is_same(&content) {
                 let given = given.clone();
-                return self
-                    .fail(format!("{id:?} was got with {content:?}, before with {given:?}"));
+                return self.fail(format!(
+                    "changed bytes: a get of {id:?} returned {content:?}, an earlier one {given:?}"
+                ));
             }
         }
         let may_be = self.users.contents_of(id);
         if !may_be.contains(&content) {
-            self.fail(format!("{id:?} was got with {content:?}, but it is one of {may_be:?}"));
+            self.fail(format!(
+                "wrong bytes: a get of {id:?} returned {content:?}, not one of {may_be:?}"
+            ));
         }
     }
 
-    /// A result must be the fold of exactly `count` of its candidates, each of them once; of one of the reduces that
-    /// were to go by its name.
+    /// A result must be the fold of exactly `count` candidates, each once, of one of the reduces with this id or name.
     pub(crate) fn check_result(&mut self, id: &ObjectId, content: &Content) {
         let mut wrong = Vec::new();
         for object in self.users.objects_of(id) {
@@ -77,16 +82,16 @@ impl World {
         }
         if !wrong.is_empty() {
             let wrong = wrong.join(", nor of ");
-            self.fail(format!("{id:?} is {content:?}, which is no fold of {wrong}"));
+            self.fail(format!("{id:?} is {content:?}, which is not a fold of {wrong}"));
         }
     }
 
-    /// The inputs that a reduce says it folded must be what it folded.
+    /// The inputs that a reduce reports must be the ones that it folded.
     pub(crate) fn check_inputs(&mut self, object: usize, ids: &[ObjectId]) {
         let Some(id) = &self.users.objects[object].id else { return };
         let wrong: Vec<String> =
             self.users.objects_of(id).filter_map(|made| self.wrong_inputs(made, ids)).collect();
-        // Of those that go by one name, only one folded these.
+        // Of several reduces with one name, only one folded these inputs.
         let reduces = self.users.objects_of(id);
         let reduces = reduces.filter(|made| matches!(made.spec.make, Make::Reduce { .. })).count();
         if wrong.len() == reduces {
@@ -98,7 +103,7 @@ impl World {
         let Object { spec, contents, .. } = made;
         let Make::Reduce { inputs, count, .. } = &spec.make else { return None };
         if contents.is_empty() && made.may_be_gone() {
-            // Deleted in the moment of its completion: no client has seen what it held.
+            // Deleted when it was completed: no client has seen its contents.
             return None;
         }
         let candidates = self.ids(inputs);
@@ -106,20 +111,21 @@ impl World {
         let count = (*count).min(candidates.len());
         let is_right_number = distinct.len() == ids.len() && ids.len() == count;
         if !is_right_number || !ids.iter().all(|id| candidates.contains(id)) {
-            return Some(format!("{ids:?} were folded instead of {count} of {candidates:?}"));
+            return Some(format!("folded {ids:?} instead of {count} of {candidates:?}"));
         }
         let parts: Vec<BTreeSet<Content>> =
             ids.iter().map(|id| self.users.contents_of(id)).collect();
         let is_it = |content: &Content| is_sum(&mut content.tags().to_vec(), &parts, parts.len());
         let is_right = contents.iter().any(is_it);
-        (!is_right).then(|| format!("{ids:?} are {parts:?}, but {contents:?} was folded"))
+        (!is_right)
+            .then(|| format!("{ids:?} have the contents {parts:?}, but the result is {contents:?}"))
     }
 
     pub(super) fn ids(&self, objects: &[usize]) -> BTreeSet<ObjectId> {
         objects.iter().filter_map(|object| self.users.objects[*object].id.clone()).collect()
     }
 
-    /// Whether something happened that explains an error.
+    /// Checks that something happened that explains an error.
     pub(crate) fn check_error(&self, request: RequestId, error: &Error) -> Result<(), String> {
         let Some(question) = self.users.questions.get(&request) else { return Ok(()) };
         let is_late = question.deadline.is_some_and(|deadline| deadline <= self.now);
@@ -140,15 +146,17 @@ impl World {
                     Error::NoMemory { .. } => self.plan.slot_failures > 0,
                     _ => false,
                 };
-                return is_fair.then_some(()).ok_or_else(|| "a put has no such reason".into());
+                return is_fair
+                    .then_some(())
+                    .ok_or_else(|| "nothing explains this error of a put".into());
             }
             Purpose::Inputs { object } => {
                 let made = &self.users.objects[*object];
                 let table = self.hosts[&question.node].node.table();
                 let current = made.id.as_ref().and_then(|id| table.current(id));
                 let is_here = current.and_then(|instance| table.get(instance));
-                // A reduce that failed, or whose result was deleted, is forgotten, with its list.
-                // The object here under a name may be another client's.
+                // A reduce that failed, or whose result was deleted, is dropped together with its list of inputs. With
+                // a name, the object on this host may be another client's.
                 let is_its_own =
                     made.id.as_ref().is_some_and(|id| self.users.objects_of(id).count() == 1);
                 if matches!(error, Error::InvalidArgument(_))
@@ -156,7 +164,7 @@ impl World {
                 {
                     return Ok(());
                 }
-                // It had no name yet when it was given up.
+                // The request was canceled before the result had a name.
                 let is_nameless = made.spec.name.is_some()
                     && self.users.questions.values().any(|other| {
                         matches!(other.purpose, Purpose::Reduce { object: of } if of == *object)
@@ -168,30 +176,30 @@ impl World {
                 let rivals = made.id.as_ref().and_then(|id| self.users.by_id.get(id));
                 rivals.cloned().unwrap_or_default()
             }
-            // It is still being filled, has no name yet, or has come to nothing.
+            // The object is still being filled, has no name yet, or was aborted.
             Purpose::Keep { .. }
                 if matches!(error, Error::InvalidArgument(_) | Error::ObjectDeleted { .. }) =>
             {
                 return Ok(());
             }
-            // The original is on disk, and what its node holds in memory leaves no room to read it for the keepers.
+            // The original is on disk, and its node has no free memory to read it back for the replicas.
             Purpose::Keep { object, .. }
                 if matches!(error, Error::Timeout { state, .. } if state.contains("to read it back"))
                     && self.is_out_of_memory(question.node, *object) =>
             {
                 return Ok(());
             }
-            // What is deleted while it is filled has been put all the same; of two under one name, one may not.
+            // An object deleted while it is filled still counts as put. Of two puts of one name, one may fail.
             Purpose::Seal { object, .. } if matches!(error, Error::ObjectDeleted { .. }) => {
                 let is_rival = self.has_rival(*object);
-                return is_rival.then_some(()).ok_or_else(|| "it has been put".into());
+                return is_rival.then_some(()).ok_or_else(|| "the object was put".into());
             }
             Purpose::Seal { object, .. } | Purpose::Keep { object, .. } => vec![*object],
             Purpose::Get { id, .. } if self.check_not_early(id, error).is_err() => {
                 return self.check_not_early(id, error);
             }
             Purpose::Get { id, .. } if !self.may_fail(id, error) => {
-                return Err("it is there everywhere".into());
+                return Err("the object exists everywhere".into());
             }
             Purpose::Get { id, .. } | Purpose::Locations { id, .. } => {
                 self.users.by_id.get(id).cloned().unwrap_or_default()
@@ -202,11 +210,11 @@ impl World {
                 if matches!(error, Error::NameTaken { .. }) && rivals > 1 {
                     return Ok(());
                 }
-                // The name was deleted while it was asked for.
+                // The name was deleted while the reduce waited for it.
                 let is_deleted = matches!(error, Error::ObjectDeleted { .. });
                 return (is_deleted && made.may_be_gone())
                     .then_some(())
-                    .ok_or_else(|| "a reduce has no such reason".into());
+                    .ok_or_else(|| "nothing explains this error of a reduce".into());
             }
             Purpose::Abort
             | Purpose::Join
@@ -216,20 +224,23 @@ impl World {
             | Purpose::Wait { .. }
             | Purpose::Follow { .. } => Vec::new(),
             Purpose::Latest { newest: Some(newest), .. } => {
-                return newest.is_none().then_some(()).ok_or_else(|| "there is a name".into());
+                return newest
+                    .is_none()
+                    .then_some(())
+                    .ok_or_else(|| "a name with the prefix exists".into());
             }
         };
         let is_explained = objects.iter().any(|object| self.explains(*object, error));
-        is_explained.then_some(()).ok_or_else(|| "nothing that happened explains it".into())
+        is_explained.then_some(()).ok_or_else(|| "nothing that happened explains this error".into())
     }
 
-    /// Whether there was another object of that name.
+    /// Whether another object has, or had, the same name.
     fn has_rival(&self, object: usize) -> bool {
         let id = self.users.objects[object].id.as_ref();
         id.is_some_and(|id| self.users.objects_of(id).count() > 1)
     }
 
-    /// Whether the original of an object is not in the memory of a node.
+    /// Whether the original of an object is not in a node's memory.
     fn is_out_of_memory(&self, node: NodeId, object: usize) -> bool {
         let table = self.hosts[&node].node.table();
         let id = self.users.objects[object].id.as_ref();
@@ -237,22 +248,22 @@ impl World {
         copy.is_some_and(|copy| copy.place != Place::Memory)
     }
 
-    /// Whether what happened to an object, or to what it is folded from, explains an error.
+    /// Whether what happened to an object, or to its inputs, explains an error.
     fn explains(&self, object: usize, error: &Error) -> bool {
         let made = &self.users.objects[object];
         let (Object { spec, is_failed, .. }, may_be_gone) = (made, made.may_be_gone());
         let has_rival = self.has_rival(object);
         let is_here = match error {
-            // Of two that were put under one name at once, one may be dropped.
+            // Of two concurrent puts of one name, one may be dropped.
             Error::ObjectDeleted { .. } => may_be_gone || has_rival,
-            // A deletion of which an owner hears late, or never, looks like a loss.
+            // A deletion that reaches an owner late, or never, looks like a loss.
             Error::ObjectLost { .. } => {
                 self.users.is_shrunk || *is_failed || has_rival || may_be_gone
             }
             Error::StoreFull { .. } => self.is_tight(),
             Error::NoMemory { .. } => self.plan.slot_failures > 0,
             Error::NodeDown(_) => self.users.is_shrunk && matches!(spec.make, Make::Reduce { .. }),
-            // The name of a result went to another, while two nodes did not agree on its owner.
+            // Another reduce got the result's name while two nodes disagreed about its owner.
             Error::NameTaken { .. } => has_rival && matches!(spec.make, Make::Reduce { .. }),
             _ => false,
         };
@@ -280,18 +291,18 @@ impl World {
                 .any(|input| self.explains(*input, error))
     }
 
-    /// Everything that a node holds under the ids of these objects.
+    /// All objects with the ids of these objects.
     fn inputs(&self, objects: &[usize]) -> impl Iterator<Item = &Object> {
         self.ids(objects).into_iter().flat_map(|id| self.users.objects_of(&id).collect::<Vec<_>>())
     }
 
-    /// Whether nodes can't hold everything.
+    /// Whether nodes lack the capacity to hold everything.
     pub(crate) fn is_tight(&self) -> bool {
         self.plan.config.capacity < 1 << 33
     }
 }
 
-/// Whether `tags` are one content each of `count` of `candidates`.
+/// Whether `tags` consist of one content each of `count` of the `candidates`.
 fn is_sum(tags: &mut Vec<Tag>, candidates: &[BTreeSet<Content>], count: usize) -> bool {
     let Some((first, rest)) = candidates.split_first() else {
         return count == 0 && tags.is_empty();

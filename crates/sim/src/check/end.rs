@@ -1,4 +1,5 @@
-//! What must hold when all is over: each client that still waits has a reason to, and nothing is left after deletion.
+//! Checks the end of a simulation: every client that still waits has a reason to, and nothing remains after all objects
+//! are deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ use crate::{
 };
 
 impl World {
-    /// After the plan: lets everything come to rest, and checks that it did.
+    /// Runs the plan, lets the cluster settle, and checks the final state.
     pub(crate) fn check_end(&mut self) {
         let end = self.plan.end + 90 * SECOND;
         self.run_until(self.plan.end);
@@ -34,7 +35,7 @@ impl World {
         self.clear_away(end + 90 * SECOND);
     }
 
-    /// No client wants anything any more, and everything is deleted: by `end` nothing is left.
+    /// Cancels all requests and deletes all objects; nothing may remain at `end`.
     fn clear_away(&mut self, end: Instant) {
         let open = self.users.questions.iter().filter(|(_, asked)| !asked.is_answered);
         for request in open.map(|(request, _)| *request).collect::<Vec<_>>() {
@@ -47,7 +48,7 @@ impl World {
         self.check_rest();
     }
 
-    /// Objects that are complete somewhere: by id, who has them.
+    /// Returns objects that are complete somewhere: by id, the nodes that hold them.
     pub(crate) fn existing(&self) -> BTreeMap<ObjectId, Vec<NodeId>> {
         let mut existing: BTreeMap<ObjectId, Vec<NodeId>> = BTreeMap::new();
         for (node, host) in self.hosts.iter().filter(|(_, host)| host.is_up && !host.is_leaving) {
@@ -61,24 +62,27 @@ impl World {
         existing
     }
 
-    /// Every complete copy is known to the first owner of its object, and all are of one instance.
+    /// Each complete copy must be registered with the primary owner of its object, and all must be of one instance.
     fn check_directories(&mut self) {
         for (id, nodes) in self.existing() {
             let current = |node: &NodeId| self.hosts[node].node.table().current(&id);
             let instances: BTreeSet<Option<Instance>> = nodes.iter().map(current).collect();
             if instances.len() > 1 {
-                self.fail(format!("{id:?} lives as {instances:?} at {nodes:?}"));
+                self.fail(format!("{id:?} has several instances {instances:?} at {nodes:?}"));
             }
             let Some(some) = self.hosts.get(&nodes[0]) else { continue };
             let owner = some.node.members().owners(&id).first;
             let Some(host) = self.hosts.get(&owner).filter(|host| host.is_up) else {
-                self.fail(format!("{:?} takes {owner:?}, which is down, for a member", nodes[0]));
+                self.fail(format!(
+                    "{:?} still considers {owner:?} a member, which is down",
+                    nodes[0]
+                ));
                 continue;
             };
             let known = host.node.directory().holders(&id);
             for node in nodes {
                 if !known.contains(&node) {
-                    self.fail(format!("{owner:?} does not know that {node:?} holds {id:?}"));
+                    self.fail(format!("{owner:?} has no entry for the copy of {id:?} at {node:?}"));
                 }
             }
         }
@@ -97,7 +101,7 @@ impl World {
         }
     }
 
-    /// No client waits for an object that exists, unless it does not fit.
+    /// No client may wait for an object that exists, unless it does not fit.
     fn check_waiters(&mut self) {
         let existing = self.existing();
         let mut stuck = None;
@@ -144,19 +148,19 @@ impl World {
             }
         }
         if let Some(stuck) = stuck {
-            self.fail(format!("{stuck}, which there is"));
+            self.fail(format!("{stuck}: nothing prevents it"));
         }
     }
 
-    /// Whether an object is the result of a reduce whose caller is there, and so are enough of its inputs, with room for
-    /// everything.
+    /// Whether an object is the result of a reduce that can complete: its caller and enough inputs exist, and there is
+    /// capacity for everything.
     fn could_be_folded(&self, id: &ObjectId, existing: &BTreeMap<ObjectId, Vec<NodeId>>) -> bool {
         let mut made = self.users.objects_of(id);
         let (Some(object), None) = (made.next(), made.next()) else { return false };
         let Make::Reduce { inputs, count, patience_ns, .. } = &object.spec.make else {
             return false;
         };
-        // It may have run out of time where the owners of its name did not hear of that.
+        // It may have timed out while the owners of its name did not learn of that.
         if patience_ns.is_some() && object.spec.name.is_some() && self.users.is_shrunk {
             return false;
         }
@@ -183,18 +187,18 @@ impl World {
         }
     }
 
-    /// Everything is deleted and no client asks: nothing is left.
+    /// After everything is deleted and no request is open, nothing may remain.
     fn check_rest(&mut self) {
         let mut left = Vec::new();
         for (node, host) in self.hosts.iter().filter(|(_, host)| host.is_up) {
             let waiting = host.node.open_requests();
             if waiting > 0 {
-                left.push(format!("{waiting} questions at {node:?}"));
+                left.push(format!("{waiting} requests at {node:?}"));
             }
             for (instance, copy) in host.node.table().iter() {
                 left.push(format!("a copy of {:?} at {node:?}: {instance} {copy:?}", copy.id));
             }
-            // A question may stay with a node that owned the object between two changes of members.
+            // Between two membership changes, a request may remain at a node that owned the object in between.
             let is_stale = |what: &String| what.ends_with("of others") && self.users.is_shrunk;
             let unfinished = host.node.unfinished().filter(|what| !is_stale(what));
             left.extend(unfinished.map(|what| format!("{what} at {node:?}")));
@@ -211,12 +215,12 @@ impl World {
         let open = self.users.questions.iter().filter(|(_, asked)| !asked.is_answered);
         left.extend(open.map(|(request, asked)| format!("{request:?}: {:?}", asked.purpose)));
         if !left.is_empty() {
-            self.fail(format!("left over when all is deleted: {}", left.join("; ")));
+            self.fail(format!("left after everything was deleted: {}", left.join("; ")));
         }
     }
 }
 
-/// Whether a node has room for a copy, or can make some by writing others to its disk.
+/// Whether a node has capacity for a copy, or can free it by spilling others to its disk.
 fn has_room(table: &Table, size: u64, disk: Option<Disk>) -> bool {
     let disk = disk.filter(|disk| disk.failures == 0);
     let largest = table.iter().map(|(_, copy)| file_bytes(copy.meta.size)).max().unwrap_or(0);

@@ -1,4 +1,5 @@
-//! How a plan is thrown by dice: objects of a few sizes, their readers, changes of members, limits. Does not run it.
+//! Generates a plan at random: objects of a few sizes, their readers, membership changes, limits. It does not run the
+//! plan.
 
 use hoplite_proto::{
     directory::Slice,
@@ -16,7 +17,7 @@ use crate::{dice::Dice, payload::SMALL_BYTES, shell::BLOCK_BYTES};
 
 impl Plan {
     pub(crate) fn new(dice: &mut Dice) -> Self {
-        // Some go on for as long as faults last.
+        // Some plans last as long as faults do.
         let most = if dice.chance(10) { 12_000 } else { 1500 };
         let horizon = dice.between(20, most) * MILLISECOND;
         let mut plan = Self {
@@ -31,7 +32,7 @@ impl Plan {
             end: Instant(horizon * 2),
         };
         let mut classes = classes(dice);
-        // A few busy clusters; in small ones a failure is easier to read.
+        // A few busy clusters; failures are easier to read in small ones.
         let (puts, reduces) = if dice.chance(20) { (60, 20) } else { (16, 6) };
         for _ in 0..dice.between(2, puts) {
             plan.add_put(horizon, &mut classes, dice);
@@ -60,7 +61,7 @@ impl Plan {
         let class = dice.below(classes.len() as u64) as usize;
         let name = dice.chance(50).then(|| {
             let group = dice.below(4);
-            // Now and then a name that is taken.
+            // Sometimes a name that is already taken.
             let number = if dice.chance(10) { 0 } else { self.objects.len() };
             name(&format!("group{group}/x{number}"))
         });
@@ -96,7 +97,7 @@ impl Plan {
         classes[class].objects.extend(object);
     }
 
-    /// A reduce of objects of one class, if it has any.
+    /// Adds a reduce of objects of one class, if it has any.
     fn add_fold(
         &mut self,
         name: Option<Name>,
@@ -125,7 +126,7 @@ impl Plan {
         let make = Make::Reduce { inputs, count, patience_ns, cancel_ns };
         let meta = classes[class].meta.clone();
         let object = self.add_object(Spec { name, meta, make, ttl_ns: None });
-        // At most 64 tags fit a small object, and reduces of reduces multiply them.
+        // A small object holds at most 64 tags, and reduces of reduces multiply them.
         if self.tags(object) > SMALL_BYTES as usize / 8 {
             self.objects.pop();
             return None;
@@ -136,19 +137,19 @@ impl Plan {
             self.add(begin + dice.below(horizon), Act::Inputs { object });
         }
         if dice.chance(20) {
-            // While its name is asked for, perhaps.
+            // Perhaps while the reduce still waits for its name.
             self.add(begin + dice.below(MILLISECOND), Act::Inputs { object });
         }
         Some(object)
     }
 
-    /// A deadline of a question: mostly far, now and then within a round trip.
+    /// Returns the timeout of a request: usually long, sometimes within one round trip.
     fn patience(&self, horizon: u64, dice: &mut Dice) -> u64 {
         let most = if dice.chance(20) { 4 * self.config.link.latency_ns } else { 2 * horizon };
         dice.between(1, most)
     }
 
-    /// Puts and reduces that want the same few names. Nothing is folded from them.
+    /// Adds puts and reduces that compete for the same few names. They are not inputs of reduces.
     fn add_rivals(&mut self, horizon: u64, classes: &[Class], dice: &mut Dice) {
         if !dice.chance(40) {
             return;
@@ -169,13 +170,13 @@ impl Plan {
                 self.add(dice.below(horizon), Act::Make { object, at: dice.below(64) });
             }
             if dice.chance(40) && before < self.acts.len() {
-                // All at once.
+                // All at the same time.
                 self.acts[before].0 = Instant(when + dice.below(4 * self.config.link.latency_ns));
             }
         }
     }
 
-    /// How often tags of puts can occur in an object.
+    /// Maximum number of tags of puts in an object.
     fn tags(&self, object: usize) -> usize {
         match &self.objects[object].make {
             Make::Put { .. } => 1,
@@ -185,7 +186,7 @@ impl Plan {
 
     fn add_readers(&mut self, object: usize, horizon: u64, dice: &mut Dice) {
         if dice.chance(30) {
-            // All nodes at once.
+            // All nodes at the same time.
             let when = dice.below(horizon);
             for at in 0..self.nodes {
                 self.add_get(object, when + dice.below(2 * MILLISECOND), at, dice);
@@ -212,7 +213,7 @@ impl Plan {
         }
     }
 
-    /// When a question is to be answered at the latest, and when it is taken back.
+    /// Returns the timeout of a request, and when the client cancels it.
     fn end_of_question(&self, dice: &mut Dice) -> (Option<u64>, Option<u64>) {
         let patience_ns = match dice.below(20) {
             0 => Some(0),
@@ -241,7 +242,7 @@ impl Plan {
         self.add(when, Act::Get { object, at, patience_ns, cancel_ns, hold_ns });
     }
 
-    /// Weights that are published again and again under names with numbers.
+    /// Adds weights that are published repeatedly under names with version numbers.
     fn add_versions(&mut self, horizon: u64, classes: &[Class], dice: &mut Dice) {
         if !dice.chance(40) {
             return;
@@ -255,7 +256,7 @@ impl Plan {
                 }
             }
             if dice.chance(15) {
-                // A gap, or only a reduce.
+                // A gap in the versions, or only a reduce.
                 continue;
             }
             let meta = Meta::array(Dtype::Int64, vec![SMALL_BYTES / 8]).unwrap_or(Meta::bytes(8));
@@ -280,12 +281,12 @@ impl Plan {
         }
     }
 
-    /// A sum of which each node puts an input, and that each wants: large enough to be made in parts.
+    /// Adds a sum to which each node contributes and that each node wants, large enough for a ring.
     fn add_allreduce(&mut self, horizon: u64, dice: &mut Dice) {
         if !dice.chance(45) || self.nodes < 3 {
             return;
         }
-        // Now and then so large that the ring makes parts twice.
+        // Sometimes so large that the ring divides its parts again.
         let blocks = if dice.chance(10) {
             64 * self.nodes + dice.between(1, 20)
         } else {
@@ -299,7 +300,7 @@ impl Plan {
         let (begin, spread) = (dice.below(horizon), dice.pick(&[50, 1000, 20_000]).unwrap_or(1));
         let soon = |dice: &mut Dice| begin + dice.below(spread * MICROSECOND);
         let pace_ns = if dice.chance(70) { 0 } else { dice.below(500 * MICROSECOND) };
-        // Sometimes the caller has no input of its own, sometimes one more than there are nodes comes too late.
+        // Sometimes the caller has no input of its own; sometimes there is an additional late input.
         let seats = self.nodes - u64::from(self.nodes > 3 && dice.chance(30));
         let mut inputs = Vec::new();
         for at in 0..seats + u64::from(dice.chance(20)) {
@@ -316,7 +317,7 @@ impl Plan {
         let count = seats as usize;
         let make = Make::Reduce { inputs, count, patience_ns: None, cancel_ns: None };
         let object = self.add_object(Spec { name: None, meta, make, ttl_ns: None });
-        // Mostly when all inputs are there.
+        // Mostly after all inputs exist.
         let late = if dice.chance(70) { (spread + 40_000) * MICROSECOND } else { 0 };
         let when = soon(dice) + late;
         self.add(when, Act::Make { object, at: self.nodes - 1 });
@@ -336,7 +337,7 @@ impl Plan {
         }
     }
 
-    /// Nodes and clients that come and go.
+    /// Adds nodes and clients that come and go.
     fn add_changes(&mut self, horizon: u64, dice: &mut Dice) {
         let mut some = |percent: u64, most: u64, act: &dyn Fn(u64) -> Act| {
             if !dice.chance(percent) {
@@ -356,7 +357,7 @@ impl Plan {
         self.add_faults(horizon, dice);
     }
 
-    /// In some clusters nodes can't hold everything.
+    /// Reduces the capacity in some clusters, so that nodes cannot hold everything.
     fn limit_capacity(&mut self, dice: &mut Dice) {
         let largest = self.objects.iter().map(|spec| spec.meta.size).max().unwrap_or(0);
         if dice.chance(40) {
@@ -364,7 +365,7 @@ impl Plan {
         }
     }
 
-    /// In half of the clusters owners have no room for the bytes of all small objects, or for none.
+    /// Reduces the owners' budget for bytes of small objects in half of the clusters, sometimes to nothing.
     fn limit_small(&mut self, dice: &mut Dice) {
         if dice.chance(50) {
             self.config.small = Some(dice.below(9) * SMALL_BYTES);
@@ -388,17 +389,17 @@ fn config(dice: &mut Dice) -> Config {
     }
 }
 
-/// Small objects, and two sizes of large ones.
+/// Returns classes of objects: small ones, and two sizes of large ones.
 fn classes(dice: &mut Dice) -> Vec<Class> {
     let most = if dice.chance(10) { 200 } else { 40 };
     let blocks = [dice.between(2, 8), dice.between(4, most)];
-    // Full blocks and a rest.
+    // Full blocks and a partial one.
     let large = blocks.map(|blocks| (blocks - 1) * BLOCK_BYTES + 8 * dice.between(1, 8192));
     [SMALL_BYTES, large[0], large[1]]
         .into_iter()
         .map(|size| {
             let array = Meta::array(Dtype::Int64, vec![size / 8]);
-            // Bytes that are no array can't be folded.
+            // Bytes that are not an array cannot be folded.
             let meta = array.filter(|_| !dice.chance(3)).unwrap_or(Meta::bytes(size));
             Class { meta, objects: Vec::new() }
         })

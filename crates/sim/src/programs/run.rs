@@ -1,4 +1,4 @@
-//! Programs run: each as far as it can, whenever a reply is there.
+//! Runs the programs: each continues as far as it can when a reply arrives.
 
 use std::task::{Context, Waker};
 
@@ -16,18 +16,18 @@ use crate::{
 };
 
 impl World {
-    /// A reply is there: its program continues soon.
+    /// Schedules the programs after a reply has arrived.
     pub(crate) fn wake_programs(&mut self) {
         self.after(REPLY_NS, Happening::RunPrograms);
     }
 
-    /// The time that a program computed is over.
+    /// Continues a program whose computation time is over.
     pub(crate) fn wake_program(&mut self, request: RequestId) {
         self.programs.take(request, Ok(Answer::Done), |_| None);
         self.run_programs();
     }
 
-    /// Lets every program go on as far as it can, and carries out what they want.
+    /// Polls every program and performs the actions that they request.
     pub(crate) fn run_programs(&mut self) {
         self.programs.shared.borrow_mut().now = self.now;
         let mut context = Context::from_waker(Waker::noop());

@@ -1,4 +1,4 @@
-//! Flows: blocks of a copy on their way from one host to another, as credit and links let them.
+//! Flows of blocks from one host to another, limited by credit and links.
 
 use std::ops::Range;
 
@@ -29,12 +29,12 @@ impl World {
         let attempt = self.next_number();
         let Some(host) = self.hosts.get(&node) else { return };
         let Some(sink) = host.slots.get(&instance).copied() else {
-            return self.fail(format!("node {node:?} fetches {instance} into no slot"));
+            return self.fail(format!("{node:?} fetches {instance} without a slot"));
         };
         let before = host.fetches.get(&instance).copied();
         if let Some(flow) = before.and_then(|before| self.flow_of(before)) {
             if self.shell.flows[&flow].from == source {
-                return self.fail(format!("node {node:?} fetches {instance} twice at once"));
+                return self.fail(format!("{node:?} fetches {instance} twice at the same time"));
             }
             self.stop_fetch(node, instance);
         }
@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// Asks a host for blocks.
+    /// Requests blocks from a host.
     pub(crate) fn open_flow(
         &mut self,
         from: NodeId,
@@ -114,11 +114,11 @@ impl World {
     }
 
     pub(super) fn serve(&mut self, node: NodeId, serve: ServeId, instance: Instance) {
-        // Given up meanwhile: its end was told, or will be.
+        // Stopped meanwhile: its end has been reported, or will be.
         let Some(number) = self.shell.serves.get(&serve).copied() else { return };
         let slot = self.hosts.get(&node).and_then(|host| host.slots.get(&instance)).copied();
         let Some(slot) = slot else {
-            return self.fail(format!("node {node:?} serves {instance}, which has no slot"));
+            return self.fail(format!("{node:?} serves {instance}, which has no slot"));
         };
         let Some(flow) = self.shell.flows.get_mut(&number) else { return };
         flow.source = Some(Source::Slot(slot));
@@ -137,7 +137,7 @@ impl World {
         }
     }
 
-    /// Sends the next block, if there is one and the receiver has room for it.
+    /// Sends the next block, if it exists and the receiver has credit for it.
     pub(crate) fn pump_flow(&mut self, number: u64) {
         let Some(flow) = self.shell.flows.get(&number) else { return };
         let Some(source) = flow.source else { return };
@@ -180,7 +180,7 @@ impl World {
         self.at(passage.sent, Happening::BlockSent { flow: number });
         self.at(passage.arrived, Happening::BlockArrived { flow: number, piece });
         if let Source::Fold(fold) = source {
-            // There is room for one more partial result.
+            // There is space for one more partial result.
             self.pump_fold(fold);
         }
     }
@@ -214,7 +214,7 @@ impl World {
             }
             What::Stream { parent, child, .. } => {
                 if is_last {
-                    // Before its parent sees the last of it, which may be the end of that too.
+                    // Finish before the parent processes the last block, which may end the parent too.
                     self.finish_stream(number);
                 }
                 self.stream_grows(parent, child, piece);
@@ -223,7 +223,7 @@ impl World {
         }
     }
 
-    /// A receiver's node hears how far a copy is, every so often.
+    /// Reports the progress of a copy to the receiver's node at intervals.
     fn tell_growth(&mut self, number: u64) {
         let now = self.now;
         let Some(flow) = self.shell.flows.get_mut(&number) else { return };
@@ -240,14 +240,14 @@ impl World {
         }
     }
 
-    /// How many flows share the busiest link on the way of one of a copy, from where it is complete.
+    /// Number of flows on the busiest link of a copy's path from the complete copy.
     fn shares(&self, number: u64) -> u16 {
         let upstream = |flow: &&Flow| match flow.source {
             Some(Source::Slot(slot)) => self.flow_into(slot),
             _ => None,
         };
         let way = std::iter::successors(self.shell.flows.get(&number), |flow| upstream(flow));
-        // Copies may grow from each other in a circle for a moment.
+        // For a moment, copies may receive from each other in a cycle.
         let shares = way.take(self.hosts.len()).map(|flow| {
             let all = || self.shell.flows.values().filter(|other| other.source.is_some());
             let out = all().filter(|other| other.from == flow.from).count();
@@ -256,7 +256,7 @@ impl World {
         shares.max().unwrap_or(1) as u16
     }
 
-    /// The flow that fills a slot, if one does.
+    /// The flow that fills a slot, if there is one.
     fn flow_into(&self, slot: SlotId) -> Option<&Flow> {
         let fills = |flow: &Flow| matches!(flow.what, What::Copy { sink, .. } if sink == slot);
         self.shell.flows.values().find(|flow| fills(flow))
@@ -269,7 +269,7 @@ impl World {
             if self.shell.slots[sink].is_full() {
                 self.all_here(gathered);
             } else {
-                // What is folded here comes into it too.
+                // Local folds fill the rest.
                 self.shell.gathered.insert(sink, gathered);
             }
         }
@@ -281,7 +281,7 @@ impl World {
         self.after(delay_ns, Happening::FetchOver { node, instance, attempt, source, failed });
     }
 
-    /// Takes a flow away; its sender is told, not its receiver.
+    /// Removes a flow. The sender is notified, the receiver is not.
     pub(crate) fn close_flow(&mut self, number: u64) -> Option<Flow> {
         let flow = self.shell.flows.remove(&number)?;
         if let Some(Source::Slot(slot)) = flow.source {
@@ -297,7 +297,7 @@ impl World {
         Some(flow)
     }
 
-    /// A flow ends before its end; its receiver is told.
+    /// Breaks a flow before its end. The receiver is notified.
     pub(crate) fn break_flow(&mut self, number: u64, not_here: NotHere) {
         let Some(flow) = self.close_flow(number) else { return };
         let (node, source) = (flow.to, flow.from);
@@ -335,7 +335,7 @@ impl World {
             Some(NotHere(not_here)) => Event::FetchFailed { instance, source, not_here },
         };
         self.tell(node, event);
-        // What was made in parts is complete only when its node hears so.
+        // A copy made in parts is complete only when its node has been notified.
         let copy = self.hosts.get(&node).and_then(|host| host.node.table().get(instance));
         self.shell.slots[slot].is_complete = copy.is_some_and(|copy| copy.is_complete());
     }
@@ -348,14 +348,14 @@ impl World {
         }
     }
 
-    /// The flow by which an attempt to receive a copy receives it.
+    /// The flow of an attempt to receive a copy.
     fn flow_of(&self, wanted: u64) -> Option<u64> {
         let is_it =
             |flow: &Flow| matches!(flow.what, What::Copy { attempt, .. } if attempt == wanted);
         self.shell.flows.iter().find(|(_, flow)| is_it(flow)).map(|(number, _)| *number)
     }
 
-    /// A host is gone, and with it all that went through it.
+    /// Stops all flows and folds of a failed host.
     pub(crate) fn stop_flows_of(&mut self, node: NodeId) {
         let folds = self.shell.folds.iter().filter(|(_, fold)| fold.host == node);
         for fold in folds.map(|(number, _)| *number).collect::<Vec<_>>() {

@@ -1,4 +1,4 @@
-//! The orders of a node, and what becomes of slots.
+//! Performs the actions of a node, and manages slots.
 
 use std::collections::BTreeSet;
 
@@ -37,16 +37,18 @@ impl World {
                 self.fold_inline(node, reduce, epoch, &inputs);
             }
             Action::Note(Note::ReduceRestarted { id, detail, .. }) if !self.may_restart => {
-                self.fail(format!("{id:?} is reduced again without a fault: {detail}"));
+                self.fail(format!("the reduce of {id:?} restarted without a fault: {detail}"));
             }
             Action::Note(Note::KeeperLate { id, node }) if !self.may_restart => {
-                self.fail(format!("{node:?} does not say whether it keeps {id:?}"));
+                self.fail(format!(
+                    "{node:?} did not reply to the request to keep a replica of {id:?}"
+                ));
             }
             Action::Note(Note::MessageRefused { from, message }) => {
                 self.check_message_refusal(node, from, &message);
             }
             Action::Note(Note::Limited { whose, limit }) if limit != "SMALL_SHARE" => {
-                self.fail(format!("{whose:?} meets the limit {limit} at {node:?}"));
+                self.fail(format!("{whose:?} reaches the limit {limit} at {node:?}"));
             }
             Action::Note(_) => {}
             Action::Send { .. }
@@ -64,7 +66,7 @@ impl World {
         self.shell.counted
     }
 
-    /// The node of a host learns something a little later.
+    /// Notifies the node of a host after a short delay.
     pub(crate) fn tell_soon(&mut self, node: NodeId, event: Event) {
         let delay_ns = self.dice.below(50 * MICROSECOND);
         self.after(delay_ns, Happening::Tell { node, event });
@@ -91,7 +93,7 @@ impl World {
         });
         let Some(host) = self.hosts.get_mut(&node) else { return };
         if host.slots.insert(instance, slot).is_some() {
-            self.fail(format!("node {node:?} takes memory for {instance} twice"));
+            self.fail(format!("{node:?} allocates memory for {instance} twice"));
         }
         for flow in self.shell.early_copies.remove(&(node, instance)).unwrap_or_default() {
             self.flow_asked(flow);
@@ -110,7 +112,7 @@ impl World {
         }
         let instance = self.shell.slots[slot].instance;
         let event = if self.dice.chance(self.plan.slot_failures) {
-            let detail = "the dice said so".into();
+            let detail = "injected failure".into();
             if self.dice.chance(75) {
                 self.shell.slots[slot].is_refused = true;
                 Event::SlotRefused { instance, detail }
@@ -131,17 +133,17 @@ impl World {
         let flows: Vec<u64> = self.shell.slots[slot].flows.iter().copied().collect();
         let folds: Vec<u64> = self.shell.slots[slot].folds.iter().copied().collect();
         if is_complete && !(flows.is_empty() && folds.is_empty()) {
-            self.fail(format!("node {node:?} frees {instance}, which {flows:?}, {folds:?} read"));
+            self.fail(format!("{node:?} frees {instance}, which {flows:?}, {folds:?} read"));
         }
         if let Some(reader) = self.users.reader_of(node, instance) {
-            self.fail(format!("node {node:?} frees {instance}, which {reader:?} reads"));
+            self.fail(format!("{node:?} frees {instance}, which {reader:?} reads"));
         }
         self.stop_fetch(node, instance);
         flows.into_iter().for_each(|flow| self.pump_flow(flow));
         folds.into_iter().for_each(|fold| self.pump_fold(fold));
     }
 
-    /// A block comes into a copy; who waits for it goes on.
+    /// Writes a block into a copy, and continues what waited for it.
     pub(crate) fn write_slot(&mut self, number: SlotId, piece: Piece) {
         let slot = &mut self.shell.slots[number];
         if slot.is_freed {
@@ -150,13 +152,13 @@ impl World {
         let (instance, host) = (slot.instance, slot.host);
         if slot.block(piece.index).is_some() || piece.index >= slot.end() {
             let index = piece.index;
-            return self.fail(format!("block {index} comes to {instance} at {host:?} twice"));
+            return self.fail(format!("block {index} of {instance} arrives twice at {host:?}"));
         }
         let known =
             self.shell.contents.entry(instance).or_insert_with(|| piece.content.clone()).clone();
         if !known.is_same(&piece.content) {
             let what = format!(
-                "block {} of {instance} at {host:?} holds {:?} and not {known:?}",
+                "block {} of {instance} at {host:?} holds {:?}, expected {known:?}",
                 piece.index, piece.content
             );
             return self.fail(what);

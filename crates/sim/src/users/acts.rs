@@ -1,4 +1,4 @@
-//! What clients do, act by act: each act becomes questions for nodes. What comes of them is in `answers`.
+//! Acts of clients: each act becomes requests to nodes. Replies are handled in `answers`.
 
 use std::collections::BTreeSet;
 
@@ -167,11 +167,11 @@ impl World {
         let questions = self.users.questions.iter();
         let open = questions.filter(|(_, asked)| asked.client == client && !asked.is_answered);
         if let Some((request, _)) = open.into_iter().next().filter(|_| self.is_up(node)) {
-            self.fail(format!("{request:?} of {client:?}, which is gone, was not answered"));
+            self.fail(format!("{request:?} of {client:?}, which has ended, got no reply"));
         }
     }
 
-    /// A host is down; its clients wait for no answer any more.
+    /// Ends the clients of a failed host; they no longer wait for replies.
     pub(crate) fn users_of_host_gone(&mut self, node: NodeId) {
         for client in self.users.clients.values_mut().filter(|client| client.node == node) {
             client.is_gone = true;
@@ -196,7 +196,7 @@ impl World {
                     self.users.reads.remove(&(node, instance, client));
                 }
                 let request = RequestId(self.users.count());
-                // Every second object was copied by its readers.
+                // Readers copied every second object.
                 let ask = if instance.serial.is_multiple_of(2) {
                     Ask::Release { instance }
                 } else {
@@ -227,7 +227,7 @@ impl World {
         self.tell(node, Event::Cancelled { request });
         let is_answered = self.users.questions.get(&request).is_some_and(|asked| asked.is_answered);
         if !is_answered && self.is_up(node) {
-            self.fail(format!("{request:?} was cancelled and not answered"));
+            self.fail(format!("{request:?} was canceled and got no reply"));
         }
     }
 

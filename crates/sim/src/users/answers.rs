@@ -1,4 +1,4 @@
-//! What clients make of an answer: what they remember, and what they do next.
+//! Handles replies: what clients record, and what they do next.
 
 use hoplite_proto::{
     ask::Answer,
@@ -26,13 +26,13 @@ impl World {
             return self.wake_programs();
         };
         let Some(question) = self.users.questions.get_mut(&request) else {
-            return self.fail(format!("an answer to {request:?}, which no client asked"));
+            return self.fail(format!("a reply to {request:?}, which no client sent"));
         };
         if question.is_answered {
-            return self.fail(format!("{request:?} was answered twice: {answer:?}"));
+            return self.fail(format!("{request:?} got two replies: {answer:?}"));
         }
         if (question.node, question.client) != (node, client) {
-            return self.fail(format!("{request:?} was answered to {client:?} at {node:?}"));
+            return self.fail(format!("the reply to {request:?} went to {client:?} at {node:?}"));
         }
         question.is_answered = true;
         let purpose = question.purpose.clone();
@@ -73,7 +73,7 @@ impl World {
             }
             (Purpose::Get { id: asked, hold_ns }, Answer::Got { id, instance, inline, meta }) => {
                 if id != asked {
-                    return self.fail(format!("{id} was got for {asked}"));
+                    return self.fail(format!("a get of {asked} returned {id}"));
                 }
                 self.check_got(node, &id, &meta, instance, inline.as_ref());
                 self.check_same(node, &id, instance);
@@ -93,10 +93,12 @@ impl World {
             (Purpose::Latest { prefix, after, newest }, Answer::Latest { name }) => {
                 let is_newer = name.version().is_some_and(|v| after.is_none_or(|after| v > after));
                 if !name.as_str().starts_with(prefix) || !is_newer {
-                    self.fail(format!("{name:?} is no name under {prefix} newer than {after:?}"));
+                    self.fail(format!(
+                        "{name:?} is not a name with the prefix {prefix} newer than {after:?}"
+                    ));
                 }
-                // The owner of a small object has it still when its putter is gone, and so there may be more names
-                // than copies.
+                // The owner of a small object still has it after the node of its put has ended. So there may be more
+                // names than copies.
                 let version = name.version();
                 let is_outlived = self.users.is_shrunk
                     || self.users.is_delete_asked(&ObjectId::Named(name.clone()));
@@ -119,7 +121,7 @@ impl World {
                 Purpose::Abort | Purpose::Join | Purpose::Prune | Purpose::Follow { .. },
                 Answer::Done,
             ) => {}
-            (purpose, answer) => self.fail(format!("{answer:?} is no answer to {purpose:?}")),
+            (purpose, answer) => self.fail(format!("{answer:?} is not a reply to {purpose:?}")),
         }
     }
 
@@ -127,7 +129,7 @@ impl World {
         if let Err(why) = self.check_error(request, &error) {
             self.fail(format!("{request:?} failed: {error}; {why}"));
         }
-        // Another owner may have granted the name while the members did not agree.
+        // While the members disagreed, another owner may have granted the name.
         let is_agreed = !self.users.is_shrunk && self.all_have_met();
         let is_refused = matches!(error, Error::NameTaken { .. });
         let is_taken = is_refused && is_agreed;
@@ -136,7 +138,7 @@ impl World {
                 let known = &mut self.users.objects[object];
                 known.is_failed = true;
                 known.is_refused = is_refused;
-                // After any other error it may have been there for a moment.
+                // After any other error, the object may have existed for a moment.
                 if is_taken && known.is_agreed {
                     known.contents.remove(&Content::of(tag));
                 }
@@ -150,7 +152,7 @@ impl World {
         }
     }
 
-    /// The first block of the result of a reduce was folded.
+    /// Records that the first block of a reduce's result was folded.
     pub(crate) fn result_made(&mut self, id: &ObjectId, content: &Content) {
         if self.users.is_put(id, content) {
             return;

@@ -1,4 +1,4 @@
-//! Clients: which there are, and what they ask.
+//! Manages clients and their requests.
 
 use hoplite_proto::{
     ask::Ask,
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl World {
-    /// A node to ask, and one of its clients.
+    /// Returns a node for a request, and one of its clients.
     pub(crate) fn client_at(&mut self, at: u64) -> Option<(NodeId, ClientId)> {
         let nodes = self.staying();
         let node = *nodes.get(at as usize % nodes.len().max(1))?;
@@ -33,14 +33,14 @@ impl World {
         self.dice.pick(&here).unwrap_or(ClientId(0))
     }
 
-    /// Whether all nodes know each other: if the only one that two groups know goes before it has told them of each
-    /// other, they are two clusters.
+    /// Whether all nodes have met. If the only node that two groups have in common ends before it has introduced them,
+    /// they are two clusters.
     pub(crate) fn all_have_met(&self) -> bool {
         let up = || self.hosts.values().filter(|host| host.is_up);
         up().all(|host| up().all(|other| host.node.members().contains(other.member.id)))
     }
 
-    /// The id of an object; if it is not known, the act waits for it.
+    /// Returns the id of an object; if it is unknown, the act waits for it.
     pub(crate) fn id_or_later(&mut self, object: usize, act: &Act) -> Option<ObjectId> {
         let id = self.users.objects[object].id.clone();
         if id.is_none() {

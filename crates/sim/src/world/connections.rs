@@ -1,4 +1,4 @@
-//! Control connections between the nodes of a world: who calls, what arrives, what is lost with one that breaks.
+//! Simulates control connections between nodes: who connects, what arrives, and what is lost when one breaks.
 
 use hoplite_proto::{
     id::NodeId,
@@ -41,7 +41,7 @@ impl World {
                 let is_member =
                     self.hosts.get(&to).is_some_and(|host| host.node.members().contains(from));
                 if self.is_up(from) {
-                    // A member that this node has given up it calls when it wants to.
+                    // The node itself decides when to reconnect to a member that it has declared dead.
                     if is_member {
                         self.dial(to, from);
                     }
@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    /// Opens a connection, unless there is one.
+    /// Opens a connection, unless one exists.
     pub(crate) fn dial(&mut self, from: NodeId, to: NodeId) {
         let Some(member) = self.hosts.get(&from).map(|host| host.member) else { return };
         let is_again = self.net.is_broken(from, to);
@@ -61,12 +61,12 @@ impl World {
             let hello = if is_again { Parcel::HelloAgain } else { Parcel::Hello };
             self.transmit(from, to, connection, hello(member));
         } else {
-            // Refused, or unanswered; the messages in the queue are lost.
+            // Refused or no reply; the queued messages are lost.
             self.transmit(to, from, connection, Parcel::Broken);
         }
     }
 
-    /// Tries to reach a node that was lost.
+    /// Tries to reach a lost node.
     fn call(&mut self, from: NodeId, to: NodeId) {
         if self.is_up(to) {
             self.dial(from, to);
@@ -99,19 +99,19 @@ impl World {
         }
     }
 
-    /// A connection breaks: what is on its way over it is lost, and both sides hear of it a little later.
+    /// Breaks a connection: messages in flight are lost, and both sides notice it a little later.
     pub(crate) fn break_connection(&mut self, one: NodeId, other: NodeId) {
         let Some(connection) = self.net.break_off(one, other) else { return };
         for (from, to) in [(one, other), (other, one)] {
             self.net.lose(from, to, connection);
             let delay_ns = self.passage_ns(from, to);
-            // A connection of its own for the news, for those of the old one are lost.
+            // Connection 0 for the notification, because messages of the old connection are lost.
             let news = Happening::Arrive { from, to, connection: 0, parcel: Parcel::Broken };
             self.after(delay_ns, news);
         }
     }
 
-    /// A node closes its connection to another.
+    /// Closes a node's connection to another one.
     pub(crate) fn hang_up(&mut self, from: NodeId, to: NodeId) {
         if let Some(connection) = self.net.disconnect(from, to) {
             self.net.lose(to, from, connection);
