@@ -1,10 +1,11 @@
-//! Which byte ranges of one extent are taken. Pure: it knows offsets and lengths, and never touches memory.
+//! Allocates byte ranges of one extent. It handles offsets and lengths, and never touches memory.
 //!
-//! Best fit with immediate coalescing. A range is free or allocated; two free ranges never touch.
+//! Best fit with immediate coalescing. Invariants: a range is either free or allocated; two free ranges are never
+//! adjacent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Hands out ranges of `0..len` and takes them back.
+/// Allocates and frees ranges of `0..len`.
 #[derive(Debug)]
 pub struct Allocator {
     len: u64,
@@ -13,7 +14,7 @@ pub struct Allocator {
     taken: BTreeMap<u64, u64>,
     /// Length of each free range by its offset.
     free: BTreeMap<u64, u64>,
-    /// The same free ranges as (length, offset), so that the tightest is found first.
+    /// The same free ranges as (length, offset), to find the tightest one first.
     by_len: BTreeSet<(u64, u64)>,
 }
 
@@ -33,9 +34,9 @@ impl Allocator {
         empty
     }
 
-    /// Takes `len` bytes at a multiple of `align` and returns their offset.
+    /// Allocates `len` bytes at a multiple of `align` and returns their offset.
     ///
-    /// None when no free range holds them, and when `len` is zero, which has no place of its own.
+    /// Returns `None` if no free range is large enough, or if `len` is zero.
     ///
     /// # Panics
     /// If `align` is not a power of two.
@@ -62,7 +63,7 @@ impl Allocator {
         Some(offset)
     }
 
-    /// Gives back the range that [`allocate`](Self::allocate) returned at `offset`.
+    /// Frees the range that [`allocate`](Self::allocate) returned at `offset`.
     ///
     /// # Panics
     /// If nothing is allocated at `offset`: a slot was freed twice.
@@ -85,7 +86,7 @@ impl Allocator {
         self.insert_free(start, end - start);
     }
 
-    /// Bytes allocated now.
+    /// Bytes currently allocated.
     pub fn used(&self) -> u64 {
         self.used
     }
@@ -160,7 +161,7 @@ mod tests {
         ]
     }
 
-    /// The free ranges that follow from the allocated ones, joined where they touch.
+    /// Computes the free ranges from the allocated ones, coalesced.
     fn gaps(len: u64, taken: &BTreeMap<u64, u64>) -> BTreeMap<u64, u64> {
         let mut gaps = BTreeMap::new();
         let mut at = 0;
@@ -177,7 +178,7 @@ mod tests {
     }
 
     proptest! {
-        /// No overlap, exact accounting, full coalescing, and None only when really nothing fits.
+        /// No overlap, exact accounting, full coalescing, and `None` only if nothing fits.
         #[test]
         fn behaves_like_a_list_of_ranges(len in 0u64..4000, steps in prop::collection::vec(step(), 0..120)) {
             let mut alloc = Allocator::new(len);

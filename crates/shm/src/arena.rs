@@ -1,13 +1,13 @@
-//! All extents of a node, and the slots placed in them. Knows memory and writers, not objects or eviction.
+//! Owns all extents of a node and allocates slots in them. It handles memory and writers, not objects or eviction.
 //!
 //! ```text
-//! extent of the pool:     made and sealed -> slots for the node -> free, and goes when idle
-//! extent of a writer:     made -> mapped by the writer -> sealed -> slots for that writer -> free or retired -> unmapped
+//! extent of the pool:     created and sealed -> slots for the node -> free -> unmapped when idle
+//! extent of a writer:     created -> mapped by the writer -> sealed -> slots for that writer -> free or retired -> unmapped
 //! ```
-//! A client that has an extent mapped writable could change anything in it, and so could every process that it forked.
-//! So an extent serves one writer only, for as long as there is the extent: no other bytes ever lie in it.
+//! A client with a writable mapping of an extent could change anything in it, and so could every process that it
+//! forked. Therefore an extent serves one writer only, for its whole lifetime: it never contains other bytes.
 //!
-//! Which extent serves an object, and which go, is decided by [`places`].
+//! [`places`] decides which extent serves an object, and which extents are unmapped.
 
 mod places;
 mod sizes;
@@ -35,49 +35,50 @@ pub struct Arena(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
-    /// Held while a thread makes an extent that others may share.
+    /// Held while a thread creates an extent that others may share.
     making: Mutex<()>,
-    /// Memory of an extent that is gone counts no more.
+    /// Notified when the memory of an unmapped extent stops counting.
     left: Condvar,
-    /// What the system has left.
+    /// Estimate of the memory that the system has left.
     available: Available,
 }
 
 #[derive(Debug)]
 struct State {
     places: Places,
-    /// The task in [`Arena::spare`].
+    /// The task that waits in [`Arena::spare`].
     waiting: Option<Waker>,
     extents: BTreeMap<ExtentId, Extent>,
-    /// Extents that are gone, and of which no process was told.
+    /// Unmapped extents that have not been reported to any process yet.
     gone: Vec<ExtentId>,
 }
 
-/// Where there is room: an extent, its memory and an offset in it.
+/// An allocated place: the extent, its memory and the offset in it.
 type Placed = (ExtentId, Arc<Mapping>, u64);
 
 /// The memory of an extent.
 #[derive(Debug)]
 struct Extent {
     mapping: Arc<Mapping>,
-    /// For reading only, once the extent is sealed.
+    /// Opened read-only once the extent is sealed.
     fd: Arc<OwnedFd>,
-    /// None: of the pool.
+    /// `None` for the pool.
     writer: Option<WriterId>,
     sealed: bool,
 }
 
 impl Arena {
-    /// Returns an arena without memory and without a bound, whose extents for several objects will be of up to
-    /// `extent_bytes`, rounded up to whole pages: the first few are smaller, so that the first object does not wait for
-    /// memory that no object needs yet.
+    /// Creates an arena without memory and without a bound. Shared extents are at most `extent_bytes` long, rounded up
+    /// to whole pages. The first few are smaller, so that the first object does not wait for memory that no object
+    /// needs yet.
     ///
-    /// A large object gets an extent of its own.
+    /// A large object gets its own extent.
     pub fn new(extent_bytes: u64) -> Self {
         Self::bounded(extent_bytes, u64::MAX, u64::MAX)
     }
 
-    /// The same whose extents take `bound` bytes at most, and of which some `extents_max` serve one large object each.
+    /// Creates an arena whose extents take at most `bound` bytes, with about `extents_max` extents of one large object
+    /// each.
     pub fn bounded(extent_bytes: u64, bound: u64, extents_max: u64) -> Self {
         let extent_bytes = extent_bytes.clamp(PAGE_BYTES, MAPPING_BYTES_MAX / 2);
         let extent_bytes = extent_bytes.next_multiple_of(PAGE_BYTES);
@@ -92,11 +93,11 @@ impl Arena {
         }))
     }
 
-    /// Reserves a slot for `len` bytes, of which none is ready (an empty one is complete).
+    /// Allocates a slot for `len` bytes, none of them ready (an empty slot is complete).
     ///
-    /// With a writer it lies in an extent that serves that writer alone; this process cannot claim any of it. Space that
-    /// was used before is taken first, as it is warm; else a new extent is made, which takes some 0.7 ms per MiB, and
-    /// free ones go for it if need be. The payload is not zeroed.
+    /// With a writer, the slot is in an extent that serves only that writer, and this process cannot claim any of it.
+    /// Previously used memory is preferred, because it is warm. Otherwise a new extent is created, which takes about
+    /// 0.7 ms per MiB, and free extents are unmapped for it if necessary. The payload is not zeroed.
     ///
     /// # Errors
     /// [`ShmError::NoMemory`] and [`ShmError::TooLarge`].
@@ -105,7 +106,7 @@ impl Arena {
         if let Some(slot) = self.allocate_warm(len, writer) {
             return Ok(slot);
         }
-        // Small requests that come together share the extent that the first one makes; a large request does not wait.
+        // Concurrent small requests share the extent that the first one creates; a large request does not wait.
         let is_sharing = self.state().places.is_shared(bytes, writer);
         let _turn =
             is_sharing.then(|| self.0.making.lock().unwrap_or_else(PoisonError::into_inner));
@@ -116,7 +117,7 @@ impl Arena {
             Err(ShmError::NoMemory { limit, .. })
                 if !matches!(limit, Limit::Bound | Limit::FileSize) =>
             {
-                // What others have let go of may be enough, for this object alone.
+                // Memory that others have freed may be enough for this object alone.
                 self.trim();
                 self.make(bytes, writer, true)?
             }
@@ -125,7 +126,7 @@ impl Arena {
         Ok(self.slot_at(placed, len, writer))
     }
 
-    /// The same out of memory that is there already, which takes microseconds; none if there is no room in it.
+    /// Allocates a slot in existing memory, which takes microseconds; `None` if there is no space in it.
     pub fn allocate_warm(&self, len: u64, writer: Option<WriterId>) -> Option<Slot> {
         let mut state = self.state();
         let (id, offset) = state.places.place(slot_bytes(len)?, writer)?;
@@ -142,15 +143,15 @@ impl Arena {
         slot
     }
 
-    /// Whether the node asks for memory for one large object after the other, and no thread makes that of the next: then
-    /// [`make_ahead`](Self::make_ahead) has to follow.
+    /// Returns true if the node allocates one large object after another and no thread creates the extent of the next
+    /// one. The caller must then call [`make_ahead`](Self::make_ahead).
     pub fn begin_ahead(&self) -> bool {
         self.state().places.begin_ahead()
     }
 
-    /// Makes memory for the next large object before that asks for it, as long as objects ask for more; 0.5 ms per MiB, in
-    /// another thread than theirs. It counts as free memory. None goes for it, and where there is no room for it that is no
-    /// error. A writer's is not made ahead: that writer would still wait for its own mapping of it, which takes as long.
+    /// Creates memory for the next large object in advance, while objects keep requesting more. It takes 0.5 ms per MiB
+    /// in a separate thread. The memory counts as free. No extent is unmapped for it, and lack of space for it is not
+    /// an error. It creates no extents for writers: a writer would still wait for its own mapping, which takes as long.
     pub fn make_ahead(&self) {
         loop {
             let Some(wanted) = self.state().places.reserve_ahead() else { return };
@@ -167,11 +168,11 @@ impl Arena {
         }
     }
 
-    /// The descriptor of an extent's memory for `client` to map, and its length; None if the extent is unknown or was
-    /// trimmed.
+    /// Returns the descriptor of an extent's memory for `client` to map, and its length. `None` if the extent is
+    /// unknown or was trimmed.
     ///
-    /// Until an extent of a writer [`is_sealed`](Self::is_sealed) a process that has the descriptor can map it writable:
-    /// for every client but that writer there is none. That of a sealed extent is open for reading only.
+    /// Until a writer's extent [`is_sealed`](Self::is_sealed), a process with the descriptor can map it writable, so
+    /// only that writer gets it. The descriptor of a sealed extent is read-only.
     pub fn descriptor(&self, extent: ExtentId, client: WriterId) -> Option<(Arc<OwnedFd>, u64)> {
         let state = self.state();
         let extent = state.extents.get(&extent)?;
@@ -184,12 +185,13 @@ impl Arena {
         self.state().extents.get(&extent).is_some_and(|extent| extent.sealed)
     }
 
-    /// Denies new writable mappings of an extent of `writer`. Call it when that writer says that it has mapped the extent.
+    /// Denies new writable mappings of an extent of `writer`. Call it after that writer has reported that it has mapped
+    /// the extent.
     ///
-    /// Extents of the pool are sealed from the start; sealing twice is no error.
+    /// Extents of the pool are sealed from the start. Sealing twice is not an error.
     ///
     /// # Errors
-    /// [`ShmError::UnknownExtent`], and [`ShmError::NotItsExtent`] for one of another writer or of the pool.
+    /// [`ShmError::UnknownExtent`]; [`ShmError::NotItsExtent`] if the extent belongs to another writer or to the pool.
     pub fn seal(&self, extent: ExtentId, writer: WriterId) -> Result<(), ShmError> {
         let mut state = self.state();
         let found = state.extents.get_mut(&extent).ok_or(ShmError::UnknownExtent { extent })?;
@@ -199,36 +201,36 @@ impl Arena {
         found.seal()
     }
 
-    /// Lets go of the extents of a writer that is gone: of the free ones now, of each other with the last of its slots.
+    /// Retires the extents of a writer that has ended: free ones are unmapped now, others with their last slot.
     ///
-    /// None of them serves another writer or the pool. That a process has ended does not say that its memory is mapped writable nowhere:
-    /// a child that it forked has the same mappings.
+    /// None of them ever serves another writer or the pool. A writable mapping may still exist after the process has
+    /// ended, because a child that it forked has the same mappings.
     pub fn retire(&self, writer: WriterId) {
         self.0.let_go(|places| places.retire(writer));
     }
 
-    /// How much memory there is and how much is in slots.
+    /// Returns the total memory and the memory in slots.
     pub fn stats(&self) -> ArenaStats {
         self.state().places.stats()
     }
 
-    /// Gives wholly free extents back to the system.
+    /// Returns wholly free extents to the system.
     ///
-    /// The memory is free once the processes that mapped them, and those that hold their descriptors, let go too: tell
-    /// them which are [gone](Self::take_gone).
+    /// The memory is free once the processes that mapped the extents or hold their descriptors release them too. Report
+    /// the [unmapped extents](Self::take_gone) to them.
     pub fn trim(&self) {
         self.0.let_go(Places::take_idle);
     }
 
-    /// Gives back those that have been free for five to six calls of this, but for the latest 32 MiB and 1/16 of what is
-    /// used: call it regularly while there is some to [spare](Self::spare).
+    /// Unmaps extents that have been free for five to six calls of this, except for the most recent 32 MiB plus 1/16 of
+    /// the used memory. Call it regularly while there is memory to [spare](Self::spare).
     pub fn trim_idle(&self) {
         self.0.let_go(Places::take_idle_for_long);
         self.0.left.notify_all();
     }
 
-    /// Ends when there is memory that [`trim_idle`](Self::trim_idle) gives back if it is called as often as needed. For one
-    /// task at a time.
+    /// Waits until there is memory that enough calls of [`trim_idle`](Self::trim_idle) would return. For one task at a
+    /// time.
     pub async fn spare(&self) {
         poll_fn(|context| {
             let mut state = self.state();
@@ -241,31 +243,32 @@ impl Arena {
         .await;
     }
 
-    /// The extents that are gone since this was called last, however they went. Their memory counts until it is said that it has
-    /// [left](Self::left), or for two to three calls of [`trim_idle`](Self::trim_idle).
+    /// Returns the extents unmapped since the last call, for any reason. Their memory counts until [`left`](Self::left)
+    /// is called for them, or for two to three calls of [`trim_idle`](Self::trim_idle).
     pub fn take_gone(&self) -> Vec<ExtentId> {
         std::mem::take(&mut self.state().gone)
     }
 
-    /// No process maps an extent any more that is gone.
+    /// Records that no process maps an unmapped extent any more.
     pub fn left(&self, extent: ExtentId) {
         self.state().places.left(extent);
         self.0.left.notify_all();
     }
 
-    /// How many extents have left.
+    /// Number of extents for which [`left`](Self::left) was recorded.
     pub fn lefts(&self) -> u64 {
         self.state().places.lefts().0
     }
 
-    /// Waits until more extents have left than `before`, for `time` at most; false if none is about to or it takes longer.
+    /// Waits for at most `time` until [`lefts`](Self::lefts) exceeds `before`. Returns false on timeout, or if no
+    /// extent is leaving.
     pub fn wait_for_left(&self, before: u64, time: Duration) -> bool {
         let is_waiting = |state: &mut State| state.places.lefts() == (before, true);
         let waited = self.0.left.wait_timeout_while(self.state(), time, is_waiting);
         waited.unwrap_or_else(PoisonError::into_inner).0.places.lefts().0 != before
     }
 
-    /// Makes an extent, and takes space in it for a slot of `bytes`.
+    /// Creates an extent and allocates space for a slot of `bytes` in it.
     fn make(
         &self,
         bytes: u64,
@@ -284,7 +287,7 @@ impl Arena {
             let available = state.places.bound().saturating_sub(stats.mapped_bytes);
             return Err(ShmError::NoMemory { wanted: bytes, available, limit: Limit::Bound });
         };
-        // Not under the lock: committing the pages takes a while, and what others want may be there already.
+        // Without the lock: committing pages takes a while, and other requests may fit into existing memory.
         let made = self.extent(wanted.len, writer);
         let mut state = self.state();
         let mut extent = match made {
@@ -303,7 +306,7 @@ impl Arena {
         Ok((id, mapping, offset.expect("an extent holds what it was made for")))
     }
 
-    /// Makes the memory of an extent, which no place knows yet.
+    /// Creates the memory of an extent that is not registered yet.
     fn extent(&self, len: u64, writer: Option<WriterId>) -> Result<Extent, ShmError> {
         let (mapping, fd) = Mapping::create_of(len, &self.0.available, writer.is_none())?;
         let (mapping, fd) = (Arc::new(mapping), Arc::new(fd));
@@ -324,18 +327,18 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets go of the memory of the extents that `choose` took out of the places.
+    /// Unmaps the extents that `choose` removed from the places.
     fn let_go(&self, choose: impl FnOnce(&mut Places) -> Vec<ExtentId>) {
         let mut state = self.state();
         let gone = choose(&mut state.places);
         let waiting = if state.places.has_spare() { state.waiting.take() } else { None };
         let extents: Vec<Extent> = gone.iter().filter_map(|id| state.extents.remove(id)).collect();
-        // Unmapping takes a while: the lock is free meanwhile.
+        // Unmapping takes a while; do it without the lock.
         drop(state);
         drop(extents);
         waiting.into_iter().for_each(Waker::wake);
         if !gone.is_empty() {
-            // Only now: what no process maps may be taken for another extent at once.
+            // Report them only now: memory that no process maps may be reused for another extent at once.
             self.state().gone.extend(gone);
         }
     }
@@ -349,7 +352,7 @@ impl Extent {
     fn seal(&mut self) -> Result<(), ShmError> {
         if !self.sealed {
             Mapping::seal(&self.fd)?;
-            // Where there is no /proc the seal alone holds.
+            // Without /proc, the seal alone protects the memory.
             if let Ok(readonly) = mapping::reopen_readonly(&self.fd) {
                 self.fd = Arc::new(readonly);
             }
@@ -359,7 +362,7 @@ impl Extent {
     }
 }
 
-/// Gives a place back when its slot is gone.
+/// Frees the place of a slot when the slot is dropped.
 #[derive(Debug)]
 struct Lease {
     arena: Weak<Inner>,
@@ -371,7 +374,7 @@ impl slot::Lease for Lease {}
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // Without the arena the memory goes with the slot's own hold on the mapping.
+        // If the arena is gone, the slot's own reference to the mapping frees the memory.
         let Some(arena) = self.arena.upgrade() else { return };
         arena.let_go(|places| {
             let is_over = places.free(self.extent, self.offset);

@@ -1,8 +1,9 @@
-//! How much memory the system would still give, so that asking for too much is an error and not the end of a process.
+//! Estimates how much memory the system can still provide, so that requesting too much is an error instead of a killed
+//! process.
 //!
-//! The kernel commits pages of a memfd one by one and kills a process when it runs out; it refuses nothing up front.
-//! So the host's estimate and the limits of the control groups above this process are read first. What cannot be read
-//! does not limit.
+//! The kernel commits pages of a memfd one by one and kills a process when memory runs out; it rejects nothing in
+//! advance. So this module reads the host's estimate and the limits of the control groups of this process. A limit that
+//! cannot be read does not apply.
 
 use std::fmt;
 use std::fs;
@@ -14,29 +15,30 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::units::PAGE_BYTES;
 
-/// Left for what is not objects: page tables (2 MiB for each GiB that a process maps), buffers of connections, stacks, the
-/// interpreter around a node. Without it the next small thing after a large object would end the process.
+/// Reserve for everything except objects: page tables (2 MiB per GiB that a process maps), connection buffers, stacks,
+/// the interpreter of a node. Without it, the next small allocation after a large object would kill the process.
 const RESERVED_BYTES: u64 = 32 << 20;
 
-/// How long a reading counts while there is [`PLENTY_BYTES`] beyond what is wanted: 10 ms. To read takes 30 us, as long as to
-/// make an extent of 40 KiB.
+/// A reading is valid for 10 ms if there are [`PLENTY_BYTES`] beyond the request. A reading takes 30 us, as long as
+/// creating an extent of 40 KiB.
 const READING_KEPT: Duration = Duration::from_millis(10);
 
-/// More than all processes of a host take between two readings: 70 processors that each make 1.4 GiB of pages a second.
+/// More than all processes of a host allocate between two readings: 70 processors that each commit 1.4 GiB of pages per
+/// second.
 const PLENTY_BYTES: u64 = 1 << 30;
 
-/// What limits memory.
+/// The limit that a memory request exceeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// The bound of the arena.
     Bound,
     /// The memory of the host.
     Host,
-    /// The control group of this path, which this process is in.
+    /// The control group with this path, which contains this process.
     Group(String),
-    /// What this process may map: `ulimit -v`, or the number of mappings that the kernel allows.
+    /// The address space of this process: `ulimit -v`, or the number of mappings that the kernel allows.
     AddressSpace,
-    /// The longest file that this process may make: `ulimit -f`. The memory of an extent is one.
+    /// The maximum file size of this process: `ulimit -f`. The memory of an extent is a file.
     FileSize,
 }
 
@@ -54,7 +56,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// What is left of the memory of the system, read again when that may matter.
+/// The memory that the system has left, read again when necessary.
 #[derive(Debug, Default)]
 pub(crate) struct Available {
     last: Mutex<Option<Reading>>,
@@ -63,12 +65,12 @@ pub(crate) struct Available {
 #[derive(Clone, Debug)]
 struct Reading {
     at: Instant,
-    /// What was left then, less what was taken since.
+    /// Bytes left at that time, minus those taken since.
     bytes: u64,
 }
 
 impl Available {
-    /// Counts `bytes` as taken, if there are so many; else says how many there are, and what limits them.
+    /// Takes `bytes` if they are available. Otherwise returns how many are available, and the limit.
     pub(crate) fn take(&self, bytes: u64) -> Result<(), (u64, Limit)> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -95,23 +97,23 @@ impl Reading {
     }
 }
 
-/// Returns the bytes that could be committed now without swapping or a kill, and what limits them; a huge number where
-/// nothing is known.
+/// Returns the bytes that can be committed now without swapping or a killed process, and the limit. The number is huge
+/// if nothing is known.
 pub(crate) fn available_bytes() -> (u64, Limit) {
     let host = read("/proc/meminfo").and_then(|text| host_bytes(&text, "MemAvailable:"));
     let (bytes, limit) = least(host, groups(group_room));
     (bytes.saturating_sub(RESERVED_BYTES), limit)
 }
 
-/// Returns the bytes that this process and those it shares a limit with may use at most, and what limits them: the
-/// memory of the host, a control group that it is in or one above that, or what it may map.
+/// Returns the maximum bytes for this process and those with the same limit, and the limit: the memory of the host, a
+/// control group of this process or one above it, or the address space.
 pub fn memory_limit() -> (u64, Limit) {
     let host = read("/proc/meminfo").and_then(|text| host_bytes(&text, "MemTotal:"));
     let mapped = getrlimit(Resource::As).current.map(|bytes| (bytes, Limit::AddressSpace));
     least(host, groups(|dir, files| limit_of(&read(dir.join(files.0))?)).into_iter().chain(mapped))
 }
 
-/// Returns the bytes of the longest extent that this process may make: `ulimit -f` limits shared memory too.
+/// Returns the maximum bytes of an extent of this process: `ulimit -f` limits shared memory too.
 pub fn file_size_limit() -> u64 {
     getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }
@@ -125,24 +127,25 @@ fn read(path: impl AsRef<Path>) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// A line of /proc/meminfo in bytes.
+/// Returns a value of /proc/meminfo in bytes.
 fn host_bytes(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Files of a control group: (limit, usage, name in `memory.stat` of what the kernel can drop).
+/// Files of a control group: (limit, usage, name in `memory.stat` of the pages that the kernel can drop).
 type Files = (&'static str, &'static str, &'static str);
 const VERSION_2: Files = ("memory.max", "memory.current", "inactive_file");
 const VERSION_1: Files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file");
 
-/// What `bytes` finds in the directory of each control group that this process is in, and of those above.
+/// Calls `bytes` with the directory of each control group of this process, and of those above.
 fn groups(bytes: impl Fn(&Path, Files) -> Option<u64>) -> Vec<(u64, Limit)> {
     let lines = read("/proc/self/cgroup").unwrap_or_default();
     let mut found = Vec::new();
     for (root, path, files) in lines.lines().filter_map(group_of) {
         let root = Path::new(root);
-        // Inside a container the path may be the host's and absent here; the root is then the container's own group.
+        // Inside a container, the path may be that of the host and missing here. The root is then the container's own
+        // group.
         let own = root.join(path.trim_start_matches('/'));
         for dir in own.ancestors().take_while(|dir| dir.starts_with(root)) {
             let name = || format!("/{}", dir.strip_prefix(root).unwrap_or(dir).display());
@@ -152,7 +155,7 @@ fn groups(bytes: impl Fn(&Path, Files) -> Option<u64>) -> Vec<(u64, Limit)> {
     found
 }
 
-/// Where the memory of a group is limited that a line of /proc/self/cgroup names.
+/// Returns the memory controller's root and files for a line of /proc/self/cgroup.
 fn group_of(line: &str) -> Option<(&'static str, &str, Files)> {
     // "0::/a/b" is version 2; "4:memory:/a/b" is version 1.
     let (_, rest) = line.split_once(':')?;
@@ -166,18 +169,19 @@ fn group_of(line: &str) -> Option<(&'static str, &str, Files)> {
     }
 }
 
-/// The least that a group still allows.
+/// Bytes that a group still allows.
 fn group_room(dir: &Path, files: Files) -> Option<u64> {
     let text = |name| read(dir.join(name));
     room(&text(files.0)?, &text(files.1)?, &text("memory.stat").unwrap_or_default(), files.2)
 }
 
-/// The limit of a group. "max" does not parse: no limit. Version 1 says it by the largest number of whole pages.
+/// The limit of a group. "max" does not parse: no limit. Version 1 represents no limit by the largest number of whole
+/// pages.
 fn limit_of(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|limit| *limit < i64::MAX as u64 / PAGE_BYTES * PAGE_BYTES)
 }
 
-/// Limit less usage, counting as free the file pages that the kernel drops first. None without a limit.
+/// Limit minus usage. File pages that the kernel drops first count as free. `None` without a limit.
 fn room(limit: &str, usage: &str, stat: &str, droppable: &str) -> Option<u64> {
     let limit = limit_of(limit)?;
     let usage: u64 = usage.trim().parse().ok()?;

@@ -1,4 +1,4 @@
-//! The right to write some blocks of a slot, held by one writer at a time; and a slot filled from bytes of this process.
+//! Claims: the exclusive right to write some blocks of a slot. Also fills a slot from bytes of this process.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -9,8 +9,8 @@ use crate::error::ShmError;
 use crate::slot::Slot;
 use crate::units::BLOCK_BYTES;
 
-/// How much of the source [`Slot::copy_from`] copies before it tells: 1 MiB. A reader that streams waits no longer than
-/// 0.1 ms for it at 10 GB/s, and the cost of telling is spread over enough bytes.
+/// [`Slot::copy_from`] copies this much before it reports progress: 1 MiB. At 10 GB/s, a streaming reader waits at most
+/// 0.1 ms, and the cost of the report is spread over enough bytes.
 pub(crate) const COPY_BYTES: u64 = 64 * BLOCK_BYTES;
 
 /// A claim that borrows its slot.
@@ -19,7 +19,8 @@ pub type WriteGuard<'a> = ClaimGuard<&'a Slot>;
 /// A claim that keeps its slot alive; `Send` and `'static`, so that an asynchronous read can own it.
 pub type OwnedWriteGuard = ClaimGuard<Slot>;
 
-/// The bytes of a claim. Dropped without [`commit`](Self::commit), it leaves the blocks free and their bytes undefined.
+/// The bytes of a claim. If it is dropped without [`commit`](Self::commit), the blocks are free again and their bytes
+/// are undefined.
 #[must_use = "a claim ends when it is dropped"]
 pub struct ClaimGuard<S: Borrow<Slot>> {
     slot: S,
@@ -27,24 +28,24 @@ pub struct ClaimGuard<S: Borrow<Slot>> {
 }
 
 impl Slot {
-    /// Takes the right to write `range`, which must start at a block and end at one or at the end of the payload.
+    /// Claims `range` for writing. It must start at a block, and end at a block boundary or at the end of the payload.
     ///
-    /// None if it holds a ready block, overlaps a live claim, has other bounds than these, or if this process may not
-    /// write the slot. The bytes are what the memory held before, not zero.
+    /// Returns `None` if the range contains a ready block, overlaps another claim or has other boundaries, or if this
+    /// process may not write the slot. The bytes are whatever the memory held before, not zero.
     pub fn claim(&self, range: Range<u64>) -> Option<WriteGuard<'_>> {
         self.take(&range).then(|| ClaimGuard::new(self, range))
     }
 
-    /// The same as [`claim`](Self::claim) with a clone of the slot inside, for writers that outlive the borrow.
+    /// Like [`claim`](Self::claim), with a clone of the slot inside, for writers that outlive the borrow.
     pub fn claim_owned(&self, range: Range<u64>) -> Option<OwnedWriteGuard> {
         self.take(&range).then(|| ClaimGuard::new(self.clone(), range))
     }
 
-    /// Fills the slot with `source`, 1 MiB at a time, and says the new prefix after each.
+    /// Fills the slot with `source`, 1 MiB at a time, and calls `after_each` with the new prefix after each step.
     ///
     /// # Errors
-    /// [`ShmError::LengthDiffers`], or [`ShmError::Claimed`] when a part is ready, claimed or not ours to write; what
-    /// was copied before that stays.
+    /// [`ShmError::LengthDiffers`]; [`ShmError::Claimed`] if a part is ready, claimed, or not writable by this process.
+    /// Parts copied before that stay.
     pub fn copy_from(
         &self,
         source: &[u8],
@@ -53,7 +54,7 @@ impl Slot {
         self.copy_from_parts(&[source], &mut after_each)
     }
 
-    /// The same with a source in several parts, one after the other.
+    /// Like [`copy_from`](Self::copy_from), from a source in several consecutive parts.
     ///
     /// # Errors
     /// As [`copy_from`](Self::copy_from).
@@ -77,7 +78,7 @@ impl Slot {
             let mut at = 0;
             while at < guard.len() {
                 if rest.is_empty() {
-                    // There is a next part: the lengths add up.
+                    // There is another part, because the lengths add up.
                     rest = parts.next().copied().unwrap_or_default();
                     continue;
                 }
@@ -95,7 +96,7 @@ impl Slot {
 }
 
 impl<S: Borrow<Slot>> ClaimGuard<S> {
-    /// The caller has entered `range` in the slot's list of claims; the guard takes it out.
+    /// The caller has added `range` to the slot's list of claims; the guard removes it.
     pub(crate) fn new(slot: S, range: Range<u64>) -> Self {
         Self { slot, range }
     }
@@ -105,15 +106,15 @@ impl<S: Borrow<Slot>> ClaimGuard<S> {
         self.range.clone()
     }
 
-    /// Says that all bytes are written: the blocks are ready and immutable from now on.
+    /// Commits the whole claim: its blocks are ready and immutable from now on.
     pub fn commit(mut self) {
         self.commit_front(u64::MAX);
     }
 
-    /// Says that the first `bytes` are written. Whole blocks of them become ready and leave the claim, which then
-    /// starts behind them; returns how many bytes that were.
+    /// Commits the first `bytes`. Whole blocks among them become ready and leave the claim, which then starts after
+    /// them. Returns the number of bytes committed.
     ///
-    /// For what arrives little by little, and to keep what arrived before a source was lost.
+    /// For data that arrives in pieces, and to keep what arrived before a source was lost.
     pub fn commit_front(&mut self, bytes: u64) -> u64 {
         let len = self.range.end - self.range.start;
         let whole = if bytes >= len { len } else { bytes - bytes % BLOCK_BYTES };
@@ -140,9 +141,9 @@ impl<S: Borrow<Slot>> Deref for ClaimGuard<S> {
     fn deref(&self) -> &[u8] {
         let start = self.slot.borrow().payload(self.range.start);
         let len = (self.range.end - self.range.start) as usize;
-        // SAFETY: `claim` checked that the range lies in the payload, which is mapped while the slot lives. No other code
-        // has these bytes: no other claim overlaps, none of them is ready until `commit_front` has taken them off this
-        // guard, and the memory of this slot is written by no other process (see the crate's page).
+        // SAFETY: `claim` checked that the range is inside the payload, which is mapped while the slot lives. No other
+        // code has these bytes: no other claim overlaps, none of them is ready until `commit_front` removes them from
+        // this guard, and no other process writes the memory of this slot (see the crate documentation).
         unsafe { slice::from_raw_parts(start, len) }
     }
 }
@@ -151,7 +152,8 @@ impl<S: Borrow<Slot>> DerefMut for ClaimGuard<S> {
     fn deref_mut(&mut self) -> &mut [u8] {
         let start = self.slot.borrow().payload(self.range.start);
         let len = (self.range.end - self.range.start) as usize;
-        // SAFETY: as in `deref`; the slot is writable or `claim` had refused, and `&mut self` makes this the only view.
+        // SAFETY: as in `deref`; the slot is writable or `claim` would have refused, and `&mut self` makes this the
+        // only view.
         unsafe { slice::from_raw_parts_mut(start, len) }
     }
 }

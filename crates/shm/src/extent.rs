@@ -1,8 +1,8 @@
-//! What extents are called, whom they serve, and how much memory they are together.
+//! Identifies extents and writers, and defines the memory statistics of an arena.
 
 use std::fmt;
 
-/// An extent of one arena. Never used again after the extent is trimmed; zero is none.
+/// Identifies an extent of one arena. Not reused after the extent is trimmed; zero means no extent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExtentId(pub u64);
 
@@ -12,19 +12,19 @@ impl fmt::Display for ExtentId {
     }
 }
 
-/// A client process that fills slots itself. Never use a number again for another process.
+/// Identifies a client process that fills slots itself. Do not reuse a number for another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WriterId(pub u64);
 
-/// How much memory an arena has.
+/// Memory statistics of an arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArenaStats {
     /// Number of extents.
     pub extents: u64,
-    /// Bytes of memory in them, all committed, and in those that are gone but not [left](crate::Arena::left).
+    /// Bytes of all extents, all committed, including unmapped ones that have not [left](crate::Arena::left) yet.
     pub mapped_bytes: u64,
     /// Bytes in slots, with their headers and rounding.
     pub used_bytes: u64,
-    /// Bytes of extents that are wholly free, and kept for the next objects.
+    /// Bytes of wholly free extents, kept for the next objects.
     pub warm_bytes: u64,
 }

@@ -1,31 +1,32 @@
-//! Float16 and f32 by the instructions of the processor that are made for it. Here because they need unsafe code, of which
-//! this crate is the only place; it has nothing to do with memory that is shared.
+//! Converts between float16 and f32 with processor instructions. It is in this crate because it needs unsafe code; it
+//! has nothing to do with shared memory.
 
-/// Brings little-endian float16 to f32; false, with nothing done, if this processor has no instructions for it.
+/// Converts little-endian float16 to f32. Returns false, without doing anything, if this processor lacks the
+/// instructions.
 ///
 /// # Panics
-/// If `bytes` has not two bytes for each of `values`.
+/// If `bytes` does not have two bytes for each of `values`.
 pub fn widen_float16(bytes: &[u8], values: &mut [f32]) -> bool {
     assert!(bytes.len() == 2 * values.len(), "{} bytes for {} values", bytes.len(), values.len());
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("f16c") {
-        // SAFETY: the processor has the instructions that the function is made of.
+        // SAFETY: the processor has the instructions that the function uses.
         unsafe { x86::widen(bytes, values) };
         return true;
     }
     false
 }
 
-/// Rounds f32 to the nearest little-endian float16, ties to even; false, with nothing done, if this processor has no
-/// instructions for it.
+/// Rounds f32 to the nearest little-endian float16, ties to even. Returns false, without doing anything, if this
+/// processor lacks the instructions.
 ///
 /// # Panics
-/// If `bytes` has not two bytes for each of `values`.
+/// If `bytes` does not have two bytes for each of `values`.
 pub fn narrow_float16(values: &[f32], bytes: &mut [u8]) -> bool {
     assert!(bytes.len() == 2 * values.len(), "{} bytes for {} values", bytes.len(), values.len());
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("f16c") {
-        // SAFETY: the processor has the instructions that the function is made of.
+        // SAFETY: the processor has the instructions that the function uses.
         unsafe { x86::narrow(values, bytes) };
         return true;
     }
@@ -39,7 +40,7 @@ mod x86 {
         _mm256_cvtps_ph, _mm256_loadu_ps, _mm256_storeu_ps,
     };
 
-    /// Elements of one instruction.
+    /// Elements per instruction.
     const LANES: usize = 8;
 
     #[target_feature(enable = "f16c")]
@@ -74,7 +75,7 @@ mod x86 {
 
     #[target_feature(enable = "f16c")]
     fn eight_wider(half: &[u8; 2 * LANES], wide: &mut [f32; LANES]) {
-        // SAFETY: both are as long as what is loaded and stored, and neither needs to be aligned.
+        // SAFETY: both are as long as the loaded and stored data, and neither needs alignment.
         unsafe {
             let eight = _mm_loadu_si128(half.as_ptr().cast());
             _mm256_storeu_ps(wide.as_mut_ptr(), _mm256_cvtph_ps(eight));
@@ -83,7 +84,7 @@ mod x86 {
 
     #[target_feature(enable = "f16c")]
     fn eight_narrower(wide: &[f32; LANES], half: &mut [u8; 2 * LANES]) {
-        // SAFETY: both are as long as what is loaded and stored, and neither needs to be aligned.
+        // SAFETY: both are as long as the loaded and stored data, and neither needs alignment.
         unsafe {
             let eight =
                 _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(wide.as_ptr()));
@@ -99,7 +100,7 @@ mod tests {
     #[test]
     fn any_number_of_elements_is_brought_to_f32_and_back() {
         for count in [0, 1, 7, 8, 9, 255, 256, 1001] {
-            // Whole numbers that a float16 holds exactly, and none twice in eight neighbours.
+            // Whole numbers that a float16 represents exactly, without repetition among eight neighbors.
             let values: Vec<f32> = (0..count).map(|n| f32::from(n % 2048_u16) - 1024.0).collect();
             let mut bytes = vec![0xa5; 2 * values.len()];
             let mut back = vec![f32::NAN; values.len()];

@@ -1,10 +1,10 @@
-//! One object in memory of its own, which is lent to one process and taken back whatever that process does.
+//! Lends one object, in its own memory, to one process, and takes it back whatever that process does.
 //!
 //! ```text
-//! made: growth sealed -> filled -> sealed: no write, no writable mapping, for ever -> lent -> cut to nothing
+//! created: growth sealed -> filled -> sealed: no write, no writable mapping, forever -> lent -> truncated to nothing
 //! ```
-//! A process keeps memory alive by any descriptor or mapping that it has, and can hide them. So this memory is not sealed
-//! against shrinking: [`Lent::take_back`] frees its pages, and a process that still reads there is killed by SIGBUS.
+//! A process keeps memory alive with any descriptor or mapping, and can hide them. So this memory is not sealed against
+//! shrinking: [`Lent::take_back`] frees its pages, and SIGBUS kills a process that still reads it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use crate::error::ShmError;
 use crate::mapping::{MAPPING_BYTES_MAX, Mapping};
 use crate::slot::{Slot, slot_bytes};
 
-/// An object in memory of its own. Its slot is at the beginning; dropping this leaves the memory to those that map it.
+/// An object in its own memory, with its slot at the beginning. Dropping this leaves the memory to the processes that
+/// map it.
 #[derive(Debug)]
 pub struct Lent {
     descriptor: OwnedFd,
@@ -25,10 +26,10 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// Copies an object into memory of its own.
+    /// Copies an object into its own memory.
     ///
     /// # Errors
-    /// [`ShmError::NoMemory`] when the host or the control group cannot give that much.
+    /// [`ShmError::NoMemory`] if the host or the control group cannot provide that much.
     pub fn copy_of(bytes: &[u8]) -> Result<Self, ShmError> {
         let len = bytes.len() as u64;
         let wanted = slot_bytes(len).ok_or(ShmError::TooLarge { len, max: MAPPING_BYTES_MAX })?;
@@ -49,7 +50,7 @@ impl Lent {
         self.extent_len
     }
 
-    /// Frees the memory. Only when its reader has said, or must have said, that it reads no more.
+    /// Frees the memory. Call it only when its reader has reported, or must have reported, that it no longer reads.
     pub fn take_back(&self) {
         let cut = rustix::io::retry_on_intr(|| fs::ftruncate(&self.descriptor, 0));
         debug_assert!(cut.is_ok(), "{cut:?}");
@@ -84,7 +85,7 @@ mod tests {
             assert!(file.write_at(&[9], 0).is_err());
             assert!(file.set_len(1 << 30).is_err());
         }
-        // Memory that other processes write must not be cut.
+        // Memory that other processes write must not be truncatable.
         assert!(matches!(
             Mapping::map_readonly(&theirs, lent.extent_len()),
             Err(ShmError::NotSealed { .. })

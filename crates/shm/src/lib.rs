@@ -1,8 +1,9 @@
-//! The shared memory of one host: the only unsafe Rust of the workspace but the Python buffer export.
+//! Shared memory of one host. Apart from the Python buffer export, this crate has the only unsafe Rust of the
+//! workspace.
 //!
-//! Holds the memory ([`Arena`], [`Mapping`]), one object's place in it ([`Slot`]), how far that object is filled
-//! ([`ProgressRef`]), who fills it ([`WriteGuard`]) and how a descriptor reaches another process ([`send_with_fds`]).
-//! Does not know objects, ids, pins, eviction, capacity or the network.
+//! It owns the memory ([`Arena`], [`Mapping`]), one object's place in it ([`Slot`]), how much of that object is filled
+//! ([`ProgressRef`]), who fills it ([`WriteGuard`]), and how descriptors reach other processes ([`send_with_fds`]). It
+//! does not handle objects, ids, pins, eviction, capacity or the network.
 //!
 //! ```text
 //! memfd "extent"  |<-- slot ------------------------------------>|<-- slot --> ...
@@ -10,12 +11,13 @@
 //!                   a block is:  free -> claimed -> ready        (claimed -> free when a claim is dropped)
 //! ```
 //!
-//! # What every process upholds
-//! A block that is ready is never written again while its slot lives, and only one process writes a slot. Inside one
-//! process and one mapping this crate enforces it. Across processes it is a promise: the kernel holds readers to it
-//! (they have no writable mapping of a sealed extent). The one writer of an extent, and the processes that it forks, could
-//! break it, for the objects of that writer alone: no other bytes ever lie in its extents.
-//! Lengths, offsets and progress words that another process wrote are checked: wrong ones cost wrong data or an error,
+//! # Invariants across processes
+//! A ready block is never written again while its slot lives, and only one process writes a slot. Within one process
+//! and one mapping, this crate enforces that. The kernel enforces it for readers, which have no writable mapping of a
+//! sealed extent. Only the writer of an extent and the processes that it forks could violate it, and only for that
+//! writer's own objects: its extents never contain other bytes.
+//!
+//! Lengths, offsets and progress words from other processes are validated. Wrong ones cause wrong data or an error,
 //! never an access outside the mapping.
 
 #[cfg(target_pointer_width = "32")]
@@ -33,7 +35,7 @@ pub use units::BLOCK_BYTES;
 #[cfg(not(loom))]
 pub use self::os::*;
 
-/// What needs an operating system, and so is absent from the model checker's build.
+/// Modules that need an operating system. The model checker's build omits them.
 #[cfg(not(loom))]
 mod os {
     pub use crate::arena::Arena;

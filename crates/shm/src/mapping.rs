@@ -1,9 +1,9 @@
-//! One extent of memory mapped into this process, and the seals that decide who may write it.
+//! Maps one extent of memory into this process. Seals determine who may write it.
 //!
-//! It knows bytes and descriptors, not slots; it only keeps the list of what was opened in it.
+//! It handles bytes and descriptors, not slots; it only keeps a list of the slots opened in it.
 //!
 //! ```text
-//! created: shrink and grow sealed -> writer maps it -> sealed: no new writable mapping, write() or mprotect, for ever
+//! created: sealed against shrink and grow -> writer maps it -> sealed: no new writable mapping, write() or mprotect
 //! ```
 
 use std::ffi::c_void;
@@ -31,37 +31,37 @@ pub struct Mapping {
     opened: Mutex<Opened>,
 }
 
-// SAFETY: the pages belong to the mapping until it is dropped and no thread has a special right to them; who may touch
-// which bytes is decided by the slots.
+// SAFETY: the pages belong to the mapping until it is dropped, and no thread has special rights to them. The slots
+// decide who may access which bytes.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; the mapping's own fields are never changed but for the mutex.
+// SAFETY: as above; the mapping's fields never change, except for the mutex.
 unsafe impl Sync for Mapping {}
 
-/// Bytes whose pages are filled in by one call: a few milliseconds, for which no thread of the process can map or unmap
-/// anything.
+/// Bytes whose pages one call populates: a few milliseconds, during which no thread of the process can map or unmap
+/// memory.
 const POPULATE_BYTES: usize = 4 << 20;
 
-/// Bytes of fresh memory that are taken by one call, 64 MiB: of what is longer it is read again and again what is left, for
-/// others take memory too in the second that a GiB takes.
+/// Bytes of new memory committed by one call: 64 MiB. For longer mappings, the available memory is read again after
+/// each call, because others also allocate during the second that a GiB takes.
 const COMMIT_BYTES: u64 = 64 << 20;
 
 /// The longest mapping that pointers can address.
 pub(crate) const MAPPING_BYTES_MAX: u64 = isize::MAX as u64;
 
 impl Mapping {
-    /// Makes `len` bytes of fresh zeroed memory, rounded up to whole pages, and maps them writable.
+    /// Creates `len` bytes of zeroed memory, rounded up to whole pages, and maps them writable.
     ///
-    /// All pages are committed before this returns, so that touching them never fails later. The memory can neither
-    /// shrink nor grow; it can be mapped writable until [`seal`](Self::seal).
+    /// All pages are committed before this returns, so accesses never fail later. The memory can neither shrink nor
+    /// grow. It can be mapped writable until [`seal`](Self::seal).
     ///
     /// # Errors
-    /// [`ShmError::NoMemory`] when the host or the control group cannot give that much.
+    /// [`ShmError::NoMemory`] if the host or the control group cannot provide that much.
     pub fn create(len: u64) -> Result<(Self, OwnedFd), ShmError> {
         Self::create_of(len, &Available::default(), true)
     }
 
-    /// The same out of what is left of the system's memory. What another process fills `is_filled_here` says not: to map the
-    /// pages here too takes as long as to make them.
+    /// Like [`create`](Self::create), from the memory that the system has left. Pass `is_filled_here` as false if
+    /// another process fills the memory: populating the pages here as well would take as long as creating them.
     pub(crate) fn create_of(
         len: u64,
         left: &Available,
@@ -70,7 +70,8 @@ impl Mapping {
         Self::create_sealed(len, left, is_filled_here, SealFlags::SHRINK | SealFlags::GROW)
     }
 
-    /// The same with these seals alone. Who leaves out `SHRINK` answers for its readers: see [`crate::Lent`].
+    /// Like [`create_of`](Self::create_of), with only these seals. Without `SHRINK`, the caller is responsible for the
+    /// readers: see [`crate::Lent`].
     pub(crate) fn create_sealed(
         len: u64,
         left: &Available,
@@ -84,7 +85,7 @@ impl Mapping {
             _ => return Err(too_large),
         };
         let no_memory = |(available, limit)| ShmError::NoMemory { wanted: len, available, limit };
-        // Looked at first: the call that exceeds it ends a process that does not ignore SIGXFSZ.
+        // Check this first: exceeding the limit kills a process that does not ignore SIGXFSZ.
         let longest = file_size_limit();
         if len > longest {
             return Err(no_memory((longest, Limit::FileSize)));
@@ -118,10 +119,10 @@ impl Mapping {
         Ok((mapping, fd))
     }
 
-    /// Maps the first `len` bytes of memory that another process made, readable and writable.
+    /// Maps the first `len` bytes of memory created by another process, readable and writable.
     ///
     /// # Errors
-    /// As for [`map_readonly`](Self::map_readonly); [`ShmError::System`] when the memory is sealed already.
+    /// As for [`map_readonly`](Self::map_readonly); [`ShmError::System`] if the memory is already sealed.
     pub fn map_writable(fd: impl AsFd, len: u64) -> Result<Self, ShmError> {
         check_peer(&fd, len)?;
         let mapping = Self::map(&fd, len, true)?;
@@ -129,29 +130,29 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps the first `len` bytes of memory that another process made, readable only.
+    /// Maps the first `len` bytes of memory created by another process, read-only.
     ///
     /// # Errors
-    /// [`ShmError::Short`] and [`ShmError::NotSealed`] when reading could kill this process, because the memory ends
-    /// early or could be cut.
+    /// [`ShmError::Short`] and [`ShmError::NotSealed`] if reading could kill this process, because the memory is too
+    /// short or could be truncated.
     pub fn map_readonly(fd: impl AsFd, len: u64) -> Result<Self, ShmError> {
         check_peer(&fd, len)?;
         Self::map(&fd, len, false)
     }
 
-    /// Maps the first `len` bytes of a [`Lent`](crate::Lent) object, readable only. Whoever made it takes it back when this
-    /// process says that it reads it no more; to read after that kills this process.
+    /// Maps the first `len` bytes of a [`Lent`](crate::Lent) object, read-only. Its creator takes it back when this
+    /// process reports that it no longer reads it. A later read kills this process.
     ///
     /// # Errors
-    /// [`ShmError::Short`] when the memory ends early.
+    /// [`ShmError::Short`] if the memory is too short.
     pub fn map_lent(fd: impl AsFd, len: u64) -> Result<Self, ShmError> {
         check_length(&fd, len)?;
         Self::map(&fd, len, false)
     }
 
-    /// Denies for ever what is not mapped writable yet: new writable mappings, `write`, `mprotect`, further seals.
+    /// Permanently denies new writable mappings, `write`, `mprotect` and further seals.
     ///
-    /// Writable mappings made before stay so. Sealing twice is no error.
+    /// Existing writable mappings stay writable. Sealing twice is not an error.
     pub fn seal(fd: impl AsFd) -> Result<(), ShmError> {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         let failed =
@@ -162,7 +163,7 @@ impl Mapping {
         fs::fcntl_add_seals(&fd, seals).map_err(failed)
     }
 
-    /// Says which extent of an arena this is, for [`Slot::extent`](crate::Slot::extent).
+    /// Sets the extent id of this mapping, for [`Slot::extent`](crate::Slot::extent).
     pub fn with_extent(mut self, extent: ExtentId) -> Self {
         self.set_extent(extent);
         self
@@ -172,7 +173,7 @@ impl Mapping {
         self.extent = extent;
     }
 
-    /// The extent this is; zero when none was given.
+    /// The extent id; zero if none was set.
     pub fn extent(&self) -> ExtentId {
         self.extent
     }
@@ -182,7 +183,7 @@ impl Mapping {
         self.len
     }
 
-    /// Never: a mapping has at least one byte.
+    /// Always false: a mapping has at least one byte.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -192,14 +193,14 @@ impl Mapping {
         self.writable
     }
 
-    /// The byte at `offset`, which may be one past the end.
+    /// Returns the address of the byte at `offset`, which may be one past the end.
     pub(crate) fn at(&self, offset: u64) -> NonNull<u8> {
         assert!(offset <= self.len, "offset {offset} of {}", self.len);
         // SAFETY: the offset was just checked to lie in the mapping or at its end, and `len` fits an isize.
         unsafe { self.start.add(offset as usize) }
     }
 
-    /// What was opened in it.
+    /// The slots opened in it.
     pub(crate) fn opened(&self) -> MutexGuard<'_, Opened> {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -218,9 +219,9 @@ impl Mapping {
             errno => ShmError::System { call: "mmap", len, source: errno.into() },
         };
         let rights = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: no address is asked for, so the mapping replaces none. The file keeps its length for as long as it is
-        // read: it is sealed against shrinking by `create` or was checked to be by `check_peer`; or it is lent, and the
-        // node cuts it when this process has dropped the slot and said so.
+        // SAFETY: no address is requested, so the mapping replaces none. The file keeps its length while it is read:
+        // `create` sealed it against shrinking, or `check_peer` checked that. If it is lent, the node truncates it only
+        // after this process has dropped the slot and reported that.
         let start =
             unsafe { mm::mmap(ptr::null_mut(), len as usize, rights, MapFlags::SHARED, fd, 0) }
                 .map_err(failed)?;
@@ -229,13 +230,14 @@ impl Mapping {
         Ok(Self { start, len, writable, extent: ExtentId(0), opened: Mutex::default() })
     }
 
-    /// Fills the page table in a few calls instead of a fault for each 4 KiB. Failure costs only time.
+    /// Populates the page table in a few calls instead of one fault per 4 KiB. A failure only costs time.
     fn populate(&self) {
         for begin in (0..self.len).step_by(POPULATE_BYTES) {
             let len = (self.len - begin).min(POPULATE_BYTES as u64) as usize;
-            // SAFETY: `begin` lies within the mapping.
+            // SAFETY: `begin` is inside the mapping.
             let start = unsafe { self.start.as_ptr().add(begin as usize) }.cast::<c_void>();
-            // SAFETY: the range is this mapping's; populating is as if each page had been touched and changes no contents.
+            // SAFETY: the range is part of this mapping. Populating acts like touching each page and does not change
+            // the contents.
             let _ = unsafe { mm::madvise(start, len, Advice::LinuxPopulateWrite) };
         }
     }
@@ -243,23 +245,23 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this is exactly the range that `map` got. Slots and guards hold an Arc of the mapping, so nothing
+        // SAFETY: this is exactly the range that `map` mapped. Slots and guards hold an Arc of the mapping, so nothing
         // refers to it any more.
         let unmapped = unsafe { mm::munmap(self.start.as_ptr().cast(), self.len as usize) };
         debug_assert!(unmapped.is_ok(), "munmap of {} bytes: {unmapped:?}", self.len);
     }
 }
 
-/// The same memory by a descriptor that is open for reading only.
+/// Reopens the same memory with a read-only descriptor.
 pub(crate) fn reopen_readonly(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Checks what a peer says of memory that it sent.
+/// Validates memory received from a peer.
 fn check_peer(fd: &impl AsFd, len: u64) -> Result<(), ShmError> {
     check_length(fd, len)?;
-    // Only files that know seals can answer; a regular file says EINVAL and can be cut by anyone.
+    // Only files with seals support this call. A regular file returns EINVAL and can be truncated by anyone.
     let seals = match fs::fcntl_get_seals(fd) {
         Ok(seals) => seals,
         Err(Errno::INVAL) => SealFlags::empty(),
@@ -332,11 +334,11 @@ mod tests {
         assert_eq!(fs::ftruncate(&fd, 0), Err(Errno::PERM));
         assert_eq!(fs::ftruncate(&fd, 2 * LEN), Err(Errno::PERM));
         assert_eq!(fs::fcntl_add_seals(&fd, SealFlags::WRITE), Err(Errno::PERM));
-        // A fresh descriptor of the same memory has no more rights.
+        // A new descriptor of the same memory has no more rights.
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let again = std::fs::File::options().read(true).write(true).open(path).unwrap();
         assert_eq!(system_errno(Mapping::map_writable(&again, LEN).unwrap_err()), denied);
-        // Neither has a mapping that was made for reading.
+        // A read-only mapping has none either.
         let reader = Mapping::map_readonly(&fd, LEN).unwrap();
         // SAFETY: the range is this mapping's; the call is expected to change nothing.
         let raised = unsafe {
@@ -350,7 +352,10 @@ mod tests {
     fn what_a_peer_sends_is_checked() {
         let (_ours, fd) = Mapping::create(LEN).unwrap();
         let error = Mapping::map_readonly(&fd, LEN + 1).unwrap_err();
-        assert_eq!(error.to_string(), "memory of 1048576 bytes is to be mapped with 1048577 bytes");
+        assert_eq!(
+            error.to_string(),
+            "cannot map 1048577 bytes of memory that has only 1048576 bytes"
+        );
         let open =
             fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         fs::ftruncate(&open, LEN).unwrap();

@@ -1,4 +1,4 @@
-//! Descriptors that travel with bytes over a Unix stream socket. Knows nothing of what they are.
+//! Sends descriptors together with bytes over a Unix stream socket. The descriptors are opaque here.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -10,25 +10,25 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// Most descriptors in one message. A client needs one for each extent that it learns of, which is one or two at a time.
+/// Maximum number of descriptors per message. A client needs one for each new extent, usually one or two at a time.
 pub const FDS_PER_MESSAGE_MAX: usize = 8;
 
-/// Most descriptors that the kernel puts into one message: `SCM_MAX_FD` of net/scm.h.
+/// Maximum number of descriptors that the kernel puts into one message: `SCM_MAX_FD` of net/scm.h.
 const KERNEL_FDS_MAX: usize = 253;
 
-/// Sends `bytes` with `fds` beside them and returns how many bytes went; all descriptors went with the first of them.
+/// Sends `bytes` together with `fds`. Returns the number of bytes sent; all descriptors travel with the first byte.
 ///
-/// Send the rest of the bytes without descriptors. A full socket that does not block says `WouldBlock`; then nothing
-/// was sent. A closed one says `BrokenPipe`, never a signal.
+/// Send the remaining bytes without descriptors. If a non-blocking socket is full, it returns `WouldBlock` and nothing
+/// was sent. A closed socket returns `BrokenPipe` and never raises a signal.
 ///
 /// # Errors
-/// `InvalidInput` when there are more than [`FDS_PER_MESSAGE_MAX`] descriptors, or descriptors without a byte, which a
+/// `InvalidInput` if there are more than [`FDS_PER_MESSAGE_MAX`] descriptors, or descriptors without a byte, which a
 /// stream cannot carry.
 pub fn send_with_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     send(socket, bytes, fds, SendFlags::NOSIGNAL)
 }
 
-/// The same without a wait, also on a socket that blocks: where there is no room it says `WouldBlock`.
+/// Like [`send_with_fds`], but never blocks, even on a blocking socket: returns `WouldBlock` if the socket is full.
 ///
 /// # Errors
 /// As [`send_with_fds`].
@@ -66,15 +66,14 @@ fn send(
     Ok(sent)
 }
 
-/// Receives into `buffer`, appends descriptors that came with the bytes to `fds`, and returns the number of bytes.
+/// Receives into `buffer`, appends the descriptors that came with the bytes to `fds`, and returns the number of bytes.
 ///
-/// Zero is the end of the stream. The descriptors are not inherited over exec. A socket that does not block says
-/// `WouldBlock`. Where this process may open no more files the bytes come without their descriptors: a caller that finds one
-/// missing asks for it again.
+/// Zero means the end of the stream. The descriptors are closed on exec. A non-blocking socket returns `WouldBlock`. If
+/// this process cannot open more files, the bytes arrive without their descriptors: request a missing one again.
 ///
 /// # Errors
-/// `InvalidData` when the peer sent more descriptors than [`FDS_PER_MESSAGE_MAX`]; those that fitted are closed. Close
-/// the connection.
+/// `InvalidData` if the peer sent more than [`FDS_PER_MESSAGE_MAX`] descriptors; those received are closed. Close the
+/// connection.
 pub fn recv_with_fds(
     socket: impl AsFd,
     buffer: &mut [u8],
@@ -83,7 +82,7 @@ pub fn recv_with_fds(
     receive(socket, buffer, fds, RecvFlags::CMSG_CLOEXEC)
 }
 
-/// The same without a wait, also from a socket that blocks: where nothing has come it says `WouldBlock`.
+/// Like [`recv_with_fds`], but never blocks, even on a blocking socket: returns `WouldBlock` if nothing has arrived.
 ///
 /// # Errors
 /// As [`recv_with_fds`].
@@ -95,11 +94,11 @@ pub fn try_recv_with_fds(
     receive(socket, buffer, fds, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)
 }
 
-/// The same with as many descriptors as one message can have: none is closed here. To close one may take as long as its
-/// sender chose.
+/// Like [`recv_with_fds`], with as many descriptors as a message can have; none is closed here. Closing one may take as
+/// long as its sender chooses.
 ///
 /// # Errors
-/// As the system reports them.
+/// The errors of the system.
 pub fn recv_all_fds(
     socket: impl AsFd,
     buffer: &mut [u8],
@@ -118,8 +117,8 @@ fn receive(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_MESSAGE_MAX))];
     let mut arrived = Vec::new();
     let received = receive_into(socket, buffer, &mut space, &mut arrived, flags)?;
-    // The space is padded and may hold one more than it was made for. With room left, some were dropped since this
-    // process has no numbers for them.
+    // The buffer is padded and may hold one more descriptor than requested. If the message was truncated although there
+    // is space, the kernel dropped descriptors because this process cannot open more files.
     let is_truncated = received.flags.contains(ReturnFlags::CTRUNC);
     if is_truncated && arrived.len() == FDS_PER_MESSAGE_MAX || arrived.len() > FDS_PER_MESSAGE_MAX {
         let message = format!("more than {FDS_PER_MESSAGE_MAX} descriptors in one message");

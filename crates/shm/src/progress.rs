@@ -1,22 +1,23 @@
-//! Which bytes of a payload are ready, in words that several processes share. Knows counts, never the payload.
+//! Tracks which bytes of a payload are ready, in words shared by several processes. It handles counts, never the
+//! payload.
 //!
 //! ```text
 //! word 0     prefix: bytes ready from the start
 //! word 1..   one bit per block of 16 KiB, for blocks that became ready out of order and for those below the prefix
 //! ```
-//! Both only grow. A writer sets bits after it wrote the blocks; a reader that sees a bit or a prefix sees those bytes.
+//! Both only grow. A writer sets bits after writing the blocks; a reader that sees a bit or a prefix sees those bytes.
 
 use core::ops::Range;
 
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::units::{BLOCK_BYTES, PAGE_BYTES};
 
-/// Number of words that describe a payload of `len` bytes.
+/// Number of progress words for a payload of `len` bytes.
 pub(crate) const fn word_count(len: u64) -> u64 {
     1 + len.div_ceil(BLOCK_BYTES).div_ceil(64)
 }
 
-/// Bytes of the header in front of a payload of `len` bytes, rounded up so that the payload starts on a page.
+/// Size of the header in front of a payload of `len` bytes, rounded up so that the payload starts on a page.
 pub const fn header_bytes(len: u64) -> u64 {
     (word_count(len) * 8).next_multiple_of(PAGE_BYTES)
 }
@@ -29,10 +30,10 @@ pub struct ProgressRef<'a> {
 }
 
 impl<'a> ProgressRef<'a> {
-    /// Returns a view of `words` as the progress of a payload of `len` bytes. All zero means that nothing is ready.
+    /// Creates a view of `words` as the progress of a payload of `len` bytes. All zeros mean that nothing is ready.
     ///
     /// # Panics
-    /// If there are fewer words than one and a bit per block.
+    /// If there are fewer words than one plus a bit per block.
     pub fn new(words: &'a [AtomicU64], len: u64) -> Self {
         let needed = word_count(len);
         assert!(words.len() as u64 >= needed, "{} of {needed} progress words", words.len());
@@ -54,9 +55,9 @@ impl<'a> ProgressRef<'a> {
         self.len.div_ceil(BLOCK_BYTES)
     }
 
-    /// Bytes that are ready from the start, with acquire ordering: those bytes may be read afterwards.
+    /// Bytes ready from the start, with acquire ordering: these bytes may be read afterwards.
     pub fn prefix(&self) -> u64 {
-        // The words may have been written by another process: a wrong one must not lead past the payload.
+        // Another process may have written the words: a wrong one must not lead past the payload.
         load(&self.words[0]).min(self.len)
     }
 
@@ -65,7 +66,7 @@ impl<'a> ProgressRef<'a> {
         block < self.blocks() && load(self.word(block)) & bit(block) != 0
     }
 
-    /// Whether every byte of `range` is ready, with acquire ordering. False if it does not lie in the payload.
+    /// Whether every byte of `range` is ready, with acquire ordering. False if it is not inside the payload.
     pub fn is_range_ready(&self, range: Range<u64>) -> bool {
         if range.start > range.end || range.end > self.len {
             return false;
@@ -77,7 +78,7 @@ impl<'a> ProgressRef<'a> {
         masks(blocks).all(|(index, mask)| load(&self.words[index]) & mask == mask)
     }
 
-    /// Whether some byte of the blocks that `range` touches is ready.
+    /// Whether any byte of the blocks that `range` touches is ready.
     #[cfg_attr(loom, expect(dead_code, reason = "for slots, which loom does not build"))]
     pub(crate) fn is_any_ready(&self, range: Range<u64>) -> bool {
         if range.is_empty() {
@@ -88,7 +89,7 @@ impl<'a> ProgressRef<'a> {
             || masks(blocks).any(|(index, mask)| load(&self.words[index]) & mask != 0)
     }
 
-    /// Bytes that are ready, wherever they are.
+    /// Number of ready bytes, wherever they are.
     pub fn ready_bytes(&self) -> u64 {
         let prefix = self.prefix();
         if prefix == self.len {
@@ -98,7 +99,7 @@ impl<'a> ProgressRef<'a> {
         let missing_of_last = blocks * BLOCK_BYTES - self.len;
         let whole: u64 = masks(0..blocks)
             .map(|(index, mask)| {
-                // One load for both questions: the last bit may appear between two.
+                // One load for both checks: the last bit may appear between two.
                 let ready = load(&self.words[index]) & mask;
                 let has_last =
                     (blocks - 1) / 64 == index as u64 - 1 && ready & bit(blocks - 1) != 0;
@@ -106,7 +107,7 @@ impl<'a> ProgressRef<'a> {
                     - if has_last { missing_of_last } else { 0 }
             })
             .sum();
-        // A prefix may end inside a block that is not ready as a whole.
+        // A prefix may end inside a block that is not completely ready.
         let partial = if self.is_ready(prefix / BLOCK_BYTES) { 0 } else { prefix % BLOCK_BYTES };
         whole + partial
     }
@@ -121,14 +122,14 @@ impl<'a> ProgressRef<'a> {
     }
 }
 
-/// A writer's view: marks what it has written. Any number of threads may mark at the same time.
+/// A writer's view, which marks blocks as ready. Any number of threads may mark at the same time.
 ///
-/// A [`Slot`](crate::Slot) keeps its writer to itself: blocks become ready by committing a claim.
+/// A [`Slot`](crate::Slot) does not expose its writer: blocks become ready by committing a claim.
 #[derive(Clone, Copy, Debug)]
 pub struct ProgressWriter<'a>(ProgressRef<'a>);
 
 impl<'a> ProgressWriter<'a> {
-    /// Returns a writer of `words`, see [`ProgressRef::new`]. The words must be writable memory.
+    /// Creates a writer of `words`, see [`ProgressRef::new`]. The words must be writable memory.
     ///
     /// # Panics
     /// If there are too few words.
@@ -136,12 +137,12 @@ impl<'a> ProgressWriter<'a> {
         Self(ProgressRef::new(words, len))
     }
 
-    /// The same progress for reading.
+    /// Returns a view of the same progress for reading.
     pub fn reader(&self) -> ProgressRef<'a> {
         self.0
     }
 
-    /// Marks every block as missing. For memory that no reader has yet.
+    /// Marks every block as missing. Only for memory without readers.
     #[cfg_attr(loom, expect(dead_code, reason = "for slots, which loom does not build"))]
     pub(crate) fn reset(&self) {
         for word in self.0.words {
@@ -149,18 +150,18 @@ impl<'a> ProgressWriter<'a> {
         }
     }
 
-    /// Marks one block ready and moves the prefix past all contiguous ready blocks.
+    /// Marks one block ready, and moves the prefix past all contiguous ready blocks.
     ///
     /// # Panics
-    /// If the block lies beyond the end.
+    /// If the block is beyond the end.
     pub fn mark_block(&self, block: u64) {
         self.mark_blocks(block..block + 1);
     }
 
-    /// Marks a run of blocks ready and moves the prefix past all contiguous ready blocks.
+    /// Marks a range of blocks ready, and moves the prefix past all contiguous ready blocks.
     ///
     /// # Panics
-    /// If the run ends beyond the end.
+    /// If the range extends beyond the end.
     pub fn mark_blocks(&self, blocks: Range<u64>) {
         assert!(blocks.end <= self.0.blocks(), "block {} of {}", blocks.end, self.0.blocks());
         if blocks.is_empty() {
@@ -172,15 +173,15 @@ impl<'a> ProgressWriter<'a> {
         self.join_prefix();
     }
 
-    /// Marks the first `bytes` ready; a smaller number than before changes nothing.
+    /// Marks the first `bytes` ready. A smaller number than before has no effect.
     ///
     /// # Panics
-    /// If `bytes` is more than the payload.
+    /// If `bytes` exceeds the payload.
     pub fn advance_prefix(&self, bytes: u64) {
         assert!(bytes <= self.0.len, "prefix {bytes} of {}", self.0.len);
         let whole = if bytes == self.0.len { self.0.blocks() } else { bytes / BLOCK_BYTES };
         for (index, mask) in masks(0..whole) {
-            // Most of the bits below a growing prefix are set already; a load is cheaper than an exchange.
+            // Most bits below a growing prefix are already set, and a load is cheaper than a read-modify-write.
             if load(&self.0.words[index]) & mask != mask {
                 self.0.words[index].fetch_or(mask, Ordering::Release);
             }
@@ -191,8 +192,8 @@ impl<'a> ProgressWriter<'a> {
 
     /// Moves the prefix to the first block that is not ready.
     fn join_prefix(&self) {
-        // Of two writers that set bits in different words, the later one must see the earlier one's bit, or both stop
-        // short and the prefix stays behind for ever. Release and acquire allow that; this fence does not.
+        // If two writers set bits in different words, the later one must see the earlier one's bit. Otherwise both stop
+        // early and the prefix never catches up. Release and acquire allow that; this fence does not.
         fence(Ordering::SeqCst);
         let blocks = self.0.blocks();
         let start = self.0.prefix() / BLOCK_BYTES;
@@ -214,7 +215,7 @@ impl<'a> ProgressWriter<'a> {
 
 /// Loads with acquire ordering.
 ///
-/// A relaxed load and a fence: readers map these words read-only, where only relaxed atomic loads are defined.
+/// Uses a relaxed load and a fence: readers map these words read-only, where only relaxed atomic loads are defined.
 fn load(word: &AtomicU64) -> u64 {
     let value = word.load(Ordering::Relaxed);
     fence(Ordering::Acquire);
@@ -225,7 +226,7 @@ fn bit(block: u64) -> u64 {
     1 << (block % 64)
 }
 
-/// The words that hold the bits of `blocks`, each with the mask of these bits.
+/// Returns the words that contain the bits of `blocks`, each with the mask of these bits.
 fn masks(blocks: Range<u64>) -> impl Iterator<Item = (usize, u64)> {
     let words = if blocks.is_empty() { 0..0 } else { blocks.start / 64..blocks.end.div_ceil(64) };
     words.map(move |word| {

@@ -1,7 +1,7 @@
-//! One object's space in an extent: its progress, then its payload. Knows offsets and blocks, not objects.
+//! One object's space in an extent: its progress, then its payload. It handles offsets and blocks, not objects.
 //!
-//! Readers get what is ready, writers what they claim; a byte is never both, as a claim of ready blocks is refused and
-//! only committing a claim makes blocks ready.
+//! Readers access ready bytes, writers access claimed bytes. A byte is never both: a claim of ready blocks is refused,
+//! and only committing a claim makes blocks ready.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -18,16 +18,16 @@ use crate::progress::{ProgressRef, ProgressWriter, header_bytes, word_count};
 use crate::sync::AtomicU64;
 use crate::units::{BLOCK_BYTES, PAGE_BYTES};
 
-/// Bytes of an extent that a slot for `len` bytes takes, a multiple of a page. None if no mapping can be that long.
+/// Bytes that a slot for `len` bytes takes in an extent, a multiple of a page. `None` if no mapping can be that long.
 pub(crate) fn slot_bytes(len: u64) -> Option<u64> {
     let bytes = header_bytes(len).checked_add(len)?.checked_next_multiple_of(PAGE_BYTES)?;
     (bytes <= MAPPING_BYTES_MAX).then_some(bytes)
 }
 
-/// A slot's right to its place, which ends when it is dropped.
+/// A slot's right to its place; dropping it frees the place.
 pub(crate) trait Lease: fmt::Debug + Send + Sync {}
 
-/// One object's space; clones share it. When the last clone drops, the space goes back to the arena it came from.
+/// One object's space; clones share it. When the last clone is dropped, the space returns to its arena.
 #[derive(Clone, Debug)]
 pub struct Slot(Arc<SlotInner>);
 
@@ -37,23 +37,23 @@ pub(crate) struct SlotInner {
     offset: u64,
     len: u64,
     writable: bool,
-    /// Claimed ranges, start to end. No two overlap, none holds a ready block.
+    /// Claimed ranges, start to end. They do not overlap and contain no ready block.
     claims: Mutex<BTreeMap<u64, u64>>,
-    /// Gives the space back; none for a slot that another process lent us.
+    /// Frees the space; `None` for a slot in another process's memory.
     lease: Option<Box<dyn Lease>>,
 }
 
 impl Slot {
-    /// Views the slot for `len` bytes whose header another process says is at `offset`.
+    /// Opens the slot for `len` bytes whose header is at `offset`, as reported by another process.
     ///
-    /// Whether it can be written follows from the mapping. A slot that is still open is not opened again: the same one
-    /// is returned. The owner must not reuse the space before the last clone is dropped and it was told so.
+    /// The mapping determines whether it is writable. If the slot is still open, the same one is returned. The owner
+    /// must not reuse the space before it is notified that the last clone was dropped.
     ///
     /// # Errors
-    /// [`ShmError::OutOfBounds`] and [`ShmError::Overlap`] for a place that cannot be.
+    /// [`ShmError::OutOfBounds`] and [`ShmError::Overlap`] for an invalid place.
     pub fn open(mapping: Arc<Mapping>, offset: u64, len: u64) -> Result<Self, ShmError> {
         let out_of_bounds = ShmError::OutOfBounds { offset, len, extent: mapping.len() };
-        // The last page of an extent may be cut to the payload's end by a peer that maps no more.
+        // A peer may map only up to the end of the payload, which truncates the last page of the extent.
         let end = header_bytes(len).checked_add(len).and_then(|bytes| bytes.checked_add(offset));
         let end = match end {
             Some(end) if end <= mapping.len() && offset.is_multiple_of(PAGE_BYTES) => end,
@@ -76,7 +76,8 @@ impl Slot {
         Ok(slot)
     }
 
-    /// A slot that the arena placed. The caller has checked that it lies inside the mapping and that no other does.
+    /// Creates a slot that the arena placed. The caller has checked that it is inside the mapping and overlaps no other
+    /// slot.
     pub(crate) fn new(
         mapping: Arc<Mapping>,
         offset: u64,
@@ -108,49 +109,51 @@ impl Slot {
         self.progress().is_complete()
     }
 
-    /// Whether this process may claim parts of it. Not so for memory mapped read-only, and for space that the arena
-    /// gave to another writer.
+    /// Whether this process may claim parts of it. False for memory mapped read-only, and for space that the arena
+    /// allocated to another writer.
     pub fn is_writable(&self) -> bool {
         self.0.writable
     }
 
-    /// The extent it lies in; see [`Mapping::with_extent`] for one that was opened.
+    /// The extent of the slot; for an opened slot see [`Mapping::with_extent`].
     pub fn extent(&self) -> ExtentId {
         self.0.mapping.extent()
     }
 
-    /// Offset of its header in the extent. With the extent and the length, another process can open it.
+    /// Offset of its header in the extent. Another process can open the slot with the extent, the offset and the
+    /// length.
     pub fn offset(&self) -> u64 {
         self.0.offset
     }
 
-    /// The bytes of `range`, once all of them are ready; they never change again.
+    /// Returns the bytes of `range` if all of them are ready; they never change again.
     ///
-    /// None if one is not ready yet, or if the range does not lie in the payload.
+    /// Returns `None` if a byte is not ready yet, or if the range is not inside the payload.
     pub fn ready(&self, range: Range<u64>) -> Option<&[u8]> {
         if !self.progress().is_range_ready(range.clone()) {
             return None;
         }
         let start = self.payload(range.start);
-        // SAFETY: `is_range_ready` found the range inside the payload, which is mapped and stays so while the slot
-        // lives. No `&mut` covers it: `claim` refuses ready blocks, and a claim ends before its blocks become ready. In
-        // other processes the writers of this slot run the same code (see the crate's page).
+        // SAFETY: `is_range_ready` found the range inside the payload, which stays mapped while the slot lives. No
+        // `&mut` covers it: `claim` refuses ready blocks, and a claim ends before its blocks become ready. Writers of
+        // this slot in other processes run the same code (see the crate documentation).
         Some(unsafe { slice::from_raw_parts(start, (range.end - range.start) as usize) })
     }
 
-    /// The whole payload, once it is complete.
+    /// Returns the whole payload if it is complete.
     pub fn bytes(&self) -> Option<&[u8]> {
         self.ready(0..self.0.len)
     }
 
-    /// Forgets what an earlier slot left in the header. Only for the arena, before it hands the slot out.
+    /// Resets the header, which may contain the state of an earlier slot. Only for the arena, before it returns the
+    /// slot.
     pub(crate) fn reset(&self) {
         self.writer().reset();
     }
 
-    /// Makes the first part of a claim, up to `end`, ready and keeps the rest of it.
+    /// Makes the part of a claim up to `end` ready, and keeps the rest of the claim.
     pub(crate) fn commit(&self, claim: &Range<u64>, end: u64) {
-        // First ready, then released: in between the blocks must not look free.
+        // Mark ready first, then release: in between, the blocks must not look free.
         self.writer().mark_blocks(claim.start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES));
         let mut claims = self.claims();
         claims.remove(&claim.start);
@@ -164,13 +167,13 @@ impl Slot {
         self.claims().remove(&claim.start);
     }
 
-    /// The payload's byte at `at`, which may be one past the end.
+    /// Returns the address of the payload's byte `at`, which may be one past the end.
     pub(crate) fn payload(&self, at: u64) -> *mut u8 {
         assert!(at <= self.0.len, "byte {at} of {}", self.0.len);
         self.0.mapping.at(self.0.offset + header_bytes(self.0.len) + at).as_ptr()
     }
 
-    /// Takes the right to write a part; see [`Slot::claim`](crate::Slot::claim).
+    /// Adds a claim; see [`Slot::claim`](crate::Slot::claim).
     pub(crate) fn take(&self, range: &Range<u64>) -> bool {
         let len = self.0.len;
         let aligned = range.start.is_multiple_of(BLOCK_BYTES)
@@ -182,11 +185,11 @@ impl Slot {
             return true;
         }
         let mut claims = self.claims();
-        // Claims do not overlap each other, so only the last that starts before the end can overlap the range.
+        // Claims do not overlap, so only the last one that starts before the end can overlap the range.
         if claims.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start) {
             return false;
         }
-        // Under the lock: a claim that ended since has either made its blocks ready or left them free.
+        // Under the lock: a claim that has ended has either made its blocks ready or left them free.
         if self.progress().is_any_ready(range.clone()) {
             return false;
         }
@@ -205,9 +208,9 @@ impl Slot {
 
     fn words(&self) -> &[AtomicU64] {
         let start = self.0.mapping.at(self.0.offset).cast::<AtomicU64>();
-        // SAFETY: the header lies inside the mapping (checked by `open`, placed so by the arena), on a page and so
-        // aligned, and holds at least `word_count` words. All processes touch it with atomics only, and this one stores
-        // only through `writer`, which wants a writable mapping.
+        // SAFETY: the header is inside the mapping (`open` checked that, or the arena placed it so). It starts on a
+        // page and is therefore aligned, and it has at least `word_count` words. All processes access it with atomics
+        // only, and this one stores only through `writer`, which requires a writable mapping.
         unsafe { slice::from_raw_parts(start.as_ptr(), word_count(self.0.len) as usize) }
     }
 }

@@ -1,4 +1,4 @@
-//! Options of sockets that no safe crate knows. Here because it takes unsafe code.
+//! Socket options that no safe crate provides. They are in this crate because they need unsafe code.
 
 use std::{
     io,
@@ -9,11 +9,11 @@ use std::{
 /// `TCP_RTO_MAX_MS` of linux/tcp.h, since Linux 6.15.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 
-/// Has TCP send what is not acknowledged again at least this often. Without it the pauses double up to two minutes, and what
-/// is sent over a link that is out and back again and again may wait for many times as long as the link was out.
+/// Limits the interval between TCP retransmissions. Without it, the intervals double up to two minutes. If a link fails
+/// repeatedly, data may then wait many times longer than the link was down.
 ///
 /// # Errors
-/// The kernel is older than Linux 6.15, or the time is not from 1 s to 120 s.
+/// The kernel is older than Linux 6.15, or the time is not between 1 s and 120 s.
 pub fn limit_retransmission(socket: BorrowedFd<'_>, longest: Duration) -> io::Result<()> {
     let ms = libc::c_int::try_from(longest.as_millis()).map_err(|_| io::ErrorKind::InvalidInput)?;
     set(socket, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, ms)
@@ -27,7 +27,7 @@ fn set(
 ) -> io::Result<()> {
     let length = libc::socklen_t::try_from(size_of::<libc::c_int>())
         .map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: the descriptor is open for as long as it is borrowed, and the kernel reads `length` bytes of `value`.
+    // SAFETY: the descriptor is open while it is borrowed, and the kernel reads `length` bytes of `value`.
     let done = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -40,29 +40,29 @@ fn set(
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What TCP knows of the way to the other end.
+/// TCP's measurements of the path to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathInfo {
-    /// The shortest round trip of the last minutes, in microseconds; none if there was no answer yet.
+    /// Shortest round trip of the last minutes in microseconds; `None` before the first measurement.
     pub round_trip_us: Option<u32>,
-    /// At which rate what was sent has arrived lately, in bytes a second. If there was little to send, it is at least so much.
+    /// Recent delivery rate in bytes per second. If there was little data to send, it is a lower bound.
     pub bytes_per_second: u64,
 }
 
-/// Bytes of `tcp_info` of linux/tcp.h up to `tcpi_delivery_rate`, since Linux 4.9, and where these fields begin.
+/// Size of `tcp_info` of linux/tcp.h up to `tcpi_delivery_rate`, since Linux 4.9, and the offsets of these fields.
 const TCP_INFO_BYTES: usize = 168;
 const MIN_RTT_AT: usize = 148;
 const DELIVERY_RATE_AT: usize = 160;
 
-/// `TCP_INFO` of a connection.
+/// Returns `TCP_INFO` of a connection.
 ///
 /// # Errors
-/// The socket is no TCP connection, or the kernel is older than Linux 4.9.
+/// The socket is not a TCP connection, or the kernel is older than Linux 4.9.
 pub fn path_info(socket: BorrowedFd<'_>) -> io::Result<PathInfo> {
     let mut info = [0_u8; TCP_INFO_BYTES];
     let mut length =
         libc::socklen_t::try_from(info.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: the descriptor is open for as long as it is borrowed, and the kernel writes at most `length` bytes.
+    // SAFETY: the descriptor is open while it is borrowed, and the kernel writes at most `length` bytes.
     let done = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -80,7 +80,7 @@ pub fn path_info(socket: BorrowedFd<'_>) -> io::Result<PathInfo> {
     }
     let shortest = u32::from_ne_bytes(std::array::from_fn(|at| info[MIN_RTT_AT + at]));
     let rate = u64::from_ne_bytes(std::array::from_fn(|at| info[DELIVERY_RATE_AT + at]));
-    // The kernel says all ones, or nothing, before the first answer.
+    // Before the first measurement, the kernel returns all ones or zero.
     let round_trip_us = (shortest != 0 && shortest != u32::MAX).then_some(shortest);
     Ok(PathInfo { round_trip_us, bytes_per_second: rate })
 }
@@ -88,15 +88,17 @@ pub fn path_info(socket: BorrowedFd<'_>) -> io::Result<PathInfo> {
 /// `SO_PEERPIDFD` of asm-generic/socket.h, since Linux 6.5.
 const SO_PEERPIDFD: libc::c_int = 77;
 
-/// A descriptor of the process that connected a Unix socket, which no other process can be meant by, as it can by a number.
+/// Returns a pidfd of the process that connected a Unix socket. Unlike a process id, it cannot refer to another process
+/// later.
 ///
 /// # Errors
-/// `ENOPROTOOPT` from a kernel older than Linux 6.5. The process is gone, or this one may open no more files.
+/// `ENOPROTOOPT` if the kernel is older than Linux 6.5. Fails also if the process has ended or this one cannot open
+/// more files.
 pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut descriptor: libc::c_int = -1;
     let mut length = libc::socklen_t::try_from(size_of::<libc::c_int>())
         .map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: the descriptor is open for as long as it is borrowed, and the kernel writes at most `length` bytes.
+    // SAFETY: the descriptor is open while it is borrowed, and the kernel writes at most `length` bytes.
     let done = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -119,11 +121,11 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// `SO_PASSRIGHTS` of asm-generic/socket.h, since Linux 6.16.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
-/// Refuses descriptors that others send to a Unix socket, and to the sockets that it accepts: their `sendmsg` fails with
+/// Rejects descriptors sent to a Unix socket, and to the sockets that it accepts: the sender's `sendmsg` fails with
 /// `EPERM`.
 ///
 /// # Errors
-/// `ENOPROTOOPT` from a kernel older than Linux 6.16.
+/// `ENOPROTOOPT` if the kernel is older than Linux 6.16.
 pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, SO_PASSRIGHTS, 0)
 }
@@ -133,19 +135,19 @@ pub fn refuse_descriptors(socket: BorrowedFd<'_>) -> io::Result<()> {
 pub struct Peer {
     /// Its user id.
     pub user: u32,
-    /// Its process id; none if it is in a PID namespace that this one can't see into.
+    /// Its process id; `None` if it is in a PID namespace that this process cannot see.
     pub process: Option<u32>,
 }
 
-/// The process at the other end of a Unix socket.
+/// Returns the process at the other end of a Unix socket.
 ///
 /// # Errors
-/// The socket is no Unix socket.
+/// The socket is not a Unix socket.
 pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>())
         .map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: the descriptor is open for as long as it is borrowed, and the kernel writes at most `length` bytes.
+    // SAFETY: the descriptor is open while it is borrowed, and the kernel writes at most `length` bytes.
     let done = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -208,7 +210,7 @@ mod tests {
             Ok(()) => {
                 let sent = crate::send_with_fds(&peer, b"x", &[peer.as_fd()]);
                 assert_eq!(sent.unwrap_err().raw_os_error(), Some(libc::EPERM));
-                // The other way is open.
+                // The other direction is open.
                 crate::send_with_fds(&ours, b"x", &[peer.as_fd()]).unwrap();
             }
             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT)),

@@ -1,4 +1,4 @@
-//! The atomics that progress is made of: the real ones, or the model checker's under `--cfg loom`.
+//! The atomics used for progress: real ones, or the model checker's under `--cfg loom`.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};

@@ -1,6 +1,6 @@
-//! What one process alone cannot show: a client that reads, and one that fills a slot and is killed half-way.
+//! Tests with several processes: a client that reads, and one that is killed while it fills a slot.
 //!
-//! The child is this test's own program, told by its environment where the parent listens.
+//! The child is this test program itself; an environment variable contains the parent's socket.
 
 #![cfg(not(loom))]
 
@@ -30,7 +30,7 @@ fn start(name: &str) -> (Child, UnixStream) {
     (child, socket)
 }
 
-/// Sends the memory of a slot, and where in it the slot is.
+/// Sends the memory of a slot, and the slot's position in it.
 fn send_slot(arena: &Arena, slot: &Slot, socket: &UnixStream) {
     let (fd, extent_len) = arena.descriptor(slot.extent(), WRITER).unwrap();
     let numbers = [extent_len, slot.offset(), slot.len()].map(u64::to_le_bytes).concat();
@@ -39,7 +39,7 @@ fn send_slot(arena: &Arena, slot: &Slot, socket: &UnixStream) {
 
 /// In the child: connects and opens the slot that the parent sends.
 fn receive_slot(writable: bool) -> Option<(UnixStream, Slot)> {
-    // Without the variable a developer runs all ignored tests by hand.
+    // The variable is missing if a developer runs all ignored tests by hand.
     let socket = UnixStream::connect(std::env::var_os(SOCKET)?).unwrap();
     let (mut numbers, mut fds) = ([0; 24], Vec::new());
     assert_eq!(recv_with_fds(&socket, &mut numbers, &mut fds).unwrap(), numbers.len());
@@ -87,7 +87,7 @@ fn a_writer_is_killed_half_way() {
     socket.read_exact(&mut mapped).unwrap();
     arena.seal(slot.extent(), WRITER).unwrap();
     socket.write_all(&mapped).unwrap();
-    // It fills two blocks and waits; nothing but the shared words says so.
+    // The child fills two blocks and waits; only the shared words show that.
     while slot.progress().ready_bytes() < 2 * BLOCK_BYTES {
         std::thread::yield_now();
     }
@@ -114,6 +114,6 @@ fn child_writes_half() {
         guard.fill(block as u8);
         guard.commit();
     }
-    // Until the parent kills this process; the parent's own end closes the socket.
+    // Waits until the parent kills this process; the parent's own end closes the socket.
     let _ = socket.read(&mut mapped);
 }

@@ -1,6 +1,6 @@
-//! Every way in which a process that was given memory to read could try to change it. The kernel refuses each.
+//! Tries every way in which a process could change memory that it may only read. The kernel must refuse each.
 //!
-//! Does not know nodes: it has what a node hands out, a descriptor, and calls the system itself.
+//! The test uses no node: it takes the descriptor that a node would send, and makes the system calls itself.
 
 #![cfg(not(loom))]
 
@@ -21,12 +21,12 @@ const LEN: u64 = 100_000;
 const WRITER: WriterId = WriterId(1);
 const READER: WriterId = WriterId(2);
 
-/// Memory with an object in it, as a reader gets it.
+/// Memory with an object, as a reader receives it.
 struct Lent {
     slot: Slot,
     descriptor: Arc<OwnedFd>,
     extent_len: u64,
-    /// The writer's own, if the writer is another process.
+    /// The writer's own mapping, if the writer is another process.
     _written: Option<Arc<Mapping>>,
 }
 
@@ -51,15 +51,15 @@ impl Lent {
         Self { slot, descriptor, extent_len, _written: Some(mapping) }
     }
 
-    /// Maps the whole extent as a program does that does not use this crate.
+    /// Maps the whole extent, like a program that does not use this crate.
     fn map(&self, by: impl AsFd, rights: ProtFlags) -> Result<*mut c_void, Errno> {
-        // SAFETY: no address is asked for, so the mapping replaces none.
+        // SAFETY: no address is requested, so the mapping replaces none.
         unsafe {
             mm::mmap(ptr::null_mut(), self.extent_len as usize, rights, MapFlags::SHARED, by, 0)
         }
     }
 
-    /// A new descriptor of the same memory, open for writing.
+    /// Opens a new descriptor of the same memory for writing.
     fn reopened(&self) -> File {
         let path = format!("/proc/self/fd/{}", self.descriptor.as_raw_fd());
         OpenOptions::new().read(true).write(true).open(path).unwrap()
@@ -79,7 +79,7 @@ fn a_reader_has_no_way_to_write() {
     for lent in [Lent::by_the_node(), Lent::by_a_writer()] {
         let flags = fs::fcntl_getfl(&lent.descriptor).unwrap();
         assert!(!flags.intersects(fs::OFlags::WRONLY | fs::OFlags::RDWR), "{flags:?}");
-        // It is the same user, so the kernel opens the file anew. The seals hold for that too.
+        // The user is the same, so the kernel opens the file again. The seals apply to it too.
         let reopened = lent.reopened();
         let refused = [Errno::PERM, Errno::ACCESS, Errno::BADF, Errno::INVAL];
         let mut ways: Vec<(&str, Result<(), Errno>)> = Vec::new();
@@ -96,11 +96,11 @@ fn a_reader_has_no_way_to_write() {
             let mapped = lent.map(descriptor, ProtFlags::READ).unwrap();
             let len = lent.extent_len as usize;
             let raised = MprotectFlags::READ | MprotectFlags::WRITE;
-            // SAFETY: the range was mapped above and nothing else refers to it; the call is expected to change nothing.
+            // SAFETY: the range was mapped above and nothing else refers to it. The call is expected to change nothing.
             ways.push(("mprotect", unsafe { mm::mprotect(mapped, len, raised) }));
             // SAFETY: as above.
             ways.push(("MADV_REMOVE", unsafe { mm::madvise(mapped, len, Advice::LinuxRemove) }));
-            // As a debugger writes: past what a mapping allows, where the kernel lets it.
+            // Write like a debugger, which can ignore the protection of a mapping where the kernel permits it.
             let memory = OpenOptions::new().write(true).open("/proc/self/mem").unwrap();
             let at = mapped as u64 + lent.slot.offset() + 8192;
             assert!(memory.write_at(b"x", at).is_err());

@@ -1,4 +1,5 @@
-//! Memory goes back to the system. In a program of its own, as it counts the mappings of the whole process.
+//! Checks that memory returns to the system. It is a separate program because it counts the mappings of the whole
+//! process.
 
 #![cfg(not(loom))]
 

@@ -1,7 +1,9 @@
-//! Which extent an object lies in, and which free extents go. Pure: it knows lengths and writers, never touches memory.
+//! Decides which extent serves an object, and which free extents are unmapped. It handles lengths and writers, and
+//! never touches memory.
 //!
-//! An extent serves one writer, or the node. Either several small objects share it, or it is one large object's own. A free
-//! one stays as warm memory until it is idle for a while, or until its bytes are needed for another within the bound.
+//! An extent serves one writer or the node. It is either shared by several small objects or belongs to one large
+//! object. A free extent stays as warm memory until it has been idle for a while, or until another extent needs its
+//! bytes within the bound.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,80 +12,80 @@ use crate::alloc::Allocator;
 use crate::extent::{ArenaStats, ExtentId, WriterId};
 use crate::units::PAGE_BYTES;
 
-/// Rounds that a free extent lasts beyond the one in which it became free, unless its bytes are needed.
+/// A free extent lasts this many rounds beyond the one in which it became free, unless its bytes are needed.
 const IDLE_ROUNDS: u64 = 5;
 
-/// Rounds that the memory of an extent that is gone still counts beyond the one in which it went, at most: a process that is
-/// frozen unmaps nothing, and must not keep memory from others.
+/// The memory of an unmapped extent counts for at most this many rounds beyond the one in which it was unmapped: a
+/// frozen process unmaps nothing, and must not keep memory from others.
 const LEAVING_ROUNDS: u64 = 2;
 
-/// Bytes of extents that may wait for their first object, 8 MiB: a quarter of what stays warm at rest, and made in 4 ms.
+/// Maximum bytes of extents created ahead: 8 MiB, a quarter of what stays warm when idle. Creating them takes 4 ms.
 const AHEAD_BYTES_MAX: u64 = 8 << 20;
 
-/// All extents of an arena, and what is free in them.
+/// All extents of an arena, and the free space in them.
 #[derive(Debug)]
 pub(super) struct Places {
     sizes: Sizes,
     last_id: u64,
     extents: BTreeMap<ExtentId, Extent>,
     owners: BTreeMap<Option<WriterId>, Owner>,
-    /// The wholly free extents, the one that has been free for longest first.
+    /// Wholly free extents, the one that has been free longest first.
     idle: BTreeMap<u64, ExtentId>,
-    /// How many times an extent became free.
+    /// Number of times an extent became free.
     frees: u64,
-    /// How many times [`Places::take_idle_for_long`] was asked.
+    /// Number of calls of [`Places::take_idle_for_long`].
     rounds: u64,
-    /// Bytes of extents that are gone and may still be mapped by processes, with the round in which they went.
+    /// Bytes of unmapped extents that processes may still map, with the round in which they were unmapped.
     leaving: BTreeMap<ExtentId, (u64, u64)>,
     leaving_bytes: u64,
-    /// How many extents have left.
+    /// Number of extents that no process maps any more.
     lefts: u64,
     mapped: u64,
-    /// Bytes of extents that are being made.
+    /// Bytes of extents that are being created.
     reserved: u64,
     used: u64,
     idle_bytes: u64,
-    /// Bytes of large objects' extents beyond those objects.
+    /// Bytes of large objects' extents that exceed those objects.
     wasted: u64,
-    /// Bytes of the extent of the node that is to be made before it is asked for.
+    /// Bytes of the node's next extent that should be created ahead.
     ahead: Option<u64>,
-    /// Whether a thread makes such an extent.
+    /// Whether a thread creates such an extent.
     is_making_ahead: bool,
-    /// Bytes of those that have served no object so far.
+    /// Bytes of extents created ahead that have not served an object yet.
     fresh_bytes: u64,
 }
 
 #[derive(Debug)]
 struct Extent {
     len: u64,
-    /// None: of the node.
+    /// `None` for the node.
     writer: Option<WriterId>,
     /// Whether it serves one object at a time.
     is_own: bool,
     allocator: Allocator,
-    /// Goes with its last object.
+    /// Whether it is removed with its last object.
     is_retired: bool,
-    /// Whether it was made ahead and has served no object so far.
+    /// Whether it was created ahead and has not served an object yet.
     is_fresh: bool,
-    /// While it is free: its place among the idle, and the round in which it became so.
+    /// While it is free: its position among the idle extents, and the round in which it became free.
     idle: Option<(u64, u64)>,
 }
 
 /// The extents of one writer, or of the node.
 #[derive(Debug, Default)]
 struct Owner {
-    /// Those that several objects share, by their longest free range.
+    /// Extents shared by several objects, by their longest free range.
     shared: BTreeSet<(u64, ExtentId)>,
-    /// Bytes of objects in them.
+    /// Bytes of objects in the shared extents.
     shared_used: u64,
-    /// The free ones of single objects, by length.
+    /// Free extents of single objects, by length.
     free: BTreeSet<(u64, ExtentId)>,
-    /// Bytes of the last extent for one object that was made while that object waited.
+    /// Bytes of the last single-object extent that was created while its object waited.
     made: u64,
     extents: u64,
 }
 
-/// An extent that is to be made.
+/// An extent to be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) len: u64,
@@ -123,18 +125,18 @@ impl Places {
         }
     }
 
-    /// Bytes that all extents may have together.
+    /// Maximum bytes of all extents together.
     pub(super) const fn bound(&self) -> u64 {
         self.sizes.bound
     }
 
-    /// Whether a new extent for an object of so many bytes would serve others of its writer too.
+    /// Whether a new extent for an object of this size would be shared with other objects of its writer.
     pub(super) fn is_shared(&self, bytes: u64, writer: Option<WriterId>) -> bool {
         let wanted = self.wanted(bytes, writer);
         !wanted.is_own && bytes < wanted.len
     }
 
-    /// Takes space in an extent that there is, in the tightest, so that long free ranges stay whole for long objects.
+    /// Allocates space in the tightest existing extent, so that long free ranges remain for long objects.
     pub(super) fn place(
         &mut self,
         bytes: u64,
@@ -148,7 +150,7 @@ impl Places {
             let tightest = owner.free.range(from..=longest).next().copied();
             let serves = |(len, _): &(u64, _)| self.sizes.may_serve(*len, bytes, self.wasted);
             let Some((_, id)) = tightest.filter(serves) else {
-                // The second in a row that has to wait: the third is not to.
+                // The second object in a row that has to wait: create an extent ahead for the third.
                 if owner.made == bytes && writer.is_none() && !self.is_making_ahead {
                     self.ahead = Some(bytes);
                 }
@@ -165,21 +167,22 @@ impl Places {
         Some((id, self.place_in(id, bytes)?))
     }
 
-    /// Whether an extent is to be made ahead and no thread is at it: from now on one is, until [`Self::reserve_ahead`] has
-    /// nothing for it.
+    /// Returns true if an extent should be created ahead and no thread is doing so. The caller is then that thread,
+    /// until [`Self::reserve_ahead`] returns `None`.
     pub(super) fn begin_ahead(&mut self) -> bool {
         let begins = self.ahead.is_some() && !self.is_making_ahead;
         self.is_making_ahead |= begins;
         begins
     }
 
-    /// Takes bytes of the bound for the extent that is to be made ahead, if there is one and nothing has to go for it.
+    /// Reserves bytes of the bound for the extent to be created ahead, if there is one and no extent must be unmapped
+    /// for it.
     pub(super) fn reserve_ahead(&mut self) -> Option<Wanted> {
         let ahead = self.ahead.take();
         let has_room = |len: u64| {
             let taken = [self.mapped, self.reserved, self.leaving_bytes, len];
             let all = taken.into_iter().try_fold(len, u64::checked_add);
-            // As much again stays free: for the next object of another size nothing goes either.
+            // The same amount stays free, so that the next object of another size does not cause an eviction either.
             all.is_some_and(|all| all <= self.sizes.bound)
                 && self.fresh_bytes + len <= AHEAD_BYTES_MAX
         };
@@ -190,7 +193,7 @@ impl Places {
         Some(wanted)
     }
 
-    /// The extent that was to be made ahead is there.
+    /// Registers an extent created ahead.
     pub(super) fn add_ahead(&mut self, wanted: Wanted) -> ExtentId {
         let id = self.add(wanted, None);
         if let Some(extent) = self.extents.get_mut(&id) {
@@ -200,14 +203,13 @@ impl Places {
         id
     }
 
-    /// Takes space in an extent; the offset.
+    /// Allocates space in an extent. Returns the offset.
     pub(super) fn place_in(&mut self, id: ExtentId, bytes: u64) -> Option<u64> {
         self.change(id, |extent| extent.allocator.allocate(bytes, PAGE_BYTES))
     }
 
-    /// Takes bytes of the bound for a new extent, for which the extents in `gone` have to go; none if that is not enough, or
-    /// not yet.
-    /// With `is_tight` it is as long as the object.
+    /// Reserves bytes of the bound for a new extent, and removes idle extents into `gone` if necessary. Returns `None`
+    /// if that does not suffice, or not yet. With `is_tight`, the extent is exactly as long as the object.
     pub(super) fn reserve(
         &mut self,
         bytes: u64,
@@ -229,7 +231,7 @@ impl Places {
             self.remove(id);
             gone.push(id);
         }
-        // What has gone is free when the processes that map it have unmapped it.
+        // Unmapped memory is free only when the processes that map it have unmapped it.
         if self.mapped + self.reserved + self.leaving_bytes > self.sizes.bound - wanted.len {
             return None;
         }
@@ -237,12 +239,12 @@ impl Places {
         Some(wanted)
     }
 
-    /// The extent that bytes were reserved for was not made.
+    /// Releases the reservation of an extent that was not created.
     pub(super) fn give_up(&mut self, wanted: Wanted) {
         self.reserved -= wanted.len;
     }
 
-    /// The extent that bytes were reserved for is there.
+    /// Registers an extent for which bytes were reserved.
     pub(super) fn add(&mut self, wanted: Wanted, writer: Option<WriterId>) -> ExtentId {
         let Wanted { len, is_own } = wanted;
         self.reserved -= len;
@@ -260,7 +262,7 @@ impl Places {
         id
     }
 
-    /// Gives back what [`Places::place`] took; whether the extent is gone with it.
+    /// Frees what [`Places::place`] allocated. Returns whether the extent was removed with it.
     pub(super) fn free(&mut self, id: ExtentId, offset: u64) -> bool {
         let is_over = self.change(id, |extent| {
             extent.allocator.free(offset);
@@ -273,7 +275,7 @@ impl Places {
         is_over
     }
 
-    /// The writer is gone: no other object comes into its extents. Those that are free are gone.
+    /// Retires a writer: no other object uses its extents. Removes and returns the free ones.
     pub(super) fn retire(&mut self, writer: WriterId) -> Vec<ExtentId> {
         let its = self.extents.iter_mut().filter(|(_, extent)| extent.writer == Some(writer));
         let mut free = Vec::new();
@@ -287,14 +289,15 @@ impl Places {
         free
     }
 
-    /// Takes all free extents out.
+    /// Removes and returns all free extents.
     pub(super) fn take_idle(&mut self) -> Vec<ExtentId> {
         let idle: Vec<ExtentId> = self.idle.values().copied().collect();
         idle.iter().for_each(|id| self.remove(*id));
         idle
     }
 
-    /// A round is over. Takes out the extents that have been free for [`IDLE_ROUNDS`] and are more than what stays warm.
+    /// Ends a round. Removes the extents that have been free for [`IDLE_ROUNDS`], except for the amount that stays
+    /// warm.
     pub(super) fn take_idle_for_long(&mut self) -> Vec<ExtentId> {
         self.rounds += 1;
         let is_old = |since: u64| self.rounds - since > LEAVING_ROUNDS;
@@ -315,12 +318,12 @@ impl Places {
         gone
     }
 
-    /// Whether [`Places::take_idle_for_long`] has something to take out, now or in later rounds.
+    /// Whether [`Places::take_idle_for_long`] has extents to remove, now or in later rounds.
     pub(super) fn has_spare(&self) -> bool {
         !self.leaving.is_empty() || self.idle_bytes > Sizes::warm_bytes(self.used)
     }
 
-    /// No process maps an extent that is gone.
+    /// Records that no process maps an unmapped extent any more.
     pub(super) fn left(&mut self, id: ExtentId) {
         if let Some((bytes, _)) = self.leaving.remove(&id) {
             self.leaving_bytes -= bytes;
@@ -328,7 +331,7 @@ impl Places {
         }
     }
 
-    /// How many extents have left, and whether any are about to.
+    /// Number of extents that no process maps any more, and whether others are still leaving.
     pub(super) fn lefts(&self) -> (u64, bool) {
         (self.lefts, !self.leaving.is_empty())
     }
@@ -341,7 +344,7 @@ impl Places {
         Wanted { len: self.sizes.shared_bytes(used, bytes).max(bytes), is_own: false }
     }
 
-    /// Changes what is taken of an extent, and with it where it is listed.
+    /// Changes the allocations of an extent, and updates the indexes.
     fn change<R>(
         &mut self,
         id: ExtentId,
@@ -421,7 +424,8 @@ mod tests {
         Places::new(Sizes { extent_bytes: 64 * MIB, bound, extents_max: 4096 })
     }
 
-    /// Space for an object, in an extent that there is or in a new one; what had to go for it.
+    /// Allocates space for an object in an existing extent or a new one. Also returns the number of extents removed for
+    /// it.
     fn take(places: &mut Places, bytes: u64, writer: u64) -> Option<((ExtentId, u64), usize)> {
         let writer = (writer > 0).then_some(WriterId(writer));
         if let Some(place) = places.place(bytes, writer) {
@@ -547,7 +551,7 @@ mod tests {
     fn memory_in_use_is_not_idle() {
         let mut places = places(1024 * MIB);
         for _ in 0..50 {
-            // An object of 100 MiB comes and goes once in a round.
+            // In each round, an object of 100 MiB is created and freed.
             let ((id, offset), gone) = take(&mut places, 100 * MIB, 1).unwrap();
             assert_eq!((id, gone), (ExtentId(1), 0));
             places.free(id, offset);

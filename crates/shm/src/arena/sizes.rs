@@ -1,58 +1,60 @@
-//! How large extents are made, which of them serve an object, and how much stays warm. Pure: numbers in, numbers out.
+//! Chooses the sizes of extents, which extent may serve an object, and how much memory stays warm. It computes with
+//! numbers only.
 //!
-//! No page of a sealed extent can be given back while another is used: the kernel refuses to punch holes into it. So a
-//! large object has an extent of its own, which goes with it, and small ones share extents that are small beside the bound.
+//! The kernel refuses to punch holes into sealed memory, so no page of an extent can be freed while another is used.
+//! Therefore a large object has its own extent, which is unmapped with it. Small objects share extents that are small
+//! compared with the bound.
 
 use crate::units::PAGE_BYTES;
 
-/// Bytes of the first extent that objects of the node or of a writer share. Each further one has as much as is in use, so
-/// that the first object waits for little, and a client that keeps little keeps little more.
+/// Bytes of the first shared extent of the node or of a writer. Each further one is as large as the bytes in use. So
+/// the first object waits briefly, and a client with few objects wastes little memory.
 const FIRST_EXTENT_BYTES: u64 = 64 << 10;
 
-/// Objects from this size on, in bytes, have extents of their own: to make one takes half as long as to fill it.
+/// Objects from this size on, in bytes, have their own extents: creating one takes half as long as filling it.
 const OWN_BYTES: u64 = 128 << 10;
 
-/// The share of the bound that an extent has at most that several objects share: 1/2048, or twice [`OWN_BYTES`] where that is
-/// more. One small object keeps so much, and so much is made while a put waits, and evicted for it.
+/// A shared extent has at most 1/2048 of the bound, or twice [`OWN_BYTES`] if that is more. One small object keeps this
+/// much memory mapped, and a put may wait while this much is created and evicted.
 const SHARED_SHARE: u64 = 2048;
 
-/// The part of an object's size by which an extent may be longer that serves it: 1/8. Objects of nearly one size then use
-/// one another's memory.
+/// An extent may exceed its object by this part of the object's size: 1/8. Objects of similar sizes can then reuse each
+/// other's memory.
 const LOOSE_SHARE: u64 = 8;
 
-/// The share of the bound that extents longer than their objects may waste together: 1/64.
+/// Extents that exceed their objects may waste this part of the bound together: 1/64.
 const WASTE_SHARE: u64 = 64;
 
-/// Bytes of free memory that stay warm for ever, and the share of what is used that stays beside them: 32 MiB and 1/16.
+/// Free memory that always stays warm: 32 MiB, plus 1/16 of the used memory.
 const WARM_BYTES: u64 = 32 << 20;
 const WARM_SHARE: u64 = 16;
 
-/// What an arena may take.
+/// Limits of an arena.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
-    /// Bytes of the longest extent that several objects share.
+    /// Maximum bytes of a shared extent.
     pub(super) extent_bytes: u64,
-    /// Bytes of all extents together.
+    /// Maximum bytes of all extents together.
     pub(super) bound: u64,
-    /// Extents of the smallest objects that have one of their own: each takes a descriptor.
+    /// Maximum number of extents for the smallest objects that have their own: each needs a descriptor.
     pub(super) extents_max: u64,
 }
 
 impl Sizes {
-    /// Bytes from which an object has an extent of its own.
+    /// Size from which an object has its own extent, in bytes.
     pub(super) fn own_bytes(&self) -> u64 {
         OWN_BYTES.max(self.bound / self.extents_max.max(1)).min(self.extent_bytes)
     }
 
-    /// Bytes of the next extent that several objects of one writer share, which use `used` in those that there are: as many
-    /// whole objects as fit of the `bytes` of the first, for most programs put objects of one size.
+    /// Bytes of the next shared extent of a writer whose shared extents have `used` bytes in use. It is a multiple of
+    /// `bytes`, the size of its first object, because most programs put objects of one size.
     pub(super) fn shared_bytes(&self, used: u64, bytes: u64) -> u64 {
         let most = (self.bound / SHARED_SHARE).max(2 * self.own_bytes()).min(self.extent_bytes);
         let wanted = used.max(FIRST_EXTENT_BYTES).min(most);
         wanted - wanted % bytes.clamp(PAGE_BYTES, wanted)
     }
 
-    /// Whether a free extent of one object may serve an object of `bytes`, when so much is wasted in others.
+    /// Whether a free extent of one object may serve an object of `bytes`, given the bytes wasted in others.
     pub(super) fn may_serve(&self, extent: u64, bytes: u64, wasted: u64) -> bool {
         let waste = extent.saturating_sub(bytes);
         waste == 0
@@ -65,7 +67,7 @@ impl Sizes {
         bytes.saturating_add(bytes / LOOSE_SHARE)
     }
 
-    /// Bytes of free memory that stay when nothing asks for memory, while so much is used.
+    /// Bytes of free memory that stay mapped while the store is idle, given the bytes in use.
     pub(super) fn warm_bytes(used: u64) -> u64 {
         (used / WARM_SHARE).saturating_add(WARM_BYTES)
     }

@@ -10,7 +10,7 @@ use crate::{BLOCK_BYTES, header_bytes};
 
 const EXTENT: u64 = 1 << 20;
 const WRITER: Option<WriterId> = Some(WriterId(1));
-/// A client that writes none of the extents.
+/// A client that writes to none of the extents.
 const READER: WriterId = WriterId(99);
 
 #[test]
@@ -51,7 +51,7 @@ fn a_large_object_has_an_extent_of_its_own() {
     assert_ne!(large.extent(), small.extent());
     let (_, bytes) = arena.descriptor(large.extent(), READER).unwrap();
     assert_eq!(bytes, 5 * EXTENT + 4096 + header_bytes(5 * EXTENT + 1));
-    // It serves an object of nearly its size, and no other.
+    // A freed extent serves an object of nearly its size, and no other.
     drop(large);
     let smaller = arena.allocate(4 * EXTENT, None).unwrap();
     assert_eq!(arena.stats().extents, 3);
@@ -78,7 +78,7 @@ fn the_bound_holds_and_what_is_free_goes_for_others() {
                         matches!(error, ShmError::NoMemory { limit: Limit::Bound, .. }),
                         "{error}"
                     );
-                    // It waits for those that map what goes for it.
+                    // The allocation waits until processes have unmapped the removed extents.
                     let gone = arena.take_gone();
                     gone.iter().for_each(|extent| arena.left(*extent));
                     all_gone.extend(gone);
@@ -132,7 +132,7 @@ fn what_is_idle_for_five_rounds_goes() {
     assert_eq!(arena.stats().extents, 1);
     arena.trim_idle();
     assert_eq!((arena.stats().extents, arena.take_gone()), (0, vec![extent]));
-    // It counts until it has left, or must have.
+    // It counts until it was reported as left, or until the timeout.
     assert_eq!(arena.stats().mapped_bytes, 100 * EXTENT + 4096);
     (0..3).for_each(|_| arena.trim_idle());
     assert_eq!(arena.stats(), ArenaStats::default());
@@ -165,7 +165,7 @@ fn extents_of_a_writer_serve_only_that_writer() {
     assert!(!of_writer.is_writable());
     assert!(of_writer.claim(0..10).is_none());
 
-    // The writer maps it before it is sealed; no process can afterwards.
+    // The writer maps it before it is sealed; afterwards no process can map it writable.
     let (fd, bytes) = arena.descriptor(mine, WriterId(1)).unwrap();
     assert!(!arena.is_sealed(mine));
     assert!(arena.is_sealed(node));
@@ -177,13 +177,13 @@ fn extents_of_a_writer_serve_only_that_writer() {
     let (pool_fd, pool_bytes) = arena.descriptor(node, READER).unwrap();
     assert!(Mapping::map_writable(pool_fd.as_fd(), pool_bytes).is_err());
 
-    // What it fills, the node sees.
+    // The node sees what the writer fills.
     let slot = Slot::open(mapping, of_writer.offset(), 10).unwrap();
     slot.copy_from(b"0123456789", |_| {}).unwrap();
     assert_eq!(of_writer.bytes(), Some(&b"0123456789"[..]));
     drop((slot, of_node));
 
-    // When it is gone a child that it forked may still write there: nothing else comes to lie in it.
+    // After the writer has ended, a child that it forked may still write there: the extent serves nothing else.
     let filler = arena.allocate(EXTENT / 64, None).unwrap();
     assert_eq!(filler.extent(), node);
     arena.retire(WriterId(1));
@@ -202,7 +202,7 @@ fn an_extent_that_can_be_mapped_writable_goes_to_its_writer_alone() {
     let extent = slot.extent();
     assert!(arena.descriptor(extent, READER).is_none());
     assert!(arena.descriptor(extent, WriterId(1)).is_some());
-    // Only its writer can say that it has been mapped.
+    // Only its writer can report that it has been mapped.
     let error = arena.seal(extent, READER).unwrap_err();
     assert!(matches!(error, ShmError::NotItsExtent { .. }), "{error}");
     let of_node = arena.allocate(10, None).unwrap();
@@ -238,7 +238,7 @@ fn trimming_returns_what_is_wholly_free() {
     assert!(arena.allocate_warm(10, None).is_none());
 }
 
-/// Goal: who begins with many objects at once does not wait for memory for each of them.
+/// A program that starts with many objects at once must not wait for memory for each of them.
 #[test]
 fn several_that_want_a_little_at_once_share_an_extent() {
     let arena = Arena::new(64 << 20);

@@ -1,4 +1,4 @@
-//! Every interleaving and every allowed reordering of two writers and a reader.
+//! Checks every interleaving and every allowed reordering of two writers and a reader.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -6,15 +6,15 @@ use loom::thread;
 
 use super::*;
 
-/// Progress words and, in place of each block's bytes, a cell that loom watches for races.
+/// Progress words and, in place of each block's bytes, a cell that loom checks for races.
 struct Shared {
     words: Vec<AtomicU64>,
     cells: Vec<UnsafeCell<u64>>,
     len: u64,
 }
 
-// SAFETY: a cell is written by the one thread that later marks its block, and read only after that mark was seen; loom
-// fails the test where this is not so.
+// SAFETY: only the thread that later marks its block writes a cell, and it is read only after that mark was seen.
+// Otherwise loom fails the test.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
@@ -31,7 +31,7 @@ impl Shared {
 
     fn fill(&self, block: u64) {
         self.cells[block as usize].with_mut(|cell| {
-            // SAFETY: this thread alone writes the cell, before the mark; loom checks.
+            // SAFETY: only this thread writes the cell, before the mark; loom checks that.
             unsafe { *cell = block + 1 }
         });
     }
@@ -42,7 +42,7 @@ impl Shared {
     }
 
     fn read(&self, block: u64) -> u64 {
-        // SAFETY: the caller saw the block's mark; loom checks.
+        // SAFETY: the caller saw the block's mark; loom checks that.
         self.cells[block as usize].with(|cell| unsafe { *cell })
     }
 
@@ -94,7 +94,7 @@ fn what_a_bit_covers_can_be_read() {
     });
 }
 
-/// Blocks 63 and 64 lie in different words, where release and acquire alone would let both writers stop short.
+/// Blocks 63 and 64 are in different words, where release and acquire alone would let both writers stop early.
 #[test]
 fn writers_of_different_words_lose_no_prefix() {
     loom::model(|| {

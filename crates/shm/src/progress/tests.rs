@@ -12,12 +12,12 @@ fn heap(len: u64) -> Vec<AtomicU64> {
 fn header_holds_a_word_and_a_bit_per_block_on_whole_pages() {
     assert_eq!(header_bytes(0), 4096);
     assert_eq!(header_bytes(1), 4096);
-    // 511 words of bits beside the prefix fill the first page.
+    // 511 words of bits plus the prefix fill the first page.
     assert_eq!(header_bytes(511 * 64 * B), 4096);
     assert_eq!(header_bytes(511 * 64 * B + 1), 8192);
     // 1 TiB: 2^26 blocks, 2^20 words of bits.
     assert_eq!(header_bytes(1 << 40), (1 << 23) + 4096);
-    // The largest number has a header too; the caller's sum is what overflows.
+    // The largest length has a header too; only the caller's sum overflows.
     assert_eq!(header_bytes(u64::MAX), (1u64 << 47) + 4096);
 }
 
@@ -63,7 +63,7 @@ fn words_of_a_liar_stay_inside_the_payload() {
     assert_eq!(progress.ready_bytes(), len);
     assert!(!progress.is_ready(4));
     assert!(!progress.is_range_ready(0..len + 1));
-    #[expect(clippy::reversed_empty_ranges, reason = "a liar sends such ranges")]
+    #[expect(clippy::reversed_empty_ranges, reason = "a malicious peer sends such ranges")]
     let backwards = 2..1;
     assert!(!progress.is_range_ready(backwards));
     words[0].store(0, Ordering::Relaxed);
@@ -107,7 +107,7 @@ proptest! {
                     ready[first as usize..end as usize].fill(true);
                 }
                 Step::Advance(bytes) => {
-                    // Small steps are as interesting as large ones.
+                    // Covers small and large steps.
                     let bytes = (bytes % (len + 1)) >> (bytes % 7);
                     writer.advance_prefix(bytes);
                     prefix = bytes.max(prefix);

@@ -119,7 +119,7 @@ fn an_empty_slot_is_complete_at_once() {
     let slot = slot(0);
     assert!(slot.is_complete() && slot.is_empty());
     assert_eq!(slot.bytes(), Some(&[][..]));
-    slot.copy_from(&[], |_| panic!("there is nothing to tell")).unwrap();
+    slot.copy_from(&[], |_| panic!("an empty copy must not report progress")).unwrap();
     slot.claim(0..0).unwrap().commit();
     assert!(slot.claim(0..1).is_none());
 }
@@ -186,7 +186,7 @@ fn places_that_cannot_be_are_refused() {
     Slot::open(mapping, (1 << 20) - 4096, 0).unwrap();
 }
 
-/// The sum of header, payload and offset for objects that no test machine could hold.
+/// Sums of header, payload and offset for objects that no test machine could hold.
 #[test]
 fn sizes_above_four_gib_do_not_wrap() {
     let five_gib = 5 << 30;
@@ -196,7 +196,7 @@ fn sizes_above_four_gib_do_not_wrap() {
     assert_eq!(slot_bytes(1 << 63), None);
 }
 
-/// A file of 6 GiB of which only the touched pages exist.
+/// A file of 6 GiB in which only the touched pages exist.
 #[test]
 fn a_slot_above_four_gib_is_filled_at_its_end() {
     use rustix::fs::{self, MemfdFlags, SealFlags};
@@ -232,7 +232,7 @@ fn guards_can_go_to_another_thread() {
     is_sync::<Mapping>();
 }
 
-/// Threads that claim at random: each block is written by exactly one of them, and what is ready never changes.
+/// Threads that claim at random: exactly one of them writes each block, and ready blocks never change.
 #[test]
 fn threads_that_fight_for_blocks_fill_the_slot() {
     let slot = slot(40 * B + 17);
@@ -259,7 +259,7 @@ fn threads_that_fight_for_blocks_fill_the_slot() {
             });
         }
     });
-    // A block that every thread found claimed by another, which then dropped it, may be left.
+    // A block may remain if every thread found it claimed by another one that then dropped the claim.
     for block in 0..blocks {
         let range = block * B..((block + 1) * B).min(slot.len());
         match slot.ready(range.clone()) {

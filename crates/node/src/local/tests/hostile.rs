@@ -298,7 +298,7 @@ fn only_its_writer_says_that_an_extent_is_mapped() {
     let Answer::Created { instance, .. } = created else { panic!("{created:?}") };
     let mut other = Raw::attach(&node);
     other.say(&ToNode::Mapped { extent: place.extent });
-    assert!(other.refused().contains("not one that this process was given to write"));
+    assert!(other.refused().contains("not an extent that this process may write"));
     // Nor by another way: a seal of an object that is not its own.
     let mut other = Raw::attach(&node);
     let seal = other.ask(Ask::Seal { instance });
