@@ -16,10 +16,10 @@ pub(crate) fn timeout(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<D
     match seconds {
         None => Ok(None),
         Some(seconds) if seconds.is_nan() || seconds < 0.0 => {
-            let said = format!(
+            let message = format!(
                 "timeout is {seconds}: pass at least 0 seconds, or None to wait without a limit"
             );
-            Err(errors::raise(py, "InvalidArgument", said))
+            Err(errors::raise(py, "InvalidArgument", message))
         }
         // Infinity, or too large for a `Duration`: no timeout.
         Some(seconds) => Ok(Duration::try_from_secs_f64(seconds).ok()),
@@ -31,8 +31,8 @@ pub(crate) fn ttl(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Durat
     let Some(seconds) = seconds else { return Ok(None) };
     let ttl = Duration::try_from_secs_f64(seconds).ok().filter(|ttl| !ttl.is_zero());
     ttl.map(Some).ok_or_else(|| {
-        let said = format!("ttl is {seconds}: pass more than 0 seconds, or None");
-        errors::raise(py, "InvalidArgument", said)
+        let message = format!("ttl is {seconds}: pass more than 0 seconds, or None");
+        errors::raise(py, "InvalidArgument", message)
     })
 }
 
@@ -108,9 +108,9 @@ impl What {
         });
         let meta = meta.filter(Meta::is_consistent);
         meta.ok_or_else(|| {
-            let said =
+            let message =
                 format!("{} bytes do not match {} and the given shape", self.nbytes, self.kind);
-            errors::raise(py, "InvalidArgument", said)
+            errors::raise(py, "InvalidArgument", message)
         })
     }
 }

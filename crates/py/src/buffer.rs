@@ -213,11 +213,11 @@ impl Space {
     /// Seals the object: no more writes.
     fn seal(&self, py: Python<'_>) -> PyResult<Pending> {
         let room = self.take().map_err(|views| {
-            let said = format!(
+            let message = format!(
                 "{views} writable views of the buffer exist and could change the object after the seal: delete \
                  them first (del array), or fill the buffer with buf[...] = values"
             );
-            errors::raise(py, "InvalidArgument", said)
+            errors::raise(py, "InvalidArgument", message)
         })?;
         let sealing = py.detach(|| match room {
             Room::Untouched(writer) if writer.is_complete() => Some(writer.seal()),
@@ -316,9 +316,9 @@ impl Copier {
         let growing = growing.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let meta = growing.meta();
         let (kind, shape) = arguments::kind(meta);
-        let said = (kind, shape.to_vec(), meta.form.name(), meta.size);
+        let message = (kind, shape.to_vec(), meta.form.name(), meta.size);
         self.copying().from = Some(growing);
-        Some(said)
+        Some(message)
     }
 
     /// Copies the blocks that have arrived since the last call. Returns the total number of bytes copied.

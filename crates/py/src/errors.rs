@@ -56,11 +56,11 @@ pub(crate) fn load(py: Python<'_>) -> PyResult<()> {
 }
 
 /// Returns an exception of the class `name` of `hoplite.errors`.
-pub(crate) fn raise(py: Python<'_>, name: &str, said: String) -> PyErr {
+pub(crate) fn raise(py: Python<'_>, name: &str, message: String) -> PyErr {
     let class = CLASSES.get(py).and_then(|classes| classes.bind(py).get_item(name).ok().flatten());
     match class.and_then(|class| class.cast_into::<PyType>().ok()) {
-        Some(class) => PyErr::from_type(class, (said,)),
+        Some(class) => PyErr::from_type(class, (message,)),
         // If `hoplite.errors` is not loaded, the message still gets through.
-        None => PyRuntimeError::new_err(said),
+        None => PyRuntimeError::new_err(message),
     }
 }

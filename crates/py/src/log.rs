@@ -23,11 +23,11 @@ pub(crate) fn log_to_stderr(py: Python<'_>, level: &str) -> PyResult<()> {
         "warning" => LevelFilter::WARN,
         "off" => LevelFilter::OFF,
         other => other.parse().map_err(|_| {
-            let said = format!(
+            let message = format!(
                 "unknown log level {}: use off, error, warning, info, debug or trace",
                 Quoted(level)
             );
-            errors::raise(py, "InvalidArgument", said)
+            errors::raise(py, "InvalidArgument", message)
         })?,
     };
     // If another logger exists, perhaps from an earlier call, it stays.

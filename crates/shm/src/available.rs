@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_counts_for_a_while_where_there_is_plenty() {
+    fn a_reading_is_reused_while_there_is_plenty() {
         let at = Instant::now();
         let reading = |bytes| Reading { at, bytes };
         let plenty = PLENTY_BYTES + 5;
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_counts_until_the_next_reading() {
+    fn taken_memory_counts_until_the_next_reading() {
         let available = Available::default();
         let refused = available.take(u64::MAX).unwrap_err().0;
         assert!(refused < u64::MAX, "{refused}");

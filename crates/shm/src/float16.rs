@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_number_of_elements_is_brought_to_f32_and_back() {
+    fn any_number_of_elements_converts_to_f32_and_back() {
         for count in [0, 1, 7, 8, 9, 255, 256, 1001] {
             // Whole numbers that a float16 represents exactly, without repetition among eight neighbors.
             let values: Vec<f32> = (0..count).map(|n| f32::from(n % 2048_u16) - 1024.0).collect();

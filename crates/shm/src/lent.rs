@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_can_neither_change_nor_keep_what_it_was_lent() {
+    fn a_reader_can_neither_change_nor_keep_lent_memory() {
         let lent = Lent::copy_of(&[7; 100_000]).unwrap();
         let theirs = File::from(lent.as_fd().try_clone_to_owned().unwrap());
         let mapping = Mapping::map_lent(&theirs, lent.extent_len()).unwrap();

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_sends_is_checked() {
+    fn memory_from_a_peer_is_validated() {
         let (_ours, fd) = Mapping::create(LEN).unwrap();
         let error = Mapping::map_readonly(&fd, LEN + 1).unwrap_err();
         assert_eq!(

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_would_block_says_so() {
+    fn a_socket_that_would_block_returns_would_block() {
         let (ours, peer) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let (mut buffer, mut got) = ([0; 16], Vec::new());

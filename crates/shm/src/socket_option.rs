@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_takes_the_limit_or_says_that_it_does_not_know_it() {
+    fn a_kernel_accepts_or_does_not_support_the_limit() {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         match limit_retransmission(socket.as_fd(), Duration::from_secs(1)) {
             Ok(()) => {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_knows_how_long_an_answer_takes_and_other_sockets_do_not() {
+    fn only_a_connection_has_a_round_trip_time() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut far, _) = listener.accept().unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_refuses_descriptors_or_the_kernel_does_not_know_the_option() {
+    fn a_socket_refuses_descriptors_if_the_kernel_supports_it() {
         let (ours, peer) = UnixStream::pair().unwrap();
         match refuse_descriptors(ours.as_fd()) {
             Ok(()) => {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_at_the_other_end_is_known() {
+    fn the_peer_has_a_user_id() {
         let (socket, _other) = UnixStream::pair().unwrap();
         let peer = super::peer(socket.as_fd()).unwrap();
         // SAFETY: it only reads the credentials of this process.
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_opens_the_process_at_the_other_end_or_says_that_it_can_not() {
+    fn a_kernel_opens_or_does_not_support_the_peer_process() {
         let (socket, _other) = UnixStream::pair().unwrap();
         match peer_process(socket.as_fd()) {
             Ok(process) => {

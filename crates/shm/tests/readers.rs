@@ -74,7 +74,7 @@ impl Lent {
 }
 
 #[test]
-fn a_reader_has_no_way_to_write() {
+fn every_write_by_a_reader_is_refused() {
     let both = ProtFlags::READ | ProtFlags::WRITE;
     for lent in [Lent::by_the_node(), Lent::by_a_writer()] {
         let flags = fs::fcntl_getfl(&lent.descriptor).unwrap();

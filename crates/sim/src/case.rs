@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_once_failed_passes() {
+    fn stored_cases_pass() {
         let cases = Path::new(env!("CARGO_MANIFEST_DIR")).join("cases");
         let files = fs::read_dir(cases).unwrap().map(|file| file.unwrap().path());
         let mut count = 0;
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_case_is_what_its_seed_is() {
+    fn a_stored_case_equals_its_seed() {
         for seed in 0..5 {
             let read = Case::from_json(&Case::new(seed).to_json().unwrap()).unwrap();
             let (once, again) =
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_case_is_refused() {
+    fn invalid_cases_are_refused() {
         assert!(Case::from_json("{}").unwrap_err().contains("missing field"));
         let mut case = Case::new(1);
         case.plan.objects.clear();

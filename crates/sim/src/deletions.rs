@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_deleted_stays_deleted() {
+    fn deleted_objects_stay_deleted() {
         // With the last seed, a client sends a request to a node that has met as many members as the others have, but
         // not the same ones.
         for seed in (0..300).chain([57037]) {

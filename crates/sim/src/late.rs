@@ -257,14 +257,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_disturbed_host_holds_up_no_other() {
+    fn one_disturbed_host_delays_no_other() {
         for seed in 0..10 {
             assert_eq!(late(seed, Record::Nothing, None), Ok(()), "seed {seed}");
         }
     }
 
     #[test]
-    fn mistakes_make_some_node_late() {
+    fn mutants_make_some_node_late() {
         for bug in [Bug::IgnoresPaces, Bug::IgnoresSilentChildren, Bug::ForgetsThoseThatYield] {
             let sabotage = Some(Sabotage::Planted(bug));
             assert!((0..10).any(|seed| late(seed, Record::Nothing, sabotage).is_err()), "{bug:?}");

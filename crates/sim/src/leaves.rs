@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_reduce_begins_again() {
+    fn no_reduce_restarts() {
         for seed in 0..300 {
             if let Err(failure) = leave_amid_reduces(seed) {
                 panic!("seed {seed}: {failure}");

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clusters_keep_their_promises() {
+    fn clusters_pass_all_checks() {
         for seed in 0..40 {
             assert_eq!(run(seed, Record::Nothing, None).failure, None, "seed {seed}");
         }
@@ -85,21 +85,21 @@ mod tests {
     }
 
     #[test]
-    fn wrong_bytes_are_noticed() {
+    fn wrong_bytes_are_detected() {
         let complaints = complaints(Sabotage::ServesOtherBytes);
         assert!(complaints.len() > 20, "{complaints:#?}");
         assert!(complaints.iter().any(|text| text.contains("holds [t18446744073709551615]")));
     }
 
     #[test]
-    fn lost_answers_are_noticed() {
+    fn lost_replies_are_detected() {
         let complaints = complaints(Sabotage::LosesMessage);
         assert!(complaints.len() > 20, "{complaints:#?}");
         assert!(complaints.iter().any(|text| text.contains("waits for")));
     }
 
     #[test]
-    fn a_left_out_input_is_noticed() {
+    fn an_omitted_input_is_detected() {
         let complaints = complaints(Sabotage::FoldsLess);
         assert!(complaints.len() > 2, "{complaints:#?}");
         assert!(complaints.iter().any(|text| text.contains("which is not a fold of")));

@@ -1,8 +1,8 @@
 //! Client programs that react to replies: closed loops written as `async` functions and polled by the virtual clock.
 //!
-//! Owns the requests of the programs and their replies. It knows neither what a program computes nor how a node works.
-//! A program sends a request through its [`Client`]. The request reaches the node at once, and the program continues
-//! [`REPLY_NS`] after the reply. Everything runs in one thread, in the order of the programs.
+//! Owns the requests of the programs and their replies. It depends neither on what a program computes nor on how a node
+//! works. A program sends a request through its [`Client`]. The request reaches the node at once, and the program
+//! continues [`REPLY_NS`] after the reply. Everything runs in one thread, in the order of the programs.
 
 mod run;
 

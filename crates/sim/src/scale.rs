@@ -161,7 +161,7 @@ mod tests {
 
     /// No node's work may grow faster than the number of nodes.
     #[test]
-    fn the_owner_hears_a_few_messages_of_each_node() {
+    fn the_owner_receives_few_messages_per_node() {
         for what in Collective::ALL {
             let [few, many] = [16, 64].map(|nodes| grow(what, nodes, 1 << 20, LINK).unwrap());
             assert!(many.busiest <= 5 * few.busiest, "{what:?}: {few:?}, {many:?}");

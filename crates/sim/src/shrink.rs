@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_of_a_failure_is_little_and_still_fails() {
+    fn a_minimized_failure_is_small_and_still_fails() {
         let sabotage = Some(Sabotage::Planted(Bug::AnswersGetsTooEarly));
         let fails = |case: &Case| case.run(Record::Nothing, sabotage).failure;
         let case = (0..200).map(Case::new).find(|case| fails(case).is_some()).unwrap();

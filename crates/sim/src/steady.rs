@@ -408,7 +408,7 @@ mod tests {
 
     /// No fault may slow down a run for longer than it lasts.
     #[test]
-    fn every_pattern_settles_after_every_trouble() {
+    fn every_pattern_recovers_from_every_fault() {
         for (pattern, trouble) in Pattern::ALL.iter().flat_map(|p| Trouble::ALL.map(|t| (*p, t))) {
             let run = Run::new(pattern, trouble, 120, 7);
             assert_eq!(

@@ -56,7 +56,7 @@ fn expected(groups: &[&[u64]]) -> BTreeSet<Vec<u64>> {
 }
 
 #[test]
-fn nodes_find_their_racks_within_a_minute_and_stay_by_that() {
+fn nodes_find_their_racks_within_a_minute_and_keep_them() {
     let mut world = world(8, 2, 1);
     world.run_until(Instant(MINUTE));
     let found = expected(&[&[1, 3, 5, 7], &[2, 4, 6, 8]]);
@@ -93,7 +93,7 @@ fn nodes_find_their_racks_and_pods_within_a_minute() {
 
 /// Nodes that join repeatedly must not keep the others measuring.
 #[test]
-fn a_survey_rests_after_the_one_before() {
+fn a_survey_waits_after_the_previous_one() {
     let mut world = world(8, 2, 1);
     world.run_until(Instant(MINUTE / 4));
     let first = world.net.last_burst();
@@ -106,7 +106,7 @@ fn a_survey_rests_after_the_one_before() {
 
 /// The failure of the surveying node changes nothing. The next surveying node includes new nodes with all others.
 #[test]
-fn what_was_found_outlives_the_node_that_found_it_and_takes_newcomers_in() {
+fn found_racks_outlive_the_surveying_node_and_include_new_nodes() {
     let mut world = world(8, 2, 1);
     world.run_until(Instant(MINUTE));
     world.stop_host(NodeId(1), true);
@@ -118,7 +118,7 @@ fn what_was_found_outlives_the_node_that_found_it_and_takes_newcomers_in() {
 }
 
 #[test]
-fn an_even_network_is_left_as_it_is() {
+fn an_even_network_has_no_groups() {
     let mut world = world(8, 1, 1);
     world.run_until(Instant(MINUTE));
     assert_eq!(groups(&world), expected(&[]));

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_find_uneven_racks() {
+    fn both_methods_find_uneven_racks() {
         let expected: Vec<u32> = (0..16).map(racks).collect();
         assert_eq!(by_gaps(&three()), std::slice::from_ref(&expected));
         assert_eq!(by_means(&three(), 1), expected);

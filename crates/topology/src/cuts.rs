@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn mixed_rings_break_no_cut_and_every_cut_that_is_told_is_broken() {
+    fn rings_violate_no_cut_and_reported_cuts_are_violated() {
         let mut random = Random::new(11);
         let mut told = [0, 0];
         for round in 0..400 {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_some_ring_breaks_is_no_cut() {
+    fn a_cut_that_some_ring_violates_is_refused() {
         assert!(Cut::new(4, vec![0, 1], vec![]).is_some());
         assert!(Cut::new(4, vec![], vec![]).is_none());
         assert!(Cut::new(4, vec![0, 1, 2, 3], vec![]).is_none());

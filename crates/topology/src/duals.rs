@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn no_prices_make_a_bound_above_the_shortest_ring() {
+    fn bounds_never_exceed_the_shortest_ring() {
         let mut random = Random::new(4);
         for round in 0..300 {
             let len = 5 + round % 4;
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn edges_that_are_left_out_are_in_no_shorter_ring_and_fixed_ones_only_raise_the_bound() {
+    fn excluded_edges_are_in_no_shorter_ring_and_fixed_ones_raise_the_bound() {
         let mut random = Random::new(9);
         for round in 0..200 {
             let len = 5 + round % 3;

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn no_flow_can_have_more_without_one_that_has_no_more() {
+    fn rates_are_max_min_fair() {
         let rack: Vec<u32> = (0..60).map(|machine| machine / 7).collect();
         let links = Links { nic: 12.5, uplinks: 3, uplink: 20.0, background: 0.95 };
         let fabric = Fabric::new(&links, rack, Matrix::of(60, |_, _| 0.0), 3);

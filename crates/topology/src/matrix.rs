@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_that_are_no_times_are_refused() {
+    fn invalid_times_are_refused() {
         assert_eq!(Matrix::new(0, vec![]), Err(Error::Empty));
         assert_eq!(Matrix::new(2, vec![0.0; 3]), Err(Error::Shape { machines: 2, got: 3 }));
         for bad in [f64::NAN, -1.0, f64::INFINITY, 2e9] {

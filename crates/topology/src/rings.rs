@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mended_ring_is_as_good_as_a_new_one() {
+    fn an_improved_ring_is_as_good_as_a_new_one() {
         let (matrix, _) = data_centre(&DataCentre { machines: 96, ..DataCentre::default() }, 2);
         let before =
             solve(&matrix, &Effort { cases: 20, ..EFFORT }, &mut Random::new(1), &|| false);

@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_fills_no_cube_names_those_that_do() {
+    fn an_invalid_number_of_ranks_reports_valid_ones() {
         let error = bcube_sides(13, 4).unwrap_err();
         assert_eq!(error, Error::Cube { base: 4, ranks: 13, below: 12, above: 16 });
         assert_eq!(bcube_sides(512, 4), Ok(vec![4, 4, 4, 4, 2]));

@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_steps_claim_is_what_the_ring_gained() {
+    fn reported_gains_match_the_ring() {
         let mut random = Random::new(7);
         for len in 5..40 {
             let matrix = Matrix::of(len, |_, _| random.unit());

@@ -59,7 +59,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn evaluators_agree_with_the_cost_written_out(
+    fn evaluators_agree_with_the_reference_cost(
         ranks in 2usize..20,
         spare in 0usize..3,
         seed in 0u64..1000,
@@ -227,7 +227,7 @@ fn spare_machines_are_taken_where_they_are_nearer() {
 }
 
 #[test]
-fn what_cant_be_planned_is_refused_with_its_numbers() {
+fn invalid_requests_are_refused_with_their_numbers() {
     let network = network(5, 1);
     let refused = |request: Request| plan(&network, &request, &|| false).unwrap_err();
     let ring = request(Model::Paper, Algorithm::Ring, 5);

@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_goes_for_another_writer_and_the_bound_holds() {
+    fn free_extents_are_removed_for_other_writers_within_the_bound() {
         let mut places = places(64 * MIB);
         for writer in 1..200 {
             let taken: Vec<_> =
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn of_large_objects_in_a_row_the_third_finds_memory_that_was_made_ahead() {
+    fn the_third_large_object_in_a_row_finds_memory_created_ahead() {
         let mut places = places(64 * MIB);
         take(&mut places, MIB, 0).unwrap();
         assert!(!places.begin_ahead(), "one object is no row");
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_goes_for_memory_that_is_made_ahead() {
+    fn creating_ahead_removes_no_extent() {
         let ahead_of = |bound: u64, bytes: u64| {
             let mut places = places(bound);
             take(&mut places, bytes, 0).unwrap();
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn small_objects_of_many_writers_take_little_more_than_they_have() {
+    fn small_objects_of_many_writers_waste_little_memory() {
         let mut places = places(80 * MIB);
         for writer in 1..=200 {
             assert!(take(&mut places, 40 << 10, writer).is_some());
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_grow_with_what_is_used() {
+    fn extents_grow_with_used_memory() {
         let mut places = places(8192 * MIB);
         let mut lengths = vec![0];
         while *lengths.last().unwrap() < 4 * MIB {
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_idle_goes_first_and_some_stays_warm() {
+    fn the_longest_idle_extents_are_removed_first_and_some_stay_warm() {
         let mut places = places(1024 * MIB);
         let taken: Vec<_> = (0..10).map(|_| take(&mut places, 10 * MIB, 0).unwrap().0).collect();
         assert_eq!(places.take_idle_for_long(), []);
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_nearly_fills_the_bound_gets_all_that_is_free() {
+    fn an_object_near_the_bound_gets_all_free_memory() {
         let mut places = places(100 * MIB);
         let small = take(&mut places, 50 << 10, 1).unwrap().0;
         let ((id, offset), _) = take(&mut places, 60 * MIB, 2).unwrap();
@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retired_writer_leaves_with_its_last_object() {
+    fn a_retired_writer_keeps_its_extent_until_its_last_object() {
         let mut places = places(1024 * MIB);
         let kept = take(&mut places, 50 << 10, 1).unwrap().0;
         let large = take(&mut places, 5 * MIB, 1).unwrap().0;

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_extents_grow_with_what_is_used_to_a_small_part_of_the_bound() {
+    fn shared_extents_grow_with_used_memory_up_to_a_small_part_of_the_bound() {
         let page = PAGE_BYTES;
         assert_eq!(sizes(8192 * MIB).shared_bytes(0, page), FIRST_EXTENT_BYTES);
         assert_eq!(sizes(8192 * MIB).shared_bytes(3 * MIB, page), 3 * MIB);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_of_one_object_are_no_more_than_there_are_descriptors() {
+    fn extents_of_one_object_do_not_exhaust_descriptors() {
         assert_eq!(sizes(80 * MIB).own_bytes(), OWN_BYTES);
         assert_eq!(sizes(40_960 * MIB).own_bytes(), 10 * MIB);
         let few = Sizes { extents_max: 16, ..sizes(40_960 * MIB) };

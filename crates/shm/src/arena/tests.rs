@@ -63,7 +63,7 @@ fn a_large_object_has_an_extent_of_its_own() {
 }
 
 #[test]
-fn the_bound_holds_and_what_is_free_goes_for_others() {
+fn free_extents_are_unmapped_for_others_within_the_bound() {
     let arena = Arena::bounded(EXTENT, 40 * EXTENT, 4096);
     let mut all_gone = Vec::new();
     for writer in 1..100 {
@@ -122,7 +122,7 @@ fn threads_that_allocate_at_once_keep_to_the_bound() {
 }
 
 #[test]
-fn what_is_idle_for_five_rounds_goes() {
+fn extents_idle_for_five_rounds_are_unmapped() {
     let arena = Arena::new(EXTENT);
     let slot = arena.allocate(100 * EXTENT, None).unwrap();
     let extent = slot.extent();
@@ -139,7 +139,7 @@ fn what_is_idle_for_five_rounds_goes() {
 }
 
 #[test]
-fn there_is_memory_to_spare_until_it_is_given_back() {
+fn memory_is_spare_until_it_is_returned() {
     let arena = Arena::new(EXTENT);
     let mut spare = pin!(arena.spare());
     let mut is_spare = || spare.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
@@ -196,7 +196,7 @@ fn extents_of_a_writer_serve_only_that_writer() {
 }
 
 #[test]
-fn an_extent_that_can_be_mapped_writable_goes_to_its_writer_alone() {
+fn only_its_writer_gets_an_unsealed_extent() {
     let arena = Arena::new(EXTENT);
     let slot = arena.allocate(10, WRITER).unwrap();
     let extent = slot.extent();
@@ -213,7 +213,7 @@ fn an_extent_that_can_be_mapped_writable_goes_to_its_writer_alone() {
 }
 
 #[test]
-fn trimming_returns_what_is_wholly_free() {
+fn trimming_returns_wholly_free_extents() {
     let arena = Arena::new(EXTENT);
     let slots: Vec<Slot> = (0..2).map(|_| arena.allocate(EXTENT - 4096, None).unwrap()).collect();
     let large = arena.allocate(2 * EXTENT, None).unwrap();
@@ -240,7 +240,7 @@ fn trimming_returns_what_is_wholly_free() {
 
 /// A program that starts with many objects at once must not wait for memory for each of them.
 #[test]
-fn several_that_want_a_little_at_once_share_an_extent() {
+fn concurrent_small_requests_share_an_extent() {
     let arena = Arena::new(64 << 20);
     let barrier = std::sync::Barrier::new(8);
     let slots: Vec<Slot> = std::thread::scope(|scope| {
@@ -308,7 +308,7 @@ fn a_retired_writer_leaves_nothing_behind() {
 }
 
 #[test]
-fn memory_is_made_ahead_of_large_objects_of_the_node_alone() {
+fn memory_is_created_ahead_only_for_large_objects_of_the_node() {
     let arena = Arena::new(1 << 20);
     let made_ahead = |writer| {
         let _slots = [1, 2].map(|_| arena.allocate(1 << 20, writer).unwrap());

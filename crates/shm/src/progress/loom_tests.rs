@@ -52,7 +52,7 @@ impl Shared {
 }
 
 #[test]
-fn what_the_prefix_covers_can_be_read() {
+fn bytes_below_the_prefix_can_be_read() {
     loom::model(|| {
         let shared = Shared::new(2);
         let writers: Vec<_> = (0..2)
@@ -73,7 +73,7 @@ fn what_the_prefix_covers_can_be_read() {
 }
 
 #[test]
-fn what_a_bit_covers_can_be_read() {
+fn bytes_of_a_marked_block_can_be_read() {
     loom::model(|| {
         let shared = Shared::new(3);
         let writers: Vec<_> = (1..3)
@@ -114,7 +114,7 @@ fn writers_of_different_words_lose_no_prefix() {
 }
 
 #[test]
-fn advancing_joins_what_came_out_of_order() {
+fn advancing_joins_blocks_marked_out_of_order() {
     loom::model(|| {
         let shared = Shared::new(2);
         let other = shared.clone();

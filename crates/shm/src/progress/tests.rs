@@ -53,7 +53,7 @@ fn lengths_above_four_gib_do_not_wrap() {
 }
 
 #[test]
-fn words_of_a_liar_stay_inside_the_payload() {
+fn malicious_words_stay_inside_the_payload() {
     let len = 3 * B + 1;
     let words = heap(len);
     words[0].store(u64::MAX, Ordering::Relaxed);

@@ -13,7 +13,7 @@ fn pattern(len: u64) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_committed_is_ready_and_nothing_else() {
+fn only_committed_bytes_are_ready() {
     let slot = slot(3 * B + 10);
     assert_eq!(slot.ready(0..1), None);
     let mut last = slot.claim(3 * B..3 * B + 10).unwrap();
@@ -34,7 +34,7 @@ fn what_is_committed_is_ready_and_nothing_else() {
 }
 
 #[test]
-fn a_source_in_parts_is_laid_end_to_end() {
+fn a_source_in_parts_is_concatenated() {
     let slot = slot(70 * B + 7);
     let source = pattern(70 * B + 7);
     let (first, rest) = source.split_at(5);
@@ -79,7 +79,7 @@ fn claims_have_the_bounds_of_blocks() {
 }
 
 #[test]
-fn a_claim_can_be_committed_little_by_little() {
+fn a_claim_can_be_committed_in_pieces() {
     let slot = slot(3 * B + 5);
     let mut guard = slot.claim_owned(0..slot.len()).unwrap();
     guard[..B as usize + 1].fill(1);
@@ -98,7 +98,7 @@ fn a_claim_can_be_committed_little_by_little() {
 }
 
 #[test]
-fn copying_tells_the_prefix_after_each_part() {
+fn copying_reports_the_prefix_after_each_part() {
     let source = pattern(2 * COPY_BYTES + 3);
     let slot = slot(source.len() as u64);
     let mut told = Vec::new();
@@ -173,7 +173,7 @@ fn slots_of_one_mapping_are_opened_once_and_never_overlap() {
 }
 
 #[test]
-fn places_that_cannot_be_are_refused() {
+fn invalid_places_are_refused() {
     let (mapping, _fd) = Mapping::create(1 << 20).unwrap();
     let mapping = Arc::new(mapping);
     let cases =
