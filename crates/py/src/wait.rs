@@ -109,8 +109,8 @@ pub(crate) fn wait_saying<T: Send>(
             && let Some((client, id)) = about
         {
             next_word = waited + waited.min(SILENCE_MAX);
-            let message = (id.to_string(), waited.as_secs_f64(), explain(py, client, id));
-            py.import("hoplite._waits")?.call_method1("still_waiting", message)?;
+            let words = (id.to_string(), waited.as_secs_f64(), explain(py, client, id));
+            py.import("hoplite._waits")?.call_method1("still_waiting", words)?;
         }
         nap = naps.next().min(next_word.saturating_sub(waited));
         (answer, waiting) = py.detach(move || (waiting.wait_for(nap), waiting));

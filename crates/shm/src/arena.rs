@@ -1,8 +1,8 @@
 //! Owns all extents of a node and allocates slots in them. It handles memory and writers, not objects or eviction.
 //!
 //! ```text
-//! extent of the pool:     created and sealed -> slots for the node -> free -> unmapped when idle
-//! extent of a writer:     created -> mapped by the writer -> sealed -> slots for that writer -> free or retired -> unmapped
+//! extent of the pool:   created and sealed -> slots for the node -> free -> unmapped when idle
+//! extent of a writer:   created -> mapped by the writer -> sealed -> slots for that writer -> free, retired -> unmapped
 //! ```
 //! A client with a writable mapping of an extent could change anything in it, and so could every process that it
 //! forked. Therefore an extent serves one writer only, for its whole lifetime: it never contains other bytes.

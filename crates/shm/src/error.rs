@@ -73,7 +73,11 @@ pub enum ShmError {
         other: u64,
     },
     /// The bytes are ready, another writer has claimed them, or this process may not write the slot.
-    #[error("bytes {}..{} of {len} cannot be claimed: they are ready, claimed, or not writable by this process", range.start, range.end)]
+    #[error(
+        "bytes {}..{} of {len} cannot be claimed: they are ready, claimed, or not writable by this process",
+        range.start,
+        range.end
+    )]
     Claimed {
         /// The range to write.
         range: Range<u64>,

@@ -156,7 +156,9 @@ fn parse(mut arguments: Parser) -> Result<Task, String> {
             }
         }
         (None, None, None, None, false) => {
-            Err("nothing to run: pass --seed, --seeds, --case, --late, --deletions, --planted, --scale or --steady".into())
+            let options =
+                "--seed, --seeds, --case, --late, --deletions, --planted, --scale or --steady";
+            Err(format!("nothing to run: pass {options}"))
         }
         _ => Err("these arguments cannot be combined".into()),
     }

@@ -168,7 +168,7 @@ impl Run {
             if let Some(late) = late {
                 let took_ns = steps[late].took_ns;
                 return Err(format!(
-                    "step {late} takes {took_ns} ns instead of {undisturbed}, although the fault ended before step {settled}"
+                    "step {late} takes {took_ns} ns instead of {undisturbed}; the fault ended before step {settled}"
                 ));
             }
         }
