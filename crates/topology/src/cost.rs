@@ -95,8 +95,10 @@ pub fn cost(
     })
 }
 
-/// Cost of a ring. Its steps are not synchronized: the cost is the time once around, or the time of the slowest link
-/// for all its bytes, whichever is longer.
+/// Cost of a ring. Its steps are not synchronized.
+///
+/// With n ranks, the cost is 2 (n - 1) / n times the time once around, or the time of the slowest link for all its bytes,
+/// whichever is longer. The paper's model counts one time around.
 pub fn ring(network: &Network, model: Model, order: &[u32], bytes: f64) -> f64 {
     let ranks = order.len();
     if ranks < 2 {
