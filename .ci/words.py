@@ -19,7 +19,7 @@ RULES = {
     r"\b(?:tells?|told|hears?|heard)\b": "reports, announces, sends, receives",
     r"\b(?:says|said)\b": "states, reports, sets; parts of the system do not talk",
     r"\b(?:asks|asked|asking)\b": "requests, queries",
-    r"\b(?:is|are|was|were) none\b": "not valid, missing, unknown, there is no",
+    r"\b(?:that|which) (?:is|are|was|were) (?-i:none)\b": "not valid, missing, unknown, there is no",
     r"(?:^|[.;:] )[Oo]f (?:which|what|whom)\b": "start with the subject",
     r"\bstands? still\b": "unresponsive, paused, stalled",
     r"\bby turns\b": "alternating, interleaved",

@@ -1,9 +1,9 @@
 """Draws the pictures of docs/concepts.md: a broadcast and a reduce, each growing over five frames.
 
-`python docs/pictures/draw.py` writes the SVGs beside itself, `--check` fails if they are not what would be written.
-Colours are of middling lightness on no background, so that the pictures read on a light and on a dark page.
+`python docs/pictures/draw.py` writes the SVGs into its own directory, `--check` fails if they are not what would be written.
+Colors have medium lightness and no background, so that the pictures are readable on light and dark pages.
 
-The broadcast is worked out by the rule of crates/proto/src/broadcast.rs for a large object, over links of one speed.
+The broadcast follows the rule of crates/proto/src/broadcast.rs for a large object, over links of one speed.
 The reduce has the seats that crates/proto/src/reduce/shape.rs gives to five inputs in a binary tree.
 """
 
@@ -31,13 +31,13 @@ class Frame:
     caption: list[str]
     parts: list[str] = field(default_factory=list)
 
-    def words(self, x: float, y: float, text: str, *, size: int = 12, colour: str = INK, style: str = "") -> None:
+    def words(self, x: float, y: float, text: str, *, size: int = 12, color: str = INK, style: str = "") -> None:
         """Writes words that are centred at a place."""
         self.parts.append(
-            f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{colour}" text-anchor="middle"{style}>{text}</text>'
+            f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{color}" text-anchor="middle"{style}>{text}</text>'
         )
 
-    def host(self, place: tuple[float, float], name: str, share: float | None, *, colour: str = BLUE) -> None:
+    def host(self, place: tuple[float, float], name: str, share: float | None, *, color: str = BLUE) -> None:
         """Draws a host; `share` of its copy is there, None if it has none."""
         x, y = place
         dash = ' stroke-dasharray="3 3"' if share is None else ""
@@ -53,9 +53,9 @@ class Frame:
         bar = f'x="{x - inside / 2:g}" y="{y + 6:g}" height="6" rx="1.5"'
         self.parts.append(f'<rect {bar} width="{inside}" fill="{INK}" fill-opacity="0.28"/>')
         if share > 0:
-            self.parts.append(f'<rect {bar} width="{max(inside * min(share, 1), 2):.1f}" fill="{colour}"/>')
+            self.parts.append(f'<rect {bar} width="{max(inside * min(share, 1), 2):.1f}" fill="{color}"/>')
 
-    def arrow(self, source: tuple[float, float], target: tuple[float, float], *, colour: str = BLUE) -> None:
+    def arrow(self, source: tuple[float, float], target: tuple[float, float], *, color: str = BLUE) -> None:
         """Draws which box sends to which, from the edge of one box to the edge of another."""
         (x1, y1), (x2, y2) = edge(source, target), edge(target, source)
         length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
@@ -63,8 +63,8 @@ class Frame:
         tip = [(x2, y2), (x2 - 9 * dx - 4 * dy, y2 - 9 * dy + 4 * dx), (x2 - 9 * dx + 4 * dy, y2 - 9 * dy - 4 * dx)]
         self.parts.append(
             f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2 - 8 * dx:.1f}" y2="{y2 - 8 * dy:.1f}" '
-            f'stroke="{colour}" stroke-width="2"/>'
-            f'<polygon points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in tip)}" fill="{colour}"/>'
+            f'stroke="{color}" stroke-width="2"/>'
+            f'<polygon points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in tip)}" fill="{color}"/>'
         )
 
 
@@ -106,17 +106,17 @@ def svg(description: str, frames: list[Frame], legend: Frame) -> str:
 
 @dataclass
 class Receiver:
-    """A host that asked, and the host that it takes the object from."""
+    """A host that requested the object, and its source."""
 
     name: str
     asked: float
     sender: str
 
 
-# What a whole object takes over one link; a hop costs little beside it.
+# Time of a whole object over one link. A hop costs little compared with it.
 TRANSFER, HOP = 10.0, 0.2
 
-# The source, and when each other host asks.
+# The source, and when each other host requests the object.
 SOURCE = "A"
 ARRIVALS = [("B", 0.0), ("C", 3.0), ("D", 6.0), ("E", 11.0), ("F", 12.0)]
 
@@ -124,7 +124,7 @@ PLACES = {"A": (46, 100), "B": (138, 100), "C": (230, 100), "D": (230, 156), "E"
 
 
 def share_of(name: str, receivers: list[Receiver], now: float) -> float:
-    """How much of the object a host has: its own link since it asked, but no more than its sender."""
+    """The share of the object that a host has: by its own link since its request, and at most the share of its source."""
     receiver = next((one for one in receivers if one.name == name), None)
     if receiver is None:
         return 1.0
@@ -224,13 +224,13 @@ def reduce() -> str:
         frame = Frame(title, caption.split("|"))
         for name in "ABCDEF":
             frame.host(places[name], name, 1 if name in present else None)
-        frame.host(places["P"], "P", result, colour=ORANGE)
+        frame.host(places["P"], "P", result, color=ORANGE)
         if copy is not None:
-            frame.host(places["R"], "R", copy, colour=ORANGE)
+            frame.host(places["R"], "R", copy, color=ORANGE)
         for name in sending:
-            frame.arrow(places[name], places[PARENTS[name]], colour=ORANGE)
+            frame.arrow(places[name], places[PARENTS[name]], color=ORANGE)
         if copy is not None and copy < 1:
-            frame.arrow(places["P"], places["R"], colour=ORANGE)
+            frame.arrow(places["P"], places["R"], color=ORANGE)
         frames.append(frame)
     signs = [("bar", BLUE, "complete input"), ("bar", ORANGE, "share of the sum received")]
     signs += [("arrow", ORANGE, "partial sum in transit"), ("none", INK, "no input yet")]
@@ -240,14 +240,14 @@ def reduce() -> str:
 
 
 def legend(signs: list[tuple[str, str, str]]) -> Frame:
-    """Says what the signs mean: each by its kind, its colour and its meaning."""
+    """Explains the signs: each by kind, color and meaning."""
     frame = Frame("", [])
-    for row, (kind, colour, meaning) in enumerate(signs):
+    for row, (kind, color, meaning) in enumerate(signs):
         place = (56.0, 84 + 46.0 * row)
         if kind == "arrow":
-            frame.arrow((place[0] - 62, place[1]), (place[0] + 62, place[1]), colour=colour)
+            frame.arrow((place[0] - 62, place[1]), (place[0] + 62, place[1]), color=color)
         else:
-            frame.host(place, "host", None if kind == "none" else 0.6 if "share" in meaning else 1.0, colour=colour)
+            frame.host(place, "host", None if kind == "none" else 0.6 if "share" in meaning else 1.0, color=color)
         frame.words(98, place[1] + 4, meaning, style=' style="text-anchor: start"')
     return frame
 
