@@ -1,6 +1,6 @@
 """Draws the pictures of docs/concepts.md: a broadcast and a reduce, each growing over five frames.
 
-`python docs/pictures/draw.py` writes the SVGs into its own directory, `--check` fails if they are not what would be written.
+`python docs/pictures/draw.py` writes the SVGs into its own directory; `--check` fails if they are out of date.
 Colors have medium lightness and no background, so that the pictures are readable on light and dark pages.
 
 The broadcast follows the rule of crates/proto/src/broadcast.rs for a large object, over links of one speed.
@@ -124,7 +124,7 @@ PLACES = {"A": (46, 100), "B": (138, 100), "C": (230, 100), "D": (230, 156), "E"
 
 
 def share_of(name: str, receivers: list[Receiver], now: float) -> float:
-    """The share of the object that a host has: by its own link since its request, and at most the share of its source."""
+    """The share of the object that a host has: limited by its own link since its request, and by its source."""
     receiver = next((one for one in receivers if one.name == name), None)
     if receiver is None:
         return 1.0
