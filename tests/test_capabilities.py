@@ -300,7 +300,7 @@ def test_a_text_that_was_changed_is_refused(pair: tuple[Node, Node]) -> None:
     _native.connect(pair[0].socket, SOON, text).close()
     for place in range(len(text)):
         changed = text[:place] + chr(ord(text[place]) ^ 1) + text[place + 1 :]
-        with pytest.raises(NotAllowed, match="this node does not take the capability"):
+        with pytest.raises(NotAllowed, match="this node rejects the capability"):
             _native.connect(pair[0].socket, SOON, changed)
     lines = text.split("\n")
     for line in range(1, len(lines)):
@@ -380,7 +380,7 @@ def test_a_node_that_confines_takes_no_client_without(tmp_path: Path, monkeypatc
             lambda: hoplite.init(f"unix:{socket}"),
         ]
         for attach in attaches:
-            with pytest.raises(NotAllowed, match=r"takes no process without a capability: .*hoplite token grant"):
+            with pytest.raises(NotAllowed, match=r"requires a capability: .*hoplite token grant"):
                 attach()
         assert confined(node).get(confined(node).put(b"x"), timeout=SOON) == b"x"
         # The program of the node has its memory, and so all rights; so has a capability of everything.
@@ -545,7 +545,7 @@ def test_the_commands_use_the_capability_of_the_environment(tmp_path: Path) -> N
     less: dict[str, Any] = {"HOPLITE_CAPABILITY": str(tmp_path / "less")}
     with testing.node_process("--token-file", str(token), "--require-capability") as node:
         at = ("--socket", node.socket)
-        assert "takes no process without a capability" in run("status", *at, code=1).stderr
+        assert "requires a capability" in run("status", *at, code=1).stderr
         refused = run("put", tmp_path / "in", "--name", "team-a/1", *at, code=1, **less).stderr
         assert "get one with put" in refused
         assert "try: another capability" in refused

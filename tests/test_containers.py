@@ -121,4 +121,4 @@ def test_a_process_of_another_user_in_a_user_namespace_is_told_why(tmp_path: Pat
         if done.stderr.startswith("unshare:"):
             pytest.skip(done.stderr.strip())
         assert done.stderr == ""
-        assert f"can't attach to a node at {path}: its file is another user's; run this process" in done.stdout
+        assert f"can't attach to a node at {path}: its file belongs to another user" in done.stdout

@@ -242,7 +242,7 @@ def test_connect_to_a_frozen_node() -> None:
     with (
         testing.node_process() as node,
         frozen(node.process),
-        pytest.raises(hoplite.ConnectError, match="does not answer"),
+        pytest.raises(hoplite.ConnectError, match="does not reply"),
     ):
         hoplite.connect(node.socket, timeout=1)
 

@@ -277,7 +277,7 @@ def local_version(path: str) -> int:
     with socket.socket(socket.AF_UNIX) as probe:
         probe.connect(path)
         probe.sendall(local_frame(b"\0\0"))
-        found = re.search(rb"speaks version (\d+)", probe.recv(4096))
+        found = re.search(rb"uses version (\d+)", probe.recv(4096))
     assert found is not None
     return int(found[1])
 

@@ -1,7 +1,7 @@
-//! What goes out to one attached process: whole frames in order, some with a descriptor. Of messages it knows only which bring
-//! a small object, whose bytes they share with the store while they wait.
+//! Sends replies to one attached process: whole frames in order, some with a descriptor. Of messages it knows only
+//! which carry a small object, whose bytes a queued message shares with the store.
 //!
-//! As long as the socket has room a frame goes out on the thread that has it: a task to write it would wake up later.
+//! While the socket has space, the thread that produces a frame writes it: waking a task would be slower.
 
 use std::{
     collections::VecDeque,
@@ -20,21 +20,21 @@ use super::{
 };
 use crate::sync::lock;
 
-/// What goes beside a frame.
+/// A file descriptor that accompanies a frame.
 pub(super) type Descriptor = Arc<dyn AsFd + Send + Sync>;
 
-/// The way out to one process.
+/// The outgoing queue of one process.
 pub(super) struct Answers {
     stream: Arc<UnixStream>,
     queue: Mutex<Queue>,
     changed: Notify,
 }
 
-/// The process has left more than [`UNREAD_BYTES_MAX`] unread.
+/// The process has more than [`UNREAD_BYTES_MAX`] of unread replies.
 #[derive(Debug)]
 pub(super) struct Unread;
 
-/// What waits for room in the socket.
+/// Frames that wait for space in the socket.
 #[derive(Default)]
 struct Queue {
     frames: VecDeque<Outgoing>,
@@ -42,20 +42,20 @@ struct Queue {
     bytes: usize,
     /// Whether a frame waits or is being written.
     is_busy: bool,
-    /// Nothing comes behind what is there.
+    /// No frame will be added.
     is_closed: bool,
 }
 
-/// Small objects of so many bytes are not copied while they wait: 1 KiB, several times what an answer takes beside them.
+/// Minimum size of small objects that are not copied while they wait: 1 KiB, several times the other bytes of a reply.
 const SHARED_BYTES_MIN: u64 = 1024;
 
 struct Outgoing {
-    /// Of its frame, what was not written.
+    /// Bytes of its frame that are not written yet.
     bytes: Vec<u8>,
-    /// In place of that: a message that brings a small object, whose bytes it shares with the store.
+    /// Instead of `bytes`: a message with a small object, whose bytes it shares with the store.
     shared: Option<FromNode>,
     descriptor: Option<Descriptor>,
-    /// Some of it has been written: without the rest the process could read nothing that follows.
+    /// Part of it is written: without the rest, the process can't parse later frames.
     has_begun: bool,
 }
 
@@ -64,7 +64,7 @@ impl Outgoing {
         Self { bytes, shared: None, descriptor, has_begun: false }
     }
 
-    /// Keeps the message in place of its frame, if that has the bytes of a small object and was not begun.
+    /// Stores the message instead of its frame, if it carries a small object and none of it is written.
     fn share(&mut self, message: FromNode) {
         if let FromNode::Answer { answer: Ok(Answer::Got { inline: Some(bytes), .. }), .. } =
             &message
@@ -75,11 +75,11 @@ impl Outgoing {
         }
     }
 
-    /// Writes some of it, as far as there is room.
+    /// Writes as much as the socket accepts.
     fn send(&mut self, stream: &UnixStream) -> io::Result<()> {
         let descriptors: Vec<_> = self.descriptor.iter().map(|fd| fd.as_fd()).collect();
         let count = send_with_fds(stream, &self.bytes, &descriptors)?;
-        // It goes with the first byte.
+        // The descriptor was sent with the first byte.
         self.descriptor = None;
         self.bytes.drain(..count);
         self.has_begun = true;
@@ -92,7 +92,7 @@ impl Answers {
         Self { stream, queue: Mutex::default(), changed: Notify::new() }
     }
 
-    /// Sends a message, whose frame this is, after all others, and never waits.
+    /// Sends a message, whose frame is `bytes`, after all others. Never waits.
     pub(super) fn send(
         &self,
         message: FromNode,
@@ -105,7 +105,7 @@ impl Answers {
         }
         let mut outgoing = Outgoing::new(bytes, descriptor);
         if !queue.is_busy {
-            // A process that is gone is noticed by the task that reads.
+            // The task that reads detects a process that has ended.
             let _ = self.stream.try_io(Interest::WRITABLE, || outgoing.send(&self.stream));
             if outgoing.bytes.is_empty() {
                 return Ok(());
@@ -121,7 +121,7 @@ impl Answers {
         Ok(())
     }
 
-    /// Drops what waits and was not begun, sends a last frame and nothing after it.
+    /// Drops the frames not begun, sends a last frame, and accepts no more.
     pub(super) fn cut(&self, last: Vec<u8>) {
         let mut queue = lock(&self.queue);
         if queue.is_closed {
@@ -134,13 +134,13 @@ impl Answers {
         self.changed.notify_one();
     }
 
-    /// Sends nothing behind what waits.
+    /// Accepts no more frames.
     pub(super) fn close(&self) {
         lock(&self.queue).is_closed = true;
         self.changed.notify_one();
     }
 
-    /// Writes what waits until this is closed or the process gone.
+    /// Writes queued frames until the queue is closed or the process has ended.
     pub(super) async fn write(&self) {
         loop {
             let (next, is_closed) = lock(&self.queue).next();
@@ -171,7 +171,7 @@ impl Queue {
         self.frames.push_back(outgoing);
     }
 
-    /// The next frame to be written, and whether none follows when there is none.
+    /// Takes the next frame to write. Also returns whether the queue is closed.
     fn next(&mut self) -> (Option<Outgoing>, bool) {
         let next = self.frames.pop_front().map(|mut outgoing| {
             if let Some(message) = outgoing.shared.take() {

@@ -1,8 +1,8 @@
-//! What comes from one attached process: bytes to messages. Knows no meaning of them.
+//! Parses the bytes from one attached process into messages. Does not interpret them.
 //!
-//! A process sends no descriptors. The kernel refuses them since Linux 6.16 ([`hoplite_shm::refuse_descriptors`]). An older
-//! one delivers them, and the last close of one may take as long as its sender chose: of a TCP socket with `SO_LINGER` and
-//! bytes that nobody reads. So they are closed on a thread of their own, and the attachment ends.
+//! A process must not send descriptors. Since Linux 6.16 the kernel refuses them ([`hoplite_shm::refuse_descriptors`]).
+//! Older kernels deliver them. The last close of one may take as long as the sender chooses, such as a TCP socket with
+//! `SO_LINGER` and unread bytes. A separate thread therefore closes them, and the attachment ends.
 
 use std::{
     io,
@@ -16,13 +16,12 @@ use tokio::{io::Interest, net::UnixStream};
 
 use super::protocol::{ToNode, take_message};
 
-/// The number of the process at the other end, if it has one here: a process of a PID namespace that this one can't see
-/// into has none, and the kernel reports 0.
+/// The peer's process id. None if the peer is in a PID namespace invisible to this process: the kernel then reports 0.
 pub(super) fn process_number(stream: &UnixStream) -> Option<u32> {
     u32::try_from(stream.peer_cred().ok()?.pid()?).ok().filter(|pid| *pid != 0)
 }
 
-/// What has come from the process and was not taken yet.
+/// Bytes received from the process and not parsed yet.
 #[derive(Default)]
 pub(super) struct Arriving {
     bytes: Vec<u8>,
@@ -30,7 +29,7 @@ pub(super) struct Arriving {
 }
 
 impl Arriving {
-    /// The next message and the bytes of its frame; none when the process has closed the connection.
+    /// Reads the next message and the length of its frame; None once the process has closed the connection.
     pub(super) async fn next(
         &mut self,
         stream: &UnixStream,
@@ -47,7 +46,7 @@ impl Arriving {
             let received = received.await;
             if !descriptors.is_empty() {
                 close_aside(descriptors);
-                let said = "it sent descriptors, and a node takes none";
+                let said = "the process sent file descriptors, which a node does not accept";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, said));
             }
             match received? {
@@ -58,8 +57,7 @@ impl Arriving {
     }
 }
 
-/// Ends a connection: the process can send no more, and what it sent is taken out, so that the close of the socket closes no
-/// descriptor.
+/// Shuts a connection down and reads the rest, so that closing the socket closes no descriptor in its buffer.
 pub(super) fn hang_up(stream: &UnixStream) {
     let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Both);
     let (mut buffer, mut descriptors) = ([0; 4096], Vec::new());
@@ -69,13 +67,13 @@ pub(super) fn hang_up(stream: &UnixStream) {
     }
 }
 
-/// Closes descriptors of processes on the one thread of this process that does so.
+/// Closes received descriptors on a dedicated thread.
 fn close_aside(descriptors: Vec<OwnedFd>) {
     static CLOSER: OnceLock<mpsc::Sender<Vec<OwnedFd>>> = OnceLock::new();
     let closer = CLOSER.get_or_init(|| {
         let (sender, receiver) = mpsc::channel::<Vec<OwnedFd>>();
         let closing = thread::Builder::new().name("hoplite-close".into());
-        // Without a thread they are closed where they are sent.
+        // If the thread can't start, the sender closes them.
         drop(closing.spawn(move || receiver.into_iter().for_each(drop)));
         sender
     });
@@ -96,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_descriptor_that_blocks_its_close_blocks_no_task() {
-        // Not sockets of a node: those refuse descriptors where the kernel knows how.
+        // A plain socket pair: a node's sockets refuse descriptors on newer kernels.
         const BLOCKS: Duration = Duration::from_secs(60);
         for is_read in [true, false] {
             let (told, done) = std::sync::mpsc::channel();
@@ -105,7 +103,8 @@ mod tests {
                 runtime.unwrap().block_on(hang_up_after(lingering(BLOCKS), is_read));
                 told.send(()).unwrap();
             });
-            done.recv_timeout(BLOCKS / 2).expect("the task goes on while the descriptor is closed");
+            done.recv_timeout(BLOCKS / 2)
+                .expect("the task continues while the descriptor is closed");
         }
     }
 
@@ -117,7 +116,7 @@ mod tests {
         drop(descriptor);
         if is_read {
             let error = Arriving::default().next(&ours).await.unwrap_err();
-            assert!(error.to_string().contains("a node takes none"), "{error}");
+            assert!(error.to_string().contains("a node does not accept"), "{error}");
         }
         hang_up(&ours);
         drop(ours);

@@ -1,4 +1,4 @@
-//! The questions of one attached process that have no answer yet: as it numbers them, and as its node does.
+//! Open requests of one attached process: their numbers there and at the node.
 
 use std::{
     collections::HashMap,
@@ -16,47 +16,48 @@ use super::limits::{
     QUESTIONS_MAX,
 };
 
-/// The open questions of one process.
+/// The open requests of one process.
 pub(super) struct Asked {
     open: HashMap<u64, Question>,
     bytes: usize,
-    /// What those of all processes take.
+    /// Bytes of the open requests of all processes.
     of_all: Arc<AtomicUsize>,
 }
 
 struct Question {
-    /// The node's number of it, as soon as that is known.
+    /// The node's number of the request, once known.
     ours: Option<RequestId>,
     bytes: usize,
 }
 
-/// A question that is one too many.
+/// A request beyond a limit.
 pub(super) struct TooMuch {
-    /// The limit that it is beyond.
+    /// The exceeded limit.
     pub(super) limit: &'static str,
-    /// What the process is told.
+    /// The error for the process.
     pub(super) error: CallError,
 }
 
 impl Asked {
-    /// None yet, of a process among those whose questions take `of_all`.
+    /// Starts without requests; `of_all` counts the bytes of all processes.
     pub(super) fn new(of_all: Arc<AtomicUsize>) -> Self {
         Self { open: HashMap::new(), bytes: 0, of_all }
     }
 
-    /// Notes a question of so many bytes. With an [`TooMuch`] inside it is one too many, to be answered with that.
+    /// Registers a request of `bytes` bytes. Returns [`TooMuch`] if it exceeds a limit; the caller must still send that
+    /// reply.
     ///
     /// # Errors
-    /// A question of that number is open: the process is broken.
+    /// A request with that number is open: the process is broken.
     pub(super) fn begin(&mut self, request: u64, bytes: usize) -> io::Result<Result<(), TooMuch>> {
         if self.open.contains_key(&request) {
-            let said = format!("it asked question {request} again before that was answered");
+            let said = format!("the process reused the number of open request {request}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, said));
         }
         if self.open.len() >= QUESTIONS_MAX || self.bytes + bytes > QUESTION_BYTES_MAX {
             let said = format!(
-                "this process has {} questions of {} bytes at its node that are not answered, and may have \
-                 {QUESTIONS_MAX} of {QUESTION_BYTES_MAX} bytes: let some of its calls end first",
+                "this process has {} open requests of {} bytes at its node, and the limit is \
+                 {QUESTIONS_MAX} requests of {QUESTION_BYTES_MAX} bytes: wait for some calls to finish",
                 self.open.len(),
                 self.bytes
             );
@@ -69,8 +70,8 @@ impl Asked {
         if of_all + cost > QUESTION_BYTES_OF_ALL_MAX && own + cost > QUESTION_SHARE_BYTES {
             self.of_all.fetch_sub(cost, Ordering::Relaxed);
             let said = format!(
-                "the processes of this host have questions at their node that are not answered and take {of_all} bytes of \
-                 {QUESTION_BYTES_OF_ALL_MAX}, {own} of them those of this one: let some of its calls end first"
+                "the open requests of all processes of this host take {of_all} of {QUESTION_BYTES_OF_ALL_MAX} bytes at \
+                 their node, {own} of them for this process: wait for some calls to finish"
             );
             let error = CallError::InvalidArgument(said);
             return Ok(Err(TooMuch { limit: "QUESTION_BYTES_OF_ALL_MAX", error }));
@@ -80,24 +81,24 @@ impl Asked {
         Ok(Ok(()))
     }
 
-    /// What its questions take.
+    /// Bytes that its requests take.
     fn cost(&self) -> usize {
         self.bytes + self.open.len() * QUESTION_COST_BYTES
     }
 
-    /// Says which number the node gave a question, unless it was answered meanwhile.
+    /// Records the node's number of a request, unless the reply was sent meanwhile.
     pub(super) fn is_asked_as(&mut self, request: u64, ours: RequestId) {
         if let Some(question) = self.open.get_mut(&request) {
             question.ours = Some(ours);
         }
     }
 
-    /// The node's number of a question.
+    /// The node's number of a request.
     pub(super) fn ours(&self, request: u64) -> Option<RequestId> {
         self.open.get(&request)?.ours
     }
 
-    /// A question has its answer.
+    /// Removes a request after its reply.
     pub(super) fn end(&mut self, request: u64) {
         if let Some(question) = self.open.remove(&request) {
             self.bytes -= question.bytes;

@@ -1,7 +1,7 @@
-//! The other end of a node's Unix socket: a process that uses the node of its host.
+//! The client's end of a node's Unix socket, in an attached process.
 //!
-//! A thread of its own takes the answers off the socket, or one that waits for an answer; any thread may ask. Extents
-//! are mapped once each and stay mapped for as long as a view needs them.
+//! A dedicated thread receives replies, or a thread that waits for one. Any thread may send requests. Each extent is
+//! mapped once and stays mapped while a view needs it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -45,50 +45,50 @@ use crate::{
     sync::lock,
 };
 
-/// What a question is answered with.
+/// The reply to a request.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    /// With the memory that the answer speaks of.
+    /// An answer, with the memory that it refers to.
     Answer(Answer, Option<Slot>),
     /// The status of the node, as JSON.
     Status(String),
 }
 
-/// Takes the answer to a question.
+/// Receives the reply to a request.
 pub(crate) type Callback = Box<dyn FnOnce(Result<Reply, CallError>) + Send>;
-/// None if this process may open no more files.
+/// A pipe end that pins memory for a forked child. None if this process is at its limit of open files.
 type Lifeline = Option<OwnedFd>;
 
 /// A connection to the node of this host.
 pub(crate) struct Attached {
     shared: Arc<Shared>,
     pub(crate) member: Member,
-    /// The node's process; none if it is in a PID namespace that this process can't see into.
+    /// The node's process; None if it is in a PID namespace invisible to this process.
     node_process: Option<u32>,
-    /// Whether all members of the node's cluster have proved who they are.
+    /// Whether the members of the node's cluster are authenticated.
     pub(crate) is_authenticated: bool,
 }
 
 struct Shared {
     stream: UnixStream,
-    /// What has no room in the socket. As long as there is some, only a thread of its own writes.
+    /// Frames that the socket has not accepted. While there are some, only a dedicated thread writes.
     unsent: Mutex<Unsent>,
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, Callback>>,
-    /// Who waits for a lifeline, in the order of the requests.
+    /// Threads that wait for a lifeline, in the order of the requests.
     holding: Mutex<VecDeque<SyncSender<Lifeline>>>,
     extents: Mutex<HashMap<u64, Arc<Mapping>>>,
     epoll: Arc<SharedEpoll>,
-    /// Locked for as long as answers are taken, so that they stay in order.
+    /// Locked while replies are received, so that they stay in order.
     incoming: Mutex<Incoming>,
     is_closed: AtomicBool,
-    /// Why the node has ended itself, or the attachment, if it said so.
+    /// Why the node or the attachment ended, if the node reported it.
     ended: OnceLock<String>,
-    /// The process that attached; a fork of it must not use the socket.
+    /// The process that attached; a forked child must not use the socket.
     process: u32,
 }
 
-/// Frames that wait for room in the socket, of the first perhaps the rest.
+/// Frames that wait for space in the socket. The first may be partial.
 #[derive(Default)]
 struct Unsent {
     frames: VecDeque<Vec<u8>>,
@@ -96,22 +96,22 @@ struct Unsent {
     has_writer: bool,
 }
 
-/// How long a node may take to greet. It answers from memory; more means that it is frozen.
+/// Timeout of a node's greeting. A node replies from memory; longer means that it is unresponsive.
 const GREETING_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a fork waits for a node to pin what is read. It answers from memory; more means that it is frozen.
+/// How long a fork waits for the node to pin views. A node replies from memory; longer means that it is unresponsive.
 const HOLD_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What follows the reason why calls fail.
-const ADVICE: &str = "the next call attaches to the node that serves the same socket by then, unless the client was made \
+/// Appended to the reason why calls fail.
+const ADVICE: &str = "the next call attaches to the node that then serves the socket, unless the client was created \
                       with reconnect=False";
 
 impl Attached {
-    /// Attaches to the node that serves `path`, to ask no more than a capability allows, if there is one.
+    /// Attaches to the node that serves `path`, optionally restricted to a capability.
     ///
     /// # Errors
-    /// [`Error::Attach`] if no node answers there, or one of another release; [`CallError::NotAllowed`] if it does not take the
-    /// capability, or takes no process without one.
+    /// [`Error::Attach`] if no node, or a node of another release, serves the path; [`CallError::NotAllowed`] if the
+    /// node rejects the capability, or requires one.
     pub(crate) fn connect(
         path: &Path,
         capability: Option<String>,
@@ -120,34 +120,34 @@ impl Attached {
         let fail = |detail: String| Error::Attach { path: path.display().to_string(), detail };
         let io_fail = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => {
-                fail("there is no socket; is a node running on this host?".into())
+                fail("there is no socket: start a node with `hoplite node`".into())
             }
             io::ErrorKind::ConnectionRefused => {
-                fail("the node that served it is gone; start one with `hoplite node`".into())
+                fail("the node that served it is gone: start one with `hoplite node`".into())
             }
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                fail("the node does not answer".into())
+                fail("the node does not reply".into())
             }
             io::ErrorKind::PermissionDenied => fail(format!(
-                "its file is another user's; run this process, in its container too, as the user of the node ({error})"
+                "its file belongs to another user ({error}): run this process as the node's user, also in a container"
             )),
             io::ErrorKind::InvalidData => fail(format!(
-                "what serves it does not speak this protocol; is it a node of another release? ({error})"
+                "the process that serves it uses another protocol ({error}): use a node of the same release"
             )),
             _ => fail(error.to_string()),
         };
         let stream = UnixStream::connect(path).map_err(io_fail)?;
-        // Before a byte of it is believed.
+        // Verify the user before trusting any byte from it.
         let Peer { user, process: node_process } = peer(stream.as_fd()).map_err(io_fail)?;
         if socket::is_stranger(user) {
             return Err(fail(format!(
-                "user {user} serves it, and this process is of user {}: attach to a node of your own user",
+                "user {user} serves it, but this process runs as user {}: attach to a node of your own user",
                 socket::own_user()
             )));
         }
         let patience = timeout.unwrap_or(GREETING_PATIENCE).max(Duration::from_millis(1));
         stream.set_read_timeout(Some(patience)).map_err(io_fail)?;
-        // One that refuses at once has closed the connection by now, and said why.
+        // A node that refuses at once has closed the connection by now, after sending the reason.
         let version = LOCAL_VERSION;
         let hello = match capability {
             None => ToNode::Hello { version },
@@ -155,20 +155,22 @@ impl Attached {
         };
         let _ = send_with_fds(&stream, &frame(&hello), &[]);
         let mut incoming = Incoming::default();
-        let (member, is_authenticated) =
-            match incoming.next(&stream, recv_with_fds).map_err(io_fail)? {
-                Some(FromNode::Welcome { member, is_authenticated }) => (member, is_authenticated),
-                Some(FromNode::Refused { said }) => return Err(fail(said)),
-                Some(FromNode::NotAllowed { said }) => {
-                    return Err(CallError::NotAllowed(said).into());
-                }
-                Some(_) => {
-                    return Err(fail(
-                        "what serves it answered before it greeted; is it a node?".into(),
+        let (member, is_authenticated) = match incoming
+            .next(&stream, recv_with_fds)
+            .map_err(io_fail)?
+        {
+            Some(FromNode::Welcome { member, is_authenticated }) => (member, is_authenticated),
+            Some(FromNode::Refused { said }) => return Err(fail(said)),
+            Some(FromNode::NotAllowed { said }) => {
+                return Err(CallError::NotAllowed(said).into());
+            }
+            Some(_) => {
+                return Err(fail(
+                        "the process that serves it replied without a greeting: check that it is a node".into(),
                     ));
-                }
-                None => return Err(fail("the node closed the connection".into())),
-            };
+            }
+            None => return Err(fail("the node closed the connection".into())),
+        };
         stream.set_read_timeout(None).map_err(io_fail)?;
         fork_safe::note(&stream);
         let epoll = SharedEpoll::new().map_err(io_fail)?;
@@ -191,7 +193,7 @@ impl Attached {
             .name("hoplite-attached".into())
             .spawn(move || {
                 let _end = EndsWithThread(of_thread.clone());
-                // Behind the greeting there may be more.
+                // More messages may follow the greeting.
                 of_thread.take();
                 of_thread.epoll.run(|_, _| of_thread.take());
             })
@@ -199,12 +201,12 @@ impl Attached {
         Ok(Self { shared, member, node_process, is_authenticated })
     }
 
-    /// The number of a question that is about to be asked.
+    /// Allocates the number of the next request.
     pub(crate) fn next_request(&self) -> u64 {
         self.shared.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Asks; `callback` gets the answer on the thread that has it.
+    /// Sends a request; `callback` gets the reply on the thread that receives it.
     pub(crate) fn ask(
         &self,
         request: u64,
@@ -217,7 +219,7 @@ impl Attached {
         let bytes = frame(&ToNode::Ask { request, ask, timeout_ns });
         if bytes.len() > FRAME_BYTES_MAX {
             let said = format!(
-                "the arguments take {} bytes, and {FRAME_BYTES_MAX} fit one call: split it, or use shorter names",
+                "the arguments take {} bytes, but one call can have {FRAME_BYTES_MAX}: split it, or use shorter names",
                 bytes.len()
             );
             callback(Err(CallError::InvalidArgument(said)));
@@ -230,10 +232,10 @@ impl Attached {
         }
     }
 
-    /// What this process reads now stays pinned while a process has the descriptor that this returns.
+    /// Pins everything that this process reads now, for as long as any process has the returned descriptor.
     ///
     /// # Errors
-    /// The node is gone or answers late, or this process may open no more files.
+    /// The node is gone or replies late, or this process is at its limit of open files.
     pub(crate) fn hold(&self) -> io::Result<OwnedFd> {
         let (sender, lifeline) = sync_channel(1);
         {
@@ -252,22 +254,22 @@ impl Attached {
         }
     }
 
-    /// Says something that has no answer.
+    /// Sends a message without a reply.
     pub(crate) fn say(&self, message: &ToNode) {
         self.shared.say(message);
     }
 
-    /// Whether the node is closed or gone, also when the thread that takes answers has not seen that yet.
+    /// Whether the node is closed or gone, even if the receiving thread has not detected that yet.
     pub(crate) fn is_closed(&self) -> bool {
         self.shared.is_closed.load(Ordering::Acquire) || self.shared.has_hung_up()
     }
 
-    /// The node's process, if it is stopped by a signal or a debugger. Without /proc, or from another PID namespace, it is not
-    /// known to be.
+    /// The node's process, if a signal or debugger has stopped it. None if that is unknown: without /proc, or from
+    /// another PID namespace.
     pub(crate) fn stopped_process(&self) -> Option<u32> {
         let process = self.node_process?;
         let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
-        // The name of the program, in parentheses, may be any bytes.
+        // The program's name, in parentheses, may contain any bytes.
         let name_end = stat.iter().rposition(|byte| *byte == b')')?;
         matches!(stat.get(name_end + 2)?, b'T' | b't').then_some(process)
     }
@@ -276,7 +278,7 @@ impl Attached {
         self.shared.epoll.clone()
     }
 
-    /// Takes answers with the calling thread; see [`SharedEpoll::wait`].
+    /// Receives replies on the calling thread; see [`SharedEpoll::wait`].
     pub(crate) fn wait(&self, time: Duration, is_over: impl Fn() -> bool) -> Waited {
         self.shared.epoll.wait(time, is_over, |_, _| self.shared.take())
     }
@@ -295,9 +297,9 @@ impl Shared {
         self.write(frame(message));
     }
 
-    /// Writes a frame after all others, and never waits: a node that is frozen reads nothing.
+    /// Writes a frame after all others. Never waits, because an unresponsive node reads nothing.
     ///
-    /// The thread that reads notices when the node is gone, and ends all waits.
+    /// The receiving thread detects that the node is gone, and ends all waits.
     fn write(self: &Arc<Self>, bytes: Vec<u8>) {
         let mut unsent = lock(&self.unsent);
         if unsent.has_writer {
@@ -314,7 +316,7 @@ impl Shared {
                     let writer = std::thread::Builder::new().name("hoplite-unsent".into());
                     unsent.has_writer = writer.spawn(move || of_writer.write_unsent()).is_ok();
                     if !unsent.has_writer {
-                        // Half a frame can't be followed by another: without a thread the connection is of no use.
+                        // No frame may follow a partial one: without a thread the connection is useless.
                         unsent.frames.clear();
                         let _ = self.stream.shutdown(std::net::Shutdown::Both);
                     }
@@ -325,7 +327,7 @@ impl Shared {
         }
     }
 
-    /// Writes with this thread what there is to be written, until that is nothing.
+    /// Writes the unsent frames on this thread until none are left.
     fn write_unsent(&self) {
         loop {
             let mut unsent = lock(&self.unsent);
@@ -337,7 +339,7 @@ impl Shared {
             let mut rest = bytes.as_slice();
             while !rest.is_empty() {
                 let Ok(count) = send_with_fds(&self.stream, rest, &[]) else {
-                    // The node is gone: nothing that is written now arrives.
+                    // The node is gone: nothing written now arrives.
                     *lock(&self.unsent) = Unsent::default();
                     return;
                 };
@@ -346,7 +348,7 @@ impl Shared {
         }
     }
 
-    /// Takes all answers that are there, or learns that the node is gone.
+    /// Receives all available replies, or detects that the node is gone.
     fn take(self: &Arc<Self>) {
         let mut incoming = lock(&self.incoming);
         loop {
@@ -396,7 +398,7 @@ impl Shared {
                     let waiting = lock(&self.holding).pop_front();
                     let late = waiting.map(|waiting| waiting.send(incoming.descriptor()));
                     if let Some(Err(SendError(Some(lifeline)))) = late {
-                        // The child was forked without it, and is not to lose what it reads as long as this process lives.
+                        // The child was forked without it, and must not lose its views while this process lives.
                         std::mem::forget(lifeline);
                     }
                 }
@@ -414,13 +416,13 @@ impl Shared {
         }
     }
 
-    /// Whether the node has closed its end; what it said before may still be unread.
+    /// Whether the node has closed its end. Earlier messages may still be unread.
     fn has_hung_up(&self) -> bool {
         let mut polled = [PollFd::new(&self.stream, PollFlags::RDHUP)];
         poll(&mut polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
-    /// The node is gone, or no thread takes its answers any more.
+    /// Ends the attachment: the node is gone, or the receiving thread has ended.
     fn end(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.fail_all();
@@ -436,7 +438,7 @@ impl Shared {
         lock(&self.holding).clear();
     }
 
-    /// Gives back what an answer granted, since it can't be used.
+    /// Returns the memory that a reply granted, because it can't be used.
     fn decline(self: &Arc<Self>, answer: &Result<Answer, CallError>) {
         match answer {
             Ok(Answer::Got { instance, .. }) => {
@@ -449,7 +451,7 @@ impl Shared {
         }
     }
 
-    /// The slot that an answer speaks of, in memory that this process maps.
+    /// Opens the slot that a reply refers to, in memory mapped by this process.
     fn open(
         self: &Arc<Self>,
         place: &Place,
@@ -459,10 +461,10 @@ impl Shared {
         let said = |error: hoplite_shm::ShmError| format!("shared memory can't be used: {error}");
         let mapping = if place.has_descriptor {
             let Some(descriptor) = incoming.descriptor() else {
-                // The kernel drops what it has no number for.
+                // The kernel drops a descriptor if the process is at its limit.
                 self.say(&ToNode::Unmapped { extent: place.extent });
-                return Err("this process may open no more files, and needs one for a moment to map the object's \
-                            memory; close some, or raise the limit with ulimit -n"
+                return Err("this process is at its limit of open files, and needs one to map the object's \
+                            memory: close some, or raise the limit with ulimit -n"
                     .into());
             };
             let is_mine = matches!(answer, Ok(Answer::Created { .. }));
@@ -487,13 +489,13 @@ impl Shared {
             lock(&self.extents)
                 .get(&place.extent)
                 .cloned()
-                .ok_or("the node spoke of unknown memory")?
+                .ok_or("the node referred to unknown memory")?
         };
         Slot::open(mapping, place.offset, place.len).map_err(said)
     }
 }
 
-/// Ends the attachment with the thread that takes answers, also by a panic: no wait outlives it.
+/// Ends the attachment when the receiving thread ends, even by a panic: no wait outlives it.
 struct EndsWithThread(Arc<Shared>);
 
 impl Drop for EndsWithThread {

@@ -1,4 +1,4 @@
-//! What programs use: put, get, reduce, delete, latest; the same inside the process of a node and beside it.
+//! The client API: put, get, reduce, delete, latest. It works alike in the process of a node and attached to one.
 
 use std::{os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
 
@@ -22,15 +22,15 @@ use super::{
 };
 use crate::error::Error;
 
-/// A user of a node. Clones are the same user; its pins and unsealed objects live as long as one of them or a view.
+/// A client of a node. Clones share one identity. Its pins and unsealed objects live while a clone or a view exists.
 #[derive(Clone)]
 pub struct Client {
     connection: Arc<Connection>,
-    /// Whether the thread that asks may do what takes a while.
+    /// Whether the calling thread may block.
     may_wait: bool,
 }
 
-/// Takes what is wanted out of the one answer that a question may have.
+/// Extracts the result from the only answer that a request may have.
 macro_rules! answered {
     ($answer:pat => $wanted:expr) => {
         |answer, _| match answer {
@@ -40,7 +40,7 @@ macro_rules! answered {
     };
 }
 
-/// Bytes to put, and what they are.
+/// Bytes to put, with metadata.
 #[derive(Clone, Debug)]
 pub struct Value<'a> {
     bytes: &'a [u8],
@@ -48,7 +48,7 @@ pub struct Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// Plain bytes.
+    /// Plain bytes without dtype and shape.
     pub fn bytes(bytes: &'a [u8]) -> Self {
         Self { bytes, meta: Meta::bytes(bytes.len() as u64) }
     }
@@ -56,12 +56,12 @@ impl<'a> Value<'a> {
     /// Bytes with metadata.
     ///
     /// # Errors
-    /// [`CallError::InvalidArgument`] if they are not as long as `meta` says.
+    /// [`CallError::InvalidArgument`] if their length does not match `meta`.
     pub fn with_meta(bytes: &'a [u8], meta: Meta) -> Result<Self, Error> {
         if meta.size == bytes.len() as u64 && meta.is_consistent() {
             return Ok(Self { bytes, meta });
         }
-        let said = format!("{} bytes are not {meta}, which has {}", bytes.len(), meta.size);
+        let said = format!("{} bytes do not match {meta}, which has {}", bytes.len(), meta.size);
         Err(CallError::InvalidArgument(said).into())
     }
 }
@@ -74,15 +74,15 @@ impl Client {
     /// Attaches to the node of this host that serves the Unix socket `path`.
     ///
     /// # Errors
-    /// [`Error::Attach`] if no node answers there; [`CallError::NotAllowed`] if it takes no process without a capability.
+    /// [`Error::Attach`] if no node replies there; [`CallError::NotAllowed`] if it requires a capability.
     pub fn attach(path: &Path, timeout: Option<Duration>) -> Result<Self, Error> {
         Ok(Self { connection: Connection::attach(path, None, timeout)?, may_wait: true })
     }
 
-    /// The same to ask no more than a capability allows, which is given as its text.
+    /// Attaches with a capability, given as its text, which restricts the client.
     ///
     /// # Errors
-    /// As [`Client::attach`]; [`CallError::NotAllowed`] also if the node does not take the capability.
+    /// As [`Client::attach`]; [`CallError::NotAllowed`] also if the node rejects the capability.
     pub fn attach_confined(
         path: &Path,
         capability: String,
@@ -92,13 +92,13 @@ impl Client {
         Ok(Self { connection, may_wait: true })
     }
 
-    /// Pins what all clients of this process read once more, until no process has the descriptors that this returns. Closed
-    /// ones too: their views live on. Waits for the nodes that attached clients use, for 2 s at most each.
+    /// Pins everything that the clients of this process read, including closed clients, whose views live on. The pins
+    /// last while any process has the returned descriptors. Waits at most 2 s for each attached client's node.
     pub fn hold_all() -> Vec<OwnedFd> {
         Connection::hold_all()
     }
 
-    /// The same client for threads that must not wait, such as that of an event loop: memory is made elsewhere.
+    /// The same client for threads that must not block, such as that of an event loop: another thread allocates memory.
     pub fn in_passing(&self) -> Self {
         Self { connection: self.connection.clone(), may_wait: false }
     }
@@ -108,31 +108,31 @@ impl Client {
         self.connection.is_down()
     }
 
-    /// Whether all members of the node's cluster have proved who they are, over connections that no other process can
-    /// change: they have a token and are not plain, or the node listens nowhere.
+    /// Whether the members of the node's cluster are authenticated over encrypted connections: the cluster has a token
+    /// or certificates and uses encryption, or the node does not listen.
     pub fn is_authenticated(&self) -> bool {
         self.connection.is_authenticated()
     }
 
-    /// Whether this process is a fork of the one that opened the client.
+    /// Whether this process is a forked child of the one that opened the client.
     pub fn is_forked(&self) -> bool {
         self.connection.is_forked()
     }
 
-    /// Begins to ask for the id of an object that this client will put, create or reduce, for others to wait for
-    /// meanwhile. When the client goes without having made it, those that wait get [`CallError::ObjectLost`].
+    /// Reserves the id of an object that this client will put, create or reduce, so that others can wait for it
+    /// meanwhile. If the client ends without creating it, they get [`CallError::ObjectLost`].
     pub fn start_promise(&self) -> Wait<ObjectId> {
         self.start(Ask::Promise { name: None }, None, answered!(Answer::Promised { id } => id))
     }
 
-    /// Ends every wait of this client with [`Error::Closed`], and tells those who wait for what it promised and has not
-    /// made that it will not come. Its views stay valid, and keep its attachment alive.
+    /// Ends every wait of this client with [`Error::Closed`], and cancels its reservations, so that waits for them end.
+    /// Its views stay valid, and keep its attachment alive.
     pub fn close(&self) {
         self.connection.close();
     }
 
-    /// Puts an object and waits until its bytes are in the store; others can stream them earlier. `id` is a name, an id
-    /// that was promised, or none for a new id.
+    /// Puts an object and waits until its bytes are in the store; other nodes can stream them earlier. `id` is a name
+    /// or a reserved id; None generates an id.
     ///
     /// # Errors
     /// [`CallError::NameTaken`], [`CallError::StoreFull`] after `timeout`, [`CallError::NodeDown`].
@@ -150,7 +150,7 @@ impl Client {
         writer.seal()?.join()
     }
 
-    /// Puts an object of at most [`INLINE_BYTES_MAX`] bytes. It is deleted so long after, if `ttl` says so.
+    /// Puts an object of at most [`INLINE_BYTES_MAX`] bytes. It is deleted after `ttl`, if given.
     pub fn start_put_small(
         &self,
         id: Option<ObjectId>,
@@ -163,8 +163,8 @@ impl Client {
         self.start(ask, timeout, answered!(Answer::Put { id } => id))
     }
 
-    /// Asks for space for an object of more than [`INLINE_BYTES_MAX`] bytes. It is deleted so long after it is sealed, if
-    /// `ttl` says so.
+    /// Allocates space for an object of more than [`INLINE_BYTES_MAX`] bytes. The object is deleted `ttl` after it is
+    /// sealed, if given.
     pub fn start_create(
         &self,
         id: Option<ObjectId>,
@@ -179,7 +179,7 @@ impl Client {
         })
     }
 
-    /// Gets an object when it is complete here.
+    /// Waits until an object is complete on this node, and returns a view of it.
     ///
     /// # Errors
     /// [`CallError::Timeout`], [`CallError::ObjectLost`], [`CallError::ObjectDeleted`], [`CallError::NodeDown`].
@@ -187,7 +187,7 @@ impl Client {
         self.start_get(id, timeout).join()
     }
 
-    /// Begins to get an object.
+    /// Starts a get of an object.
     pub fn start_get(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<View> {
         self.start(Ask::Get { id: id.clone() }, timeout, |answer, guard| match (answer, guard) {
             (Answer::Got { id, meta, instance, inline: Some(bytes) }, _) => {
@@ -200,8 +200,8 @@ impl Client {
         })
     }
 
-    /// Begins to wait for the memory of an object that a get, begun beside this, brings here; none if there is nothing
-    /// to be copied before the get is answered.
+    /// Starts to wait for the memory of an object that a concurrent get receives. None if nothing can be copied before
+    /// that get completes.
     pub fn start_follow(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<Option<Growing>> {
         self.start(Ask::Follow { id: id.clone() }, timeout, |answer, guard| match (answer, guard) {
             (Answer::Growing { meta, .. }, Some(guard)) => Ok(Some(Growing { meta, guard })),
@@ -210,8 +210,8 @@ impl Client {
         })
     }
 
-    /// Begins to wait until `count` of `ids` are complete somewhere, or can't come; the places of those, perhaps fewer
-    /// when `timeout` is over.
+    /// Starts to wait until `count` of `ids` are complete on some node, or can no longer appear. Returns their indices,
+    /// perhaps fewer at the timeout.
     pub fn start_wait(
         &self,
         ids: Vec<ObjectId>,
@@ -221,12 +221,12 @@ impl Client {
         self.start(Ask::Wait { ids, count }, timeout, answered!(Answer::Waited { ready } => ready))
     }
 
-    /// Begins to delete the names that are older than `name`, but for the newest `keep - 1` of them.
+    /// Starts to delete the names older than `name`, except for the newest `keep - 1`.
     pub fn start_prune(&self, name: Name, keep: u64, timeout: Option<Duration>) -> Wait<()> {
         self.start_done(Ask::Prune { name, keep }, timeout)
     }
 
-    /// Begins to ask who holds an object: at once, or as soon as that is not what is `known`.
+    /// Starts to look up the holders of an object: at once, or once they differ from `known`.
     pub fn start_locations(
         &self,
         id: &ObjectId,
@@ -237,52 +237,52 @@ impl Client {
         self.start(ask, timeout, answered!(Answer::Locations(all) => all))
     }
 
-    /// Begins to ask why an object is not here.
+    /// Requests the reason why an object is not on this node.
     pub fn start_explain(&self, id: &ObjectId) -> Wait<String> {
         let ask = Ask::Explain { id: id.clone() };
         self.start(ask, None, answered!(Answer::Explained { state, .. } => state))
     }
 
-    /// Begins to ask whether an object is not here because there is no room for it: the bytes that it needs, and those of
-    /// the whole store.
+    /// Requests whether an object is missing on this node for lack of capacity: the bytes that it needs, and those of
+    /// the store.
     pub fn start_lacks(&self, id: &ObjectId) -> Wait<Option<(u64, u64)>> {
         let ask = Ask::Explain { id: id.clone() };
         self.start(ask, None, answered!(Answer::Explained { lacks, .. } => lacks))
     }
 
-    /// Begins to see to it that `copies` nodes hold an object that was put at this one; how many do then, which is fewer
-    /// if there are no more.
+    /// Starts to replicate an object that was put at this node to `copies` nodes. Returns how many hold it then, fewer
+    /// if there are not enough nodes.
     pub fn start_keep(&self, id: &ObjectId, copies: u32, timeout: Option<Duration>) -> Wait<u32> {
         let ask = Ask::Keep { id: id.clone(), copies };
         self.start(ask, timeout, answered!(Answer::Kept { copies } => copies))
     }
 
-    /// Begins to say that what this client makes from now on is of a job.
+    /// Assigns objects that this client creates from now on to a job.
     pub fn start_join(&self, job: Job) -> Wait<()> {
         self.start_done(Ask::Join { job }, None)
     }
 
-    /// Begins to take a lease of an object: it lives as long as some client has one, and is deleted when the last one is
-    /// returned or its client is gone.
+    /// Takes a lease of an object. The object lives while a client has a lease of it, and is deleted after the last
+    /// lease is returned or its client is gone.
     pub fn start_take_lease(&self, id: &ObjectId) -> Wait<()> {
         self.start_done(Ask::TakeLease { id: id.clone() }, None)
     }
 
-    /// Begins to return a lease.
+    /// Returns a lease.
     pub fn start_return_lease(&self, id: &ObjectId) -> Wait<()> {
         self.start_done(Ask::ReturnLease { id: id.clone() }, None)
     }
 
-    /// Begins to ask which nodes keep where an object is.
+    /// Requests the owners of an object.
     pub fn start_owners(&self, id: &ObjectId) -> Wait<Vec<NodeId>> {
         self.start(Ask::Owners { id: id.clone() }, None, answered!(Answer::Owners(nodes) => nodes))
     }
 
-    /// Folds the first `count` of `inputs` to arrive; returns at once with the id of the result. `timeout` is that of
-    /// the result: when it is over, those that wait for the result are told which inputs are missing.
+    /// Folds the first `count` of `inputs` to arrive; returns the id of the result at once. After `timeout`, waits for
+    /// the result fail with the missing inputs.
     ///
     /// # Errors
-    /// [`CallError::InvalidArgument`] for a count that can't be.
+    /// [`CallError::InvalidArgument`] if the count is not valid.
     pub fn reduce(
         &self,
         inputs: Vec<ObjectId>,
@@ -293,7 +293,7 @@ impl Client {
         self.start_reduce(inputs, op, count, None, None, timeout).join()
     }
 
-    /// Begins to ask for a reduce. Its result is deleted so long after it is complete, if `ttl` says so.
+    /// Starts a reduce. Its result is deleted `ttl` after it is complete, if given.
     pub fn start_reduce(
         &self,
         inputs: Vec<ObjectId>,
@@ -309,23 +309,23 @@ impl Client {
         self.start(ask, timeout, answered!(Answer::Reducing { id } => id))
     }
 
-    /// Begins to wait for the list of inputs that were folded into the result of a reduce.
+    /// Starts to wait for the list of inputs that were folded into the result of a reduce.
     pub fn start_inputs(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<Vec<ObjectId>> {
         let ask = Ask::Inputs { id: id.clone() };
         self.start(ask, timeout, answered!(Answer::Inputs { ids } => ids))
     }
 
-    /// Begins to ask which inputs of a reduce can't come any more, as far as is known now.
+    /// Requests which inputs of a reduce are known to be lost.
     pub fn start_lost(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<Vec<ObjectId>> {
         self.start(Ask::Lost { id: id.clone() }, timeout, answered!(Answer::Inputs { ids } => ids))
     }
 
-    /// Begins to delete objects, all copies everywhere. Views of them stay valid.
+    /// Starts to delete objects, all copies on all nodes. Views of them stay valid.
     pub fn start_delete(&self, ids: Vec<ObjectId>, timeout: Option<Duration>) -> Wait<()> {
         self.start_done(Ask::Delete { ids }, timeout)
     }
 
-    /// Begins to wait for the newest name under `prefix` with a number above `after`.
+    /// Starts to wait for the newest name under `prefix` with a number above `after`.
     pub fn start_latest(
         &self,
         prefix: &str,
@@ -336,13 +336,13 @@ impl Client {
         self.start(ask, timeout, answered!(Answer::Latest { name } => name))
     }
 
-    /// Begins to ask for the copies that the node has.
+    /// Lists the copies of the node.
     pub fn start_objects(&self, timeout: Option<Duration>) -> Wait<Vec<ObjectRow>> {
         self.start(Ask::Objects, timeout, answered!(Answer::Objects(rows) => rows))
     }
 
-    /// Begins to ask for a page of the living objects that a member is the first owner of: those behind `after` whose refs
-    /// begin with `prefix`, and behind which the next page begins.
+    /// Lists a page of the existing objects whose primary owner is `owner`: those after `after` whose refs begin with
+    /// `prefix`. Also returns where the next page starts.
     pub fn start_list(
         &self,
         owner: NodeId,
@@ -354,7 +354,7 @@ impl Client {
         self.start(ask, timeout, answered!(Answer::List { rows, next } => (rows, next)))
     }
 
-    /// How the node is, as JSON: identity, members, store, counters, measured link.
+    /// The status of the node as JSON: identity, members, store, counters, measured link.
     ///
     /// # Errors
     /// [`CallError::NodeDown`].
@@ -362,12 +362,12 @@ impl Client {
         self.start_describe(None).join()
     }
 
-    /// Begins to ask how the node is; see [`Client::describe`].
+    /// Requests the status of the node; see [`Client::describe`].
     pub fn start_describe(&self, timeout: Option<Duration>) -> Wait<String> {
         question::describe(&self.connection, timeout)
     }
 
-    /// Asks for what is answered with [`Answer::Done`].
+    /// Starts a request whose answer is [`Answer::Done`].
     fn start_done(&self, ask: Ask, timeout: Option<Duration>) -> Wait<()> {
         self.start(ask, timeout, answered!(Answer::Done => ()))
     }

@@ -1,8 +1,9 @@
-//! One attached process that has a capability: what it may ask and hear, and memory of its own for what it reads.
+//! Restricts an attached process to its capability: the requests it may send, the replies it may get, and memory of its
+//! own for what it reads.
 //!
-//! An extent holds objects of several clients beside each other, and after each other: a process that maps it can read them
-//! all. So this one is lent no extent but those that it fills itself. What it gets is copied into memory that never holds
-//! anything else, once for each object that it reads at a time, and taken back when it has released the object.
+//! An extent holds objects of several clients, at once and over time: a process that maps it can read them all. A
+//! confined process therefore maps only extents that it fills itself. Each object that it gets is copied into separate
+//! memory, once per object that it reads at a time. The memory is taken back after the process has released the object.
 
 use std::{
     collections::HashMap,
@@ -27,29 +28,29 @@ use super::{
 };
 use crate::{capability, network::proofs::Token, sync::lock};
 
-/// What confines a process.
+/// The capability of a process, and the copies that it reads.
 pub(super) struct Confined {
     programs: Arc<Programs>,
     capability: Capability,
     copies: Mutex<HashMap<Instance, Reading>>,
-    /// Held while an object is copied.
+    /// Locked while an object is copied.
     copying: Mutex<()>,
 }
 
 /// A copy that the process reads.
 struct Reading {
     copied: Arc<Copied>,
-    /// For an answer whose descriptor it has.
+    /// Its place, for a reply when the process already has the descriptor.
     place: Place,
-    /// Answers that spoke of it and were not released.
+    /// Replies with it that were not released.
     readers: usize,
 }
 
-/// An object in memory that is for one process, and its forks, alone. Dropping it takes the memory back.
+/// A copy of an object for one process and its forks alone. Dropping it takes the memory back.
 pub(super) struct Copied {
     programs: Arc<Programs>,
     lent: Lent,
-    // Given back after the memory.
+    // Freed after the memory.
     _bytes: Share,
     _number: Share,
 }
@@ -62,31 +63,31 @@ impl AsFd for Copied {
 
 impl Drop for Copied {
     fn drop(&mut self) {
-        // The end of a node takes nothing from its readers.
+        // Readers keep their copies when the node ends.
         if !self.programs.network.tasks.is_closed() && !std::thread::panicking() {
             self.lent.take_back();
         }
     }
 }
 
-/// Why an object was not copied.
+/// Reason why an object was not copied.
 pub(super) struct NoCopy {
-    /// The limit that it is beyond.
+    /// The exceeded limit.
     pub(super) limit: Option<&'static str>,
     /// The message for the process.
     pub(super) detail: String,
 }
 
 impl Confined {
-    /// Takes the capability of a process, or says why it is not let in with that, or without one.
+    /// Verifies the capability of a process. The error is the reason of the refusal, with or without a capability.
     pub(super) fn admit(
         programs: &Arc<Programs>,
         text: Option<&str>,
     ) -> Result<Option<Self>, String> {
         let Some(text) = text else {
             return if programs.confine {
-                Err("this node takes no process without a capability: give connect() or init() the file of one \
-                     (capability=, or HOPLITE_CAPABILITY), which hoplite token grant makes"
+                Err("this node requires a capability: create one with hoplite token grant, and pass its file to \
+                     connect() or init() (capability=, or HOPLITE_CAPABILITY)"
                     .into())
             } else {
                 Ok(None)
@@ -94,12 +95,12 @@ impl Confined {
         };
         let tokens = &programs.network.identity.tokens;
         if tokens.is_empty() {
-            return Err("this node has no token to verify a capability with: start it with the token of which the \
-                        capability was made (--token-file)"
+            return Err("this node has no token to verify a capability: start it with the token from which the \
+                        capability was derived (--token-file)"
                 .into());
         }
         let capability = capability::verify(text, tokens.iter().map(Token::text))
-            .map_err(|error| format!("this node does not take the capability: {error}"))?;
+            .map_err(|error| format!("this node rejects the capability: {error}"))?;
         if capability.has_expired(now()) {
             let said = "has expired: get another (hoplite token grant)";
             return Err(format!("the capability {capability} {said}"));
@@ -112,12 +113,12 @@ impl Confined {
         }))
     }
 
-    /// Those whose capabilities were made of the same grant.
+    /// The clients whose capabilities derive from the same grant.
     pub(super) fn tenant(&self) -> Taker {
         Taker::Tenant(self.capability.tenant().into())
     }
 
-    /// The question as it is asked of the node.
+    /// Checks a request and adapts it for the node.
     pub(super) fn asks(&self, ask: Ask) -> Result<Ask, CallError> {
         let unique = || {
             let node = self.programs.network.identity.member.id;
@@ -126,12 +127,12 @@ impl Confined {
         self.capability.admit(ask, now(), unique)
     }
 
-    /// An answer as the process may hear it.
+    /// Restricts a reply to what the process may see.
     pub(super) fn hears(&self, answer: Result<Answer, CallError>) -> Result<Answer, CallError> {
         self.capability.shown(answer)
     }
 
-    /// Copies an object, if the process has no copy of it, and lets `reply` answer with it. Takes a while.
+    /// Copies an object, unless the process already has a copy, and lets `reply` send it. May take long.
     pub(super) fn lend(
         &self,
         takers: &[Taker],
@@ -143,7 +144,7 @@ impl Confined {
         let mut alone = None;
         loop {
             {
-                // Held while it is told: an answer without the descriptor must not overtake the one that has it.
+                // Locked while the reply is sent: a reply without the descriptor must not overtake the one with it.
                 let mut copies = lock(&self.copies);
                 if let Some(reading) = copies.get_mut(&instance) {
                     reading.readers += 1;
@@ -171,8 +172,8 @@ impl Confined {
         let take = |shares: &Shares, amount, limit, what| {
             shares.take(takers, amount).map_err(|Excess { own, taken, most }| {
                 let detail = format!(
-                    "this process has a capability and reads copies: {taken} of {most} {what} are taken, {own} by its \
-                     own or by others of its grant, and one may have as many as it leaves free: drop views of objects, \
+                    "this process has a capability, and reads copies: {taken} of {most} {what} are in use, {own} by it \
+                     or others of its grant, and one may use as many as it leaves free: drop views of objects, \
                      or raise ulimit -n or the capacity of the node"
                 );
                 NoCopy { limit: Some(limit), detail }
@@ -182,7 +183,7 @@ impl Confined {
         let number = take(&self.programs.copies, 1, "COPIES_MAX", "copies")?;
         let lent = Lent::copy_of(slot.bytes().unwrap_or_default()).map_err(|error| NoCopy {
             limit: None,
-            detail: format!("to copy the object: {error}"),
+            detail: format!("copying the object failed: {error}"),
         })?;
         let (extent, extent_len) = (COPY | self.programs.facts.next_id(), lent.extent_len());
         let place = Place { extent, extent_len, offset: 0, len, has_descriptor: false };
@@ -190,12 +191,12 @@ impl Confined {
         Ok((place, Arc::new(Copied { programs, lent, _bytes: bytes, _number: number })))
     }
 
-    /// All copies that the process reads.
+    /// The copies that the process reads.
     pub(super) fn copies(&self) -> Vec<Arc<Copied>> {
         lock(&self.copies).values().map(|reading| reading.copied.clone()).collect()
     }
 
-    /// The process has released an object; the number of its copy, if that is to go.
+    /// Records that the process released an object. Returns the extent of its copy after the last release.
     pub(super) fn released(&self, instance: Instance) -> Option<u64> {
         let mut copies = lock(&self.copies);
         let reading = copies.get_mut(&instance)?;
@@ -204,7 +205,7 @@ impl Confined {
         if is_last { Some(copies.remove(&instance)?.place.extent) } else { None }
     }
 
-    /// The process could not map a copy: the next answer brings another.
+    /// Drops a copy that the process could not map: the next reply brings another.
     pub(super) fn unmapped(&self, extent: u64) {
         lock(&self.copies).retain(|_, reading| reading.place.extent != extent);
     }

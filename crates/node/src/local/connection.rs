@@ -1,5 +1,5 @@
-//! A client's way to its node, in this process or by the Unix socket: questions go one way, answers with their memory the
-//! other. Does not know what is asked.
+//! The connection of a client to its node, in this process or over the Unix socket: sends requests, receives replies
+//! with their memory. Does not interpret requests.
 
 use std::{
     collections::HashMap,
@@ -32,13 +32,13 @@ use crate::{
     sync::lock,
 };
 
-/// The connections of this process.
+/// All connections of this process.
 static ALL: Mutex<Vec<Weak<Connection>>> = Mutex::new(Vec::new());
 
-/// The list of connections, kept from all other threads.
+/// The locked list of connections.
 pub(crate) type AllConnections = MutexGuard<'static, Vec<Weak<Connection>>>;
 
-/// Takes the list of connections for the time of a fork: in the child no thread would give it back.
+/// Locks the list of connections during a fork: in the child no other thread could unlock it.
 pub(crate) fn all_connections() -> AllConnections {
     lock(&ALL)
 }
@@ -48,18 +48,18 @@ pub(crate) trait Close: Send + Sync {
     fn close(&self);
 }
 
-/// A user of a node, by way of its process or of the socket.
+/// A client's link to a node, in its process or over the socket.
 pub(crate) struct Connection {
     link: Link,
     process: u32,
-    /// Views that pin memory.
+    /// Number of views that pin memory.
     reads: AtomicUsize,
     is_closed: AtomicBool,
-    /// Questions without an answer, by where their shared ends are, with their numbers.
+    /// Open requests with their numbers, by the address of their shared state.
     waits: Mutex<HashMap<usize, Waiting>>,
 }
 
-/// The number of a question, and its wait.
+/// The number of a request, and its wait.
 type Waiting = (u64, Arc<dyn Close>);
 
 enum Link {
@@ -96,15 +96,19 @@ impl Connection {
         connection
     }
 
-    /// Pins what all clients of this process read once more; see [`Connection::hold`]. Closed ones too: their views live
-    /// on.
+    /// Pins everything that all clients of this process read; see [`Connection::hold`]. Includes closed clients, whose
+    /// views live on.
     pub(crate) fn hold_all() -> Vec<OwnedFd> {
         let all: Vec<Arc<Self>> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
         let reading =
             all.iter().filter(|connection| !connection.is_forked() && connection.reads() > 0);
         let held = reading.filter_map(|connection| {
             let lifeline = connection.hold();
-            lifeline.inspect_err(|error| warn!(%error, "a fork may not keep what it reads")).ok()
+            lifeline
+                .inspect_err(
+                    |error| warn!(%error, "a forked child may lose the objects that it reads"),
+                )
+                .ok()
         });
         held.collect()
     }
@@ -125,7 +129,7 @@ impl Connection {
         }
     }
 
-    /// Whether all members of the node's cluster have proved who they are.
+    /// Whether the members of the node's cluster are authenticated.
     pub(crate) fn is_authenticated(&self) -> bool {
         match &self.link {
             Link::Embedded { programs, .. } => programs.network.identity.is_authenticated(),
@@ -133,12 +137,12 @@ impl Connection {
         }
     }
 
-    /// Whether this process is a fork of the one that opened the connection.
+    /// Whether this process is a forked child of the one that opened the connection.
     pub(crate) fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }
 
-    /// How many views of this client pin memory at its node.
+    /// Number of views of this client that pin memory at its node.
     pub(crate) fn reads(&self) -> usize {
         self.reads.load(Ordering::Relaxed)
     }
@@ -151,8 +155,8 @@ impl Connection {
         self.reads.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Pins what is read now once more, until no process has the descriptor that this returns: before a fork, whose child
-    /// has the views too. Not for a fork of the process that opened the connection.
+    /// Pins everything that is read now, while any process has the returned descriptor: before a fork, whose child has
+    /// the views too. Not for a forked child.
     fn hold(&self) -> io::Result<OwnedFd> {
         match &self.link {
             Link::Embedded { programs, client } => programs.hold(*client, ()),
@@ -168,7 +172,7 @@ impl Connection {
         self.is_closed.store(true, Ordering::SeqCst);
         let waits = std::mem::take(&mut *lock(&self.waits));
         waits.values().for_each(|(_, wait)| wait.close());
-        // Only now: the answers of questions that are taken back find no wait.
+        // Cancel only now: the replies then find no wait.
         waits.values().for_each(|(request, _)| self.say(ToNode::Cancel { request: *request }));
         self.say(ToNode::Tell { ask: Ask::BreakPromises });
     }
@@ -178,7 +182,7 @@ impl Connection {
         self.is_closed.load(Ordering::SeqCst)
     }
 
-    /// Notes a question that waits, for [`Connection::close`] to end it.
+    /// Registers a waiting request, which [`Connection::close`] ends.
     pub(crate) fn list(&self, request: u64, wait: Arc<dyn Close>) {
         if self.is_forked() {
             return;
@@ -190,14 +194,15 @@ impl Connection {
         }
     }
 
-    /// Forgets a question that waits no more, by where its shared end is.
+    /// Removes a request, by the address of its shared state.
     pub(crate) fn unlist(&self, place: usize) {
         if !self.is_forked() {
             lock(&self.waits).remove(&place);
         }
     }
 
-    /// Asks; `callback` gets the answer. `may_wait` if this thread would wait for it anyway. The number of the question.
+    /// Sends a request; `callback` gets the reply. `may_wait` if this thread would block for it anyway. Returns the
+    /// number of the request.
     pub(crate) fn ask(
         &self,
         ask: Ask,
@@ -206,7 +211,7 @@ impl Connection {
         callback: impl FnOnce(u64, Result<Reply, CallError>) + Send + 'static,
     ) -> u64 {
         match &self.link {
-            // The node's number of the question matters only to those who attached.
+            // Only attached clients need the node's number of the request.
             Link::Embedded { programs, client } if matches!(ask, Ask::Status) => {
                 programs.describe(*client, move |json| callback(0, json.map(Reply::Status))).0
             }
@@ -219,7 +224,7 @@ impl Connection {
                             let slot = match slot_of(&answer).map(|instance| store.get(instance)) {
                                 None => None,
                                 Some(Some(held)) => Some(held.slot.clone()),
-                                // What was growing is gone: there is nothing to follow.
+                                // The growing copy is gone: there is nothing to follow.
                                 Some(None) if matches!(answer, Answer::Growing { .. }) => None,
                                 Some(None) => {
                                     return Err(CallError::NodeDown("the node is closed".into()));
@@ -240,25 +245,25 @@ impl Connection {
         }
     }
 
-    /// Deletes an object whose asker never learns of it, also for a client that is closed.
+    /// Deletes an object whose id no caller received, even for a closed client.
     pub(crate) fn delete_in_passing(&self, id: ObjectId) {
         if !self.is_forked() {
             self.ask(Ask::Delete { ids: vec![id] }, None, false, |_, _| {});
         }
     }
 
-    /// Where this thread, if it waits for an answer, can take it itself.
+    /// The epoll on which this thread can receive its reply itself.
     pub(crate) fn epoll(&self) -> Option<Arc<SharedEpoll>> {
         match &self.link {
             _ if self.is_forked() => None,
-            // A thread of a runtime has other tasks, which must not wait behind this node's.
+            // A runtime's thread has other tasks, which must not wait behind this node's events.
             Link::Embedded { .. } if Handle::try_current().is_ok() => None,
             Link::Embedded { programs, .. } => Some(programs.network.control.epoll.clone()),
             Link::Attached(attached) => Some(attached.epoll()),
         }
     }
 
-    /// Takes with this thread what is said in its [`Connection::epoll`], until `is_over` or for at most `time`.
+    /// Handles events of [`Connection::epoll`] on this thread, until `is_over` or for at most `time`.
     pub(crate) fn wait_in_epoll(&self, time: Duration, is_over: impl Fn() -> bool) -> Waited {
         match &self.link {
             Link::Embedded { programs, .. } => programs.network.control.wait(time, is_over),
@@ -266,7 +271,7 @@ impl Connection {
         }
     }
 
-    /// Says something that has no answer.
+    /// Sends a message without a reply.
     pub(crate) fn say(&self, message: ToNode) {
         match &self.link {
             _ if self.is_forked() => {}
@@ -275,7 +280,7 @@ impl Connection {
                 ToNode::Cancel { request } => programs.requests.cancel(RequestId(request)),
                 ToNode::Tell { ask } => programs.requests.tell(*client, ask),
                 ToNode::Advanced { instance } => programs.advanced(instance),
-                // The rest is of memory that another process maps.
+                // The other messages concern memory mapped by another process.
                 _ => {}
             },
         }
@@ -301,7 +306,7 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// The instance whose memory an answer speaks of.
+/// The instance whose memory a reply refers to.
 pub(crate) const fn slot_of(answer: &Answer) -> Option<Instance> {
     match answer {
         Answer::Created { instance, .. }

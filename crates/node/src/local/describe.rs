@@ -1,4 +1,4 @@
-//! The status of a node, as JSON. `python/hoplite/node_status.py` has its types for Python.
+//! The status of a node, as JSON. `python/hoplite/node_status.py` defines its Python types.
 
 use hoplite_proto::{ask::Status, id::NodeId, members::Member, place::Group, time::Instant};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use hoplite_shm::ArenaStats;
 
 use crate::network::{certificates::Trust, handshake::address_of, shared::Network};
 
-/// All that is known of a node.
+/// Builds the full status of a node.
 pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats) -> Value {
     let now = network.facts.now();
     let seconds = |since: Instant| now.since(since) as f64 / 1e9;
@@ -59,14 +59,14 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
     with(with(described(&status.me), json!(status.counts)), more)
 }
 
-/// The list of revocations: its file, how often another was put in force, and why what the file holds now is not.
+/// The revocation list: its file, the number of renewals, and why its present contents are not in force.
 fn revocations(trust: &Trust) -> Option<Value> {
     let (file, problem) = trust.list()?;
     let file = file.display().to_string();
     Some(json!({"file": file, "renewed": trust.list_number(), "problem": problem}))
 }
 
-/// What there is to say of any node; a node that listens nowhere has no address.
+/// The fields of any node. A node that does not listen has no address.
 fn described(member: &Member) -> Value {
     let place = member.place;
     json!({
@@ -81,7 +81,7 @@ fn described(member: &Member) -> Value {
     })
 }
 
-/// One JSON object with all that two say.
+/// Merges two JSON objects.
 fn with(mut one: Value, other: Value) -> Value {
     if let (Value::Object(all), Value::Object(more)) = (&mut one, other) {
         all.extend(more);

@@ -1,4 +1,4 @@
-//! What this process holds while it forks, for the child to find whole.
+//! Locks held during a fork, so that the child finds consistent state.
 
 use std::{cell::RefCell, os::fd::RawFd};
 
@@ -6,14 +6,14 @@ use super::connection::{AllConnections, all_connections};
 use crate::fork_safe::{self, Noted};
 
 thread_local! {
-    /// The lists of sockets and of connections, between [`before_fork`] and [`after_fork`] of this thread.
+    /// The locked lists of sockets and connections, between [`before_fork`] and [`after_fork`] of this thread.
     static HELD: RefCell<Option<(Noted, AllConnections)>> = const { RefCell::new(None) };
 }
 
-/// Descriptors and inodes of the sockets of nodes and attachments; a descriptor that has another inode now is not one of
-/// them.
+/// Locks the lists and returns descriptors and inodes of the sockets of nodes and attachments. A descriptor with
+/// another inode now is a different socket.
 ///
-/// No other thread has the lists until [`after_fork`]: in the child no thread would give them back.
+/// No other thread can lock the lists until [`after_fork`]: in the child it could not unlock them.
 pub fn before_fork() -> Vec<(RawFd, u64)> {
     after_fork();
     let noted = fork_safe::all();
@@ -22,7 +22,7 @@ pub fn before_fork() -> Vec<(RawFd, u64)> {
     all
 }
 
-/// Ends what [`before_fork`] began, in the parent and in the child; without that it does nothing.
+/// Releases the locks of [`before_fork`], in the parent and in the child. Does nothing without it.
 pub fn after_fork() {
     drop(HELD.take());
 }
@@ -44,7 +44,7 @@ mod tests {
     fn no_other_thread_has_the_list_during_a_fork() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let descriptor = socket.as_raw_fd();
-        // Another test may have noted a socket that had this descriptor before.
+        // Another test may have registered a socket with this descriptor before.
         let inode = metadata(format!("/proc/self/fd/{descriptor}")).unwrap().ino();
         let is_it = |noted: &(RawFd, u64)| *noted == (descriptor, inode);
         assert!(!before_fork().iter().any(is_it));

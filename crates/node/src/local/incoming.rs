@@ -1,6 +1,6 @@
-//! What comes from the node through its Unix socket: bytes into messages, and the descriptors beside them.
+//! Parses bytes from the node's Unix socket into messages, and collects the descriptors that accompany them.
 //!
-//! Does not know what a message means, or which thread takes it.
+//! Does not interpret messages, nor know which thread receives them.
 
 use std::{
     io,
@@ -9,7 +9,7 @@ use std::{
 
 use super::protocol::{FromNode, take_message};
 
-/// What has come from the node and was not taken yet.
+/// Bytes and descriptors received from the node and not taken yet.
 #[derive(Default)]
 pub(super) struct Incoming {
     bytes: Vec<u8>,
@@ -17,7 +17,7 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// The next message, which `receive` waits for or does not; none when the node is gone.
+    /// Reads the next message; `receive` blocks or not. None once the node is gone.
     pub(super) fn next<'a>(
         &mut self,
         stream: &'a UnixStream,

@@ -1,6 +1,6 @@
-//! Extents that the node let go of and that processes still map: their memory is free when the last has unmapped it.
+//! Extents that the node has freed but processes still map. Their memory is free once the last process has unmapped it.
 //!
-//! Does not know which processes those are, nor what lay in the extents.
+//! Does not know which processes map them, nor their contents.
 
 use std::{collections::HashMap, sync::Mutex};
 
@@ -8,7 +8,7 @@ use hoplite_shm::{Arena, ExtentId};
 
 use crate::sync::lock;
 
-/// How many map each of them.
+/// Number of processes that map each extent.
 #[derive(Debug)]
 pub(crate) struct Leaving {
     arena: Arena,
@@ -20,7 +20,8 @@ impl Leaving {
         Self { arena, mapped_by: Mutex::default() }
     }
 
-    /// Takes the extents that are gone since, to tell the processes. Each counts as mapped until it was [let go](Self::unmapped) once.
+    /// Takes newly freed extents, for processes to be notified. Each counts as mapped until one call of
+    /// [`unmapped`](Self::unmapped).
     pub(crate) fn take(&self) -> Vec<ExtentId> {
         let gone = self.arena.take_gone();
         let mut mapped_by = lock(&self.mapped_by);
@@ -28,12 +29,12 @@ impl Leaving {
         gone
     }
 
-    /// One process more maps an extent and is about to be told.
+    /// Counts another process that maps an extent and will be notified.
     pub(crate) fn mapped(&self, extent: ExtentId) {
         *lock(&self.mapped_by).entry(extent).or_default() += 1;
     }
 
-    /// One process less maps an extent.
+    /// Counts a process that unmapped an extent.
     pub(crate) fn unmapped(&self, extent: ExtentId) {
         let mut mapped_by = lock(&self.mapped_by);
         let Some(count) = mapped_by.get_mut(&extent) else { return };

@@ -1,6 +1,6 @@
-//! Programs of this host: the client that they use, in the process of the node or attached to its Unix socket.
+//! Clients of this host: in the process of the node, or attached to its Unix socket.
 //!
-//! Knows questions and answers; not what the node does for them.
+//! Knows requests and replies, not how the node handles them.
 
 mod answers;
 mod arriving;

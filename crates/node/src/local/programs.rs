@@ -1,6 +1,6 @@
-//! The programs of this host that use the node: what a client in the process and a session of an attached one share.
+//! The clients of a node on its host: state shared by clients in the process and sessions of attached processes.
 //!
-//! Does not know how a question reaches the node.
+//! Does not know how a request reaches the node.
 
 use std::{
     collections::HashMap,
@@ -26,32 +26,32 @@ use crate::{
     sync::lock,
 };
 
-/// One attached process, as the rest of the node sees it.
+/// Interface of an attached process to the rest of the node.
 pub(crate) trait Attachment: Send + Sync {
-    /// The node let go of extents: the process is to unmap those that it has.
+    /// The node freed extents: the process must unmap those that it has.
     fn forget(&self, gone: &[ExtentId]);
-    /// Ends the connection when what is queued was sent, and the reason.
+    /// Sends the reason and closes the connection after the queue is sent.
     fn end(&self, reason: &str);
-    /// Its number, if the kernel tells.
+    /// Its process id, if the kernel reports it.
     fn process(&self) -> Option<u32>;
 }
 
-/// The programs that use one node.
+/// The clients of one node.
 pub(crate) struct Programs {
     pub(crate) facts: Facts,
     pub(crate) requests: Requests,
     pub(crate) store: Arc<Store>,
     pub(crate) network: Arc<Network>,
-    /// Whether an attached process has to have a capability.
+    /// Whether attached processes need a capability.
     pub(super) confine: bool,
-    /// Those in other processes, which write their objects themselves, through shared memory.
+    /// Attached processes, which write their objects themselves, through shared memory.
     attached: Mutex<HashMap<ClientId, Weak<dyn Attachment>>>,
     pub(super) leaving: Leaving,
-    /// What the questions of attached processes take that are not answered.
+    /// Bytes of the open requests of attached processes.
     pub(super) asked: Arc<AtomicUsize>,
-    /// Forks that read what attached processes have read.
+    /// Forked children that read objects of attached processes.
     pub(super) holds: Shares,
-    /// Bytes of the copies of objects that confined processes read, and how many there are.
+    /// Bytes and number of the copies that confined processes read.
     pub(super) copy_bytes: Shares,
     pub(super) copies: Shares,
 }
@@ -81,22 +81,22 @@ impl Programs {
         }
     }
 
-    /// A number for a program that begins to use the node.
+    /// Allocates the id of a new client.
     pub(crate) fn next_client(&self) -> ClientId {
         ClientId(self.facts.next_id())
     }
 
-    /// An attached process begins to use the node.
+    /// Registers an attached process.
     pub(crate) fn attach(&self, client: ClientId, attachment: Weak<dyn Attachment>) {
         lock(&self.attached).insert(client, attachment);
     }
 
-    /// The writer as which a client writes to shared memory, if it does so itself.
+    /// The writer id of a client that writes to shared memory itself.
     pub(crate) fn writer(&self, client: ClientId) -> Option<WriterId> {
         lock(&self.attached).contains_key(&client).then_some(WriterId(client.0))
     }
 
-    /// The process of a client: that of the node, if it is not attached.
+    /// The process of a client; the node's own process if it is not attached.
     pub(crate) fn process(&self, client: ClientId) -> Option<u32> {
         let attached = lock(&self.attached).get(&client).cloned();
         match attached {
@@ -105,13 +105,13 @@ impl Programs {
         }
     }
 
-    /// A program is gone.
+    /// Removes a client.
     pub(crate) fn gone(&self, client: ClientId) {
         self.facts.tell(Event::ClientGone { client });
         lock(&self.attached).remove(&client);
     }
 
-    /// Tells all attached processes which extents the node let go of.
+    /// Notifies all attached processes of freed extents.
     pub(crate) fn forget_gone(&self) {
         let gone = self.leaving.take();
         if !gone.is_empty() {
@@ -120,12 +120,12 @@ impl Programs {
         }
     }
 
-    /// Answers all questions with the end of the node.
+    /// Fails all requests because the node ends.
     pub(crate) fn close(&self) {
         self.requests.fail_all();
     }
 
-    /// Ends the connections of all attached processes, and tells them why.
+    /// Sends all attached processes the reason and closes their connections.
     pub(crate) fn detach_all(&self, reason: &str) {
         self.attachments().iter().for_each(|attachment| attachment.end(reason));
     }
@@ -134,14 +134,14 @@ impl Programs {
         lock(&self.attached).values().filter_map(Weak::upgrade).collect()
     }
 
-    /// More of an object was filled.
+    /// More bytes of an object were written.
     pub(crate) fn advanced(&self, instance: Instance) {
         if let Some(held) = self.store.get(instance) {
             held.grew();
         }
     }
 
-    /// How the node is, as JSON.
+    /// Requests the status of the node as JSON.
     pub(crate) fn describe(
         self: &Arc<Self>,
         client: ClientId,
@@ -154,16 +154,16 @@ impl Programs {
                     let arena = programs.store.arena.stats();
                     Ok(describe::description(&status, &programs.network, arena).to_string())
                 }
-                _ => Err(CallError::NodeDown("it gave an answer to another question".into())),
+                _ => Err(CallError::NodeDown("it replied to another request".into())),
             }));
         };
         self.requests.ask(client, Ask::Status, None, false, Box::new(answer))
     }
 
-    /// Pins what a client reads once more, until no process has the end of a pipe that this returns. `kept` is let go of then.
+    /// Pins everything that a client reads, while any process has the returned pipe end. `kept` is dropped after that.
     ///
     /// # Errors
-    /// This process may open no more files.
+    /// This process is at its limit of open files.
     pub(crate) fn hold(
         self: &Arc<Self>,
         client: ClientId,
@@ -175,7 +175,7 @@ impl Programs {
         let programs = self.clone();
         self.network.tasks.spawn(Task::Fork, async move {
             if let Ok(mut end) = pipe::Receiver::from_owned_fd(end.into()) {
-                // Nothing is to be written into it: it is readable when it is over.
+                // Nothing is ever written to the pipe: it becomes readable when the other ends are closed.
                 let _ = end.read(&mut [0]).await;
             }
             programs.gone(heir);

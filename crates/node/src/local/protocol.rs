@@ -1,7 +1,7 @@
-//! What a node and the other processes of its host say to each other over the node's Unix socket.
+//! The protocol between a node and attached processes over the node's Unix socket.
 //!
-//! Frames are a little-endian u32 length and a postcard body, both ways. Descriptors travel from the node alone, beside
-//! `Lifeline` and each frame that says `has_descriptor`, in the same order.
+//! A frame is a little-endian u32 length and a postcard body, in both directions. Only the node sends descriptors: with
+//! `Lifeline` and with each frame whose `has_descriptor` is set, in the same order.
 
 use std::io;
 
@@ -15,74 +15,74 @@ use hoplite_proto::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// Processes with other releases can't share memory with this one.
+/// Version of the protocol. Processes with another version can't attach.
 pub(crate) const LOCAL_VERSION: u32 = 13;
 
-/// Bytes of the longest frame, with its length.
+/// Bytes of the longest frame, including the length.
 pub(crate) const FRAME_BYTES_MAX: usize = 4 + CONTROL_BYTES_MAX as usize;
 
-/// What a process says to the node of its host.
+/// Messages of a process to its node.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToNode {
-    /// First of all.
+    /// The first message.
     Hello { version: u32 },
-    /// A question; `timeout_ns` from now. `Ask::Status` is answered with a `Description`.
+    /// A request with a timeout in nanoseconds. The reply to `Ask::Status` is a `Description`.
     Ask { request: u64, ask: Ask, timeout_ns: Option<u64> },
-    /// The answer is not wanted any more. It comes all the same.
+    /// Cancels a request. A reply is still sent.
     Cancel { request: u64 },
-    /// Something that has no answer.
+    /// A request without a reply.
     Tell { ask: Ask },
-    /// More of an object is filled.
+    /// More bytes of an object are written.
     Advanced { instance: Instance },
-    /// A new extent is mapped; no other process may map it writable from now on.
+    /// The process mapped a new extent; from now on no other process may map it writable.
     Mapped { extent: u64 },
-    /// An extent is not mapped: it was forgotten, or could not be, and its descriptor is wanted again.
+    /// An extent is not mapped: it was freed or could not be mapped. Send its descriptor again when needed.
     Unmapped { extent: u64 },
-    /// What grew is not read any more.
+    /// Stops following a growing object.
     LetGo { request: u64 },
-    /// The process is about to fork. What it reads is pinned once more, until no process has the `Lifeline` that it gets.
+    /// The process is about to fork. Its views are pinned again, while any process has the `Lifeline` sent in reply.
     Hold,
-    /// First of all in place of `Hello`, of a process that has a capability.
+    /// The first message of a process with a capability, instead of `Hello`.
     Confined { version: u32, capability: String },
 }
 
-/// What a node says to a process.
+/// Messages of a node to a process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum FromNode {
-    /// After `Hello`: the node, and whether all members of its cluster have proved who they are.
+    /// Reply to `Hello`: the node, and whether the members of its cluster are authenticated.
     Welcome { member: Member, is_authenticated: bool },
-    /// Instead of that: go away, and why.
+    /// Refusal of the attachment, with the reason.
     Refused { said: String },
-    /// The answer to a question.
+    /// Reply to a request.
     Answer { request: u64, answer: Result<Answer, CallError>, place: Option<Place> },
     /// The status of the node, as JSON.
     Description { request: u64, json: Result<String, CallError> },
-    /// These extents are gone from the node; their memory is free when no process maps them. Answered by `Unmapped` for each.
+    /// The node freed these extents; their memory is free once no process maps them. The process replies with
+    /// `Unmapped` for each.
     Forget { extents: Vec<u64> },
-    /// The node has ended itself, and why: it answers no question any more, also none that it has not read.
+    /// The node has stopped, with the reason: it replies to no more requests, read or unread.
     Down { said: String },
-    /// Instead of `Welcome`: not with that capability, or not without one, and why.
+    /// Refusal instead of `Welcome`: the capability is rejected or missing, with the reason.
     NotAllowed { said: String },
-    /// After `Hold`, with a descriptor: the writing end of a pipe, for the parent to close and the child to keep.
+    /// Reply to `Hold`, with the write end of a pipe as descriptor: the parent closes it and the child keeps it.
     Lifeline,
 }
 
-/// Where an object is in shared memory.
+/// Location of an object in shared memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) extent: u64,
     pub(crate) extent_len: u64,
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    /// Whether the extent's descriptor comes with this frame.
+    /// Whether the extent's descriptor accompanies this frame.
     pub(crate) has_descriptor: bool,
 }
 
-/// What the numbers of copies that were made for one process have, and those of extents have not. Copies can be
-/// [taken back](hoplite_shm::Lent).
+/// Flag in the extent ids of copies made for one process. Copies can be [taken back](hoplite_shm::Lent).
 pub(crate) const COPY: u64 = 1 << 63;
 
-/// A body with its length in front.
+/// Encodes a body, preceded by its length.
 pub(crate) fn frame<T: Serialize>(body: &T) -> Vec<u8> {
     let body = wire::encode(body);
     let mut bytes = Vec::with_capacity(4 + body.len());
@@ -91,7 +91,7 @@ pub(crate) fn frame<T: Serialize>(body: &T) -> Vec<u8> {
     bytes
 }
 
-/// Takes the first message off `bytes`, and says how long its body was; none if it is not all there.
+/// Removes the first message from `bytes`; also returns the length of its body. None if it is incomplete.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidData`].
@@ -103,7 +103,7 @@ pub(crate) fn take_message<T: DeserializeOwned>(
     let length = u32::from_le_bytes(*length);
     if length > CONTROL_BYTES_MAX {
         return Err(invalid(format!(
-            "a frame of {length} bytes, the limit is {CONTROL_BYTES_MAX}"
+            "a frame of {length} bytes exceeds the limit of {CONTROL_BYTES_MAX}"
         )));
     }
     let length = length as usize;

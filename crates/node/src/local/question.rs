@@ -1,4 +1,4 @@
-//! A question of a client on its way to its answer.
+//! Sends a client's request and returns the wait for its reply.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,8 +15,8 @@ use super::{
 };
 use crate::error::Error;
 
-/// Asks; `finish` makes of the answer, and of the memory that it speaks of, what the caller wants. `may_wait` if this
-/// thread may do what takes a while.
+/// Sends a request; `finish` converts the answer and its memory to the caller's result. `may_wait` if this thread may
+/// block.
 pub(crate) fn start<T>(
     connection: &Arc<Connection>,
     may_wait: bool,
@@ -26,12 +26,12 @@ pub(crate) fn start<T>(
 ) -> Wait<T> {
     let finish = |said| match said {
         Said::Answer(answer, guard) => finish(answer, guard),
-        Said::Status(_) => Err(Error::node_down("it gave its status unasked")),
+        Said::Status(_) => Err(Error::node_down("it sent its status without a request")),
     };
     send(connection, may_wait, ask, timeout, Box::new(finish))
 }
 
-/// Asks how the node is, as JSON. A node answers that at once, from memory, so there is always a limit.
+/// Requests the status of the node as JSON. A node replies at once, from memory, so there is always a timeout.
 pub(crate) fn describe(connection: &Arc<Connection>, timeout: Option<Duration>) -> Wait<String> {
     let finish = |said| match said {
         Said::Status(json) => Ok(json),
@@ -50,7 +50,7 @@ fn send<T>(
 ) -> Wait<T> {
     let about = timeout.and_then(|_| subject(&ask));
     let (promise, wait) = wait::pair(connection.clone(), timeout, about, finish);
-    // A fork gets no answer: its promise is dropped.
+    // A forked child gets no reply: its end is dropped.
     if connection.is_forked() {
         return wait.asked_as(0);
     }
@@ -68,7 +68,7 @@ fn send<T>(
     wait.asked_as(request)
 }
 
-/// The object that a request with a timeout is about.
+/// The object that a request with a timeout refers to.
 fn subject(ask: &Ask) -> Option<ObjectId> {
     match ask {
         Ask::Put { id, .. } | Ask::Create { id, .. } | Ask::Reduce { id, .. } => id.clone(),
@@ -82,5 +82,5 @@ fn subject(ask: &Ask) -> Option<ObjectId> {
 }
 
 pub(crate) fn unexpected(_: &Answer) -> Error {
-    Error::node_down("it gave an answer to another question; is it a node of another release?")
+    Error::node_down("it replied to another request: use a node of the same release")
 }

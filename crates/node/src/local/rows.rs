@@ -1,4 +1,4 @@
-//! Lists of objects as JSON, for programs.
+//! Formats lists of objects as JSON.
 
 use hoplite_proto::{
     ask::ObjectRow,
@@ -7,7 +7,7 @@ use hoplite_proto::{
     meta::{Kind, Meta},
 };
 
-/// Copies of a node as a JSON list, for programs.
+/// Formats the copies of a node as a JSON list.
 pub fn describe_objects(rows: &[ObjectRow]) -> String {
     let row = |row: &ObjectRow| {
         let (dtype, shape) = dtype_and_shape(&row.meta);
@@ -29,7 +29,7 @@ pub fn describe_objects(rows: &[ObjectRow]) -> String {
     serde_json::Value::from_iter(rows.iter().map(row)).to_string()
 }
 
-/// Objects of the cluster as a JSON list, for programs.
+/// Formats objects of the cluster as a JSON list.
 pub fn describe_listed(rows: &[Listed]) -> String {
     let row = |row: &Listed| {
         let (dtype, shape) = dtype_and_shape(&row.meta);
@@ -58,7 +58,7 @@ fn seconds_left(lifetime: Option<&Lifetime>) -> Option<f64> {
     lifetime?.left_ns.map(|left| left as f64 / 1e9)
 }
 
-/// None of bytes.
+/// The dtype and shape of an array; None for bytes.
 fn dtype_and_shape(meta: &Meta) -> (Option<String>, Option<&[u64]>) {
     match &meta.kind {
         Kind::Bytes => (None, None),

@@ -1,5 +1,5 @@
-//! The Unix socket of a node: the other processes of its host attach here. Knows how an attachment begins and ends, not what
-//! is said in it.
+//! The Unix socket of a node, to which processes of its host attach. Knows how an attachment starts and ends, not its
+//! messages.
 
 use std::{
     io,
@@ -31,11 +31,11 @@ use super::{
 };
 use crate::{engine::task::Task, fork_safe, limited::Whose};
 
-/// Between two looks whether the socket's file is still there.
+/// Interval between checks that the socket's file still exists.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Accepts for ever, and makes the socket's file again when something removed it: the folder of a user's sockets is removed
-/// when the user logs out.
+/// Accepts processes until the node ends. Creates the socket's file again if it was removed: a logout removes the
+/// folder of a user's sockets.
 pub(crate) async fn accept(
     programs: Arc<Programs>,
     mut listener: UnixListener,
@@ -54,12 +54,12 @@ pub(crate) async fn accept(
                 } else {
                     match bind_again(&programs, &socket).await {
                         Ok(again) => listener = again,
-                        // Once: the next look fails in the same way.
+                        // Logged once: the next check fails in the same way.
                         Err(_) if has_failed => {}
                         Err(said) => {
                             error!(
                                 "the file of this node's socket was removed, and no process can attach until it is \
-                                 there again: {said}"
+                                 created again: {said}"
                             );
                             has_failed = true;
                         }
@@ -75,7 +75,7 @@ pub(crate) async fn accept(
                 programs.network.tasks.spawn(Task::Session, admitted);
             }
             Err(error) => {
-                info!(%error, "could not accept a process");
+                info!(%error, "could not accept a connection of a process");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
@@ -87,20 +87,20 @@ async fn bind_again(
     socket: &Arc<ServedSocket>,
 ) -> Result<UnixListener, String> {
     let of_thread = socket.clone();
-    // It may wait for another node that is about to listen in the folder.
+    // This may wait for another node that is about to listen in the folder.
     let binding =
         programs.network.tasks.spawn_blocking(Task::Attach, move || of_thread.bind_again());
     match binding.await {
         Ok(Some(Ok(listener))) => {
-            warn!(socket = %socket.path().display(), "the file of this node's socket was removed; it was made again");
+            warn!(socket = %socket.path().display(), "the file of this node's socket was removed; created it again");
             Ok(listener)
         }
         Ok(Some(Err(error))) => Err(error.to_string()),
-        Ok(None) | Err(_) => Err("the node ends".into()),
+        Ok(None) | Err(_) => Err("the node is stopping".into()),
     }
 }
 
-/// The places of attached processes, and those of processes that wait until one leaves.
+/// Places of attached processes, and of processes that wait for one.
 #[derive(Clone)]
 struct Places {
     all: Shares,
@@ -112,8 +112,8 @@ impl Places {
         Self { all: Shares::new(limits::attached_max()), waiting: Shares::new(limits::WAITING_MAX) }
     }
 
-    /// A place for a process, or why it gets none. A process that has just left may have its place for a moment more, so
-    /// that a few wait for one.
+    /// Takes a place for a process, or returns why none is free. A process that has just left may still occupy its
+    /// place for a moment, so a few others wait.
     async fn take(&self, process: Taker) -> Result<Share, String> {
         let takers = [process];
         let excess = match self.all.take(&takers, 1) {
@@ -130,7 +130,7 @@ impl Places {
     }
 }
 
-/// Attends to a process of this user that gets a place, and tells any other why it is sent away.
+/// Serves a process of this user if a place is free; sends any other process the reason of the refusal.
 async fn admit(programs: Arc<Programs>, stream: UnixStream, places: Places) {
     let place = match check_user(&stream) {
         Ok(()) => places.take(Taker::of(&stream)).await.inspect_err(|_| {
@@ -143,8 +143,8 @@ async fn admit(programs: Arc<Programs>, stream: UnixStream, places: Places) {
         Ok(place) => attend(programs, stream, place).await,
         Err(said) => {
             programs.network.counters.strangers.add(1);
-            info!(%said, "a process was not let in");
-            // It fits a socket that nothing was written to.
+            info!(%said, "refused a process");
+            // The socket is empty, so this fits.
             let _ = send_with_fds(&stream, &frame(&FromNode::Refused { said }), &[]);
             hang_up(&stream);
         }
@@ -155,7 +155,7 @@ fn check_user(stream: &UnixStream) -> Result<(), String> {
     let user = stream.peer_cred().map_err(|error| error.to_string())?.uid();
     if socket::is_stranger(user) {
         return Err(format!(
-            "user {user} may not attach: this node serves processes of its own user, {}",
+            "user {user} may not attach: this node serves only processes of its own user, {}",
             socket::own_user()
         ));
     }
@@ -173,19 +173,19 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream, mut place: Share) {
     let result = session.attend(&stream, &mut place).await;
     let (has_memory, copies) = (session.has_memory(), session.copies());
     drop(session);
-    // What is queued, a refusal perhaps, still goes out.
+    // Queued frames, such as a refusal, are still sent.
     answers.close();
     let abort = writing.abort_handle();
     let _ = tokio::time::timeout(Duration::from_secs(1), writing).await;
     abort.abort();
-    // Questions without an answer hold the session for a moment: the process is told before.
+    // Open requests keep the session alive for a moment: the process is disconnected before.
     hang_up(&stream);
     drop((stream, answers));
     if let Err(error) = result {
         programs.network.counters.strangers.add(1);
-        info!(%error, "an attached process broke off");
-        // It did not say what it still reads: its views stay valid for as long as it can look at them. One that never
-        // got any memory has none, and must not cost a descriptor until it ends.
+        info!(%error, "the attachment of a process broke");
+        // The process did not release its views: they stay valid until it ends. A process that never got memory has no
+        // views, and must not occupy a descriptor until then.
         if let Some(process) = process.filter(|_| has_memory) {
             ended(process).await;
         }
@@ -196,10 +196,10 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream, mut place: Share) {
     programs.forget_gone();
 }
 
-/// The process at the other end, if it lives and this one may open it.
+/// A descriptor of the peer process, if it is alive and this process may open it.
 fn process_of(stream: &UnixStream) -> Option<OwnedFd> {
     match peer_process(stream.as_fd()) {
-        // By its number, which another process may have by now.
+        // By process id, which another process may have by now.
         Err(error) if is_unknown(&error) => {
             let pid = Pid::from_raw(stream.peer_cred().ok()?.pid()?)?;
             pidfd_open(pid, PidfdFlags::empty()).ok()
@@ -213,7 +213,7 @@ fn is_unknown(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::NOPROTOOPT.raw_os_error())
 }
 
-/// Ends when a process does, or at once if that can't be waited for.
+/// Completes when a process ends, or at once if that can't be waited for.
 #[allow(deprecated)] // What is to take its place is unsafe code, and needless for an `OwnedFd`.
 async fn ended(process: OwnedFd) {
     if let Ok(process) = AsyncFd::with_interest(process, Interest::READABLE) {

@@ -1,4 +1,5 @@
-//! One attached process: what it says, what it is answered, which memory it has. Knows neither users nor sockets.
+//! The node's side of one attached process: its requests, replies and memory. Knows neither users nor the listening
+//! socket.
 
 mod answering;
 
@@ -26,34 +27,34 @@ use super::{
 };
 use crate::{engine::requests::Sink, limited::Whose, store::Held, sync::lock};
 
-/// One attached process.
+/// An attached process.
 pub(super) struct Session {
     programs: Arc<Programs>,
     client: ClientId,
-    /// Its number, if the kernel tells.
+    /// Its process id, if the kernel reports it.
     process: Option<u32>,
     answers: Arc<Answers>,
-    /// Set by its greeting if it has a capability.
+    /// Set by the greeting of a process with a capability.
     confined: OnceLock<Confined>,
-    /// Extents whose descriptors it has.
+    /// Extents whose descriptors the process has.
     known: Mutex<HashSet<ExtentId>>,
-    /// Extents that it is to unmap.
+    /// Extents that the process must unmap.
     leaving: Mutex<HashSet<ExtentId>>,
-    /// Its questions without an answer.
+    /// Its open requests.
     asked: Mutex<Asked>,
-    /// Copies that it reads while they arrive, by its question. Their memory is not used again meanwhile, whatever
-    /// becomes of the copy.
+    /// Copies that it follows while they arrive, by its request. Their memory is not reused meanwhile, even if the copy
+    /// is removed.
     growing: Mutex<HashMap<u64, Arc<Held>>>,
-    /// The process that it is, among those that share something.
+    /// Its identity for shared limits.
     taker: Taker,
-    /// The node ends the connection.
+    /// Notified when the node ends the connection.
     ended: Notify,
-    /// Why, if the process is at fault.
+    /// The reason, if the process broke the protocol.
     fault: Mutex<Option<String>>,
 }
 
 impl Session {
-    /// Begins to serve a process. What it is answered has to be written by a task.
+    /// Starts a session. The caller must run a task that writes the returned queue.
     pub(super) fn begin(
         programs: Arc<Programs>,
         stream: Arc<UnixStream>,
@@ -80,38 +81,38 @@ impl Session {
         (session, answers)
     }
 
-    /// The client that it is at the node.
+    /// Its client id at the node.
     pub(super) const fn client(&self) -> ClientId {
         self.client
     }
 
-    /// The writer that it is of shared memory.
+    /// Its writer id for shared memory.
     const fn writer(&self) -> WriterId {
         WriterId(self.client.0)
     }
 
-    /// Whether it got any memory.
+    /// Whether it received any memory.
     pub(super) fn has_memory(&self) -> bool {
         !lock(&self.known).is_empty() || !self.copies().is_empty()
     }
 
-    /// The copies that were made for it, which are taken back when all of these are dropped.
+    /// The copies made for it. They are taken back when all references are dropped.
     pub(super) fn copies(&self) -> Vec<Arc<Copied>> {
         self.confined.get().map(Confined::copies).unwrap_or_default()
     }
 
-    /// Whose share of something is what it takes.
+    /// The parties against whose shares its usage counts.
     fn takers(&self) -> Vec<Taker> {
         let tenant = self.confined.get().map(Confined::tenant);
         [self.taker.clone()].into_iter().chain(tenant).collect()
     }
 
-    /// A limit of the node turned away what it wanted.
+    /// Records that a limit of the node rejected one of its requests.
     fn turned_away(&self, limit: &'static str) {
         self.programs.network.limited.note(Whose::Process(self.process), limit);
     }
 
-    /// Serves it until it or the node ends the connection. What it did wrong, it is told.
+    /// Serves the process until it or the node closes the connection. Reports protocol errors to it.
     pub(super) async fn attend(
         self: &Arc<Self>,
         stream: &UnixStream,
@@ -138,19 +139,19 @@ impl Session {
             self.turned_away("GREETING_MAX");
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                format!("it said nothing for {seconds} s"),
+                format!("the process sent no greeting for {seconds} s"),
             ));
         };
         let (version, capability) = match greeting? {
-            // A look whether the node lives.
+            // A check whether the node is alive.
             None => return Ok(()),
             Some((ToNode::Hello { version }, _)) => (version, None),
             Some((ToNode::Confined { version, capability }, _)) => (version, Some(capability)),
-            Some(_) => return Err(invalid("no greeting")),
+            Some(_) => return Err(invalid("the first message must be a greeting")),
         };
         if version != LOCAL_VERSION {
             let said = format!(
-                "this node speaks version {LOCAL_VERSION} to processes of its host, not {version}: install the same \
+                "this node uses version {LOCAL_VERSION} of the local protocol, not {version}: install the same \
                  release in both"
             );
             self.say(FromNode::Refused { said }, None);
@@ -161,14 +162,14 @@ impl Session {
             Ok(Some(confined)) => {
                 if let Err(excess) = place.also(confined.tenant()) {
                     self.turned_away("ATTACHED_MAX");
-                    let said = limits::no_place("clients with capabilities of its grant", excess);
+                    let said = limits::no_place("clients of its grant", excess);
                     self.say(FromNode::Refused { said }, None);
                     return Ok(());
                 }
                 drop(self.confined.set(confined));
             }
             Err(said) => {
-                info!(%said, "a process was not let in");
+                info!(%said, "refused a process");
                 self.say(FromNode::NotAllowed { said }, None);
                 return Ok(());
             }
@@ -183,13 +184,13 @@ impl Session {
         Ok(())
     }
 
-    /// Takes what it says, in a frame of so many bytes.
+    /// Handles a message, whose frame has `bytes` bytes.
     fn take(self: &Arc<Self>, message: ToNode, bytes: usize) -> io::Result<()> {
         match message {
             ToNode::Hello { .. } | ToNode::Confined { .. } => {}
             ToNode::Hold => self.hold()?,
             ToNode::LetGo { request } => drop(lock(&self.growing).remove(&request)),
-            // A release has no answer, however it is said.
+            // A release has no reply, even if sent as a request.
             ToNode::Ask {
                 ask: ask @ (Ask::Release { .. } | Ask::ReleaseCopied { .. }), ..
             } => self.end(ask),
@@ -220,7 +221,7 @@ impl Session {
             ToNode::Advanced { instance } => self.programs.advanced(instance),
             ToNode::Mapped { extent } => {
                 match self.programs.store.arena.seal(ExtentId(extent), self.writer()) {
-                    // Given up and trimmed meanwhile.
+                    // The object was aborted and its extent freed meanwhile.
                     Ok(()) | Err(ShmError::UnknownExtent { .. }) => {}
                     Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
                 }
@@ -239,7 +240,7 @@ impl Session {
         Ok(())
     }
 
-    /// Notes a question of so many bytes; what is asked of the node, or why nothing is.
+    /// Registers a request of `bytes` bytes. Returns the request for the node, or the error of the reply.
     fn note_question(
         &self,
         request: u64,
@@ -255,7 +256,7 @@ impl Session {
         }
     }
 
-    /// What it asks, as it is asked of the node: the one place at which a process is kept to its capability.
+    /// Checks a request against the process's capability. This is the only place that enforces it.
     fn asks(&self, ask: Ask) -> Result<Ask, CallError> {
         match self.confined.get() {
             None => Ok(ask),
@@ -263,7 +264,7 @@ impl Session {
         }
     }
 
-    /// Tells the node what has no answer, and ends what the process has begun itself.
+    /// Forwards a request without a reply, and ends what the process itself has open.
     fn end(&self, ask: Ask) {
         if let Some(confined) = self.confined.get()
             && let Ask::Release { instance } | Ask::ReleaseCopied { instance } = &ask
@@ -274,16 +275,16 @@ impl Session {
         self.programs.requests.tell(self.client, ask);
     }
 
-    /// Pins what it reads once more, for a fork.
+    /// Pins everything that the process reads, for a fork.
     fn hold(&self) -> io::Result<()> {
-        // A process with all rights, such as one with many workers that load data, may have all.
+        // A process without a capability, such as one with many data loaders, may use all places.
         let takers = if self.confined.get().is_some() { self.takers() } else { Vec::new() };
         let share = self.programs.holds.take(&takers, 1).map_err(|excess| {
             self.turned_away("HOLDS_MAX");
             let Excess { own, taken, most } = excess;
             io::Error::other(format!(
-                "{own} of its forks read what it read; those of all processes are {taken} of at most {most}, and one \
-                 may have as many as it leaves free: end some of them, or raise ulimit -n of the node"
+                "{taken} of at most {most} forks with views exist, {own} of them of this process, and one \
+                 process may have as many as it leaves free: end some forks, or raise ulimit -n of the node"
             ))
         })?;
         let lifeline = self.programs.hold(self.client, (share, self.copies()))?;
@@ -296,12 +297,14 @@ impl Session {
             && let Some(held) = self.programs.store.get(instance)
         {
             let is_filled = held.slot.is_complete();
-            // It has mapped the memory, or never will: from now on others may read there.
+            // The writer has mapped the memory or never will: from now on others may read it.
             let sealed = self.programs.store.arena.seal(held.slot.extent(), self.writer());
             if !is_filled || sealed.is_err() {
                 let said = match sealed {
                     Err(error) => format!("instance {instance} can't be sealed: {error}"),
-                    Ok(()) => format!("instance {instance} was sealed before all of it was filled"),
+                    Ok(()) => {
+                        format!("instance {instance} was sealed before all bytes were written")
+                    }
                 };
                 return self.tell(request, Err(CallError::InvalidArgument(said)), None, None);
             }
@@ -326,15 +329,17 @@ impl Session {
         if let FromNode::Answer { request, .. } = message
             && bytes.len() > FRAME_BYTES_MAX
         {
-            let said =
-                format!("the answer of {} bytes is longer than {FRAME_BYTES_MAX}", bytes.len());
+            let said = format!(
+                "the reply of {} bytes exceeds the limit of {FRAME_BYTES_MAX}",
+                bytes.len()
+            );
             let answer = Err(CallError::InvalidArgument(said));
             message = FromNode::Answer { request, answer, place: None };
             bytes = frame(&message);
         }
         if let Err(Unread) = self.answers.send(message, bytes, descriptor) {
             let said = format!(
-                "it left {} MiB of answers unread, as many as a process may",
+                "the process left {} MiB of replies unread, which is the limit",
                 limits::UNREAD_BYTES_MAX >> 20
             );
             self.turned_away("UNREAD_BYTES_MAX");
@@ -347,7 +352,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // A panic may have ended the task that serves it: the connection ends all the same.
+        // Close the connection even if a panic ended the task that serves it.
         self.answers.close();
         for extent in lock(&self.leaving).drain() {
             self.programs.leaving.unmapped(extent);

@@ -1,10 +1,10 @@
-//! What the processes of a host share of one thing: a process, or the clients of one tenant, may have as much of it as they
-//! leave free. Knows neither what the thing is nor who a taker is.
+//! Fair shares of a limited resource: a process, or the clients of one tenant, may use as much of it as they leave
+//! free. Knows neither the resource nor the parties.
 //!
 //! ```text
-//! 64 places:   |---- the first: 32 ----|-- the second: 16 --|- 8 -|-|  free
+//! 64 places:   |---- first: 32 --------|-- second: 16 ------|- 8 -|-|  free
 //! ```
-//! So one that wants everything leaves half, and there is something left for each that has nothing yet.
+//! A greedy party thus leaves half, and something remains for each party that has nothing yet.
 
 use std::{
     collections::HashMap,
@@ -18,20 +18,20 @@ use tokio::{net::UnixStream, sync::Notify};
 use super::arriving::process_number;
 use crate::sync::{lock, until};
 
-/// Who has a share.
+/// A party that uses a share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Taker {
-    /// A process, by its number.
+    /// A process, by its id.
     Process(u32),
-    /// A process of a PID namespace that this one can't see into, by the inode of its descriptor. Before Linux 6.9 all of
-    /// these have one inode, and share what one process may have.
+    /// A process in a PID namespace invisible to this process, by the inode of its pidfd. Before Linux 6.9 all of these
+    /// have one inode, and share the limit of one process.
     Unseen(u64),
-    /// The clients whose capabilities were made of one grant.
+    /// The clients whose capabilities derive from one grant.
     Tenant(String),
 }
 
 impl Taker {
-    /// The process at the other end.
+    /// The peer process of a connection.
     pub(super) fn of(stream: &UnixStream) -> Self {
         process_number(stream).map_or_else(
             || {
@@ -44,7 +44,7 @@ impl Taker {
     }
 }
 
-/// All of it.
+/// The shares of one resource.
 #[derive(Clone, Debug)]
 pub(super) struct Shares(Arc<Inner>);
 
@@ -61,7 +61,7 @@ struct State {
     by: HashMap<Taker, u64>,
 }
 
-/// A part of it, which is free again when this is dropped.
+/// A share; dropping it frees it.
 #[derive(Debug)]
 pub(super) struct Share {
     of: Arc<Inner>,
@@ -69,14 +69,14 @@ pub(super) struct Share {
     takers: Vec<Taker>,
 }
 
-/// Why there is no share.
+/// Reason why no share was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Excess {
-    /// What the taker has.
+    /// Amount that the party has.
     pub(super) own: u64,
-    /// What all have together.
+    /// Amount that all parties have.
     pub(super) taken: u64,
-    /// What there is.
+    /// The limit.
     pub(super) most: u64,
 }
 
@@ -85,8 +85,8 @@ impl Shares {
         Self(Arc::new(Inner { most, state: Mutex::default(), freed: Notify::new() }))
     }
 
-    /// Takes so much, if there is as much, and each of the takers leaves as much free as it has then. One that has nothing needs
-    /// to leave nothing.
+    /// Takes `amount` if it is free and each of the takers then leaves as much free as it has. A taker without a share
+    /// need not leave anything.
     pub(super) fn take(&self, takers: &[Taker], amount: u64) -> Result<Share, Excess> {
         let mut state = lock(&self.0.state);
         let taken = state.taken.saturating_add(amount);
@@ -103,7 +103,7 @@ impl Shares {
         Ok(Share { of: self.0.clone(), amount, takers: takers.to_vec() })
     }
 
-    /// The same, as soon as there is enough.
+    /// Waits until the amount can be taken.
     pub(super) async fn wait(&self, takers: &[Taker], amount: u64) -> Share {
         until(&self.0.freed, || self.take(takers, amount).ok()).await
     }
@@ -121,7 +121,7 @@ impl State {
 }
 
 impl Share {
-    /// Counts it as that of another taker too, who may have as much.
+    /// Counts the share for another taker too, if that one may have as much.
     pub(super) fn also(&mut self, taker: Taker) -> Result<(), Excess> {
         let mut state = lock(&self.of.state);
         state.check(&taker, self.amount, state.taken, self.of.most)?;
@@ -152,7 +152,7 @@ impl Drop for Share {
 mod tests {
     use super::*;
 
-    /// Takes one after the other until there is no more.
+    /// Takes single units until none can be taken.
     fn all(shares: &Shares, takers: &[Taker]) -> Vec<Share> {
         std::iter::from_fn(|| shares.take(takers, 1).ok()).collect()
     }
@@ -163,7 +163,7 @@ mod tests {
         let mut held: Vec<Vec<Share>> =
             (1..=3).map(|pid| all(&shares, &[Taker::Process(pid)])).collect();
         assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [32, 16, 8]);
-        // One that has nothing yet gets something for as long as there is anything.
+        // A taker without a share gets one while any is free.
         held.extend((4..=11).map(|pid| vec![shares.take(&[Taker::Process(pid)], 1).unwrap()]));
         let excess = Excess { own: 0, taken: 64, most: 64 };
         assert_eq!(shares.take(&[Taker::Process(12)], 1).unwrap_err(), excess);

@@ -1,4 +1,5 @@
-//! Where a Unix socket comes to listen, in place of a dead node's but never of a living one's; and which users may meet there.
+//! Binds Unix sockets: replaces the socket of a dead node, but never that of a live one. Defines which users may
+//! connect.
 
 use std::{
     fs::DirBuilder,
@@ -23,11 +24,11 @@ use tokio::net::UnixListener;
 
 use crate::{error::Error, fork_safe, sync::lock};
 
-/// The socket at which a node serves the processes of its host.
+/// The socket on which a node serves processes of its host.
 #[derive(Debug)]
 pub(crate) struct ServedSocket {
     path: PathBuf,
-    /// Device and inode of the file that this node made at the path; none once the node has removed it.
+    /// Device and inode of the socket's file that this node created; None once the node has removed it.
     file: Mutex<Option<(u64, u64)>>,
 }
 
@@ -45,36 +46,34 @@ impl ServedSocket {
         &self.path
     }
 
-    /// Whether nothing but this node has removed or replaced the file. A path that is not absolute counts as there: it leads
-    /// elsewhere when the process changes its folder.
+    /// Whether the file is still the one that this node created, or the node has removed it itself. A relative path
+    /// counts as unchanged: it refers to another file if the process changes its folder.
     pub(crate) fn is_there(&self) -> bool {
         let file = lock(&self.file);
         file.is_none() || self.path.is_relative() || *file == file_at(&self.path)
     }
 
-    /// Listens anew at the path, and makes its folder again if that is gone too.
+    /// Listens again at the path. Creates its folder if that is missing too.
     ///
     /// # Errors
-    /// Those of [`bind`]; the folder can't be made, or the node has removed the file itself.
+    /// Those of [`bind`]; the folder can't be created, or the node has removed the file itself.
     pub(crate) fn bind_again(&self) -> Result<UnixListener, Error> {
         let mut file = lock(&self.file);
         let refused = |detail| Error::Listen { address: self.path.display().to_string(), detail };
         if file.is_none() {
-            return Err(refused("the node leaves".into()));
+            return Err(refused("the node is stopping".into()));
         }
         if let Some(folder) = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(folder)
-                .map_err(|error| refused(format!("can't make {}: {error}", folder.display())))?;
+            DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
+                refused(format!("can't create the folder {}: {error}", folder.display()))
+            })?;
         }
         let listener = bind(&self.path)?;
         *file = file_at(&self.path);
         Ok(listener)
     }
 
-    /// Removes the file, unless another process has put its own in that place.
+    /// Removes the file, unless another process has replaced it.
     pub(crate) fn remove(&self) {
         let mut file = lock(&self.file);
         if file.is_some() && *file == file_at(&self.path) {
@@ -92,36 +91,33 @@ fn file_at(path: &Path) -> Option<(u64, u64)> {
 /// Listens at `path`, in place of a dead node's socket if there is one.
 ///
 /// # Errors
-/// [`Error::AddressInUse`] if a node answers there; [`Error::Listen`].
+/// [`Error::AddressInUse`] if a node serves the path; [`Error::Listen`].
 fn bind(path: &Path) -> Result<UnixListener, Error> {
     let address = path.display().to_string();
     let refused =
         |error: io::Error| Error::Listen { address: address.clone(), detail: error.to_string() };
     let folder = path.parent().unwrap_or(Path::new("/"));
-    // A socket that was bound a moment ago and does not listen yet looks like a dead node's.
+    // A socket that is bound but does not listen yet looks like a dead node's.
     let _lock = FolderLock::take(folder).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            let detail = format!("there is no folder {}; make it first", folder.display());
+            let detail = format!("there is no folder {}: create it first", folder.display());
             Error::Listen { address: address.clone(), detail }
         }
         _ => refused(error),
     })?;
     if is_served(path).map_err(refused)? {
-        let detail = "a running node serves that socket".into();
+        let detail = "a running node serves it".into();
         return Err(Error::AddressInUse { address, detail });
     }
     let bound = std::fs::symlink_metadata(path).map_or_else(
         |_| Ok(()),
         |found| {
             use std::os::unix::fs::FileTypeExt;
-            // Only ever a socket that no process serves; any other file stays.
+            // Remove only a socket that no process serves; keep any other file.
             if found.file_type().is_socket() {
                 std::fs::remove_file(path)
             } else {
-                Err(io::Error::new(
-                    io::ErrorKind::AlreadyExists,
-                    "a file that is no socket is there",
-                ))
+                Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file there is not a socket"))
             }
         },
     );
@@ -129,29 +125,29 @@ fn bind(path: &Path) -> Result<UnixListener, Error> {
     listener.inspect(fork_safe::note).map_err(refused)
 }
 
-/// Processes that may wait to be accepted.
+/// Length of the listen queue.
 const BACKLOG: i32 = 1024;
 
 fn listen(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     let socket = bind_privately(path)?;
-    // The sockets that it accepts do so too. A kernel that is too old delivers them: see [`super::arriving`].
+    // Accepted sockets inherit this. An older kernel delivers descriptors: see [`super::arriving`].
     let _ = refuse_descriptors(socket.as_fd());
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
     Ok(OwnedFd::from(socket).into())
 }
 
-/// Makes the socket at `path`, which no other user can open from its first moment on.
+/// Creates the socket at `path` so that no other user can ever open it.
 fn bind_privately(path: &Path) -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // The file gets the mode that the socket has. A mask would be that of all threads of the process.
+    // The file gets the mode of the socket. A umask would affect all threads of the process.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     socket.bind(&SockAddr::unix(path)?)?;
     Ok(socket)
 }
 
-/// Whether this process shares no memory with those of user `uid`: it does with those of its own user alone, root's
-/// included, since values that root reads could run code of another user.
+/// Whether a user may not share memory with this process. Only its own user may, not even root: values that root reads
+/// could run code of another user.
 pub(crate) fn is_stranger(uid: u32) -> bool {
     uid != own_user()
 }
@@ -161,10 +157,10 @@ pub(crate) fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Whether a process listens at a path, also if it is too busy to accept.
+/// Whether a process listens at a path, even if it is too busy to accept.
 fn is_served(path: &Path) -> io::Result<bool> {
     let caller = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // No other node may come to listen in this folder until there is an answer.
+    // No other node may listen in this folder until the result is known.
     caller.set_nonblocking(true)?;
     match caller.connect(&SockAddr::unix(path)?) {
         Ok(()) => Ok(true),
@@ -172,13 +168,13 @@ fn is_served(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// How long a node that starts waits for another one that is about to listen in the same folder, and how often it looks:
-/// `flock` has no timeout, and a thread that waited in it might never end.
+/// Timeout and interval of attempts to lock the folder while another node is about to listen in it. `flock` has no
+/// timeout, and a thread in it might block forever.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_POLL: Duration = Duration::from_millis(5);
 
-/// The right to make and remove sockets in a folder: a lock on the folder itself, which leaves no file behind. In a folder
-/// that other users own or can read it is only tried for: they could hold it for ever.
+/// Lock on a folder that allows creating and removing sockets in it. It leaves no file behind. If other users own or
+/// can read the folder, failing to lock it is ignored: they could hold the lock forever.
 #[derive(Debug)]
 struct FolderLock(OwnedFd);
 
@@ -186,7 +182,7 @@ const READ_BY_OTHERS: u32 = 0o044;
 
 impl FolderLock {
     fn take(folder: &Path) -> io::Result<Self> {
-        // A path without a folder is in the current one.
+        // A path without a folder refers to the current one.
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(folder, flags, Mode::empty())?;
@@ -200,13 +196,13 @@ impl FolderLock {
                 Err(Errno::WOULDBLOCK) if Instant::now() < until => {
                     thread::sleep(LOCK_POLL);
                 }
-                // Any user may lock a folder that it can read.
+                // Any user can lock a folder that it can read.
                 Err(Errno::WOULDBLOCK) if is_shared => return Ok(Self(opened)),
                 Err(Errno::WOULDBLOCK) => {
                     return Err(io::Error::new(
                         io::ErrorKind::TimedOut,
                         format!(
-                            "another process has held the lock of {} for {} s",
+                            "another process has locked {} for more than {} s",
                             folder.display(),
                             LOCK_PATIENCE.as_secs()
                         ),
@@ -220,7 +216,7 @@ impl FolderLock {
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
-        // A child that was forked meanwhile has the descriptor too, and closing ours alone would leave it locked.
+        // A child forked meanwhile has the descriptor too: closing only this one would leave the folder locked.
         let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
     }
 }
@@ -255,7 +251,7 @@ mod tests {
         assert!(!is_served(&path).unwrap());
         listener.listen(0).unwrap();
         assert!(is_served(&path).unwrap());
-        // Its queue is full of the first caller: another one would wait.
+        // The first client fills its queue: another one would wait.
         assert!(is_served(&path).unwrap());
         drop(listener);
         assert!(!is_served(&path).unwrap());

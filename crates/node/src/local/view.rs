@@ -1,4 +1,4 @@
-//! Memory that a program was given to read. Dropping it tells the node.
+//! Views: memory that a client reads. Dropping a view notifies the node.
 
 use std::sync::{
     Arc,
@@ -18,27 +18,27 @@ use super::{
     protocol::ToNode,
 };
 
-/// The memory of an answer; dropping it tells the node.
+/// The memory of a reply. Dropping it notifies the node.
 pub(crate) struct Guard {
     pub(crate) connection: Arc<Connection>,
     pub(crate) instance: Instance,
     pub(crate) slot: Option<Slot>,
     pub(crate) at_end: AtEnd,
-    /// Its reader has copied it.
+    /// Whether its reader has copied it.
     pub(crate) is_copied: AtomicBool,
 }
 
-/// What the node is told when a guard is dropped.
+/// The message to the node when a guard is dropped.
 pub(crate) enum AtEnd {
     Release,
     Abort,
-    /// The node holds the memory for this question.
+    /// Stop following, with the number of the request.
     LetGo(u64),
     Nothing,
 }
 
 impl Guard {
-    /// The memory of an answer to the question of this number.
+    /// Takes the memory of a reply to the request with this number.
     pub(crate) fn of(
         connection: &Arc<Connection>,
         request: u64,
@@ -63,7 +63,8 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if self.connection.is_forked() {
-            // The pins belong to the parent; a slot would take its memory back into a list that is not shared.
+            // The parent owns the pins. Dropping the slot would return its memory to a list that the child does not
+            // share.
             std::mem::forget(self.slot.take());
             return;
         }
@@ -71,7 +72,7 @@ impl Drop for Guard {
             self.connection.read_ended();
         }
         let instance = self.instance;
-        // Before the node is told: it may give the memory to another object at once.
+        // Unmap before notifying the node, which may reuse the memory at once.
         self.slot = None;
         let is_copied = *self.is_copied.get_mut();
         self.connection.say(match self.at_end {
@@ -84,8 +85,8 @@ impl Drop for Guard {
     }
 }
 
-/// An object to read, without a copy. Its memory stays as it is for as long as the view lives, whatever happens to
-/// the object.
+/// A read-only view of an object, without a copy. Its memory does not change while the view exists, even if the object
+/// is deleted.
 pub struct View {
     pub(crate) id: ObjectId,
     pub(crate) meta: Meta,
@@ -93,58 +94,59 @@ pub struct View {
     pub(crate) body: Body,
 }
 
-/// Where the bytes of a view are.
+/// The bytes of a view.
 pub(crate) enum Body {
     Inline(Inline),
     Slot(Guard),
 }
 
 impl View {
-    /// The object.
+    /// The id of the object.
     pub const fn id(&self) -> &ObjectId {
         &self.id
     }
 
-    /// What it is.
+    /// The metadata of the object.
     pub const fn meta(&self) -> &Meta {
         &self.meta
     }
 
-    /// Its reader has copied all of it: once nothing else reads it, the node lets go of it before other copies.
+    /// Records that the reader has copied all of it: once nothing else reads it, the node evicts it before other
+    /// copies.
     pub fn note_copied(&self) {
         if let Body::Slot(guard) = &self.body {
             guard.is_copied.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Its bytes.
+    /// The bytes of the object.
     pub fn as_bytes(&self) -> &[u8] {
         match &self.body {
             Body::Inline(bytes) => bytes.as_bytes(),
-            // Complete before it was handed out, and so for ever.
+            // It was complete when the view was created, and stays so.
             Body::Slot(guard) => guard.slot.as_ref().and_then(Slot::bytes).unwrap_or_default(),
         }
     }
 }
 
-/// An object that is still arriving, or was when it was asked for. What is there of it can be copied away.
+/// A copy that was still arriving when it was requested. Bytes that have arrived can be copied out.
 pub struct Growing {
     pub(crate) meta: Meta,
     pub(crate) guard: Guard,
 }
 
 impl Growing {
-    /// What it will be.
+    /// The metadata of the object.
     pub const fn meta(&self) -> &Meta {
         &self.meta
     }
 
-    /// Whether a view is of the same bytes. If not, what was copied is void.
+    /// Whether a view has the same instance. If not, the bytes copied so far are not valid.
     pub fn becomes(&self, view: &View) -> bool {
         self.guard.instance == view.instance
     }
 
-    /// Copies what is there without a gap from `start` on to its place in `out`; returns where that ends.
+    /// Copies the bytes that have arrived contiguously from `start` on to their place in `out`; returns where they end.
     pub fn copy_to(&self, start: u64, out: &mut [u8]) -> u64 {
         let Some(slot) = &self.guard.slot else { return start };
         let end = slot.progress().prefix().min(out.len() as u64);

@@ -1,4 +1,4 @@
-//! An answer that is on its way to a program: waited for by a thread, or told of to an event loop.
+//! A pending reply, completed by waking a thread or an event loop.
 
 use std::{
     mem,
@@ -20,33 +20,33 @@ use crate::{
     sync::lock,
 };
 
-/// What came back for a question.
+/// The result of a request.
 pub(crate) enum Said {
-    /// The machine's answer, with the memory that it speaks of.
+    /// The state machine's answer, with the memory that it refers to.
     Answer(Answer, Option<Guard>),
-    /// How the node is, as JSON.
+    /// The status of the node, as JSON.
     Status(String),
 }
 
-/// What came back for a question, or why nothing did.
+/// The result of a request, or its error.
 pub(crate) type Raw = Result<Said, CallError>;
 
-/// Called once, when there is an answer, on whatever thread has it. Must not wait.
+/// Called once, when the wait is over, on any thread. Must not block.
 pub type Waker = Box<dyn FnOnce() + Send>;
 
-/// Makes of an answer what the caller wants.
+/// Converts an answer to the caller's result.
 pub(crate) type Finish<T> = Box<dyn FnOnce(Said) -> Result<T, Error> + Send>;
 
-/// The end of the node, which answers. Dropped without an answer, it ends the wait with an error.
+/// The node's end of a pending reply. Dropping it without a reply ends the wait with an error.
 pub(crate) struct Promise(Arc<Shared>);
 
-/// What a question's two ends share.
+/// State shared by both ends of a pending reply.
 #[derive(Default)]
 pub(crate) struct Shared {
     state: Mutex<State>,
-    /// Open once there is an answer, or will be none.
+    /// Open once the wait is over.
     over: Latch,
-    /// Where the thread that waits takes events, as long as it does.
+    /// The epoll on which the waiting thread handles events meanwhile.
     epoll: Mutex<Option<Arc<SharedEpoll>>>,
 }
 
@@ -56,11 +56,11 @@ enum State {
     Open,
     Watched(Waker),
     Answered(Raw),
-    /// The answer was taken, or none will come.
+    /// The reply was taken, or none will come.
     Over,
-    /// The caller gave up. What the answer brings into being is to go again.
+    /// The caller dropped the wait. An object created by the reply must be deleted.
     Abandoned,
-    /// The client was closed before the answer came. What the answer brings into being is to go again.
+    /// The client was closed before the reply came. An object created by the reply must be deleted.
     Closed,
 }
 
@@ -73,14 +73,14 @@ impl Promise {
 }
 
 impl Close for Shared {
-    /// Ends the wait since its client was closed.
+    /// Ends the wait because its client was closed.
     fn close(&self) {
         drop(self.set(State::Closed));
     }
 }
 
 impl Shared {
-    /// Ends the wait; gives an answer back that no caller will take.
+    /// Ends the wait; returns a reply that no caller will take.
     fn set(&self, new: State) -> Option<Raw> {
         let old = {
             let mut state = lock(&self.state);
@@ -93,7 +93,7 @@ impl Shared {
             }
         };
         self.over.open();
-        // A thread that took the answer itself looks without being told.
+        // A thread that received the reply itself checks without being woken.
         if let Some(epoll) = lock(&self.epoll).as_ref().filter(|epoll| !epoll.is_here()) {
             epoll.poke();
         }
@@ -104,7 +104,7 @@ impl Shared {
     }
 }
 
-/// Deletes what a question brought into being whose asker gave up as it was answered: no program knows its id.
+/// Deletes the object created by a request whose caller gave up: no program has its id.
 fn undo(connection: &Connection, raw: &Raw) {
     if let Ok(Said::Answer(
         Answer::Put { id } | Answer::Promised { id } | Answer::Reducing { id },
@@ -121,38 +121,38 @@ impl Drop for Promise {
     }
 }
 
-/// An answer that is on its way. Dropping it takes the question back.
+/// A pending reply. Dropping it cancels the request.
 pub struct Wait<T> {
     connection: Arc<Connection>,
     request: u64,
-    /// Whether the client has a list with this wait in it, to end it when it is closed.
+    /// Whether the client has registered this wait, to end it on close.
     is_listed: bool,
     timeout: Option<Duration>,
     begun: Instant,
-    /// The object that the request is about, if it is about one.
+    /// The object that the request refers to, if any.
     about: Option<ObjectId>,
     lateness: Lateness,
     shared: Arc<Shared>,
     finish: Option<Finish<T>>,
 }
 
-/// How long a question that has a deadline may be without an answer, unless its timeout is longer, before the client
-/// checks whether the node is stopped.
+/// Minimum time without a reply, for a request with a deadline, before the client checks whether the node is stopped.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
-/// How much later than its deadline an answer may come before the client checks whether the node is stopped.
+/// Delay after the deadline before the client checks whether the node is stopped.
 const LATE_MAX: Duration = Duration::from_millis(250);
 
-/// Between two checks.
+/// Interval between checks.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// How many checks may find that the node is not stopped. It then answers, however busy its host is, unless its container
-/// is paused or it hangs. Checks are counted, not seconds: a client that was stopped itself has the answer in its socket.
+/// Number of checks that find the node not stopped before the wait fails. Such a node still replies, however busy its
+/// host is, unless it hangs or its container is paused. Checks are counted, not seconds: a client that was stopped
+/// itself already has the reply in its socket.
 const CHECKS_MAX: u32 = 10;
 
-/// What a client knows of a node that has not answered at its deadline.
+/// State of the checks of a node that has not replied at the deadline.
 struct Lateness {
-    /// When to check; none if there is no limit.
+    /// Time of the next check; None without a timeout.
     check_at: Option<Instant>,
     checks_left: u32,
     verdict: Option<Verdict>,
@@ -165,8 +165,8 @@ impl Lateness {
         Self { check_at, checks_left: CHECKS_MAX, verdict: None }
     }
 
-    /// Checks, if it is time, and returns how long to wait until the next check: zero once there is a verdict, none if there
-    /// is no limit.
+    /// Checks the node if it is time. Returns the time until the next check: zero once there is a verdict, None without
+    /// a timeout.
     fn check(
         &mut self,
         now: Instant,
@@ -189,17 +189,17 @@ impl Lateness {
     }
 }
 
-/// Why a client does not wait any longer.
+/// Reason why a client stops waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     /// The node's process is stopped.
     Stopped(u32),
-    /// It is not, or this process can't see it; but it does not answer.
+    /// The node does not reply, but is not stopped, or this process can't tell.
     Late,
 }
 
-/// A question's two ends. The number of the question is told by [`Wait::asked_as`]; `timeout` is that of the question, which
-/// is `about` an object.
+/// Creates both ends of a pending reply. [`Wait::asked_as`] sets the number of the request. `timeout` is that of the
+/// request, which refers to `about`.
 pub(crate) fn pair<T>(
     connection: Arc<Connection>,
     timeout: Option<Duration>,
@@ -225,7 +225,7 @@ pub(crate) fn pair<T>(
 }
 
 impl<T> Wait<T> {
-    /// Says under which number the question was asked.
+    /// Sets the number of the request.
     pub(crate) fn asked_as(mut self, request: u64) -> Self {
         self.request = request;
         if !self.is_over() {
@@ -235,25 +235,25 @@ impl<T> Wait<T> {
         self
     }
 
-    /// How long to wait until the next check whether the node answers at all; none if there is no limit. Call it again
-    /// then: it checks. Zero once the node does not answer; then a wait ends at once, with that error.
+    /// Checks the node if it is time. Returns the time until the next check, when to call this again; None without a
+    /// timeout. Zero once the node does not reply: a wait then ends at once with that error.
     pub fn patience(&mut self) -> Option<Duration> {
         let stopped_process = || self.connection.stopped_process();
         self.lateness.check(Instant::now(), stopped_process)
     }
 
-    /// Whether there is an answer, or will be none.
+    /// Whether the wait is over: there is a reply, or none will come.
     pub fn is_over(&self) -> bool {
         !matches!(*lock(&self.shared.state), State::Open | State::Watched(_))
     }
 
-    /// Waits for at most `time`, or until a handler of a signal ran on this thread; whether there is an answer, or will be none.
+    /// Waits for at most `time`, or until a signal handler ran on this thread. Returns whether the wait is over.
     pub fn is_over_within(&mut self, time: Duration) -> bool {
         self.shared.over.wait(time);
         self.is_over()
     }
 
-    /// Lets `waker` be called when there is an answer; false if there is one already, and then it is not called.
+    /// Registers a waker to call when the wait is over. Returns false, without calling it, if it is over already.
     pub fn when_over(&self, waker: Waker) -> bool {
         let mut state = lock(&self.shared.state);
         let is_open = matches!(*state, State::Open | State::Watched(_));
@@ -263,7 +263,7 @@ impl<T> Wait<T> {
         is_open
     }
 
-    /// Waits for at most `time`, or until a handler of a signal ran on this thread; none if there is no answer yet.
+    /// Waits for at most `time`, or until a signal handler ran on this thread. None if there is no reply yet.
     pub fn wait_for(&mut self, time: Duration) -> Option<Result<T, Error>> {
         let until = Instant::now().checked_add(time);
         let mut is_interrupted = false;
@@ -288,7 +288,7 @@ impl<T> Wait<T> {
         }
     }
 
-    /// What the wait ended with, if it is over.
+    /// The result of the wait, if it is over.
     fn take(&mut self) -> Option<Result<T, Error>> {
         let mut state = lock(&self.shared.state);
         let next = match *state {
@@ -308,7 +308,7 @@ impl<T> Wait<T> {
         })
     }
 
-    /// Takes what others say to the node with this thread until there is an answer.
+    /// Handles events of the node on this thread until the wait is over.
     fn wait_in_epoll(&self, time: Duration) -> Waited {
         let Some(epoll) = self.connection.epoll() else { return Waited::Elsewhere };
         *lock(&self.shared.epoll) = Some(epoll);
@@ -317,10 +317,10 @@ impl<T> Wait<T> {
         waited
     }
 
-    /// Waits until there is an answer.
+    /// Waits until the wait is over.
     ///
     /// # Errors
-    /// What went wrong with the call.
+    /// The error of the request.
     pub fn join(mut self) -> Result<T, Error> {
         loop {
             if let Some(answer) = self.wait_for(Duration::MAX) {
@@ -334,11 +334,11 @@ impl<T> Wait<T> {
         let said = raw.map_err(|error| self.as_given(error))?;
         match finish {
             Some(finish) => finish(said),
-            None => Err(Error::node_down("the answer was taken before")),
+            None => Err(Error::node_down("the reply was already taken")),
         }
     }
 
-    /// An error of the node; where this call's own timeout is over, with that timeout, and not with how late the node noticed.
+    /// Adjusts a timeout error of the node: reports this call's own timeout, not how late the node detected it.
     fn as_given(&self, mut error: CallError) -> CallError {
         if let CallError::Timeout { waited_ns, .. } = &mut error
             && let Some(timeout) = self.timeout
@@ -350,25 +350,25 @@ impl<T> Wait<T> {
         error
     }
 
-    /// The error of a wait whose node does not answer.
+    /// The error of a wait whose node does not reply.
     fn silence(&self, verdict: Verdict) -> Error {
         let about = self.about.as_ref().map_or_else(String::new, |id| format!(" about {id}"));
         let state = match verdict {
             Verdict::Stopped(process) => format!(
-                "it does not answer, because its process {process} is stopped: continue it with `kill -CONT {process}`"
+                "it does not reply because its process {process} is stopped: continue it with `kill -CONT {process}`"
             ),
-            Verdict::Late => "it does not answer, though its process is not known to be stopped: check whether the host \
+            Verdict::Late => "it does not reply, but its process does not appear to be stopped: check whether the host \
                               is overloaded or the node's container is paused"
                 .into(),
         };
-        // The time of a stopped node's caller is not over if its timeout was shorter than the time to find that out.
+        // If the timeout was shorter than the time to detect a stopped node, report the node and not the timeout.
         let is_over = |timeout: &Duration| match verdict {
             Verdict::Stopped(_) => *timeout >= SILENCE_MAX,
             Verdict::Late => !timeout.is_zero(),
         };
         match self.timeout.filter(is_over) {
             Some(timeout) => {
-                let what = format!("an answer{about} from the node of this host");
+                let what = format!("a reply{about} from the node of this host");
                 let waited_ns = nanoseconds(timeout);
                 CallError::Timeout { what, waited_ns, state }.into()
             }
@@ -382,7 +382,7 @@ impl<T> Wait<T> {
         if self.connection.is_forked() {
             Error::Forked
         } else {
-            Error::node_down("it gave no answer")
+            Error::node_down("it sent no reply")
         }
     }
 }
@@ -420,7 +420,7 @@ impl<T> Drop for Wait<T> {
 mod tests {
     use super::*;
 
-    /// Checks as often as it is time, at most `times`; how long that took from the beginning, and the verdict.
+    /// Runs due checks, at most `times`; returns the time that passed and the verdict.
     fn checked(
         timeout: Duration,
         times: u32,
@@ -447,7 +447,7 @@ mod tests {
         let stopped = Some(Verdict::Stopped(77));
         assert_eq!(checked(9 * second, 99, Some(0)), (late(9 * second), stopped));
         assert_eq!(checked(Duration::ZERO, 99, Some(0)), (SILENCE_MAX, stopped));
-        // It was stopped only then.
+        // It is stopped only at the third check.
         assert_eq!(checked(9 * second, 99, Some(3)), (late(9 * second) + 2 * second, stopped));
         let most = late(9 * second) + CHECKS_MAX * CHECK_EVERY;
         assert_eq!(checked(9 * second, CHECKS_MAX, None).1, None);

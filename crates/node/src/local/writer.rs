@@ -1,4 +1,4 @@
-//! Space that a program was given to fill, and the seal that makes an object of it.
+//! Writers: memory that a client fills and then seals as an object.
 
 use hoplite_proto::{
     ask::{Answer, Ask},
@@ -15,27 +15,27 @@ use super::{
 };
 use crate::error::Error;
 
-/// Space for an object, to be filled and sealed. Dropping it unsealed leaves no object.
+/// Space for a new object, to be filled and sealed. Dropping it unsealed creates no object.
 pub struct Writer {
     pub(crate) id: ObjectId,
     pub(crate) guard: Guard,
 }
 
 impl Writer {
-    /// The id that the object will have. Receivers can wait for it already, and get what is written.
+    /// The id of the new object. Receivers can already wait for it, and get bytes as they are written.
     pub const fn id(&self) -> &ObjectId {
         &self.id
     }
 
-    /// Copies all bytes of the object to their place; receivers get them while this goes on.
+    /// Copies all bytes of the object into place; receivers get them meanwhile.
     ///
     /// # Errors
-    /// [`CallError::InvalidArgument`] if `bytes` are not as many as were asked for, or were written before.
+    /// [`CallError::InvalidArgument`] if `bytes` has another length than requested, or bytes were written before.
     pub fn write_all(&self, bytes: &[u8]) -> Result<(), Error> {
         self.write_parts(&[bytes])
     }
 
-    /// The same with the bytes in several parts, one after the other.
+    /// Copies the bytes from several consecutive parts.
     ///
     /// # Errors
     /// As [`Writer::write_all`].
@@ -46,29 +46,30 @@ impl Writer {
         copied.map_err(|error| CallError::InvalidArgument(error.to_string()).into())
     }
 
-    /// Whether all of it was written.
+    /// Whether all bytes are written.
     pub fn is_complete(&self) -> bool {
         self.guard.slot.as_ref().is_some_and(Slot::is_complete)
     }
 
-    /// The space itself, to be filled in any order.
+    /// Converts this to space that can be filled in any order.
     ///
     /// # Errors
-    /// [`CallError::InvalidArgument`] if some of it was written before.
+    /// [`CallError::InvalidArgument`] if bytes were written before.
     pub fn into_space(self) -> Result<Space, Error> {
         let slot = self.guard.slot.as_ref();
         let claim = slot.and_then(|slot| slot.claim_owned(0..slot.len()));
-        let said = || CallError::InvalidArgument(format!("{} was written in part before", self.id));
+        let said =
+            || CallError::InvalidArgument(format!("{} has already been written in part", self.id));
         Ok(Space { claim: Some(claim.ok_or_else(said)?), writer: self })
     }
 
-    /// Says that the object is complete.
+    /// Seals the object as complete.
     ///
     /// # Errors
-    /// [`CallError::InvalidArgument`] if not all of it was written; then there is no object.
+    /// [`CallError::InvalidArgument`] if not all bytes are written; then there is no object.
     pub fn seal(mut self) -> Result<Wait<ObjectId>, Error> {
         if !self.is_complete() {
-            let said = format!("{} was sealed before all of it was filled", self.id);
+            let said = format!("{} was sealed before all bytes were written", self.id);
             return Err(CallError::InvalidArgument(said).into());
         }
         if self.guard.connection.was_closed() {
@@ -85,31 +86,31 @@ impl Writer {
     }
 }
 
-/// All bytes of an object that is being made, to be filled in any order; no reader sees them before it is sealed.
+/// Space for a new object, to be filled in any order. No reader sees the bytes before the seal.
 pub struct Space {
-    /// Dropped before the writer, which tells the node that the memory is free.
+    /// Dropped before the writer, which notifies the node that the memory is free.
     claim: Option<OwnedWriteGuard>,
     writer: Writer,
 }
 
 impl Space {
-    /// The id that the object will have.
+    /// The id of the new object.
     pub const fn id(&self) -> &ObjectId {
         self.writer.id()
     }
 
-    /// The bytes, which are what the memory held before.
+    /// The bytes; initially the previous contents of the memory.
     pub fn bytes(&mut self) -> &mut [u8] {
         self.claim.as_deref_mut().unwrap_or_default()
     }
 
-    /// Says that the object is complete.
+    /// Seals the object as complete.
     ///
     /// # Errors
     /// As [`Writer::seal`].
     pub fn seal(mut self) -> Result<Wait<ObjectId>, Error> {
         if self.writer.guard.connection.is_forked() {
-            // Progress is shared with the parent, which goes on to fill it.
+            // The parent shares the progress and continues to fill the space.
             return Err(Error::Forked);
         }
         if let Some(claim) = self.claim.take() {

@@ -1,4 +1,4 @@
-//! A process that attaches to a node that a test plays.
+//! Tests of an attaching process against a node played by the test.
 
 use std::{
     io::{Read, Write},
@@ -23,7 +23,7 @@ const SOON: Duration = Duration::from_secs(20);
 const LEN: u64 = 100_000;
 const INSTANCE: Instance = Instance { node: NodeId(1), serial: 1 };
 
-/// A socket whose file goes with it.
+/// A socket whose file is removed with it.
 struct Served {
     path: PathBuf,
     listener: UnixListener,
@@ -38,7 +38,7 @@ impl Served {
         Self { listener: UnixListener::bind(&path).unwrap(), path }
     }
 
-    /// Attaches a process, which is answered with these bytes.
+    /// Attaches a process, to which the node replies with these bytes.
     fn greet(&self, answer: &[u8]) -> (Result<Attached, Error>, Node) {
         std::thread::scope(|scope| {
             let attaching = scope.spawn(|| Attached::connect(&self.path, None, Some(SOON)));
@@ -82,7 +82,7 @@ impl Node {
                 return message;
             }
             let count = self.stream.read(&mut buffer).unwrap();
-            assert!(count > 0, "the process hung up");
+            assert!(count > 0, "the process closed the connection");
             self.bytes.extend_from_slice(&buffer[..count]);
         }
     }
@@ -112,7 +112,7 @@ fn get() -> Ask {
     Ask::Get { id: "some/1".parse().unwrap() }
 }
 
-/// What a get of memory at a place is answered with.
+/// The reply to a get with memory at a place.
 fn got(request: u64, place: Place) -> FromNode {
     let (id, meta) = ("some/1".parse::<ObjectId>().unwrap(), Meta::bytes(LEN));
     let answer = Ok(Answer::Got { id, meta, instance: INSTANCE, inline: None });
@@ -125,9 +125,9 @@ fn what_a_node_answers_in_place_of_a_welcome_is_said_in_words() {
     let said = || "go away".to_string();
     for (answer, words) in [
         (frame(&FromNode::Refused { said: said() }), "go away"),
-        (frame(&FromNode::Down { said: said() }), "answered before it greeted"),
+        (frame(&FromNode::Down { said: said() }), "replied without a greeting"),
         (Vec::new(), "closed the connection"),
-        (b"HTTP/1.1 400 Bad Request\r\n".to_vec(), "does not speak this protocol"),
+        (b"HTTP/1.1 400 Bad Request\r\n".to_vec(), "uses another protocol"),
     ] {
         let error = served.greet(&answer).0.err().unwrap();
         assert!(
@@ -153,7 +153,7 @@ fn each_answer_goes_to_its_question_whatever_their_order() {
     for (request, _) in asked.iter().rev() {
         node.answer(*request, Ok(Answer::Put { id: format!("n/{request}").parse().unwrap() }));
     }
-    // To a question that there is not.
+    // A reply to an unknown request.
     node.answer(99, Ok(Answer::Done));
     for (request, answer) in asked {
         let id = format!("n/{request}").parse().unwrap();
@@ -183,7 +183,7 @@ fn the_end_of_the_node_answers_every_question_with_its_reason() {
     assert_eq!(attached.hold().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
 }
 
-/// Goal: a node that reads nothing holds up no thread that asks, and later gets all that was asked, whole and in order.
+/// Goal: a node that reads nothing blocks no sending thread, and later gets all requests, whole and in order.
 #[test]
 fn what_has_no_room_in_the_socket_is_sent_later() {
     let served = Served::new();
@@ -214,12 +214,12 @@ fn a_question_that_no_frame_holds_is_not_sent() {
     let ids = (0..count).map(|number| format!("{name}/{number}").parse().unwrap()).collect();
     let (_, answer) = ask(&attached, Ask::Wait { ids, count: 1 });
     let error = answer.recv_timeout(SOON).unwrap().err().unwrap().to_string();
-    assert!(error.contains("fit one call"), "{error}");
+    assert!(error.contains("but one call can have"), "{error}");
     let (request, _) = ask(&attached, get());
     assert!(matches!(node.hear(), ToNode::Ask { request: heard, .. } if heard == request));
 }
 
-/// Goal: an extent is mapped once, used by all answers that speak of it, and unmapped when the node says so.
+/// Goal: an extent is mapped once, used by all replies that refer to it, and unmapped when the node requests it.
 #[test]
 fn memory_is_mapped_once_and_forgotten_when_the_node_says_so() {
     let served = Served::new();
@@ -251,7 +251,7 @@ fn memory_is_mapped_once_and_forgotten_when_the_node_says_so() {
     }
     node.say(&FromNode::Forget { extents: vec![extent.0] }, None);
     assert!(matches!(node.hear(), ToNode::Unmapped { extent: unmapped } if unmapped == extent.0));
-    // What it does not map it can't read, and gives back.
+    // The process can't read memory that it has not mapped, and releases it.
     let answer = get(&mut node, place(false));
     assert!(matches!(answer, Err(CallError::NoMemory { needed: LEN, .. })));
     let released = ToNode::Tell { ask: Ask::Release { instance: INSTANCE } };

@@ -1,4 +1,4 @@
-//! The same client in the process of a node and attached to it.
+//! Tests of the client API, in the process of a node and attached to one.
 
 use super::*;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     local::tests::hostile::{LEN, SOON, eventually, name, node},
 };
 
-/// Does the same with a client of each kind, of a node of its own.
+/// Runs a test with each kind of client, each on its own node.
 fn with_each(test: impl Fn(&Client)) {
     let node = node();
     test(&node.client());
@@ -52,7 +52,7 @@ fn space_that_is_not_filled_or_not_sealed_makes_no_object() {
         };
         let writer = create("half/1");
         let error = writer.seal().err().unwrap().to_string();
-        assert!(error.contains("before all of it was filled"), "{error}");
+        assert!(error.contains("before all bytes were written"), "{error}");
         drop(create("half/2"));
         for text in ["half/1", "half/2"] {
             // The name is free again.
@@ -94,7 +94,7 @@ fn a_question_that_is_dropped_is_taken_back_with_what_it_makes() {
     with_each(|client| {
         drop(client.start_get(&name("never/1"), None));
         drop(client.start_put_small(None, &Value::bytes(b"unseen"), None, SOON));
-        // Answered after those.
+        // This request is handled after those.
         eventually(|| client.start_objects(SOON).join().unwrap().is_empty());
         let status: serde_json::Value = serde_json::from_str(&client.describe().unwrap()).unwrap();
         assert_eq!(status["waiting"], 0);

@@ -1,4 +1,4 @@
-//! A process with a capability that speaks as it likes: which memory it gets, and which greetings are taken.
+//! Tests of a raw process with a capability: the memory that it gets, and the greetings that are accepted.
 
 use std::{
     fs::File,
@@ -33,7 +33,7 @@ fn granted(prefix: &str, until: Option<u64>) -> String {
     capability::grant(TOKEN, &bounds).unwrap()
 }
 
-/// What a node says to a greeting.
+/// The node's reply to a greeting.
 fn greeted(node: &Node, greeting: &ToNode) -> FromNode {
     let mut raw = Raw::silent(node);
     raw.say(greeting);
@@ -48,7 +48,7 @@ fn confined(capability: String) -> ToNode {
 fn a_process_is_lent_no_memory_in_which_other_objects_lie() {
     let node = node(false);
     let writer = Client::attach(node.socket().unwrap(), SOON).unwrap();
-    // Small ones of one writer lie in one extent.
+    // Small objects of one writer share an extent.
     for (text, byte) in [("team-a/1", 1), ("team-b/1", 2), ("team-a/2", 3)] {
         let bytes = vec![byte; LEN as usize];
         writer.put(Some(name(text)), Value::bytes(&bytes), SOON).unwrap();
@@ -68,7 +68,7 @@ fn a_process_is_lent_no_memory_in_which_other_objects_lie() {
     assert_eq!(all.iter().filter(|byte| **byte == 1).count() as u64 / LEN, 1);
     assert!(file.write_at(&[7], 0).is_err());
 
-    // Read once more it is the same memory, which goes with the last of the two; then it is new memory.
+    // A second read gives the same memory, which is removed after both releases; the next read gives new memory.
     let get = raw.ask(Ask::Get { id: name("team-a/1") });
     match raw.hear() {
         Some(FromNode::Answer { request, place: Some(again), .. }) if request == get => {
@@ -87,7 +87,7 @@ fn a_process_is_lent_no_memory_in_which_other_objects_lie() {
     let (answer, memory) = raw.answer(get);
     assert!(answer.is_ok() && memory.unwrap().0.extent != place.extent);
 
-    // What grows is not followed.
+    // A growing object is not followed.
     let get = raw.ask(Ask::Get { id: name("team-a/3") });
     let follow = raw.ask(Ask::Follow { id: name("team-a/3") });
     let space = writer.start_create(Some(name("team-a/3")), Meta::bytes(LEN), None, SOON);
@@ -147,7 +147,7 @@ fn what_a_process_has_released_is_taken_back_whatever_it_keeps() {
     }
     assert_eq!(kept.iter().map(bytes_of).sum::<u64>(), 0);
 
-    // Its fork reads on.
+    // Its forked child continues to read.
     let (instance, file) = read(&mut raw, "team-a/1");
     let lifeline = raw.hold();
     release(&mut raw, instance);
@@ -156,13 +156,13 @@ fn what_a_process_has_released_is_taken_back_whatever_it_keeps() {
     drop(lifeline);
     eventually(|| bytes_of(&file) == 0);
 
-    // One that is gone reads nothing.
+    // An ended process reads nothing.
     let (_, file) = read(&mut raw, "team-a/1");
     assert!(bytes_of(&file) >= LEN);
     drop(raw);
     eventually(|| bytes_of(&file) == 0);
 
-    // The end of the node takes nothing from its readers.
+    // Readers keep their copies when the node ends.
     let (_, file) = read(&mut tenant(&node), "team-a/1");
     let mut raw = tenant(&node);
     let (_, other) = read(&mut raw, "team-a/1");
@@ -184,7 +184,7 @@ fn the_copies_of_one_grant_have_a_limit() {
         reading.push(read(&mut raw, &id));
     }
     writer.put(Some(name("team-a/more")), Value::bytes(&[1; LEN as usize]), SOON).unwrap();
-    // Of another process with a capability of the same grant too, and it alone.
+    // Another process with a capability of the same grant is limited too, and no other.
     for raw in [&mut raw, &mut tenant(&node)] {
         let get = raw.ask(Ask::Get { id: name("team-a/more") });
         let (answer, memory) = raw.answer(get);
@@ -219,7 +219,7 @@ fn what_a_process_asks_in_any_form_is_kept_to_its_capability() {
             assert!(matches!(answer, Err(CallError::NotAllowed(_))), "{ask:?}: {answer:?}");
             assert!(memory.is_none());
         }
-        // What has no answer: nothing but what ends something is heard of it.
+        // Without a reply: of these requests, only releases and aborts have an effect.
         raw.say(&ToNode::Tell { ask: Ask::Delete { ids: vec![id] } });
     }
     let asked = raw.ask(Ask::Promise { name: Some("team-b/1".parse().unwrap()) });
@@ -243,7 +243,7 @@ fn a_node_takes_the_greetings_that_it_should() {
         FromNode::NotAllowed { said } => said,
         other => panic!("{other:?}"),
     };
-    assert!(said(&strict, &hello()).contains("takes no process without a capability"));
+    assert!(said(&strict, &hello()).contains("requires a capability"));
     for node in [&free, &strict] {
         let good = confined(granted("team-a/", Some(now() + 100)));
         assert!(matches!(greeted(node, &good), FromNode::Welcome { .. }));

@@ -1,4 +1,4 @@
-//! What a process is answered, and which memory it gets with an answer. Does not know what it asked.
+//! Sends replies to a process, and the memory that goes with them. Does not know the requests.
 
 use std::sync::{Arc, Weak};
 
@@ -30,7 +30,7 @@ impl Session {
         self.answer_freely(request, answer);
     }
 
-    /// Answers a process that has a capability: it gets copies of objects, and follows none.
+    /// Replies to a process with a capability: it gets copies of objects, and can't follow objects that still arrive.
     fn answer_confined(self: &Arc<Self>, request: u64, answer: Result<Answer, CallError>) {
         let instance = match &answer {
             Ok(Answer::Growing { .. }) => return self.tell(request, Ok(Answer::Done), None, None),
@@ -102,12 +102,13 @@ impl Session {
         self.programs.store.arena.is_sealed(held.slot.extent())
     }
 
-    /// Keeps a copy for the process to follow; false if it follows as much as it may. Then it gets the complete copy.
+    /// Registers a copy that the process follows. Returns false at the limit; the process then gets the complete copy
+    /// only.
     fn follow(&self, request: u64, held: Arc<Held>) -> bool {
         let mut growing = lock(&self.growing);
         let bytes: u64 = growing.values().map(|held| held.slot.len()).sum();
         let is_too_much = bytes.saturating_add(held.slot.len()) > self.programs.store.capacity();
-        // One object of any size.
+        // One object may have any size.
         if growing.len() >= limits::FOLLOWED_MAX || !growing.is_empty() && is_too_much {
             self.turned_away("FOLLOWED_MAX");
             return false;
@@ -127,7 +128,7 @@ impl Session {
         Some((place, has_descriptor.then_some(descriptor as Descriptor)))
     }
 
-    /// Answers a question.
+    /// Sends a reply.
     pub(super) fn tell(
         &self,
         request: u64,
@@ -140,8 +141,8 @@ impl Session {
     }
 }
 
-/// Answers a question for what grows in memory that its writer has not mapped yet: as soon as it has, since until then a
-/// process that has the descriptor could map it writable too. Before that there is nothing to be read.
+/// Replies to a follow once the writer has mapped the extent: until then, a process with the descriptor could map it
+/// writable too. Nothing can be read before.
 async fn answer_when_sealed(
     session: Weak<Session>,
     request: u64,

@@ -1,4 +1,4 @@
-//! One attached process that speaks as it likes: what the node makes of each message.
+//! Tests of a session: how the node handles each message of a raw process.
 
 use std::os::fd::OwnedFd;
 
@@ -23,7 +23,7 @@ fn with_object() -> (Node, Client) {
     (node, client)
 }
 
-/// Gets that object: where it is, and the descriptor if one came.
+/// Gets that object: its place, and the descriptor if one came.
 fn get(process: &mut Raw) -> (Place, Option<OwnedFd>, Instance) {
     let asked = process.ask(Ask::Get { id: name("some/1") });
     let (answer, place, descriptor) = process.answered(asked);
@@ -36,11 +36,11 @@ fn nothing_is_taken_before_a_greeting_of_this_version() {
     let node = node();
     let mut early = Raw::silent(&node);
     early.say(&ToNode::Hold);
-    assert!(early.refused().contains("no greeting"));
+    assert!(early.refused().contains("must be a greeting"));
     let mut other = Raw::silent(&node);
     other.say(&ToNode::Hello { version: LOCAL_VERSION + 1 });
     let said = other.refused();
-    assert!(said.contains(&format!("version {LOCAL_VERSION} to processes")), "{said}");
+    assert!(said.contains(&format!("version {LOCAL_VERSION} of the local protocol")), "{said}");
     let mut twice = Raw::attach(&node);
     twice.say(&ToNode::Hello { version: LOCAL_VERSION });
     twice.pause();
@@ -60,7 +60,7 @@ fn a_descriptor_comes_once_and_again_when_the_process_does_not_map_it() {
     process.say(&ToNode::Unmapped { extent: place.extent });
     let (again, descriptor, _) = get(&mut process);
     assert!(again.has_descriptor && descriptor.is_some());
-    // Another process has its own.
+    // Another process gets its own descriptor.
     assert!(get(&mut Raw::attach(&node)).1.is_some());
     node.close(SOON);
 }
@@ -77,7 +77,7 @@ fn what_a_process_reads_is_pinned_until_it_releases_it_or_goes() {
     process.say(&ToNode::Tell { ask: Ask::Release { instance } });
     process.pause();
     assert_eq!(pins(), idle + 1);
-    // However it is said, a release has no answer.
+    // A release has no reply, even if sent as a request.
     process.ask(Ask::Release { instance });
     process.pause();
     assert_eq!(pins(), idle);
@@ -110,7 +110,7 @@ fn space_is_sealed_only_when_it_is_filled() {
     process.say(&ToNode::Mapped { extent: place.unwrap().extent });
     let asked = process.ask(Ask::Seal { instance });
     let refused = process.answered(asked).0.unwrap_err().to_string();
-    assert!(refused.contains("before all of it was filled"), "{refused}");
+    assert!(refused.contains("before all bytes were written"), "{refused}");
     process.say(&ToNode::Tell { ask: Ask::Abort { instance } });
     process.pause();
     assert!(node.client().start_objects(SOON).join().unwrap().is_empty());

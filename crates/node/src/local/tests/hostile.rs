@@ -1,6 +1,6 @@
-//! Tests of processes that keep to no rule but the bytes of the protocol: what they do reaches no other process.
+//! Tests of hostile processes, which follow only the framing of the protocol: they affect no other process.
 //!
-//! A program that was written to break a node speaks to it as `Raw` does here, without the client of this crate.
+//! `Raw` sends arbitrary messages, like a program written to break a node, without the client of this crate.
 
 use std::{
     io::{self, Write},
@@ -50,7 +50,7 @@ pub(crate) fn node() -> Node {
     Node::start(NodeConfig { socket: Some(socket), ..NodeConfig::default() }).unwrap()
 }
 
-/// A process that says what it likes.
+/// A process that sends arbitrary messages.
 pub(crate) struct Raw {
     stream: UnixStream,
     incoming: Incoming,
@@ -58,7 +58,7 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// A connection that has said nothing yet.
+    /// A connection on which nothing has been sent.
     pub(crate) fn silent(node: &Node) -> Self {
         let stream = UnixStream::connect(node.socket().unwrap()).unwrap();
         stream.set_read_timeout(SOON).unwrap();
@@ -76,42 +76,42 @@ impl Raw {
         (&self.stream).write_all(&frame(message)).unwrap();
     }
 
-    /// Says something without its last byte.
+    /// Sends a message without its last byte.
     pub(crate) fn say_half(&self, message: &ToNode) {
         let bytes = frame(message);
         (&self.stream).write_all(&bytes[..bytes.len() - 1]).unwrap();
     }
 
-    /// Says something with a descriptor, which no node takes.
+    /// Sends a message with a descriptor, which no node accepts.
     fn say_with(&self, message: &ToNode, descriptor: impl AsFd) -> io::Result<usize> {
         send_with_fds(&self.stream, &frame(message), &[descriptor.as_fd()])
     }
 
-    /// What pins for a fork what this process reads.
+    /// Requests the descriptor that pins this process's views for a fork.
     pub(crate) fn hold(&mut self) -> OwnedFd {
         self.say(&ToNode::Hold);
         assert!(matches!(self.hear(), Some(FromNode::Lifeline)));
         self.incoming.descriptor().unwrap()
     }
 
-    /// Asks, and returns the number of the question.
+    /// Sends a request and returns its number.
     pub(crate) fn ask(&mut self, ask: Ask) -> u64 {
         self.asked += 1;
         self.say(&ToNode::Ask { request: self.asked, ask, timeout_ns: None });
         self.asked
     }
 
-    /// The next that the node says; none when it has closed the connection.
+    /// Reads the node's next message; None once it has closed the connection.
     pub(crate) fn hear(&mut self) -> Option<FromNode> {
         self.try_hear().unwrap()
     }
 
-    /// The same, or how the connection broke.
+    /// Reads the node's next message, or the error of the connection.
     pub(crate) fn try_hear(&mut self) -> io::Result<Option<FromNode>> {
         self.incoming.next(&self.stream, recv_with_fds)
     }
 
-    /// The answer to a question, and where its memory is. No other answer may come before.
+    /// Reads the reply to a request, and its memory. No other reply may come before.
     pub(crate) fn answer(
         &mut self,
         asked: u64,
@@ -120,7 +120,7 @@ impl Raw {
         (answer, place.zip(descriptor))
     }
 
-    /// The same, also of memory whose descriptor came before.
+    /// Reads the reply to a request, and its place, even if its descriptor came before.
     pub(crate) fn answered(
         &mut self,
         asked: u64,
@@ -130,11 +130,11 @@ impl Raw {
                 let descriptor = self.incoming.descriptor();
                 (answer, place, descriptor)
             }
-            other => panic!("no answer to question {asked}: {other:?}"),
+            other => panic!("no reply to request {asked}: {other:?}"),
         }
     }
 
-    /// Waits until the node has worked off all that was said so far. Nothing else may come before.
+    /// Waits until the node has handled everything sent so far. No other message may come before.
     pub(crate) fn pause(&mut self) {
         let asked = self.ask(Ask::Status);
         match self.hear() {
@@ -143,7 +143,7 @@ impl Raw {
         }
     }
 
-    /// Why the node ends the connection, which it does.
+    /// Reads why the node closes the connection.
     pub(crate) fn refused(&mut self) -> String {
         let said = match self.hear() {
             Some(FromNode::Refused { said }) => said,
@@ -167,7 +167,7 @@ pub(crate) fn name(text: &str) -> ObjectId {
     text.parse().unwrap()
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 pub(crate) fn eventually(what: impl Fn() -> bool) {
     let until = Instant::now() + SOON.unwrap();
     while !what() {
@@ -176,7 +176,7 @@ pub(crate) fn eventually(what: impl Fn() -> bool) {
     }
 }
 
-/// Whether a descriptor, or one that is made of it, can be mapped writable.
+/// Whether a descriptor, or one reopened from it, can be mapped writable.
 fn can_write(descriptor: &OwnedFd, place: &Place) -> bool {
     let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     let again = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
@@ -194,7 +194,7 @@ fn memory_goes_to_readers_only_when_its_writer_has_mapped_it() {
     reader.pause();
     let (created, place, descriptor) = writer.create(&id);
     let Answer::Created { instance, .. } = created else { panic!("{created:?}") };
-    // The object has begun to grow, and the node has told the follower nothing.
+    // The object has started to grow, and the follower has not been notified.
     reader.pause();
     let mapping = Mapping::map_writable(&descriptor, place.extent_len).unwrap();
     writer.say(&ToNode::Mapped { extent: place.extent });
@@ -203,7 +203,7 @@ fn memory_goes_to_readers_only_when_its_writer_has_mapped_it() {
     assert!(matches!(answer, Ok(Answer::Growing { .. })), "{answer:?}");
     let (lent, read) = memory.unwrap();
     assert!(!can_write(&read, &lent));
-    // Nor can the writer by what it got.
+    // Nor can the writer map its descriptor writable again.
     assert!(!can_write(&descriptor, &place));
     let slot = Slot::open(Arc::new(mapping), place.offset, place.len).unwrap();
     slot.copy_from(&[7; LEN as usize], |_| {}).unwrap();
@@ -221,14 +221,14 @@ fn a_process_that_sends_descriptors_stalls_no_other() {
     let node = node();
     let client = Client::attach(node.socket().unwrap(), SOON).unwrap();
     let hello = ToNode::Hello { version: LOCAL_VERSION };
-    // More than the node has threads. The close of each blocks for longer than a call below waits.
+    // More than the node has threads. Each close blocks for longer than a call below waits.
     for _ in 0..16 {
         let (_listener, descriptor) = lingering(3 * SOON.unwrap());
         let greeted = Raw::silent(&node);
         let greets = greeted.say_with(&hello, &descriptor);
         let attached = Raw::attach(&node);
         let holds = attached.say_with(&ToNode::Hold, &descriptor);
-        // Since Linux 6.16 it stays here, and its close is not to block this test.
+        // Since Linux 6.16 the descriptor stays here, and its close must not block this test.
         assert!([greets, holds].iter().all(|sent| sent.is_err() == refuses_descriptors()));
         if refuses_descriptors() {
             SockRef::from(&descriptor).set_linger(None).unwrap();
@@ -239,12 +239,12 @@ fn a_process_that_sends_descriptors_stalls_no_other() {
     node.close(SOON);
 }
 
-/// Whether this kernel lets a socket refuse them.
+/// Whether this kernel lets a socket refuse descriptors.
 fn refuses_descriptors() -> bool {
     refuse_descriptors(UnixStream::pair().unwrap().0.as_fd()).is_ok()
 }
 
-/// A TCP socket whose last close blocks for so long: nobody reads what it has to send.
+/// A TCP socket whose last close blocks for `time`: nobody reads its queued bytes.
 pub(crate) fn lingering(time: Duration) -> (TcpListener, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -299,12 +299,12 @@ fn only_its_writer_says_that_an_extent_is_mapped() {
     let mut other = Raw::attach(&node);
     other.say(&ToNode::Mapped { extent: place.extent });
     assert!(other.refused().contains("not an extent that this process may write"));
-    // Nor by another way: a seal of an object that is not its own.
+    // Nor by sealing an object that is not its own.
     let mut other = Raw::attach(&node);
     let seal = other.ask(Ask::Seal { instance });
     let (answer, _) = other.answer(seal);
     assert!(matches!(answer, Err(CallError::InvalidArgument(_))), "{answer:?}");
-    // One that was never there belongs to no process.
+    // An extent that never existed belongs to no process.
     other.say(&ToNode::Mapped { extent: u64::MAX });
     other.pause();
     Mapping::map_writable(&descriptor, place.extent_len).unwrap();
@@ -335,7 +335,7 @@ fn a_client_knows_at_once_that_its_node_is_gone() {
     let listener = UnixListener::bind(&path).unwrap();
     let member = Member { id: NodeId(1), address: "127.0.0.1:1".parse().unwrap(), place: None };
     let welcome = frame(&FromNode::Welcome { member, is_authenticated: true });
-    // In most rounds the thread that takes answers has not run yet.
+    // In most rounds the receiving thread has not run yet.
     for _ in 0..200 {
         let (client, stream) = std::thread::scope(|scope| {
             let client = scope.spawn(|| Client::attach(&path, SOON).unwrap());

@@ -1,4 +1,4 @@
-//! Tests of processes that want too much of their node: each is told, and it alone.
+//! Tests of processes that exceed limits: each gets an error, and only that process.
 
 use std::{
     thread,
@@ -26,12 +26,12 @@ fn status(node: &Node) -> serde_json::Value {
     serde_json::from_str(&node.client().describe().unwrap()).unwrap()
 }
 
-/// A number of a node's status.
+/// A counter in a node's status.
 fn counter(node: &Node, counter: &str) -> u64 {
     status(node)["counters"][counter].as_u64().unwrap()
 }
 
-/// The limits that have turned away something of this process.
+/// The limits that this process has exceeded.
 fn limits_met(node: &Node) -> Vec<String> {
     let status = status(node);
     let met = status["limits"].as_array().unwrap().iter().map(|row| {
@@ -46,7 +46,7 @@ fn never() -> Ask {
     Ask::Get { id: name("never/1") }
 }
 
-/// The end of a test: the node served others as before, refused no copy, and says which limit this process met.
+/// Ends a test: the node still serves others, refused no copy, and reports the limits that this process exceeded.
 fn end(node: &Node, met: &[&str]) {
     Raw::attach(node).pause();
     assert_eq!(counter(node, "refusals"), 0);
@@ -58,8 +58,8 @@ fn end(node: &Node, met: &[&str]) {
 fn a_process_that_says_nothing_is_sent_away() {
     let node = node();
     let said = Raw::silent(&node).refused();
-    assert!(said.contains("said nothing for"), "{said}");
-    // Half a greeting is none.
+    assert!(said.contains("sent no greeting for"), "{said}");
+    // A partial greeting is no greeting.
     let mut half = Raw::silent(&node);
     half.say_half(&ToNode::Hello { version: LOCAL_VERSION });
     half.refused();
@@ -77,8 +77,8 @@ fn questions_without_an_answer_have_a_limit() {
     let one_more = greedy.ask(never());
     let (answer, _) = greedy.answer(one_more);
     let said = answer.unwrap_err().to_string();
-    assert!(said.contains(&format!("has {} questions", limits::QUESTIONS_MAX)), "{said}");
-    // What it asked before is still asked, and one that it takes back makes room for another.
+    assert!(said.contains(&format!("has {} open requests", limits::QUESTIONS_MAX)), "{said}");
+    // Its earlier requests are still open, and cancelling one allows another.
     greedy.say(&ToNode::Cancel { request: 1 });
     assert!(greedy.answer(1).0.is_err());
     greedy.pause();
@@ -102,7 +102,7 @@ fn questions_have_a_limit_of_bytes_too() {
         Some(FromNode::Answer { request, answer: Err(error), .. }) => (request, error.to_string()),
         other => panic!("{other:?}"),
     };
-    assert!(refused.0 + 1 >= one_more && refused.1.contains("let some of its calls end first"));
+    assert!(refused.0 + 1 >= one_more && refused.1.contains("wait for some calls to finish"));
     end(&node, &["QUESTION_BYTES_MAX"]);
 }
 
@@ -117,11 +117,11 @@ fn questions_of_all_processes_have_a_limit_and_each_has_its_share() {
         greedy[number % 2].ask(wait(1000));
     }
     greedy.iter_mut().for_each(Raw::pause);
-    // Taken back at once, so that only what is refused is answered with this.
+    // Cancelled at once, so that only a refused request gets this error.
     let is_refused = |process: &mut Raw, count| {
         let asked = process.ask(wait(count));
         process.say(&ToNode::Cancel { request: asked });
-        let refusal = "the processes of this host have questions";
+        let refusal = "the open requests of all processes of this host";
         process.answer(asked).0.is_err_and(|error| error.to_string().contains(refusal))
     };
     assert!(is_refused(&mut greedy[0], 1000));
@@ -134,7 +134,7 @@ fn questions_of_all_processes_have_a_limit_and_each_has_its_share() {
         modest.ask(never());
     }
     modest.pause();
-    // What one that is gone had asked is room for others.
+    // The requests of an ended process free their bytes.
     greedy.pop();
     let until = Instant::now() + SOON.unwrap();
     while is_refused(&mut modest, 100) {
@@ -151,7 +151,7 @@ fn a_number_of_an_open_question_is_not_given_to_another() {
     for _ in 0..2 {
         broken.say(&ToNode::Ask { request: 7, ask: never(), timeout_ns: None });
     }
-    assert!(broken.refused().contains("question 7 again"));
+    assert!(broken.refused().contains("the number of open request 7"));
     end(&node, &[]);
 }
 
@@ -224,9 +224,9 @@ fn a_process_has_half_of_the_places_and_no_more() {
     let most = limits::attached_max() / 2;
     let mut attached: Vec<Raw> = (0..most).map(|_| Raw::attach(&node)).collect();
     let refused = Client::attach(node.socket().unwrap(), SOON).unwrap_err().to_string();
-    assert!(refused.contains(&format!("serves {most} processes already")), "{refused}");
+    assert!(refused.contains(&format!("already has {most} of at most")), "{refused}");
     attached[0].pause();
-    // The node has not seen yet that the others have left: one that comes waits for that.
+    // The node has not detected yet that the others have left: a new process waits for that.
     attached.pop();
     drop(Client::attach(node.socket().unwrap(), SOON).unwrap());
     drop(attached);
