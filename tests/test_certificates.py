@@ -122,8 +122,8 @@ def test_who_is_of_another_ca_cluster_or_kind_is_refused_and_told(ca: Path, tmp_
     foreign = {**shown(tmp_path / "foreign", "other", crl=False), "ca": both}
     with Node(**shown(ca, "one")) as node, node.client() as client:
         for options, told in (
-            (foreign, rf"does not take the certificate {foreign['certificate']}: no CA that it trusts has issued it"),
-            (shown(tmp_path / "foreign", "other", crl=False), f"was issued by no CA in {tmp_path}/foreign/ca.crt"),
+            (foreign, rf"rejects the certificate {foreign['certificate']}: no CA that the peer trusts issued it"),
+            (shown(tmp_path / "foreign", "other", crl=False), f"was not issued by a CA in {tmp_path}/foreign/ca.crt"),
             ({**shown(ca, "two"), "cluster": "other"}, "this is a node of cluster"),
             ({"token": hoplite.new_token()}, "start it with --certificate, --key and --ca"),
             ({}, "start it with --certificate, --key and --ca"),
@@ -182,7 +182,7 @@ def test_a_list_that_is_damaged_is_told_and_the_one_before_stays_in_force(ca: Pa
     with Node(**shown(ca, "one")) as node, node.client() as client:
         (ca / "crl.pem").write_text("garbage")
         eventually(lambda: revocations(client)["problem"] is not None)
-        assert "holds no list" in str(revocations(client)["problem"])
+        assert "contains no list" in str(revocations(client)["problem"])
         assert " is not current: " in run("status", "--socket", node.socket).stdout
         shown(ca, "two")
         certificates.revoke(ca, "two")
@@ -196,7 +196,7 @@ def test_a_node_that_is_revoked_by_its_own_list_says_so_and_ends(ca: Path) -> No
         waiting = Later(client.get, "none", timeout=SOON)
         certificates.revoke(ca, "one")
         eventually(lambda: client.status()["barred"] is not None)
-        said = f"certificate revoked: {ca}/crl.pem names {ca}/one.crt, that of this node"
+        said = f"certificate revoked: {ca}/crl.pem lists {ca}/one.crt, the certificate of this node"
         assert said in str(client.status()["barred"])
         assert f"barred   {said}" in run("status", "--socket", node.socket).stdout
         with pytest.raises(hoplite.NodeDown, match="certificate revoked"):
@@ -213,7 +213,7 @@ def test_a_node_without_a_list_hears_from_the_others_that_it_is_revoked(ca: Path
             certificates.revoke(ca, "two")
             eventually(lambda: client.status()["barred"] is not None)
             barred = str(client.status()["barred"])
-            assert f"certificate revoked: so says node {node.id}" in barred
+            assert f"certificate revoked: node {node.id} reports" in barred
             assert str(ca / "two.crt") in barred
             # One member may have the wrong list: what is here stays.
             client.put(b"x", name="here")
@@ -238,15 +238,15 @@ def test_what_is_wrong_with_a_node_s_own_files_is_said_when_it_starts(ca: Path) 
     (ca / "open.key").write_text(good["key"].read_text())
     (ca / "open.key").chmod(0o644)
     for options, said in (
-        ({**good, "key": other["key"]}, f"the key {other['key']} is not that of the certificate {good['certificate']}"),
+        ({**good, "key": other["key"]}, f"the key {other['key']} does not match the certificate {good['certificate']}"),
         ({**good, "key": ca / "open.key"}, f"others can read or write the key {ca}/open.key: chmod 600"),
         ({**good, "ca": ca / "none"}, f"the CA {ca}/none can't be read: No such file"),
-        ({**good, "ca": ca / "index.txt"}, f"the CA {ca}/index.txt holds no certificate"),
+        ({**good, "ca": ca / "index.txt"}, f"the CA {ca}/index.txt contains no certificate"),
         ({"certificate": good["certificate"]}, r"certificate \(argument\) is set without key and ca"),
         ({"crl": good["crl"]}, r"crl \(argument\) is set without certificate and key and ca"),
         ({**good, "token": hoplite.new_token()}, r"certificate \(argument\) and token \(argument\) exclude each other"),
         ({**good, "no_auth": True}, r"certificate \(argument\) and no_auth \(argument\) exclude each other"),
-        (made(ca, "old", -2 * HOUR, -HOUR), f"{ca}/old.crt: it has expired: make another"),
+        (made(ca, "old", -2 * HOUR, -HOUR), f"{ca}/old.crt: it has expired: create another"),
         (made(ca, "new", HOUR, 2 * HOUR), f"{ca}/new.crt: it is not valid yet: set the clocks"),
     ):
         with pytest.raises(hoplite.InvalidArgument, match=said):

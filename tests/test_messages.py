@@ -121,14 +121,14 @@ def test_joining_what_says_nothing_tells_that_it_may_be_no_node() -> None:
     """An HTTP server waits for the end of a line, for instance."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        with pytest.raises(hoplite.JoinError, match=rf"127\.0\.0\.1:{port}: it took the connection") as raised:
+        with pytest.raises(hoplite.JoinError, match=rf"127\.0\.0\.1:{port}: it accepted the connection") as raised:
             Node(join=[f"127.0.0.1:{port}"])
-    assert "it is no node, or it stands still" in str(raised.value)
+    assert "check that it is a Hoplite node and not paused" in str(raised.value)
     assert "secret" not in str(raised.value)
 
 
 def test_joining_an_unknown_host_speaks_of_joining() -> None:
-    with pytest.raises(hoplite.JoinError, match=r"join.*no-such-host\.invalid:7420: no host of that name") as raised:
+    with pytest.raises(hoplite.JoinError, match=r"join.*no-such-host\.invalid:7420: can't resolve") as raised:
         Node(join=["no-such-host.invalid:7420"])
     assert "listen" not in str(raised.value)
     # What a node proves is not the reason.
@@ -136,9 +136,9 @@ def test_joining_an_unknown_host_speaks_of_joining() -> None:
 
 
 def test_an_unknown_host_to_listen_on_or_to_advertise_is_named() -> None:
-    with pytest.raises(hoplite.InvalidArgument, match=r"can't listen on no-such-host\.invalid:0: no host"):
+    with pytest.raises(hoplite.InvalidArgument, match=r"can't listen on no-such-host\.invalid:0: can't resolve"):
         Node(listen="no-such-host.invalid:0", no_auth=True)
-    with pytest.raises(hoplite.InvalidArgument, match=r"can't advertise no-such-host\.invalid:0: no host"):
+    with pytest.raises(hoplite.InvalidArgument, match=r"can't advertise no-such-host\.invalid:0: can't resolve"):
         Node(advertise="no-such-host.invalid:0")
 
 

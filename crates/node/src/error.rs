@@ -1,59 +1,59 @@
-//! Why a node did not start, or a call failed.
+//! Errors of nodes and clients, and of connections between nodes.
 
 use std::io;
 
 use hoplite_proto::{error::Error as CallError, id::NodeId, limits::TURN_BYTES, wire::WireError};
 
-/// Why a node did not start, or a call failed.
+/// Reason why a node did not start or a call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A call failed; says what the caller may do.
+    /// A call failed. The text names what the caller can do.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// The address, or the path of the socket, is taken.
-    #[error("{address} is in use: {detail}; choose another or stop what listens there")]
+    /// The address, or the path of the socket, is in use.
+    #[error("{address} is in use: {detail}; choose another address, or free this one")]
     AddressInUse {
         /// Host and port, or path.
         address: String,
-        /// By which process, if known.
+        /// The process that uses it, if known.
         detail: String,
     },
-    /// No address, or none that can be used.
+    /// The listen address is not valid or not usable.
     #[error("can't listen on {address}: {detail}")]
     Listen {
-        /// What was asked for.
+        /// The requested address.
         address: String,
-        /// Why it can't be.
+        /// Why it can't be used.
         detail: String,
     },
-    /// No address that others could be told.
+    /// The advertised address is not valid.
     #[error("can't advertise {address}: {detail}")]
     Advertise {
-        /// What was asked for.
+        /// The requested address.
         address: String,
-        /// Why it can't be.
+        /// Why it can't be used.
         detail: String,
     },
-    /// A file of certificates can't be used; says which, why, and what to do.
+    /// A certificate file can't be used. The text names the file, the reason and the fix.
     #[error("{0}")]
     Certificates(String),
-    /// A folder can't be spilled to; says which, why, and what to do.
+    /// The spill folder can't be used. The text names the folder, the reason and the fix.
     #[error("{0}")]
     Spill(String),
-    /// No node that was named let this node in.
+    /// None of the configured members admitted this node.
     #[error("could not join the cluster: {0}")]
     Join(String),
-    /// No node answers on the socket.
+    /// No node serves the socket.
     #[error("can't attach to a node at {path}: {detail}")]
     Attach {
         /// The socket's path.
         path: String,
-        /// Why.
+        /// The reason.
         detail: String,
     },
-    /// The program has closed its client.
-    #[error("this client is closed; make another by hoplite.init() or node.client()")]
+    /// The program has closed this client.
+    #[error("this client is closed: create another with hoplite.init() or node.client()")]
     Closed,
     /// The process was forked after it attached or started its node.
     #[error(
@@ -70,43 +70,43 @@ impl Error {
     }
 }
 
-/// Why a connection to another node ended.
+/// Reason why a connection to another node ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// By this node or the other one.
+    /// Refused by this node or by the peer.
     #[error("refused: {0}")]
     Refused(String),
-    #[error("the peer refused: {0}")]
+    #[error("refused: {0}")]
     Revoked(String),
-    /// The address of a node is that of another one now.
-    #[error("this is node {by}, not {node}, whose place it has taken")]
+    /// Another node now listens at the address of the expected one.
+    #[error("node {by} has replaced node {node} at this address")]
     Replaced { node: NodeId, by: NodeId },
-    /// A caller did not mean this node, or does not want it.
-    #[error("the caller hung up: {0}")]
+    /// The initiator expected another node, or rejects this one.
+    #[error("the initiator ended the handshake: {0}")]
     Declined(String),
     #[error(
-        "node {0} has as many connections open to this one as one member may have, {1}: let some of its transfers end \
-         first, or raise ulimit -n there"
+        "node {0} already has {1} connections to this node, the limit per member: let some of its transfers end first, \
+         or raise ulimit -n of this node"
     )]
     Full(NodeId, usize),
-    #[error("the other node's certificate {0}")]
+    #[error("the peer's certificate {0}")]
     Certificate(String),
-    #[error("another node answers at that address")]
+    #[error("another node replied at that address")]
     Stranger,
-    #[error("node {0} is not a member here")]
+    #[error("node {0} is not a member of this cluster")]
     NotMember(NodeId),
-    #[error("the node left the cluster or counts as dead")]
+    #[error("the node left the cluster or was declared dead")]
     Lost,
-    #[error("it {0} less than {TURN_BYTES} bytes within {1} s")]
+    #[error("the peer {0} less than {TURN_BYTES} bytes within {1} s")]
     Slow(&'static str, f32),
-    #[error("no answer within {0} s")]
+    #[error("no reply within {0} s")]
     Silent(f32),
     #[error(
-        "it took the connection and has said nothing for {0} s: it is no node, or it stands still"
+        "it accepted the connection but sent nothing for {0} s: check that it is a Hoplite node and not paused"
     )]
     Mute(f32),
 }

@@ -1,26 +1,26 @@
-//! Callers that have not shaken hands yet, and how many there may be: strangers that connect and say nothing must take no
-//! descriptor that members, clients or memory need. Knows addresses, not what is said.
+//! Limits connections whose handshake has not finished: strangers that connect and send nothing must not take
+//! descriptors that members, clients or memory need. Knows addresses, not messages.
 
 use std::{collections::HashMap, net::IpAddr};
 
 use rustix::process::{Resource, getrlimit};
 use tokio::task::AbortHandle;
 
-/// Callers at a time, if this process may open many descriptors. A handshake takes a few milliseconds at most, so that many
-/// suffice for a hundred members that open all their payload connections at once.
+/// Limit of unfinished handshakes if this process may open many descriptors. A handshake takes a few milliseconds at
+/// most, so this suffices for a hundred members that open all their payload connections at once.
 const CALLERS_MAX: usize = 1024;
 
-/// The share of this process's descriptors that callers may take, if it may not open many.
+/// Unfinished handshakes may take 1/4 of this process's descriptors, if it may not open many.
 const DESCRIPTORS_SHARE: u64 = 4;
 
-/// Callers that there may be in any case: two members may open as many payload connections at once.
+/// Lower bound of that limit: two members may open this many payload connections at once.
 const CALLERS_MIN: usize = 32;
 
-/// Callers that have not shaken hands yet, in the order in which they called.
+/// Initiators whose handshake has not finished, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Callers(Vec<Caller>);
 
-/// A caller, and the task that shakes hands with it, or refuses it.
+/// An initiator, and the task that performs its handshake.
 #[derive(Debug)]
 struct Caller {
     from: IpAddr,
@@ -28,8 +28,8 @@ struct Caller {
 }
 
 impl Callers {
-    /// Adds a caller. If there are `most` others, one of the address that has the most is ended: the one that has waited
-    /// longest. Returns whether that was so.
+    /// Adds an initiator. If `most` are already waiting, aborts the oldest of the address that has the most. Returns
+    /// whether it aborted one.
     pub(super) fn admit(&mut self, from: IpAddr, most: usize, task: AbortHandle) -> bool {
         self.0.retain(|caller| !caller.task.is_finished());
         let is_full = self.0.len() >= most;
@@ -40,7 +40,7 @@ impl Callers {
         is_full
     }
 
-    /// The caller that has waited longest of the address that has the most.
+    /// Removes the oldest initiator of the address that has the most.
     fn take_longest(&mut self) -> Caller {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for caller in &self.0 {
@@ -52,7 +52,7 @@ impl Callers {
     }
 }
 
-/// How many callers there may be at a time: as many as this process has descriptors for.
+/// Limit of unfinished handshakes, from this process's limit of descriptors.
 pub(super) fn callers_max() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let share = usize::try_from(descriptors / DESCRIPTORS_SHARE).unwrap_or(usize::MAX);

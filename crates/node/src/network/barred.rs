@@ -1,4 +1,4 @@
-//! Why other nodes do not let this one in any more: its certificate is revoked. Does not know how that is found out.
+//! Records why other nodes reject this one: its certificate is revoked. Does not know how that is detected.
 
 use std::sync::Mutex;
 
@@ -6,7 +6,7 @@ use hoplite_proto::id::NodeId;
 
 use crate::sync::lock;
 
-/// What is known of it.
+/// The recorded reasons.
 #[derive(Debug, Default)]
 pub(crate) struct Barred {
     said: Mutex<Said>,
@@ -14,14 +14,14 @@ pub(crate) struct Barred {
 
 #[derive(Debug, Default)]
 struct Said {
-    /// By the list of this node itself.
+    /// Found in this node's own revocation list.
     here: Option<String>,
-    /// By a member, the last of those that said so and have not let this node in since.
+    /// Reported by a member: the last to do so that has not admitted this node since.
     by: Option<(NodeId, String)>,
 }
 
 impl Barred {
-    /// Whether the list of this node names its own certificate. Returns whether that is news.
+    /// Records whether this node's list contains its own certificate. Returns whether that changed.
     pub(crate) fn note_here(&self, reason: Option<String>) -> bool {
         let mut said = lock(&self.said);
         let is_news = said.here != reason;
@@ -29,18 +29,18 @@ impl Barred {
         is_news
     }
 
-    /// A member says that the certificate of this node is revoked. Returns whether that is news.
+    /// Records that a member rejects this node's certificate as revoked. Returns whether that changed.
     pub(crate) fn note_by(&self, node: NodeId, reason: &str) -> bool {
-        let by = (node, format!("certificate revoked: so says node {node}: {reason}"));
+        let by = (node, format!("certificate revoked: node {node} reports: {reason}"));
         lock(&self.said).by.replace(by.clone()) != Some(by)
     }
 
-    /// A member has let this node in.
+    /// Records that a member admitted this node.
     pub(crate) fn let_in_by(&self, node: NodeId) {
         lock(&self.said).by.take_if(|(by, _)| *by == node);
     }
 
-    /// Why, in words: what this node found itself before what others say.
+    /// The reason as text; this node's own finding first.
     pub(crate) fn reason(&self) -> Option<String> {
         let said = lock(&self.said);
         said.here.clone().or_else(|| Some(said.by.as_ref()?.1.clone()))
@@ -58,7 +58,9 @@ mod tests {
         assert!(barred.note_by(one, "no"));
         assert!(!barred.note_by(one, "no"));
         barred.let_in_by(other);
-        assert!(barred.reason().unwrap().contains("certificate revoked: so says node"));
+        assert!(
+            barred.reason().unwrap().contains("certificate revoked: node 0000000000000001 reports")
+        );
         assert!(barred.note_here(Some("here".into())));
         assert_eq!(barred.reason().unwrap(), "here");
         assert!(barred.note_here(None));

@@ -1,7 +1,7 @@
-//! The certificates that nodes show each other in place of a token: this node's own, the CA that has to have issued those of
-//! the others, and the list of those that are revoked, which is read again.
+//! Certificates with which nodes authenticate each other instead of a token: this node's own certificate, the CAs that
+//! it trusts, and the revocation list, which is re-read.
 //!
-//! Knows files and certificates, not connections. How a certificate is shown is in [`super::tls`].
+//! Does not know connections. [`super::tls`] presents and receives the certificates.
 
 mod issue;
 
@@ -36,19 +36,20 @@ use tracing::{error, info};
 use self::issue::Issue;
 use crate::{config::CertificateFiles, error::Error, sync::lock};
 
-/// Bytes of the longest file that is read: a list of a million certificates is half as long.
+/// Longest accepted file, in bytes. A list of one million certificates is half as long.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// What a file of a key may not be for others: of this user anything; of root a group may read it, as of a service.
+/// Mode bits that a key file must not have. If root owns the file, its group may read it, such as the group of a
+/// service.
 const CLOSED: u32 = 0o077;
 const CLOSED_OF_ROOT: u32 = 0o037;
 
-/// What no file may be for other users. A group may: many users have one of their own.
+/// Mode bits that no file may have. A group may write it: many users have a group of their own.
 const WRITABLE: u32 = 0o002;
 
 type Chain = Vec<CertificateDer<'static>>;
 
-/// Whose certificates a node takes.
+/// The certificates that a node trusts.
 #[derive(Debug)]
 pub(crate) struct Trust {
     files: CertificateFiles,
@@ -56,29 +57,29 @@ pub(crate) struct Trust {
     roots: Arc<RootCertStore>,
     own: Chain,
     list: Mutex<List>,
-    /// How often another list took the place of one.
+    /// Number of times that a new list came into force.
     changes: watch::Sender<u64>,
 }
 
-/// The list of revocations that is in force.
+/// The revocation list in force.
 #[derive(Debug)]
 struct List {
     verifiers: Vec<Arc<dyn ClientCertVerifier>>,
-    /// What was read last, also if it is no list; or why nothing could be.
+    /// Contents that were read last, even if they are not a valid list, or the read error.
     read: Result<Vec<u8>, String>,
-    /// Why it is not in force, if it is not.
+    /// Why the contents read last are not in force; None if they are.
     problem: Option<String>,
-    /// The newest list of each issuer that was in force, by the issuer's DER.
+    /// Newest list of each issuer that was in force, by the issuer's DER.
     newest: BTreeMap<Vec<u8>, Issue>,
 }
 
-/// A file of lists of revocations that may come into force.
+/// The parsed revocation lists of a file, before they come into force.
 struct Made {
     verifiers: Vec<Arc<dyn ClientCertVerifier>>,
     issues: Vec<(Vec<u8>, Issue)>,
 }
 
-/// What a node has shown, and by which list it was last looked at.
+/// The certificate chain that a peer presented, and the revocation list that it was last checked against.
 #[derive(Debug)]
 pub(crate) struct Shown {
     chain: Chain,
@@ -88,7 +89,7 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    /// `looked` is the number of the list by which the handshake began.
+    /// Stores a chain. `looked` is the number of the list in force when the handshake began.
     pub(super) fn new(chain: &[CertificateDer<'_>], looked: u64) -> Self {
         Self {
             chain: chain.iter().cloned().map(CertificateDer::into_owned).collect(),
@@ -99,22 +100,20 @@ impl Shown {
     }
 }
 
-/// Reads the files of a node; its own certificate has to be one that it would take from another.
+/// Reads the certificate files of this node and checks that other nodes will accept its certificate.
 ///
 /// # Errors
-/// [`Error::Certificates`] names the file, what is wrong with it and what to do.
+/// [`Error::Certificates`] names the file, the problem and the fix.
 pub(crate) fn load(files: &CertificateFiles) -> Result<(CertifiedKey, Arc<Trust>), Error> {
     let (certified, trust) = read_all(files).map_err(Error::Certificates)?;
     trust.check_own().map_err(|error| {
         let (shown, wrong) = (files.certificate.display(), trust.wrong(&error));
-        Error::Certificates(format!(
-            "other nodes would not take the certificate {shown}: it {wrong}"
-        ))
+        Error::Certificates(format!("other nodes would reject the certificate {shown}: it {wrong}"))
     })?;
     Ok((certified, trust))
 }
 
-/// Reads the files of a node, and does not look whether its certificate is good.
+/// Reads the certificate files of this node without verifying its certificate.
 pub(super) fn read_all(files: &CertificateFiles) -> Result<(CertifiedKey, Arc<Trust>), String> {
     let cryptography = Arc::new(provider::default_provider());
     let own = certificates("certificate", &files.certificate)?;
@@ -123,10 +122,10 @@ pub(super) fn read_all(files: &CertificateFiles) -> Result<(CertifiedKey, Arc<Tr
     let (shown, with) = (files.certificate.display(), files.key.display());
     let certified = certified.map_err(|error| match error {
         TlsError::InconsistentKeys(_) => format!(
-            "the key {with} is not that of the certificate {shown}: name the two files that were made together"
+            "the key {with} does not match the certificate {shown}: use two files that were created together"
         ),
         TlsError::InvalidCertificate(_) => {
-            format!("the certificate {shown} can't be read ({error}): make it again, of version 3")
+            format!("the certificate {shown} can't be parsed ({error}): create a version 3 certificate")
         }
         _ => format!("the key {with} can't be used: {error}"),
     })?;
@@ -134,7 +133,7 @@ pub(super) fn read_all(files: &CertificateFiles) -> Result<(CertifiedKey, Arc<Tr
 }
 
 impl Trust {
-    /// Does not look whether `own` is good.
+    /// Reads the CAs and the revocation list. Does not verify `own`.
     fn new(
         files: CertificateFiles,
         cryptography: Arc<CryptoProvider>,
@@ -147,7 +146,7 @@ impl Trust {
                 .map_err(|error| format!("the CA {} can't be used: {error}", files.ca.display()))?;
         }
         let roots = Arc::new(roots);
-        let read = files.crl.as_deref().map(|crl| read("list of revocations", crl)).transpose()?;
+        let read = files.crl.as_deref().map(|crl| read("revocation list", crl)).transpose()?;
         let Made { verifiers, issues } = match (&files.crl, &read) {
             (Some(crl), Some(bytes)) => Made::new(&roots, &cryptography, crl, bytes)?,
             _ => {
@@ -167,23 +166,23 @@ impl Trust {
         Ok(Self { files, cryptography, roots, own, list, changes })
     }
 
-    /// The number of the list that is in force.
+    /// Number of the revocation list in force.
     pub(crate) fn list_number(&self) -> u64 {
         *self.changes.borrow()
     }
 
-    /// Whether the list of revocations is read again and again.
+    /// Whether a revocation list is configured, which is then re-read.
     pub(crate) const fn has_list(&self) -> bool {
         self.files.crl.is_some()
     }
 
-    /// The file of the list of revocations, and why what is in it now is not in force.
+    /// The revocation list file, and why its present contents are not in force.
     pub(crate) fn list(&self) -> Option<(&Path, Option<String>)> {
         let problem = lock(&self.list).problem.clone();
         self.files.crl.as_deref().map(|crl| (crl, problem))
     }
 
-    /// Whether a certificate is good, with what leads from it to the CA.
+    /// Verifies a certificate and the chain `rest` from it to the CA.
     pub(super) fn check(
         &self,
         certificate: &CertificateDer<'_>,
@@ -194,7 +193,7 @@ impl Trust {
         self.check_by(&verifiers, certificate, rest, now)
     }
 
-    /// Each node calls others and is called by them, so that its certificate has to be good for both.
+    /// Verifies a certificate for both TLS roles: each node opens and accepts connections.
     fn check_by(
         &self,
         verifiers: &[Arc<dyn ClientCertVerifier>],
@@ -214,7 +213,7 @@ impl Trust {
         self.check(&self.own[0], &self.own[1..], UnixTime::now())
     }
 
-    /// Why other nodes will not let this one in: the list that is in force names its own certificate.
+    /// Why other nodes reject this one: the list in force contains its own certificate.
     pub(super) fn own_revocation(&self) -> Option<String> {
         let is_revoked = matches!(
             self.check_own(),
@@ -222,15 +221,16 @@ impl Trust {
         );
         let (own, crl) = (self.files.certificate.display(), self.files.crl.as_ref()?.display());
         is_revoked.then(|| {
-            format!("certificate revoked: {crl} names {own}, that of this node: make another (hoplite certs node)")
+            format!("certificate revoked: {crl} lists {own}, the certificate of this node: create another \
+                 (hoplite certs node)")
         })
     }
 
-    /// Reads the list of revocations again. One that is none, not of the CA of this node, or older than one that was in
-    /// force, does not come into force.
+    /// Re-reads the revocation list. A list that is not valid, does not cover the CA of this node's certificate, or is
+    /// older than one that was in force, does not come into force.
     pub(super) fn read_again(&self) {
         let Some(crl) = &self.files.crl else { return };
-        let read = read("list of revocations", crl);
+        let read = read("revocation list", crl);
         if lock(&self.list).read == read {
             return;
         }
@@ -242,10 +242,10 @@ impl Trust {
                 list.enforce(made);
                 drop(list);
                 self.changes.send_modify(|number| *number += 1);
-                info!(file = %crl.display(), "another list of revocations is in force");
+                info!(file = %crl.display(), "new revocation list in force");
             }
             Err(problem) => {
-                error!("{problem}; the list that was read before stays in force");
+                error!("{problem}; the previous list stays in force");
                 list.problem = Some(problem);
             }
         }
@@ -262,11 +262,11 @@ impl Trust {
         }
     }
 
-    /// Whether what a node has shown is revoked by now.
+    /// Whether a presented certificate is revoked by the list in force.
     pub(crate) fn bars(&self, shown: &Shown) -> bool {
         let number = self.list_number();
         if shown.looked.load(Ordering::Acquire) < number {
-            // By the time of its handshake: that a certificate expires ends no connection.
+            // Verified as of the time of the handshake, so that an expiry does not end a connection.
             if self.check(&shown.chain[0], &shown.chain[1..], shown.at).is_err() {
                 shown.is_barred.store(true, Ordering::Release);
             }
@@ -275,73 +275,73 @@ impl Trust {
         shown.is_barred.load(Ordering::Acquire)
     }
 
-    /// Ends when what a node has shown is revoked.
+    /// Completes when a presented certificate is revoked.
     pub(super) async fn barred(&self, shown: &Shown) {
         let mut changes = self.changes.subscribe();
         while !self.bars(shown) {
-            // The sender is part of this.
+            // The sender is a field of this struct, so this does not fail.
             let _ = changes.changed().await;
         }
     }
 
-    /// What is wrong with a certificate, for "it ...".
+    /// Describes a verification error, to follow "the certificate" or "it".
     pub(super) fn wrong(&self, error: &TlsError) -> String {
         use CertificateError as E;
         let ca = self.files.ca.display();
         let crl = self.files.crl.as_deref().unwrap_or(Path::new("")).display();
         match error {
-            TlsError::NoCertificatesPresented => "is missing: give it --cert, --key and --ca".into(),
+            TlsError::NoCertificatesPresented => "is missing: start the node with --certificate, --key and --ca".into(),
             TlsError::InvalidCertRevocationList(_) => format!(
-                "can't be looked up in {crl}: the list has to be of version 2 and signed by the CA that issued the \
+                "can't be checked against {crl}: the list must have version 2 and be signed by the CA that issued the \
                  certificate"
             ),
             TlsError::InvalidCertificate(error) => match error {
                 E::Expired | E::ExpiredContext { .. } => {
-                    "has expired: make another (hoplite certs node) and restart the node".into()
+                    "has expired: create another (hoplite certs node) and restart the node".into()
                 }
                 E::NotValidYet | E::NotValidYetContext { .. } => {
-                    "is not valid yet: set the clocks of the hosts, or make another".into()
+                    "is not valid yet: set the clocks of the hosts, or create another".into()
                 }
-                E::Revoked => format!("is revoked by {crl}: make another (hoplite certs node)"),
+                E::Revoked => format!("is revoked by {crl}: create another (hoplite certs node)"),
                 E::UnknownRevocationStatus => format!(
-                    "was issued by a CA of which {crl} has no list: add the list of that CA to the file"
+                    "was issued by a CA that has no list in {crl}: add the list of that CA to the file"
                 ),
                 E::InvalidPurpose | E::InvalidPurposeContext { .. } => {
-                    "is not for both serverAuth and clientAuth, and nodes call and are called: make another with both"
+                    "is not for both serverAuth and clientAuth: create one with both, which nodes need"
                         .into()
                 }
                 E::UnknownIssuer => not_issued(&ca),
                 #[allow(deprecated)]
                 E::BadSignature => not_issued(&ca),
-                other => format!("is not taken: {other}"),
+                other => format!("is not accepted: {other}"),
             },
-            other => format!("is not taken: {other}"),
+            other => format!("is not accepted: {other}"),
         }
     }
 
-    /// Why another node does not take this node's certificate.
+    /// Describes the TLS alert by which a peer rejects this node's certificate.
     pub(super) fn refused(&self, alert: AlertDescription) -> Option<String> {
         use AlertDescription as A;
         let why: String = match alert {
             A::CertificateExpired => {
-                "by its clock it has expired or is not valid yet: make another, or set the clocks"
+                "by the peer's clock it has expired or is not valid yet: create another, or set the clocks"
                     .into()
             }
             A::CertificateRevoked => {
-                "it is revoked there: make another (hoplite certs node)".into()
+                "the peer's revocation list contains it: create another (hoplite certs node)".into()
             }
             A::UnknownCA | A::DecryptError => {
-                "no CA that it trusts has issued it, or it has no list of revocations of \
-                                               that CA: give all nodes the same --ca and --crl"
+                "no CA that the peer trusts issued it, or the peer has no revocation list \
+                                               of that CA: use the same --ca and --crl on all nodes"
                     .into()
             }
             A::UnsupportedCertificate => "it is not for both serverAuth and clientAuth".into(),
-            A::BadCertificate | A::CertificateUnknown => "it can't use it".into(),
-            A::AccessDenied => "it admits no node that shows it".into(),
+            A::BadCertificate | A::CertificateUnknown => "the peer can't use it".into(),
+            A::AccessDenied => "the peer admits no node with it".into(),
             _ => return None,
         };
         let own = self.files.certificate.display();
-        Some(format!("it does not take the certificate {own}: {why}"))
+        Some(format!("the peer rejects the certificate {own}: {why}"))
     }
 }
 
@@ -351,7 +351,7 @@ impl List {
         self.newest.extend(made.issues);
     }
 
-    /// An older list may leave out a certificate that was revoked since.
+    /// Rejects a list older than one that was in force: it may omit recent revocations.
     fn check_newer(&self, crl: &Path, made: &Made) -> Result<(), String> {
         let older = made.issues.iter().find_map(|(issuer, issue)| {
             self.newest
@@ -361,8 +361,8 @@ impl List {
         });
         older.map_or(Ok(()), |(issue, newest)| {
             Err(format!(
-                "the list of revocations {} is older ({issue}) than the one that was in force ({newest}), and may leave \
-                 out what was revoked since: copy the newest list there",
+                "the revocation list {} is older ({issue}) than the one that was in force ({newest}) and may omit \
+                 recent revocations: copy the newest list there",
                 crl.display()
             ))
         })
@@ -381,21 +381,18 @@ impl Made {
         let verifiers = verifiers(roots, cryptography, lists);
         let verifiers = verifiers.map_err(|error| unusable(crl, &error))?;
         let issues = issues.ok_or_else(|| {
-            format!(
-                "the list of revocations {} is damaged: it has no issuer or no date",
-                crl.display()
-            )
+            format!("the revocation list {} is corrupt: it has no issuer or no date", crl.display())
         })?;
         Ok(Self { verifiers, issues })
     }
 }
 
 fn not_issued(ca: &std::path::Display<'_>) -> String {
-    format!("was issued by no CA in {ca}: give all nodes certificates of the same CA")
+    format!("was not issued by a CA in {ca}: use certificates of the same CA on all nodes")
 }
 
-/// What looks at a certificate: of what a node shows first, whether it is revoked has to be known; of what leads from there to
-/// the CA, it counts where a list says so, for many CAs publish no list of their own intermediates.
+/// Builds the verifiers of a certificate chain. The revocation status of the peer's own certificate must be known. An
+/// intermediate CA is rejected only if a list revokes it, because many CAs publish no list of their intermediates.
 fn verifiers(
     roots: &Arc<RootCertStore>,
     cryptography: &Arc<CryptoProvider>,
@@ -416,14 +413,14 @@ fn unusable(crl: &Path, error: &VerifierBuilderError) -> String {
     match error {
         VerifierBuilderError::InvalidCrl(CertRevocationListError::UnsupportedCrlVersion) => {
             format!(
-                "the list of revocations {crl} is of version 1: make one of version 2 (openssl ca -gencrl -crlexts)"
+                "the revocation list {crl} has version 1: create one of version 2 (openssl ca -gencrl -crlexts)"
             )
         }
-        other => format!("the list of revocations {crl} can't be used: {other}"),
+        other => format!("the revocation list {crl} can't be used: {other}"),
     }
 }
 
-/// Reads a file that is no secret, but that decides who gets in.
+/// Reads a file that is public but decides which nodes are admitted.
 fn read(what: &str, path: &Path) -> Result<Vec<u8>, String> {
     read_if(what, path, |facts| {
         let shown = path.display();
@@ -432,16 +429,16 @@ fn read(what: &str, path: &Path) -> Result<Vec<u8>, String> {
     })
 }
 
-/// Reads a file, unless there is a reason not to in its owner and mode.
+/// Reads a file, unless `refused` rejects its owner or mode.
 fn read_if(
     what: &str,
     path: &Path,
     refused: impl Fn(&Metadata) -> Option<String>,
 ) -> Result<Vec<u8>, String> {
     let unread = |error: io::Error| format!("the {what} {} can't be read: {error}", path.display());
-    // A pipe or a folder would hold up the node, or say something less clear.
+    // A pipe would block the node, and a folder would give a less clear error.
     if !std::fs::metadata(path).map_err(unread)?.is_file() {
-        return Err(unread(io::Error::other("it is no file")));
+        return Err(unread(io::Error::other("not a regular file")));
     }
     let file = File::open(path).map_err(unread)?;
     if let Some(said) = refused(&file.metadata().map_err(unread)?) {
@@ -456,16 +453,16 @@ fn read_if(
     Ok(bytes)
 }
 
-/// The certificates of a file, as PEM or one as DER.
+/// Reads the certificates of a file: any number as PEM, or one as DER.
 fn certificates(what: &str, path: &Path) -> Result<Chain, String> {
-    let none = "holds no certificate: it begins with -----BEGIN CERTIFICATE-----";
+    let none = "contains no certificate: a certificate begins with -----BEGIN CERTIFICATE-----";
     taken_apart(what, path, &read(what, path)?, none)
 }
 
-/// The lists of revocations of a file, as PEM or one as DER.
+/// Reads the revocation lists of a file: any number as PEM, or one as DER.
 fn lists(path: &Path, bytes: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
-    let none = "holds no list: it begins with -----BEGIN X509 CRL-----";
-    taken_apart("list of revocations", path, bytes, none)
+    let none = "contains no list: a list begins with -----BEGIN X509 CRL-----";
+    taken_apart("revocation list", path, bytes, none)
 }
 
 fn taken_apart<T: PemObject + From<Vec<u8>>>(
@@ -476,7 +473,7 @@ fn taken_apart<T: PemObject + From<Vec<u8>>>(
 ) -> Result<Vec<T>, String> {
     let wrong = |why: &str| format!("the {what} {} {why}", path.display());
     let all: Result<Vec<T>, PemError> = T::pem_slice_iter(bytes).collect();
-    let mut all = all.map_err(|_| wrong("is damaged: it is no PEM"))?;
+    let mut all = all.map_err(|_| wrong("is corrupt: not valid PEM"))?;
     if all.is_empty() && is_der(bytes) {
         all.push(bytes.to_vec().into());
     }
@@ -488,7 +485,7 @@ fn is_der(bytes: &[u8]) -> bool {
     bytes.first() == Some(&SEQUENCE)
 }
 
-/// The key of a file that only this user can read.
+/// Reads a private key from a file that only this user can read.
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
     let shown = path.display();
     let me = rustix::process::getuid().as_raw();
@@ -509,13 +506,13 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
         Ok(key) => Ok(key),
         Err(PemError::NoItemsFound) if bytes.windows(9).any(|part| part == b"ENCRYPTED") => {
             Err(format!(
-                "the key {shown} is encrypted, and a node asks for no password: decrypt it (openssl pkey)"
+                "the key {shown} is encrypted, and a node can't prompt for a password: decrypt it (openssl pkey)"
             ))
         }
         Err(PemError::NoItemsFound) => Err(format!(
-            "the key {shown} holds no private key: it begins with -----BEGIN PRIVATE KEY-----"
+            "the file {shown} contains no private key: a key begins with -----BEGIN PRIVATE KEY-----"
         )),
-        Err(_) => Err(format!("the key {shown} is damaged: it is no PEM")),
+        Err(_) => Err(format!("the key {shown} is corrupt: not valid PEM")),
     }
 }
 

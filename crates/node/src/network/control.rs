@@ -1,7 +1,7 @@
-//! Control messages that other nodes send to this one, taken off their connections and handed to the machine.
+//! Receives control messages: reads them from connections of other nodes and passes them to the state machine.
 //!
-//! By a thread of its own, or by a program's thread that waits for an answer anyway: see [`crate::shared_epoll`]. What is sent
-//! the other way is in [`super::outbox`].
+//! A dedicated thread does this, or a client's thread that waits for a reply anyway: see [`crate::shared_epoll`].
+//! [`super::outbox`] sends messages in the other direction.
 
 use std::{
     collections::HashMap,
@@ -34,14 +34,14 @@ use crate::{
     sync::lock,
 };
 
-/// The control connections that others made to this node.
+/// The control connections that other nodes opened to this one.
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) epoll: Arc<SharedEpoll>,
     facts: Facts,
     counters: Arc<Counters>,
     tasks: Tasks,
-    /// Set when the first message was handed over.
+    /// Set when the first message has been passed on.
     pub(crate) heard: SetOnce<()>,
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
     counted: AtomicU64,
@@ -50,24 +50,24 @@ pub(crate) struct Control {
 #[derive(Debug)]
 struct Connection {
     from: NodeId,
-    /// A connection of a later generation takes the place of those of earlier ones.
+    /// A connection of a later generation replaces those of earlier ones.
     generation: u64,
     stream: TcpStream,
-    /// Locked for as long as messages are taken, so that they stay in order.
+    /// Locked while messages are read, so that they stay in order.
     unread: Mutex<Unread>,
-    /// Another one is in its place: what has come over it is not taken any more.
+    /// A newer connection replaced this one: its unread messages are dropped.
     is_replaced: AtomicBool,
 }
 
-/// What has come over a connection.
+/// Bytes received on a connection.
 #[derive(Debug)]
 struct Unread {
-    /// What was read and is no whole message yet.
+    /// Bytes of an incomplete message.
     bytes: Vec<u8>,
     open: Open,
 }
 
-/// Bytes that are read at a time: many small messages.
+/// Bytes per read: many small messages.
 const READ_BYTES: usize = 32 * 1024;
 
 impl Control {
@@ -81,16 +81,16 @@ impl Control {
         Self { epoll, facts, counters, tasks, heard, connections, counted }
     }
 
-    /// Begins to take messages; ends with [`Control::close`].
+    /// Starts the thread that receives messages; [`Control::close`] ends it.
     pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
         let control = self.clone();
         let run = move || control.epoll.run(|token, is_last| control.take(token, is_last));
         self.tasks.thread(Task::Control, "hoplite-control", run)
     }
 
-    /// Keeps a connection, which does not block, until its node is removed or makes another one; no message is taken from
-    /// it yet. None if the node has made another one since. What came over those that it made before and was not taken is
-    /// not taken any more: it is older than what the node says now. Not for a thread that takes messages.
+    /// Stores a non-blocking connection until its node is removed or opens another one. Reads no message from it yet.
+    /// Returns None if the node has opened a newer one since. Unread messages of its earlier connections are dropped:
+    /// they are older than what the node sends now. Do not call this on a thread that receives messages.
     pub(crate) fn keep(
         &self,
         from: NodeId,
@@ -114,14 +114,14 @@ impl Control {
             replaced
         };
         for connection in replaced {
-            // This waits for the thread that takes some of them just now.
+            // Waits for a thread that is receiving messages from it.
             let _unread = lock(&connection.unread);
             connection.is_replaced.store(true, Ordering::Relaxed);
         }
         Some(token)
     }
 
-    /// Begins to take messages from a connection, unless its node was removed meanwhile.
+    /// Starts to receive messages from a connection, unless its node was removed meanwhile.
     pub(crate) fn listen(&self, token: u64) -> io::Result<()> {
         let connection = lock(&self.connections).get(&token).cloned();
         let Some(connection) = connection else { return Ok(()) };
@@ -132,23 +132,23 @@ impl Control {
         added
     }
 
-    /// Ends the connections that a node made.
+    /// Closes the connections that a node opened.
     pub(crate) fn remove(&self, from: NodeId) {
         drop(take_off(&mut lock(&self.connections), from));
     }
 
-    /// Waits for messages with the calling thread; see [`SharedEpoll::wait`].
+    /// Receives messages on the calling thread; see [`SharedEpoll::wait`].
     pub(crate) fn wait(&self, time: Duration, is_over: impl Fn() -> bool) -> Waited {
         self.epoll.wait(time, is_over, |token, is_last| self.take(token, is_last))
     }
 
-    /// Ends all connections, and the thread.
+    /// Closes all connections, and ends the thread.
     pub(crate) fn close(&self) {
         lock(&self.connections).clear();
         self.epoll.close();
     }
 
-    /// Takes what has come over a connection, on the thread for that or a program's that waits.
+    /// Receives messages of a connection, on the dedicated thread or on a waiting client's thread.
     fn take(&self, token: u64, is_last: bool) {
         self.tasks.catch(Task::Control, || self.take_from(token, is_last)).unwrap_or_default();
     }
@@ -157,7 +157,7 @@ impl Control {
         let connection = lock(&self.connections).get(&token).cloned();
         let Some(connection) = connection else { return };
         if let Err(error) = connection.take(self, is_last) {
-            debug!(node = %connection.from, %error, "its control connection ended");
+            debug!(node = %connection.from, %error, "a control connection ended");
             lock(&self.connections).remove(&token);
         }
     }
@@ -169,7 +169,7 @@ fn take_off(connections: &mut HashMap<u64, Arc<Connection>>, from: NodeId) -> Ve
 }
 
 impl Connection {
-    /// Hands over all messages that are there; of the last event, up to the end.
+    /// Passes on all available messages; if this is the last event, reads until the end of the stream.
     fn take(&self, control: &Control, is_last: bool) -> Result<(), LinkError> {
         let mut unread = lock(&self.unread);
         if self.is_replaced.load(Ordering::Relaxed) {
@@ -187,11 +187,11 @@ impl Connection {
                     let taken = self.take_whole(control, &mut unread)?;
                     unread.bytes.drain(..taken);
                     if unread.bytes.len() < READ_BYTES {
-                        // After a message of megabytes.
+                        // Free the memory of a message of megabytes.
                         unread.bytes.shrink_to(2 * READ_BYTES);
                     }
                     if count < room && !is_last {
-                        // That was all; the next byte is another event.
+                        // All bytes were read; the next byte raises another event.
                         return Ok(());
                     }
                 }
@@ -202,22 +202,22 @@ impl Connection {
         }
     }
 
-    /// What a message means. The answer to a get that brings other bytes than it says is asked of another owner; nothing
-    /// else is said of bytes that contradict it.
+    /// Converts a message to an event. If the bytes of a small object do not match their digest, a reply to a get
+    /// becomes a retry at another owner, and any other message is an error.
     fn event(&self, control: &Control, message: Message) -> Result<Event, WireError> {
         let from = self.from;
         if digest::is_right(&message) {
             return Ok(Event::Message { from, message });
         }
         control.counters.copies_corrupt.add(1);
-        warn!(node = %from, "a small object came that is not what its maker announced");
+        warn!(node = %from, "received a small object that does not match its announced digest");
         match message {
             Message::Located { id, .. } => Ok(Event::InlineDiffers { id, source: from }),
-            _ => Err(WireError::Unexpected("bytes that differ from their digest".into())),
+            _ => Err(WireError::Unexpected("bytes that do not match their digest".into())),
         }
     }
 
-    /// Hands over the whole messages at the beginning of what was read; returns how long they are.
+    /// Passes on the complete messages at the start of the bytes read; returns their length.
     fn take_whole(&self, control: &Control, unread: &mut Unread) -> Result<usize, LinkError> {
         let Unread { bytes, open } = unread;
         let mut taken = 0;
@@ -230,7 +230,7 @@ impl Connection {
             open.open(&mut header, body)?;
             let message: Message = wire::decode(body)?;
             if !message.is_sound() {
-                let said = "a message that contradicts itself".into();
+                let said = "an inconsistent message".into();
                 return Err(WireError::Unexpected(said).into());
             }
             control.counters.messages_received.add(1);

@@ -1,28 +1,29 @@
-//! The handshake at the beginning of every connection between nodes: protocol version, keys or certificates, cluster, token.
+//! The handshake at the start of every connection between nodes: protocol version, keys or certificates, cluster name,
+//! token.
 //!
 //! ```text
-//!   caller                                   called
+//!   initiator                              acceptor
 //!     a header of kind Secure, TLS 1.3 ------>
 //!     <-------------------------------------- the same
-//!     Hello { who, where, what for, proofs of the token } ->
-//!     <------------------------------ Welcome { who, proof of the token }
+//!     Hello { id, address, role, proofs of the token } ->
+//!     <------------------------------ Welcome { id, proof of the token }
 //! ```
-//! The token never crosses the wire. The caller proves first that it knows it, and the called says nothing of itself before.
-//! The proofs hold for this TLS connection alone ([`super::proofs`]), and the id of each node is that of its key
-//! ([`super::tls`]). With certificates both are proved in TLS: the body of Secure is the number of a node's start, the called
-//! shows its certificate first, and says no more of itself before it has looked at that of the caller. What follows are frames
-//! that are sealed with keys of this connection ([`crate::sealing`]).
+//! The token never crosses the wire. The initiator proves first that it has the token; the acceptor reveals nothing
+//! about itself before. Each proof is valid for this TLS connection only ([`super::proofs`]). The id of each node is
+//! derived from its key ([`super::tls`]). With certificates, TLS proves both identities. Then the body of Secure is the
+//! node's start number, and the acceptor presents its certificate first. It reveals nothing more before it has verified
+//! the initiator's certificate. The frames that follow are encrypted with keys of this connection ([`crate::sealing`]).
 //!
-//! A control connection leaves a [`Session`]. Its caller need not wait on its payload connections to the same node, on each
-//! of which a transfer would begin two round trips later:
+//! A control connection leaves a [`Session`]. With it, the initiator's payload connections to the same node skip the
+//! handshake. Each transfer would otherwise start two round trips later:
 //! ```text
-//!   caller                                   called
-//!     Resume { nonce n, pass }, and what it wants, sealed with keys of n -->
-//!     <-------------------------- Resumed, and what is wanted, sealed likewise
+//!   initiator                              acceptor
+//!     Resume { nonce n, pass }, and its request, encrypted with keys of n -->
+//!     <-------------------------- Resumed, and the reply, encrypted likewise
 //! ```
-//! A nonce passes once, so that a listener does not get in by saying the same again.
+//! A nonce is accepted once, so that an eavesdropper can't replay it.
 //!
-//! Here is the side of the caller; that of the called is in [`called`].
+//! This module is the initiator's side; [`called`] is the acceptor's side.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -57,43 +58,42 @@ use crate::{channel::Channel, error::LinkError, fork_safe, frame};
 pub(crate) mod called;
 mod greeting;
 
-/// What a node says of itself, and shows that it knows.
+/// What a node presents in a handshake: its member record, key, cluster name and tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) member: Member,
     pub(crate) key: NodeKey,
     pub(crate) cluster: String,
-    /// The first is proved to others; of others each is accepted.
+    /// This node proves the first, and accepts each of them from peers.
     pub(crate) tokens: Vec<Token>,
-    /// How nodes are admitted, in words.
+    /// Description of how nodes are admitted, for the status.
     pub(crate) admission: String,
-    /// Whether frames are not sealed, which both sides have to want.
+    /// Whether frames are sent without encryption; both sides must agree.
     pub(crate) is_plain: bool,
-    /// After how long a control connection is broken whose other side acknowledges nothing. Where that is not very long,
-    /// silent members count as dead before that.
+    /// TCP user timeout of control connections: a connection breaks when nothing is acknowledged for this time. Unless
+    /// it is very long, the failure detector declares unresponsive members dead first.
     pub(crate) silence: Duration,
-    /// How often it has introduced itself.
+    /// Number of handshakes that this node has initiated.
     pub(crate) turns: Arc<AtomicU64>,
 }
 
-/// How long a handshake may take. A node that is alive answers within a round trip; a stranger that says
-/// nothing must not keep a connection.
+/// Timeout of a handshake. A live node replies within a round trip, and a silent stranger must not occupy a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long the kernels of two hosts may take to connect: as long as it takes to say it twice, if the first is lost.
+/// Timeout of a TCP connect: allows one retransmission of a lost SYN.
 const CONNECT_PATIENCE: Duration = Duration::from_millis(1500);
 
-/// In place of the address of a node that listens nowhere.
+/// Placeholder for the address of a node that does not listen.
 pub(crate) const NO_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// Where a member is reached; none if it listens nowhere, as only this node itself can.
+/// The address of a member; None if it does not listen, as only this node itself can.
 pub fn address_of(member: &Member) -> Option<SocketAddr> {
     Some(member.address).filter(|address| *address != NO_ADDRESS)
 }
 
 impl Identity {
-    /// Whether every node that this one meets has proved that it may, and no other process can change what they say to each
-    /// other. A node that listens nowhere meets none.
+    /// Whether every peer must prove its membership and no other process can change the traffic. True for a node that
+    /// does not listen, as it has no peers.
     pub(crate) fn is_authenticated(&self) -> bool {
         let is_proved = !self.tokens.is_empty() || self.key.trust().is_some();
         address_of(&self.member).is_none() || is_proved && !self.is_plain
@@ -104,32 +104,32 @@ impl Identity {
     }
 }
 
-/// How often TCP sends again what is not acknowledged: one second, so that a link that was out for two is used within one.
+/// Longest TCP retransmission interval: 1 s, so that a link that was down for 2 s is used again within 1 s.
 const RETRANSMISSION_MAX: Duration = Duration::from_secs(1);
 
-/// After how long a connection is broken whose other side acknowledges nothing.
+/// Default TCP user timeout: a connection breaks when nothing is acknowledged for this time.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// A connection whose other side is known.
+/// An authenticated connection.
 #[derive(Debug)]
 pub(crate) struct Met {
     pub(crate) channel: Channel,
     pub(crate) member: Member,
     pub(crate) role: Role,
-    /// What the caller said of it: see [`Hello::turn`].
+    /// From the initiator's greeting: see [`Hello::turn`].
     pub(crate) turn: u64,
-    /// From question to answer; none on the side of the called, and where the connection carries no messages.
+    /// Measured by the initiator of a control connection; otherwise None.
     pub(crate) round_trip: Option<Duration>,
-    /// For the caller's further connections.
+    /// For later connections of the initiator.
     pub(crate) session: Session,
-    /// At the called, of a connection for payload or by way of it.
+    /// At the acceptor, for a payload or relayed connection.
     pub(crate) place: Option<Place>,
 }
 
-/// Calls a node that has admitted this one, and says at once what it wants of it: `first` is a frame that is not sealed.
+/// Resumes a session with a node that admitted this one, and sends a request at once: `first` is an unencrypted frame.
 ///
 /// # Errors
-/// Why there is no connection; [`LinkError::Refused`] if the node wants a handshake.
+/// The connection failed; [`LinkError::Refused`] if the node requires a handshake.
 pub(crate) async fn resume(
     me: &Identity,
     mut stream: TcpStream,
@@ -158,10 +158,10 @@ pub(crate) async fn resume(
     in_time(PATIENCE, meeting).await
 }
 
-/// Connects to an address; who is there is not known yet.
+/// Opens a TCP connection, whose peer is not authenticated yet.
 ///
 /// # Errors
-/// Why there is no connection.
+/// The connection failed.
 pub(crate) async fn connect(address: SocketAddr) -> Result<TcpStream, LinkError> {
     let connecting = async { Ok(TcpStream::connect(address).await?) };
     let stream = in_time(CONNECT_PATIENCE, connecting).await?;
@@ -169,10 +169,10 @@ pub(crate) async fn connect(address: SocketAddr) -> Result<TcpStream, LinkError>
     Ok(stream)
 }
 
-/// Calls a node and shakes hands.
+/// Connects to a node and performs the handshake.
 ///
 /// # Errors
-/// Why there is no connection; [`LinkError::Stranger`] if another node than `callee` answers.
+/// The connection failed; [`LinkError::Replaced`] if another node than `callee` replies.
 pub(crate) async fn call(
     me: &Identity,
     address: SocketAddr,
@@ -182,10 +182,10 @@ pub(crate) async fn call(
     call_over(me, connect(address).await?, role, callee).await
 }
 
-/// Shakes hands with the process at the other end of a connection.
+/// Performs the handshake on an open connection.
 ///
 /// # Errors
-/// Why it does not take part; [`LinkError::Stranger`] if it is not `callee`.
+/// The handshake failed; [`LinkError::Replaced`] if the peer is not `callee`.
 pub(crate) async fn call_over(
     me: &Identity,
     stream: TcpStream,
@@ -219,7 +219,7 @@ async fn introduce(
     let (member, is_plain, turn) = (me.member, me.is_plain, me.next_turn());
     let hello = Hello { cluster: cluster.clone(), member, role, callee, turn, is_plain, proofs };
     say(&mut secured.stream, &Greeting::Hello(hello)).await?;
-    // Of a certificate that the called does not take the caller hears now.
+    // In TLS 1.3 the initiator learns here that the acceptor rejects its certificate.
     let heard = hear(&mut secured.stream).await.map_err(|error| me.key.explain(error));
     let welcome = match heard? {
         Greeting::Welcome(welcome) => welcome,
@@ -228,7 +228,9 @@ async fn introduce(
     let is_proof =
         |proof: MacBytes| me.tokens.iter().any(|token| claim.is_proof(token, Side::Called, &proof));
     if !me.tokens.is_empty() && !welcome.proof.is_some_and(is_proof) {
-        return Err(LinkError::Refused("the node does not know this cluster's token".into()));
+        return Err(LinkError::Refused(
+            "the node at that address did not prove this cluster's token".into(),
+        ));
     }
     if welcome.member.id != secured.peer {
         return Err(LinkError::Stranger);
@@ -252,7 +254,7 @@ async fn time_round_trip(channel: &mut Channel) -> Result<Duration, LinkError> {
     }
 }
 
-/// Has a node that has admitted this one pass on what is said to a member, and what that answers.
+/// Requests that a relay forward this connection to a member.
 ///
 /// # Errors
 /// [`LinkError::Refused`] if it can't reach the member.
@@ -277,20 +279,20 @@ async fn in_time<T>(
     timeout(patience, what).await.unwrap_or(Err(LinkError::Silent(patience.as_secs_f32())))
 }
 
-/// Whether the process that was called is not there: its host says that no process listens, another node answers, or one of
-/// them does not take the other for a member.
+/// Whether the expected process is not at that address: no process listens, another node replied, or one side rejects
+/// the other.
 pub(crate) fn is_elsewhere(error: &LinkError) -> bool {
     use LinkError::{Certificate, Refused, Replaced, Revoked, Stranger};
     is_refused(error)
         || matches!(error, Stranger | Refused(_) | Replaced { .. } | Revoked(_) | Certificate(_))
 }
 
-/// Whether the host is there, but no process listens at the port.
+/// Whether the host is up, but no process listens on the port.
 pub(crate) fn is_refused(error: &LinkError) -> bool {
     matches!(error, LinkError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
-/// Whether nothing was heard of it: its host is off, it stands still, or nothing gets through to it or back.
+/// Whether the node did not reply: its host is down, it is unresponsive, or the path to it or back is broken.
 pub(crate) fn is_unreachable(error: &LinkError) -> bool {
     use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
     match error {
@@ -304,22 +306,22 @@ pub(crate) fn is_unreachable(error: &LinkError) -> bool {
 
 fn prepare(stream: &TcpStream) -> Result<(), LinkError> {
     fork_safe::note(stream);
-    // Control messages are small and awaited; blocks are written whole. Neither wants to wait for company.
+    // Control messages are small and awaited; blocks are written whole. Nagle's algorithm would only delay them.
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
-    // A host that loses its power says nothing: without these its silence would never end.
+    // A host that loses power sends no FIN: only these probes detect it.
     let probes = TcpKeepalive::new()
         .with_time(Duration::from_secs(5))
         .with_interval(Duration::from_secs(1))
         .with_retries(5);
     socket.set_tcp_keepalive(&probes)?;
     socket.set_tcp_user_timeout(Some(SILENCE_MAX))?;
-    // An older kernel waits longer, and works all the same.
+    // An older kernel retransmits less often, but works.
     let _ = hoplite_shm::limit_retransmission(stream.as_fd(), RETRANSMISSION_MAX);
     Ok(())
 }
 
-/// Breaks a connection whose other side acknowledges nothing for so long.
+/// Sets the TCP user timeout: the connection breaks when nothing is acknowledged for this time.
 pub(crate) fn expect_answers(stream: &TcpStream, silence: Duration) -> Result<(), LinkError> {
     Ok(SockRef::from(stream).set_tcp_user_timeout(Some(silence))?)
 }

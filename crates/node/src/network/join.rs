@@ -1,4 +1,5 @@
-//! How a node finds its cluster: by members that it is told of, when it starts and for as long as it lives.
+//! Joins the cluster: contacts the configured members at the start of the node and, while it runs, those that are not
+//! members yet.
 
 use std::{
     collections::HashMap,
@@ -15,25 +16,26 @@ use tracing::debug;
 use super::{handshake, shared::Network};
 use crate::{engine::task::Task, error::Error};
 
-/// How long members that are named but do not listen yet are called again: two nodes that a script starts together.
+/// How long to retry configured members that do not listen yet, such as two nodes that one script starts together.
 const JOIN_PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long a member that has let this node in may take to tell it the others.
+/// Timeout for the first control message, with the other members, from a member that admitted this node.
 const TOLD_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Between two looks at the named members that are no members yet; twice as long each time, up to the last.
+/// First and last interval between attempts to reach configured addresses that are not members yet; it doubles each
+/// time.
 const SEEK_FIRST: Duration = Duration::from_secs(1);
 const SEEK_LAST: Duration = Duration::from_secs(10);
 
-/// Calls the named members until one lets this node in.
+/// Contacts the configured members until one admits this node.
 ///
 /// # Errors
-/// [`Error::Join`] if none does.
+/// [`Error::Join`] if none admits it.
 pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(), Error> {
     let me = network.identity.member.address;
     let until = Instant::now() + JOIN_PATIENCE;
     let (mut is_met, mut failures) = (false, Vec::new());
-    // Those that do not listen yet are called again only while no other has answered.
+    // Retry members that do not listen yet only while no other member has replied.
     loop {
         failures.clear();
         let mut may_come = false;
@@ -65,7 +67,7 @@ pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(),
     if !is_met && !failures.is_empty() {
         return Err(Error::Join(failures.join("; ")));
     }
-    // The members that the seed knows decide who owns which name: without them the first claims could go astray.
+    // The full membership determines the owner of each name: without it, the first claims could reach a wrong node.
     if is_met && timeout(TOLD_PATIENCE, network.control.heard.wait()).await.is_err() {
         let said = format!(
             "its members can't reach this node at {me}: advertise an address that they can reach"
@@ -75,18 +77,18 @@ pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(),
     Ok(())
 }
 
-/// Calls named members that are none yet, for ever: nodes that start together may each have found others first, and be
-/// clusters of their own; and a named member may come later, or again.
+/// Contacts configured addresses that are not members yet, until the node ends. Nodes that start together may first
+/// find other nodes and form separate clusters, and a configured member may start late or restart.
 pub(crate) async fn seek(network: Arc<Network>, seeds: Vec<String>) {
     let is_known = |address, id| network.peers.is_known(&network.identity.member, address, id);
     let mut pause = SEEK_FIRST;
-    // Who was found at an address that is not the one it advertises; this node among them.
+    // The node found at each address that differs from its advertised address. This node may be among them.
     let mut found: HashMap<SocketAddr, NodeId> = HashMap::new();
     loop {
         tokio::time::sleep(pause).await;
         pause = (2 * pause).min(SEEK_LAST);
         for seed in &seeds {
-            // A name may stand for another address by now. Its resolver may take long.
+            // A name may resolve to another address by now. The resolver may be slow.
             let said = seed.clone();
             let resolving = network.tasks.spawn_blocking(Task::Seek, move || resolve(&said));
             let Ok(Some(Ok(address))) = resolving.await else { continue };
@@ -97,24 +99,24 @@ pub(crate) async fn seek(network: Arc<Network>, seeds: Vec<String>) {
                 Ok(met) => {
                     found.insert(address, met.member.id);
                     if !is_known(met.member.address, Some(met.member.id)) {
-                        // Both sides connect anew.
+                        // Both sides open new connections.
                         network.facts.tell(Event::PeerUp { member: met.member });
                     }
                 }
-                Err(error) => debug!(seed, %error, "is not there yet"),
+                Err(error) => debug!(seed, %error, "configured member not reachable yet"),
             }
         }
     }
 }
 
-/// The first address of "host:port".
+/// Resolves the first address of "host:port".
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// The text describes the problem.
 pub(crate) fn resolve(said: &str) -> Result<SocketAddr, String> {
     let mut all = said.to_socket_addrs().map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidInput => "it is no address; write it as host:port".to_string(),
-        _ => format!("no host of that name is known here ({error})"),
+        io::ErrorKind::InvalidInput => "not a valid address: write it as host:port".to_string(),
+        _ => format!("can't resolve the host name ({error})"),
     })?;
-    all.next().ok_or_else(|| "the host has no address".to_string())
+    all.next().ok_or_else(|| "the host name has no address".to_string())
 }

@@ -1,6 +1,7 @@
-//! Connections that other nodes make to this one: the handshake, and which part of the node each goes to then.
+//! Accepts connections of other nodes: performs the handshake, then hands each connection to the part of the node for
+//! its role.
 //!
-//! Does not know what is said over them afterwards.
+//! Does not know what they carry afterwards.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,10 +26,10 @@ use super::{
 };
 use crate::{channel::Channel, engine::task::Task, error::LinkError, fork_safe, limited::Whose};
 
-/// Takes a payload connection that a node has made, the certificate that it has shown, and the place of the connection.
+/// Serves a payload connection of a node, given the peer's certificate and the connection's place within the limit.
 pub(crate) type Serve = Arc<dyn Fn(NodeId, Channel, Option<Arc<Shown>>, Place) + Send + Sync>;
 
-/// Accepts for ever.
+/// Accepts connections until the node ends.
 pub(crate) async fn accept(network: Arc<Network>, listener: TcpListener, serve: Serve) {
     let mut callers = Callers::default();
     loop {
@@ -42,23 +43,23 @@ pub(crate) async fn accept(network: Arc<Network>, listener: TcpListener, serve: 
                                 let limit = "PAYLOAD_CONNECTIONS_MAX";
                                 called.limited.note(Whose::Member(node), limit);
                             }
-                            // Its log has it: it is a node that called the one whose address this node has.
+                            // The initiator logs this: it looked for a node whose address this node now has.
                             LinkError::Declined(_) | LinkError::Replaced { .. } => {
-                                debug!(%address, %error, "a caller looked for another node");
+                                debug!(%address, %error, "a connection was meant for another node");
                                 return;
                             }
                             _ => called.counters.strangers.add(1),
                         }
-                        info!(%address, %error, "a connection was not let in");
+                        info!(%address, %error, "refused a connection");
                     }
                 });
                 if callers.admit(address.ip(), callers_max(), welcoming.abort_handle()) {
                     network.counters.strangers.add(1);
-                    debug!(%address, "too many callers: ended the one that had waited longest");
+                    debug!(%address, "too many handshakes: dropped the oldest");
                 }
             }
             Err(error) => {
-                // Out of descriptors, most likely: the callers try again, and so does this node.
+                // Most likely no descriptors are left: initiators retry, and so does this node.
                 info!(%error, "could not accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -84,7 +85,7 @@ async fn welcome(
     let Met { channel, member, role, turn, session, place, .. } = met;
     match role {
         Role::Control | Role::ControlAgain => {
-            // Kept first: the node may be lost again before its first message is taken.
+            // Store the connection first: the node may fail again before its first message is read.
             let stream = fork_safe::raise(channel.stream.into_std()?);
             let kept = network.control.keep(member.id, turn, stream, channel.open);
             let Some(kept) = kept else { return Ok(()) };
@@ -104,7 +105,7 @@ async fn welcome(
                 if let Err(error) =
                     relay::pass_on(&helper, channel, member.id, session.shown.as_deref()).await
                 {
-                    debug!(node = %member.id, %error, "was not passed on");
+                    debug!(node = %member.id, %error, "relaying for a member failed");
                 }
             });
         }

@@ -1,6 +1,6 @@
-//! Connections between nodes: who may have one, how two nodes meet, and the control messages that they exchange.
+//! Connections between nodes: admission, handshakes, and the control messages that nodes exchange.
 //!
-//! Knows addresses and members; not what an object is.
+//! Knows addresses and members, not objects.
 
 mod admission;
 pub(crate) mod barred;

@@ -1,7 +1,7 @@
-//! What is to be sent to one member: messages leave in the order of their decisions.
+//! The queue of messages to one member. Messages leave in the order in which they were decided.
 //!
-//! A message is written by the thread that decided it, if the socket takes it and nothing is queued before it; a task
-//! writes the rest. Knows frames, not what they say.
+//! The thread that decided a message writes it, if nothing is queued before it and the socket accepts it; a task writes
+//! the rest. Knows frames, not their contents.
 
 use std::{
     collections::VecDeque,
@@ -16,32 +16,32 @@ use tokio::{net::TcpStream, sync::Notify};
 
 use crate::{frame, sealing::Seal, sync::lock};
 
-/// What is to be sent to a member.
+/// Messages to be sent to a member.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     queue: Mutex<Queue>,
-    /// There is something for the task to do.
+    /// Wakes the task.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Not sealed: the next connection may be another.
+    /// Not encrypted: the next connection may have other keys.
     frames: VecDeque<Queued>,
-    /// What they take, without the bytes of small objects that the store has.
+    /// Memory that they take, without bytes of small objects shared with the store.
     bytes: usize,
-    /// It was too much.
+    /// The queue exceeded its limit.
     is_full: bool,
-    /// The first frames as they are sent, sealed for the connection.
+    /// The first frames, encrypted for the connection.
     sealed: Vec<u8>,
-    /// Bytes of these that the socket has taken; and of the first frame.
+    /// Bytes that the socket has accepted: of `sealed`, and of the first frame.
     written: usize,
     taken: usize,
     /// The connection, while there is one.
     connection: Option<Connection>,
-    /// Nothing will be added.
+    /// No message will be added.
     is_closed: bool,
-    /// A thread is about to write what is queued, or the task is.
+    /// A thread or the task is about to write the queue.
     is_due: bool,
 }
 
@@ -51,10 +51,10 @@ struct Connection {
     seal: Seal,
 }
 
-/// A message that waits for the socket.
+/// A queued message.
 #[derive(Debug)]
 struct Queued {
-    /// Of its frame.
+    /// Bytes of its frame.
     length: usize,
     said: Said,
 }
@@ -62,18 +62,19 @@ struct Queued {
 #[derive(Debug)]
 enum Said {
     Frame(Vec<u8>),
-    /// It brings a small object, whose bytes it shares with the store.
+    /// A message with a small object, whose bytes it shares with the store.
     Message(Box<Message>),
 }
 
-/// Frames that are written with one system call, and the bytes from which on no other joins them.
+/// Limits of one system call: frames, and bytes after which no frame is added.
 const BATCH_FRAMES: usize = 64;
 const BATCH_BYTES: usize = 256 * 1024;
 
-/// Bytes of what waits for a member, fewer in tests.
+/// Limit of the memory queued for a member, lower in tests.
 const BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { OUTBOX_BYTES_MAX };
 
-/// Small objects of so many bytes are not copied while they wait: 1 KiB, several times what a message takes beside them.
+/// Minimum size of small objects that are not copied while they wait: 1 KiB, several times the other bytes of a
+/// message.
 const SHARED_BYTES_MIN: u64 = 1024;
 
 impl Queued {
@@ -88,7 +89,7 @@ impl Queued {
         Self { length, said }
     }
 
-    /// What it takes.
+    /// Memory that it takes.
     fn bytes(&self) -> usize {
         size_of::<Self>()
             + match &self.said {
@@ -97,7 +98,7 @@ impl Queued {
             }
     }
 
-    /// Adds its frame to others.
+    /// Appends its frame to others.
     fn append_to(&self, frames: &mut Vec<u8>) {
         match &self.said {
             Said::Frame(frame) => frames.extend_from_slice(frame),
@@ -109,7 +110,8 @@ impl Queued {
 }
 
 impl Outbox {
-    /// Queues the frame of a message; says whether the caller has to flush, now or, if the message can wait, in a moment.
+    /// Queues the frame of a message. Returns whether the caller must flush now, later if the message can wait, or not
+    /// at all.
     pub(super) fn push(&self, frame: Vec<u8>, message: &Message) -> Push {
         let can_wait = message.can_wait();
         let mut queue = lock(&self.queue);
@@ -134,7 +136,7 @@ impl Outbox {
         }
     }
 
-    /// Writes what is queued, without waiting; what the socket does not take now, the task writes.
+    /// Writes the queue without waiting. The task writes what the socket does not accept now.
     pub(crate) fn flush(&self) {
         let flushed = lock(&self.queue).flush();
         if !matches!(flushed, Ok(true)) {
@@ -147,7 +149,7 @@ impl Outbox {
         self.changed.notify_one();
     }
 
-    /// There is no connection (any more).
+    /// Drops the connection.
     pub(super) fn disconnect(&self) {
         lock(&self.queue).connect(None);
     }
@@ -156,13 +158,13 @@ impl Outbox {
         lock(&self.queue).connection.is_some()
     }
 
-    /// What TCP knows of the way to the member; none without a connection.
+    /// TCP's measurements of the path to the member; None without a connection.
     pub(super) fn path(&self) -> Option<PathInfo> {
         let queue = lock(&self.queue);
         path_info(queue.connection.as_ref()?.stream.as_fd()).ok()
     }
 
-    /// What is queued is not sent.
+    /// Drops the queue and the connection.
     pub(super) fn forget(&self) {
         let mut queue = lock(&self.queue);
         queue.clear();
@@ -173,10 +175,10 @@ impl Outbox {
         lock(&self.queue).is_closed
     }
 
-    /// Writes through `stream` until the outbox is closed and empty; fails when the connection does, and at once if there was
-    /// too much to be said before it: the member has to hear everything again.
+    /// Writes to `stream` until the outbox is closed and empty. Fails when the connection does, and at once if the
+    /// queue exceeded its limit before: the member then needs the full state again.
     pub(super) async fn pump(&self, stream: Arc<TcpStream>, seal: Seal) -> io::Result<()> {
-        // Also tells the runtime that it can be written, for those who write without waiting.
+        // This also marks the stream as writable in the runtime, for `try_write`.
         stream.writable().await?;
         {
             let mut queue = lock(&self.queue);
@@ -196,7 +198,7 @@ impl Outbox {
             tokio::select! {
                 () = self.changed.notified() => {}
                 writable = stream.writable(), if !is_empty => writable?,
-                // Nothing is ever sent this way: what can be read is the end.
+                // The peer never sends on this connection: readable means closed.
                 readable = stream.readable() => {
                     readable?;
                     match stream.try_read(&mut [0; 1]) {
@@ -211,10 +213,10 @@ impl Outbox {
 }
 
 fn too_little() -> io::Error {
-    io::Error::other("it takes less than there is to be said")
+    io::Error::other("the peer reads messages too slowly: the queue is full")
 }
 
-/// Memory of sealed frames that is kept for the next.
+/// Bytes of the encryption buffer that are kept for later frames.
 const SEALED_BYTES_KEPT: usize = 16 * 1024;
 
 impl Queue {
@@ -222,14 +224,15 @@ impl Queue {
         (self.frames, self.bytes, self.is_due) = (VecDeque::new(), 0, false);
     }
 
-    /// Has another connection, or none. Of what the last one has not taken whole nothing is sent there.
+    /// Replaces or drops the connection. A frame that the previous connection did not accept whole is sent again in
+    /// full on the next.
     fn connect(&mut self, connection: Option<Connection>) {
         self.sealed = Vec::new();
         self.is_full = false;
         (self.written, self.taken, self.connection) = (0, 0, connection);
     }
 
-    /// Writes what the socket takes without waiting; whether that is all.
+    /// Writes what the socket accepts without waiting; returns whether the queue is empty.
     fn flush(&mut self) -> io::Result<bool> {
         if self.is_full {
             return Err(too_little());
@@ -271,16 +274,16 @@ impl Queue {
     }
 }
 
-/// What is to become of a frame that was queued.
+/// What the caller must do after queuing a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Push {
-    /// Another thread writes it.
+    /// Nothing: another thread writes it.
     Done,
-    /// It was too much: neither it nor what was queued before is sent.
+    /// The queue exceeded its limit: this frame and all queued ones were dropped.
     Full,
-    /// The caller has to flush.
+    /// Flush.
     Due,
-    /// It is the first of those that can wait.
+    /// Flush later: this is the first frame that can wait.
     Later,
 }
 
@@ -299,7 +302,7 @@ mod tests {
 
     const OWNER: NodeId = NodeId(1);
 
-    /// The answer to a question for a small object.
+    /// The reply to a lookup of a small object.
     fn located(bytes: &[u8]) -> Message {
         Message::Located {
             id: ObjectId::Minted { node: OWNER, serial: 1 },
@@ -324,7 +327,7 @@ mod tests {
         (near.unwrap(), far.unwrap().0)
     }
 
-    /// Goal: answers to a member that reads slowly take little memory, and come whole and in order.
+    /// Goal: replies to a member that reads slowly take little memory, and arrive whole and in order.
     #[tokio::test]
     async fn small_objects_that_wait_are_not_copied() {
         let outbox = Arc::new(Outbox::default());
@@ -355,7 +358,8 @@ mod tests {
         assert!((rest.len(), queue.bytes, queue.frames.len()) == (0, 0, 0));
     }
 
-    /// Goal: what waits for a member that can't be reached is bounded, and no later message goes there without those before it.
+    /// Goal: the queue for an unreachable member is bounded, and no later message is sent there without those before
+    /// it.
     #[tokio::test]
     async fn what_waits_without_a_connection_is_bounded_and_said_again() {
         let outbox = Outbox::default();
@@ -368,8 +372,8 @@ mod tests {
         assert_eq!(lock(&outbox.queue).frames.len(), 0);
         let (near, _far) = connected().await;
         let said = outbox.pump(Arc::new(near), Seal::new(None)).await.unwrap_err().to_string();
-        assert!(said.contains("less than there is to be said"), "{said}");
-        // The next connection is one again, over which the member is told everything.
+        assert!(said.contains("the queue is full"), "{said}");
+        // The next connection works; the member gets the full state on it.
         outbox.disconnect();
         let (near, mut far) = connected().await;
         let length = push(&outbox, &located(b"x"));
@@ -394,8 +398,8 @@ mod tests {
             tokio::task::yield_now().await;
         }
         let said = pumping.await.unwrap().unwrap_err().to_string();
-        assert!(said.contains("less than there is to be said"), "{said}");
-        // The next connection begins with what is said then.
+        assert!(said.contains("the queue is full"), "{said}");
+        // The next connection starts with messages queued after it.
         outbox.disconnect();
         assert_eq!(push(&outbox, &located(b"x")) > 0, lock(&outbox.queue).frames.len() == 1);
     }

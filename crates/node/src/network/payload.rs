@@ -1,4 +1,4 @@
-//! Payload connections to other members: one that is idle, or a new one.
+//! Opens payload connections to other members: reuses an idle one, or connects.
 
 use std::{io, sync::Arc};
 
@@ -9,18 +9,17 @@ use tracing::debug;
 use super::{handshake, relay, shared::Network};
 use crate::{channel::Channel, error::LinkError};
 
-/// Asks a node for something, on a payload connection that is idle or a new one: `first` is what it is sent, a frame
-/// that is not sealed.
+/// Sends a request to a node on an idle or new payload connection. `first` is the request, an unencrypted frame.
 ///
 /// # Errors
-/// Why there is no connection.
+/// The connection failed.
 pub(crate) async fn open(
     network: &Arc<Network>,
     node: NodeId,
     first: &[u8],
 ) -> Result<Channel, LinkError> {
     while let Some(mut channel) = network.peers.take_idle(node) {
-        // One that the other side closed meanwhile has an end to read.
+        // A connection that the peer closed meanwhile is readable.
         if matches!(channel.stream.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
         {
             channel.send(first.to_vec()).await?;
@@ -30,8 +29,8 @@ pub(crate) async fn open(
     if let Some(session) = network.peers.session(node) {
         let stream = connect(network, node).await?;
         match handshake::resume(&network.identity, stream, node, &session, first).await {
-            // It has forgotten this node, or not heard the end of its handshake yet.
-            Err(LinkError::Refused(said)) => debug!(%node, said, "shakes hands anew"),
+            // The peer dropped this node's session, or has not finished their handshake yet.
+            Err(LinkError::Refused(said)) => debug!(%node, said, "repeating the handshake"),
             other => return other,
         }
     }
@@ -42,7 +41,7 @@ pub(crate) async fn open(
     Ok(channel)
 }
 
-/// Connects to a member as its control connection is.
+/// Connects to a member, directly or through the same relay as its control connection.
 async fn connect(network: &Arc<Network>, node: NodeId) -> Result<TcpStream, LinkError> {
     match network.peers.route(node)? {
         (_, Some(helper)) => relay::through(network, helper, node).await,

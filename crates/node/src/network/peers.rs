@@ -1,6 +1,6 @@
-//! The other members: how each is reached, what is to be sent to it, and the payload connections to it that are idle.
+//! The other members: the route to each, its queue of messages, and its idle payload connections.
 //!
-//! Does not connect to any of them.
+//! Opens no connections.
 
 use std::{
     collections::HashMap,
@@ -40,20 +40,21 @@ use crate::{
     sync::{lock, until},
 };
 
-/// The other members, and the payload connections to them that are idle.
+/// The other members and their idle payload connections.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     all: Mutex<HashMap<NodeId, Peer>>,
     idle: Mutex<HashMap<NodeId, Vec<Channel>>>,
-    /// Which nodes admitted this one, and which ones this one did: for payload connections without another introduction.
+    /// Sessions with nodes that admitted this one, and with nodes that this one admitted: they spare payload
+    /// connections a handshake.
     calls: Mutex<HashMap<NodeId, Session>>,
     callers: Mutex<HashMap<NodeId, Admitted>>,
-    /// Outboxes that begin with a message that can wait.
+    /// Outboxes whose first message can wait.
     late: Mutex<Vec<Arc<Outbox>>>,
     is_late: Notify,
-    /// There is another member.
+    /// A member was added.
     has_grown: Notify,
-    /// How often helpers were looked for: not always the same are asked.
+    /// Counts searches for relays, so that they rotate.
     sought: AtomicUsize,
     limited: Arc<Limited>,
 }
@@ -61,21 +62,19 @@ pub(crate) struct Peers {
 #[derive(Debug)]
 struct Peer {
     member: Member,
-    /// By way of which node it is reached, if not directly.
+    /// The relay through which it is reached, if not directly.
     via: Option<NodeId>,
     outbox: Arc<Outbox>,
     task: JoinHandle<Option<()>>,
-    /// Dropped with it: what is sent to the member over its payload connections ends.
+    /// Dropped with the peer, which ends transfers to the member.
     presence: watch::Sender<()>,
 }
 
-/// How long a message waits that can wait: much longer than what follows it takes to be decided, much shorter than
-/// any timeout.
+/// Delay of a message that can wait: much longer than later decisions take, much shorter than any timeout.
 const LATE: Duration = Duration::from_millis(20);
 
-/// Payload connections to one peer that are kept for the next transfer; more are closed. Of large objects one node seldom
-/// sends more at once to another, and one more costs a round trip when it is needed, where one that is kept costs both sides
-/// a descriptor and the buffers of its encryption.
+/// Idle payload connections kept for each peer; others are closed. One node seldom sends more large objects to another
+/// at once. A new connection costs a round trip; a kept one costs both sides a descriptor and encryption buffers.
 const IDLE_MAX: usize = 8;
 
 impl Peer {
@@ -86,12 +85,12 @@ impl Peer {
 }
 
 impl Peers {
-    /// None so far; `limited` counts those for which too much had to wait.
+    /// Creates an empty set; `limited` counts members whose queue exceeded its limit.
     pub(crate) fn new(limited: Arc<Limited>) -> Self {
         Self { limited, ..Self::default() }
     }
 
-    /// Takes a member in; `task` writes what is queued in its outbox.
+    /// Adds a member; `task` writes its outbox.
     pub(crate) fn add(&self, member: Member, outbox: Arc<Outbox>, task: JoinHandle<Option<()>>) {
         let presence = watch::Sender::new(());
         let peer = Peer { member, via: None, outbox, task, presence };
@@ -101,12 +100,12 @@ impl Peers {
         self.has_grown.notify_waiters();
     }
 
-    /// Ends the connections to a node; of one that has left, after what is queued for it.
+    /// Closes the connections to a node. If it has left, its queue is sent first.
     pub(crate) fn remove(&self, node: NodeId, has_left: bool) {
         if let Some(peer) = lock(&self.all).remove(&node) {
             peer.outbox.close();
             if !has_left {
-                // Said later, over another connection, it would be taken for new.
+                // On a later connection, the messages would be taken as new.
                 peer.outbox.forget();
                 peer.task.abort();
             }
@@ -116,17 +115,17 @@ impl Peers {
         lock(&self.callers).remove(&node);
     }
 
-    /// Ends when the member is no member any more; if it is none yet, when it has been one.
+    /// Completes when a member is removed. If the node is not a member yet, first waits until it is.
     pub(crate) async fn gone(&self, node: NodeId) {
         until(&self.has_grown, || self.is_member(node).then_some(())).await;
         self.lost(node).await;
     }
 
-    /// Ends when a node is no member (any more).
+    /// Completes when a node is not, or is no longer, a member.
     pub(crate) async fn lost(&self, node: NodeId) {
         let presence = lock(&self.all).get(&node).map(|peer| peer.presence.subscribe());
         if let Some(mut presence) = presence {
-            // Nothing is ever sent: an error says that the sender is gone.
+            // Nothing is ever sent: an error means that the sender was dropped.
             while presence.changed().await.is_ok() {}
         }
     }
@@ -135,7 +134,7 @@ impl Peers {
         lock(&self.all).contains_key(&node)
     }
 
-    /// Whether a member is reached at an address, or goes by an id; this node itself is known.
+    /// Whether a member, or this node, has this address or id.
     pub(crate) fn is_known(&self, me: &Member, address: SocketAddr, id: Option<NodeId>) -> bool {
         let all = lock(&self.all);
         address == me.address
@@ -144,22 +143,22 @@ impl Peers {
             || all.values().any(|peer| peer.member.address == address)
     }
 
-    /// Queues a message; one for a node that is gone goes nowhere. What has to be flushed when all is queued that there
-    /// is to say is added to `due`: one system call for several messages. One that can wait leaves with the next that
-    /// can't, or with [`Peers::flush_late`].
+    /// Queues a message; drops it if the node is not a member. Adds to `due` the outbox to flush once all messages are
+    /// queued: one system call for several messages. A message that can wait leaves with the next one that can't, or
+    /// with [`Peers::flush_late`].
     pub(crate) fn queue(&self, to: NodeId, message: &Message, due: &mut Vec<Arc<Outbox>>) {
         let outbox = lock(&self.all).get(&to).map(|peer| peer.outbox.clone());
         let Some(outbox) = outbox else { return };
         let frame = frame::frame(FrameKind::Control, 0, message);
         if frame.len() > HEADER_BYTES + CONTROL_BYTES_MAX as usize {
-            // The limits on names and counts leave no such message; the receiver would close the connection for it.
-            error!(node = %to, bytes = frame.len(), "a message is too long to be sent");
+            // The limits on names and counts prevent this; the receiver would close the connection.
+            error!(node = %to, bytes = frame.len(), "dropped a message that exceeds the length limit");
             return;
         }
         match outbox.push(frame, message) {
             Push::Done => {}
             Push::Full => self.limited.note(Whose::Member(to), "OUTBOX_BYTES_MAX"),
-            // News that no request waits for leave last.
+            // Announcements that no request waits for leave last.
             Push::Due if matches!(message, Message::Announce(news) if !news.claim) => {
                 due.push(outbox)
             }
@@ -177,7 +176,7 @@ impl Peers {
         }
     }
 
-    /// Writes what could wait, a moment after it was queued, again and again.
+    /// Flushes messages that can wait, shortly after they were queued, until the node ends.
     pub(crate) async fn flush_late(&self) {
         loop {
             self.is_late.notified().await;
@@ -187,13 +186,13 @@ impl Peers {
         }
     }
 
-    /// The address of a member to which this node has a direct connection.
+    /// The address of a member with a direct connection to this node.
     pub(crate) fn address(&self, node: NodeId) -> Option<SocketAddr> {
         let all = lock(&self.all);
         all.get(&node).filter(|peer| peer.is_direct()).map(|peer| peer.member.address)
     }
 
-    /// Some of those who may reach a member if this node can't.
+    /// Members that may relay to a member that this node can't reach.
     pub(crate) fn helpers(&self, member: NodeId, count: usize) -> Vec<Member> {
         let all = lock(&self.all);
         let mut helpers: Vec<Member> = all
@@ -209,7 +208,7 @@ impl Peers {
         helpers
     }
 
-    /// A member is reached (again), by way of another one or directly: what was open to it the other way is not used.
+    /// Records the route to a member. Drops its idle connections, which used another route.
     pub(crate) fn note_reached(&self, node: NodeId, via: Option<NodeId>) {
         if let Some(peer) = lock(&self.all).get_mut(&node) {
             peer.via = via;
@@ -217,35 +216,35 @@ impl Peers {
         lock(&self.idle).remove(&node);
     }
 
-    /// By way of which node a member is reached, if not directly.
+    /// The relay through which a member is reached, if not directly.
     pub(crate) fn via(&self, node: NodeId) -> Option<NodeId> {
         lock(&self.all).get(&node)?.via
     }
 
-    /// A node has admitted this one.
+    /// Stores the session with a node that admitted this one.
     pub(crate) fn note_call(&self, node: NodeId, session: Session) {
         lock(&self.calls).insert(node, session);
     }
 
-    /// This node has admitted another.
+    /// Stores the session with a node that this one admitted.
     pub(crate) fn note_caller(&self, node: NodeId, session: Session) {
         lock(&self.callers).insert(node, Admitted::new(session));
     }
 
-    /// Admits a node that called before, for one payload connection; the secret of both.
+    /// Verifies a session proof for one payload connection; returns the session.
     pub(crate) fn admit(&self, node: NodeId, nonce: &[u8; 16], pass: &MacBytes) -> Option<Session> {
         lock(&self.callers).get_mut(&node)?.admit(nonce, pass)
     }
 
-    /// What TCP knows of the way to a member; none if there is no direct connection.
+    /// TCP's measurements of the path to a member; None if there is no direct connection.
     pub(crate) fn path(&self, node: NodeId) -> Option<PathInfo> {
         lock(&self.all).get(&node).filter(|peer| peer.via.is_none())?.outbox.path()
     }
 
-    /// The address of a member, and by way of which node it is reached, if not directly.
+    /// The address of a member, and the relay, if it is not reached directly.
     ///
     /// # Errors
-    /// [`LinkError::NotMember`] of it or its helper.
+    /// [`LinkError::NotMember`] for the member or its relay.
     pub(crate) fn route(&self, node: NodeId) -> Result<(SocketAddr, Option<Member>), LinkError> {
         let all = lock(&self.all);
         let peer = all.get(&node).ok_or(LinkError::NotMember(node))?;
@@ -253,17 +252,17 @@ impl Peers {
         Ok((peer.member.address, helper.transpose()?.map(|helper| helper.member)))
     }
 
-    /// A payload connection to a member that is idle.
+    /// Takes an idle payload connection to a member.
     pub(crate) fn take_idle(&self, node: NodeId) -> Option<Channel> {
         lock(&self.idle).get_mut(&node)?.pop()
     }
 
-    /// What a member that has admitted this node knows it by.
+    /// The session with a member that admitted this node.
     pub(crate) fn session(&self, node: NodeId) -> Option<Session> {
         lock(&self.calls).get(&node).cloned()
     }
 
-    /// The certificates that nodes have shown which this one has admitted, or which have admitted this one.
+    /// Certificates of peers in sessions of both directions.
     pub(crate) fn shown(&self) -> Vec<(NodeId, Arc<Shown>)> {
         let calls = lock(&self.calls);
         let called = calls.iter().map(|(node, session)| (*node, session.shown.clone()));
@@ -274,7 +273,7 @@ impl Peers {
         all.into_iter().filter_map(|(node, shown)| Some((node, shown?))).collect()
     }
 
-    /// Gives a payload connection back after a transfer that ended in order.
+    /// Stores a payload connection as idle after a complete transfer.
     pub(crate) fn keep_idle(&self, node: NodeId, channel: Channel) {
         if !lock(&self.all).contains_key(&node) {
             return;
@@ -286,7 +285,7 @@ impl Peers {
         }
     }
 
-    /// Ends all connections when what is queued has been sent, or after `patience`.
+    /// Closes all connections after their queues are sent, or after the timeout.
     pub(crate) async fn close(&self, patience: Duration) {
         let peers: Vec<Peer> = lock(&self.all).drain().map(|(_, peer)| peer).collect();
         lock(&self.idle).clear();
@@ -313,7 +312,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a member that can't be reached, and for which too much waits, is seen in the status, once each time.
+    /// Goal: dropping the queue of an unreachable member is counted in the status, once each time.
     #[tokio::test]
     async fn what_is_dropped_of_what_waits_for_a_member_is_counted() {
         let limited = Arc::new(Limited::default());
@@ -325,7 +324,7 @@ mod tests {
         let instance = Instance { node: NodeId(1), serial: 2 };
         let message = Message::Withdraw { id, instance };
         let mut due = Vec::new();
-        // More than an outbox holds in tests, several times.
+        // Several times the limit of an outbox in tests.
         for _ in 0..100_000 {
             peers.queue(member.id, &message, &mut due);
         }

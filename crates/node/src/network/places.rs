@@ -1,5 +1,5 @@
-//! The connections that each member has open to this node for payload, or by way of it to others, and how many they may be:
-//! one member must not take the descriptors that all others need. Does not know what goes over them.
+//! Limits the payload and relayed connections of each member: one member must not take the descriptors that all others
+//! need. Does not know what they carry.
 
 use std::{
     collections::HashMap,
@@ -11,16 +11,16 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::{error::LinkError, sync::lock};
 
-/// The share of this process's descriptors that one member may take, if it may not open many.
+/// One member may take 1/2 of this process's descriptors, if it may not open many.
 const DESCRIPTORS_SHARE: u64 = 2;
 
-/// How many connections each member has open.
+/// The open connections of each member.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     taken: Mutex<HashMap<NodeId, usize>>,
 }
 
-/// The place of one connection, until it is dropped.
+/// The place of one connection within the limit; dropping it frees it.
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Arc<Places>,
@@ -39,7 +39,7 @@ impl Drop for Place {
     }
 }
 
-/// How many connections one member may have open: as many as this process has descriptors for.
+/// Limit of connections per member, from this process's limit of descriptors.
 pub(crate) fn places_max() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let share = usize::try_from(descriptors / DESCRIPTORS_SHARE).unwrap_or(usize::MAX);
@@ -47,10 +47,10 @@ pub(crate) fn places_max() -> usize {
 }
 
 impl Places {
-    /// Takes a place for one more connection of a member.
+    /// Takes a place for another connection of a member.
     ///
     /// # Errors
-    /// [`LinkError::Full`] if it has `most`.
+    /// [`LinkError::Full`] if it already has `most`.
     pub(crate) fn take(self: &Arc<Self>, node: NodeId, most: usize) -> Result<Place, LinkError> {
         let mut taken = lock(&self.taken);
         let count = taken.entry(node).or_default();
@@ -72,8 +72,8 @@ mod tests {
         let [one, other] = [1, 2].map(NodeId);
         let mut held: Vec<Place> = (0..3).map(|_| places.take(one, 3).unwrap()).collect();
         let said = places.take(one, 3).unwrap_err().to_string();
-        assert!(said.contains("as one member may have, 3"), "{said}");
-        assert!(places.take(other, 3).is_ok(), "each has its own");
+        assert!(said.contains("already has 3 connections to this node"), "{said}");
+        assert!(places.take(other, 3).is_ok(), "each member has its own limit");
         held.pop();
         held.push(places.take(one, 3).unwrap());
         drop(held);

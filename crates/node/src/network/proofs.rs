@@ -1,8 +1,8 @@
-//! What nodes prove to each other in a handshake: that they know the cluster's token, and that they have met before.
+//! Proofs of a handshake: that a node has the cluster's token, and that two nodes share a session.
 //!
-//! HMAC-SHA256 (RFC 2104) over what only the two ends of one TLS connection know, and over all that one side claims: a
-//! proof is worth nothing on another connection, from another node, for another role or in the other direction. Knows
-//! bytes, not connections.
+//! A proof is an HMAC-SHA256 (RFC 2104) over a secret of one TLS connection and everything that one side claims. It is
+//! not valid on another connection, from another node, for another role or in the other direction. Knows bytes, not
+//! connections.
 
 use std::{collections::HashSet, io, sync::Arc};
 
@@ -27,7 +27,7 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// What capabilities are made of.
+    /// The text, from which capabilities are derived.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
@@ -39,7 +39,7 @@ impl From<String> for Token {
     }
 }
 
-/// Which end of a connection a node is.
+/// The end of a connection that a node has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Caller,
@@ -62,15 +62,15 @@ impl Side {
     }
 }
 
-/// What a proof of the token covers.
+/// The claims that a proof of the token covers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim<'a> {
-    /// Of the TLS connection.
+    /// Channel binding of the TLS connection.
     pub(super) binding: &'a Secret,
     pub(super) caller: NodeId,
     pub(super) called: NodeId,
     pub(super) role: Role,
-    /// Name of the caller's cluster.
+    /// Name of the initiator's cluster.
     pub(super) cluster: &'a str,
 }
 
@@ -88,19 +88,19 @@ impl Claim<'_> {
         hmac(token.0.as_bytes(), &parts)
     }
 
-    /// Proves that this node, on its `side`, knows a token.
+    /// Proves that this node, on its `side`, has a token.
     pub(super) fn prove(&self, token: &Token, side: Side) -> MacBytes {
         self.mac(token, side).finalize().into_bytes().into()
     }
 
-    /// Whether the other node, on its `side`, has proved that it knows a token.
+    /// Whether the peer, on its `side`, has proved that it has a token.
     pub(super) fn is_proof(&self, token: &Token, side: Side, proof: &MacBytes) -> bool {
-        // Compared in constant time by the library.
+        // The library compares in constant time.
         self.mac(token, side).verify_slice(proof).is_ok()
     }
 }
 
-/// A secret of two nodes, of which one called the other, and the certificate that the other one has shown.
+/// A secret shared by two nodes after a handshake, and the certificate that the peer presented.
 #[derive(Clone)]
 pub(crate) struct Session {
     secret: Secret,
@@ -108,13 +108,13 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Of the TLS connection of their handshake.
+    /// Creates a session from the TLS connection of a handshake.
     pub(super) const fn new(secret: Secret, shown: Option<Arc<Shown>>) -> Self {
         Self { secret, shown }
     }
 
-    /// The keys of one connection, for a node on its `side`: of the handshake's own connection, or of a later one with its
-    /// nonce. `is_plain` leaves the frames as they are.
+    /// The frame keys of one connection, for a node on its `side`: of the handshake's own connection, or of a later one
+    /// with its nonce. `is_plain` disables encryption.
     pub(super) fn keys(
         &self,
         side: Side,
@@ -131,7 +131,7 @@ impl Session {
         hmac(&self.secret, &[b"hoplite pass ", side.name(), nonce])
     }
 
-    /// Proves to the other that this node, on its `side`, shares the secret.
+    /// Proves that this node, on its `side`, has the session secret.
     pub(super) fn prove(&self, side: Side, nonce: &[u8; 16]) -> MacBytes {
         self.mac(side, nonce).finalize().into_bytes().into()
     }
@@ -147,17 +147,17 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// What the called knows of a caller that it has admitted.
+/// The acceptor's state of a session.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     pub(super) session: Session,
-    /// Nonces that have passed.
+    /// Accepted nonces.
     seen: HashSet<[u8; 16]>,
 }
 
-/// Payload connections of one session; a node that needs more performs a new handshake. Accepted nonces are stored to prevent
-/// replay: at most 1 MiB for each member. At a hundred new connections a second, far more than reuse leaves, a session lasts ten
-/// minutes.
+/// Payload connections of one session; a node that needs more performs a new handshake. Accepted nonces are stored to
+/// prevent replay: at most 1 MiB for each member. At a hundred new connections a second, far more than reuse leaves, a
+/// session lasts ten minutes.
 const PASSES_MAX: usize = 65_536;
 
 impl Admitted {
@@ -165,7 +165,7 @@ impl Admitted {
         Self { session, seen: HashSet::new() }
     }
 
-    /// Whether a pass is good, for this once; the secret that the caller has, if it is.
+    /// Verifies a session proof, once per nonce; returns the session if it is valid.
     pub(crate) fn admit(&mut self, nonce: &[u8; 16], pass: &MacBytes) -> Option<Session> {
         let is_good = self.session.is_proof(Side::Caller, nonce, pass);
         let is_new = is_good && self.seen.len() < PASSES_MAX && self.seen.insert(*nonce);
@@ -173,7 +173,7 @@ impl Admitted {
     }
 }
 
-/// A number that was not used before.
+/// Generates a random nonce.
 pub(super) fn nonce() -> io::Result<[u8; 16]> {
     let mut bytes = [0; 16];
     let filled = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty())?;
@@ -191,7 +191,7 @@ mod tests {
         let nonce = [7; 16];
         let pass = session.prove(Side::Caller, &nonce);
         assert!(admitted.admit(&nonce, &pass).is_some());
-        assert!(admitted.admit(&nonce, &pass).is_none(), "it is said again");
+        assert!(admitted.admit(&nonce, &pass).is_none(), "a replay");
         assert!(admitted.admit(&[8; 16], &pass).is_none(), "for another nonce");
         assert!(admitted.admit(&[8; 16], &other.prove(Side::Caller, &[8; 16])).is_none());
         assert!(admitted.admit(&[8; 16], &session.prove(Side::Called, &[8; 16])).is_none());
@@ -206,7 +206,7 @@ mod tests {
         let proof = claim.prove(&token, Side::Caller);
         assert!(claim.is_proof(&token, Side::Caller, &proof));
         assert!(!claim.is_proof(&other, Side::Caller, &proof));
-        assert!(!claim.is_proof(&token, Side::Called, &proof), "it is reflected");
+        assert!(!claim.is_proof(&token, Side::Called, &proof), "a reflection");
         for wrong in [
             Claim { binding: &[4; 32], ..claim },
             Claim { caller: NodeId(9), ..claim },

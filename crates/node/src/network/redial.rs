@@ -1,8 +1,8 @@
-//! Control connections to the other members, one from here to each, made again when they break.
+//! Control connections from this node, one to each other member, reconnected when they break.
 //!
-//! By way of another member if it must be; when to try again and when to give up is decided by
-//! [`hoplite_proto::reconnect`]. What was under way may be lost with a connection, so the machine is told of each new one
-//! and says again what matters.
+//! A connection goes through a relay if the member can't be reached directly. [`hoplite_proto::reconnect`] decides when
+//! to retry and when to give up. Messages in flight may be lost with a connection, so the state machine is notified of
+//! each new one and repeats what matters.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,14 +20,14 @@ use tracing::{debug, error, info};
 use super::{handshake, outbox::Outbox, relay, shared::Network};
 use crate::{channel::Channel, engine::task::Task, error::LinkError};
 
-/// Begins to connect to a member.
+/// Starts the task that connects to a member.
 pub(crate) fn add(network: &Arc<Network>, member: Member) {
     let outbox = Arc::new(Outbox::default());
     let talking = talk(network.clone(), member, outbox.clone());
     network.peers.add(member, outbox, network.tasks.spawn(Task::Redial, talking));
 }
 
-/// Calls a node that was lost. If it answers, it and this one meet as if they never had; both connect anew.
+/// Contacts a lost node once. If it replies, both sides treat each other as new members and open new connections.
 pub(crate) fn call(network: &Arc<Network>, member: Member) {
     let caller = network.clone();
     network.tasks.spawn(Task::Call, async move {
@@ -35,7 +35,7 @@ pub(crate) fn call(network: &Arc<Network>, member: Member) {
         caller.facts.tell(match relay::call(&caller, member, Role::Meet, helpers).await {
             Ok((met, _)) => Event::PeerUp { member: met.member },
             Err(error) => {
-                debug!(node = %member.id, %error, "is still lost");
+                debug!(node = %member.id, %error, "a lost member is still unreachable");
                 note_revoked(&caller, member.id, &error);
                 note_replaced(member, &error);
                 Event::CallFailed { node: member.id, failure: call_failure(&error) }
@@ -44,7 +44,7 @@ pub(crate) fn call(network: &Arc<Network>, member: Member) {
     });
 }
 
-/// Sends what is queued for a member for as long as it can be reached.
+/// Sends the messages queued for a member while it is reachable.
 async fn talk(network: Arc<Network>, member: Member, outbox: Arc<Outbox>) {
     let mut reconnect = Reconnect::default();
     loop {
@@ -57,14 +57,14 @@ async fn talk(network: Arc<Network>, member: Member, outbox: Arc<Outbox>) {
                 note_revoked(&network, member.id, &error);
                 let next = reconnect.failed(failure(&error));
                 if next == Next::Try {
-                    debug!(node = %member.id, %error, "no connection");
+                    debug!(node = %member.id, %error, "could not connect to a member, retrying");
                     continue;
                 }
                 if outbox.is_closed() {
-                    // The member was let go of, or replaced: what becomes of this connection tells nothing.
+                    // The member was removed or replaced: the result of this connection no longer matters.
                     return;
                 }
-                info!(node = %member.id, address = %member.address, %error, "can't be reached");
+                info!(node = %member.id, address = %member.address, %error, "a member can't be reached");
                 let is_dead = next == Next::GiveUp;
                 network.facts.tell(Event::PeerLost { node: member.id, is_dead });
                 if is_dead {
@@ -74,8 +74,8 @@ async fn talk(network: Arc<Network>, member: Member, outbox: Arc<Outbox>) {
                     }
                     return;
                 }
-                // Others may reach it: all of them decide whether it lives. What it is to know is said again when it can
-                // be reached, and is not kept until then.
+                // Other members may reach it: the failure detector decides whether it is dead. Drop the queue: this
+                // node sends its state again when the member is reachable.
                 outbox.forget();
                 continue;
             }
@@ -89,15 +89,15 @@ async fn talk(network: Arc<Network>, member: Member, outbox: Arc<Outbox>) {
         tokio::select! {
             pumped = outbox.pump(Arc::new(channel.stream), channel.seal) => match pumped {
                 Ok(()) => return,
-                Err(error) => debug!(node = %member.id, %error, "connection broke"),
+                Err(error) => debug!(node = %member.id, %error, "the connection to a member broke"),
             },
             () = relay::is_needless(&network, member, look_again), if via.is_some() => {
-                info!(node = %member.id, "can be reached directly again");
+                info!(node = %member.id, "a member can be reached directly again");
                 is_needless = true;
             }
-            // A helper that stands still takes all that it is sent, and passes nothing on.
+            // An unresponsive relay accepts all bytes and forwards none.
             () = network.peers.lost(via.unwrap_or(member.id)), if via.is_some() => {
-                debug!(node = %member.id, "the member that helped to reach it is gone");
+                debug!(node = %member.id, "the relay to a member is gone");
             }
         }
         outbox.disconnect();
@@ -105,20 +105,21 @@ async fn talk(network: Arc<Network>, member: Member, outbox: Arc<Outbox>) {
     }
 }
 
-/// A member that does not take this node's certificate any more says why. Its list may be the wrong one, so this node goes on.
+/// Records that a member rejects this node's certificate as revoked. The member's list may be wrong, so this node
+/// continues.
 fn note_revoked(network: &Network, node: NodeId, error: &LinkError) {
     if let LinkError::Revoked(said) = error
         && network.barred.note_by(node, said)
     {
-        error!(%node, said, "the certificate of this node is revoked, as another node says");
+        error!(%node, said, "another node reports the certificate of this node as revoked");
     }
 }
 
-/// The process of a member has ended for certain: the log says so, once for each such member.
+/// Logs, once for each lost member, that its process has certainly ended.
 fn note_replaced(member: Member, error: &LinkError) {
     if let LinkError::Replaced { by, .. } = error {
         let (node, address) = (member.id, member.address);
-        info!(%node, %address, %by, "another node listens at the address of a lost one, which is not called again");
+        info!(%node, %address, %by, "another node listens at the address of a lost member: no more reconnects to it");
     }
 }
 
@@ -140,7 +141,7 @@ fn failure(error: &LinkError) -> Failure {
     }
 }
 
-/// A control connection to a member, and by way of which node it goes, if not directly.
+/// Opens a control connection to a member; also returns the relay, if it is not direct.
 async fn connect(
     network: &Arc<Network>,
     member: Member,

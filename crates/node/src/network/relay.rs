@@ -1,15 +1,15 @@
-//! Connections by way of a third member, where two can't reach each other and it reaches both: a cable, a route or a
-//! firewall may fail for one pair of hosts alone.
+//! Relayed connections: if two members can't reach each other, a third member that reaches both forwards their bytes. A
+//! cable, a route or a firewall may fail for one pair of hosts alone.
 //!
 //! ```text
-//!   caller                     helper                     called
+//!   initiator                  relay                      acceptor
 //!     handshake for Detour ----->|
-//!     PassOn(called) ----------->| connects --------------->|
+//!     PassOn(acceptor) --------->| connects --------------->|
 //!     <--------------- Admitted  |                          |
-//!     handshake -----------------+------------------------->|  and so on, as if the helper were not there
+//!     handshake -----------------+------------------------->|  and so on, as if the relay did not exist
 //! ```
-//! The helper passes bytes on, and can't read them. Who of two members begins with this is decided by each for its
-//! own connections.
+//! The relay forwards bytes that it can't decrypt. Each of the two members decides for its own connections whether to
+//! use a relay.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,18 +28,18 @@ use super::{
 };
 use crate::{channel::Channel, error::LinkError};
 
-/// How many others are asked to reach a member; and one that was lost, which most likely is nowhere and is called again.
+/// Number of relays to try for a member, and for a lost member, which is most likely down and is retried anyway.
 pub(crate) const HELPERS: usize = 3;
 pub(crate) const HELPERS_TO_THE_LOST: usize = 1;
 
-/// How long a helper passes on what is said by or to a member that is none any more: one that leaves sends the rest of what
-/// others are receiving.
+/// How long a relay continues after one side stops being a member: a leaving node sends the rest of its transfers.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Calls a member, if need be by way of another one, of which so many are asked; which one that is.
+/// Connects to a member, through up to `helpers` relays in turn if it can't be reached directly. Also returns the relay
+/// used.
 ///
 /// # Errors
-/// Why it can't be called directly.
+/// The error of the direct connection.
 pub(crate) async fn call(
     network: &Arc<Network>,
     member: Member,
@@ -59,19 +59,21 @@ pub(crate) async fn call(
         };
         match called.await {
             Ok(met) => {
-                info!(node = %member.id, helper = %helper.id, "is reached by way of another");
+                info!(node = %member.id, helper = %helper.id, "a member is reached through a relay");
                 return Ok((met, Some(helper.id)));
             }
-            Err(error) => debug!(node = %member.id, helper = %helper.id, %error, "can't help"),
+            Err(error) => {
+                debug!(node = %member.id, helper = %helper.id, %error, "a relay can't reach a member")
+            }
         }
     }
     Err(error)
 }
 
-/// A connection to a member by way of a helper; nothing has been said on it.
+/// Opens a connection to a member through a relay. Nothing has been sent on it yet.
 ///
 /// # Errors
-/// The helper can't be reached, or can't reach the member.
+/// The relay can't be reached, or can't reach the member.
 pub(crate) async fn through(
     network: &Arc<Network>,
     helper: Member,
@@ -82,10 +84,10 @@ pub(crate) async fn through(
     handshake::ask_to_pass_on(met.channel, to).await
 }
 
-/// Helps: connects a member that has called to the one that it means, until one of them has had enough.
+/// Serves as a relay: forwards bytes between an initiator and a member until one of them closes.
 ///
 /// # Errors
-/// The caller did not say which member it means, or hung up.
+/// The initiator did not name a member, or closed the connection.
 pub(crate) async fn pass_on(
     network: &Arc<Network>,
     mut channel: Channel,
@@ -100,13 +102,13 @@ pub(crate) async fn pass_on(
     let mut onward = match connected {
         Ok(onward) => onward,
         Err(error) => {
-            let said = format!("node {to} can't be reached from here either: {error}");
+            let said = format!("the relay can't reach node {to} either: {error}");
             return channel.say(FrameKind::Greeting, &Greeting::Refused(said)).await;
         }
     };
     channel.say(FrameKind::Greeting, &Greeting::Admitted).await?;
     let mut stream = channel.stream;
-    debug!(%from, %to, "passes on");
+    debug!(%from, %to, "relaying");
     let passing = copy_bidirectional(&mut stream, &mut onward);
     let one_is_gone = async {
         tokio::select! {
@@ -122,11 +124,11 @@ pub(crate) async fn pass_on(
     }
 }
 
-/// Ends when a member answers directly, of which it is asked every so often.
+/// Completes when a member replies directly, which is tested once per `pause`.
 pub(crate) async fn is_needless(network: &Arc<Network>, member: Member, pause: Duration) {
     loop {
         sleep(pause).await;
-        // It carries nothing: the handshake shows that the member itself answers, not only its kernel.
+        // The connection carries no payload: the handshake proves that the member itself replies, not only its kernel.
         let called =
             handshake::call(&network.identity, member.address, Role::Payload, Some(member.id))
                 .await;

@@ -1,7 +1,7 @@
-//! Revocation without a restart: the list of revocations is read again, and the members whose certificates it names are lost.
-//! A node whose own certificate it names ends itself, so that its clients hear why.
+//! Revocation without a restart: re-reads the revocation list and removes the members whose certificates are in it. A
+//! node whose own certificate is in it stops, so that its clients get the reason.
 //!
-//! Does not know what a certificate is, nor what becomes of what a lost member had.
+//! Does not know certificates, nor what follows from the removal of a member.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -12,17 +12,18 @@ use tracing::{error, info};
 use super::{certificates::Trust, shared::Network};
 use crate::engine::task::Task;
 
-/// Between two looks at the list, of at most a few megabytes. docs/security.md promises 5 s for all that follows.
+/// Interval between reads of the list, of at most a few megabytes. docs/security.md guarantees 5 s for the whole
+/// reaction.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How long a node goes on whose own certificate is revoked: as long as docs/security.md lets the others take to read the
-/// same list, so that they lose it for that and not as one that crashed. A list that was copied by mistake can be replaced.
+/// How long a node continues after its own certificate is revoked. The other nodes have the same time to read the list,
+/// so that they remove it for the revocation and not as crashed. A list copied by mistake can be replaced meanwhile.
 const END_AFTER: Duration = Duration::from_secs(5);
 
-/// Why a member is lost, as `hoplite status` shows it.
+/// Reason of the removal, as `hoplite status` displays it.
 const REVOKED: &str = "its certificate is revoked";
 
-/// Looks at the list until the node ends.
+/// Watches the list until the node ends.
 pub(crate) async fn watch(network: Arc<Network>, trust: Arc<Trust>) {
     let mut revoked_since = None;
     loop {
@@ -33,17 +34,17 @@ pub(crate) async fn watch(network: Arc<Network>, trust: Arc<Trust>) {
             read.own_revocation()
         });
         let Ok(Some(own)) = looking.await else { return };
-        // Also one that was admitted while the list before was in force, and is noted only now.
+        // Includes peers admitted under the previous list whose sessions were recorded only now.
         let shown = network.peers.shown().into_iter();
         let barred = shown.filter(|(_, shown)| trust.bars(shown)).map(|(node, _)| node);
         for node in barred.collect::<BTreeSet<_>>() {
-            info!(%node, "is no member any more: its certificate is revoked");
+            info!(%node, "removing a member: its certificate is revoked");
             network.facts.tell(Event::PeerBarred { node, reason: REVOKED.into() });
         }
         if network.barred.note_here(own.clone()) {
             match &own {
-                Some(said) => error!("{said}; the node ends in {} s", END_AFTER.as_secs()),
-                None => info!("the certificate of this node is not revoked any more"),
+                Some(said) => error!("{said}; the node stops in {} s", END_AFTER.as_secs()),
+                None => info!("the certificate of this node is no longer revoked"),
             }
         }
         let Some(said) = own else {

@@ -1,4 +1,4 @@
-//! What the tasks of the network share. Does not know what they do.
+//! State shared by the network tasks. Does not know what they do.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{
     link::LinkMeter,
 };
 
-/// A node among the others.
+/// The shared state of this node's network tasks.
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) identity: Identity,
@@ -19,7 +19,7 @@ pub(crate) struct Network {
     pub(crate) counters: Arc<Counters>,
     pub(crate) limited: Arc<Limited>,
     pub(crate) places: Arc<Places>,
-    /// Why other nodes do not let this one in any more, as far as it knows.
+    /// Why other nodes reject this one, if known.
     pub(crate) barred: Barred,
     pub(crate) facts: Facts,
     pub(crate) link: Arc<LinkMeter>,

@@ -1,10 +1,10 @@
-//! The TLS 1.3 handshake of two nodes: each shows that it has the key of which its id is the hash, and both get secrets
-//! that no other process has, also one that sits between them.
+//! The TLS 1.3 handshake of two nodes. Each proves that it has the key whose hash is its id. Both get secrets that no
+//! other process has, not even a man in the middle.
 //!
-//! Keys are raw public keys (RFC 7250), made anew at each start of a node: what they stand for is said inside by the token
-//! ([`super::proofs`]). Or they are those of certificates ([`super::certificates`]), which are looked at here; then each start
-//! of a node has a number, and the id is that of both. After the handshake frames are protected by [`crate::sealing`]. Knows
-//! keys, not greetings.
+//! Keys are raw public keys (RFC 7250), generated at each start of a node; the token, proved inside TLS, authenticates
+//! them ([`super::proofs`]). Or the keys are those of certificates ([`super::certificates`]), which this module
+//! verifies. Then each start of a node has a random number, and the id is the hash of key and number. After the
+//! handshake, [`crate::sealing`] protects frames. Knows keys, not greetings.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -45,14 +45,14 @@ use super::{
 };
 use crate::{error::LinkError, sealing::Secret};
 
-/// The number of a start of a node, random.
+/// The random number of one start of a node.
 pub(crate) type Start = [u8; START_BYTES as usize];
 
-/// The key of one start of a node.
+/// The TLS key and configuration of a node.
 #[derive(Clone)]
 pub(crate) struct NodeKey {
     id: NodeId,
-    /// With certificates, whose keys live longer than a start of a node.
+    /// Present with certificates, whose keys outlive one start of a node.
     start: Option<Start>,
     trust: Option<Arc<Trust>>,
     client: Arc<ClientConfig>,
@@ -65,21 +65,21 @@ impl std::fmt::Debug for NodeKey {
     }
 }
 
-/// A connection after its TLS handshake.
+/// A connection after the TLS handshake.
 pub(crate) struct Secured {
     pub(crate) stream: TlsStream<TcpStream>,
-    /// The node at the other end, by its key.
+    /// The peer's id, derived from its key.
     pub(crate) peer: NodeId,
-    /// Its certificate, if it has shown one.
+    /// The peer's certificate, if it presented one.
     pub(crate) shown: Option<Arc<Shown>>,
-    /// What only the two ends of this TLS connection know, for proofs inside it: `tls-exporter` of RFC 9266.
+    /// A secret of this TLS connection, for proofs inside it: `tls-exporter` of RFC 9266.
     pub(crate) binding: Secret,
-    /// Another such secret, for the keys of frames.
+    /// Another secret, for the frame keys.
     pub(crate) secret: Secret,
 }
 
 impl Secured {
-    /// The connection without TLS, for frames that are protected otherwise. The other side has said nothing more on it.
+    /// Removes TLS, for frames with their own encryption. The peer must not have sent anything more on it.
     pub(crate) fn into_inner(self) -> TcpStream {
         match self.stream {
             TlsStream::Client(stream) => stream.into_inner().0,
@@ -89,14 +89,15 @@ impl Secured {
 }
 
 impl NodeKey {
-    /// Makes a key.
+    /// Generates a raw key.
     ///
     /// # Errors
-    /// The system's source of entropy fails.
+    /// The system's random number generator failed.
     pub(crate) fn new() -> io::Result<Self> {
         let made =
             ring::signature::Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new());
-        let made = made.map_err(|_| io::Error::other("the system gives no entropy for a key"))?;
+        let made =
+            made.map_err(|_| io::Error::other("the system's random number generator failed"))?;
         let private = PrivatePkcs8KeyDer::from(made.as_ref());
         let key = provider::sign::any_eddsa_type(&private).map_err(io::Error::other)?;
         let public =
@@ -111,10 +112,10 @@ impl NodeKey {
         Self::of(id, None, None, resolvers)
     }
 
-    /// Takes the key of a certificate, and those certificates of others that are trusted.
+    /// Uses the key of a certificate, and the trusted certificates of other nodes.
     ///
     /// # Errors
-    /// The system's source of entropy fails.
+    /// The system's random number generator failed.
     pub(crate) fn certified(own: CertifiedKey, trust: Arc<Trust>) -> io::Result<Self> {
         let start = Some(nonce()?);
         let shown = own.end_entity_cert().map_err(io::Error::other)?;
@@ -138,7 +139,7 @@ impl NodeKey {
             .dangerous()
             .with_custom_certificate_verifier(verifier.clone())
             .with_client_cert_resolver(of_caller);
-        // Nodes that have met go on by a secret of their own, which saves more: see `Greeting::Resume`.
+        // Sessions of our own save more than TLS resumption: see `Greeting::Resume`.
         client.resumption = Resumption::disabled();
         client.enable_sni = false;
         let mut server = ServerConfig::builder_with_provider(cryptography)
@@ -151,12 +152,12 @@ impl NodeKey {
         Ok(Self { id, start, trust, client: Arc::new(client), server: Arc::new(server) })
     }
 
-    /// The id of a node with this key.
+    /// The id of this node.
     pub(crate) const fn id(&self) -> NodeId {
         self.id
     }
 
-    /// The same node, which shows no certificate as a caller: test only.
+    /// The same node without a client certificate: test only.
     #[cfg(test)]
     pub(crate) fn without_certificate(&self) -> Self {
         let algorithms = provider::default_provider().signature_verification_algorithms;
@@ -170,17 +171,17 @@ impl NodeKey {
         Self { client: Arc::new(client), ..self.clone() }
     }
 
-    /// The number of this start, if the key is that of a certificate.
+    /// The start number, if the key belongs to a certificate.
     pub(crate) const fn start(&self) -> Option<&Start> {
         self.start.as_ref()
     }
 
-    /// Which certificates are taken of other nodes, if they show some.
+    /// The trusted certificates, if this node uses certificates.
     pub(crate) const fn trust(&self) -> Option<&Arc<Trust>> {
         self.trust.as_ref()
     }
 
-    /// Ends when a certificate that was shown is revoked.
+    /// Completes when a presented certificate is revoked.
     pub(crate) async fn barred(&self, shown: Option<&Shown>) {
         match (&self.trust, shown) {
             (Some(trust), Some(shown)) => trust.barred(shown).await,
@@ -188,17 +189,17 @@ impl NodeKey {
         }
     }
 
-    /// Shakes hands as the caller; `start` is what the other side has said of its own.
+    /// Performs the TLS handshake as the initiator; `start` is the peer's start number.
     ///
     /// # Errors
-    /// The other side did not, its certificate is not taken, or the connection ended.
+    /// The peer's handshake failed, its certificate was rejected, or the connection ended.
     pub(crate) async fn call(
         &self,
         stream: TcpStream,
         start: Option<&Start>,
     ) -> Result<Secured, LinkError> {
         let list = self.list_number();
-        // Keys have no names.
+        // Required by the API; keys have no host names.
         let name = ServerName::from(std::net::Ipv4Addr::LOCALHOST);
         let connected = TlsConnector::from(self.client.clone()).connect(name, stream).await;
         let stream = connected.map_err(|error| self.explain(error.into()))?;
@@ -208,10 +209,10 @@ impl NodeKey {
         Ok(Secured { stream: stream.into(), peer, shown, binding, secret })
     }
 
-    /// Shakes hands as the called; `start` is what the other side has said of its own.
+    /// Performs the TLS handshake as the acceptor; `start` is the peer's start number.
     ///
     /// # Errors
-    /// The other side did not, its certificate is not taken, or the connection ended.
+    /// The peer's handshake failed, its certificate was rejected, or the connection ended.
     pub(crate) async fn answer(
         &self,
         stream: TcpStream,
@@ -236,7 +237,7 @@ impl NodeKey {
         self.trust.as_ref().map_or(0, |trust| trust.list_number())
     }
 
-    /// Who has shown a key or a certificate.
+    /// The peer's id and certificate, from what it presented.
     fn peer(
         &self,
         shown: Option<&[CertificateDer<'_>]>,
@@ -244,7 +245,7 @@ impl NodeKey {
         list: u64,
     ) -> Result<(NodeId, Option<Arc<Shown>>), LinkError> {
         let shown = shown.filter(|shown| !shown.is_empty());
-        let shown = shown.ok_or_else(|| io::Error::other("the other side has shown no key"))?;
+        let shown = shown.ok_or_else(|| io::Error::other("the peer presented no key"))?;
         if self.trust.is_none() {
             return Ok((id_of(&shown[0], None), None));
         }
@@ -252,7 +253,7 @@ impl NodeKey {
         Ok((id_of(&key, start), Some(Arc::new(Shown::new(shown, list)))))
     }
 
-    /// Says in words why one side does not take the certificate of the other.
+    /// Converts a TLS error to the reason why one side rejects the other's certificate.
     pub(crate) fn explain(&self, error: LinkError) -> LinkError {
         let Some(trust) = &self.trust else { return error };
         let LinkError::Io(told) = &error else { return error };
@@ -275,13 +276,13 @@ impl NodeKey {
     }
 }
 
-/// How long a caller that is refused has to read why.
+/// Time that a refused initiator has to read the reason.
 const READ_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a caller may have said by then: a certificate and a greeting.
+/// Limit of bytes that a refused initiator may have sent: a certificate and a greeting.
 const UNREAD_BYTES_MAX: u64 = 64 * 1024;
 
-/// Ends a connection so that the other side reads what was said last: of one that ends with unread bytes it may not.
+/// Closes a connection after reading the rest: TCP may discard the last bytes sent if it closes with unread data.
 async fn let_it_read(mut stream: TcpStream) {
     let reading = async {
         stream.shutdown().await?;
@@ -290,7 +291,7 @@ async fn let_it_read(mut stream: TcpStream) {
     let _ = timeout(READ_PATIENCE, reading).await;
 }
 
-/// The id of the node that has a key: the beginning of the SHA-256 of the key and the number of the node's start.
+/// The id of the node with a key: the first 8 bytes of the SHA-256 of the key and the start number.
 fn id_of(public: &[u8], start: Option<&Start>) -> NodeId {
     let mut hash = Sha256::new_with_prefix(public);
     hash.update(start.map_or(&[][..], |start| start));
@@ -298,7 +299,7 @@ fn id_of(public: &[u8], start: Option<&Start>) -> NodeId {
     NodeId(u64::from_le_bytes(hash[..8].try_into().unwrap_or_default()))
 }
 
-/// The public key of a certificate, as a raw public key is written.
+/// The public key of a certificate, encoded like a raw public key.
 fn public_key(certificate: &CertificateDer<'_>) -> Result<Vec<u8>, rustls::Error> {
     Ok(ParsedCertificate::try_from(certificate)?.subject_public_key_info().as_ref().to_vec())
 }
@@ -310,8 +311,8 @@ fn secrets(
     Ok((export(b"EXPORTER-Channel-Binding")?, export(b"EXPORTER-hoplite-frames")?))
 }
 
-/// Checks that the other side has its key. Without certificates any key is taken: who may have which id is looked at where
-/// the id is said.
+/// Verifies that the peer has the private key that it presents. Without certificates any key is accepted; the handshake
+/// compares the claimed id with it.
 #[derive(Debug)]
 struct Verifier {
     algorithms: WebPkiSupportedAlgorithms,
@@ -342,9 +343,9 @@ impl Verifier {
     }
 }
 
-const NO_OLD_TLS: &str = "nodes speak TLS 1.3";
+const NO_OLD_TLS: &str = "nodes use TLS 1.3";
 
-/// What callers and called check alike of a signature: both traits of rustls ask it.
+/// The signature checks of both traits of rustls, which are the same for clients and servers.
 macro_rules! signatures {
     () => {
         fn verify_tls12_signature(

@@ -1,7 +1,7 @@
-//! Which of two lists of revocations is older, by the CRL number and the date (thisUpdate) in them.
+//! Compares two revocation lists by age: by their CRL numbers and dates (thisUpdate).
 //!
-//! rustls has parsed a list before and shows neither, so this walks the DER of RFC 5280, section 5.1, to both. What does not
-//! parse is `None`, never a panic.
+//! rustls has already parsed a list but exposes neither field, so this module walks the DER of RFC 5280, section 5.1.
+//! Input that does not parse is `None`, never a panic.
 
 use std::{cmp::Ordering, fmt};
 
@@ -13,24 +13,24 @@ const SHORT_TIME: u8 = 0x17;
 const LONG_TIME: u8 = 0x18;
 const EXTENSIONS: u8 = 0xa0;
 
-/// From here on the first byte of a length counts the bytes of the length.
+/// From this value on, the first byte of a length holds the number of length bytes.
 const LONG: u8 = 0x80;
 
 /// The object identifier 2.5.29.20.
 const CRL_NUMBER: [u8; 3] = [0x55, 0x1d, 0x14];
 
-/// The place of a list among those of its issuer.
+/// The age of a list, comparable with other lists of the same issuer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Issue {
-    /// The CRL number without leading zeros, the highest byte first; not all CAs give one.
+    /// The CRL number without leading zeros, most significant byte first. Not all CAs set one.
     number: Option<Vec<u8>>,
-    /// When it was issued, as `YYYYMMDDHHMMSSZ`.
+    /// Issue date, as `YYYYMMDDHHMMSSZ`.
     date: String,
 }
 
 impl Issue {
-    /// Whether this list is older than another of its issuer. The numbers decide, since a clock may be set back; lists
-    /// of one number, or of none, compare by date.
+    /// Whether this list is older than another of its issuer. The numbers decide, because a clock may be set back.
+    /// Lists with equal numbers, or without a number, compare by date.
     pub(super) fn is_older(&self, other: &Self) -> bool {
         let by_number = match (&self.number, &other.number) {
             (Some(own), Some(others)) => own.len().cmp(&others.len()).then_with(|| own.cmp(others)),
@@ -51,7 +51,7 @@ impl fmt::Display for Issue {
     }
 }
 
-/// The issuer of a list, as its DER, and the place of the list among those of that issuer.
+/// Reads the issuer of a list, as DER, and the age of the list.
 pub(super) fn read(list: &[u8]) -> Option<(Vec<u8>, Issue)> {
     let (list, _) = tagged(SEQUENCE, list)?;
     let (signed, _) = tagged(SEQUENCE, list)?;
@@ -82,7 +82,7 @@ fn crl_number(extensions: &[u8]) -> Option<Vec<u8>> {
     while let Some((SEQUENCE, extension, after)) = element(rest) {
         let (object, mut parts) = tagged(OBJECT, extension)?;
         if object == CRL_NUMBER {
-            // After a word on whether it is critical, if there is one.
+            // An optional boolean, whether the extension is critical, precedes it.
             while let Some((tag, contents, more)) = element(parts) {
                 if tag == OCTETS {
                     let (number, _) = tagged(INTEGER, contents)?;
@@ -96,12 +96,12 @@ fn crl_number(extensions: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// The contents of the next element, which has to have this tag, and what follows it.
+/// The contents of the next element, which must have this tag, and the rest.
 fn tagged(tag: u8, input: &[u8]) -> Option<(&[u8], &[u8])> {
     element(input).filter(|(found, ..)| *found == tag).map(|(_, contents, rest)| (contents, rest))
 }
 
-/// The tag and the contents of the next element, and what follows it.
+/// The tag and the contents of the next element, and the rest.
 fn element(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = input.split_first()?;
     let (&first, rest) = rest.split_first()?;
@@ -109,7 +109,7 @@ fn element(input: &[u8]) -> Option<(u8, &[u8], &[u8])> {
         (usize::from(first), rest)
     } else {
         let count = usize::from(first - LONG);
-        // Four bytes count more than a file may have.
+        // Four length bytes exceed the longest accepted file.
         if !(1..=4).contains(&count) {
             return None;
         }
@@ -145,7 +145,7 @@ mod tests {
         assert!(!dated[1].is_older(&dated[0]));
     }
 
-    /// Goal: no bytes make it panic. Method: a list cut off everywhere, and each of its bytes changed.
+    /// Goal: no input panics. Method: a list truncated at every byte, and with each byte changed.
     #[test]
     fn damaged_lists_are_none_or_another() {
         let ca = crate::network::tests::own_ca::Ca::new();

@@ -1,4 +1,4 @@
-//! Files that a node takes and files that it does not; and lists of revocations that change.
+//! Tests of certificate files that are accepted or rejected, and of changing revocation lists.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -47,25 +47,33 @@ fn what_is_wrong_with_a_file_is_said_with_its_name_and_what_to_do() {
         (with(&|files| files.certificate = missing.clone()), &missing, "the certificate"),
         (with(&|files| files.key = missing.clone()), &missing, "the key"),
         (with(&|files| files.ca = missing.clone()), &missing, "the CA"),
-        (with(&|files| files.crl = Some(missing.clone())), &missing, "the list of revocations"),
-        (with(&|files| files.ca = ca.folder.clone()), &ca.folder, "it is no file"),
-        (with(&|files| files.ca = garbage.clone()), &garbage, "holds no certificate"),
-        (with(&|files| files.ca = damaged.clone()), &damaged, "is damaged"),
-        (with(&|files| files.certificate = garbage.clone()), &garbage, "holds no certificate"),
-        (with(&|files| files.key = garbage.clone()), &garbage, "holds no private key"),
+        (with(&|files| files.crl = Some(missing.clone())), &missing, "the revocation list"),
+        (with(&|files| files.ca = ca.folder.clone()), &ca.folder, "not a regular file"),
+        (with(&|files| files.ca = garbage.clone()), &garbage, "contains no certificate"),
+        (with(&|files| files.ca = damaged.clone()), &damaged, "is corrupt"),
+        (with(&|files| files.certificate = garbage.clone()), &garbage, "contains no certificate"),
+        (with(&|files| files.key = garbage.clone()), &garbage, "contains no private key"),
         (with(&|files| files.key = encrypted.clone()), &encrypted, "decrypt it"),
-        (with(&|files| files.crl = Some(garbage.clone())), &garbage, "holds no list"),
+        (with(&|files| files.crl = Some(garbage.clone())), &garbage, "contains no list"),
         (
             with(&|files| files.key = other.key.clone()),
             &other.key,
-            "is not that of the certificate",
+            "does not match the certificate",
         ),
         (with(&|files| files.key = open.clone()), &open, "chmod 600"),
         (with(&|files| files.ca = open_ca.clone()), &open_ca, "every user can write the CA"),
         (with(&|files| files.crl = Some(open_list.clone())), &open_list, "chmod o-w"),
-        (with(&|files| files.ca = foreign.folder.join("ca.crt")), &good.certificate, "by no CA in"),
+        (
+            with(&|files| files.ca = foreign.folder.join("ca.crt")),
+            &good.certificate,
+            "not issued by a CA in",
+        ),
         (with(&|files| files.crl = Some(revoked.clone())), &good.certificate, "is revoked by"),
-        (with(&|files| files.crl = Some(of_another.clone())), &of_another, "can't be looked up"),
+        (
+            with(&|files| files.crl = Some(of_another.clone())),
+            &of_another,
+            "can't be checked against",
+        ),
         (refused(&expired), &expired.certificate, "has expired"),
         (refused(&future), &future.certificate, "is not valid yet"),
         (refused(&ca.client()), &ca.folder, "not for both serverAuth and clientAuth"),
@@ -89,7 +97,7 @@ fn another_list_is_in_force_once_it_is_read_and_what_is_no_list_is_not() {
         ca.write("crl.pem", no_list);
         trust.read_again();
         assert_eq!((trust.list_number(), trust.bars(&shown)), (0, false));
-        assert!(trust.list().unwrap().1.is_some(), "it is told");
+        assert!(trust.list().unwrap().1.is_some(), "the problem is reported");
     }
     ca.write("crl.pem", &ca.list(&[serial]));
     trust.read_again();
@@ -101,7 +109,7 @@ fn another_list_is_in_force_once_it_is_read_and_what_is_no_list_is_not() {
     assert!(trust.list().unwrap().1.unwrap().contains("can't be read"));
 }
 
-/// Goal: a copy of an old file lets no revoked node in again. Method: lists of several numbers, in and out of order.
+/// Goal: a copy of an old file readmits no revoked node. Method: lists with several numbers, in and out of order.
 #[test]
 fn an_older_list_does_not_come_into_force() {
     let ca = Ca::new();
@@ -125,13 +133,13 @@ fn an_older_list_does_not_come_into_force() {
             "{problem}"
         );
     }
-    // A certificate that is on hold may come off the list, by a newer one.
+    // A certificate on hold may be removed from the list by a newer list.
     ca.write("crl.pem", &ca.numbered_list(257, &[]));
     trust.read_again();
     assert_eq!((trust.list_number(), trust.list().unwrap().1), (2, None));
 }
 
-/// Goal: a connection ends whose other side is revoked, also that of a node that is no member.
+/// Goal: a connection ends when its peer is revoked, even if the peer is not a member.
 #[tokio::test]
 async fn who_waits_for_it_hears_that_a_certificate_is_revoked() {
     let ca = Ca::new();
@@ -150,7 +158,7 @@ async fn who_waits_for_it_hears_that_a_certificate_is_revoked() {
     }
 }
 
-/// What a future gives without waiting.
+/// Polls a future once.
 async fn at_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     std::future::poll_fn(|context| {
         std::task::Poll::Ready(match std::pin::Pin::new(&mut *future).poll(context) {
@@ -161,7 +169,7 @@ async fn at_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     .await
 }
 
-/// Goal: that a certificate expires ends no connection by itself, and that it is revoked after it expired does.
+/// Goal: expiry alone does not end a connection; revocation after expiry does.
 #[test]
 fn a_certificate_that_was_good_when_it_was_shown_is_looked_at_as_of_then() {
     let ca = Ca::new();

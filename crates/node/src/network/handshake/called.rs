@@ -1,4 +1,4 @@
-//! The side of the called: who is let in, and what a caller is told that is not.
+//! The acceptor's side of the handshake: whom it admits, and the reasons of refusals.
 
 use hoplite_proto::{
     error::Quoted,
@@ -23,20 +23,20 @@ use crate::{
     sealing::Open,
 };
 
-/// A connection that was answered.
+/// An accepted connection.
 #[derive(Debug)]
 pub(crate) enum Answered {
     /// After a handshake.
     Met(Met),
-    /// A payload connection of a node that was admitted before.
+    /// A payload connection that resumes a session.
     Resumed(NodeId, Channel, Session, Place),
 }
 
-/// Answers a caller. `admit` looks at the nonce and the pass of a node that called before, and gives the secret of both;
-/// `place` has one for a connection that carries payload, here or to another node.
+/// Accepts a connection. `admit` verifies the nonce and proof of a resumed session and returns the session. `place`
+/// reserves a place for a payload or relayed connection.
 ///
 /// # Errors
-/// Why the caller was not let in; it was told.
+/// The reason of the refusal, which was also sent to the initiator.
 pub(crate) async fn answer(
     me: &Identity,
     mut stream: TcpStream,
@@ -81,7 +81,7 @@ pub(crate) async fn answer(
     in_time(PATIENCE, meeting).await
 }
 
-/// Lets a node in that has introduced itself inside TLS, or refuses it.
+/// Admits or refuses a node after its greeting inside TLS.
 async fn admit_caller(
     me: &Identity,
     mut secured: Secured,
@@ -100,23 +100,25 @@ async fn admit_caller(
         proofs.any(|proof| claim.is_proof(token, Side::Caller, proof))
     });
     let refusal = if known.is_none() && !me.tokens.is_empty() {
-        Some("the cluster has a token, and the caller does not know it".to_string())
+        Some("the initiator did not prove this cluster's token".to_string())
     } else if me.tokens.is_empty() && !hello.proofs.is_empty() {
-        Some("the node does not know this cluster's token: it has none".to_string())
+        Some("the initiator proved a token, but the acceptor has none".to_string())
     } else if hello.cluster != me.cluster {
         let (ours, theirs) = (Quoted(&me.cluster), Quoted(&hello.cluster));
         Some(format!("this is a node of cluster {ours}, not {theirs}"))
     } else if let Some(callee) = hello.callee.filter(|callee| *callee != me.member.id) {
-        Some(format!("this is node {}, not {callee}, whose place it has taken", me.member.id))
+        Some(format!("node {} has replaced node {callee} at this address", me.member.id))
     } else if hello.member.id != caller {
         Some(format!(
-            "the caller says it is node {}, and its key is that of {caller}",
+            "the initiator claims to be node {}, but its key belongs to {caller}",
             hello.member.id
         ))
     } else if hello.is_plain != me.is_plain {
-        let [plain, sealed] = ["sends without encryption (--plain)", "encrypts"];
+        let [plain, sealed] = ["sends without encryption (--no-encryption)", "encrypts"];
         let (ours, theirs) = if me.is_plain { (plain, sealed) } else { (sealed, plain) };
-        Some(format!("this node {ours}, and the caller {theirs}: say the same to all nodes"))
+        Some(format!(
+            "the acceptor {ours}, but the initiator {theirs}: use the same setting on all nodes"
+        ))
     } else {
         None
     };
@@ -147,7 +149,7 @@ async fn admit_caller(
     Ok(Met { channel, member, role, turn, round_trip: None, session, place })
 }
 
-/// Lets a node go on that was admitted before, or refuses it.
+/// Resumes the session of a node, or refuses it.
 async fn admit_again(
     me: &Identity,
     mut stream: TcpStream,
@@ -162,7 +164,7 @@ async fn admit_again(
         return Err(replaced);
     }
     let Some(session) = admit(*caller, nonce, pass) else {
-        let said = "the pass is not known here: shake hands".to_string();
+        let said = "unknown session: repeat the handshake".to_string();
         return Err(refuse(&mut stream, said).await);
     };
     let place = match place(*caller) {
@@ -177,10 +179,10 @@ async fn admit_again(
     Ok(Answered::Resumed(*caller, Channel { stream, seal, open }, session, place))
 }
 
-/// The node to which one that this node has admitted wants to be passed on.
+/// Reads to which member an admitted node wants to be relayed.
 ///
 /// # Errors
-/// It did not say.
+/// The node did not name a member.
 pub(crate) async fn asked_to_pass_on(channel: &mut Channel) -> Result<NodeId, LinkError> {
     let hearing = async {
         match channel.hear(FrameKind::Greeting).await? {

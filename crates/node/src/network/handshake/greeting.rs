@@ -1,4 +1,4 @@
-//! What both sides say before frames are sealed. Does not know who may be let in.
+//! Greetings: messages of a handshake, before frames are encrypted. Does not know which nodes are admitted.
 
 use hoplite_proto::wire::{FrameKind, Greeting, Header, WireError};
 use tokio::{
@@ -14,7 +14,7 @@ use crate::{
     sealing::Open,
 };
 
-/// Says something before frames are sealed.
+/// Sends a greeting.
 pub(super) async fn say<W>(writer: &mut W, greeting: &Greeting) -> Result<(), LinkError>
 where
     W: AsyncWrite + Unpin,
@@ -23,12 +23,12 @@ where
     Ok(writer.flush().await?)
 }
 
-/// Hears what is said before frames are sealed.
+/// Reads a greeting.
 pub(super) async fn hear<R: AsyncRead + Unpin>(reader: &mut R) -> Result<Greeting, LinkError> {
     channel::read_frame(reader, &mut Open::new(None), FrameKind::Greeting).await
 }
 
-/// What a node says before TLS.
+/// The frame that a node sends before TLS.
 pub(super) fn secure(key: &NodeKey) -> Vec<u8> {
     match key.start() {
         Some(start) => frame::frame(FrameKind::Secure, 0, start),
@@ -36,7 +36,7 @@ pub(super) fn secure(key: &NodeKey) -> Vec<u8> {
     }
 }
 
-/// The number of the other node's start; none if it shows no certificate.
+/// Reads the peer's start number; None if it uses no certificate.
 pub(super) async fn read_start(
     stream: &mut TcpStream,
     mut header: Header,
@@ -48,21 +48,22 @@ pub(super) async fn read_start(
     Ok(Some(hoplite_proto::wire::decode(&body)?))
 }
 
-/// Why a node does not go on with one that proves itself in another way.
+/// Why two nodes can't authenticate each other: one uses certificates and the other does not.
 pub(super) fn unlike(key: &NodeKey, other: Option<&Start>) -> Option<String> {
     match (key.start(), other) {
         (Some(_), None) => Some(
-            "nodes of this cluster show certificates, and one has none: start it with --cert, --key and --ca".into(),
+            "nodes of this cluster use certificates, but one has none: start it with --certificate, --key and --ca"
+                .into(),
         ),
         (None, Some(_)) => Some(
-            "nodes of this cluster show no certificates, and one does: give all nodes certificates, or all a token"
+            "nodes of this cluster use no certificates, but one does: give certificates, or one token, to all nodes"
                 .into(),
         ),
         _ => None,
     }
 }
 
-/// Hears that TLS follows, and the number of the other node's start; or why not.
+/// Reads the frame before TLS, with the peer's start number, or the refusal.
 pub(super) async fn hear_secure(stream: &mut TcpStream) -> Result<Option<Start>, LinkError> {
     let header = channel::read_header(stream).await?;
     let mut header =
@@ -77,23 +78,23 @@ pub(super) async fn hear_secure(stream: &mut TcpStream) -> Result<Option<Start>,
     }
 }
 
-/// Tells a process why it is not let in.
+/// Sends the reason of a refusal.
 pub(super) async fn refuse<W: AsyncWrite + Unpin>(writer: &mut W, said: String) -> LinkError {
-    // It may be gone already; that it was refused is what matters here.
+    // The peer may be gone already; only the refusal matters here.
     let _ = say(writer, &Greeting::Refused(said.clone())).await;
     LinkError::Refused(said)
 }
 
-/// Why the handshake ends with what the other side said.
+/// The error for an unexpected greeting.
 pub(super) fn unexpected(greeting: Greeting) -> LinkError {
     let what = match greeting {
         Greeting::Refused(said) => return LinkError::Refused(said),
-        Greeting::Hello(_) => "a caller's greeting",
+        Greeting::Hello(_) => "a hello",
         Greeting::Welcome(_) => "a welcome",
-        Greeting::Resume(_) => "a pass",
-        Greeting::Resumed(_) => "the answer to a pass",
-        Greeting::Admitted => "an admission",
-        Greeting::PassOn(_) => "a request to pass on",
+        Greeting::Resume(_) => "a session proof",
+        Greeting::Resumed(_) => "a resumption",
+        Greeting::Admitted => "a relay confirmation",
+        Greeting::PassOn(_) => "a relay request",
         Greeting::Ping => "a ping",
         Greeting::Pong => "a pong",
     };

@@ -1,4 +1,4 @@
-//! Handshakes over real sockets, between nodes that belong together and nodes that do not.
+//! Tests of handshakes over real sockets, between nodes that may and may not connect.
 
 use std::sync::Mutex;
 
@@ -31,12 +31,12 @@ fn identity(token: Option<&str>) -> Identity {
     }
 }
 
-/// Places for as many connections as there may be.
+/// Places without a limit across connections.
 fn place(node: NodeId) -> Result<Place, LinkError> {
     Arc::<Places>::default().take(node, 1)
 }
 
-/// What both ends say of a handshake for a role.
+/// The results of a handshake on both sides.
 async fn meet(
     one: &Identity,
     two: &Identity,
@@ -52,10 +52,10 @@ async fn meet(
     tokio::join!(call(one, address, role, callee), called)
 }
 
-/// Both ends of a connection after a handshake.
+/// Both ends of a connection after a successful handshake.
 async fn met(one: &Identity, two: &Identity, role: Role) -> (Met, Met) {
     let (calling, called) = meet(one, two, role, Some(two.member.id)).await;
-    let Answered::Met(called) = called.unwrap() else { panic!("it called for the first time") };
+    let Answered::Met(called) = called.unwrap() else { panic!("a handshake, not a resumption") };
     (calling.unwrap(), called)
 }
 
@@ -67,7 +67,7 @@ fn refusal<T: std::fmt::Debug>(result: Result<T, LinkError>) -> String {
     }
 }
 
-/// Calls again, with a question; what the called makes of it.
+/// Resumes a session with a request; returns the results of both sides.
 async fn again(
     one: &Identity,
     two: &Identity,
@@ -122,7 +122,7 @@ async fn who_was_admitted_says_at_once_what_it_wants() {
     }
 }
 
-/// Goal: a member that has its share of connections open is told so, whether it shakes hands or was admitted before.
+/// Goal: a member at its limit of connections is refused with the reason, after a handshake and after a resumption.
 #[tokio::test]
 async fn one_connection_too_many_is_refused_with_the_reason() {
     let (one, two) = (identity(Some("secret")), identity(Some("secret")));
@@ -150,7 +150,7 @@ async fn one_connection_too_many_is_refused_with_the_reason() {
             };
             let (near, far) = tokio::join!(near, far);
             if is_full {
-                assert!(refusal(near).contains("as many connections open to this one"));
+                assert!(refusal(near).contains("the limit per member"));
                 assert!(matches!(far, Err(LinkError::Full(node, 2)) if node == one.member.id));
             } else {
                 near.unwrap();
@@ -159,12 +159,9 @@ async fn one_connection_too_many_is_refused_with_the_reason() {
         }
     }
     held.clear();
-    assert!(
-        places.take(one.member.id, 1).is_ok(),
-        "each connection that ends gives its place back"
-    );
+    assert!(places.take(one.member.id, 1).is_ok(), "each connection that ends frees its place");
     let (met, _) = met(&one, &two, Role::Control).await;
-    assert!(met.place.is_none(), "messages take no place");
+    assert!(met.place.is_none(), "control connections take no place");
 }
 
 #[tokio::test]
@@ -172,7 +169,7 @@ async fn a_pass_that_is_not_known_is_refused_and_a_stranger_is_found_out() {
     let (one, two) = (identity(None), identity(None));
     let (calling, _called) = met(&one, &two, Role::Control).await;
     let (near, far) = again(&one, &two, &calling.session, |_, _, _| None).await;
-    assert_eq!(refusal(near), "the pass is not known here: shake hands");
+    assert_eq!(refusal(near), "unknown session: repeat the handshake");
     assert!(far.is_err());
     let wrong = |_, _: &[u8; 16], _: &MacBytes| Some(Session::new([1; 32], None));
     let (near, _) = again(&one, &two, &calling.session, wrong).await;
@@ -188,22 +185,21 @@ async fn who_calls_another_cluster_or_a_node_that_was_replaced_is_told_in_words(
     assert_eq!([refusal(calling), refusal(called)], [told, told]);
     let one = Identity { cluster: "c".into(), ..identity(None) };
     let (calling, called) = meet(&one, &two, Role::Control, Some(NodeId(3))).await;
-    let told =
-        format!("this is node {}, not 0000000000000003, whose place it has taken", two.member.id);
+    let told = format!("node {} has replaced node 0000000000000003 at this address", two.member.id);
     assert_eq!(refusal(calling), told);
-    // It is no stranger that was turned away: the caller has found another node than it looked for.
+    // This does not count as a stranger: the initiator looked for another node.
     assert!(matches!(called, Err(LinkError::Declined(said)) if said == told));
 }
 
 #[tokio::test]
 async fn who_does_not_know_the_token_gets_in_on_neither_side() {
-    let told = "the cluster has a token, and the caller does not know it";
+    let told = "the initiator did not prove this cluster's token";
     for (ours, theirs) in [(Some("right"), None), (Some("right"), Some("wrong"))] {
         let (calling, called) = meet(&identity(theirs), &identity(ours), Role::Meet, None).await;
         assert_eq!([refusal(calling), refusal(called)], [told, told]);
     }
     let (calling, called) = meet(&identity(Some("right")), &identity(None), Role::Meet, None).await;
-    assert!(refusal(calling).contains("does not know this cluster's token"));
+    assert!(refusal(calling).contains("the acceptor has none"));
     assert!(called.is_err());
 }
 
@@ -227,25 +223,25 @@ async fn a_token_is_replaced_while_nodes_have_either_or_both() {
 async fn who_says_another_id_than_that_of_its_key_is_refused() {
     let (victim, two) = (identity(Some("secret")), identity(Some("secret")));
     let liar = Identity { member: victim.member, ..identity(Some("secret")) };
-    // Its proof is of the id that it says, as if its key were that of the victim; and of that of its key.
+    // Its proof covers the claimed id, as if it had the victim's key, and not the id of its own key.
     let (calling, called) = meet(&liar, &two, Role::Control, Some(two.member.id)).await;
     assert!(calling.is_err() && called.is_err());
     let open = identity(None);
     let liar = Identity { tokens: Vec::new(), ..liar };
     let (calling, _) = meet(&liar, &open, Role::Control, None).await;
-    assert!(refusal(calling).contains("its key is that of"));
+    assert!(refusal(calling).contains("its key belongs to"));
 }
 
 #[tokio::test]
 async fn nodes_of_which_one_encrypts_and_one_does_not_tell_each_other() {
     let plain = Identity { is_plain: true, ..identity(None) };
     let (calling, _) = meet(&identity(None), &plain, Role::Meet, None).await;
-    assert!(refusal(calling).contains("this node sends without encryption (--plain)"));
+    assert!(refusal(calling).contains("the acceptor sends without encryption (--no-encryption)"));
 }
 
-/// Goal: a listener that a node calls can't get in elsewhere by what the node proves to it.
-/// Method: it takes the node's greeting, with its proofs, out of the TLS connection that the node made to it, and says the
-/// same to the node itself and to another one; as the node, and with the id of its own key.
+/// Goal: a listener can't use the proofs of a node that connects to it to be admitted elsewhere. Method: it takes the
+/// node's greeting and proofs out of the TLS connection, and sends them to the node itself and to another node, under
+/// the node's id and under its own.
 #[tokio::test]
 async fn proofs_can_be_neither_reflected_nor_relayed() {
     let (victim, other) = (identity(Some("secret")), identity(Some("secret")));
@@ -282,8 +278,8 @@ async fn proofs_can_be_neither_reflected_nor_relayed() {
                 answer(target, stream, |_, _, _| None, place).await
             };
             let (told, result) = tokio::join!(calling, called);
-            assert!(matches!(told, Greeting::Refused(_)), "nothing is told but that");
-            assert!(refusal(result).contains("does not know it"));
+            assert!(matches!(told, Greeting::Refused(_)), "nothing but the refusal is sent");
+            assert!(refusal(result).contains("did not prove this cluster's token"));
         }
     }
 }

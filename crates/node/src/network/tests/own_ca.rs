@@ -1,4 +1,4 @@
-//! A CA in a folder, for tests: certificates that are good, and those that are not.
+//! A CA in a folder, for tests: issues valid and invalid certificates.
 
 use std::{
     fs::{self, OpenOptions},
@@ -15,14 +15,14 @@ use crate::config::CertificateFiles;
 
 static MADE: AtomicUsize = AtomicUsize::new(0);
 
-/// A CA; its folder is removed with it.
+/// A CA. Dropping it removes its folder.
 pub(crate) struct Ca {
     pub(crate) folder: PathBuf,
     key: String,
     issued: AtomicU8,
 }
 
-/// When a certificate is valid.
+/// A period of validity, in hours from now.
 pub(crate) fn hours(from: i64, to: i64) -> (SystemTime, SystemTime) {
     let at = |hours: i64| {
         let apart = Duration::from_secs(3600 * hours.unsigned_abs());
@@ -38,7 +38,7 @@ impl Ca {
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder).unwrap();
         let (begin, end) = hours(-9, 9);
-        // All of one name, so that only signatures tell them apart.
+        // All CAs have one name, so that only signatures distinguish them.
         let made = Authority::make(&Subject { name: "ca", serial: &[1], begin, end }).unwrap();
         let ca = Self { folder, key: made.key, issued: AtomicU8::new(1) };
         ca.write("ca.crt", &made.certificate);
@@ -53,7 +53,7 @@ impl Ca {
         path
     }
 
-    /// The files of a node whose certificate is valid then, and the number of the certificate.
+    /// Creates the files of a node with a period of validity; returns them and the serial number of the certificate.
     pub(crate) fn node(&self, (begin, end): (SystemTime, SystemTime)) -> (CertificateFiles, u8) {
         let serial = self.issued.fetch_add(1, Ordering::Relaxed) + 1;
         let subject = Subject { name: "node", serial: &[serial], begin, end };
@@ -61,7 +61,7 @@ impl Ca {
         (self.files(serial, &made.certificate, &made.key), serial)
     }
 
-    /// The files of a node whose certificate is for clients alone.
+    /// Creates the files of a node whose certificate is only for clients.
     pub(crate) fn client(&self) -> CertificateFiles {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut issuer = rcgen::CertificateParams::default();
@@ -84,12 +84,12 @@ impl Ca {
         }
     }
 
-    /// The text of a list of revocations; each is of the same CRL number.
+    /// The text of a revocation list; all have the same CRL number.
     pub(crate) fn list(&self, serials: &[u8]) -> String {
         self.numbered_list(1, serials)
     }
 
-    /// The same by a CRL number.
+    /// The text of a revocation list with a CRL number.
     pub(crate) fn numbered_list(&self, number: u64, serials: &[u8]) -> String {
         let revoked: Vec<_> = serials.iter().map(|one| (vec![*one], SystemTime::now())).collect();
         let (begin, end) = hours(0, 9);

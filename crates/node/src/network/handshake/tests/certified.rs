@@ -1,4 +1,4 @@
-//! Handshakes of nodes that show certificates.
+//! Tests of handshakes between nodes with certificates.
 
 use super::*;
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     },
 };
 
-/// A node with these files, as it is after it has started.
+/// The identity of a node started with these files.
 fn certified(files: &CertificateFiles) -> Identity {
     let (own, trust) = read_all(files).unwrap();
     let key = NodeKey::certified(own, trust).unwrap();
@@ -35,7 +35,7 @@ async fn two_nodes_of_one_ca_meet_and_go_on_by_what_they_share() {
         near.unwrap();
         let Ok(Answered::Resumed(node, _, session, _)) = far else { panic!("{far:?}") };
         assert_eq!(node, one.member.id);
-        assert!(session.shown.is_some(), "what was shown is known on later connections too");
+        assert!(session.shown.is_some(), "later connections have the certificate too");
     }
 }
 
@@ -49,16 +49,13 @@ async fn each_start_of_a_node_has_an_id_of_its_own_and_none_that_another_says() 
     let liar = certified(&ca.node(hours(-1, 1)).0);
     let liar = Identity { member: one.member, ..liar };
     let (calling, called) = meet(&liar, &again, Role::Control, None).await;
-    assert!(refusal(calling).contains("its key is that of") && called.is_err());
+    assert!(refusal(calling).contains("its key belongs to") && called.is_err());
     let (calling, _) = meet(&again, &liar, Role::Control, Some(one.member.id)).await;
-    assert!(
-        refusal(calling).contains("whose place it has taken"),
-        "the id that it says is not its own"
-    );
+    assert!(refusal(calling).contains("has replaced node"), "the id that it claims is not its own");
 }
 
-/// Goal: what is wrong with a certificate is said on the side that refuses it, and on the side that is refused.
-/// Method: each is shown by a caller, and by the called.
+/// Goal: both the rejecting side and the rejected side report what is wrong with a certificate. Method: an initiator,
+/// then an acceptor, presents each.
 #[tokio::test]
 async fn a_certificate_that_is_not_good_is_refused_on_both_sides_in_words() {
     let (ca, foreign) = (Ca::new(), Ca::new());
@@ -68,20 +65,20 @@ async fn a_certificate_that_is_not_good_is_refused_on_both_sides_in_words() {
     let (of_another, _) = foreign.node(hours(-1, 1));
     let of_another = CertificateFiles { ca: good.ca.clone(), ..of_another };
     for (bad, said, told) in [
-        (ca.node(hours(-2, -1)).0, "has expired", "by its clock it has expired"),
+        (ca.node(hours(-2, -1)).0, "has expired", "by the peer's clock it has expired"),
         (
             ca.node(hours(1, 2)).0,
             "is not valid yet",
-            "by its clock it has expired or is not valid yet",
+            "by the peer's clock it has expired or is not valid yet",
         ),
-        (of_another, "was issued by no CA in", "no CA that it trusts has issued it"),
-        (revoked, "is revoked by", "it is revoked there"),
+        (of_another, "was not issued by a CA in", "no CA that the peer trusts issued it"),
+        (revoked, "is revoked by", "the peer's revocation list contains it"),
         (ca.client(), "is not for both", "it is not for both"),
     ] {
         let told = format!("the certificate {}: {told}", bad.certificate.display());
         let (bad, good) = (certified(&bad), certified(&good));
         let says = |error: LinkError| {
-            assert!(is_elsewhere(&error), "it is not called again and again");
+            assert!(is_elsewhere(&error), "the error does not cause retries");
             let LinkError::Certificate(error) = error else { panic!("{error:?}") };
             assert!(error.starts_with(said), "{error}");
         };
@@ -101,11 +98,14 @@ async fn a_node_with_certificates_and_one_without_tell_each_other() {
     let (with, without) = (certified(&ca.node(hours(-1, 1)).0), identity(Some("secret")));
     let (calling, called) = meet(&without, &with, Role::Meet, None).await;
     for said in [refusal(calling), refusal(called)] {
-        assert!(said.contains("one has none: start it with --cert, --key and --ca"), "{said}");
+        assert!(
+            said.contains("one has none: start it with --certificate, --key and --ca"),
+            "{said}"
+        );
     }
     let (calling, called) = meet(&with, &without, Role::Meet, None).await;
     for said in [refusal(calling), refusal(called)] {
-        assert!(said.contains("give all nodes certificates, or all a token"), "{said}");
+        assert!(said.contains("give certificates, or one token, to all nodes"), "{said}");
     }
 }
 
@@ -117,7 +117,7 @@ async fn a_node_of_the_same_ca_and_another_cluster_is_refused() {
     assert_eq!(refusal(calling), "this is a node of cluster \"test\", not \"one\"");
 }
 
-/// Goal: a caller without a certificate gets no further than TLS, whatever it says.
+/// Goal: an initiator without a certificate gets no further than TLS, whatever it claims.
 #[tokio::test]
 async fn a_caller_that_shows_no_certificate_is_let_in_nowhere() {
     let ca = Ca::new();
@@ -126,6 +126,6 @@ async fn a_caller_that_shows_no_certificate_is_let_in_nowhere() {
     let stranger = Identity { key: one.key.without_certificate(), ..one };
     let (calling, called) = meet(&stranger, &two, Role::Control, None).await;
     assert!(calling.is_err());
-    let LinkError::Certificate(said) = called.unwrap_err() else { panic!("it was let in") };
+    let LinkError::Certificate(said) = called.unwrap_err() else { panic!("it was admitted") };
     assert!(said.starts_with("is missing"), "{said}");
 }
