@@ -1,5 +1,5 @@
-//! Payload on a socket: frames that are runs of blocks, several with one system call. Knows bytes and frames, not whose
-//! they are.
+//! Payload frames on a socket: each is a run of blocks, and one system call moves several. Knows bytes and frames, not
+//! objects.
 
 use std::io::{self, IoSlice, IoSliceMut};
 
@@ -18,15 +18,14 @@ use crate::{
     sealing::{Open, Seal},
 };
 
-/// Frames that are read with one system call, if as many have come. More would keep the first of them from those who
-/// pass it on.
+/// Frames per read, if that many have arrived. A larger number would delay the first of them at a relay.
 pub(crate) const FRAMES_AT_ONCE: usize = 8;
 
-/// Reads frames whose lengths and order are known, straight to their places.
+/// Reads frames of known lengths and order directly into place.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     headers: [[u8; HEADER_BYTES]; FRAMES_AT_ONCE],
-    /// Bytes that have come since the beginning of the first frame that is not whole.
+    /// Bytes received since the start of the first incomplete frame.
     got: usize,
 }
 
@@ -36,20 +35,20 @@ impl Default for Arrivals {
     }
 }
 
-/// What has come.
+/// What arrived.
 #[derive(Debug)]
 pub(crate) enum Arrived {
-    /// Whole frames, in the first of the places; not checked yet.
+    /// Complete frames, in the first places; not verified yet.
     Frames(Vec<Header>),
-    /// That the sender waits itself; not checked yet.
+    /// The sender reports that it waits itself; not verified yet.
     Waits(Header),
-    /// Something else instead; of its body this many bytes are in the first place.
+    /// Another frame; this many bytes of its body are in the first place.
     Other(Header, usize),
 }
 
 impl Arrivals {
-    /// Waits for at least one frame. The bodies go to `places`, each as long as the frame it is for; those that are not
-    /// filled yet have to be given again, as the first of the next time.
+    /// Waits for at least one frame. The bodies go to `places`, each as long as its frame. Pass the places not filled
+    /// yet again next time, as the first ones.
     pub(crate) async fn next(
         &mut self,
         stream: &TcpStream,
@@ -71,7 +70,7 @@ impl Arrivals {
         }
     }
 
-    /// The frames that are whole, if there are any.
+    /// The complete frames, if there are any.
     fn whole(&mut self, places: &mut [&mut [u8]]) -> Result<Option<Arrived>, WireError> {
         if self.got >= HEADER_BYTES {
             let header = Header::decode(&self.headers[0])?;
@@ -89,9 +88,9 @@ impl Arrivals {
             if header.kind != FrameKind::Blocks {
                 if frames.is_empty() {
                     let body = std::mem::take(&mut self.got) - HEADER_BYTES;
-                    // Behind it nothing comes before the next question.
+                    // Nothing follows it before the next request.
                     if body > place.len().min(header.length as usize) {
-                        let said = format!("{body} bytes behind a frame of kind {}", header.kind);
+                        let said = format!("{body} bytes after a frame of kind {}", header.kind);
                         return Err(WireError::Unexpected(said));
                     }
                     return Ok(Some(Arrived::Other(header, body)));
@@ -99,7 +98,7 @@ impl Arrivals {
                 break;
             }
             if header.length as usize != place.len() {
-                let said = format!("{} bytes in a frame of {}", header.length, place.len());
+                let said = format!("a frame of {} bytes instead of {}", header.length, place.len());
                 return Err(WireError::Unexpected(said));
             }
             if self.got < HEADER_BYTES + place.len() {
@@ -115,7 +114,7 @@ impl Arrivals {
         Ok(Some(Arrived::Frames(frames)))
     }
 
-    /// Takes away the first header, of a frame without a body: what has come behind it moves up.
+    /// Removes the first header, of a frame without a body, and moves the bytes after it up.
     fn skip_header(&mut self, places: &mut [&mut [u8]]) {
         let mut behind = Vec::with_capacity(self.got);
         for (header, place) in self.headers.iter().zip(places.iter()) {
@@ -138,7 +137,7 @@ impl Arrivals {
     }
 }
 
-/// Reads what is there, up to `wanted` bytes, after waiting until there is something.
+/// Waits until the socket is readable, then reads up to `wanted` bytes.
 async fn read_some(
     stream: &TcpStream,
     pieces: &mut [IoSliceMut<'_>],
@@ -149,7 +148,7 @@ async fn read_some(
         let mut got = 0;
         let read = stream.try_io(Interest::READABLE, || {
             got = rustix::io::readv(stream, pieces)?;
-            // Less than there was room for: the next try would find nothing, and the system says when there is more.
+            // A short read: the next read would find nothing. This error makes the runtime wait for the next event.
             if got > 0 && got < wanted { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
         });
         match read {
@@ -161,7 +160,7 @@ async fn read_some(
     }
 }
 
-/// Opens a frame that came, and checks that it is of this transfer, in this place, with these bytes.
+/// Decrypts a received frame, and verifies its transfer, its place and its bytes.
 pub(crate) fn open(
     open: &mut Open,
     header: &mut Header,
@@ -172,27 +171,28 @@ pub(crate) fn open(
     open.open(header, bytes)?;
     if (header.transfer, header.offset) != (transfer, place) {
         let Header { transfer: theirs, offset, .. } = *header;
-        let said = format!("byte {offset} of transfer {theirs} for byte {place} of {transfer}");
+        let said =
+            format!("byte {offset} of transfer {theirs} instead of byte {place} of {transfer}");
         return Err(WireError::Unexpected(said));
     }
     Ok(())
 }
 
-/// What frames are written of.
+/// The source of frames to write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Of {
     pub(crate) transfer: u64,
-    /// Whether a program of this host can write to the object.
+    /// Whether a process of this host can write to the object.
     pub(crate) fragile: bool,
-    /// How many transfers share the busiest link on the way.
+    /// Number of transfers that share the busiest link on the path.
     pub(crate) shares: u16,
 }
 
-/// Writes frames, each a place in an object and its bytes, with the checksums that are `known` of their places and lengths.
+/// Writes frames, each an offset in an object and its bytes. `known` returns known checksums by offset and length.
 ///
-/// Sealed frames are copies, in memory of `streams`, and so are those of an object that is `fragile`: a program of this host
-/// can write to it. Their checksums are taken of the copy, so that a program which changes its object meanwhile, against its
-/// promise, does not make this node look as if it sent wrong bytes.
+/// Encrypted frames are copies, in memory of `streams`. Frames of a `fragile` object, which a process of this host can
+/// write to, are copies too. Their checksums cover the copy: if a program changes its object against the contract, this
+/// node does not appear to send corrupt bytes.
 pub(crate) async fn write<'a, W>(
     writer: &mut W,
     seal: &mut Seal,
@@ -224,7 +224,7 @@ where
     channel::write_pieces(writer, &mut pieces).await
 }
 
-/// Copies of frames as they are sent.
+/// Copies frames as they are sent.
 fn copied<'a>(
     seal: &mut Seal,
     streams: &Streams,
@@ -246,7 +246,7 @@ fn copied<'a>(
     all
 }
 
-/// `bytes`, which begin at `offset` of an object, in frames of `frame` bytes.
+/// Splits `bytes`, which start at `offset` of an object, into frames of `frame` bytes.
 pub(crate) fn frames(
     bytes: &[u8],
     offset: u64,
@@ -256,7 +256,7 @@ pub(crate) fn frames(
     bytes.chunks(frame as usize).enumerate().map(place)
 }
 
-/// A frame of an object, or its neighbour if that is the mistake that a test wants.
+/// Returns a frame, or its neighbor if the mutant for that is active.
 fn swapped<'a>(all: &'a [u8], index: usize, frame: &'a [u8]) -> &'a [u8] {
     let other = || all.chunks(frame.len()).nth(index ^ 1).filter(|it| it.len() == frame.len());
     let is_wanted = mutants::has(Bug::SwapsBlocks) && all.len() >= (index + 1) * frame.len();
@@ -285,7 +285,7 @@ mod tests {
         Of { transfer, fragile, shares: 1 }
     }
 
-    /// Frames of `bytes` as they are sent, with a secret or plain.
+    /// Frames of `bytes` as they are sent, encrypted or not.
     async fn sent(secret: Option<[u8; 32]>, transfer: u64, bytes: &[u8], frame: u64) -> Vec<u8> {
         let (mut sent, mut seal, streams) = (Vec::new(), Seal::new(secret), Streams::default());
         let frames = frames(bytes, 0, frame);
@@ -299,8 +299,8 @@ mod tests {
         (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
     }
 
-    /// Goal: wherever the network cuts the stream, frames come whole, in order and in their places.
-    /// Method: the same frames in pieces of many sizes, into places of the last of which only half are given at first.
+    /// Goal: frames arrive whole, in order and in place, wherever the network splits the stream. Method: the same
+    /// frames in pieces of many sizes, with at most three places at a time.
     #[tokio::test]
     async fn frames_are_put_together_wherever_they_were_cut() {
         const FRAME: u64 = 16 * 1024;
@@ -344,7 +344,7 @@ mod tests {
         }
     }
 
-    /// Method: words that the sender waits stand before, between and behind frames, which come in pieces of many sizes.
+    /// Method: Waits frames before, between and after other frames, in pieces of many sizes.
     #[tokio::test]
     async fn that_a_sender_waits_is_heard_between_frames_and_moves_none() {
         const FRAME: u64 = 16 * 1024;
@@ -387,7 +387,7 @@ mod tests {
         }
     }
 
-    /// A connection that looks whether it is given bytes of an object itself.
+    /// A connection that detects whether it is given bytes of the object itself.
     struct Spy {
         object: std::ops::Range<*const u8>,
         is_given_it: bool,

@@ -1,11 +1,12 @@
 //! Congestion control of payload connections.
 //!
-//! BBR measures the path by sending almost nothing for 200 ms, every ten seconds of use and per connection. That is little
-//! on a path whose round trip takes as long, and the time of a whole transfer on a local network, where every node behind
-//! a relay waits with it. On short paths nodes therefore do without BBR, and leave every other choice of the host alone.
+//! BBR measures the path by sending almost nothing for 200 ms, every ten seconds of use, per connection. On a path
+//! whose round trip takes that long, this costs little. On a local network it takes as long as a whole transfer, and
+//! every node after a relay waits too. On short paths, nodes therefore replace BBR. They keep every other choice of the
+//! host.
 //!
-//! A connection that has used BBR paces its packets ever after, so the listener does without it, and a connection that
-//! turns out to be long takes it up. The node that accepts a payload connection is the one that sends.
+//! A connection that has used BBR paces its packets from then on. The listener therefore starts without BBR, and a
+//! connection whose path turns out to be long switches to it. The node that accepts a payload connection is the sender.
 //!
 //! Source: PROBE_RTT in Cardwell et al., BBR: Congestion-Based Congestion Control, ACM Queue 2016.
 
@@ -15,15 +16,15 @@ use hoplite_shm::path_info;
 use socket2::{Domain, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Round trips from here on, in microseconds, are those of a long path.
+/// Round trips of at least this many microseconds are those of a long path.
 const LONG_US: u32 = 2_000;
 
-/// What replaces BBR: the first that the kernel permits. Every process may use Reno.
+/// Replacements of BBR; the first that the kernel permits is used. Every process may use Reno.
 const REPLACEMENTS: [&str; 2] = ["cubic", "reno"];
 
 const BBR: &[u8] = b"bbr";
 
-/// Has accepted connections begin without BBR, if the kernel permits.
+/// Makes accepted connections start without BBR, if the kernel permits.
 pub(crate) fn begin_without_bbr(listener: &TcpListener) {
     let socket = SockRef::from(listener);
     if uses_bbr(&socket) {
@@ -31,8 +32,8 @@ pub(crate) fn begin_without_bbr(listener: &TcpListener) {
     }
 }
 
-/// Has a connection use BBR after all if its path is long and the host prefers it. The shortest round trip counts, so this is
-/// for a connection that has carried a transfer.
+/// Switches a connection to BBR if its path is long and the host prefers BBR. This uses the shortest round trip, so
+/// call it after a transfer.
 pub(super) fn suit_path(stream: &TcpStream) {
     let round_trip_us = path_info(stream.as_fd()).ok().and_then(|path| path.round_trip_us);
     if round_trip_us.is_some_and(|us| us >= LONG_US) && host_prefers_bbr() {
@@ -60,7 +61,7 @@ mod tests {
         String::from_utf8(name).unwrap().trim_end_matches('\0').to_owned()
     }
 
-    /// A connection to a listener that had this congestion control before.
+    /// A connection to a listener that had the given congestion control before.
     async fn accepted(chosen: &str) -> Option<TcpStream> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         SockRef::from(&listener).set_tcp_congestion(chosen.as_bytes()).ok()?;

@@ -1,4 +1,4 @@
-//! The digest of a copy, taken while it arrives. Does not know what it is to be.
+//! Computes the digest of a copy while it arrives. Does not know the expected digest.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::{
     store::Held,
 };
 
-/// Bytes that are digested at a time, beside the threads that move bytes: 4 MiB take 3 ms, for which other slow work waits.
+/// Bytes digested at a time, on a blocking thread: 4 MiB take 3 ms, during which other blocking work waits.
 const RUN_BYTES: u64 = 256 * BLOCK_BYTES;
 
-/// The digest of a copy, once all of it is there; none if the rest will not come.
+/// Computes the digest of a copy once it is complete; None if the rest will not come.
 pub(crate) async fn digest_of(tasks: &Tasks, held: &Arc<Held>) -> Option<Digest> {
     let (mut digesting, mut at) = (Digesting::new(), 0);
     while at < held.slot.len() {

@@ -1,4 +1,4 @@
-//! Has the transfers to this node wait for their permits, which [`hoplite_proto::limiter`] grants.
+//! Makes transfers to this node wait for permits, which [`hoplite_proto::limiter`] grants.
 
 use std::{
     collections::HashMap,
@@ -31,14 +31,14 @@ pub(crate) struct Limiter {
 struct State {
     permits: Permits,
     waiting: HashMap<Ticket, oneshot::Sender<()>>,
-    /// A task waits for the next deadline.
+    /// Whether a task waits for the next deadline.
     is_timed: bool,
 }
 
 impl State {
     fn wake(&mut self, granted: Vec<Ticket>) {
         for ticket in granted {
-            // One that has given up just now leaves, and hands its permit on.
+            // If it gave up meanwhile, its drop passes the permit on.
             if let Some(turn) = self.waiting.remove(&ticket) {
                 let _ = turn.send(());
             }
@@ -46,7 +46,7 @@ impl State {
     }
 }
 
-/// A permit, or a place among those that wait for one, until it is dropped.
+/// A permit, or a place in the queue for one, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
     limiter: Arc<Limiter>,
@@ -54,7 +54,7 @@ pub(crate) struct Permit {
 }
 
 impl Permit {
-    /// Something was received.
+    /// Records that bytes were received.
     pub(crate) fn moved(&self) {
         lock(&self.limiter.state).permits.moved(self.ticket);
     }
@@ -79,7 +79,7 @@ impl Limiter {
         Instant(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Waits for the permit to receive `size` bytes from `sender`.
+    /// Waits for a permit to receive `size` bytes from `sender`.
     pub(crate) async fn enter(self: &Arc<Self>, sender: NodeId, size: u64) -> Permit {
         let (ticket, turn) = {
             let mut state = lock(&self.state);
@@ -101,7 +101,7 @@ impl Limiter {
         permit
     }
 
-    /// Looks at each deadline, as long as there is one.
+    /// Expires permits at each deadline, while there is one.
     async fn keep_time(self: Arc<Self>) {
         loop {
             let wait = {
@@ -134,7 +134,7 @@ mod tests {
     const FROM: NodeId = NodeId(1);
     const SIZE: u64 = 100_000;
 
-    /// A permit that may be taken at once.
+    /// Takes a permit if one is free.
     fn now(wait: Pin<&mut impl Future<Output = Permit>>) -> Option<Permit> {
         match wait.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(permit) => Some(permit),
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// As many permits as there are.
+    /// Takes all free permits.
     fn all_busy(limiter: &Arc<Limiter>) -> Vec<Permit> {
         std::iter::from_fn(|| now(Box::pin(limiter.enter(FROM, SIZE)).as_mut())).collect()
     }
@@ -155,7 +155,7 @@ mod tests {
         assert!(waits.iter_mut().all(|wait| now(wait.as_mut()).is_none()));
         drop(waits.remove(0));
         drop(busy.pop());
-        // It was granted, and is not taken.
+        // This permit was granted and is not used.
         drop(waits.remove(0));
         assert!(now(waits[0].as_mut()).is_some());
     }

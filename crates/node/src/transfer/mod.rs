@@ -1,6 +1,6 @@
-//! Payload between nodes: copies of objects and streams of partial results.
+//! Transfers payload between nodes: copies of objects, and streams of partial results.
 //!
-//! Knows ranges of bytes; not why a node wants them.
+//! Knows ranges of bytes, not why a node requests them.
 
 pub(crate) mod blocks;
 pub(crate) mod congestion;

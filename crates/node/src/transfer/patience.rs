@@ -1,4 +1,4 @@
-//! Has the two ends of a transfer bear with each other for as long as [`hoplite_proto::patience`] says.
+//! Timeouts of a stalled transfer, by the rules of [`hoplite_proto::patience`].
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use tokio::time;
 
 use crate::{engine::facts::Facts, error::LinkError};
 
-/// How long a turn is. Tests of this crate wait for its end.
+/// Length of a turn. Tests of this crate wait for its end, so theirs is short.
 pub(super) const TURN: Duration = Duration::from_nanos(TURN_TIME_NS);
 const TURN_TIME_NS: u64 = if cfg!(test) { 1_000_000_000 } else { TURN_NS };
 
-/// One end of a transfer that is under way.
+/// One end of an active transfer.
 #[derive(Debug)]
 pub(super) struct Turn {
     facts: Facts,
@@ -24,16 +24,16 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Of a transfer that begins.
+    /// Starts the first turn of a transfer.
     pub(super) fn new(facts: &Facts) -> Self {
         let patience = Patience::new(facts.now(), TURN_TIME_NS);
         Self { facts: facts.clone(), patience, waited: Waited::new(TURN_TIME_NS) }
     }
 
-    /// Waits for the other end, until the turn is over: then it "gave" or "took" too little.
+    /// Waits for the peer until the turn ends: if it "sent" or "accepted" too little by then, the transfer is stalled.
     ///
     /// # Errors
-    /// [`LinkError::Slow`] then, or that of `what`.
+    /// [`LinkError::Slow`] at the end of the turn, or the error of `what`.
     pub(super) async fn expect<T, E: Into<LinkError>>(
         &self,
         done: &'static str,
@@ -46,24 +46,24 @@ impl Turn {
         }
     }
 
-    /// So many more bytes were moved.
+    /// Records bytes that were moved.
     pub(super) fn moved(&mut self, bytes: u64) {
         self.patience.moved(self.facts.now(), bytes);
     }
 
-    /// The sender says that it waits.
+    /// Handles a report of the sender that it waits.
     ///
     /// # Errors
-    /// It may not say so that often.
+    /// The sender reports it more often than allowed.
     pub(super) fn hear_that_it_waits(&mut self) -> Result<(), WireError> {
         if self.patience.waits(self.facts.now()) {
             return Ok(());
         }
-        Err(WireError::Unexpected("that the sender waits, more often than it can".into()))
+        Err(WireError::Unexpected("more reports of a waiting sender than allowed".into()))
     }
 
-    /// Waits for what the other end has no part in, for as long as this end may be silent: what came, if it did, and whether
-    /// this end is to say now that it waits.
+    /// Waits for something independent of the peer, for as long as this end may be silent. Returns the result, if it
+    /// came, and whether this end must report now that it waits.
     pub(super) async fn wait<T>(&mut self, what: impl Future<Output = T>) -> (Option<T>, bool) {
         let begun = self.facts.now();
         let left = Duration::from_nanos(self.waited.left_ns());

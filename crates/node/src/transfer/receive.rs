@@ -1,5 +1,5 @@
-//! The receiving end of payload connections: copies go straight to their place in memory, partial results into a
-//! window for the fold.
+//! The receiving end of payload connections: copies go directly into place in memory, partial results into a window for
+//! the fold.
 
 use std::{
     collections::VecDeque,
@@ -39,25 +39,25 @@ use crate::{
     store::Held,
 };
 
-/// A copy to be received.
+/// A copy to receive.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) id: ObjectId,
     pub(crate) instance: Instance,
     pub(crate) source: NodeId,
-    /// Which parts in which order, if the rest is made here: see [`hoplite_proto::node::Action::Fetch`].
+    /// The parts to receive, in order, if this node computes the rest: see [`hoplite_proto::node::Action::Fetch`].
     pub(crate) parts: Option<Vec<Range<u64>>>,
-    /// What the whole copy is to have.
+    /// The expected digest of the whole copy.
     pub(crate) digest: Option<Digest>,
 }
 
-/// How a transfer ended.
+/// The result of a transfer.
 enum End {
     Complete,
     Unavailable(Unavailable),
 }
 
-/// Begins to receive what is missing of a copy.
+/// Starts to receive the missing bytes of a copy.
 pub(crate) fn start(transfers: &Arc<Transfers>, wanted: Wanted) {
     transfers.begin_fetch(wanted.instance, |serial| {
         let receiving = copy(transfers.clone(), wanted, serial);
@@ -65,15 +65,15 @@ pub(crate) fn start(transfers: &Arc<Transfers>, wanted: Wanted) {
     });
 }
 
-/// Receives what is missing of a copy, and tells the machine how it ended.
+/// Receives the missing bytes of a copy, and reports the result to the state machine.
 async fn copy(transfers: Arc<Transfers>, wanted: Wanted, serial: u64) {
     let (instance, source) = (wanted.instance, wanted.source);
     let Some(held) = transfers.store.get(instance) else { return };
-    // One that was stopped may still be on its way out, and what is missing is its to write until then.
+    // A stopped transfer may still be ending; until then only it may write the missing bytes.
     let permit = held.receiving.lock().await;
     let (result, digest) = receive_and_digest(&transfers, &held, &wanted).await;
     if let (Ok(End::Complete), Some(_)) = (&result, wanted.parts) {
-        // What is made here. If that fails, this is stopped.
+        // Wait for the parts that this node computes. If that fails, this task is stopped.
         let _ = held.wait(0..held.slot.len()).await;
     }
     drop(permit);
@@ -81,7 +81,7 @@ async fn copy(transfers: Arc<Transfers>, wanted: Wanted, serial: u64) {
     let event = match result {
         Ok(End::Complete) if held.slot.is_complete() && digest != wanted.digest => {
             transfers.counters.copies_corrupt.add(1);
-            warn!(id = %wanted.id, %source, "a copy came that is not what its maker announced");
+            warn!(id = %wanted.id, %source, "received a copy that does not match its announced digest");
             Event::CopyDiffers { instance, source }
         }
         Ok(End::Complete) if held.slot.is_complete() => {
@@ -92,7 +92,7 @@ async fn copy(transfers: Arc<Transfers>, wanted: Wanted, serial: u64) {
             transfers.counters.fetches_failed.add(1);
             if let Err(error) = &other {
                 transfers.note_slow(source, error);
-                debug!(id = %wanted.id, %source, %error, "a transfer broke off");
+                debug!(id = %wanted.id, %source, %error, "a transfer failed");
             }
             Event::FetchFailed { instance, source, not_here }
         }
@@ -100,7 +100,7 @@ async fn copy(transfers: Arc<Transfers>, wanted: Wanted, serial: u64) {
     transfers.end_fetch(instance, serial, event);
 }
 
-/// Receives a copy, and takes the digest of it meanwhile if it is to have one; none if it was not received.
+/// Receives a copy, and computes its digest meanwhile if one is expected; None if it was not received.
 async fn receive_and_digest(
     transfers: &Arc<Transfers>,
     held: &Arc<Held>,
@@ -130,14 +130,14 @@ async fn receive_copy(
     let Wanted { ref id, instance, source, ref parts, .. } = *wanted;
     let (size, ordered) = (held.slot.len(), parts.is_some());
     let ranges = match parts {
-        // Nothing else writes these: the copy is as new as the order.
+        // Nothing else writes these parts: the copy was created for this order.
         Some(parts) => parts.clone(),
         None => held.ready().complement(size).iter().collect(),
     };
     if ranges.is_empty() {
         return Ok(End::Complete);
     }
-    // Each part of a reduce is awaited by others.
+    // Parts of a reduce skip the limiter, because other nodes wait for each.
     let permit = if ordered { None } else { Some(transfers.limiter.enter(source, size).await) };
     let frame = frame_bytes(size, transfers.link.link());
     let what = What::Copy { id: id.clone(), instance, ranges: ranges.clone(), ordered };
@@ -147,12 +147,12 @@ async fn receive_copy(
     let (mut channel, transfer) = ask(transfers, source, what, credit.window(), frame).await?;
     let mut arrivals = Arrivals::default();
     let mut turn = Turn::new(&transfers.facts);
-    // Until the first frame it takes nothing of the link.
+    // The transfer uses no link before the first frame.
     let mut receiving = None;
     for range in ranges {
         let Some(mut claim) = held.slot.claim_owned(range.clone()) else {
             return Err(WireError::Unexpected(format!(
-                "bytes {} to {} are written already",
+                "bytes {} to {}, which are already written",
                 range.start, range.end
             ))
             .into());
@@ -161,7 +161,7 @@ async fn receive_copy(
             let at = claim.range().start;
             let mut places: Vec<&mut [u8]> =
                 claim.chunks_mut(frame as usize).take(FRAMES_AT_ONCE).collect();
-            let arrived = turn.expect("gave", arrivals.next(&channel.stream, &mut places)).await?;
+            let arrived = turn.expect("sent", arrivals.next(&channel.stream, &mut places)).await?;
             let mut headers = match arrived {
                 Arrived::Frames(headers) => headers,
                 Arrived::Waits(mut header) => {
@@ -183,12 +183,13 @@ async fn receive_copy(
                 Ok::<(), WireError>(())
             });
             held.remember_sums(at, whole, &headers);
-            // What is right stays, also if something behind it is not.
+            // Keep the valid frames, even if a later one is corrupt.
             claim.commit_front(whole);
             count_opened(transfers, source, opened)?;
             transfers.counters.bytes_received.add(whole);
             turn.moved(whole);
-            // Before others have their turn, in which more would come than the link carries in the time that is counted.
+            // Count before yielding to other tasks: meanwhile more bytes would arrive than the link carries in the
+            // counted time.
             receiving.get_or_insert_with(|| transfers.streams.receiving());
             let shares = shares(transfers, &headers);
             held.came_beside(shares);
@@ -201,7 +202,7 @@ async fn receive_copy(
             }
         }
     }
-    let end = turn.expect("gave", async {
+    let end = turn.expect("sent", async {
         let header = next(&mut channel.stream).await?;
         ended(&mut channel, transfer, header, &[]).await
     });
@@ -211,13 +212,13 @@ async fn receive_copy(
     Ok(end)
 }
 
-/// How many transfers share the busiest link by which frames came.
+/// Number of transfers that share the busiest link of these frames.
 fn shares(transfers: &Transfers, frames: &[Header]) -> u16 {
     let theirs = frames.iter().map(|frame| frame.shares).max().unwrap_or(1);
     theirs.max(transfers.streams.shares_in())
 }
 
-/// Counts bytes that are not what was sent, and tells the machine whose they were.
+/// Counts corrupt blocks, and reports their source to the state machine.
 fn count_opened(
     transfers: &Arc<Transfers>,
     source: NodeId,
@@ -230,7 +231,7 @@ fn count_opened(
     opened
 }
 
-/// Receives the stream of a child into a window; the last item is the reason if the stream broke off.
+/// Receives a child's stream into a window. If the stream breaks, the last item is the reason.
 pub(crate) async fn partial(
     transfers: Arc<Transfers>,
     child: NodeId,
@@ -241,7 +242,7 @@ pub(crate) async fn partial(
 ) {
     let received = tokio::select! {
         received = receive_partial(&transfers, child, key, part, frame, &window) => received,
-        // Its kernel may keep the connection of one that is frozen.
+        // The kernel of an unresponsive host may keep the connection open.
         () = transfers.network.peers.gone(child) => Err(LinkError::Lost),
     };
     if let Err(error) = received {
@@ -264,7 +265,7 @@ async fn receive_partial(
     let (mut channel, transfer) = ask(transfers, child, what, WINDOW_BYTES, frame).await?;
     let mut arrivals = Arrivals::default();
     let (mut at, mut asked, mut ungranted) = (part.start, part.start, 0);
-    // Memory for frames that have not come whole.
+    // Memory for frames that are not complete.
     let mut waiting: VecDeque<Piece> = VecDeque::new();
     while at < part.end {
         let most = if transfers.streams.is_short() { 1 } else { FRAMES_AT_ONCE };
@@ -281,7 +282,7 @@ async fn receive_partial(
             }
             Arrived::Other(header, body) => {
                 let _ = ended(&mut channel, transfer, header, &places[0][..body]).await?;
-                let said = format!("its end at byte {at} of {}", part.end);
+                let said = format!("the end at byte {at} of {}", part.end);
                 return Err(WireError::Unexpected(said).into());
             }
         };
@@ -295,20 +296,20 @@ async fn receive_partial(
             transfers.counters.bytes_partial_received.add(length);
             transfers.streams.wait_for_room(window).await;
             if window.send(Ok(piece)).await.is_err() {
-                // The fold is over; closing the connection tells the child.
+                // The fold has ended; closing the connection notifies the child.
                 return Ok(());
             }
             at += length;
             ungranted += length;
             pace.step(length, shares);
         }
-        // Their places in the window are the fold's now. The next may come before the window is empty, and not each of
-        // them needs a packet of its own.
+        // The fold owns their places in the window now. Grant credit before the window is empty, but not with a packet
+        // per frame.
         if ungranted >= WINDOW_BYTES / 4 {
             channel.send(frame::bare(FrameKind::Credit, transfer, ungranted)).await?;
             ungranted = 0;
         }
-        // The fold has its turn before more is read.
+        // Let the fold run before more is read.
         tokio::task::yield_now().await;
     }
     let header = next(&mut channel.stream).await?;
@@ -319,7 +320,7 @@ async fn receive_partial(
     Ok(())
 }
 
-/// Asks a node for something; the connection that it will come by, and the number of the transfer.
+/// Sends a request to a node; returns the connection for the reply, and the number of the transfer.
 async fn ask(
     transfers: &Arc<Transfers>,
     node: NodeId,
@@ -338,7 +339,7 @@ async fn next(stream: &mut TcpStream) -> Result<Header, LinkError> {
     Ok(header.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?)
 }
 
-/// How a transfer ended, by a frame of whose body `begun` has been read.
+/// Reads the result of a transfer, from a frame with `begun` bytes of its body already read.
 async fn ended(
     channel: &mut Channel,
     transfer: u64,
@@ -358,14 +359,15 @@ async fn ended(
     }
 }
 
-/// How far a transfer is, for the machine, which decides whether that is worth a report.
+/// The progress of a transfer, for the state machine, which decides whether to report it.
 #[derive(Debug)]
 struct Growth {
     received: u64,
     missing: u64,
-    /// The most transfers that shared the link since then.
+    /// The most transfers that shared the link since the last report.
     shares: u16,
-    /// When the machine was last told: of the first bytes at once, for a slow link brings the next ones much later.
+    /// Time of the last report. The first bytes are reported at once, because on a slow link the next ones come much
+    /// later.
     told: Option<Instant>,
 }
 
@@ -389,26 +391,26 @@ impl Growth {
     }
 }
 
-/// How fast blocks come: the best run of a window, or the whole of a transfer that is shorter.
+/// The rate of a transfer: the fastest run of a window, or all of a shorter transfer.
 ///
-/// The best, since a sender that waits for its own copy says nothing of the link. A whole window, since fewer bytes may
-/// have waited in the kernel and come as fast as memory; the whole of a short transfer from its question on, for the same
-/// reason.
+/// The fastest run, because a sender that waits for its own copy does not show the rate of the link. A whole window,
+/// because fewer bytes may have waited in the kernel and arrive at memory speed. For the same reason a short transfer
+/// counts from its request on.
 #[derive(Debug)]
 struct Pace {
     since: Instant,
     bytes: u64,
-    /// Whether other transfers shared the link: then it is faster than this one shows.
+    /// Whether other transfers shared the link: then the link is faster than this rate.
     was_shared: bool,
-    /// How long the first bytes took from the question on.
+    /// Time from the request to the first bytes.
     first: Option<Duration>,
     best: Option<(u64, Duration)>,
 }
 
-/// What any object that is streamed at all has. Of less the question and its answer take more than the bytes.
+/// Minimum sample: the smallest streamed object. For less, request and reply take longer than the bytes.
 const SAMPLE_BYTES_MIN: u64 = INLINE_BYTES_MAX;
 
-/// Of less, the way of the question and the scheduler take a good part of the time.
+/// Minimum of a steady sample. For less, the request's path and the scheduler take much of the time.
 const STEADY_BYTES_MIN: u64 = 1024 * 1024;
 
 impl Default for Pace {
@@ -435,7 +437,8 @@ impl Pace {
         }
     }
 
-    /// `may_wait`: the sender had to make the bytes first. If it took most of the time for that, they say nothing.
+    /// Reports the rate. `may_wait`: the sender had to compute the bytes first. If that took most of the time, there is
+    /// no sample.
     fn report(&self, transfers: &Arc<Transfers>, may_wait: bool) {
         let time = self.since.elapsed();
         let has_waited = may_wait && self.first.is_none_or(|first| first > time / 2);

@@ -1,8 +1,9 @@
-//! The sending end of payload connections: copies as far as they have grown, and streams of partial results.
+//! The sending end of payload connections: copies, as they grow, and streams of partial results.
 //!
-//! One task reads what the receiver asks and grants, one writes. Nothing is sent that was not granted, and each
-//! connection carries one transfer at a time, so a receiver that stalls holds up no other. One that takes nothing of a copy
-//! for a while is left, so that it does not hold the copy for ever; while the copy itself does not grow, it is told so.
+//! One task reads requests and credit, one writes. Nothing is sent beyond the credit. Each connection carries one
+//! transfer at a time, so a stalled receiver delays no other. If a receiver accepts nothing of a copy for a while, the
+//! transfer is aborted, so that it does not keep the copy forever. While the copy itself does not grow, the receiver is
+//! notified that the sender waits.
 
 use std::{
     ops::Range,
@@ -45,7 +46,7 @@ use crate::{
     store::Held,
 };
 
-/// Bytes that are written with one system call, if as many are there.
+/// Bytes per write, if that many are ready.
 const BATCH_BYTES: u64 = 2 * FRAME_BYTES_MAX;
 
 /// The sending half of a connection.
@@ -56,20 +57,20 @@ struct Writer {
 }
 
 impl Writer {
-    /// Sends a frame that is not sealed yet.
+    /// Encrypts and sends a frame.
     async fn send(&mut self, mut frame: Vec<u8>) -> Result<(), LinkError> {
         self.seal.seal_whole(&mut frame);
         Ok(self.stream.write_all(&frame).await?)
     }
 }
 
-/// What the receiver has granted to the transfer under way.
+/// Credit that the receiver granted to the active transfer.
 #[derive(Debug, Default)]
 struct Credit {
     transfer: AtomicU64,
     bytes: AtomicU64,
     changed: Notify,
-    /// The connection is over.
+    /// Whether the connection has ended.
     is_closed: std::sync::atomic::AtomicBool,
 }
 
@@ -79,7 +80,7 @@ impl Credit {
         self.changed.notify_one();
     }
 
-    /// Waits for at least `least` bytes, and takes as many up to `most` as there are.
+    /// Waits for at least `least` bytes of credit, and takes up to `most`.
     async fn take(&self, least: u64, most: u64) -> Result<u64, LinkError> {
         loop {
             let there = self.bytes.load(Ordering::Acquire);
@@ -99,7 +100,7 @@ impl Credit {
         self.bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Ends when the connection does.
+    /// Completes when the connection ends.
     async fn closed(&self) {
         while !self.is_closed.load(Ordering::Acquire) {
             self.changed.notified().await;
@@ -111,8 +112,8 @@ fn broken() -> LinkError {
     std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()
 }
 
-/// Serves what a node asks for on one connection until that ends, or the node is no member any more.
-/// It ends too when the certificate that the node has shown is revoked.
+/// Serves the requests of a node on one connection, until the connection ends, the node is no longer a member, or its
+/// certificate is revoked.
 pub(crate) fn start(
     transfers: &Arc<Transfers>,
     node: NodeId,
@@ -128,21 +129,21 @@ pub(crate) fn start(
                 serving.note_slow(node, &error);
                 debug!(%node, %error, "a payload connection ended");
             },
-            // A node that is frozen takes nothing, and its kernel keeps the connection.
+            // An unresponsive node reads nothing, and its kernel keeps the connection.
             () = serving.network.peers.gone(node) => {}
             () = serving.network.identity.key.barred(shown.as_deref()) => {}
         }
     });
 }
 
-/// Serves what is asked for on one connection until it ends.
+/// Serves the requests on one connection until it ends.
 async fn serve(transfers: &Arc<Transfers>, channel: Channel) -> Result<(), LinkError> {
     let Channel { stream, seal, open } = channel;
     let (reader, stream) = stream.into_split();
     let mut writer = Writer { stream, seal };
     let (asks, mut asked) = mpsc::channel(1);
     let credit = Arc::new(Credit::default());
-    // Ends with this.
+    // Aborted when this function ends.
     let mut hearing = JoinSet::new();
     let of_hearer = credit.clone();
     hearing.spawn(transfers.tasks.watch(Task::Send, async move {
@@ -157,8 +158,8 @@ async fn serve(transfers: &Arc<Transfers>, channel: Channel) -> Result<(), LinkE
     Ok(())
 }
 
-/// A transfer that the machine was asked for. When this is dropped the machine hears that it is over: it has ended, or
-/// its connection or its receiver is gone.
+/// A transfer requested from the state machine. Dropping this reports its end: it is complete, or its connection or
+/// receiver is gone.
 struct Asked<'a> {
     transfers: &'a Arc<Transfers>,
     serve: ServeId,
@@ -174,7 +175,7 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// Takes requests and credits off the connection.
+/// Reads requests and credit from the connection.
 async fn hear(
     mut reader: OwnedReadHalf,
     mut open: Open,
@@ -193,7 +194,7 @@ async fn hear(
                 }
             }
             FrameKind::Credit => {
-                // One that was granted to the transfer before this one is void.
+                // Credit for an earlier transfer is void.
                 if credit.transfer.load(Ordering::Acquire) == header.transfer {
                     credit.give_back(header.offset);
                     credit.changed.notify_one();
@@ -213,7 +214,7 @@ async fn answer(
     fetch: Fetch,
 ) -> Result<(), LinkError> {
     if !is_frame_length(fetch.frame) {
-        let said = format!("frames of {} bytes", fetch.frame);
+        let said = format!("a request for frames of {} bytes", fetch.frame);
         return Err(WireError::Unexpected(said).into());
     }
     let frame = u64::from(fetch.frame);
@@ -231,16 +232,16 @@ async fn answer(
     writer.send(last).await
 }
 
-/// What a receiver wants of a copy.
+/// The part of a copy that a receiver requests.
 struct Wanted {
     transfer: u64,
     ranges: Vec<Range<u64>>,
     frame: u64,
-    /// Whether this node is to make it, and may not have heard so.
+    /// Whether this node computes the copy and may not have its order yet.
     ordered: bool,
 }
 
-/// Sends what is wanted of a copy, as it comes to be there; why it could not, if it could not.
+/// Sends the requested ranges of a copy as they become ready. Returns the reason if it could not.
 async fn send_copy(
     transfers: &Arc<Transfers>,
     writer: &mut Writer,
@@ -252,13 +253,13 @@ async fn send_copy(
     let mut turn = Turn::new(&transfers.facts);
     if wanted.ordered {
         let ordered = tokio::time::timeout(ORDER_PATIENCE, transfers.store.wait_for(instance));
-        // If it does not come, the machine says so.
+        // If the order does not arrive, the state machine refuses the transfer.
         let _ = wait(&mut turn, writer, credit, wanted.transfer, ordered).await?;
     }
     let (serve, mut decision) = transfers.expect_serve();
     let mut asked = Asked { transfers, serve, is_refused: false };
     transfers.facts.tell(Event::FetchAsked { serve, id, instance });
-    // The machine may have to wait for its own answer from the owner.
+    // The state machine may have to wait for a reply of the owner.
     let serving = wait(&mut turn, writer, credit, wanted.transfer, &mut decision).await?;
     let Some(Serving { held, relayed }) = serving.ok().flatten() else {
         asked.is_refused = true;
@@ -272,10 +273,10 @@ async fn send_copy(
     result
 }
 
-/// Waits for what the receiver has no part in, and tells it so while that takes long.
+/// Waits for something independent of the receiver, and reports to it that this end waits while that takes long.
 ///
 /// # Errors
-/// The connection is over, whether what was waited for came meanwhile or not.
+/// The connection has ended, whether or not the wait is over.
 async fn wait<T>(
     turn: &mut Turn,
     writer: &mut Writer,
@@ -292,7 +293,7 @@ async fn wait<T>(
         };
         if is_word_due {
             let word = frame::bare(FrameKind::Waits, transfer, 0);
-            turn.expect("took", writer.send(word)).await?;
+            turn.expect("accepted", writer.send(word)).await?;
         }
         if let Some(result) = result {
             return Ok(result);
@@ -315,14 +316,17 @@ async fn send_ranges(
     for range in ranges {
         if range.start > range.end || range.end > len {
             return Err(WireError::Unexpected(format!(
-                "bytes {} to {} of {len}",
+                "a request for bytes {} to {} of {len}",
                 range.start, range.end
             ))
             .into());
         }
         let mut at = range.start;
         if at % BLOCK_BYTES != 0 {
-            return Err(WireError::Unexpected(format!("a range that begins at {at}")).into());
+            return Err(WireError::Unexpected(format!(
+                "a request for a range that begins at byte {at}"
+            ))
+            .into());
         }
         while at < range.end {
             let first = at..(at + frame).min(range.end);
@@ -339,8 +343,8 @@ async fn send_ranges(
             };
             let least = first.end - first.start;
             let most = batch.end - batch.start;
-            let granted = turn.expect("took", credit.take(least, most)).await?;
-            // Whole frames only: what is granted beyond them is for the next.
+            let granted = turn.expect("accepted", credit.take(least, most)).await?;
+            // Send whole frames only: the rest of the credit is for the next.
             let end = if granted == most { batch.end } else { at + granted / frame * frame };
             credit.give_back(granted - (end - at));
             let Some(bytes) = held.slot.ready(at..end) else { continue };
@@ -348,11 +352,11 @@ async fn send_ranges(
             let frames = blocks::frames(&bytes, at, frame);
             let (Writer { stream, seal }, streams) = (&mut *writer, &transfers.streams);
             let known = |at, length| if is_changed { None } else { held.known_sum(at, length) };
-            // Those who put it may have it mapped for writing.
+            // The process that put the object may have it mapped writable.
             let shares = streams.shares_out().max(held.shares_upstream());
             let of = Of { transfer, fragile: !relayed, shares };
             let writing = blocks::write(stream, seal, streams, of, frames, known);
-            turn.expect("took", writing).await?;
+            turn.expect("accepted", writing).await?;
             turn.moved(end - at);
             counter.add(bytes.len() as u64);
             transfers.count_shared(bytes.len() as u64);
@@ -362,7 +366,7 @@ async fn send_ranges(
     Ok(None)
 }
 
-/// The frames from the `first` on that are there, up to a batch.
+/// The ready frames from `first` on, up to a batch.
 fn ready_run(held: &Held, first: Range<u64>, end: u64, frame: u64) -> Range<u64> {
     let progress = held.slot.progress();
     let limit = (first.start + BATCH_BYTES).min(end);
@@ -388,7 +392,7 @@ async fn send_partial(
     };
     let Some(mut frames) = frames else { return Ok(Some(Unavailable::Stopped)) };
     let _sending = transfers.streams.sending();
-    // Half of the window at most: the other half is granted again while this one is on its way.
+    // At most half of the window: the other half is granted again while this one is in flight.
     let most = ((WINDOW_BYTES / 2 / frame) as usize).clamp(1, blocks::FRAMES_AT_ONCE);
     let mut batch = Vec::with_capacity(most);
     loop {

@@ -1,6 +1,6 @@
-//! The transfers of a node that are under way, and what their tasks share.
+//! The active transfers of a node, and the state that their tasks share.
 //!
-//! Knows how a transfer begins and that it is over; not how bytes are moved.
+//! Knows the start and end of a transfer, not how bytes are moved.
 
 use std::{
     collections::HashMap,
@@ -30,23 +30,23 @@ pub(crate) struct Transfers {
     pub(crate) network: Arc<Network>,
     pub(crate) store: Arc<Store>,
     pub(crate) streams: Streams,
-    /// Which transfers to here may begin.
+    /// Limits concurrent transfers to this node.
     pub(crate) limiter: Arc<Limiter>,
     pub(crate) link: Arc<LinkMeter>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) facts: Facts,
     pub(crate) tasks: Tasks,
-    /// Transfers from here that the machine is asked about.
+    /// Transfers from this node that wait for a decision of the state machine.
     serves: Mutex<HashMap<ServeId, oneshot::Sender<Option<Serving>>>>,
-    /// Transfers to here by copy: the number of the task, and how to end it.
+    /// Transfers to this node by copy: the number of the task, and its handle to abort it.
     fetches: Mutex<HashMap<Instance, (u64, AbortHandle)>>,
 }
 
-/// What the machine lets a receiver have.
+/// A transfer that the state machine granted.
 #[derive(Debug)]
 pub(crate) struct Serving {
     pub(crate) held: Arc<Held>,
-    /// Whether the copy came over the network itself, or is made by a reduce.
+    /// Whether the copy itself came over the network or is computed by a reduce.
     pub(crate) relayed: bool,
 }
 
@@ -66,7 +66,7 @@ impl Transfers {
         }
     }
 
-    /// Keeps the place of a transfer that the machine is asked about.
+    /// Registers a transfer that waits for a decision of the state machine.
     pub(crate) fn expect_serve(&self) -> (ServeId, oneshot::Receiver<Option<Serving>>) {
         let serve = ServeId(self.facts.next_id());
         let (sender, receiver) = oneshot::channel();
@@ -74,12 +74,12 @@ impl Transfers {
         (serve, receiver)
     }
 
-    /// Forgets a transfer on whose decision its task does not wait any more.
+    /// Removes a transfer whose task no longer waits for the decision.
     pub(crate) fn forget_serve(&self, serve: ServeId) {
         lock(&self.serves).remove(&serve);
     }
 
-    /// Lets a receiver have a copy.
+    /// Grants a receiver a copy.
     pub(crate) fn grant_serve(&self, serve: ServeId, instance: Instance, relayed: bool) {
         let asker = lock(&self.serves).remove(&serve);
         let held = self.store.get(instance);
@@ -92,12 +92,12 @@ impl Transfers {
             (None, _) => false,
         };
         if !is_taken {
-            // The receiver or its connection is gone: no task will say that this transfer is over.
+            // The receiver or its connection is gone: no task will report the end of this transfer.
             self.facts.tell(Event::ServeEnded { serve });
         }
     }
 
-    /// Tells a receiver that there is no such copy.
+    /// Refuses a receiver: there is no such copy.
     pub(crate) fn refuse_serve(&self, serve: ServeId) {
         self.counters.refusals.add(1);
         if let Some(asker) = lock(&self.serves).remove(&serve) {
@@ -105,25 +105,26 @@ impl Transfers {
         }
     }
 
-    /// Begins to receive a copy by the task that `start` starts under a number; ends the transfer of it before this one.
+    /// Registers the task that receives a copy, which `start` starts with a number. Aborts an earlier transfer of the
+    /// same copy.
     pub(crate) fn begin_fetch(&self, instance: Instance, start: impl FnOnce(u64) -> AbortHandle) {
         let serial = self.facts.next_id();
-        // Locked before the task can end, which takes its entry away.
+        // Locked before the task can end and remove its entry.
         let mut fetches = lock(&self.fetches);
         if let Some((_, before)) = fetches.insert(instance, (serial, start(serial))) {
             before.abort();
         }
     }
 
-    /// Ends the transfer of a copy to here.
+    /// Aborts the transfer of a copy to this node.
     pub(crate) fn stop_fetch(&self, instance: Instance) {
         if let Some((_, task)) = lock(&self.fetches).remove(&instance) {
             task.abort();
         }
     }
 
-    /// Tells the machine how a transfer to here ended, unless it is stopped or replaced by the time that the machine
-    /// hears of it.
+    /// Reports the result of a transfer to the state machine, unless it was stopped or replaced before the event is
+    /// handled.
     pub(crate) fn end_fetch(self: &Arc<Self>, instance: Instance, serial: u64, event: Event) {
         let transfers = self.clone();
         self.facts.tell_if(event, move || {
@@ -136,22 +137,22 @@ impl Transfers {
         });
     }
 
-    /// Counts bytes that were sent, if other transfers share the link.
+    /// Counts bytes sent while other transfers share the link.
     pub(super) fn count_shared(&self, bytes: u64) {
         if self.streams.shares_out() > 1 {
             self.counters.bytes_shared.add(bytes);
         }
     }
 
-    /// A transfer from or to a member broke off: counts it if the member gave or took too little.
+    /// Counts and logs a failed transfer if the member sent or accepted too little.
     pub(super) fn note_slow(&self, node: NodeId, error: &LinkError) {
         if matches!(error, LinkError::Slow(..)) {
             self.counters.transfers_slow.add(1);
-            info!(%node, %error, "ended a transfer");
+            info!(%node, %error, "aborted a stalled transfer");
         }
     }
 
-    /// Ends all transfers.
+    /// Aborts all transfers.
     pub(crate) fn close(&self) {
         for (_, (_, task)) in lock(&self.fetches).drain() {
             task.abort();

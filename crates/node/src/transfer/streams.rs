@@ -1,6 +1,6 @@
 //! Streams of partial results between a position of a reduce and its parent, and the memory of their frames.
 //!
-//! Does not know what is folded, nor over which connection a stream goes.
+//! Does not know what is folded, nor the connection of a stream.
 
 use std::{
     collections::HashMap,
@@ -22,16 +22,16 @@ use crate::sync::{lock, until};
 pub(crate) enum Frame {
     /// A few blocks of the partial result.
     Bytes {
-        /// Where it belongs.
+        /// Its offset in the result.
         offset: u64,
-        /// What was folded.
+        /// The folded bytes.
         bytes: Piece,
     },
-    /// All was folded. A stream that ends without this broke off.
+    /// The fold is complete. A stream that ends without this broke.
     End,
 }
 
-/// Memory for one frame, which goes back to those that share it.
+/// Memory for one frame, returned to a shared pool on drop.
 #[derive(Debug)]
 pub(crate) struct Piece {
     bytes: Vec<u8>,
@@ -39,18 +39,18 @@ pub(crate) struct Piece {
     spared: Arc<Notify>,
 }
 
-/// Memory of frames that are done with, for the next: new memory would be set to zero.
+/// Pool of frame memory for reuse: new memory would have to be zeroed.
 #[derive(Debug, Default)]
 struct Spare {
     pieces: Vec<Vec<u8>>,
-    /// What the pieces take together.
+    /// Bytes of all pieces.
     bytes: usize,
-    /// Bytes of pieces that hold frames; and whether any did since [`Streams::give_back`] was last called.
+    /// Bytes of pieces in use, and whether any was used since the last [`Streams::give_back`].
     used: usize,
     was_used: bool,
 }
 
-/// Bytes of memory for frames that are kept for the next: what two folds at work use.
+/// Limit of pooled frame memory: what two active folds use.
 const SPARE_BYTES_MAX: usize = 4 * WINDOW_BYTES as usize;
 
 impl Spare {
@@ -61,7 +61,7 @@ impl Spare {
         piece
     }
 
-    /// Keeps a piece; whether it is the first.
+    /// Returns a piece to the pool. Returns whether it is the only one there.
     fn put(&mut self, piece: Vec<u8>) -> bool {
         self.used -= piece.len();
         if self.bytes + piece.capacity() <= SPARE_BYTES_MAX {
@@ -94,12 +94,12 @@ impl Drop for Piece {
     }
 }
 
-/// How long a parent waits for a position whose order has not arrived yet, and a fold for the memory of a copy. The
-/// order was sent before the parent's, and new memory takes 0.7 ms per MiB.
+/// Timeout of a parent for a position whose order has not arrived, and of a fold for the memory of a copy. The order
+/// was sent before the parent's, and new memory takes 0.7 ms per MiB.
 pub(crate) const ORDER_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The streams of the positions at this node, until their parents take them; and how many transfers share its link in
-/// each direction.
+/// The streams of the positions at this node, until their parents take them, and the number of transfers that share its
+/// link in each direction.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     ready: Mutex<HashMap<FoldKey, mpsc::Receiver<Frame>>>,
@@ -110,10 +110,10 @@ pub(crate) struct Streams {
     spared: Arc<Notify>,
 }
 
-/// How many transfers are under way in one direction.
+/// Number of active transfers in one direction.
 type Count = Arc<watch::Sender<usize>>;
 
-/// A transfer that is under way.
+/// An active transfer, counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Active(Count);
 
@@ -135,59 +135,59 @@ impl Drop for Active {
 }
 
 impl Streams {
-    /// Takes the stream of a position, waiting for its order; none if it does not come.
+    /// Takes the stream of a position, waiting for its order; None if it does not arrive.
     pub(crate) async fn take(&self, key: FoldKey) -> Option<mpsc::Receiver<Frame>> {
         let taken = until(&self.arrived, || lock(&self.ready).remove(&key));
         tokio::time::timeout(ORDER_PATIENCE, taken).await.ok()
     }
 
-    /// Counts a transfer out of this node for as long as the guard lives.
+    /// Counts a transfer from this node while the guard exists.
     pub(crate) fn sending(&self) -> Active {
         Active::of(&self.sending)
     }
 
-    /// Counts a transfer to this node for as long as the guard lives.
+    /// Counts a transfer to this node while the guard exists.
     pub(crate) fn receiving(&self) -> Active {
         Active::of(&self.receiving)
     }
 
-    /// How many transfers share the link out of this node.
+    /// Number of transfers that share the link out of this node.
     pub(crate) fn shares_out(&self) -> u16 {
         shares(&self.sending)
     }
 
-    /// How many transfers share the link to this node.
+    /// Number of transfers that share the link to this node.
     pub(crate) fn shares_in(&self) -> u16 {
         shares(&self.receiving)
     }
 
-    /// Ends when nothing is being sent.
+    /// Completes when nothing is being sent.
     pub(crate) async fn idle(&self) {
-        // The sender is part of this.
+        // The sender is a field of this struct, so this does not fail.
         let _ = self.sending.subscribe().wait_for(|count| *count == 0).await;
     }
 
-    /// Memory for `length` bytes, which are what it held before.
+    /// Takes memory for `length` bytes, with arbitrary contents.
     pub(crate) fn piece(&self, length: usize) -> Piece {
         let mut bytes = lock(&self.spare).take(length);
         bytes.resize(length, 0);
         Piece { bytes, spare: self.spare.clone(), spared: self.spared.clone() }
     }
 
-    /// Whether there are so many frames that each stream keeps one only.
+    /// Whether frames use so much memory that each stream may keep only one.
     pub(crate) fn is_short(&self) -> bool {
         lock(&self.spare).used as u64 > FRAMES_BYTES
     }
 
-    /// Waits, if there are so many frames, until the others of a stream were taken.
+    /// If frames use too much memory, waits until the other frames of a stream were taken.
     pub(crate) async fn wait_for_room<T>(&self, window: &mpsc::Sender<T>) {
         if self.is_short() {
-            // An error says that nothing is taken any more, as the next frame is told.
+            // An error means that the receiver is gone; sending the next frame reports it.
             let _ = window.reserve_many(window.max_capacity()).await;
         }
     }
 
-    /// Gives memory back that no frame needed since this was called before.
+    /// Frees pooled memory that was not used since the previous call.
     pub(crate) fn give_back(&self) {
         let mut spare = lock(&self.spare);
         if spare.used == 0 && !std::mem::take(&mut spare.was_used) {
@@ -195,14 +195,14 @@ impl Streams {
         }
     }
 
-    /// Ends when there is memory that [`Self::give_back`] may give back.
+    /// Completes when there is memory that [`Self::give_back`] may free.
     pub(crate) async fn spare(&self) {
         while lock(&self.spare).bytes == 0 {
             self.spared.notified().await;
         }
     }
 
-    /// Keeps the stream of a position for its parent.
+    /// Stores the stream of a position for its parent.
     pub(crate) fn put(&self, key: FoldKey, stream: mpsc::Receiver<Frame>) {
         lock(&self.ready).insert(key, stream);
         self.arrived.notify_waiters();
@@ -239,7 +239,7 @@ mod tests {
         tokio::pin!(third);
         let first = frames.recv().await.unwrap();
         let mut context = Context::from_waker(Waker::noop());
-        assert!(third.as_mut().poll(&mut context).is_pending(), "the second is there");
+        assert!(third.as_mut().poll(&mut context).is_pending(), "the second frame is not taken");
         drop(frames.recv().await.unwrap());
         third.await;
         drop(first);
@@ -258,15 +258,15 @@ mod tests {
         assert_eq!(spare_bytes(&streams), 3 * (64 << 10));
         streams.give_back();
         let used = streams.piece(64 << 10);
-        assert_eq!(spare_bytes(&streams), 2 * (64 << 10), "what is there is taken");
+        assert_eq!(spare_bytes(&streams), 2 * (64 << 10), "pooled memory is reused");
         streams.give_back();
         streams.give_back();
-        assert_eq!(spare_bytes(&streams), 2 * (64 << 10), "a frame is at work");
+        assert_eq!(spare_bytes(&streams), 2 * (64 << 10), "a frame is in use");
         drop(used);
         streams.give_back();
         streams.give_back();
         assert_eq!(spare_bytes(&streams), 0);
-        // Frames of any sizes together.
+        // Frames of mixed sizes.
         frames(256 << 10, 64);
         frames(1 << 10, 1024);
         assert!(spare_bytes(&streams) <= SPARE_BYTES_MAX, "{}", spare_bytes(&streams));
