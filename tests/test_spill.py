@@ -310,7 +310,7 @@ def test_a_changed_byte_is_never_read(tmp_path: Path) -> None:
         spoil(folder, client, once)
         # Another node has it.
         same(client.get(twice, timeout=SOON), value(0))
-        with pytest.raises(hoplite.ObjectLost, match=r"\.spill: bytes 0 to 1048576 have another checksum"):
+        with pytest.raises(hoplite.ObjectLost, match=r"\.spill: checksum mismatch in bytes 0 to 1048576"):
             client.get(once, timeout=SOON)
         assert client.status()["counters"]["spill_failures"] == 2
 
@@ -458,7 +458,7 @@ def test_a_folder_that_can_t_be_one_is_refused_at_the_start(tmp_path: Path) -> N
         assert not (tmp_path / "own.sock").exists()
 
     (tmp_path / "file").write_text("")
-    refused(tmp_path / "file", "it is no folder")
+    refused(tmp_path / "file", "not a folder")
     refused(tmp_path / "file" / "below", "Not a directory")
     refused(f"/dev/shm/hoplite-spill-{os.getpid()}", r"it is in memory \(tmpfs\)")
     (tmp_path / "open").mkdir()

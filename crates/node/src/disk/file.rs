@@ -1,12 +1,12 @@
-//! One original in a file: what it is, its bytes, and checksums of them by which each read finds what was changed.
+//! The file of a spilled object: its metadata, its bytes, and checksums with which each read detects corruption.
 //!
 //! ```text
 //! 0          magic, version, length and checksum of the head; the head
 //! a page     the bytes
 //! then       the CRC-32C of each MiB of them; magic, how many there are, and the CRC-32C of those
 //! ```
-//! All numbers are little-endian. A file without the end was not written to its end, and is of no use. Knows the folder by
-//! the path that it is given.
+//! All numbers are little-endian. A file without the trailer is incomplete and unusable. Knows the folder only by the
+//! given path.
 
 use std::{
     fs::{File, OpenOptions},
@@ -37,31 +37,31 @@ const MAGIC: [u8; 8] = *b"HOPSPILL";
 const END_MAGIC: [u8; 8] = *b"HOPSEND.";
 const VERSION: u32 = 1;
 
-/// Bytes before the head, and behind the checksums.
+/// Bytes before the header, and after the checksums.
 const BEGIN_BYTES: usize = 20;
 const END_BYTES: u64 = 16;
 
-/// Bytes of the longest head: a name, a shape and a job, all as long as they may be.
+/// Bytes of the longest header: a name, a shape and a job, each of maximum length.
 const HEAD_BYTES_MAX: u32 = 16 * 1024;
 
-/// What begins on a page is read without a copy by more file systems.
+/// More file systems read without a copy if the data starts on a page.
 const PAGE_BYTES: u64 = 4096;
 
-/// Bytes that are written and read as one, and have one checksum: 1 MiB, which a disk takes a millisecond for.
+/// Bytes written and read at once, with one checksum: 1 MiB, about a millisecond of disk time.
 pub(crate) const CHUNK_BYTES: u64 = 1 << 20;
 
-/// What a file says of its object.
+/// The header of a file: the object's metadata.
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {
     id: ObjectId,
     instance: Instance,
     meta: Meta,
     lifetime: Option<Lifetime>,
-    /// When it was written, by the clock of the host: the time to live runs while no node does.
+    /// Time of the write, by the host's wall clock: a time to live also runs while no node does.
     written_ns: u64,
 }
 
-/// Where the bytes of a copy are.
+/// The bytes of a copy, in memory.
 pub(super) enum Source<'a> {
     Slot(&'a Slot),
     Bytes(&'a [u8]),
@@ -76,24 +76,25 @@ impl Source<'_> {
     }
 }
 
-/// A file that was written as a whole.
+/// A file that was written completely.
 #[derive(Debug)]
 pub(crate) struct Written {
     path: PathBuf,
-    /// Where its bytes begin, and how many they are.
+    /// Offset and number of the object's bytes.
     at: u64,
     length: u64,
     sums: Vec<u32>,
 }
 
-/// Writes a copy to a new file, down to the disk; none if `is_void` said meanwhile that it is not wanted. What was written
-/// of a file that fails is removed.
+/// Writes a copy to a new file and syncs it. None if `is_void` returned true meanwhile, because the file is no longer
+/// needed. An incomplete file is removed.
 ///
-/// The bytes are copied before they are written: a client may have the memory mapped for writing, and a file whose checksum
-/// is of other bytes would be lost.
+/// The bytes are copied before they are written: a client may have the memory mapped writable, and a file whose
+/// checksum covers other bytes would be lost.
+///
+/// Opens a file for sequential reading.
 ///
 /// # Errors
-/// That of the operating system.
 pub(super) fn write(
     path: &Path,
     kept: &Kept,
@@ -122,11 +123,11 @@ fn fill(
     let chunks = length.div_ceil(CHUNK_BYTES);
     let end = at + length;
     let file_bytes = end + 4 * chunks + END_BYTES;
-    // The call that exceeds the limit ends a process that does not ignore SIGXFSZ.
+    // Writing beyond the limit would kill a process that does not ignore SIGXFSZ.
     if file_bytes > file_size_limit() {
         return Err(rustix::io::Errno::FBIG.into());
     }
-    // A disk that has no room says so before anything is written.
+    // A full disk fails here, before anything is written.
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, file_bytes) {
         Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
         Err(error) => return Err(error.into()),
@@ -137,7 +138,7 @@ fn fill(
         if is_void() {
             return Ok(None);
         }
-        let missing = || io::Error::new(ErrorKind::UnexpectedEof, "its bytes are not there");
+        let missing = || io::Error::new(ErrorKind::UnexpectedEof, "its bytes are missing");
         let bytes = source.chunk(range.clone()).ok_or_else(missing)?;
         buffer.clear();
         buffer.extend_from_slice(bytes);
@@ -150,7 +151,7 @@ fn fill(
     rest.extend_from_slice(&(sums.len() as u32).to_le_bytes());
     rest.extend_from_slice(&crc(&table).to_le_bytes());
     file.write_all_at(&rest, end)?;
-    // A disk that fails says so while the copy is still in memory.
+    // A failing disk reports its error while the copy is still in memory.
     file.sync_data()?;
     Ok(Some(Written { path: path.into(), at, length, sums }))
 }
@@ -184,37 +185,37 @@ impl Written {
         &self.path
     }
 
-    /// Reads what another node has left: the file, and what it says of its object.
+    /// Opens a file that an earlier node left, and reads its header.
     ///
     /// # Errors
-    /// That of the operating system, and [`ErrorKind::InvalidData`] for what is no such file, or no whole one.
+    /// The error of the operating system, and [`ErrorKind::InvalidData`] if it is not a complete spill file.
     pub(super) fn open(path: &Path) -> io::Result<(Self, Kept)> {
         let file = open(path)?;
         let bytes = file.metadata()?.len();
         let mut begin = [0; BEGIN_BYTES];
         file.read_exact_at(&mut begin, 0)?;
         if begin[..8] != MAGIC || u32_at(&begin, 8) != VERSION {
-            return Err(wrong("it is no file of this version"));
+            return Err(wrong("not a spill file of this version"));
         }
         let head_bytes = u32_at(&begin, 12);
         if head_bytes > HEAD_BYTES_MAX {
-            return Err(wrong("its head is too long"));
+            return Err(wrong("its header is too long"));
         }
         let mut head = vec![0; head_bytes as usize];
         file.read_exact_at(&mut head, BEGIN_BYTES as u64)?;
         if crc(&head) != u32_at(&begin, 16) {
-            return Err(wrong("its head has another checksum"));
+            return Err(wrong("checksum mismatch in its header"));
         }
         let head: Head = wire::decode(&head).map_err(|error| wrong(&error.to_string()))?;
         let Head { id, instance, meta, lifetime, written_ns } = head;
         let length = meta.size;
         if length > OBJECT_BYTES_MAX || !meta.is_consistent() {
-            return Err(wrong("its head makes no sense"));
+            return Err(wrong("its header is not valid"));
         }
         let at = (BEGIN_BYTES as u64 + u64::from(head_bytes)).next_multiple_of(PAGE_BYTES);
         let chunks = length.div_ceil(CHUNK_BYTES);
         if bytes != at + length + 4 * chunks + END_BYTES {
-            return Err(wrong("it was not written to its end"));
+            return Err(wrong("it is incomplete"));
         }
         let mut rest = vec![0; (4 * chunks + END_BYTES) as usize];
         file.read_exact_at(&mut rest, at + length)?;
@@ -223,7 +224,7 @@ impl Written {
             && u64::from(u32_at(end, 8)) == chunks
             && u32_at(end, 12) == crc(table);
         if !is_end {
-            return Err(wrong("it was not written to its end"));
+            return Err(wrong("it is incomplete"));
         }
         let sums = table.chunks_exact(4).map(|sum| u32_at(sum, 0)).collect();
         let this = Self { path: path.into(), at, length, sums };
@@ -240,14 +241,14 @@ impl Written {
         Ok((this, Kept { id, instance, meta, lifetime, inline }))
     }
 
-    /// Reads the file into the memory of a copy, of which each MiB can be read by others as soon as it is found right; false
-    /// if the memory was let go of.
+    /// Reads the file into the memory of a copy. Each MiB becomes readable once its checksum is verified. Returns false
+    /// if the copy was removed meanwhile.
     ///
     /// # Errors
-    /// That of the operating system, and [`ErrorKind::InvalidData`] for bytes that are not what was written.
+    /// The error of the operating system, and [`ErrorKind::InvalidData`] for corrupt bytes.
     pub(super) fn read_into(&self, held: &Held) -> io::Result<bool> {
         if held.slot.len() != self.length {
-            return Err(wrong("it is of another length"));
+            return Err(wrong("its length differs from that of the copy"));
         }
         let file = open(&self.path)?;
         for (number, range) in chunks_of(self.length).enumerate() {
@@ -255,7 +256,7 @@ impl Written {
                 return Ok(false);
             }
             let Some(mut bytes) = held.slot.claim(range) else {
-                return Err(wrong("its memory is written by another thread"));
+                return Err(wrong("another thread writes its memory"));
             };
             self.read_chunk(&file, number as u64, &mut bytes)?;
             bytes.commit();
@@ -264,19 +265,20 @@ impl Written {
         Ok(true)
     }
 
-    /// Reads a chunk into as many bytes, and checks it.
+    /// Reads a chunk into `bytes`, and verifies its checksum.
     fn read_chunk(&self, file: &File, number: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let sum = self.sums.get(number as usize).ok_or_else(|| wrong("it ends before that"))?;
+        let sum =
+            self.sums.get(number as usize).ok_or_else(|| wrong("it ends before this chunk"))?;
         let start = number * CHUNK_BYTES;
         file.read_exact_at(bytes, self.at + start)?;
         if crc(bytes) == *sum {
             return Ok(());
         }
         let end = start + bytes.len() as u64;
-        Err(wrong(&format!("bytes {start} to {end} have another checksum than was written")))
+        Err(wrong(&format!("checksum mismatch in bytes {start} to {end}")))
     }
 
-    /// Reads a chunk in place of what `bytes` hold.
+    /// Reads a chunk, replacing the contents of `bytes`.
     fn chunk(&self, file: &File, number: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
         let left = self.length.saturating_sub(number * CHUNK_BYTES);
         bytes.resize(left.min(CHUNK_BYTES) as usize, 0);
@@ -284,19 +286,19 @@ impl Written {
     }
 }
 
-/// A file that is being read from front to end.
+/// A file that is read sequentially.
 #[derive(Debug)]
 pub(crate) struct Reading {
     written: Arc<Written>,
     file: File,
-    /// The chunk that was read last, and its number.
+    /// The last chunk read, and its number.
     bytes: Vec<u8>,
     number: Option<u64>,
 }
 
 impl Reading {
     /// # Errors
-    /// That of the operating system.
+    /// The error of the operating system.
     pub(crate) fn open(written: Arc<Written>) -> io::Result<Self> {
         let file = open(&written.path)?;
         Ok(Self { written, file, bytes: Vec::new(), number: None })
@@ -306,17 +308,17 @@ impl Reading {
         &self.written.path
     }
 
-    /// The bytes from `at` on that were read already, up to `end`; none if they have to be read.
+    /// The bytes from `at` up to `end` that were already read; None if they must be read first.
     pub(crate) fn there(&self, at: u64, end: u64) -> Option<&[u8]> {
         let start = self.number.filter(|number| at / CHUNK_BYTES == *number)? * CHUNK_BYTES;
         let end = (end - start).min(self.bytes.len() as u64);
         self.bytes.get((at - start) as usize..end as usize).filter(|bytes| !bytes.is_empty())
     }
 
-    /// Reads the chunk in which a byte is.
+    /// Reads the chunk that contains a byte.
     ///
     /// # Errors
-    /// That of the operating system, and [`ErrorKind::InvalidData`] for bytes that are not what was written.
+    /// The error of the operating system, and [`ErrorKind::InvalidData`] for corrupt bytes.
     pub(crate) fn read(&mut self, at: u64) -> io::Result<()> {
         let number = at / CHUNK_BYTES;
         self.number = None;
@@ -328,12 +330,12 @@ impl Reading {
 
 fn open(path: &Path) -> io::Result<File> {
     let file = File::open(path)?;
-    // Only advice: the kernel reads further ahead.
+    // A hint to the kernel to read further ahead.
     let _ = rustix::fs::fadvise(&file, 0, None, Advice::Sequential);
     Ok(file)
 }
 
-/// What is left of a lifetime that was told then.
+/// Subtracts the time since the write from a lifetime.
 fn passed(told: Lifetime, written_ns: u64) -> Lifetime {
     let passed = now_ns().saturating_sub(written_ns);
     Lifetime { left_ns: told.left_ns.map(|left| left.saturating_sub(passed)), ..told }
@@ -357,7 +359,7 @@ mod tests {
     const INSTANCE: Instance = Instance { node: NodeId(7), serial: 3 };
     const LENGTH: u64 = 2 * CHUNK_BYTES + 100_000;
 
-    /// A folder of this test alone.
+    /// A folder for one test.
     struct Scene(PathBuf);
 
     impl Scene {
@@ -371,7 +373,7 @@ mod tests {
             self.0.join("file")
         }
 
-        /// Writes an object of this many bytes.
+        /// Writes an object with these bytes.
         fn write(&self, bytes: &[u8], lifetime: Option<Lifetime>) -> Written {
             let kept = Kept {
                 id: "group/name".parse().unwrap(),
@@ -384,7 +386,7 @@ mod tests {
             write(&self.file(), &kept, source, &mut Vec::new(), || false).unwrap().unwrap()
         }
 
-        /// Changes one byte.
+        /// Flips one byte.
         fn spoil(&self, at: u64) {
             let file = OpenOptions::new().read(true).write(true).open(self.file()).unwrap();
             let mut byte = [0];
@@ -453,7 +455,7 @@ mod tests {
         assert!(reading.read(CHUNK_BYTES).is_err() && reading.there(100, 300).is_none());
     }
 
-    /// Method: each byte but those of the object, and each length.
+    /// Method: each byte except those of the object, and each length.
     #[test]
     fn a_file_that_is_no_whole_one_is_not_taken() {
         let scene = Scene::new("file-half");

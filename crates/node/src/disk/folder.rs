@@ -1,4 +1,4 @@
-//! The folder of a node's files: whether it can be one, whose it is, and what a node of before has left in it.
+//! The spill folder of a node: checks that it is usable and unshared, and reads files that an earlier node left in it.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -16,16 +16,16 @@ use tracing::{info, warn};
 use super::file::Written;
 use crate::{config::SpillConfig, error::Error, fork_safe};
 
-/// The end of the names of files that hold objects. Others are left alone.
+/// Suffix of the names of files that hold objects. Other files are left alone.
 const ENDING: &str = "spill";
 
-/// The file that a node holds locked as long as it uses the folder.
+/// The file that a node keeps locked while it uses the folder.
 const LOCK: &str = "hoplite.lock";
 
-/// The share of what is free on the file system that a node may fill by default, in percent.
+/// Percentage of the free space of the file system that a node may fill by default.
 const FREE_PERCENT: u64 = 80;
 
-/// File systems that are memory: to spill there frees none. From linux/magic.h.
+/// File systems in memory: spilling there frees none. From linux/magic.h.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
@@ -37,15 +37,15 @@ pub(crate) struct Folder {
     lock: File,
 }
 
-/// What was left in it.
+/// Files that an earlier node left.
 pub(crate) type Left = Vec<(Kept, Written)>;
 
 impl Folder {
-    /// Takes a folder, which is made if it is missing, and what another node has left for this one in it. All else that holds
-    /// objects is removed.
+    /// Locks a folder, creating it if it is missing, and reads the files that an earlier node left for this one.
+    /// Removes all other files of objects.
     ///
     /// # Errors
-    /// [`Error::Spill`] says what is wrong with the folder.
+    /// [`Error::Spill`] with the reason why the folder can't be used.
     pub(crate) fn take(config: &SpillConfig) -> Result<(Self, Left), Error> {
         let folder = &config.folder;
         let refused =
@@ -53,26 +53,28 @@ impl Folder {
         let failed = |error: std::io::Error| refused(&error.to_string());
         let is_trusted = |user| user == 0 || user == geteuid().as_raw();
         if let Some(link) = link_of_another(folder, is_trusted).map_err(failed)? {
-            let said =
-                format!("{} is a link of another user; name the folder itself", link.display());
+            let said = format!(
+                "{} is a symbolic link of another user: use the path of the folder itself",
+                link.display()
+            );
             return Err(refused(&said));
         }
         let is_new = !folder.exists();
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
             match fs::metadata(folder) {
-                Ok(facts) if !facts.is_dir() => refused("it is no folder"),
+                Ok(facts) if !facts.is_dir() => refused("not a folder"),
                 _ => failed(error),
             }
         })?;
-        // What it is called may be somewhere else tomorrow.
+        // Resolve symbolic links, whose targets may change later.
         let path = folder.canonicalize().map_err(failed)?;
         let facts = fs::metadata(&path).map_err(failed)?;
         if facts.uid() != geteuid().as_raw() {
-            let said = format!("it belongs to user {}, not to that of this node", facts.uid());
+            let said = format!("it belongs to user {}, not to the user of this node", facts.uid());
             return Err(refused(&said));
         }
         if facts.mode() & 0o022 != 0 {
-            return Err(refused("other users may write there; chmod go-w it"));
+            return Err(refused("other users can write there: chmod go-w it"));
         }
         let opened = File::open(&path).map_err(failed)?;
         let kind = fstatfs(&opened).map_err(|error| failed(error.into()))?.f_type as i64;
@@ -81,14 +83,14 @@ impl Folder {
                 let _ = fs::remove_dir(&path);
             }
             return Err(refused(
-                "it is in memory (tmpfs), where spilling frees none: name a folder on a disk",
+                "it is in memory (tmpfs), where spilling frees nothing: use a folder on a disk",
             ));
         }
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let lock = options.open(path.join(LOCK)).map_err(failed)?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(refused("another node spills there; name a folder of its own for each"));
+            return Err(refused("another node spills there: use one folder for each node"));
         }
         fork_safe::note(&lock);
         let this = Self { path, is_kept: config.keep, lock };
@@ -100,30 +102,30 @@ impl Folder {
         &self.path
     }
 
-    /// Whether what is in it is for the next node.
+    /// Whether its files are kept for the next node.
     pub(crate) const fn is_kept(&self) -> bool {
         self.is_kept
     }
 
-    /// Bytes of files that it may hold, beside those that are there, if nothing is said of that.
+    /// Default limit of bytes of files, in addition to those already there.
     pub(crate) fn usual_limit(&self) -> u64 {
         let facts = statvfs(&self.path).ok();
         let free = facts.map_or(0, |facts| facts.f_bavail.saturating_mul(facts.f_frsize));
         free / 100 * FREE_PERCENT
     }
 
-    /// Lets another node have it. A child of this process may have the lock still.
+    /// Unlocks the folder for another node. A child of this process may still hold the lock otherwise.
     pub(crate) fn unlock(&self) {
         let _ = flock(&self.lock, FlockOperation::Unlock);
     }
 
-    /// The path of the file of a copy, the only one of this number.
+    /// The path of a copy's file, unique by its serial number.
     pub(crate) fn file_of(&self, instance: Instance, serial: u64) -> PathBuf {
         let pid = std::process::id();
         self.path.join(format!("{:x}-{}.{pid}-{serial}.{ENDING}", instance.node.0, instance.serial))
     }
 
-    /// What is for this node, the oldest file first; removes what is of no use.
+    /// Reads files left for this node, oldest first; removes unusable files.
     fn sweep(&self) -> std::io::Result<Left> {
         let mut left = Vec::new();
         let mut removed = 0;
@@ -143,7 +145,7 @@ impl Folder {
                         continue;
                     }
                     Err(error) => {
-                        warn!(path = %path.display(), %error, "what was spilled can't be used");
+                        warn!(path = %path.display(), %error, "a spilled file can't be used");
                     }
                 }
             }
@@ -151,17 +153,18 @@ impl Folder {
             removed += 1;
         }
         if removed > 0 {
-            info!(folder = %self.path.display(), removed, "removed what a node of before has spilled");
+            info!(folder = %self.path.display(), removed, "removed files that an earlier node spilled");
         }
         left.sort_by_key(|(at, ..)| *at);
         Ok(left.into_iter().map(|(_, kept, file)| (kept, file)).collect())
     }
 }
 
-/// Links on the way to a folder: the kernel follows no more either.
+/// Limit of symbolic links on the path to a folder, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// A symbolic link on the way to `path` whose owner is not trusted: that user chooses the folder, and which files are removed.
+/// Finds a symbolic link on the path whose owner is not trusted: that user would choose the folder, and so which files
+/// are removed.
 fn link_of_another(
     path: &Path,
     is_trusted: impl Fn(u32) -> bool,
@@ -171,7 +174,7 @@ fn link_of_another(
         let mut from_root: Vec<&Path> = path.ancestors().collect();
         from_root.reverse();
         let link = from_root.into_iter().find_map(|at| {
-            // What is not there yet is made by this process.
+            // This process creates the missing parts.
             let facts = fs::symlink_metadata(at).ok()?;
             facts.is_symlink().then_some((at, facts.uid()))
         });
@@ -211,7 +214,7 @@ mod tests {
         for path in ["relative/spill", "chain", "real/spill", "not/there"] {
             assert_eq!(link_of_another(&root.join(path), |user| user == own).unwrap(), None);
         }
-        // A link behind one that is trusted.
+        // A link after a trusted one.
         let asked = std::cell::Cell::new(0);
         let is_first = |_| asked.replace(1) == 0;
         let found = link_of_another(&root.join("chain"), is_first).unwrap();

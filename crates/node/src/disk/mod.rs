@@ -1,11 +1,11 @@
-//! The disk of a node: originals in files, which a few threads write and read.
+//! Spilled objects of a node: a few threads write and read their files.
 //!
 //! ```text
 //! Spill       --> queue --> a thread writes the file --> Spilled, SpillFailed
-//! Unspill     --> queue --> a thread reads the file into a slot, 1 MiB after the other --> Unspilled, UnspillFailed
+//! Unspill     --> queue --> a thread reads the file into a slot, 1 MiB at a time ------> Unspilled, UnspillFailed
 //! DropSpilled --> queue --> a thread removes the file
 //! ```
-//! What a file holds is in [`file`], the folder in [`folder`]. Does not know why copies go to disk and come back.
+//! [`file`] defines the file format, [`folder`] manages the folder. Does not know why copies go to disk and come back.
 
 pub(crate) mod file;
 pub(crate) mod folder;
@@ -37,13 +37,14 @@ use crate::{
     sync::lock,
 };
 
-/// Threads that read and write files. One reads at the rate of a disk; several keep a queue at it, which a fast disk needs.
+/// Threads that read and write files. One thread works at the rate of a disk; several keep a queue of requests, which a
+/// fast disk needs.
 const THREADS: usize = 4;
 
-/// How many of them write: those who wait for an object to come back do not wait for all that is written.
+/// Limit of writing threads: reads do not wait behind all writes.
 const WRITERS_MAX: usize = 2;
 
-/// How long a node that ends waits for a thread that writes or reads 1 MiB.
+/// Timeout for a thread that writes or reads 1 MiB when the node ends.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The files of a node.
@@ -57,14 +58,14 @@ pub(crate) struct Disk {
     facts: Facts,
 }
 
-/// How far the file of a copy is.
+/// The state of a copy's file.
 enum State {
-    /// Set when it is not wanted any more.
+    /// Being written; the flag is set if it is no longer needed.
     Writing(Arc<AtomicBool>),
     Written(Arc<Written>),
 }
 
-/// What is to be done.
+/// A queued job.
 enum Job {
     Write { kept: Box<Kept>, held: Option<Arc<Held>>, is_void: Arc<AtomicBool> },
     Read { instance: Instance, held: Arc<Held>, file: Arc<Written> },
@@ -76,7 +77,7 @@ struct Queue {
     reads: VecDeque<Job>,
     others: VecDeque<Job>,
     writing: usize,
-    /// Threads that do something.
+    /// Threads that run a job.
     busy: usize,
     is_closed: bool,
 }
@@ -95,7 +96,7 @@ impl Queue {
 }
 
 impl Disk {
-    /// Of files in `folder`, of which there are some already.
+    /// Creates the disk of a node, with the files already in `folder`.
     pub(crate) fn new(
         folder: Folder,
         there: Vec<(Instance, Written)>,
@@ -123,7 +124,7 @@ impl Disk {
     /// Starts the threads.
     ///
     /// # Errors
-    /// That of the operating system.
+    /// The error of the operating system.
     pub(crate) fn start(self: &Arc<Self>, tasks: &Tasks) -> std::io::Result<()> {
         for _ in 0..THREADS {
             let disk = self.clone();
@@ -135,19 +136,19 @@ impl Disk {
         Ok(())
     }
 
-    /// Where the files are.
+    /// The folder of the files.
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Has a copy written; `held` is its memory, unless it is small.
+    /// Queues a copy to be written; `held` is its memory, unless it is small.
     pub(crate) fn spill(&self, kept: Box<Kept>, held: Option<Arc<Held>>) {
         let is_void = Arc::new(AtomicBool::new(false));
         lock(&self.files).insert(kept.instance, State::Writing(is_void.clone()));
         self.push(Job::Write { kept, held, is_void });
     }
 
-    /// Has a copy read into its memory.
+    /// Queues a copy to be read into its memory.
     pub(crate) fn unspill(&self, instance: Instance, held: Arc<Held>) {
         match self.written(instance) {
             Some(file) => self.push(Job::Read { instance, held, file }),
@@ -158,12 +159,12 @@ impl Disk {
         }
     }
 
-    /// Has the file of a copy removed.
+    /// Queues the file of a copy to be removed.
     pub(crate) fn drop_file(&self, instance: Instance) {
         let state = lock(&self.files).remove(&instance);
         match state {
             Some(State::Writing(is_void)) => {
-                // Who writes it removes it; what is to be written keeps its memory no longer.
+                // The writing thread removes it; a queued write no longer keeps the memory.
                 is_void.store(true, Ordering::Release);
                 let is_it =
                     |job: &Job| matches!(job, Job::Write { kept, .. } if kept.instance == instance);
@@ -174,7 +175,7 @@ impl Disk {
         }
     }
 
-    /// The file of a copy, if all of it is written.
+    /// The file of a copy, if it is written completely.
     pub(crate) fn written(&self, instance: Instance) -> Option<Arc<Written>> {
         match lock(&self.files).get(&instance) {
             Some(State::Written(file)) => Some(file.clone()),
@@ -182,7 +183,7 @@ impl Disk {
         }
     }
 
-    /// Ends the threads when they have done what they do, and removes the files, unless they are for the next node.
+    /// Ends the threads after their current jobs, and removes the files, unless they are for the next node.
     pub(crate) fn close(&self) {
         let files = std::mem::take(&mut *lock(&self.files));
         for state in files.values() {
@@ -198,7 +199,7 @@ impl Disk {
         };
         self.changed.notify_all();
         let is_busy = |queue: &mut Queue| queue.busy > 0;
-        // One that is not done by then leaves a half file, which the next node removes.
+        // A thread that takes longer leaves a partial file, which the next node removes.
         drop(self.changed.wait_timeout_while(self.queue(), CLOSE_PATIENCE, is_busy));
         for job in left {
             if let Job::Remove(path) = job {
@@ -231,7 +232,7 @@ impl Disk {
         lock(&self.queue)
     }
 
-    /// Does what there is to do until the node ends.
+    /// Runs jobs until the node ends.
     fn work(&self, tasks: &Tasks) {
         let mut buffer = Vec::new();
         while let Some(job) = self.next() {
@@ -249,7 +250,7 @@ impl Disk {
         }
     }
 
-    /// The next job, when there is one; none when the node ends.
+    /// Waits for the next job; None when the node ends.
     fn next(&self) -> Option<Job> {
         let mut queue = self.queue();
         loop {
@@ -287,7 +288,7 @@ impl Disk {
         };
         let path = self.folder.file_of(instance, serial);
         let written = file::write(&path, kept, source, buffer, || is_void.load(Ordering::Acquire));
-        // Before it can be asked for again.
+        // Release the memory before the file can be requested again.
         drop(held);
         let event = match written {
             Ok(Some(file)) => {
@@ -322,14 +323,14 @@ impl Disk {
         let event = match file.read_into(held) {
             Ok(true) => {
                 self.counters.unspills.add(1);
-                debug!(%instance, bytes = held.slot.len(), "came back from disk");
+                debug!(%instance, bytes = held.slot.len(), "read back from disk");
                 Event::Unspilled { instance }
             }
             Ok(false) => return,
             Err(error) => {
                 self.counters.spill_failures.add(1);
                 let detail = format!("{}: {error}", file.path().display());
-                warn!(%instance, "an object is lost here: {detail}");
+                warn!(%instance, "lost a spilled copy: {detail}");
                 Event::UnspillFailed { instance, detail }
             }
         };
@@ -338,11 +339,11 @@ impl Disk {
     }
 }
 
-/// Removes a file that is of no use any more; one that can't be removed now is when a node starts here.
+/// Removes a file. If that fails, the next node that starts with this folder removes it.
 fn remove(path: &Path) {
     if let Err(error) = std::fs::remove_file(path)
         && error.kind() != std::io::ErrorKind::NotFound
     {
-        debug!(path = %path.display(), %error, "a file of an object that is gone stays");
+        debug!(path = %path.display(), %error, "can't remove the file of an object");
     }
 }

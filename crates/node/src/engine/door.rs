@@ -1,7 +1,7 @@
-//! The event loop: the one door to the state machine. Facts go in, and what the machine orders is carried out.
+//! The event loop: the only access to the state machine. It passes events in and executes the resulting actions.
 //!
-//! Orders that are quick, and whose sequence counts, are carried out before the next fact is handed over. Those that take
-//! a while follow when the door is free again, and come back as facts. Does not know how an order is carried out.
+//! Quick actions, whose order matters, run before the next event is handled. Slow actions run after the state machine
+//! is released, and report back as events. Does not know how an action is executed.
 
 use std::{
     sync::{Arc, Mutex, TryLockError},
@@ -22,18 +22,18 @@ use super::{
 };
 use crate::sync::lock;
 
-/// Carries out what the machine orders.
+/// Executes the actions of the state machine.
 pub(crate) trait Perform: Send + Sync + 'static {
-    /// What waits until the door is left.
+    /// Work deferred until the state machine is released.
     type Rest: Default + Send;
 
-    /// Carries an order out, or gives it back if that takes a while.
+    /// Executes an action, or returns it if it is slow.
     fn perform(&self, order: Action, rest: &mut Self::Rest) -> Option<Action>;
 
-    /// The door is about to be left.
+    /// Does the deferred work, before the state machine is released.
     fn finish(&self, rest: &mut Self::Rest);
 
-    /// Carries out an order that takes a while.
+    /// Executes a slow action.
     fn perform_slowly(&self, order: Action);
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Engine<P: Perform> {
     tasks: Tasks,
     door: Mutex<Door<P>>,
     inbox: Mutex<Inbox>,
-    /// The deadline that the timer sleeps for, which is not after the machine's.
+    /// The deadline of the timer, which is not later than the state machine's.
     armed: Mutex<Option<Instant>>,
     timer: Notify,
 }
@@ -55,11 +55,12 @@ struct Door<P: Perform> {
     rest: P::Rest,
 }
 
-/// Room for orders that is kept when they are done: after a change of members there may be very many.
+/// Capacity for actions that is kept afterwards: a membership change may produce very many.
 const ORDERS_KEPT: usize = 1024;
 
 impl<P: Perform> Engine<P> {
-    /// Makes the loop of a machine; `make` makes those who carry out its orders of the handle by which they tell it facts.
+    /// Creates the event loop of a state machine. `make` creates the executor of its actions, from the handle that
+    /// reports events.
     pub(crate) fn new(machine: Machine, tasks: Tasks, make: impl FnOnce(&Facts) -> P) -> Arc<Self> {
         let inbox = Inbox::default();
         let engine = Arc::new_cyclic(|engine: &std::sync::Weak<Self>| {
@@ -78,24 +79,24 @@ impl<P: Perform> Engine<P> {
         engine
     }
 
-    /// Takes all facts that there are through the door, and returns the orders that take a while.
+    /// Handles all queued events, and returns the slow actions.
     fn pass(&self, fact: Fact) -> Vec<Action> {
         lock(&self.inbox).push(fact);
         let mut slow = Vec::new();
         while self.tasks.failure().is_none() {
             match self.door.try_lock() {
-                // A machine that panicked is not entered again: its state may be half changed.
+                // After a panic the state machine is not used again: its state may be half changed.
                 Ok(mut door) => {
                     let _ = self.tasks.catch(Task::Machine, || self.drain(&mut door, &mut slow));
                 }
-                // The thread at the door looks into the inbox again after leaving. There is no other reason for a lock.
+                // The thread inside checks the inbox again after it leaves. Nothing else locks the door.
                 Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => return slow,
             }
             if lock(&self.inbox).is_empty() {
                 return slow;
             }
         }
-        // The node is over: nobody takes these any more, nor waits until they are taken.
+        // The node has ended: nobody handles these events, or waits for that.
         let dropped = lock(&self.inbox).take_all();
         drop(dropped);
         slow
@@ -121,8 +122,8 @@ impl<P: Perform> Engine<P> {
         self.shell.finish(&mut door.rest);
         let deadline = door.machine.deadline();
         let mut armed = lock(&self.armed);
-        // A timer that goes off too early looks again. Most questions are answered long before their deadlines, and to
-        // wake its task for each of them twice would cost more than the question itself.
+        // A timer that fires too early checks again. Most requests are answered long before their deadlines; waking the
+        // timer twice for each would cost more than the request itself.
         let is_late = |deadline: Instant| armed.is_none_or(|armed| deadline < armed);
         if deadline.is_some_and(is_late) {
             *armed = deadline;
@@ -130,7 +131,7 @@ impl<P: Perform> Engine<P> {
         }
     }
 
-    /// Hands over `DeadlinePassed` when the machine's deadline is there.
+    /// Reports `DeadlinePassed` at the state machine's deadline.
     async fn keep_time(self: Arc<Self>) {
         while !self.tasks.is_closed() {
             let deadline = *lock(&self.armed);
@@ -142,7 +143,7 @@ impl<P: Perform> Engine<P> {
             if wait.is_zero() {
                 *lock(&self.armed) = None;
                 self.facts.tell(Event::DeadlinePassed);
-                // The thread at the door may still have to take it.
+                // The thread inside the state machine may still have to handle it.
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -159,7 +160,8 @@ impl<P: Perform> Hear for Engine<P> {
             if may_wait {
                 let _ = self.tasks.catch(Task::Orders, work);
             } else {
-                // New memory would hold up the transfers beside this task, or a thread that only lets go of something.
+                // Allocating memory here would delay transfers on this runtime, or a thread that only releases
+                // something.
                 drop(self.tasks.spawn_blocking(Task::Orders, work));
             }
         }

@@ -1,5 +1,5 @@
-//! The handle by which every task tells the state machine what has happened, and the numbers and times that it needs for
-//! that. Does not know the machine, nor what it orders.
+//! The handle through which tasks report events to the state machine, with the ids and times that they need for that.
+//! Does not know the state machine or its actions.
 
 use std::{
     sync::{
@@ -12,28 +12,28 @@ use std::{
 use hoplite_proto::{node::Event, time::Instant};
 use tokio::sync::watch;
 
-/// Something that the machine is told.
+/// A reported event.
 pub(crate) struct Fact {
     pub(crate) event: Event,
-    /// Whether the fact still counts when its turn comes.
+    /// Checks, when its turn comes, whether the event still applies.
     pub(crate) is_current: Option<IsCurrent>,
 }
 
 type IsCurrent = Box<dyn FnOnce() -> bool + Send>;
 
-/// The event loop, as those who tell it something see it.
+/// The event loop, as seen by tasks that report events.
 pub(crate) trait Hear: Send + Sync {
-    /// Hands a fact to the machine and carries out what it orders. Never waits, so any thread may call it at any time,
-    /// also while it carries out an order. Orders that take a while are carried out by the calling thread if it
-    /// `may_wait`, else by another one.
+    /// Passes an event to the state machine and executes its actions. Never blocks, so any thread may call it at any
+    /// time, even while it executes an action. The calling thread executes slow actions if it `may_wait`, otherwise
+    /// another thread does.
     fn hear(self: Arc<Self>, fact: Fact, may_wait: bool);
 }
 
-/// Tells the machine of a node facts. Facts that are told after the end of the node are dropped.
+/// Reports events to the state machine of a node. Events reported after the end of the node are dropped.
 #[derive(Clone)]
 pub(crate) struct Facts {
     machine: Weak<dyn Hear>,
-    /// Whether so many facts wait for their turn that those who read more off sockets are to wait.
+    /// Whether so many events are queued that socket readers must wait.
     crowded: watch::Receiver<bool>,
     begun: Clock,
     ids: Arc<AtomicU64>,
@@ -44,17 +44,17 @@ impl Facts {
         Self { machine, crowded, begun: Clock::now(), ids: Arc::new(AtomicU64::new(1)) }
     }
 
-    /// Tells a fact.
+    /// Reports an event.
     pub(crate) fn tell(&self, event: Event) {
         self.hand_over(Fact { event, is_current: None }, false);
     }
 
-    /// Tells a fact by a thread that would wait for what follows anyway.
+    /// Reports an event from a thread that may block.
     pub(crate) fn tell_and_work(&self, event: Event) {
         self.hand_over(Fact { event, is_current: None }, true);
     }
 
-    /// Tells a fact that is dropped if `is_current` says so when its turn comes.
+    /// Reports an event that is dropped unless `is_current` returns true when its turn comes.
     pub(crate) fn tell_if(&self, event: Event, is_current: impl FnOnce() -> bool + Send + 'static) {
         self.hand_over(Fact { event, is_current: Some(Box::new(is_current)) }, false);
     }
@@ -65,25 +65,26 @@ impl Facts {
         }
     }
 
-    /// Whether so many facts wait for their turn that those who read more off sockets are to wait.
+    /// Whether so many events are queued that socket readers must wait.
     pub(crate) fn is_crowded(&self) -> bool {
         *self.crowded.borrow()
     }
 
-    /// Waits until facts that are read off a socket may be told. Not for a task or thread that carries out an order.
+    /// Waits until socket readers may report more events. Must not be called by a task or thread that executes an
+    /// action.
     pub(crate) async fn while_crowded(&self) {
         if self.is_crowded() {
-            // An error says that the machine is gone.
+            // An error means that the state machine is gone.
             let _ = self.crowded.clone().wait_for(|is_crowded| !is_crowded).await;
         }
     }
 
-    /// Now, in the machine's time.
+    /// The current time of the state machine.
     pub(crate) fn now(&self) -> Instant {
         Instant(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// A number that was not given out before, for clients, requests and transfers.
+    /// Generates a unique number, for clients, requests and transfers.
     pub(crate) fn next_id(&self) -> u64 {
         self.ids.fetch_add(1, Ordering::Relaxed)
     }

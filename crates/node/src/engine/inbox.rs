@@ -1,4 +1,4 @@
-//! Facts that wait for their turn at the door, and whether they are too many. Does not know the machine.
+//! The queue of events for the state machine, and whether it is too long. Does not know the state machine.
 
 use std::collections::VecDeque;
 
@@ -8,17 +8,18 @@ use tokio::sync::watch;
 
 use super::facts::Fact;
 
-/// Bytes of facts from which on no more is read from other nodes and processes, 64 MiB: what the machine takes a second for.
+/// Queued bytes from which on sockets of other nodes and processes are not read, 64 MiB: the state machine needs a
+/// second for them.
 const BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 64 << 20 };
 
-/// Room for facts that is kept when they are done: after a change of members there may be very many.
+/// Capacity for events that is kept afterwards: a membership change may queue very many.
 const FACTS_KEPT: usize = 1024;
 
 #[derive(Default)]
 pub(super) struct Inbox {
     facts: VecDeque<Fact>,
     bytes: usize,
-    /// Whether those who read facts off sockets are to wait; and the same for them.
+    /// Whether socket readers must wait; and the sender that notifies them.
     is_crowded: bool,
     crowded: watch::Sender<bool>,
 }
@@ -26,7 +27,8 @@ pub(super) struct Inbox {
 impl Inbox {
     pub(super) fn push(&mut self, fact: Fact) {
         self.bytes += cost(&fact.event);
-        // Who lives must not wait behind all that is told when many have come back: they would be lost again.
+        // Failure detection must not wait behind the events of many rejoining members: they would be declared dead
+        // again.
         if matches!(fact.event, Event::Message { message: Message::Rumour(_), .. }) {
             self.facts.push_front(fact);
         } else {
@@ -49,14 +51,14 @@ impl Inbox {
         self.facts.is_empty()
     }
 
-    /// Takes out all facts, of which none is handed over any more.
+    /// Removes all events, which are then dropped.
     pub(super) fn take_all(&mut self) -> VecDeque<Fact> {
         self.bytes = 0;
         self.note_crowd();
         std::mem::take(&mut self.facts)
     }
 
-    /// Whether those who read facts off sockets are to wait.
+    /// Subscribes to whether socket readers must wait.
     pub(super) fn crowded(&self) -> watch::Receiver<bool> {
         self.crowded.subscribe()
     }
@@ -70,7 +72,7 @@ impl Inbox {
     }
 }
 
-/// What a fact takes, about: itself and the bytes of a small object.
+/// Approximate bytes of an event: itself and the bytes of a small object.
 fn cost(event: &Event) -> usize {
     let small = match event {
         Event::Message { message, .. } => {
@@ -116,7 +118,7 @@ mod tests {
         assert!(!*crowded.borrow());
         while inbox.pop().is_some() {}
         assert!(inbox.is_empty() && inbox.bytes == 0);
-        // Of those without bytes there may be many.
+        // Many events without bytes fit.
         (0..BYTES_MAX / size_of::<Fact>()).for_each(|_| inbox.push(put(0)));
         assert!(!*crowded.borrow());
         (0..2).for_each(|_| inbox.push(put(0)));

@@ -1,6 +1,6 @@
-//! The event loop around the state machine, and the handles by which everything else reaches it.
+//! The event loop around the state machine, and the handles through which all other parts reach it.
 //!
-//! Knows facts and orders; not how they come about, nor how they are carried out.
+//! Knows events and actions, not how they arise or are executed.
 
 pub(crate) mod door;
 pub(crate) mod facts;

@@ -1,4 +1,4 @@
-//! The questions of clients that the machine has not answered yet, and who takes their answers.
+//! Open requests of clients to the state machine, and the recipients of their replies.
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
@@ -13,10 +13,10 @@ use tokio::runtime::Handle;
 use super::{facts::Facts, tasks::Tasks};
 use crate::{digest, sync::lock};
 
-/// Takes the answer to a question, on whatever thread has it, without waiting.
+/// Receives the reply to a request, on any thread, without blocking.
 pub(crate) type Sink = Box<dyn FnOnce(Result<Answer, CallError>) + Send>;
 
-/// The open questions of a node's clients.
+/// The open requests of a node's clients.
 pub(crate) struct Requests {
     facts: Facts,
     tasks: Tasks,
@@ -28,8 +28,8 @@ impl Requests {
         Self { facts, tasks, replies: Mutex::default() }
     }
 
-    /// Asks on behalf of a client; `sink` gets the answer, perhaps before this returns. `may_wait` if this thread would
-    /// wait for it anyway.
+    /// Sends a request for a client; `sink` gets the reply, perhaps before this returns. `may_wait` if this thread
+    /// would block for it anyway.
     pub(crate) fn ask(
         &self,
         client: ClientId,
@@ -40,7 +40,7 @@ impl Requests {
     ) -> RequestId {
         let request = RequestId(self.facts.next_id());
         if !digest::is_put_right(&ask) {
-            let said = "the value was changed while it was put: it has another digest now";
+            let said = "the value was changed while it was put: its digest no longer matches";
             sink(Err(CallError::InvalidArgument(said.into())));
             return request;
         }
@@ -59,18 +59,18 @@ impl Requests {
         request
     }
 
-    /// Tells the machine something that has no answer: a release.
+    /// Sends a request without a reply, such as a release.
     pub(crate) fn tell(&self, client: ClientId, ask: Ask) {
         let request = RequestId(self.facts.next_id());
         self.facts.tell(Event::Asked { client, request, ask, deadline: None });
     }
 
-    /// Takes a question back. It is answered all the same.
+    /// Cancels a request. It still gets a reply.
     pub(crate) fn cancel(&self, request: RequestId) {
         self.facts.tell(Event::Cancelled { request });
     }
 
-    /// Hands an answer to the question that waits for it.
+    /// Passes a reply to the request that waits for it.
     pub(crate) fn answer(&self, request: RequestId, answer: Result<Answer, CallError>) {
         let sink = lock(&self.replies).remove(&request);
         if let Some(sink) = sink {
@@ -78,7 +78,7 @@ impl Requests {
         }
     }
 
-    /// Answers every question with the end of the node.
+    /// Fails every request because the node has ended.
     pub(crate) fn fail_all(&self) {
         let sinks: Vec<Sink> = lock(&self.replies).drain().map(|(_, sink)| sink).collect();
         let reason = self.tasks.failure().unwrap_or("the node is closed");

@@ -1,34 +1,34 @@
-//! The names of the threads and tasks of a node.
+//! Names of the threads and tasks of a node.
 
 use strum::{Display, VariantArray};
 
-/// Which thread or task: for the log, and for tests that plant a panic in it.
+/// A thread or task, for the log and for tests that inject a panic into it.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, VariantArray)]
 #[repr(u8)]
 pub enum Task {
-    /// The state machine and its quick orders, on whatever thread.
+    /// The state machine and its quick actions, on any thread.
     Machine = 1,
-    /// Orders that take a while: memory for large copies, folds of many small inputs.
+    /// Slow actions: memory for large copies, folds of many small inputs.
     Orders,
-    /// Tells the machine that its deadline is there.
+    /// Reports the state machine's deadline.
     Timer,
-    /// The thread that takes control messages.
+    /// The thread that receives control messages.
     Control,
     /// Accepts connections of other nodes.
     Listen,
-    /// Answers the handshake of one connection.
+    /// Accepts the handshake of one connection.
     Welcome,
-    /// Writes to one member, and connects to it again.
+    /// Writes to one member, and reconnects to it.
     Redial,
-    /// Writes messages that could wait.
+    /// Writes messages that can wait.
     Late,
-    /// Calls a member that was lost.
+    /// Reconnects to a lost member.
     Call,
-    /// Calls the members that were named at the start.
+    /// Connects to the configured members.
     Seek,
-    /// Reads the list of revocations again.
+    /// Re-reads the revocation list.
     Revocation,
-    /// Passes a connection on to a third node.
+    /// Relays a connection to another member.
     Relay,
     /// Sends over one payload connection.
     Send,
@@ -38,9 +38,9 @@ pub enum Task {
     Stream,
     /// Folds one position of a reduce.
     Fold,
-    /// Takes permits from transfers that receive nothing.
+    /// Expires permits of stalled transfers.
     Limiter,
-    /// Gives memory back that no fold has used lately.
+    /// Frees memory that no fold has used lately.
     Spare,
     /// Accepts processes of this host.
     Attach,
@@ -48,13 +48,13 @@ pub enum Task {
     Session,
     /// Writes to one attached process that reads slowly.
     Answers,
-    /// Keeps the pins of a forked process.
+    /// Holds the pins of a forked process.
     Fork,
     /// Writes and reads files of objects.
     Disk,
 }
 
 impl Task {
-    /// All of them.
+    /// All threads and tasks.
     pub const ALL: &'static [Self] = Self::VARIANTS;
 }

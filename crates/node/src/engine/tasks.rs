@@ -1,7 +1,7 @@
-//! The threads and tasks of a node, and its end when one of them panics.
+//! Starts the threads and tasks of a node, and ends the node when one panics.
 //!
-//! A panic leaves data half changed. The node goes no further then: the first panic is logged and kept as the reason
-//! that every client is told. A task may also end the node for another reason. Does not know what the tasks do.
+//! A panic leaves data half changed, so the node stops. The first panic is logged, and is the reason that every client
+//! gets. A task may also end the node for another reason. Does not know what the tasks do.
 
 use std::{
     any::Any,
@@ -27,12 +27,12 @@ pub(crate) struct Tasks {
     life: Arc<Life>,
 }
 
-/// Whether the node goes on.
+/// Whether the node is running.
 #[derive(Debug, Default)]
 struct Life {
     is_closed: AtomicBool,
     failure: SetOnce<String>,
-    /// In which task a test wants a panic; zero for none.
+    /// The task in which a test injects a panic; zero for none.
     #[cfg(feature = "planted-bugs")]
     planted: std::sync::atomic::AtomicU8,
 }
@@ -51,7 +51,7 @@ impl Tasks {
         self.runtime.spawn(self.watch(task, work))
     }
 
-    /// The same work, of which a panic ends the node; none after a panic.
+    /// Wraps work so that a panic in it ends the node; None after a panic.
     pub(crate) fn watch<T, F: Future<Output = T>>(
         &self,
         task: Task,
@@ -68,7 +68,7 @@ impl Tasks {
         }
     }
 
-    /// Does something that may block a thread for a while.
+    /// Runs work that may block, on a blocking thread.
     pub(crate) fn spawn_blocking<T: Send + 'static>(
         &self,
         task: Task,
@@ -78,7 +78,7 @@ impl Tasks {
         self.runtime.spawn_blocking(move || tasks.catch(task, work))
     }
 
-    /// Waits for something with the calling thread, which is not the runtime's.
+    /// Waits for a future on the calling thread, which must not belong to the runtime.
     pub(crate) fn block_on<T>(&self, what: impl Future<Output = T>) -> T {
         self.runtime.block_on(what)
     }
@@ -86,7 +86,7 @@ impl Tasks {
     /// Starts a thread.
     ///
     /// # Errors
-    /// That of the operating system.
+    /// The error of the operating system.
     pub(crate) fn thread(
         &self,
         task: Task,
@@ -98,13 +98,13 @@ impl Tasks {
         std::thread::Builder::new().name(name.into()).spawn(run).map(drop)
     }
 
-    /// Does something on this thread; none if it panicked, which ends the node.
+    /// Runs work on this thread; None if it panicked, which ends the node.
     pub(crate) fn catch<T>(&self, task: Task, work: impl FnOnce() -> T) -> Option<T> {
         let planted = || {
             self.panic_if_planted(task);
             work()
         };
-        // What the work has left half done is not used any more: the node is over.
+        // State that the work left half changed is not used again: the node has ended.
         catch_unwind(AssertUnwindSafe(planted)).map_err(|panic| self.fail(task, &*panic)).ok()
     }
 
@@ -114,10 +114,10 @@ impl Tasks {
     #[cfg(feature = "planted-bugs")]
     fn panic_if_planted(&self, task: Task) {
         let planted = self.life.planted.load(Ordering::Relaxed);
-        assert!(planted != task as u8, "a test planted this");
+        assert!(planted != task as u8, "a test injected this");
     }
 
-    /// Has a task panic when it is next at work: test only.
+    /// Makes a task panic when it next runs: test only.
     #[cfg(feature = "planted-bugs")]
     pub(crate) fn plant_panic(&self, task: Task) {
         self.life.planted.store(task as u8, Ordering::SeqCst);
@@ -127,34 +127,34 @@ impl Tasks {
         let said = panic.downcast_ref::<&str>().copied();
         let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let said = said.unwrap_or("without a message");
-        let reason = format!("the node ended itself, since its task {task} panicked: {said}");
+        let reason = format!("the node stopped because its task {task} panicked: {said}");
         if self.life.failure.set(reason.clone()).is_ok() {
             error!("{reason}");
         }
     }
 
-    /// Ends the node, for a reason that its clients are told.
+    /// Ends the node with a reason, which its clients get.
     pub(crate) fn end(&self, reason: String) {
-        // The first reason holds.
+        // The first reason is kept.
         let _ = self.life.failure.set(reason);
     }
 
-    /// Why the node ended itself, if it did.
+    /// Why the node stopped by itself, if it did.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.life.failure.get().map(String::as_str)
     }
 
-    /// Ends when the node has ended itself.
+    /// Completes when the node has stopped by itself.
     pub(crate) async fn failed(&self) {
         self.life.failure.wait().await;
     }
 
-    /// Says that the node is over.
+    /// Marks the node as closed.
     pub(crate) fn close(&self) {
         self.life.is_closed.store(true, Ordering::Release);
     }
 
-    /// Whether the node is over, by itself or since it was closed.
+    /// Whether the node has stopped by itself or was closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.life.is_closed.load(Ordering::Acquire) || self.failure().is_some()
     }

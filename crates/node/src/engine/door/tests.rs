@@ -1,4 +1,4 @@
-//! The event loop with a machine, and orders that a test carries out.
+//! Tests of the event loop, with a state machine and actions executed by the test.
 
 use std::{
     sync::{
@@ -25,7 +25,7 @@ use crate::config::NodeConfig;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// What was carried out, in order.
+/// The executed actions, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Done {
     Replied(u64),
@@ -35,7 +35,7 @@ enum Done {
 
 type During = Box<dyn Fn(u64) + Send + Sync>;
 
-/// Carries out replies, and does what a test wants meanwhile.
+/// Executes replies, and runs a test's hook meanwhile.
 struct Orders {
     done: Mutex<Vec<Done>>,
     is_slow: AtomicBool,
@@ -99,7 +99,7 @@ impl Scene {
         &self.engine.facts
     }
 
-    /// Does something while an order is carried out.
+    /// Sets a hook that runs while an action is executed.
     fn during(&self, what: impl Fn(u64) + Send + Sync + 'static) {
         *lock(&self.engine.shell.during) = Some(Arc::new(Box::new(what)));
     }
@@ -113,7 +113,7 @@ fn asked(request: u64, ask: Ask, deadline: Option<Instant>) -> Event {
     Event::Asked { client: ClientId(1), request: RequestId(request), ask, deadline }
 }
 
-/// A question that is answered at once.
+/// A request with an immediate reply.
 fn quick(request: u64) -> Event {
     asked(request, Ask::Objects, None)
 }
@@ -130,7 +130,7 @@ async fn what_is_told_while_an_order_is_carried_out_is_taken_after_it() {
     });
     scene.facts().tell(quick(1));
     let all = [Done::Replied(1), Done::Replied(2), Done::Replied(3), Done::Left];
-    assert_eq!(scene.done(), all, "none inside another, and the door is left once");
+    assert_eq!(scene.done(), all, "none is nested, and the state machine is released once");
 }
 
 #[tokio::test]
@@ -158,12 +158,12 @@ async fn an_order_that_takes_a_while_is_carried_out_when_the_door_is_free() {
     let engine = Arc::downgrade(&scene.engine);
     scene.during(move |request| {
         let Some(engine) = Weak::upgrade(&engine) else { return };
-        assert!(engine.door.try_lock().is_ok(), "order {request} holds up the machine");
+        assert!(engine.door.try_lock().is_ok(), "action {request} blocks the state machine");
     });
     let here = thread::current().id();
     scene.facts().tell_and_work(quick(1));
     assert_eq!(scene.done(), [Done::Left, Done::RepliedSlowly(1, here)]);
-    // By another thread for one that must not wait.
+    // Another thread executes it for a caller that must not block.
     scene.facts().tell(quick(2));
     assert!(scene.answers.recv_timeout(SOON).is_ok() && scene.answers.recv_timeout(SOON).is_ok());
     let done = scene.done();
@@ -185,10 +185,10 @@ async fn a_machine_that_panicked_is_not_entered_again() {
     scene.done();
     scene.facts().tell(quick(3));
     assert_eq!(scene.done(), []);
-    assert!(lock(&scene.engine.inbox).is_empty(), "nothing is kept for a machine that is over");
+    assert!(lock(&scene.engine.inbox).is_empty(), "no event is kept after the end");
 }
 
-/// Goal: those who read off sockets wait while too many facts do, and go on as soon as they are taken, or never will be.
+/// Goal: socket readers wait while too many events are queued, and continue once they are handled or dropped.
 #[tokio::test]
 async fn who_reads_off_sockets_waits_while_the_machine_is_behind() {
     for ends_by_panic in [false, true] {
@@ -235,7 +235,7 @@ async fn the_machine_hears_of_its_deadlines() {
     let scene = Scene::new();
     let never = |name: &str| Ask::Get { id: name.parse().unwrap() };
     let at = |scene: &Scene, ms: u64| Some(Instant(scene.facts().now().0 + ms * 1_000_000));
-    // The later one first: the timer that sleeps for it has to be woken for the other.
+    // The later deadline first: the timer that sleeps for it must be woken for the other.
     scene.facts().tell(asked(1, never("never/1"), at(&scene, 1_000_000)));
     tokio::task::yield_now().await;
     scene.facts().tell(asked(2, never("never/2"), at(&scene, 5)));
