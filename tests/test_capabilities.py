@@ -352,7 +352,7 @@ def test_a_holder_narrows_and_never_widens(pair: tuple[Node, Node], full: Client
 
 def test_of_another_cluster_or_at_a_node_without_a_token(pair: tuple[Node, Node], tmp_path: Path) -> None:
     other = grant(hoplite.new_token(), "team-a/")
-    with pytest.raises(NotAllowed, match="made of the token of another cluster"):
+    with pytest.raises(NotAllowed, match="derived from the token of another cluster"):
         hoplite.connect(pair[0].socket, capability=other)
     with Node(socket=tmp_path / "alone.sock") as alone, pytest.raises(NotAllowed, match="has no token"):
         hoplite.connect(alone.socket, capability=other)
@@ -428,7 +428,7 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
         text_of(file)
     for text, said in {
         "": "does not begin with",
-        "hoplite capability 1\nprefix=a/": "not whole",
+        "hoplite capability 1\nprefix=a/": "incomplete",
         "hoplite capability 2\nprefix=a/\n" + "0" * 64: "does not begin with",
         "hoplite capability 1\nprefix=a/\n" + "A" * 64: "64 hex digits",
     }.items():

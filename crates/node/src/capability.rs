@@ -1,4 +1,4 @@
-//! Capabilities as texts: how one is made of a cluster's token, narrowed by a holder, read, and verified by a node.
+//! Capabilities as texts: granted from a cluster's token, narrowed by a holder, parsed, and verified by a node.
 //!
 //! ```text
 //!   hoplite capability 1          tag = HMAC(key, this line), key = HMAC(token, "hoplite capability")
@@ -6,8 +6,8 @@
 //!   verbs=get,put                 tag = HMAC(tag, this line)
 //!   5b0e...                       the last tag, in hex
 //! ```
-//! The tag of a line is the key of the next: a holder can add lines, and can't take one away or change it. What the lines leave
-//! is decided by [`hoplite_proto::capability`]; what is done with it, by the caller.
+//! The tag of a line is the key of the next: a holder can add lines, but can't remove or change one.
+//! [`hoplite_proto::capability`] interprets the lines; the caller enforces them.
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
@@ -19,23 +19,23 @@ use hoplite_proto::{
 
 use crate::sealing::{Secret, hmac};
 
-/// The first line; the number is that of the form.
+/// The first line, with the version of the format.
 const HEADER: &str = "hoplite capability 1";
 
-/// Lines between the first and the last. Each holder on the way adds a few.
+/// Limit of lines between the first and the last. Each holder may add a few.
 const CAVEATS_MAX: usize = 32;
 
-/// Bytes of the longest text: a few prefixes of the longest kind.
+/// Bytes of the longest text: a few prefixes of maximum length.
 const TEXT_BYTES_MAX: usize = 8 << 10;
 
-/// What a capability allows, or is to allow after it is narrowed; none says nothing.
+/// Restrictions of a capability to grant or narrow; None does not restrict.
 #[derive(Clone, Debug, Default)]
 pub struct Bounds {
-    /// What names begin with.
+    /// Required prefix of names.
     pub prefix: Option<String>,
-    /// What may be done with them.
+    /// Allowed verbs.
     pub verbs: Option<Vec<String>>,
-    /// Until when, in seconds since 1970.
+    /// Expiry time, in seconds since 1970.
     pub until: Option<u64>,
 }
 
@@ -50,7 +50,7 @@ impl Bounds {
     }
 }
 
-/// A text taken apart, whose last line no key has confirmed.
+/// A parsed text, whose tag is not verified.
 struct Chain<'a> {
     lines: Vec<&'a str>,
     caveats: Vec<Caveat>,
@@ -59,19 +59,19 @@ struct Chain<'a> {
 
 impl<'a> Chain<'a> {
     fn read(text: &'a str) -> Result<Self, BadRef> {
-        let bad = |why: &str| BadRef(format!("it is no capability that hoplite made: {why}"));
+        let bad = |why: &str| BadRef(format!("not a valid capability: {why}"));
         if text.len() > TEXT_BYTES_MAX {
             return Err(bad("it is too long"));
         }
         let rest = text.strip_prefix(HEADER).and_then(|rest| rest.strip_prefix('\n'));
         let rest = rest.ok_or_else(|| bad(&format!("it does not begin with \"{HEADER}\"")))?;
-        let (lines, tag) = rest.rsplit_once('\n').ok_or_else(|| bad("it is not whole"))?;
+        let (lines, tag) = rest.rsplit_once('\n').ok_or_else(|| bad("it is incomplete"))?;
         let tag = from_hex(tag).ok_or_else(|| bad("its last line is not 64 hex digits"))?;
         let lines: Vec<&str> = lines.split('\n').collect();
         if lines.len() > CAVEATS_MAX {
-            return Err(bad(&format!("it has more than {CAVEATS_MAX} lines between")));
+            return Err(bad(&format!("it has more than {CAVEATS_MAX} restrictions")));
         }
-        // A line may be the tag of another capability, in a file of two: no word of it is repeated.
+        // A line may be the tag of another capability, in a file with two: do not quote it.
         let read = |(number, line): (usize, &&str)| {
             line.parse().map_err(|_: BadRef| {
                 bad(&format!("line {} is not prefix=, verbs= or expires= with a value", number + 2))
@@ -82,10 +82,10 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// Makes a capability of a cluster's token.
+/// Grants a capability from a cluster's token.
 ///
 /// # Errors
-/// [`BadRef`] if the bounds are none that a capability can have.
+/// [`BadRef`] if the bounds are not valid.
 pub fn grant(token: &str, bounds: &Bounds) -> Result<String, BadRef> {
     let caveats = bounds.caveats()?;
     Capability::of(&caveats)?;
@@ -94,15 +94,18 @@ pub fn grant(token: &str, bounds: &Bounds) -> Result<String, BadRef> {
     Ok(written(lines.iter().map(String::as_str), &tag))
 }
 
-/// Makes a capability that allows less of one that allows more; needs no key.
+/// Narrows a capability to one that allows less; needs no key.
 ///
 /// # Errors
-/// [`BadRef`] if the text is none, or the bounds would allow more, or are none.
+/// [`BadRef`] if the text is not a valid capability, or the bounds are empty, not valid, or allow more.
 pub fn narrow(text: &str, bounds: &Bounds) -> Result<String, BadRef> {
     let Chain { lines, caveats, tag } = Chain::read(text)?;
     let more = bounds.caveats()?;
     if more.is_empty() || caveats.len() + more.len() > CAVEATS_MAX {
-        return Err(BadRef("say what is to be narrowed: the prefix, the verbs or the time".into()));
+        let said = format!(
+            "give a prefix, verbs or a time, and at most {CAVEATS_MAX} restrictions in all"
+        );
+        return Err(BadRef(said));
     }
     let all: Vec<Caveat> = caveats.into_iter().chain(more.iter().cloned()).collect();
     Capability::of(&all)?;
@@ -111,18 +114,18 @@ pub fn narrow(text: &str, bounds: &Bounds) -> Result<String, BadRef> {
     Ok(written(lines.into_iter().chain(added.iter().map(String::as_str)), &tag))
 }
 
-/// What a capability says that it allows; whether a cluster gave it out is not known.
+/// Parses what a capability allows, without verifying that a cluster granted it.
 ///
 /// # Errors
-/// [`BadRef`] if the text is none.
+/// [`BadRef`] if the text is not a valid capability.
 pub fn read(text: &str) -> Result<Capability, BadRef> {
     Capability::of(&Chain::read(text)?.caveats)
 }
 
-/// What a capability allows, if it was made of one of these tokens.
+/// Verifies that a capability was derived from one of these tokens; returns what it allows.
 ///
 /// # Errors
-/// [`BadRef`] says why it is none.
+/// [`BadRef`] with the reason why it is not valid.
 pub(crate) fn verify<'a>(
     text: &str,
     tokens: impl IntoIterator<Item = &'a str>,
@@ -131,16 +134,16 @@ pub(crate) fn verify<'a>(
     let is_of = |token: &str| {
         let Some((last, before)) = lines.split_last() else { return false };
         let key = before.iter().fold(root(token), |tag, line| mac(&tag, line));
-        // Compared in constant time by the library.
+        // The library compares in constant time.
         hmac(&key, &[last.as_bytes()]).verify_slice(&tag).is_ok()
     };
     if !tokens.into_iter().any(is_of) {
-        return Err(BadRef("it was changed, or made of the token of another cluster".into()));
+        return Err(BadRef("it was modified, or derived from the token of another cluster".into()));
     }
     Capability::of(&caveats)
 }
 
-/// The tag of the first line.
+/// Computes the tag of the first line.
 fn root(token: &str) -> Secret {
     mac(&mac(token.as_bytes(), "hoplite capability"), HEADER)
 }
@@ -161,7 +164,7 @@ fn written<'a>(lines: impl Iterator<Item = &'a str>, tag: &Secret) -> String {
     text
 }
 
-/// 32 bytes that are written in one way only: capital letters, and signs, are refused.
+/// Parses 32 bytes with a unique encoding: upper-case digits and signs are rejected.
 fn from_hex(text: &str) -> Option<Secret> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -235,7 +238,7 @@ mod tests {
             swapped.swap(at, 1 + at % (lines.len() - 2));
             assert!(verify(&swapped.join("\n"), [TOKEN]).is_err(), "{swapped:?}");
         }
-        // The lines of the first with the tag of the second, and the other way.
+        // The lines of one with the tag of the other.
         let with_tag_of = |lines: &str, tag: &str| {
             format!("{}\n{}", lines.rsplit_once('\n').unwrap().0, tag.rsplit_once('\n').unwrap().1)
         };
@@ -277,7 +280,7 @@ mod tests {
         }
         assert!(grant(TOKEN, &bounds(None, Some("get"), None)).is_err());
         assert!(grant(TOKEN, &bounds(Some("team-a"), None, None)).is_err());
-        // One who has the tag of a line can write any next line: it is refused for what it says.
+        // A holder of a line's tag can sign any next line: it is rejected for its content.
         let (lines, tag) = text.rsplit_once('\n').unwrap();
         let tag = mac(&from_hex(tag).unwrap(), "verbs=get,put,delete");
         let lines = lines.split('\n').skip(1).chain(["verbs=get,put,delete"]);
@@ -287,7 +290,7 @@ mod tests {
 
     #[test]
     fn the_chain_is_that_of_the_documents() {
-        // Written down, so that capabilities that were given out stay good.
+        // The documented derivation must not change, so that granted capabilities stay valid.
         let text = grant(TOKEN, &bounds(Some("a/"), None, None)).unwrap();
         let key = mac(&mac(&mac(b"a token", "hoplite capability"), HEADER), "prefix=a/");
         assert_eq!(text, written(["prefix=a/"].into_iter(), &key));

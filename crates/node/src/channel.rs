@@ -1,6 +1,6 @@
-//! A connection between two nodes that have shaken hands: a socket, and the protection of the frames in both directions.
+//! A connection between two nodes after the handshake: a socket, and the encryption of frames in both directions.
 //!
-//! Knows bytes and frames, not what they mean.
+//! Knows bytes and frames, not their meaning.
 
 use std::io::{self, IoSlice};
 
@@ -17,7 +17,7 @@ use crate::{
     sealing::{Open, Seal},
 };
 
-/// A connection between two nodes that have shaken hands.
+/// A connection between two nodes after the handshake.
 #[derive(Debug)]
 pub(crate) struct Channel {
     pub(crate) stream: TcpStream,
@@ -26,7 +26,7 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// Sends a frame with a body of control data.
+    /// Sends a frame with a serialized body.
     pub(crate) async fn say<T: Serialize>(
         &mut self,
         kind: FrameKind,
@@ -35,7 +35,7 @@ impl Channel {
         self.send(frame::frame(kind, 0, body)).await
     }
 
-    /// Sends a frame that is not sealed yet.
+    /// Encrypts and sends a frame.
     pub(crate) async fn send(&mut self, mut frame: Vec<u8>) -> Result<(), LinkError> {
         self.seal.seal_whole(&mut frame);
         Ok(self.stream.write_all(&frame).await?)
@@ -50,7 +50,7 @@ impl Channel {
     }
 }
 
-/// Reads the next header; none at an orderly end of the stream.
+/// Reads the next header; None at an orderly end of the stream.
 pub(crate) async fn read_header<R>(reader: &mut R) -> Result<Option<Header>, LinkError>
 where
     R: AsyncRead + Unpin,
@@ -63,7 +63,7 @@ where
             0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
             count => filled += count,
         }
-        // What is no frame, or one of another version, may be shorter than a header.
+        // Data of another protocol or version may be shorter than a header.
         if filled > MAGIC.len() && !(bytes.starts_with(&MAGIC) && bytes[4] == VERSION) {
             break;
         }
@@ -71,7 +71,7 @@ where
     Ok(Some(Header::decode(&bytes)?))
 }
 
-/// Reads the body that belongs to a header, and opens it.
+/// Reads and decrypts the body of a header.
 pub(crate) async fn read_body<R>(
     reader: &mut R,
     open: &mut Open,
@@ -105,7 +105,7 @@ where
     Ok(wire::decode(&read_body(reader, open, &mut header).await?)?)
 }
 
-/// Writes all of several pieces, with as few system calls as the socket lets.
+/// Writes all pieces, with as few system calls as possible.
 pub(crate) async fn write_pieces<W>(writer: &mut W, pieces: &mut [IoSlice<'_>]) -> io::Result<()>
 where
     W: AsyncWrite + Unpin,

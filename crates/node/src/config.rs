@@ -1,72 +1,73 @@
-//! What a node can be told when it starts.
+//! Settings of a node.
 
 use std::{path::PathBuf, time::Duration};
 
 use hoplite_proto::{place::Place, reduce::cost::Link};
 use hoplite_shm::memory_limit;
 
-/// Settings of a node; each has a default that works on one host.
+/// Settings of a node; every default works on one host.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Address and port to listen on; port 0 takes a free one. An address that other hosts can reach needs `tokens`,
-    /// `certificates` or `insecure`. None opens no port: the node is a cluster of its own, for the processes of its host.
+    /// Address and port to listen on; port 0 selects a free one. An address that other hosts can reach requires
+    /// `tokens`, `certificates` or `no_auth`. None does not listen: the node is a cluster of its own, for the
+    /// processes of its host.
     pub listen: Option<String>,
-    /// The address that others are told, where it differs from `listen`: containers, NAT, 0.0.0.0.
+    /// The address that other nodes connect to, if it differs from `listen`: containers, NAT, 0.0.0.0.
     pub advertise: Option<String>,
-    /// Addresses of members to join; one that answers is enough. Empty begins a cluster.
+    /// Addresses of members to join; one that replies is enough. Empty starts a cluster.
     pub join: Vec<String>,
-    /// Name of the cluster, compared when nodes meet.
+    /// Name of the cluster, compared in the handshake.
     pub cluster: String,
-    /// Secrets that all nodes share, of which the first is the one that this node proves; further ones are accepted too,
-    /// while a token is replaced. They never cross the wire.
+    /// Secrets that all nodes share. This node proves the first, and accepts the others too, for rotation. They never
+    /// cross the wire.
     pub tokens: Vec<String>,
-    /// Certificates, which nodes show each other in place of a token.
+    /// Certificates, with which nodes authenticate each other instead of a token.
     pub certificates: Option<CertificateFiles>,
-    /// How nodes are admitted, in words, for the status.
+    /// Description of how nodes are admitted, for the status.
     pub admission: String,
-    /// Whether frames are sent without encryption; all nodes of a cluster have to say the same.
+    /// Disables encryption of frames; all nodes of a cluster need the same setting.
     pub is_plain: bool,
-    /// Whether a node without a token or certificates may listen where other hosts can reach it.
+    /// Allows a node without a token or certificates to listen where other hosts can reach it.
     pub insecure: bool,
-    /// Whether a process that attaches has to have a capability. That needs `tokens`.
+    /// Requires a capability of attached processes. Needs `tokens`.
     pub confine: bool,
-    /// Bytes of objects the node may hold; none takes 30 % of what this process may use at most.
+    /// Limit of the bytes of objects; None uses 30 % of the memory available to this process.
     pub capacity: Option<u64>,
-    /// Where originals go that were not used for long when others need their room; none keeps all in memory.
+    /// Folder for pinned copies, least recently used first, when others need their memory; None keeps all in memory.
     pub spill: Option<SpillConfig>,
-    /// Path of the Unix socket for other processes of this host; none opens no socket.
+    /// Path of the Unix socket for other processes of this host; None creates no socket.
     pub socket: Option<PathBuf>,
-    /// Where the node stands; objects go from group to group once, and on from there.
+    /// Racks or zones of the node; each object crosses between them once.
     pub place: Option<Place>,
-    /// Whether the node takes part in surveys, if no member is told its place.
+    /// Takes part in surveys of shared links, if no member has a configured place.
     pub surveys: bool,
-    /// After how long a member that falls silent, frozen or cut off, counts as dead. One that ended is noticed at once.
+    /// Time after which an unresponsive or partitioned member is declared dead. An ended process is detected at once.
     pub detection: Duration,
-    /// Latency and bandwidth that are assumed until transfers have shown them.
+    /// Latency and bandwidth assumed until transfers have measured them.
     pub link: Link,
 }
 
-/// Where a node spills to.
+/// Settings of spilling to disk.
 #[derive(Clone, Debug)]
 pub struct SpillConfig {
-    /// A folder on a disk, for this node alone. It is made if it is missing.
+    /// A folder on a disk, for this node alone. It is created if it is missing.
     pub folder: PathBuf,
-    /// Bytes of files; none takes 80 % of what is free there at the start.
+    /// Limit of the bytes of files; None uses 80 % of the free space at the start.
     pub limit: Option<u64>,
-    /// Whether what is in it when the node ends is there again at the next start.
+    /// Keeps the files at the end of the node for its next start.
     pub keep: bool,
 }
 
-/// The files of a node that shows a certificate, as PEM.
+/// The PEM files of a node with a certificate.
 #[derive(Clone, Debug)]
 pub struct CertificateFiles {
-    /// The node's certificate, followed by those that lead from it to the CA.
+    /// The node's certificate, followed by the chain to the CA.
     pub certificate: PathBuf,
-    /// Its key, which no other user can read.
+    /// Its private key, which no other user can read.
     pub key: PathBuf,
     /// The CAs that issue certificates of members.
     pub ca: PathBuf,
-    /// A list of revocations for each CA, which is read again when it changes; none revokes nothing.
+    /// Revocation lists, one per CA, re-read when the file changes; None revokes nothing.
     pub crl: Option<PathBuf>,
 }
 
@@ -94,22 +95,23 @@ impl Default for NodeConfig {
     }
 }
 
-/// 10 Gbit/s with 50 us one way: what the cloud machines of the papers have. Only the first transfers use it.
+/// 10 Gbit/s with 50 us one way, as in the cloud machines of the papers. Only the first transfers use it.
 const LINK_ASSUMED: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
 
-/// Longer than a busy host lets a process wait for its turn, and than a link needs to be plugged in again.
+/// Longer than a busy host delays a process, and than replugging a cable takes.
 const DETECTION: Duration = Duration::from_secs(3);
 
-/// Bytes of the longest extent of shared memory that several objects share. New memory costs some 0.7 ms per MiB whatever
-/// the size; in 64 MiB a thousand small objects take one descriptor.
+/// Size of extents of shared memory that several objects share. New memory costs about 0.7 ms per MiB, whatever the
+/// size; in 64 MiB a thousand small objects take one descriptor.
 pub(crate) const EXTENT_BYTES: u64 = 64 * 1024 * 1024;
 
-/// The share of the host's memory that a node may fill by default, in percent.
+/// Percentage of the host's memory that a node may use by default.
 const CAPACITY_PERCENT: u64 = 30;
 
-/// 30 % of what this process may use: of the memory of the host, of its control groups, or of what it may map.
+/// The default capacity: 30 % of the memory available to this process, limited by the host, its control groups, or its
+/// address space.
 pub(crate) fn default_capacity() -> u64 {
-    // 1 GiB where nothing can be read: less than any machine that moves large objects.
+    // Assume 1 GiB if the limit is unknown: less than any machine that moves large objects.
     let memory = match memory_limit() {
         (u64::MAX, _) => 1 << 30,
         (memory, _) => memory,
@@ -117,7 +119,7 @@ pub(crate) fn default_capacity() -> u64 {
     memory / 100 * CAPACITY_PERCENT
 }
 
-/// What is wrong with a capacity that this process will never have the memory for.
+/// Describes a capacity for which this process will never have the memory.
 pub(crate) fn excess(capacity: u64) -> Option<String> {
     let (memory, limit) = memory_limit();
     (capacity > memory).then(|| {

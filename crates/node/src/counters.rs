@@ -1,4 +1,4 @@
-//! What a node has done so far, as numbers that only grow. For users they are explained in docs/counters.md.
+//! Counters of a node, which only grow. docs/counters.md explains them to users.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ macro_rules! counters {
             $($(#[doc = $doc])* pub(crate) $name: Counter,)*
         }
 
-        /// What the counters of a node said at one moment.
+        /// The values of a node's counters at one moment.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
         pub struct CounterValues {
             $($(#[doc = $doc])* pub $name: u64,)*
@@ -29,15 +29,15 @@ macro_rules! counters {
 counters! {
     /// Payload sent to other nodes from objects that this node's own clients put.
     bytes_direct,
-    /// Payload sent from copies that came over the network or are made by a reduce, complete or still growing.
+    /// Payload sent from copies that came over the network or are computed by a reduce, complete or still growing.
     bytes_relayed,
     /// Partial sums sent to the next position of a reduce.
     bytes_partial,
-    /// Payload of any kind that was sent while other transfers shared the link out of this node.
+    /// Payload of any kind sent while other transfers shared the link out of this node.
     bytes_shared,
-    /// Payload received as copies: what others have counted as direct or relayed.
+    /// Payload received as copies: the senders count it as direct or relayed.
     bytes_received,
-    /// Partial sums received from positions of a reduce: what others have counted as partial.
+    /// Partial sums received from positions of a reduce: the senders count them as partial.
     bytes_partial_received,
     /// Input bytes folded here for a reduce of another node.
     bytes_folded_remote,
@@ -45,43 +45,43 @@ counters! {
     bytes_folded_local,
     /// Copies received completely.
     fetches,
-    /// Transfers of copies that broke off and were asked for again.
+    /// Transfers of copies that failed and were requested again.
     fetches_failed,
     /// Copies sent.
     serves,
-    /// Transfers that this node ended since the other end gave or took too little.
+    /// Transfers that this node aborted because the peer sent or accepted too little.
     transfers_slow,
     /// Requests for a copy that was not here.
     refusals,
-    /// Blocks whose bytes differed from their checksum.
+    /// Blocks whose bytes did not match their checksum.
     blocks_corrupt,
-    /// Objects that came whole, with another digest than their maker announced.
+    /// Objects received completely that did not match their announced digest.
     copies_corrupt,
     /// Control messages sent.
     messages_sent,
     /// Control messages received.
     messages_received,
-    /// Control messages that were received and not listened to, for their sender may not say them.
+    /// Control messages dropped because they were malformed or their sender was not an owner.
     messages_refused,
     /// Copies evicted.
     evictions,
-    /// How often there was no memory for a copy, though the capacity had room for it.
+    /// Number of times that a copy got no memory, though the capacity allowed it.
     memory_refused,
-    /// Originals written to disk.
+    /// Pinned copies written to disk.
     spills,
-    /// Originals that came back from disk.
+    /// Pinned copies read back from disk.
     unspills,
-    /// Originals that could not be written to disk, and files that could not be read.
+    /// Pinned copies that could not be written to disk, and files that could not be read.
     spill_failures,
-    /// Attempts of reduces that had to begin again.
+    /// Attempts of reduces that were restarted.
     reduces_restarted,
-    /// Nodes that were asked to keep an original of this one, and did not answer in time.
+    /// Nodes that did not confirm a replica in time.
     keepers_late,
-    /// Connections that did not speak the protocol, or were refused: of other nodes, and of processes of this host.
+    /// Connections that did not use the protocol, or were refused: of other nodes, and of processes of this host.
     strangers,
 }
 
-/// One number.
+/// One counter.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! Digests of objects, by which a receiver knows that what came is what the maker put. Knows bytes, not where they come from.
+//! Digests of objects, with which a receiver verifies the bytes that were put. Knows bytes, not their origin.
 
 use hoplite_proto::{
     ask::Ask,
@@ -8,14 +8,14 @@ use hoplite_proto::{
 };
 use ring::digest::{Context, SHA256};
 
-/// The digest of bytes in several parts, one after the other.
+/// Computes the digest of several consecutive parts.
 pub fn digest(parts: &[&[u8]]) -> Digest {
     let mut digesting = Digesting::new();
     parts.iter().for_each(|part| digesting.add(part));
     digesting.finish()
 }
 
-/// The digest of bytes that come one after the other.
+/// Computes a digest incrementally.
 pub(crate) struct Digesting(Context);
 
 impl Digesting {
@@ -34,12 +34,12 @@ impl Digesting {
     }
 }
 
-/// Whether the bytes of a small object that a message brings are what their maker announced.
+/// Whether the bytes of a small object in a message match the announced digest.
 pub(crate) fn is_right(message: &Message) -> bool {
     message.small_object().is_none_or(|(meta, bytes)| fits(meta, bytes))
 }
 
-/// Whether the small object that a client puts has the digest that it says.
+/// Whether the bytes of a small object in a put match its digest.
 pub(crate) fn is_put_right(ask: &Ask) -> bool {
     match ask {
         Ask::Put { meta, bytes, .. } => fits(meta, bytes),

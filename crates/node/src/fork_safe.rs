@@ -1,7 +1,7 @@
-//! Which descriptors of this process are sockets of a node or of an attachment to one, and their numbers.
+//! Registry of descriptors that are sockets of a node or of an attachment, and their numbers.
 //!
-//! The child of a fork has them too. As long as it lives the other nodes would not notice the death of its parent, so it closes
-//! them; it must know them without asking anything that a thread may have held in the moment of the fork.
+//! A forked child inherits them. While it lives, other nodes would not detect the death of its parent, so the child
+//! closes them. It must find them without taking any lock that another thread may have held during the fork.
 
 use std::{
     collections::BTreeMap,
@@ -11,10 +11,10 @@ use std::{
 
 use crate::sync::lock;
 
-/// Descriptor to inode. Entries of closed descriptors stay until the number is used again: their inodes tell.
+/// Descriptor to inode. Entries of closed descriptors stay until the number is reused; the inode distinguishes them.
 static NOTED: Mutex<BTreeMap<RawFd, u64>> = Mutex::new(BTreeMap::new());
 
-/// Remembers a socket.
+/// Registers a socket.
 pub(crate) fn note(socket: &impl AsFd) {
     let descriptor = socket.as_fd();
     if let Ok(facts) = rustix::fs::fstat(descriptor) {
@@ -22,13 +22,13 @@ pub(crate) fn note(socket: &impl AsFd) {
     }
 }
 
-/// The lowest number of a socket at which others notice that this process is no more.
+/// The lowest number for sockets by which peers detect the end of this process.
 const LAST: RawFd = 512;
 
-/// Gives a socket a high number, if this process may have so many descriptors.
+/// Moves a socket to a high descriptor number, if the process's limit allows it.
 ///
-/// When a process is killed Linux lets go of what it had open in the order of its numbers, the highest first, and frees
-/// the memory of a gigabyte of objects for 150 ms. What is above it tells the others before.
+/// When a process is killed, Linux closes its descriptors from the highest number down, and frees the memory of a
+/// gigabyte of objects for 150 ms. Sockets with higher numbers are closed, and so noticed by peers, before that.
 pub(crate) fn raise<T: AsFd + From<OwnedFd>>(socket: T) -> T {
     raise_to(LAST, socket)
 }
@@ -39,10 +39,10 @@ fn raise_to<T: AsFd + From<OwnedFd>>(lowest: RawFd, socket: T) -> T {
     raised
 }
 
-/// The list of sockets, kept from all other threads.
+/// The locked list of sockets.
 pub(crate) type Noted = MutexGuard<'static, BTreeMap<RawFd, u64>>;
 
-/// Takes the list.
+/// Locks the list.
 pub(crate) fn all() -> Noted {
     lock(&NOTED)
 }
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn a_socket_that_can_t_be_raised_is_remembered_as_it_is() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        // With a number that the other tests do not get.
+        // Use a number that no other test gets.
         let socket = UdpSocket::from(rustix::io::fcntl_dupfd_cloexec(&socket, LAST + 256).unwrap());
         let before = socket.as_raw_fd();
         let same = raise_to(RawFd::MAX, socket);

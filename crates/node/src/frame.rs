@@ -1,4 +1,4 @@
-//! Frames as bytes: headers, bodies and their checksums. Knows neither sockets nor how frames are protected.
+//! Encodes frames: headers, bodies and their checksums. Knows neither sockets nor encryption.
 
 use crc_fast::{CrcAlgorithm, checksum};
 use hoplite_proto::wire::{self, FrameKind, HEADER_BYTES, Header, WireError};
@@ -10,7 +10,7 @@ pub(crate) fn crc(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// A frame with a body of control data, not sealed.
+/// Encodes a frame with a serialized body, not encrypted.
 pub(crate) fn frame<T: Serialize>(kind: FrameKind, transfer: u64, body: &T) -> Vec<u8> {
     let body = wire::encode(body);
     let header = Header { transfer, ..Header::new(kind, body.len() as u32, crc(&body)) };
@@ -20,12 +20,12 @@ pub(crate) fn frame<T: Serialize>(kind: FrameKind, transfer: u64, body: &T) -> V
     bytes
 }
 
-/// A frame that is only a header, not sealed.
+/// Encodes a frame without a body, not encrypted.
 pub(crate) fn bare(kind: FrameKind, transfer: u64, offset: u64) -> Vec<u8> {
     Header { transfer, offset, ..Header::new(kind, 0, crc(&[])) }.encode().to_vec()
 }
 
-/// Whether `body` has the checksum that the header says.
+/// Verifies that `body` matches the checksum of the header.
 pub(crate) fn check(header: &Header, body: &[u8]) -> Result<(), WireError> {
     let ours = crc(body);
     if ours == header.checksum {

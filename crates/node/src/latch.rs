@@ -1,5 +1,5 @@
-//! A latch: threads wait until another one opens it. A signal ends the wait of its thread too, so no thread has to look for
-//! signals.
+//! A latch: threads wait until another thread opens it. A signal also ends the wait of its thread, so no thread has to
+//! poll for signals.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -8,7 +8,7 @@ use std::{
 
 use rustix::{event::Timespec, io::Errno, thread::futex};
 
-/// Opens once.
+/// A latch that opens once.
 #[derive(Debug, Default)]
 pub struct Latch(AtomicU32);
 
@@ -18,24 +18,25 @@ const AWAITED: u32 = 1;
 const OPEN: u32 = 2;
 
 impl Latch {
-    /// Opens it and wakes the threads that wait.
+    /// Opens the latch and wakes the waiting threads.
     pub fn open(&self) {
-        // A wake-up of no thread is a system call too.
+        // Waking no thread would be a system call too.
         if self.0.swap(OPEN, Ordering::AcqRel) == AWAITED {
             let _ = futex::wake(&self.0, futex::Flags::PRIVATE, u32::MAX >> 1);
         }
     }
 
-    /// Whether it is open.
+    /// Whether the latch is open.
     pub fn is_open(&self) -> bool {
         self.0.load(Ordering::Acquire) == OPEN
     }
 
-    /// Waits until it is open, for at most `time`; false if a handler of a signal ran on this thread meanwhile. May return early.
+    /// Waits until the latch is open, for at most `time`. Returns false if a signal handler ran on this thread
+    /// meanwhile. May return early.
     pub fn wait(&self, time: Duration) -> bool {
-        // Fails if it is open or awaited already.
+        // This fails if it is open or already awaited.
         let _ = self.0.compare_exchange(SHUT, AWAITED, Ordering::AcqRel, Ordering::Acquire);
-        // A time that is too long to be written has no end.
+        // A time that does not fit is unlimited.
         let time = Timespec::try_from(time).ok();
         futex::wait(&self.0, futex::Flags::PRIVATE, AWAITED, time.as_ref()) != Err(Errno::INTR)
     }

@@ -1,9 +1,9 @@
-//! A Hoplite node: the shell that turns the decisions of `hoplite-proto` into bytes and back. It decides nothing.
+//! A Hoplite node: the shell that executes the decisions of `hoplite-proto`. It decides nothing itself.
 //!
-//! [`local`] has what programs use, and [`capability`] what one of them may be given; [`network`] connects nodes; [`transfer`]
-//! moves copies between them; [`folding`] runs the positions of a reduce; [`store`] has the memory and [`disk`] the files. They
-//! tell the state machine what has happened by the handles of [`engine`], and [`shell`] hands them what it orders. [`node`] puts
-//! a node together.
+//! [`local`] has the client API, and [`capability`] restricts clients. [`network`] connects nodes. [`transfer`] moves
+//! copies between them. [`folding`] runs the positions of a reduce. [`store`] has the memory and [`disk`] the files.
+//! They report events to the state machine through the handles of [`engine`], and [`shell`] dispatches its actions to
+//! them. [`node`] assembles a node.
 //!
 //! ```no_run
 //! use hoplite_node::{Node, NodeConfig, Value};

@@ -1,6 +1,6 @@
-//! Counts of what limits rejected, by member or process. docs/security-model.md explains them to users.
+//! Counts requests that limits rejected, by member or process. docs/security-model.md explains the limits to users.
 //!
-//! Does not know what the limits are.
+//! Does not know the limits.
 
 use std::{collections::BTreeMap, sync::Mutex};
 
@@ -9,26 +9,26 @@ use serde_json::{Value, json};
 
 use crate::sync::lock;
 
-/// Rows that are kept: of more members and processes, the one with the lowest count is forgotten.
+/// Limit of rows; beyond it, the row with the lowest count is dropped.
 const ROWS_MAX: usize = 1024;
 
-/// What a limit is one of.
+/// The party that exceeded a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Whose {
     /// A member of the cluster.
     Member(NodeId),
-    /// A process of this host; none if the kernel does not say which.
+    /// A process of this host; None if the kernel does not report which.
     Process(Option<u32>),
 }
 
-/// How often each limit turned something away.
+/// Number of rejections by each limit.
 #[derive(Debug, Default)]
 pub(crate) struct Limited {
     all: Mutex<BTreeMap<(Whose, &'static str), u64>>,
 }
 
 impl Limited {
-    /// A limit of this name turned something away.
+    /// Counts a rejection by a limit.
     pub(crate) fn note(&self, whose: Whose, limit: &'static str) {
         let mut all = lock(&self.all);
         if all.len() >= ROWS_MAX
@@ -40,7 +40,7 @@ impl Limited {
         *all.entry((whose, limit)).or_default() += 1;
     }
 
-    /// A row for each limit that turned something of a member or a process away.
+    /// One row for each limit that rejected a member or process.
     pub(crate) fn describe(&self) -> Vec<Value> {
         let all = lock(&self.all);
         let row = |((whose, limit), count): (&(Whose, &str), &u64)| {

@@ -1,4 +1,4 @@
-//! What transfers and handshakes have shown of the link to the other nodes.
+//! Measures the link to other nodes from transfers and handshakes.
 
 use std::{sync::Mutex, time::Duration};
 
@@ -14,23 +14,23 @@ pub(crate) struct LinkMeter {
 }
 
 impl LinkMeter {
-    /// `assumed` counts until something was measured.
+    /// Starts with `assumed`, until something is measured.
     pub(crate) fn new(facts: Facts, assumed: Link) -> Self {
         Self { facts, estimate: Mutex::new(LinkEstimate::new(assumed)) }
     }
 
-    /// Latency and bandwidth as they are known now.
+    /// The present estimate of latency and bandwidth.
     pub(crate) fn link(&self) -> Link {
         lock(&self.estimate).link()
     }
 
-    /// A round trip to another node was timed.
+    /// Records a round trip to another node.
     pub(crate) fn round_trip(&self, round_trip: Duration) {
         let nanoseconds = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
         self.measured(|estimate| estimate.round_trip(nanoseconds));
     }
 
-    /// `bytes` arrived from one sender in `time`; for `is_steady` see [`LinkEstimate::transfer`].
+    /// Records that `bytes` arrived from one sender in `time`; see [`LinkEstimate::transfer`] for `is_steady`.
     pub(crate) fn transfer(&self, bytes: u64, time: Duration, is_steady: bool) {
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.measured(|estimate| estimate.transfer(bytes, nanoseconds, is_steady));

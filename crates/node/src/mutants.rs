@@ -1,7 +1,7 @@
-//! Mistakes that are made on purpose, to see that tests with real bytes find them: test only.
+//! Mutants: deliberate bugs, to verify that tests with real bytes detect them. Test only.
 //!
-//! Without the feature `planted-bugs` [`has`] is false, which the compiler knows. With it one mistake at a time can be planted,
-//! for all nodes of the process.
+//! Without the feature `planted-bugs`, [`has`] is constant false, so the compiler removes the mutants. With it, one
+//! mutant at a time can be activated, for all nodes of the process.
 
 use std::{
     borrow::Cow,
@@ -10,23 +10,23 @@ use std::{
 
 use hoplite_proto::message::{Message, Source};
 
-/// Something that a shell does wrong.
+/// A bug in the shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Bug {
-    /// Blocks are sent in each other's places.
+    /// Neighboring blocks are swapped when sent.
     SwapsBlocks = 1,
     /// An input is folded twice.
     FoldsTwice,
-    /// What another process reads may be written anew.
+    /// Memory that another process reads may be reused.
     ReleasesAtOnce,
-    /// Three times the first frame of an object has other bytes than its checksum says.
+    /// The first frame of an object has a wrong checksum, three times.
     ChangesBytes,
-    /// What came over the network is sent on with other bytes, and checksums of those.
+    /// Relayed copies are sent with changed bytes and matching checksums.
     ChangesRelayed,
-    /// So is every copy.
+    /// All copies are sent with changed bytes and matching checksums.
     ChangesCopies,
-    /// The first answer to a get that brings the bytes themselves brings others.
+    /// The first reply to a get with inline bytes has changed bytes.
     ChangesSmall,
 }
 
@@ -34,19 +34,19 @@ static PLANTED: AtomicU8 = AtomicU8::new(0);
 static CHANGED: AtomicU32 = AtomicU32::new(0);
 const CHANGED_MAX: u32 = 3;
 
-/// Has all nodes of this process make this mistake from now on, or none.
+/// Activates a mutant in all nodes of this process, or none.
 #[cfg(feature = "planted-bugs")]
 pub fn plant(bug: Option<Bug>) {
     CHANGED.store(0, Ordering::SeqCst);
     PLANTED.store(bug.map_or(0, |bug| bug as u8), Ordering::SeqCst);
 }
 
-/// Whether this mistake is to be made.
+/// Whether a mutant is active.
 pub(crate) fn has(bug: Bug) -> bool {
     cfg!(feature = "planted-bugs") && PLANTED.load(Ordering::SeqCst) == bug as u8
 }
 
-/// The bytes that are sent of a copy, and whether they are others.
+/// The bytes to send of a copy, and whether they are changed.
 pub(crate) fn sent(relayed: bool, bytes: &[u8]) -> (Cow<'_, [u8]>, bool) {
     if has(Bug::ChangesCopies) || relayed && has(Bug::ChangesRelayed) {
         return (bytes.iter().map(|byte| !byte).collect(), true);
@@ -54,7 +54,7 @@ pub(crate) fn sent(relayed: bool, bytes: &[u8]) -> (Cow<'_, [u8]>, bool) {
     (Cow::Borrowed(bytes), false)
 }
 
-/// A message as it is sent.
+/// The message to send.
 pub(crate) fn said(mut message: Message) -> Message {
     if let Message::Located { source: Source::Inline(bytes), .. } = &mut message
         && has(Bug::ChangesSmall)
@@ -66,7 +66,7 @@ pub(crate) fn said(mut message: Message) -> Message {
     message
 }
 
-/// The checksum of the frame at an offset, or of other bytes.
+/// The checksum to send for the frame at an offset.
 pub(crate) fn checksum(offset: u64, sum: u32) -> u32 {
     let is_wanted = offset == 0 && has(Bug::ChangesBytes);
     let is_changed = is_wanted && CHANGED.fetch_add(1, Ordering::SeqCst) < CHANGED_MAX;

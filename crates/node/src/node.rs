@@ -1,4 +1,4 @@
-//! A node in this process: starts, is used through clients, leaves.
+//! A node in this process: starts it, creates clients, and leaves the cluster.
 
 mod port;
 
@@ -52,12 +52,12 @@ use crate::{
     transfer::{congestion, send, shared::Transfers},
 };
 
-/// A node in this process. Dropping it closes it without much patience; [`Node::close`] hands over first.
+/// A node in this process. Dropping it closes it with a short timeout; [`Node::close`] hands its objects over first.
 pub struct Node {
     engine: Arc<Engine<Shell>>,
     socket: Option<Arc<ServedSocket>>,
     running: Mutex<Option<Running>>,
-    /// A fork of this process has the node's memory but none of its threads.
+    /// The process that started it: a forked child has the node's memory but none of its threads.
     process: u32,
 }
 
@@ -66,31 +66,31 @@ struct Running {
     accepting: Vec<AbortHandle>,
 }
 
-/// Threads that move bytes. On two cores one is enough for what links carry, and a second would mostly be woken by the
-/// first; beyond four a host's network is slower than they are.
+/// Limit of threads that move bytes. On two cores one thread is enough for what links carry, and a second would mostly
+/// be woken by the first. With more than four, the host's network is slower than the threads.
 const THREADS_MAX: usize = 4;
 
-/// Threads that make memory and fold small inputs beside those. More would share the bandwidth of the host's memory, and
-/// make extents of their own where one is enough for all that wait.
+/// Limit of blocking threads, which allocate memory and fold small inputs. More would share the host's memory
+/// bandwidth, and create separate extents where one is enough for all waiting copies.
 const SLOW_THREADS_MAX: usize = 4;
 
-/// How long the tasks of a node that is closed may take to end; they are done with their work by then.
+/// Timeout for the tasks of a closed node, which have finished their work by then.
 const TASKS_PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long a node that is dropped may take to hand over.
+/// Timeout for handing over objects when a node is dropped.
 const DROP_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Node {
     /// Starts a node and joins the cluster that `config` names.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`], [`Error::Certificates`], [`Error::Listen`] for an address that can't be used or is reachable
-    /// by others without a token or certificates, [`Error::Spill`] for a folder that can't be spilled to, [`Error::Join`] if
-    /// no named member lets this node in.
+    /// [`Error::AddressInUse`]; [`Error::Certificates`]; [`Error::Listen`] for an address that can't be used, or that
+    /// other hosts can reach without a token or certificates; [`Error::Spill`] for an unusable spill folder;
+    /// [`Error::Join`] if no configured member admits this node.
     pub fn start(config: NodeConfig) -> Result<Self, Error> {
         let listen = config.listen.as_deref().map(|said| checked(&config, said)).transpose()?;
         if listen.is_none() && !config.join.is_empty() {
-            let said = "the members could not call this node, which listens nowhere: say on which address it is to";
+            let said = "the members could not connect to this node, which does not listen: set an address to listen on";
             return Err(Error::Join(said.into()));
         }
         let threads = std::thread::available_parallelism()
@@ -115,22 +115,22 @@ impl Node {
         }
     }
 
-    /// Where other nodes reach this one; none if it listens nowhere.
+    /// The address of this node for other nodes; None if it does not listen.
     pub fn address(&self) -> Option<SocketAddr> {
         address_of(&self.engine.shell.network.identity.member)
     }
 
-    /// The identity of this start of the node.
+    /// The id of this start of the node.
     pub fn id(&self) -> NodeId {
         self.engine.shell.network.identity.member.id
     }
 
-    /// Where other processes of this host attach, if they can.
+    /// The socket for other processes of this host, if it has one.
     pub fn socket(&self) -> Option<&Path> {
         self.socket.as_ref().map(|socket| socket.path())
     }
 
-    /// A client in this process.
+    /// Creates a client in this process.
     pub fn client(&self) -> Client {
         Client::embedded(self.engine.shell.programs.clone())
     }
@@ -140,39 +140,40 @@ impl Node {
         self.engine.shell.network.tasks.is_closed()
     }
 
-    /// Why the node ended itself, if it did: a panic of one of its threads or tasks.
+    /// Why the node stopped by itself, if it did: a panic of one of its threads or tasks, or a revoked certificate.
     pub fn failure(&self) -> Option<String> {
         self.engine.shell.network.tasks.failure().map(String::from)
     }
 
-    /// Has a task of the node panic when it is next at work: test only.
+    /// Makes a task of the node panic when it next runs: test only.
     #[cfg(feature = "planted-bugs")]
     pub fn plant_panic(&self, task: crate::engine::task::Task) {
         self.engine.shell.network.tasks.plant_panic(task);
     }
 
-    /// Leaves the cluster and ends. First other members take over what only this node holds, for at most `patience`,
-    /// 60 s if none; whether they have all of it. Who waits on this node is told that it is down. Views stay valid.
+    /// Leaves the cluster and stops. First other members take over the objects that only this node holds, for at most
+    /// `patience`, by default 60 s. Returns whether they took all. Requests that wait on this node fail with
+    /// `NodeDown`. Views stay valid.
     pub fn close(&self, patience: Option<Duration>) -> bool {
         let Some(running) = self.stop_accepting() else { return true };
         let patience = patience.unwrap_or(Duration::from_nanos(LEAVE_PATIENCE_NS));
         let has_left =
             running.runtime.block_on(end(&self.engine.shell, &running.accepting, patience));
-        // An attached process that asks after this is not taken for one that asked a running node.
+        // A process that sends a request after this finds no running node.
         running.runtime.shutdown_timeout(TASKS_PATIENCE);
         has_left
     }
 
-    /// Takes what runs, and removes the socket while its path can't be another node's; none if the node was
-    /// closed before, or belongs to the process that this one was forked from.
+    /// Takes the running tasks, and removes the socket before another node can use its path. None if the node was
+    /// already closed, or belongs to the parent of this forked process.
     fn stop_accepting(&self) -> Option<Running> {
         let running = lock(&self.running).take()?;
         if self.process != std::process::id() {
-            // Its threads are not here to be waited for, and its sockets are the parent's.
+            // Its threads don't exist in this process, and its sockets belong to the parent.
             std::mem::forget(running);
             return None;
         }
-        // That of a node which ended itself is gone, and the path may be another node's by now.
+        // A node that stopped by itself has removed it, and the path may be another node's by now.
         if let Some(socket) = self.socket.as_ref().filter(|_| self.failure().is_none()) {
             socket.remove();
         }
@@ -182,7 +183,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Inside another runtime there is no waiting for ours; the others notice that this node is gone.
+        // Inside another runtime this can't wait for the node's; the other nodes detect that this one is gone.
         if tokio::runtime::Handle::try_current().is_ok() {
             if let Some(running) = self.stop_accepting() {
                 self.engine.shell.close();
@@ -236,7 +237,7 @@ async fn begin(
     };
     let epoll = Arc::new(SharedEpoll::new().map_err(failed)?);
     let (folder, left) = config.spill.as_ref().map(Folder::take).transpose()?.unzip();
-    // Last of what can fail before there is something to be ended, so that a node that does not start leaves no socket behind.
+    // Bind last of the steps that can fail, so that a node that does not start leaves no socket behind.
     let (socket, local_listener) =
         config.socket.as_deref().map(ServedSocket::bind).transpose()?.unzip();
     let socket = socket.map(Arc::new);
@@ -246,7 +247,7 @@ async fn begin(
     }
     let detection_ns = u64::try_from(config.detection.as_nanos()).ok();
     let machine = Config { detection_ns, ..Config::new(capacity, config.link) };
-    info!(node = %identity.member.id, %address, cluster = identity.cluster, capacity, "begins");
+    info!(node = %identity.member.id, %address, cluster = identity.cluster, capacity, "node started");
     let tasks = Tasks::new(tokio::runtime::Handle::current());
     let mut node = Machine::new(identity.member, machine);
     if config.surveys {
@@ -258,7 +259,7 @@ async fn begin(
         let said = config.spill.as_ref().and_then(|spill| spill.limit);
         let limit = said.unwrap_or_else(|| there + folder.usual_limit());
         node.spill(limit, folder.is_kept());
-        info!(folder = %folder.path().display(), limit, kept = kept.len(), "spills");
+        info!(folder = %folder.path().display(), limit, kept = kept.len(), "spilling to disk");
         let instances = kept.iter().map(|kept| kept.instance);
         (folder, instances.zip(files).collect())
     });
@@ -320,7 +321,7 @@ async fn begin(
     Ok((engine, accepting, socket))
 }
 
-/// Ends a node whose task panicked: its clients hear why, and to other nodes it is like a process that is gone.
+/// Ends a node that stopped by itself: its clients get the reason, and other nodes treat it like an ended process.
 async fn end_if_failed(
     engine: Arc<Engine<Shell>>,
     accepting: Vec<AbortHandle>,
@@ -337,7 +338,7 @@ async fn end_if_failed(
     shell.network.peers.close(Duration::ZERO).await;
 }
 
-/// Puts the parts of a node together.
+/// Assembles the parts of a node.
 fn assemble(
     identity: Identity,
     node: Machine,
@@ -375,7 +376,7 @@ fn assemble(
 async fn end(shell: &Shell, accepting: &[AbortHandle], patience: Duration) -> bool {
     let has_left = shell.leave(patience).await;
     accepting.iter().for_each(AbortHandle::abort);
-    // Receivers that were served when this node left get the rest, as far as a moment allows.
+    // Receivers that were being served when this node left get the rest, within a few seconds.
     let rest = patience.min(Duration::from_secs(5));
     let _ = tokio::time::timeout(rest, shell.transfers.streams.idle()).await;
     shell.network.peers.close(Duration::from_millis(500)).await;
@@ -394,8 +395,8 @@ mod tests {
 
     use super::*;
 
-    /// Goal: tasks that only the calls of other nodes start end the node too. The others are tested from outside.
-    /// Method: a node that is nothing but a name asks to be passed on, or is met and then lost.
+    /// Goal: a panic also ends the node in tasks that only connections of other nodes start. The other tasks are tested
+    /// from outside. Method: a fake node requests a relay, or joins and is then lost.
     #[test]
     fn a_panic_in_what_another_node_brings_about_ends_the_node() {
         for (task, role) in [(Task::Relay, Role::Detour), (Task::Call, Role::Meet)] {

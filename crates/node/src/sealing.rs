@@ -1,9 +1,10 @@
-//! Protection of the frames of one connection: each side seals the frames that it sends and opens those that come.
+//! Encryption of the frames of one connection: each side encrypts the frames that it sends and decrypts those that it
+//! receives.
 //!
-//! AES-128-GCM as in TLS 1.3 (RFC 8446 5.2 and 5.3): a key for each connection and direction, the number of the frame as
-//! nonce, and the beginning of the header as associated data. The keys come from the exporter of a TLS connection, as
-//! those of DTLS-SRTP do (RFC 5764). The checksum, which says something of the bytes, is masked as QUIC masks the numbers
-//! of packets (RFC 9001 5.4). Knows frames, not sockets.
+//! AES-128-GCM as in TLS 1.3 (RFC 8446 5.2 and 5.3): a key for each connection and direction, the frame number as
+//! nonce, and the start of the header as associated data. The keys come from the exporter of a TLS connection, like
+//! those of DTLS-SRTP (RFC 5764). The checksum would reveal information about the bytes, so it is masked as QUIC masks
+//! packet numbers (RFC 9001 5.4). Knows frames, not sockets.
 
 use hmac::{Hmac, KeyInit, Mac};
 use hoplite_proto::wire::{HEADER_BYTES, Header, SIGNED_BYTES, WireError};
@@ -15,18 +16,18 @@ use crate::frame;
 /// The secret of one direction of a connection.
 pub(crate) type Secret = [u8; 32];
 
-/// Bytes that are sealed with one key: a third of what RFC 8446 5.5 allows, 2^24.5 records of 2^14 bytes. The next key is
-/// derived then; both sides count, so nothing has to be said.
+/// Bytes encrypted with one key: a third of what RFC 8446 5.5 allows, 2^24.5 records of 2^14 bytes. Then the next key
+/// is derived; both sides count, so no message is needed.
 const KEY_BYTES_MAX: u64 = 1 << 37;
 
-/// Frames that are sealed with one key: 2^24.5 are allowed, however short they are.
+/// Frames encrypted with one key: 2^24.5 are allowed, however short they are.
 const KEY_FRAMES_MAX: u64 = 1 << 24;
 
-/// Seals the frames that a node sends over one connection.
+/// Encrypts the frames that a node sends over one connection.
 #[derive(Debug)]
 pub(crate) struct Seal(Option<Direction>);
 
-/// Opens the frames that come to a node over one connection.
+/// Decrypts the frames that a node receives over one connection.
 #[derive(Debug)]
 pub(crate) struct Open(Option<Direction>);
 
@@ -35,7 +36,7 @@ struct Direction {
     secret: Secret,
     key: LessSafeKey,
     mask: quic::HeaderProtectionKey,
-    /// Frames and bytes that this key has sealed or opened.
+    /// Frames and bytes encrypted or decrypted with this key.
     frames: u64,
     bytes: u64,
 }
@@ -47,17 +48,17 @@ impl std::fmt::Debug for Direction {
 }
 
 impl Seal {
-    /// With keys from `secret`; none leaves frames as they are.
+    /// Derives keys from `secret`; None leaves frames unencrypted.
     pub(crate) fn new(secret: Option<Secret>) -> Self {
         Self(secret.map(Direction::new))
     }
 
-    /// Whether frames are left as they are.
+    /// Whether frames are not encrypted.
     pub(crate) const fn is_plain(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Seals a frame in place. Frames have to be sent in the order in which they are sealed.
+    /// Encrypts a frame in place. Frames must be sent in the order of these calls.
     pub(crate) fn seal(&mut self, header: &mut Header, body: &mut [u8]) {
         let Some(direction) = &mut self.0 else { return };
         let (nonce, mask) = direction.step(body.len());
@@ -72,7 +73,7 @@ impl Seal {
         header.tag.copy_from_slice(tag.as_ref());
     }
 
-    /// Seals a frame that lies together with its header.
+    /// Encrypts a frame that is contiguous with its header.
     pub(crate) fn seal_whole(&mut self, frame: &mut [u8]) {
         let Some((head, body)) = frame.split_first_chunk_mut::<HEADER_BYTES>() else { return };
         if let Ok(mut header) = Header::decode(head) {
@@ -83,16 +84,16 @@ impl Seal {
 }
 
 impl Open {
-    /// With keys from `secret`; none expects frames that are not sealed.
+    /// Derives keys from `secret`; None expects unencrypted frames.
     pub(crate) fn new(secret: Option<Secret>) -> Self {
         Self(secret.map(Direction::new))
     }
 
-    /// Opens a frame in place, checks that its bytes are those that were sealed, and that they have the checksum which the
-    /// header says. Frames have to be opened in the order in which they come.
+    /// Decrypts a frame in place, and verifies its authentication tag and checksum. Frames must be passed in the order
+    /// received.
     ///
     /// # Errors
-    /// [`WireError::NotAuthentic`] or [`WireError::Checksum`]; the bytes mean nothing then.
+    /// [`WireError::NotAuthentic`] or [`WireError::Checksum`]; the bytes are then meaningless.
     pub(crate) fn open(&mut self, header: &mut Header, body: &mut [u8]) -> Result<(), WireError> {
         if let Some(direction) = &mut self.0 {
             let (nonce, mask) = direction.step(body.len());
@@ -123,7 +124,7 @@ impl Direction {
         }
     }
 
-    /// The nonce of the next frame, and the mask of its checksum.
+    /// Computes the nonce of the next frame, and the mask of its checksum.
     fn step(&mut self, bytes: usize) -> (Nonce, u32) {
         if self.frames >= KEY_FRAMES_MAX || self.bytes >= KEY_BYTES_MAX {
             *self = Self::new(derive(&self.secret, &[b"next"]));
@@ -134,7 +135,7 @@ impl Direction {
         self.bytes += bytes as u64;
         let mut nonce = [0; 12];
         nonce.copy_from_slice(&number[..12]);
-        // As many bytes as the function asks for.
+        // The sample has the length that the function requires, so this does not fail.
         let mask = self.mask.new_mask(&number).unwrap_or_default();
         (
             Nonce::assume_unique_for_key(nonce),
@@ -143,17 +144,17 @@ impl Direction {
     }
 }
 
-/// A secret for one purpose, of another: HMAC-SHA256, as the expansion of HKDF (RFC 5869) of one block.
+/// Derives a secret for one purpose: HMAC-SHA256, like the expansion of HKDF (RFC 5869) of one block.
 pub(crate) fn derive(secret: &Secret, purpose: &[&[u8]]) -> Secret {
     let mut mac = hmac(secret, &[b"hoplite "]);
     purpose.iter().for_each(|part| mac.update(part));
     mac.finalize().into_bytes().into()
 }
 
-/// HMAC-SHA256 (RFC 2104) of parts, one after the other.
+/// HMAC-SHA256 (RFC 2104) of consecutive parts.
 pub(crate) fn hmac(key: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(key)
-        .unwrap_or_else(|_| unreachable!("HMAC takes keys of any length"));
+        .unwrap_or_else(|_| unreachable!("HMAC accepts keys of any length"));
     parts.iter().for_each(|part| mac.update(part));
     mac
 }

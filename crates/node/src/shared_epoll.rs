@@ -1,8 +1,8 @@
-//! An epoll set shared by a background thread and one thread that waits for what one of the events brings.
+//! An epoll set shared by a background thread and one thread that waits for the result of an event.
 //!
-//! A thread that waits for an answer would else be woken by the thread that the answer woke, and on an idle machine each
-//! of the two takes 0.1 ms to come. Here both wait for the same events, and the kernel wakes the one that came last: the
-//! one that waits for something, if there is one. No thread spins. Knows descriptors, not what comes through them.
+//! Otherwise the background thread would receive a reply and then wake the waiting thread; on an idle machine each
+//! wake-up takes 0.1 ms. Here both threads wait for the same events, and the kernel wakes the one that came last: the
+//! thread waiting for a reply, if there is one. No thread spins. Knows descriptors, not their data.
 
 use std::{
     cell::Cell,
@@ -25,74 +25,74 @@ use rustix::{
     io::Errno,
 };
 
-/// Descriptors that are waited for together. Each event is given to one of those who wait.
+/// A set of descriptors. Each event goes to one of the waiting threads.
 #[derive(Debug)]
 pub(crate) struct SharedEpoll {
     set: OwnedFd,
-    /// Written when the thread that waits for an answer is to look whether it is there.
+    /// Written to make the waiting thread check whether its wait is over.
     poke: OwnedFd,
     /// Held by the polling caller; at most one.
     place: Mutex<()>,
-    /// That thread waits for the next event, or is about to.
+    /// Whether that thread waits for the next event, or is about to.
     is_waited: AtomicBool,
     is_closed: AtomicBool,
 }
 
 thread_local! {
-    /// The address of that which this thread waits in, 0 if in none.
+    /// The address of the set in which this thread waits, 0 if none.
     static HERE: Cell<usize> = const { Cell::new(0) };
 }
 
 /// How a wait for events ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
-    /// What was waited for is there, or the time is over.
+    /// The result is there, or the time has passed.
     Over,
-    /// A handler of a signal ran on this thread.
+    /// A signal handler ran on this thread.
     Interrupted,
-    /// Another thread takes the events, or no thread does any more.
+    /// Another thread handles the events, or none does any more.
     Elsewhere,
 }
 
-/// What [`SharedEpoll::poke`] looks like among the events.
+/// The token of a [`SharedEpoll::poke`] event.
 const POKED: u64 = u64::MAX;
 
-/// Events that one thread takes at a time. The rest is for others.
+/// Events that one thread takes at a time. Other threads take the rest.
 const EVENTS_AT_ONCE: usize = 8;
 
 impl SharedEpoll {
     pub(crate) fn new() -> io::Result<Self> {
         let set = epoll::create(CreateFlags::CLOEXEC)?;
         let poke = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        // Its number is never read: each time it grows is an event.
+        // Its value is never read: each increment is an event.
         epoll::add(&set, &poke, EventData::new_u64(POKED), EventFlags::IN | EventFlags::ET)?;
-        // Not noted for the child of a fork: they keep no socket open, and all such descriptors have one inode.
+        // Not registered for forked children: these keep no socket open, and all such descriptors have one inode.
         let (place, is_waited) = (Mutex::default(), AtomicBool::new(false));
         Ok(Self { set, poke, place, is_waited, is_closed: AtomicBool::new(false) })
     }
 
-    /// Waits for `descriptor` too, which does not block: the thread that takes its event, `token` and whether it is the last,
-    /// takes all that is there. It is forgotten when it is closed.
+    /// Adds a non-blocking `descriptor`. The thread that handles its event gets `token` and whether it is the last
+    /// event, and must read everything available. Closing the descriptor removes it.
     pub(crate) fn add(&self, descriptor: impl AsFd, token: u64) -> io::Result<()> {
         debug_assert_ne!(token, POKED);
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         Ok(epoll::add(&self.set, descriptor, EventData::new_u64(token), flags)?)
     }
 
-    /// Takes events until this is closed.
+    /// Handles events until this is closed.
     pub(crate) fn run(&self, mut take: impl FnMut(u64, bool)) {
         while !self.is_closed() {
             let is_poked = self.take_once(None, || {}, &mut take);
             if is_poked == Ok(true) && self.is_waited.load(Ordering::SeqCst) {
-                // It was meant for a thread that is just about to wait, and would not hear of it.
+                // The poke was meant for a thread that is about to wait, and would miss it.
                 self.poke();
                 std::thread::yield_now();
             }
         }
     }
 
-    /// Takes events with the calling thread until `is_over`, for at most `time`. A thread that took no event here and makes
-    /// it over calls [`SharedEpoll::poke`].
+    /// Handles events on the calling thread until `is_over`, for at most `time`. Any other thread that makes it over
+    /// must call [`SharedEpoll::poke`].
     pub(crate) fn wait(
         &self,
         time: Duration,
@@ -121,14 +121,14 @@ impl SharedEpoll {
         self.is_waited.store(false, Ordering::SeqCst);
         HERE.set(0);
         if self.is_closed() {
-            // The other thread is to hear of it as well.
+            // Wake the other thread as well.
             self.poke();
             return Waited::Elsewhere;
         }
         waited
     }
 
-    /// Whether the calling thread takes an event just now that it found in [`SharedEpoll::wait`].
+    /// Whether the calling thread is inside [`SharedEpoll::wait`], handling an event.
     pub(crate) fn is_here(&self) -> bool {
         HERE.get() == self.address()
     }
@@ -137,9 +137,9 @@ impl SharedEpoll {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Lets the thread in [`SharedEpoll::wait`], if there is one, look whether it is over.
+    /// Makes the thread in [`SharedEpoll::wait`], if there is one, check whether its wait is over.
     pub(crate) fn poke(&self) {
-        // Refused only when the number is full, which no machine lives to see.
+        // This fails only if the counter is full, which takes longer than any machine lives.
         let _ = rustix::io::write(&self.poke, &1_u64.to_ne_bytes());
     }
 
@@ -153,10 +153,10 @@ impl SharedEpoll {
         self.is_closed.load(Ordering::SeqCst)
     }
 
-    /// Waits for events and takes them; whether the poke was among them.
+    /// Waits for events and handles them; returns whether the poke was among them.
     ///
     /// # Errors
-    /// A signal came first. There is no other error of a descriptor of our own.
+    /// A signal came first. Our own descriptor has no other errors.
     fn take_once(
         &self,
         time: Option<Duration>,
@@ -195,19 +195,19 @@ mod tests {
 
     const ROUNDS: usize = 100;
 
-    /// Ends a test that hangs.
+    /// Timeout of a test that hangs.
     const LONG: Duration = Duration::from_secs(20);
 
-    /// The file that says what the calling thread does.
+    /// The file with the state of the calling thread.
     fn this_thread() -> PathBuf {
         fs::canonicalize("/proc/thread-self").unwrap().join("stat")
     }
 
-    /// Waits until a thread that is about to wait for events does.
+    /// Waits until a thread that is about to wait for events sleeps.
     fn until_asleep(thread: &Path) {
         let begun = Instant::now();
         while !fs::read_to_string(thread).unwrap().contains(") S ") {
-            assert!(begun.elapsed() < LONG, "it runs on");
+            assert!(begun.elapsed() < LONG, "the thread does not sleep");
             thread::yield_now();
         }
     }
@@ -222,7 +222,7 @@ mod tests {
         })
     }
 
-    /// Each event comes when both wait, the thread that waits for it last, however busy the machine is.
+    /// Each event comes when both threads wait, the thread waiting for it last, however busy the machine is.
     #[test]
     fn who_waits_takes_the_event_itself() {
         let epoll = Arc::new(SharedEpoll::new().unwrap());
@@ -272,7 +272,7 @@ mod tests {
         thread.join().unwrap();
     }
 
-    /// Goal: an answer that another thread brings ends the wait, whichever thread takes the poke.
+    /// Goal: a reply from another thread ends the wait, whichever thread takes the poke.
     #[test]
     fn no_poke_is_lost() {
         let epoll = Arc::new(SharedEpoll::new().unwrap());

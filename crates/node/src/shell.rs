@@ -1,6 +1,6 @@
-//! Carries out what the state machine orders: each order goes to the folder that can do it.
+//! Executes the actions of the state machine: dispatches each to the folder that handles it.
 //!
-//! Does not know when orders come, nor why.
+//! Does not know when or why actions occur.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,25 +26,25 @@ use crate::{
     },
 };
 
-/// All parts of a node that orders are for.
+/// The parts of a node that execute actions.
 pub(crate) struct Shell {
     pub(crate) network: Arc<Network>,
     pub(crate) transfers: Arc<Transfers>,
     pub(crate) programs: Arc<Programs>,
     folding: Arc<Folding>,
     pub(crate) disk: Option<Arc<Disk>>,
-    /// Set when this node has said good-bye: what no other node has taken over.
+    /// Set when this node has sent `Leave`: the objects that no other node has taken over.
     left: SetOnce<Lost>,
 }
 
-/// Bytes of inputs that are folded at the door: 10 us, less than another thread takes to wake up.
+/// Limit of inputs folded in the event loop, in bytes: 10 us, less than another thread takes to wake up.
 const QUICK_FOLD_BYTES_MAX: u64 = 64 * 1024;
 
-/// Bytes of the largest object for which warm memory is taken at the door: its progress, which is set to zero, is a bit
-/// for each block, 32 KiB of them.
+/// Size of the largest object for which warm memory is taken in the event loop: its progress, one bit per block, is 32
+/// KiB that are set to zero.
 const WARM_BYTES_MAX: u64 = 4 << 30;
 
-/// What a leave may take beyond its time: the machine is told the time, and needs a moment to say good-bye.
+/// Extra time of a leave after its timeout: the state machine has the timeout, and needs a moment to send `Leave`.
 const LEAVE_SLACK: Duration = Duration::from_millis(500);
 
 impl Shell {
@@ -63,13 +63,14 @@ impl Shell {
         }
     }
 
-    /// Leaves the cluster: hands over what only this node holds, and finishes what it folds for others. Returns when that is
-    /// done or `patience` is over; whether everything was handed over. A node that ended itself hands nothing over.
+    /// Leaves the cluster: hands over the objects that only this node holds, and finishes its folds for others. Returns
+    /// when that is done or the timeout has passed, with whether everything was handed over. A node that stopped by
+    /// itself hands nothing over.
     pub(crate) async fn leave(&self, patience: Duration) -> bool {
         let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         self.network.facts.tell(Event::LeaveAsked { patience_ns });
         tokio::select! {
-            // The machine ends it in time and says good-bye; without a thread for that it ends here.
+            // The state machine ends the leave in time. This timeout is for a node without a thread to run it.
             left = tokio::time::timeout(patience + LEAVE_SLACK, self.left.wait()) => {
                 left.is_ok_and(is_nothing)
             }
@@ -77,7 +78,7 @@ impl Shell {
         }
     }
 
-    /// Ends everything: every question that waits is answered with the end of the node.
+    /// Closes everything: every open request fails because the node has ended.
     pub(crate) fn close(&self) {
         self.network.tasks.close();
         self.programs.close();
@@ -90,7 +91,7 @@ impl Shell {
         }
     }
 
-    /// Has another thread make memory for the next large object, if one comes after the other.
+    /// Makes another thread allocate memory for the next large object, if several follow each other.
     fn make_ahead(&self) {
         if self.transfers.store.arena.begin_ahead() {
             let store = self.transfers.store.clone();
@@ -114,19 +115,19 @@ impl Shell {
             Note::SenderAvoided { node, blocks } => warn!(
                 %node,
                 blocks,
-                "a node, or the way from it, changes bytes: it is taken only if no other has an object"
+                "a node, or the path from it, corrupts bytes: it is a source only if no other node has an object"
             ),
             Note::ReduceRestarted { id, epoch, detail } => {
                 self.network.counters.reduces_restarted.add(1);
-                info!(%id, epoch, detail, "a reduce begins again");
+                info!(%id, epoch, detail, "a reduce restarts");
             }
             Note::KeeperLate { id, node } => {
                 self.network.counters.keepers_late.add(1);
-                info!(%id, %node, "a node does not say whether it keeps an object: another is asked");
+                info!(%id, %node, "a node has not confirmed a replica in time: trying another");
             }
             Note::MessageRefused { from, message } => {
                 self.network.counters.messages_refused.add(1);
-                debug!(%from, ?message, "a message is dropped: it is malformed, or its sender is no owner");
+                debug!(%from, ?message, "dropped a message: it is malformed, or its sender is not an owner");
             }
             Note::Limited { whose, limit } => {
                 let whose = match whose {
@@ -134,12 +135,12 @@ impl Shell {
                     node::Whose::Client(client) => Whose::Process(self.programs.process(*client)),
                 };
                 self.network.limited.note(whose, limit);
-                debug!(?whose, limit, "a limit turned something away");
+                debug!(?whose, limit, "a limit rejected a request");
             }
             Note::Surveyed { nodes, groups } => {
                 info!(
                     nodes,
-                    groups, "the network was surveyed: so many groups of hosts share a link"
+                    groups, "surveyed the network: this many groups of hosts share a link"
                 );
             }
             Note::Evicted { copies } => {
@@ -151,7 +152,7 @@ impl Shell {
 }
 
 impl Perform for Shell {
-    /// The members for which messages wait that have not left yet.
+    /// Outboxes with messages to flush.
     type Rest = Vec<Arc<Outbox>>;
 
     fn perform(&self, order: Action, unsent: &mut Vec<Arc<Outbox>>) -> Option<Action> {
@@ -162,11 +163,11 @@ impl Perform for Shell {
                 self.network.peers.queue(to, &mutants::said(message), unsent);
             }
             Action::AddPeer(member) => {
-                info!(node = %member.id, address = %member.address, "a member");
+                info!(node = %member.id, address = %member.address, "added a member");
                 redial::add(&self.network, member);
             }
             Action::DropPeer { node, has_left } => {
-                info!(%node, "no member any more");
+                info!(%node, "removed a member");
                 self.network.peers.remove(node, has_left);
                 self.network.control.remove(node);
             }
@@ -182,7 +183,7 @@ impl Perform for Shell {
                 self.network.facts.tell(Event::SlotReady { instance });
             }
             Action::FreeSlot { instance } => {
-                // What was received into it is no news of whatever comes into its place.
+                // Stop the transfer: its events must not apply to a later slot of the same instance.
                 self.transfers.stop_fetch(instance);
                 self.transfers.store.free(instance);
             }
@@ -220,7 +221,7 @@ impl Perform for Shell {
             }
             Action::Note(note) => self.note(&note),
             Action::Left { lost } => {
-                // The machine says it once.
+                // The state machine reports it once.
                 let _ = self.left.set(lost);
             }
         }
@@ -237,11 +238,11 @@ impl Perform for Shell {
                 let writer = writer.and_then(|client| self.programs.writer(client));
                 let tell_gone = || self.programs.forget_gone();
                 let created = self.transfers.store.create(instance, size, writer, tell_gone);
-                // It may have got what was made ahead meanwhile.
+                // It may have taken the memory allocated ahead.
                 self.make_ahead();
                 self.network.facts.tell(match created {
                     Ok(()) => Event::SlotReady { instance },
-                    // One that can never be had is refused at once.
+                    // Memory that can never be allocated fails at once instead.
                     Err(ref error @ ShmError::NoMemory { wanted, ref limit, .. })
                         if *limit != Limit::FileSize && wanted <= memory_limit().0 =>
                     {
@@ -256,19 +257,19 @@ impl Perform for Shell {
                 let result = self.folding.fold_inline(op, dtype, &inputs);
                 self.network.facts.tell(Event::FoldedInline { reduce, epoch, result });
             }
-            quick => debug_assert!(false, "{quick:?} is carried out at the door"),
+            quick => debug_assert!(false, "{quick:?} must be executed in the event loop"),
         }
     }
 }
 
-/// Whether a node that left has handed over all; the log names what it has not.
+/// Whether a node that left has handed over everything. Logs the objects that are lost.
 fn is_nothing(lost: &Lost) -> bool {
     if lost.count > 0 {
         let named: Vec<String> = lost.ids.iter().map(ToString::to_string).collect();
         let (count, first) = (lost.count, named.join(" "));
         warn!(
             count,
-            first, "objects are lost: no other node had room for them before this one left"
+            first, "objects are lost: no other node had capacity for them before this one left"
         );
     }
     lost.count == 0

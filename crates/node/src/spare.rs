@@ -1,4 +1,4 @@
-//! Gives memory back to the system that nothing has used lately. Does not know what it was used for.
+//! Frees memory that nothing has used lately. Does not know what it was used for.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::{
     transfer::streams::Streams,
 };
 
-/// How long memory that folds have used is kept for the next, and between two rounds of [`Arena::trim_idle`].
+/// How long unused memory of folds is kept, and the interval of [`Arena::trim_idle`].
 const KEPT: Duration = Duration::from_secs(1);
 
-/// Gives back what there is to spare of copies and of frames; `tell_gone` tells processes which extents to unmap.
+/// Frees unused memory of copies and frames, until the node ends. `tell_gone` notifies processes of extents to unmap.
 pub(crate) async fn give_back(
     tasks: &Tasks,
     arena: &Arena,
@@ -28,7 +28,7 @@ pub(crate) async fn give_back(
         sleep(KEPT).await;
         streams.give_back();
         let (arena, tell_gone) = (arena.clone(), tell_gone.clone());
-        // To unmap takes 50 ms for each GiB.
+        // Unmapping takes 50 ms per GiB.
         let trimming = tasks.spawn_blocking(Task::Spare, move || {
             arena.trim_idle();
             tell_gone();
@@ -66,12 +66,12 @@ mod tests {
             rounds.load(Ordering::Relaxed) - before
         };
         let slot = arena.allocate(64 << 20, None).unwrap();
-        assert_eq!(rounds_in_an_hour().await, 0, "all of it is used");
+        assert_eq!(rounds_in_an_hour().await, 0, "all memory is in use");
         drop(slot);
         assert!(rounds_in_an_hour().await > 0);
         assert_eq!(arena.stats().mapped_bytes, 0);
         drop(streams.piece(1000));
         assert!(rounds_in_an_hour().await > 0);
-        assert_eq!(rounds_in_an_hour().await, 0, "all was given back");
+        assert_eq!(rounds_in_an_hour().await, 0, "all memory was freed");
     }
 }

@@ -1,6 +1,7 @@
-//! The memory of a node: a slot for each copy that is too large to travel inside messages, and word of its growth.
+//! The memory of a node: a slot for each copy that is too large to travel inside messages, and notifications of its
+//! growth.
 //!
-//! Which copies there are, and which may go, is decided by the table of `hoplite-proto`.
+//! The table of `hoplite-proto` decides which copies exist and which are evicted.
 
 use std::{
     collections::HashMap,
@@ -22,24 +23,24 @@ use crate::{
     sync::{lock, until},
 };
 
-/// A copy in memory. A holder may go on reading when the store has let go of it.
+/// A copy in memory. Its users may continue to read after the store has removed it.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) slot: Slot,
-    /// Whose turn it is to receive what is missing.
+    /// Locked by the task that receives the missing bytes.
     pub(crate) receiving: tokio::sync::Mutex<()>,
-    /// Checksums of the frames in which it came, by where they begin.
+    /// Checksums of the received frames, by offset.
     sums: Mutex<HashMap<u64, Sum>>,
     changed: Notify,
-    /// How many wait for more of it.
+    /// Number of tasks that wait for more of it.
     followers: AtomicUsize,
-    /// How many transfers shared the busiest link on the way of what came last.
+    /// Number of transfers that shared the busiest link on the path of the last bytes received.
     upstream: AtomicU16,
-    /// The store let go of it before it was complete: the rest will not come.
+    /// The store removed it before it was complete: the rest will not come.
     abandoned: AtomicBool,
 }
 
-/// The checksum of a frame that was received and found right.
+/// The checksum of a received and verified frame.
 #[derive(Clone, Copy, Debug)]
 struct Sum {
     length: u32,
@@ -51,23 +52,23 @@ struct Sum {
 pub(crate) struct Abandoned;
 
 impl Held {
-    /// What came last shared the busiest link on its way with `shares - 1` other transfers.
+    /// Records that the last bytes shared the busiest link on their path with `shares - 1` other transfers.
     pub(crate) fn came_beside(&self, shares: u16) {
         self.upstream.store(shares, Ordering::Relaxed);
     }
 
-    /// How many transfers share the busiest link on the way to this copy; none does once it is complete.
+    /// Number of transfers that share the busiest link on the path to this copy; 0 once it is complete.
     pub(crate) fn shares_upstream(&self) -> u16 {
         if self.slot.is_complete() { 0 } else { self.upstream.load(Ordering::Relaxed) }
     }
 
-    /// More of the copy is there: wakes all that follow it.
+    /// Wakes all tasks that follow the copy, after it has grown.
     pub(crate) fn grew(&self) {
         self.changed.notify_waiters();
     }
 
-    /// More of the copy is there, and the tasks that wait for it run before this one goes on: a relay that first took all
-    /// that has come would pass it on in gulps.
+    /// Wakes all tasks that follow the copy, and lets them run before this one continues: otherwise a relay would
+    /// receive everything available first, and forward it in bursts.
     pub(crate) async fn grew_in_turn(&self) {
         self.grew();
         if self.followers.load(Ordering::Relaxed) > 0 {
@@ -75,7 +76,7 @@ impl Held {
         }
     }
 
-    /// The first `whole` bytes of what came for the place `at`, in these frames, are what was sent.
+    /// Stores the checksums of the frames that start at `at`, of which the first `whole` bytes are verified.
     pub(crate) fn remember_sums(&self, at: u64, whole: u64, frames: &[Header]) {
         let mut sums = lock(&self.sums);
         for Header { offset, length, checksum, .. } in frames.iter().copied() {
@@ -85,16 +86,16 @@ impl Held {
         }
     }
 
-    /// The checksum of the bytes from `at` on if they came as one frame of this length: that of its first sender, so that
-    /// the receiver sees what happened to them anywhere on their way.
+    /// The checksum of the bytes from `at` on, if they arrived as one frame of this length. It is that of the original
+    /// sender, so the receiver detects corruption anywhere on the path.
     pub(crate) fn known_sum(&self, at: u64, length: usize) -> Option<u32> {
         let known = lock(&self.sums).get(&at).copied();
         Some(known.filter(|sum| sum.length as usize == length)?.checksum)
     }
 
-    /// Waits until all blocks of `range` are there, and returns them.
+    /// Waits until all blocks of `range` are ready, and returns them.
     pub(crate) async fn wait(&self, range: Range<u64>) -> Result<&[u8], Abandoned> {
-        // Of a complete copy every block is: to be registered each time would cost more than the look.
+        // For a complete copy this succeeds at once; registering each time would cost more.
         if let Some(bytes) = self.slot.ready(range.clone()) {
             return Ok(bytes);
         }
@@ -111,13 +112,14 @@ impl Held {
         self.abandoned.load(Ordering::Acquire)
     }
 
-    /// Waits until something is so that comes with word of growth; false if the rest of the copy will not come.
+    /// Waits until a condition is true that changes with notifications of growth; false if the rest of the copy will
+    /// not come.
     pub(crate) async fn until(&self, is_so: impl Fn() -> bool) -> bool {
         let look = || if is_so() { Some(true) } else { self.is_abandoned().then_some(false) };
         until(&self.changed, look).await
     }
 
-    /// What of the copy is there.
+    /// The ready ranges of the copy.
     pub(crate) fn ready(&self) -> Ranges {
         let (len, progress) = (self.slot.len(), self.slot.progress());
         if progress.is_complete() {
@@ -133,7 +135,7 @@ impl Held {
     }
 }
 
-/// Counts who waits, for as long as it lives.
+/// Counts a waiting task while it exists.
 struct Following<'a>(&'a AtomicUsize);
 
 impl<'a> Following<'a> {
@@ -158,18 +160,18 @@ pub(crate) struct Store {
     created: Notify,
 }
 
-/// Bytes of memory that a store of `capacity` takes at most. Beside its bytes a copy has a header, and its end is rounded
-/// up: 3 % and 12 MiB, in which even a small store holds objects of every size.
+/// Limit of the memory of a store of `capacity` bytes. In addition to its bytes, a copy has a header and is rounded up:
+/// 3 % and 12 MiB, with which even a small store holds objects of every size.
 const fn memory_max(capacity: u64) -> u64 {
     capacity.saturating_add(capacity / 32).saturating_add(12 << 20)
 }
 
-/// How long a copy waits for memory that processes are about to unmap, before what may be evicted is.
+/// How long a copy waits for memory that processes are about to unmap, before cached copies are evicted.
 const LEAVING_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Extents of one large object each, at least as many as the smallest such objects fill the store with: 4096, of which each
-/// takes a descriptor here and a mapping in every process that reads it; or a quarter of the descriptors that this process
-/// may open, as attached processes take half.
+/// Limit of extents with one large object each: 4096, as many as the smallest such objects that fill the store, or a
+/// quarter of this process's descriptors, as attached processes take half. Each extent takes a descriptor here and a
+/// mapping in every process that reads it.
 fn extents_max() -> u64 {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     (descriptors / 4).clamp(16, 4096)
@@ -186,13 +188,13 @@ impl Store {
         }
     }
 
-    /// Bytes of objects that it may hold.
+    /// Limit of the bytes of objects.
     pub(crate) const fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Takes memory for a copy. May take a while: new memory costs 0.7 ms per MiB, and what goes for it is free only when the
-    /// processes that `tell_gone` tells have unmapped it.
+    /// Allocates memory for a copy. May take long: new memory costs 0.7 ms per MiB, and evicted memory is free only
+    /// after the processes notified by `tell_gone` have unmapped it.
     pub(crate) fn create(
         &self,
         instance: Instance,
@@ -219,7 +221,7 @@ impl Store {
         }
     }
 
-    /// The same without a wait, if there is room in memory that was used before.
+    /// Allocates memory for a copy without waiting, if previously used memory is free.
     pub(crate) fn create_warm(
         &self,
         instance: Instance,
@@ -236,12 +238,12 @@ impl Store {
         let sums = Mutex::default();
         let upstream = AtomicU16::new(0);
         let held = Held { slot, receiving, sums, changed, followers, upstream, abandoned };
-        // If the same copy was given up and asked for again while memory was made, the first to be ready stays.
+        // If the same copy was removed and requested again meanwhile, keep the slot that was ready first.
         lock(&self.held).entry(instance).or_insert_with(|| Arc::new(held));
         self.created.notify_waiters();
     }
 
-    /// The copy, as soon as it has memory.
+    /// Waits until a copy has memory.
     pub(crate) async fn wait_for(&self, instance: Instance) -> Arc<Held> {
         until(&self.created, || self.get(instance)).await
     }
@@ -250,7 +252,7 @@ impl Store {
         lock(&self.held).get(&instance).cloned()
     }
 
-    /// Lets go of a copy; its memory is free when the last reader is gone.
+    /// Removes a copy; its memory is free when the last reader is gone.
     pub(crate) fn free(&self, instance: Instance) {
         let held = lock(&self.held).remove(&instance);
         if let Some(held) = held.filter(|held| !held.slot.is_complete()) {
@@ -259,7 +261,7 @@ impl Store {
         }
     }
 
-    /// Lets go of everything.
+    /// Removes all copies.
     pub(crate) fn clear(&self) {
         let all: Vec<Instance> = lock(&self.held).keys().copied().collect();
         all.into_iter().for_each(|instance| self.free(instance));
@@ -283,7 +285,7 @@ mod tests {
             offset: block * BLOCK_BYTES,
             ..Header::new(FrameKind::Blocks, BLOCK_BYTES as u32, 1000 + block as u32)
         };
-        // The last was not right.
+        // The last frame was corrupt.
         held.remember_sums(0, 2 * BLOCK_BYTES, &[header(0), header(1), header(2)]);
         let bytes = vec![7; 2 * BLOCK_BYTES as usize];
         let block = &bytes[..BLOCK_BYTES as usize];

@@ -1,20 +1,20 @@
-//! Locks, and waits for what another task changes.
+//! Locks, and waits for changes by other tasks.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Locks data whose every change under the lock is complete or none, so that it is sound after a panic too.
+/// Locks data. Each change under the lock is complete or absent, so the data is consistent even after a panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Looks for something now and each time that all who wait are notified, until it is found.
+/// Calls `look` now and after each notification, until it returns something.
 pub(crate) async fn until<T>(changed: &Notify, mut look: impl FnMut() -> Option<T>) -> T {
     loop {
         let notified = changed.notified();
         tokio::pin!(notified);
-        // Registered before the look, so that what happens between look and wait is not missed.
+        // Register before the call, so that no notification after it is missed.
         notified.as_mut().enable();
         if let Some(found) = look() {
             return found;

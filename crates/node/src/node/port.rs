@@ -1,4 +1,5 @@
-//! The port of a node: whether the node may listen at an address, and which address others are told. Does not know who calls.
+//! The TCP port of a node: whether it may listen at an address, and the address that it advertises. Does not know its
+//! connections.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,7 +7,7 @@ use tokio::net::{TcpListener, TcpSocket};
 
 use crate::{config::NodeConfig, error::Error, fork_safe, network::join::resolve};
 
-/// The address to listen on, if a node with these settings may.
+/// Resolves the address to listen on, and checks that a node with these settings may listen there.
 pub(super) fn checked(config: &NodeConfig, said: &str) -> Result<SocketAddr, Error> {
     let refused = |detail| Error::Listen { address: said.into(), detail };
     let listen = resolve(said).map_err(refused)?;
@@ -15,20 +16,20 @@ pub(super) fn checked(config: &NodeConfig, said: &str) -> Result<SocketAddr, Err
         return Ok(listen);
     }
     Err(refused(
-        "other hosts can reach it: give all nodes of the cluster the same token, or certificates of one CA, or say \
-         insecure if everybody on the network may read and write every object"
+        "other hosts can reach it: give all nodes of the cluster the same token, or certificates of one CA, or set \
+         no_auth if everybody on the network may read and write every object"
             .into(),
     ))
 }
 
-/// Listens at an address; `said` is how the settings write it.
+/// Listens at an address; `said` is the address as in the settings.
 pub(super) fn bind(listen: SocketAddr, said: &str) -> Result<TcpListener, Error> {
     let socket = if listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
     let bound = socket.and_then(|socket| {
-        // A node that restarts on its port must not wait for the kernel to forget the old connections.
+        // A restarted node must be able to reuse its port before the kernel drops the old connections.
         socket.set_reuseaddr(true)?;
         socket.bind(listen)?;
-        // A node that calls again after this process was killed is to be refused, not kept waiting.
+        // If this process is killed, a node that reconnects must be refused at once, not kept waiting.
         TcpListener::from_std(fork_safe::raise(socket.listen(1024)?.into_std()?))
     });
     bound.map_err(|error| match error.kind() {
@@ -40,14 +41,14 @@ pub(super) fn bind(listen: SocketAddr, said: &str) -> Result<TcpListener, Error>
     })
 }
 
-/// The address that other nodes are told, of one that listens at `bound`.
+/// The address to advertise of a node that listens at `bound`.
 pub(super) fn advertised(
     config: &NodeConfig,
     listen: &str,
     bound: SocketAddr,
 ) -> Result<SocketAddr, Error> {
     let address = match &config.advertise {
-        // A port that is not said is the one that is listened on.
+        // Without a port, advertise the one listened on.
         Some(said) => match said.parse::<IpAddr>() {
             Ok(ip) => SocketAddr::new(ip, bound.port()),
             Err(_) => resolve(said)
@@ -58,8 +59,8 @@ pub(super) fn advertised(
     if address.ip().is_unspecified() {
         return Err(Error::Listen {
             address: listen.into(),
-            detail: "others can't reach a node at this address: listen on one of the host's addresses, or say which \
-                     one to advertise"
+            detail: "other nodes can't reach this address: listen on an address of the host, or set the address \
+                     to advertise"
                 .into(),
         });
     }

@@ -251,7 +251,7 @@ fn a_node_takes_the_greetings_that_it_should() {
         assert!(said(node, &expired).contains("has expired"));
         let bounds = Bounds { prefix: Some("a/".into()), ..Bounds::default() };
         let other = capability::grant("another token", &bounds).unwrap();
-        assert!(said(node, &confined(other)).contains("token of another cluster"));
+        assert!(said(node, &confined(other)).contains("derived from the token of another cluster"));
         assert!(said(node, &confined("x".repeat(100_000))).contains("too long"));
         let old = ToNode::Confined { version: 1, capability: granted("a/", None) };
         assert!(matches!(greeted(node, &old), FromNode::Refused { .. }));
