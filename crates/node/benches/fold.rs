@@ -1,7 +1,7 @@
-//! How fast blocks are folded on one core: bytes of the result a second, of operands that stay in the cache.
+//! Benchmark of the fold kernels on one core: bytes of the result per second, with operands in the cache.
 //!
-//! `make bench-kernels` runs it. Each kernel is checked before it is timed; the best of some runs counts, since the rest
-//! of the machine can only make one slower.
+//! `make bench-kernels` runs it. Each kernel is checked before it is timed. The best of several runs counts, because
+//! other load can only slow a run down.
 
 use std::{
     hint::black_box,
@@ -25,12 +25,12 @@ const RUN: Duration = Duration::from_millis(10);
 
 fn main() {
     if cfg!(debug_assertions) {
-        eprintln!("a debug build says nothing about speed: cargo bench -p hoplite-node");
+        eprintln!("a debug build has no meaningful speed: run cargo bench -p hoplite-node");
         process::exit(2);
     }
     print!("{:15}", "");
     OPS.iter().for_each(|op| print!("{:>10}", op.to_string()));
-    println!("   GB of the result a second, blocks of 64 KiB");
+    println!("   GB of the result per second, blocks of 64 KiB");
     for dtype in Dtype::ALL {
         print!("{:15}", dtype.to_string());
         for op in OPS {
@@ -43,7 +43,7 @@ fn main() {
     }
 }
 
-/// 10^9 bytes a second.
+/// Measures a kernel, in 10^9 bytes per second.
 fn rate(op: Op, dtype: Dtype) -> f64 {
     let (one, two) = (block(dtype, 1), block(dtype, 2));
     let mut into = one.clone();

@@ -1,7 +1,8 @@
-//! How long a client waits for a busy node: with a full store, with other clients that wait for room, with many open gets,
-//! beside a client that creates 1 GiB; and how many threads the node has while thousands of objects arrive.
+//! Benchmark of the latency of a busy node: with a full store, with clients that wait for capacity, with many open
+//! gets, and next to a client that creates 1 GiB. Also counts the node's threads while thousands of objects arrive.
 //!
-//! `make bench-owner` runs it. What comes back is compared with what was put, and counters say that what is timed happened.
+//! `make bench-owner` runs it. It compares results with the objects put, and checks by counters that the timed events
+//! happened.
 
 use std::{
     env, fs,
@@ -17,34 +18,34 @@ use hoplite_node::{
 };
 
 const LARGE: usize = 40_000;
-/// They take 4 GB at each of two nodes.
+/// They take 4 GB on each of two nodes.
 const EVICTABLE_MAX: usize = 100_000;
 const SMALL: [u8; 3] = [1, 2, 3];
 const SOON: Option<Duration> = Some(Duration::from_secs(60));
 
 fn main() {
     if cfg!(debug_assertions) {
-        eprintln!("a debug build says nothing about speed: make bench-owner");
+        eprintln!("a debug build has no meaningful speed: run make bench-owner");
         process::exit(2);
     }
     println!("{}, {} cores, commit {}", processor(), cores(), commit());
-    println!("times of one client in us: median, 99 %, most");
-    // A word chooses what is measured.
+    println!("times of one client in us: median, 99 %, maximum");
+    // The arguments select the measurements.
     let words: Vec<String> = env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let is_wanted = |word: &str| words.is_empty() || words.iter().any(|wanted| wanted == word);
     for copies in [1000, EVICTABLE_MAX].into_iter().filter(|_| is_wanted("evictions")) {
-        let said = format!("put of 40 kB, {copies} copies that may go");
+        let said = format!("put of 40 kB, {copies} cached copies");
         report(&said, evicting_puts(copies));
     }
     for waiting in [0, 200].into_iter().filter(|_| is_wanted("waiters")) {
         let (puts, deletes) = beside_waiters(50_000, waiting);
-        report(&format!("put of 3 B, 50000 pinned, {waiting} wait for room"), puts);
-        report(&format!("delete of 3 B, 50000 pinned, {waiting} wait for room"), deletes);
+        report(&format!("put of 3 B, 50000 pinned, {waiting} wait for capacity"), puts);
+        report(&format!("delete of 3 B, 50000 pinned, {waiting} wait for capacity"), deletes);
     }
     for open in [10, 40_000].into_iter().filter(|_| is_wanted("questions")) {
         let (answers, cancels) = open_questions(open);
-        report(&format!("put and answer of a get, {open} are open"), answers);
-        report(&format!("cancellation of a get, {open} are open"), cancels);
+        report(&format!("put and reply to a get, {open} gets open"), answers);
+        report(&format!("cancellation of a get, {open} gets open"), cancels);
     }
     if is_wanted("create") {
         let (alone, beside) = beside_a_large_create();
@@ -53,11 +54,11 @@ fn main() {
     }
     if is_wanted("threads") {
         let most = threads_of_many_pulls();
-        println!("{most:>8} threads at most of two nodes, 3000 objects of 40 kB on their way");
+        println!("{most:>8} threads at most in two nodes, 3000 objects of 40 kB in transfer");
     }
 }
 
-/// A node, and the socket of its host.
+/// Starts a node with a socket.
 fn node(name: &str, capacity: u64, join: Option<&Node>) -> Node {
     let socket = env::temp_dir().join(format!("hoplite-bench-{}-{name}", process::id()));
     let join =
@@ -67,25 +68,25 @@ fn node(name: &str, capacity: u64, join: Option<&Node>) -> Node {
 }
 
 fn attach(node: &Node) -> Client {
-    Client::attach(node.socket().expect("it has one"), SOON).expect("it answers")
+    Client::attach(node.socket().expect("a socket"), SOON).expect("a reply")
 }
 
 fn put_small(client: &Client, id: Option<ObjectId>) -> ObjectId {
-    client.put(id, Value::bytes(&SMALL), SOON).expect("room")
+    client.put(id, Value::bytes(&SMALL), SOON).expect("capacity")
 }
 
 fn counter(node: &Node, name: &str) -> u64 {
-    let told = node.client().describe().expect("it answers");
+    let told = node.client().describe().expect("a reply");
     let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
     told["counters"][name].as_u64().expect("a counter")
 }
 
-/// Gets objects, many at a time, and lets go of them.
+/// Gets objects, many at a time, and releases them.
 fn read_all(client: &Client, ids: &[ObjectId], bytes: &[u8]) {
     for some in ids.chunks(500) {
         let waits: Vec<Wait<_>> = some.iter().map(|id| client.start_get(id, SOON)).collect();
         for wait in waits {
-            assert!(wait.join().expect("it is there").as_bytes() == bytes);
+            assert!(wait.join().expect("the object").as_bytes() == bytes);
         }
     }
 }
@@ -95,12 +96,12 @@ fn evicting_puts(copies: usize) -> Vec<Duration> {
     let first = node("first", 2 * copies as u64 * cost, None);
     let full = node("full", copies as u64 * cost, Some(&first));
     let (bytes, client) = (vec![7; LARGE], first.client());
-    let put = |client: &Client| client.put(None, Value::bytes(&bytes), SOON).expect("room");
+    let put = |client: &Client| client.put(None, Value::bytes(&bytes), SOON).expect("capacity");
     let ids: Vec<ObjectId> = (0..copies).map(|_| put(&client)).collect();
     read_all(&full.client(), &ids, &bytes);
     let client = attach(&full);
     let times = (0..300).map(|_| timed(|| drop(put(&client)))).collect();
-    // In a small store more than one goes for a put: the pieces of memory hold few of them.
+    // In a small store a put evicts more than one copy: an extent holds few of them.
     assert!(counter(&full, "evictions") >= 300);
     times
 }
@@ -113,12 +114,12 @@ fn beside_waiters(objects: u64, waiting: usize) -> (Vec<Duration>, Vec<Duration>
     let meta = Meta::bytes(1 << 20);
     let waits: Vec<Wait<_>> =
         (0..waiting).map(|_| waiter.start_create(None, meta.clone(), None, None)).collect();
-    // Answered behind all of those.
-    waiter.start_owners(&there[0]).join().expect("it answers");
+    // This request is handled after all of those.
+    waiter.start_owners(&there[0]).join().expect("a reply");
     let mut ids = Vec::new();
     let puts = (0..50).map(|_| timed(|| ids.push(put_small(&other, None)))).collect();
-    assert!(other.get(&ids[0], SOON).expect("it is there").as_bytes() == SMALL);
-    let delete = |id| other.start_delete(vec![id], SOON).join().expect("it answers");
+    assert!(other.get(&ids[0], SOON).expect("the object").as_bytes() == SMALL);
+    let delete = |id| other.start_delete(vec![id], SOON).join().expect("a reply");
     let deletes = ids.into_iter().map(|id| timed(|| delete(id))).collect();
     assert!(waits.iter().all(|wait| !wait.is_over()));
     (puts, deletes)
@@ -131,14 +132,14 @@ fn open_questions(open: usize) -> (Vec<Duration>, Vec<Duration>) {
     let id = |number: usize| -> ObjectId { format!("open/{number}/x").parse().expect("a name") };
     let mut waits: Vec<Wait<_>> =
         (0..open).map(|number| asker.start_get(&id(number), None)).collect();
-    let fence = || asker.start_owners(&id(0)).join().expect("it answers");
+    let fence = || asker.start_owners(&id(0)).join().expect("a reply");
     fence();
     let mut answers = Vec::new();
     for number in (0..open).rev().take(5.max(open / 200)) {
-        let wait = waits.pop().expect("as many as were asked");
+        let wait = waits.pop().expect("an open get");
         answers.push(timed(|| {
             put_small(&putter, Some(id(number)));
-            assert!(wait.join().expect("it is put").as_bytes() == SMALL);
+            assert!(wait.join().expect("the put object").as_bytes() == SMALL);
         }));
     }
     let cancels = (0..5.max(open / 200)).map(|_| {
@@ -162,7 +163,7 @@ fn beside_a_large_create() -> (Vec<Duration>, Vec<Duration>) {
     while !creating.is_finished() {
         beside.push(put());
     }
-    assert!(creating.join().expect("no panic"), "there was room for it");
+    assert!(creating.join().expect("no panic"), "the store had capacity for it");
     (alone, beside)
 }
 
@@ -170,7 +171,7 @@ fn threads_of_many_pulls() -> usize {
     let first = node("first", 1 << 30, None);
     let second = node("second", 1 << 30, Some(&first));
     let (bytes, client) = (vec![7; LARGE], first.client());
-    let put = || client.put(None, Value::bytes(&bytes), SOON).expect("room");
+    let put = || client.put(None, Value::bytes(&bytes), SOON).expect("capacity");
     let ids: Vec<ObjectId> = (0..3000).map(|_| put()).collect();
     let reader = second.client();
     let waits: Vec<Wait<_>> = ids.iter().map(|id| reader.start_get(id, SOON)).collect();
@@ -180,7 +181,7 @@ fn threads_of_many_pulls() -> usize {
             most = most.max(fs::read_dir("/proc/self/task").expect("Linux").count());
             thread::sleep(Duration::from_micros(200));
         }
-        assert!(wait.join().expect("it is there").as_bytes() == bytes);
+        assert!(wait.join().expect("the object").as_bytes() == bytes);
     }
     most
 }

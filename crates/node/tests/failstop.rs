@@ -1,4 +1,5 @@
-//! A panic in any thread or task of a node ends the node, and its clients are told why. The process goes on.
+//! Tests that a panic in any thread or task of a node ends the node but not the process, and that its clients get the
+//! reason.
 
 use std::{
     fs::OpenOptions,
@@ -24,13 +25,13 @@ use support::SOON;
 
 const LARGE: usize = 1 << 20;
 
-/// How long what may never be answered is waited for.
+/// Timeout of requests that may never get a reply.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// How long certificates are valid, before and after now.
+/// Validity of certificates, before and after now.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Two nodes, one of which is to fail.
+/// Two nodes, one of which will fail.
 struct Scene {
     failing: Node,
     other: Node,
@@ -51,7 +52,7 @@ fn join(node: &Node) -> NodeConfig {
     NodeConfig { join: vec![node.address().unwrap().to_string()], ..NodeConfig::default() }
 }
 
-/// Makes the files of a node beside a path.
+/// Creates the certificate files of a node next to a path.
 fn certificates(beside: &Path) -> CertificateFiles {
     let (begin, end) = (SystemTime::now() - HOUR, SystemTime::now() + HOUR);
     let subject = Subject { name: "ca", serial: &[1], begin, end };
@@ -78,11 +79,11 @@ impl Scene {
     fn new(task: Task) -> Self {
         let name = format!("hoplite-failstop-{task}-{}", std::process::id());
         let socket = std::env::temp_dir().join(name);
-        // Only a node that shows certificates reads a list of revocations.
+        // Only a node with certificates reads a revocation list.
         let certificates = (task == Task::Revocation).then(|| certificates(&socket));
         let with = |config| NodeConfig { certificates: certificates.clone(), ..config };
         let other = Node::start(with(NodeConfig::default())).unwrap();
-        // Only a node without room writes to disk.
+        // Only a node short of capacity writes to disk.
         let spill = (task == Task::Disk).then(|| SpillConfig {
             folder: socket.with_extension("spill"),
             limit: None,
@@ -94,13 +95,13 @@ impl Scene {
         Self { failing: Node::start(failing).unwrap(), other, socket }
     }
 
-    /// Gives a task of the failing node something to do.
+    /// Triggers a task of the failing node.
     fn provoke(&self, task: Task) {
         let (mine, theirs) = (self.failing.client(), self.other.client());
         match task {
-            // These are at work by themselves.
+            // These run by themselves.
             Task::Timer | Task::Seek | Task::Revocation => {}
-            // More than a node keeps.
+            // More memory than a node keeps.
             Task::Spare => {
                 let id = put(&mine, 64 * LARGE).unwrap();
                 drop(mine.start_delete(vec![id], SOON).join());
@@ -112,12 +113,12 @@ impl Scene {
             }
             // Both connect to a node that joins.
             Task::Redial => drop(Node::start(join(&self.other))),
-            // What one puts is told to the other.
+            // Puts of one node are announced to the other.
             Task::Control => {
                 get(&mine, put(&theirs, LARGE));
                 get(&theirs, put(&mine, LARGE));
             }
-            // Questions that are taken back: the other node owns some of these names.
+            // Cancelled requests: the other node owns some of these names.
             Task::Late => {
                 let names = (0..20).map(|number| format!("{number}/never").parse().unwrap());
                 let gets: Vec<_> = names.map(|id: ObjectId| mine.start_get(&id, None)).collect();
@@ -126,11 +127,11 @@ impl Scene {
             }
             Task::Send => get(&theirs, put(&mine, LARGE)),
             Task::Receive => get(&mine, put(&theirs, LARGE)),
-            // More than are received from one sender at a time.
+            // More than the limit of concurrent transfers from one source.
             Task::Limiter => {
                 let meta = Meta::array(Dtype::UInt8, vec![LARGE as u64]).unwrap();
                 let create = |_| theirs.start_create(None, meta.clone(), None, SOON).join().ok();
-                // They stay empty, so that no transfer ends before another begins.
+                // They stay empty, so that no transfer ends before another starts.
                 let growing: Vec<_> = (0..100).filter_map(create).collect();
                 let get = |writer: &Writer| mine.start_get(writer.id(), SOON);
                 let gets: Vec<_> = growing.iter().map(get).collect();
@@ -155,19 +156,19 @@ impl Scene {
                 let view = put(&mine, LARGE).map(|id| mine.get(&id, SOON));
                 drop((Client::hold_all(), view));
             }
-            Task::Call | Task::Relay => unreachable!("they have tests beside what they do"),
+            Task::Call | Task::Relay => unreachable!("they have tests in node.rs"),
         }
     }
 }
 
-/// Method: clients in the process and beside it wait for an object that never comes; then the task panics.
+/// Method: a client in the process and an attached one wait for an object that never comes; then the task panics.
 fn end_by(task: Task) {
     let scene = Scene::new(task);
     let never: ObjectId = "never".parse().unwrap();
     let inside = scene.failing.client();
     let outside = Client::attach(&scene.socket, SOON).unwrap();
     let gets = [inside.start_get(&never, None), outside.start_get(&never, None)];
-    // Behind the get, which the session of a process has to take before its task panics.
+    // After the get, which the session must handle before its task panics.
     outside.start_objects(None).join().unwrap();
     let address = scene.failing.address().unwrap();
     scene.failing.plant_panic(task);
@@ -179,16 +180,16 @@ fn end_by(task: Task) {
         let error = get.join().unwrap_err().to_string();
         assert!(error.contains(&reason), "{error}");
     }
-    // Whatever is asked later fails too, and nothing listens any more.
+    // Later requests fail too, and nothing listens any more.
     let error = inside.start_objects(None).join().unwrap_err().to_string();
     assert!(error.contains(&reason), "{error}");
     let error = outside.start_objects(None).join().unwrap_err().to_string();
     assert!(error.contains(&reason), "{error}");
     assert!(inside.is_closed() && scene.failing.is_closed());
-    wait_until(|| TcpStream::connect(address).is_err(), "it listens no more");
-    wait_until(|| !scene.socket.exists(), "its socket is gone");
+    wait_until(|| TcpStream::connect(address).is_err(), "it stops listening");
+    wait_until(|| !scene.socket.exists(), "its socket is removed");
     assert!(!scene.failing.close(SOON), "it hands nothing over");
-    // The other node goes on.
+    // The other node continues.
     let id = put(&scene.other.client(), LARGE).unwrap();
     assert!(scene.other.client().get(&id, SOON).is_ok());
 }

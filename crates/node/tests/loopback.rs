@@ -1,4 +1,4 @@
-//! Real nodes on loopback: objects move, are relayed, folded and deleted; nodes come and go.
+//! Tests of real nodes on loopback: transfers, relays, folds, deletions, joins and leaves.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -89,7 +89,7 @@ fn a_broadcast_is_relayed() {
     }
     let relayed: u64 =
         clients.iter().map(|client| counters(client)["bytes_relayed"].as_u64().unwrap()).sum();
-    assert!(relayed > 0, "somebody passed on what it had");
+    assert!(relayed > 0, "a node relayed its copy");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Mistakes on purpose, with real bytes: each is found by what a program would look at, and what can be mended is.
+//! Mutation tests with real bytes: a program detects each mutant, and nodes repair what they can.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +17,7 @@ use support::{SOON, cluster};
 
 const COUNT: usize = 1_000_003;
 
-/// They are planted for the whole process: one test at a time.
+/// A mutant is active in the whole process: run one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 struct Planted<'a>(#[allow(dead_code)] MutexGuard<'a, ()>);
@@ -34,7 +34,7 @@ impl Drop for Planted<'_> {
     }
 }
 
-/// Elements that tell of their places.
+/// Elements that identify their positions.
 fn numbers(seed: i64) -> Vec<u8> {
     (0..COUNT as i64).flat_map(|place| (place + (seed << 32)).to_le_bytes()).collect()
 }
@@ -61,7 +61,7 @@ fn is_sum_right() -> bool {
     sums.eq(view.as_bytes().iter().copied())
 }
 
-/// Whether what another process reads stays what it is, whatever is put meanwhile.
+/// Whether a view of another process stays unchanged, whatever is put meanwhile.
 fn is_view_left_alone() -> bool {
     let folder = std::env::temp_dir().join(format!("hoplite-planted-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -97,7 +97,7 @@ fn what_is_planted_is_found() {
     }
 }
 
-/// Goal: changed bytes cost time, and their sender is known.
+/// Goal: corrupt blocks only cost time, and their sender is identified.
 #[test]
 fn changed_bytes_are_fetched_again_and_their_sender_is_told() {
     let _alone = Planted::none();
@@ -114,7 +114,7 @@ fn changed_bytes_are_fetched_again_and_their_sender_is_told() {
     assert_eq!(members.iter().find(of).unwrap()["blocks_corrupt"], 3);
 }
 
-/// A node in a rack; the first of a cluster, or one that joins it.
+/// Starts a node in a rack, as the first of a cluster or joining one.
 fn in_rack(rack: &str, join: Option<&Node>) -> Node {
     let join =
         join.and_then(Node::address).map(|address| address.to_string()).into_iter().collect();
@@ -133,8 +133,8 @@ fn counters(node: &Node) -> serde_json::Value {
     status["counters"].clone()
 }
 
-/// Goal: a relay that corrupts what it passes on is found by the digest, if the maker announced one; the copy is fetched again.
-/// Method: a reader beside a relay, which goes before the maker, for that is in another rack.
+/// Goal: the digest detects a relay that corrupts a copy, if the object has one; the copy is fetched again. Method: a
+/// reader prefers a relay in its rack to the source in another rack.
 #[test]
 fn a_corrupt_relay_is_found_by_the_digest() {
     let _alone = Planted::none();
@@ -148,13 +148,13 @@ fn a_corrupt_relay_is_found_by_the_digest() {
         assert!(relay.client().get(id, SOON).unwrap().as_bytes() == bytes);
     }
     plant(Some(Bug::ChangesRelayed));
-    assert!(reader.client().get(&plain, SOON).unwrap().as_bytes() != bytes, "no relay was asked");
+    assert!(reader.client().get(&plain, SOON).unwrap().as_bytes() != bytes, "no relay was used");
     assert_eq!(counters(&reader)["copies_corrupt"], 0);
     assert!(reader.client().get(&safe, SOON).unwrap().as_bytes() == bytes);
     assert_eq!(counters(&reader)["copies_corrupt"], 1);
 }
 
-/// Goal: a get ends, and says whose bytes it has not taken.
+/// Goal: the get ends, and names the senders of the corrupt copies.
 #[test]
 fn an_object_whose_only_copy_is_corrupt_ends_the_get() {
     let _alone = Planted::none();
@@ -166,7 +166,7 @@ fn an_object_whose_only_copy_is_corrupt_ends_the_get() {
     let Error::Call(CallError::ObjectCorrupt { senders, .. }) = told else { panic!("{told}") };
     assert_eq!(senders, [nodes[0].id()]);
     plant(None);
-    assert!(reader.get(&id, SOON).unwrap().as_bytes() == numbers(1), "it is asked anew");
+    assert!(reader.get(&id, SOON).unwrap().as_bytes() == numbers(1), "it is requested again");
 }
 
 /// Goal: a small object that arrives with another digest is requested from the other owner.
@@ -185,7 +185,7 @@ fn small_objects_are_digested_too() {
     assert_eq!(
         read(&put).iter().filter(|bytes| **bytes != plain).count(),
         1,
-        "one of them believes it"
+        "one reader accepts it"
     );
     plant(Some(Bug::ChangesSmall));
     assert_eq!(read(&digested).iter().filter(|bytes| **bytes != safe).count(), 0);
@@ -193,7 +193,7 @@ fn small_objects_are_digested_too() {
     assert_eq!(corrupt.sum::<u64>(), 1);
 }
 
-/// What is put is what it says, also in the node that its maker uses.
+/// A put whose bytes do not match its digest fails, even on the local node.
 #[test]
 fn bytes_of_another_digest_are_not_put() {
     let nodes = cluster(1);

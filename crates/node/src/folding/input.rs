@@ -1,5 +1,5 @@
-//! An input of a fold at this node: in memory, where it may still grow, or in a file, which is read piece by piece and takes
-//! no room of the store.
+//! An input of a fold on this node: in memory, where it may still grow, or in a file, which is read in pieces and takes
+//! no capacity of the store.
 
 use std::{ops::Range, sync::Arc};
 
@@ -18,13 +18,13 @@ pub(super) enum Input {
 }
 
 impl Input {
-    /// An input that is in a file.
+    /// Opens an input in a file.
     pub(super) fn open(file: Arc<Written>, instance: Instance) -> Result<Self, String> {
         let reading = Reading::open(file).map_err(|error| error.to_string())?;
         Ok(Self::File { instance, reading: Some(reading), frame: Vec::new() })
     }
 
-    /// The bytes of `range`, as soon as they are there.
+    /// Waits for the bytes of `range`.
     pub(super) async fn bytes(
         &mut self,
         transfers: &Transfers,
@@ -40,20 +40,21 @@ impl Input {
         frame.clear();
         let mut at = range.start;
         while at < range.end {
-            let file = reading.as_mut().ok_or_else(|| "its file failed before".to_string())?;
+            let file =
+                reading.as_mut().ok_or_else(|| "an earlier read of its file failed".to_string())?;
             if let Some(bytes) = file.there(at, range.end) {
                 frame.extend_from_slice(bytes);
                 at += bytes.len() as u64;
                 continue;
             }
             let Some(mut file) = reading.take() else { continue };
-            // A disk takes milliseconds, in which the transfers beside this fold go on.
+            // A disk takes milliseconds: transfers on this runtime continue meanwhile.
             let read = transfers.tasks.spawn_blocking(Task::Disk, move || {
                 let read = file.read(at);
                 (file, read)
             });
             let Ok(Some((file, read))) = read.await else {
-                return Err("the node ends".into());
+                return Err("the node is stopping".into());
             };
             if let Err(error) = read {
                 transfers.counters.spill_failures.add(1);

@@ -1,7 +1,7 @@
-//! Folds blocks: the arithmetic of a reduce, element by element, on little-endian bytes.
+//! Kernels of a reduce: fold blocks element by element, as little-endian bytes.
 //!
-//! Plain loops over fixed-size chunks without branches, which the compiler turns into vector code;
-//! bytes need no alignment. Knows nothing of trees, of windows or of where bytes come from.
+//! Plain loops over fixed-size chunks without branches, which the compiler vectorizes; bytes need no alignment. Does
+//! not know trees, windows or the source of bytes.
 
 mod special;
 #[cfg(test)]
@@ -16,12 +16,12 @@ use hoplite_shm::{narrow_float16, widen_float16};
 
 /// Folds `other` into `into`: `into[i] = op(into[i], other[i])`.
 ///
-/// Integers wrap around. `Min` and `Max` of floats give NaN when either element is NaN, and either
-/// of two zeros. 16-bit floats are computed as `f32` and rounded to the nearest, ties to even, each
-/// time. NaT among dates and times wins like NaN. `Mean` adds up; [`finish`] divides.
+/// Integers wrap around. `Min` and `Max` of floats give NaN if either element is NaN, and either of two zeros. 16-bit
+/// floats are computed as `f32`, and each fold rounds to nearest, ties to even. NaT in dates and times wins like NaN.
+/// `Mean` sums; [`finish`] divides.
 ///
 /// # Panics
-/// If the lengths differ or are no whole number of elements, or `op` isn't defined for it
+/// If the lengths differ or are not a multiple of the element size, or if `op` is not defined for `dtype`
 /// ([`is_reducible`]).
 pub fn fold(op: Op, dtype: Dtype, into: &mut [u8], other: &[u8]) {
     check(op, dtype, into.len());
@@ -46,11 +46,10 @@ pub fn fold(op: Op, dtype: Dtype, into: &mut [u8], other: &[u8]) {
     }
 }
 
-/// Turns the fold of `count` inputs into the result: divides for `Mean`, changes nothing for
-/// others.
+/// Completes the fold of `count` inputs: divides for `Mean`, changes nothing for other operations.
 ///
 /// # Panics
-/// As [`fold`]; and if `count` is 0 for `Mean`.
+/// As [`fold`]; also if `count` is 0 for `Mean`.
 pub fn finish(op: Op, dtype: Dtype, into: &mut [u8], count: u64) {
     check(op, dtype, into.len());
     if op != Op::Mean {
@@ -64,7 +63,7 @@ pub fn finish(op: Op, dtype: Dtype, into: &mut [u8], count: u64) {
             in_f32(into, |values| values.iter_mut().for_each(|value| *value /= divisor));
         }
         Dtype::BFloat16 => map(into, |bytes| bf16_of_f32(f32_of_bf16(bytes) / divisor)),
-        // A complex number is divided part by part.
+        // Complex numbers are divided by part.
         Dtype::Float32 | Dtype::Complex64 => {
             map(into, |bytes| (f32::from_le_bytes(bytes) / divisor).to_le_bytes())
         }
@@ -80,11 +79,11 @@ fn check(op: Op, dtype: Dtype, len: usize) {
     let size = dtype.size();
     assert!(
         (len as u64).is_multiple_of(size),
-        "{len} bytes are no whole number of {dtype}, of {size} bytes each"
+        "{len} bytes are not a multiple of {size}, the size of {dtype}"
     );
 }
 
-/// One loop for each pair of operation and element type, so that no loop decides anything.
+/// One loop per pair of operation and element type, so that no loop has a branch.
 fn fold_as<const SIZE: usize, T: Number>(
     op: Op,
     into: &mut [u8],
@@ -118,7 +117,7 @@ fn map<const SIZE: usize>(into: &mut [u8], op: impl Fn([u8; SIZE]) -> [u8; SIZE]
     }
 }
 
-/// A type that elements are computed in.
+/// A type in which elements are computed.
 trait Number: Copy {
     fn sum(self, other: Self) -> Self;
     fn less(self, other: Self) -> Self;
@@ -178,7 +177,7 @@ macro_rules! floats {
                 self * other
             }
 
-            // A comparison with NaN is false, so that a NaN on the right is taken anyway.
+            // A comparison with NaN is false, so a NaN on the right is taken without a check.
             #[inline(always)]
             fn smaller(self, other: Self) -> Self {
                 if self < other || self.is_nan() { self } else { other }
@@ -202,14 +201,14 @@ fn f32_of_bf16(bytes: [u8; 2]) -> f32 {
 #[inline(always)]
 fn bf16_of_f32(value: f32) -> [u8; 2] {
     let bits = value.to_bits();
-    // Half of the last place, less a bit if that is even: the carry rounds, also to infinity.
+    // Add half of the last place, less one bit if that is even: the carry rounds, up to infinity.
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
-    // The carry must not turn a NaN into infinity or zero; a quiet one keeps the bits that fit.
+    // The carry must not turn a NaN into infinity or zero; a quiet NaN keeps the bits that fit.
     let bits = if value.is_nan() { bits | 0x40_0000 } else { rounded };
     ((bits >> 16) as u16).to_le_bytes()
 }
 
-/// Elements that are brought to f32 and back at once: few enough to stay in the cache next to the processor.
+/// Elements converted to f32 and back at once: few enough for the level-1 cache.
 const F16_AT_ONCE: usize = 256;
 
 fn fold_f16(op: Op, into: &mut [u8], other: &[u8]) {
@@ -219,7 +218,7 @@ fn fold_f16(op: Op, into: &mut [u8], other: &[u8]) {
         let theirs = &mut theirs[..other.len() / 2];
         widen(other, theirs);
         in_f32(into, |ours| {
-            // One loop for each operation, as in `fold_as`.
+            // One loop per operation, as in `fold_as`.
             match op {
                 Op::Sum | Op::Mean => zip_f32(ours, theirs, f32::sum),
                 Op::Prod => zip_f32(ours, theirs, f32::product),
@@ -237,7 +236,7 @@ fn zip_f32(into: &mut [f32], other: &[f32], op: impl Fn(f32, f32) -> f32) {
     }
 }
 
-/// Computes on elements of float16 as f32.
+/// Computes on float16 elements as f32.
 fn in_f32(bytes: &mut [u8], compute: impl Fn(&mut [f32])) {
     for bytes in bytes.chunks_mut(2 * F16_AT_ONCE) {
         let mut values = [0.0; F16_AT_ONCE];
@@ -252,7 +251,7 @@ fn in_f32(bytes: &mut [u8], compute: impl Fn(&mut [f32])) {
     }
 }
 
-/// Elements of float16 as f32, by the processor's instructions if it has some.
+/// Converts float16 elements to f32, with processor instructions if available.
 fn widen(bytes: &[u8], values: &mut [f32]) {
     if !widen_float16(bytes, values) {
         for (value, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {

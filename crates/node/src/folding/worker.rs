@@ -1,7 +1,9 @@
-//! A position of a reduce at work: its own inputs, in memory or on disk, and its children's streams, folded frame by frame.
+//! The task of one position of a reduce: folds its own inputs, in memory or on disk, and its children's streams, frame
+//! by frame.
 //!
-//! A position that has a parent keeps its stream in a bounded window until the parent fetches it; the caller's own
-//! folds into the copy of the result, which is read by others while it grows. Arithmetic is in [`crate::folding::kernels`].
+//! A position with a parent buffers its stream in a bounded window until the parent fetches it. The caller's own
+//! position folds into the copy of the result, which others read while it grows. [`crate::folding::kernels`] has the
+//! arithmetic.
 
 use std::{
     collections::HashMap,
@@ -34,7 +36,7 @@ use crate::{
     },
 };
 
-/// The folds of a node that are at work.
+/// The active folds of a node.
 pub(crate) struct Folding {
     transfers: Arc<Transfers>,
     disk: Option<Arc<Disk>>,
@@ -42,7 +44,7 @@ pub(crate) struct Folding {
     stops: Mutex<HashMap<FoldKey, oneshot::Sender<()>>>,
 }
 
-/// Where a position's results go.
+/// The destination of a position's result.
 enum Sink {
     Parent(mpsc::Sender<Frame>),
     Result { held: Arc<Held>, count: u64 },
@@ -53,7 +55,7 @@ impl Folding {
         Self { transfers, disk, stops: Mutex::default() }
     }
 
-    /// Stops a fold, if it is not over already.
+    /// Stops a fold, unless it has ended.
     pub(crate) fn stop(&self, key: FoldKey) {
         lock(&self.stops).remove(&key);
     }
@@ -63,7 +65,7 @@ impl Folding {
         lock(&self.stops).clear();
     }
 
-    /// Folds small inputs into a result, by the calling thread.
+    /// Folds small inputs into a result, on the calling thread.
     pub(crate) fn fold_inline(&self, op: Op, dtype: Dtype, inputs: &[Inline]) -> Inline {
         let bytes: u64 = inputs.iter().map(Inline::len).sum();
         self.transfers.counters.bytes_folded_local.add(bytes);
@@ -77,7 +79,7 @@ impl Folding {
     }
 }
 
-/// Starts a fold. It ends with `FoldEnded`, also when it is stopped.
+/// Starts a fold. Its end is reported as `FoldEnded`, even if it is stopped.
 pub(crate) fn start(folding: &Arc<Folding>, order: FoldOrder, target: Option<(Instance, u64)>) {
     let (key, transfers, this) = (order.key, folding.transfers.clone(), folding.clone());
     let (stop, stopped) = oneshot::channel();
@@ -90,18 +92,19 @@ pub(crate) fn start(folding: &Arc<Folding>, order: FoldOrder, target: Option<(In
     let tasks = transfers.tasks.clone();
     tasks.spawn(Task::Fold, async move {
         let folding = async {
-            // The order may be here before the memory of a copy is.
+            // The order may arrive before the copy has memory.
             let sink = match (sender, target) {
                 (Some(sender), _) => Sink::Parent(sender),
                 (None, Some((instance, count))) => {
                     Sink::Result { held: memory_of(&transfers, instance).await?, count }
                 }
-                (None, None) => return Err("there is nowhere to fold to".to_string()),
+                (None, None) => return Err("the fold has no target".to_string()),
             };
             let mut inputs = Vec::with_capacity(order.inputs.len());
             for input in &order.inputs {
                 inputs.push(match this.disk.as_ref().and_then(|disk| disk.written(*input)) {
-                    // Also one that is coming back: nothing says which reader it is for, and it may be left on disk.
+                    // This includes an input that is being read back: that may serve another reader, and may be left on
+                    // disk.
                     Some(file) if !is_in_memory(&transfers, *input) => Input::open(file, *input)?,
                     _ => Input::Memory(memory_of(&transfers, *input).await?),
                 });
@@ -110,7 +113,7 @@ pub(crate) fn start(folding: &Arc<Folding>, order: FoldOrder, target: Option<(In
         };
         let failure = tokio::select! {
             result = folding => result.err(),
-            _ = stopped => Some("it was stopped".to_string()),
+            _ = stopped => Some("the fold was stopped".to_string()),
         };
         if failure.is_some() {
             transfers.streams.forget(key);
@@ -120,11 +123,11 @@ pub(crate) fn start(folding: &Arc<Folding>, order: FoldOrder, target: Option<(In
     });
 }
 
-/// Frames that are folded without a pause.
+/// Frames folded between two yields.
 const FRAMES_PER_TURN: u64 = 2;
 
-/// Frames that a position keeps between its children and its parent; of a part of a scattered result all, for its parent
-/// may first have to be done with others.
+/// Frames that a position buffers between its children and its parent. For a part of a scattered result these are all
+/// frames, because the parent may read them late.
 fn window_frames(order: &FoldOrder) -> usize {
     let part = order.part.end - order.part.start;
     let window = if is_scattered(order) {
@@ -141,7 +144,7 @@ fn is_scattered(order: &FoldOrder) -> bool {
 
 async fn memory_of(transfers: &Transfers, instance: Instance) -> Result<Arc<Held>, String> {
     let held = tokio::time::timeout(ORDER_PATIENCE, transfers.store.wait_for(instance)).await;
-    held.map_err(|_| format!("instance {instance} has no memory"))
+    held.map_err(|_| format!("instance {instance} got no memory in time"))
 }
 
 fn is_in_memory(transfers: &Transfers, instance: Instance) -> bool {
@@ -156,10 +159,10 @@ async fn run(
 ) -> Result<(), String> {
     let (frame, mut at, mut frames) = (u64::from(order.frame), order.part.start, 0_u64);
     let mut children = Vec::new();
-    // Ends the receivers of the children's streams with this fold.
+    // Aborts the receivers of the children's streams with this fold.
     let mut receivers = tokio::task::JoinSet::new();
     for (node, position) in &order.children {
-        // The child's own window holds the rest; here a few frames let reading overlap with folding.
+        // The child's own window buffers the rest; a few frames here let reading overlap with folding.
         let (sender, receiver) = mpsc::channel(window_frames(order).div_ceil(4));
         let key = FoldKey { position: *position, ..order.key };
         if *node == transfers.network.identity.member.id {
@@ -207,13 +210,13 @@ async fn run(
                 }
             }
         }
-        let bytes = sum.ok_or_else(|| "nothing to fold".to_string())?;
+        let bytes = sum.ok_or_else(|| "the fold has no inputs".to_string())?;
         if !put(&transfers.streams, &sink, order, range, bytes).await? {
             return Ok(());
         }
         at = (at + frame).min(order.part.end);
-        // Inputs that are all here never wait: what is folded has to leave meanwhile, and the streams beside this fold
-        // want their turn too.
+        // A fold of complete local inputs never waits: yield, so that its frames are sent and other streams make
+        // progress.
         frames += 1;
         if frames.is_multiple_of(FRAMES_PER_TURN) {
             tokio::task::yield_now().await;
@@ -222,7 +225,7 @@ async fn run(
     if let Sink::Parent(parent) = &sink
         && parent.send(Frame::End).await.is_ok()
     {
-        // The stream is kept for a parent that has not come yet; until then this fold can still be stopped.
+        // The stream is kept for a parent that has not connected yet; until then this fold can still be stopped.
         parent.closed().await;
     }
     Ok(())
@@ -235,7 +238,8 @@ struct Child {
 }
 
 impl Child {
-    /// Its next frame. The machine hears of it each time that the fold has waited for [`FOLD_WAITED_NS`].
+    /// Waits for the next frame. Reports to the state machine each time that the fold has waited for
+    /// [`FOLD_WAITED_NS`].
     async fn next(&mut self, transfers: &Arc<Transfers>, key: FoldKey) -> Result<Piece, String> {
         loop {
             let wait = Duration::from_nanos(FOLD_WAITED_NS);
@@ -249,15 +253,15 @@ impl Child {
     }
 }
 
-/// Moves the stream of a child that is folded at this same node into its parent's window: a node has no payload
-/// connection to itself. The last item is the reason if the stream broke off.
+/// Moves the stream of a child on this same node into its parent's window: a node has no payload connection to itself.
+/// If the stream breaks, the last item is the reason.
 async fn local_partial(
     transfers: Arc<Transfers>,
     key: FoldKey,
     window: mpsc::Sender<Result<Piece, String>>,
 ) {
     let Some(mut frames) = transfers.streams.take(key).await else {
-        let said = format!("position {} at this node got no order", key.position);
+        let said = format!("no order arrived for position {} at this node", key.position);
         let _ = window.send(Err(said)).await;
         return;
     };
@@ -265,7 +269,7 @@ async fn local_partial(
         let item = match frames.recv().await {
             Some(Frame::Bytes { bytes, .. }) => Ok(bytes),
             Some(Frame::End) => return,
-            None => Err(format!("the stream of position {} at this node broke off", key.position)),
+            None => Err(format!("the stream of position {} at this node broke", key.position)),
         };
         let is_over = item.is_err();
         if window.send(item).await.is_err() || is_over {
@@ -274,10 +278,10 @@ async fn local_partial(
     }
 }
 
-/// Hands on what was folded; false if the parent wants no more of it.
+/// Delivers a folded frame; false if the parent wants no more.
 ///
-/// A parent that ends early says why itself: its node reports the failure, or the coordinator has stopped it. A report
-/// from here would only hide that reason.
+/// If a parent ends early, its own node reports the failure, or the coordinator has stopped it. A report from here
+/// would only hide that reason.
 async fn put(
     streams: &Streams,
     sink: &Sink,

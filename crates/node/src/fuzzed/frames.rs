@@ -1,6 +1,6 @@
-//! Frames of a connection between nodes: control frames as a node reads them, and payload as a receiver does.
+//! Fuzzes frames of a connection between nodes: control frames as read by a node, and payload as read by a receiver.
 //!
-//! The bytes come as they are, or in frames with the right checksum, also sealed as by a member that has the key.
+//! The bytes are sent raw, or in frames with valid checksums, optionally encrypted as by a member with the key.
 
 use std::{cell::OnceCell, future::Future, os::unix::net::UnixStream};
 
@@ -20,20 +20,20 @@ use crate::{
 
 const SECRET: [u8; 32] = [7; 32];
 
-/// Bytes that the socket of a pair takes at once.
+/// Bytes that a socket of a pair accepts at once.
 const BYTES_MAX: usize = 64 * 1024;
 
 /// The lengths of the places of a payload.
 const PLACES: [usize; 4] = [16, 100, 16, 3];
 
-/// A kind of frame that exists.
+/// Maps a number to a valid kind of frame.
 fn kind(number: u8) -> FrameKind {
     use FrameKind::{Blocks, Control, Credit, End, Fetch, Greeting, Secure, Unavailable};
     let all = [Control, Blocks, Greeting, Fetch, Unavailable, Credit, End, Secure];
     all[usize::from(number) % all.len()]
 }
 
-/// Runs to its end on a runtime of this thread.
+/// Runs a future on a runtime of this thread.
 pub(super) fn run<T>(future: impl Future<Output = T>) -> T {
     thread_local! {
         static RUNTIME: OnceCell<Runtime> = const { OnceCell::new() };
@@ -46,8 +46,8 @@ pub(super) fn run<T>(future: impl Future<Output = T>) -> T {
     })
 }
 
-/// The bytes of one connection. The lowest bits of the first byte say whether they are payload, whether they come in frames
-/// that are put together here, and whether the connection is sealed.
+/// Fuzzes the bytes of one connection. The lowest bits of the first byte select payload or control, framed or raw, and
+/// encrypted or not.
 pub fn frames(bytes: &[u8]) {
     let Some((how, rest)) = bytes.split_first() else { return };
     let (is_payload, is_framed, is_sealed) = (how & 1 > 0, how & 2 > 0, how & 4 > 0);
@@ -57,16 +57,16 @@ pub fn frames(bytes: &[u8]) {
     let opened = run(async {
         if is_payload { payload(&stream, secret).await } else { control(&stream, secret).await }
     });
-    assert!(is_framed || !is_sealed || opened == 0, "a frame was opened that had no seal");
+    assert!(is_framed || !is_sealed || opened == 0, "an unencrypted frame was accepted");
 }
 
-/// Frames of which each piece is one.
+/// Encodes each piece as a frame.
 fn framed(bytes: &[u8], secret: Option<[u8; 32]>) -> Vec<u8> {
     let mut seal = Seal::new(secret);
     let (mut stream, mut place) = (Vec::new(), 0);
     for (what, body) in Pieces(bytes) {
         let header = Header::new(kind(what), body.len() as u32, frame::crc(body));
-        // A few are not of the transfer, or not in their place.
+        // A few have another transfer, or a wrong offset.
         let header = Header { transfer: u64::from(what >> 6), offset: place, ..header };
         place += body.len() as u64 + u64::from(what >> 5 & 1);
         let mut whole = [&header.encode()[..], body].concat();
@@ -76,7 +76,7 @@ fn framed(bytes: &[u8], secret: Option<[u8; 32]>) -> Vec<u8> {
     stream
 }
 
-/// Reads control frames until one is wrong; how many were right.
+/// Reads control frames until one is malformed; returns the number of valid ones.
 async fn control(mut stream: &[u8], secret: Option<[u8; 32]>) -> usize {
     let (mut open, mut opened) = (Open::new(secret), 0);
     while let Ok(Some(mut header)) = channel::read_header(&mut stream).await {
@@ -97,7 +97,7 @@ async fn control(mut stream: &[u8], secret: Option<[u8; 32]>) -> usize {
     opened
 }
 
-/// What bytes say; said again it is the same.
+/// Decodes bytes, and checks that encoding the value and decoding it again gives the same value.
 fn reads_back<T>(bytes: &[u8]) -> Option<T>
 where
     T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
@@ -107,14 +107,14 @@ where
     Some(said)
 }
 
-/// Receives payload until something is wrong; how many frames were right.
+/// Receives payload until a frame is malformed; returns the number of valid ones.
 async fn payload(stream: &[u8], secret: Option<[u8; 32]>) -> usize {
     use std::io::Write;
     let (near, mut far) = UnixStream::pair().unwrap();
     far.write_all(stream).unwrap();
     drop(far);
     near.set_nonblocking(true).unwrap();
-    // What is read is a stream of bytes, of whatever kind the socket is.
+    // Only a stream of bytes is read, so the kind of socket does not matter.
     let near = std::net::TcpStream::from(std::os::fd::OwnedFd::from(near));
     let near = TcpStream::from_std(near).unwrap();
     let (mut arrivals, mut open) = (Arrivals::default(), Open::new(secret));
@@ -136,7 +136,7 @@ async fn payload(stream: &[u8], secret: Option<[u8; 32]>) -> usize {
     opened
 }
 
-/// Cases to begin with: frames of all kinds, and payload, in all situations.
+/// Seeds: frames of all kinds, and payload, in all situations.
 #[cfg(test)]
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     use hoplite_proto::{

@@ -1,4 +1,4 @@
-//! A process without the token that calls a node, or that a node calls: whatever it says, it is not let in.
+//! Fuzzes handshakes with a process without the token, as initiator and acceptor: it must never be admitted.
 
 use std::{
     cell::Cell,
@@ -27,16 +27,16 @@ use crate::{
     },
 };
 
-/// How far the stranger goes as a node would.
+/// How far the stranger follows the protocol.
 #[derive(Clone, Copy)]
 enum Depth {
-    /// It says its bytes.
+    /// It sends its raw bytes.
     Nothing,
-    /// It says that TLS follows, and then its bytes.
+    /// It announces TLS, and then sends its bytes.
     Secure,
-    /// It shakes hands by TLS, and says greetings inside.
+    /// It performs the TLS handshake, and sends greetings inside.
     Tls,
-    /// It says greetings without TLS, such as a pass.
+    /// It sends greetings without TLS, such as a resumption.
     Greetings,
 }
 
@@ -67,10 +67,10 @@ fn identity(tokens: Vec<Token>) -> Identity {
     }
 }
 
-/// The bytes of a stranger. The lowest bits of the first byte say who calls, how far the stranger goes as a node would, and
-/// whether the node has a token; without one it lets others in, and must only not break.
+/// Fuzzes the bytes of a stranger. The lowest bits of the first byte select the initiator, how far the stranger follows
+/// the protocol, and whether the node has a token. A node without a token admits strangers, and must only not fail.
 pub fn handshake(bytes: &[u8]) {
-    assert!(!(is_let_in(bytes) && has_token(bytes)), "a stranger was let in");
+    assert!(!(is_let_in(bytes) && has_token(bytes)), "a stranger was admitted");
 }
 
 fn has_token(bytes: &[u8]) -> bool {
@@ -95,7 +95,7 @@ fn is_let_in(bytes: &[u8]) -> bool {
                 tokio::join!(calling, async { listener.accept().await.unwrap() });
             let node = async {
                 if is_called {
-                    // It has admitted no node.
+                    // There is no session to resume.
                     let place = |node| Arc::<Places>::default().take(node, 1);
                     called::answer(node, far, |_, _, _| None, place).await.is_ok()
                 } else {
@@ -107,7 +107,7 @@ fn is_let_in(bytes: &[u8]) -> bool {
     })
 }
 
-/// An address of loopback, another each time: ports that were used are not free at once.
+/// Returns a different loopback address each time: used ports are not free at once.
 fn next_address() -> Ipv4Addr {
     thread_local! {
         static NEXT: Cell<u16> = const { Cell::new(0) };
@@ -141,8 +141,8 @@ async fn attack(key: &NodeKey, mut stream: TcpStream, is_caller: bool, depth: De
     }
 }
 
-/// Frames of greetings, with the right checksums: the bytes of each piece; or a greeting of the node `own` that is right in all
-/// but what the piece chooses.
+/// Encodes greetings in frames with valid checksums: the raw bytes of each piece, or a greeting of the node `own` that
+/// is valid except for what the piece selects.
 fn greetings(own: NodeId, bytes: &[u8]) -> Vec<u8> {
     let mut stream = Vec::new();
     for (what, body) in Pieces(bytes) {
@@ -181,7 +181,7 @@ fn welcome(own: NodeId, bytes: &[u8]) -> Welcome {
     Welcome { member: member(own), proof: bytes.first_chunk().copied() }
 }
 
-/// Says all, and hears whatever is answered until the node ends the connection.
+/// Sends all bytes, and reads replies until the node closes the connection.
 async fn say_all<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, bytes: &[u8]) {
     let _ = stream.write_all(bytes).await;
     let _ = stream.shutdown().await;
@@ -189,7 +189,7 @@ async fn say_all<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, bytes: &[u8])
     while stream.read(&mut heard).await.is_ok_and(|count| count > 0) {}
 }
 
-/// Cases to begin with: greetings of all kinds in all situations.
+/// Seeds: greetings of all kinds in all situations.
 #[cfg(test)]
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     use hoplite_proto::wire::Resume;
@@ -222,7 +222,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// That a stranger is refused for want of a token, and not for a mistake of its own.
+    /// Verifies that a stranger is refused because it has no token, and not for another error.
     #[test]
     fn the_same_stranger_is_let_in_by_a_node_without_a_token() {
         for (is_caller, greeting) in [(0, [16, 1, 0, 0]), (1, [32, 0, 0, 0])] {

@@ -1,4 +1,4 @@
-//! A program of the host that speaks to a node over its Unix socket: whatever it says, the node serves others afterwards.
+//! Fuzzes messages of a process on a node's Unix socket: whatever it sends, the node must serve others afterwards.
 
 use std::{
     fs::File,
@@ -25,10 +25,10 @@ use crate::{
     node::Node,
 };
 
-/// Cases that one node lives through: what programs put stays, and would fill the store.
+/// Cases run against one node: objects put by them stay, and would fill the store.
 const CASES_MAX: u64 = 256;
 
-/// No call takes longer but one that hangs.
+/// Timeout of a call that hangs.
 const SOON: Option<Duration> = Some(Duration::from_secs(20));
 
 struct Victim {
@@ -50,7 +50,7 @@ impl Victim {
         Self { node, honest, cases: 0 }
     }
 
-    /// That the node serves another program.
+    /// Checks that the node serves another process.
     fn check(&self) {
         let bytes = self.cases.to_le_bytes();
         let id = self.honest.put(None, Value::bytes(&bytes), SOON).unwrap();
@@ -59,8 +59,8 @@ impl Victim {
     }
 }
 
-/// The bytes of one program. If the lowest bit of the first byte is set it says them as they are, else as frames, after a
-/// greeting. A piece may bring descriptors.
+/// Fuzzes the bytes of one process. If the lowest bit of the first byte is set, they are sent raw, otherwise as frames
+/// after a greeting. A piece may carry descriptors.
 pub fn local(bytes: &[u8]) {
     static VICTIM: Mutex<Option<Victim>> = Mutex::new(None);
     let Some((how, rest)) = bytes.split_first() else { return };
@@ -81,12 +81,12 @@ fn attack(victim: &Victim, is_framed: bool, bytes: &[u8]) {
     let mut stream = UnixStream::connect(victim.node.socket().unwrap()).unwrap();
     stream.set_read_timeout(SOON).unwrap();
     let nothing = File::open("/dev/null").unwrap();
-    // The node may have ended the connection: what is not said then is of no matter.
+    // The node may have closed the connection: failed writes do not matter.
     if is_framed {
         let _ = stream.write_all(&frame(&ToNode::Hello { version: LOCAL_VERSION }));
         for (what, body) in Pieces(bytes) {
             let framed = [&(body.len() as u32).to_le_bytes()[..], body].concat();
-            // Where the kernel refuses descriptors, the frame goes without.
+            // If the kernel refuses descriptors, send the frame without.
             let descriptors = vec![nothing.as_fd(); usize::from(what % 4)];
             if send_with_fds(&stream, &framed, &descriptors).is_err() {
                 let _ = stream.write_all(&framed);
@@ -96,12 +96,12 @@ fn attack(victim: &Victim, is_framed: bool, bytes: &[u8]) {
         let _ = stream.write_all(bytes);
     }
     let _ = stream.shutdown(Shutdown::Write);
-    // Until the node has ended it. Descriptors that come are closed by the kernel.
+    // Read until the node closes the connection. The kernel closes received descriptors.
     let mut heard = [0; 4096];
     while matches!(stream.read(&mut heard), Ok(count) if count > 0) {}
 }
 
-/// Cases to begin with: what a program may say.
+/// Seeds: all messages that a process can send.
 #[cfg(test)]
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     use hoplite_proto::{

@@ -1,6 +1,6 @@
-//! Bytes of a fuzzer, cut into pieces.
+//! Splits the bytes of a fuzzer into pieces.
 
-/// Pieces of bytes: each begins with a byte of what it is to be, and two bytes of its length.
+/// Pieces of bytes: each starts with a byte that selects its kind, and two bytes of length.
 pub(super) struct Pieces<'a>(pub(super) &'a [u8]);
 
 impl<'a> Iterator for Pieces<'a> {

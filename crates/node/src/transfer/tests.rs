@@ -1,4 +1,4 @@
-//! What tests of transfers share: one end of a transfer without a machine, and a member that a test plays.
+//! Fixtures of transfer tests: one end of a transfer without a state machine, and a peer played by the test.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -44,11 +44,11 @@ mod stalls;
 
 pub(super) const SOON: std::time::Duration = std::time::Duration::from_secs(20);
 
-/// The node at the other end.
+/// The peer node.
 pub(super) const PEER: NodeId = NodeId(9);
 pub(super) const INSTANCE: Instance = Instance { node: PEER, serial: 7 };
 
-/// Stands for the machine: what it is told comes out at the other end.
+/// A fake state machine, which forwards reported events to the test.
 struct Machine(Mutex<mpsc::UnboundedSender<Event>>);
 
 impl Hear for Machine {
@@ -59,7 +59,7 @@ impl Hear for Machine {
     }
 }
 
-/// The transfers of a node, and what they tell the machine.
+/// The transfers of a node, and the events that they report.
 pub(super) struct Scene {
     pub(super) transfers: Arc<Transfers>,
     told: mpsc::UnboundedReceiver<Event>,
@@ -96,7 +96,7 @@ impl Scene {
         Self { transfers, told, _machine: machine }
     }
 
-    /// The next that the machine is told of which `pick` makes something.
+    /// Waits for the next event for which `pick` returns a value.
     pub(super) async fn told<T>(&mut self, pick: impl Fn(Event) -> Option<T>) -> T {
         let telling = async {
             loop {
@@ -105,10 +105,10 @@ impl Scene {
                 }
             }
         };
-        timeout(SOON, telling).await.expect("the machine is told")
+        timeout(SOON, telling).await.expect("the event is reported")
     }
 
-    /// Memory for a copy of so many blocks.
+    /// Allocates memory for a copy of `blocks` blocks.
     pub(super) fn memory(&self, blocks: u64) -> Arc<Held> {
         self.transfers.store.create(INSTANCE, blocks * BLOCK_BYTES, None, || {}).unwrap();
         self.transfers.store.get(INSTANCE).unwrap()
@@ -122,7 +122,7 @@ pub(super) fn identity(key: NodeKey, member: Member) -> Identity {
     Identity { member, key, cluster, tokens, admission, is_plain: false, silence, turns }
 }
 
-/// A block whose bytes are those of its number.
+/// A block filled with its number.
 pub(super) fn block(number: u64) -> Vec<u8> {
     vec![number as u8; BLOCK_BYTES as usize]
 }
@@ -138,7 +138,7 @@ pub(super) fn fill(held: &Held, blocks: std::ops::Range<u64>) {
     held.grew();
 }
 
-/// Both ends of a connection, sealed.
+/// Both ends of an encrypted connection.
 pub(super) async fn channels() -> (Channel, Channel) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -150,7 +150,7 @@ pub(super) async fn channels() -> (Channel, Channel) {
     (channel(near.unwrap(), 1, 2), channel(far.unwrap().0, 2, 1))
 }
 
-/// The next frame of a connection and its body; none when it has ended.
+/// Reads the next frame of a connection and its body; None once it has ended.
 pub(super) async fn next(channel: &mut Channel) -> Option<(FrameKind, Vec<u8>)> {
     let hearing = async {
         let mut header = channel::read_header(&mut channel.stream).await.ok()??;
@@ -158,5 +158,5 @@ pub(super) async fn next(channel: &mut Channel) -> Option<(FrameKind, Vec<u8>)> 
         let body = channel::read_body(stream, open, &mut header).await.ok()?;
         Some((header.kind, body))
     };
-    timeout(SOON, hearing).await.expect("the other end goes on or hangs up")
+    timeout(SOON, hearing).await.expect("the peer continues or closes the connection")
 }

@@ -1,4 +1,4 @@
-//! What tests with real nodes share.
+//! Fixtures of tests with real nodes.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use hoplite_node::{Node, NodeConfig};
 
 pub(crate) const SOON: Option<Duration> = Some(Duration::from_secs(20));
 
-/// Nodes on loopback that know each other.
+/// Starts a cluster of nodes on loopback.
 #[allow(dead_code)] // Not every test file uses it.
 pub(crate) fn cluster(size: usize) -> Vec<Node> {
     let first = Node::start(NodeConfig::default()).unwrap();

@@ -1,6 +1,6 @@
-//! Kernels for elements that are not one plain number: bool, complex, dates and times.
+//! Kernels for elements other than plain numbers: bool, complex, dates and times.
 //!
-//! Loops as in the parent: no branches, no alignment. Each takes the operations that are defined for its type.
+//! Loops as in the parent module: no branches, no alignment. Each kernel accepts the operations defined for its type.
 
 use hoplite_proto::meta::{Dtype, Op};
 
@@ -9,7 +9,7 @@ use super::{Number, fold_as, zip};
 /// NumPy's "not a time".
 const NAT: i64 = i64::MIN;
 
-/// Folds bool; the result is 0 or 1, whatever stood for true.
+/// Folds bool. The result is 0 or 1, whatever byte represented true.
 pub(super) fn fold_bool(op: Op, into: &mut [u8], other: &[u8]) {
     match op {
         Op::Any => zip(into, other, |[a], [b]| [u8::from((a | b) != 0)]),
@@ -21,7 +21,7 @@ pub(super) fn fold_bool(op: Op, into: &mut [u8], other: &[u8]) {
 /// Folds complex numbers of two f32 each.
 pub(super) fn fold_complex64(op: Op, into: &mut [u8], other: &[u8]) {
     match op {
-        // Part by part.
+        // Each part separately.
         Op::Sum | Op::Mean => fold_as(op, into, other, f32::from_le_bytes, f32::to_le_bytes),
         Op::Prod => multiply(into, other, f32::from_le_bytes, f32::to_le_bytes),
         other => unreachable!("{other} of complex64"),
@@ -37,7 +37,7 @@ pub(super) fn fold_complex128(op: Op, into: &mut [u8], other: &[u8]) {
     }
 }
 
-/// Folds dates, and times: as numbers, but NaT on either side wins.
+/// Folds dates and times as numbers, except that NaT on either side wins.
 pub(super) fn fold_times(op: Op, dtype: Dtype, into: &mut [u8], other: &[u8]) {
     match op {
         Op::Sum => {
@@ -45,7 +45,7 @@ pub(super) fn fold_times(op: Op, dtype: Dtype, into: &mut [u8], other: &[u8]) {
         }
         // NaT is the least number.
         Op::Min => times(into, other, |a, b| a.min(b)),
-        // One less of everything makes it the greatest and keeps the order of the rest.
+        // Subtracting 1 makes NaT the greatest number, and keeps the order of the others.
         Op::Max => {
             times(into, other, |a, b| a.wrapping_sub(1).max(b.wrapping_sub(1)).wrapping_add(1))
         }
@@ -57,7 +57,7 @@ fn times(into: &mut [u8], other: &[u8], op: impl Fn(i64, i64) -> i64) {
     zip(into, other, |a, b| op(i64::from_le_bytes(a), i64::from_le_bytes(b)).to_le_bytes());
 }
 
-/// (a + bi)(c + di) by its four products, as NumPy does it: a NaN or an infinity in any of them spreads.
+/// (a + bi)(c + di) by four products, as in NumPy: a NaN or infinity in any of them propagates.
 fn multiply<const SIZE: usize, T: Number>(
     into: &mut [u8],
     other: &[u8],
@@ -97,7 +97,7 @@ mod tests {
         }
     }
 
-    /// Whole numbers, whose products f32 holds exactly: (a + bi)(c + di) against integers.
+    /// Integers whose products are exact in f32: (a + bi)(c + di) compared with integer arithmetic.
     #[test]
     fn complex_numbers_are_added_multiplied_and_divided() {
         let few = -3..=3_i64;
@@ -121,7 +121,7 @@ mod tests {
             let products =
                 bytes(both().map(|([a, b], [c, d])| [a * c - b * d, a * d + b * c]).collect());
             assert_eq!(folded(Op::Sum, dtype, &left, &right), sums);
-            // A zero may have either sign: adding zero to it takes that away.
+            // A zero may have either sign: adding zero makes it positive.
             let zero = bytes(vec![[0, 0]; pairs.len() * pairs.len()]);
             let got = folded(Op::Prod, dtype, &left, &right);
             assert_eq!(folded(Op::Sum, dtype, &got, &zero), products);

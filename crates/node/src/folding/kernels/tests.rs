@@ -1,10 +1,10 @@
-//! Every kernel against wide arithmetic, at any length and alignment.
+//! Tests of every kernel against wider arithmetic, at any length and alignment.
 
 use half::bf16;
 
 use super::*;
 
-/// Elements as bits: zeros, ones, the ends of every type and what lies next to them.
+/// Elements as bits: zeros, ones, the limits of every type and their neighbors.
 const ODD: [u64; 24] = [
     0,
     1,
@@ -34,7 +34,7 @@ const ODD: [u64; 24] = [
 
 /// Odd elements and `random` arbitrary ones.
 fn elements(dtype: Dtype, random: usize) -> Vec<Vec<u8>> {
-    // Multiples of 2^64 divided by the golden ratio scatter over all bits.
+    // Multiples of 2^64 divided by the golden ratio are spread over all bits.
     let random = (1..=random as u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).reverse_bits());
     let size = dtype.size() as usize;
     let wide = |bits: u64| u128::from(bits) | u128::from(bits.rotate_left(20)) << 64;
@@ -66,7 +66,7 @@ fn integer(dtype: Dtype, bytes: &[u8]) -> i128 {
     i128::from_le_bytes(wide)
 }
 
-/// One element computed in a wider type, then brought back.
+/// Computes one element in a wider type, and converts it back.
 fn reference(op: Op, dtype: Dtype, a: &[u8], b: &[u8]) -> Vec<u8> {
     if !dtype.is_float() {
         let (a, b) = (integer(dtype, a), integer(dtype, b));
@@ -91,8 +91,8 @@ fn reference(op: Op, dtype: Dtype, a: &[u8], b: &[u8]) -> Vec<u8> {
     narrow(dtype, wide)
 }
 
-/// Rounds to f32 first, as the kernels do. f64 holds more than twice the bits of f32, so that
-/// rounding a sum, a product or a quotient twice is rounding it once.
+/// Rounds to f32 first, as the kernels do. f64 has more than twice the bits of f32, so rounding a sum, product or
+/// quotient twice equals rounding it once.
 fn narrow(dtype: Dtype, wide: f64) -> Vec<u8> {
     match dtype {
         Dtype::Float16 => f16::from_f32(wide as f32).to_le_bytes().to_vec(),
@@ -103,7 +103,7 @@ fn narrow(dtype: Dtype, wide: f64) -> Vec<u8> {
     }
 }
 
-/// Same bits, but any NaN for a NaN, and for `Min` and `Max` any zero for a zero.
+/// Compares bits, except that any NaN equals any NaN, and for `Min` and `Max` any zero equals any zero.
 fn same(op: Op, dtype: Dtype, a: &[u8], b: &[u8]) -> bool {
     let parts = |part: Dtype| {
         let size = part.size() as usize;
@@ -126,12 +126,12 @@ fn all_supported() -> impl Iterator<Item = (Op, Dtype)> {
     all.filter(|(op, dtype)| is_reducible(*op, *dtype))
 }
 
-/// Those of `special` have tests of their own there.
+/// The types of `special` have their own tests.
 fn of_numbers() -> impl Iterator<Item = (Op, Dtype)> {
     all_supported().filter(|(_, dtype)| dtype.is_float() || dtype.name().contains("int"))
 }
 
-/// Goal: every kernel is right on odd values. Method: all pairs of them against a wider type.
+/// Goal: every kernel is right on edge values. Method: all pairs of them against a wider type.
 #[test]
 fn every_kernel_agrees_with_wide_arithmetic() {
     assert_eq!(of_numbers().count(), 4 * 12 + 4);
@@ -150,8 +150,7 @@ fn every_kernel_agrees_with_wide_arithmetic() {
     }
 }
 
-/// Goal: where bytes begin and how many there are makes no difference. Method: the same fold,
-/// shifted.
+/// Goal: alignment and length make no difference. Method: the same fold, shifted.
 #[test]
 fn any_length_and_alignment_will_do() {
     for (op, dtype) in all_supported() {
@@ -190,8 +189,8 @@ fn a_nan_on_either_side_wins() {
     }
 }
 
-/// Goal: 16-bit floats round as they should. Method: each value, the middle to the next one,
-/// and the f32 beside either of them, against another implementation.
+/// Goal: 16-bit floats round correctly. Method: each value, the middle to the next one, and the f32 next to either of
+/// them, against another implementation.
 #[test]
 fn sixteen_bit_floats_convert_exactly() {
     for bits in 0..=u16::MAX {
@@ -204,7 +203,7 @@ fn sixteen_bit_floats_convert_exactly() {
         assert!(brain.is_nan() || wide_brain.to_bits() == brain.to_f32().to_bits(), "{bits:#x}");
         for offset in [-0x8001, -0x8000, -0x7fff, -0x1001, -0x1000, -0xfff, -1, 0, 1] {
             for wide in [wide_half, wide_brain] {
-                // Subnormal halves are further apart in f32, so their middles are made below.
+                // Subnormal halves are further apart in f32; their middles are tested below.
                 let wide = f32::from_bits(wide.to_bits().wrapping_add_signed(offset));
                 check_rounding(wide);
             }
@@ -230,8 +229,7 @@ fn check_rounding(wide: f32) {
     }
 }
 
-/// Goal: sums of 16-bit floats are rounded each time. Method: 40,000 pairs against another
-/// implementation.
+/// Goal: sums of 16-bit floats are rounded in each fold. Method: 40,000 pairs against another implementation.
 #[test]
 fn sums_of_sixteen_bit_floats_round_once_per_fold() {
     let operands: Vec<u16> = (0..40_000u32).map(|n| ((n * 40_503) >> 3) as u16).collect();
@@ -283,7 +281,7 @@ fn lengths_must_agree() {
 }
 
 #[test]
-#[should_panic = "6 bytes are no whole number of float32, of 4 bytes each"]
+#[should_panic = "6 bytes are not a multiple of 4, the size of float32"]
 fn elements_must_be_whole() {
     fold(Op::Sum, Dtype::Float32, &mut [0; 6], &[0; 6]);
 }

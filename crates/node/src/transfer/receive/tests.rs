@@ -1,4 +1,4 @@
-//! The receiving end of one connection, of which a test is the sender.
+//! Tests of the receiving end of one connection; the test is the sender.
 
 use hoplite_proto::id::ReduceId;
 use tokio::time::timeout;
@@ -15,7 +15,7 @@ use crate::{
 
 const BLOCK: u64 = hoplite_proto::limits::BLOCK_BYTES;
 
-/// The sender of what a node has asked for.
+/// The sender of a transfer that a node requested.
 struct Sender {
     channel: Channel,
     transfer: u64,
@@ -23,23 +23,23 @@ struct Sender {
 }
 
 impl Sender {
-    /// The far end of a connection that the node keeps idle.
+    /// Gives the node an idle connection, and returns its far end.
     async fn of(scene: &Scene) -> Channel {
         let (near, far) = channels().await;
         scene.transfers.network.peers.keep_idle(PEER, near);
         far
     }
 
-    /// What the node asks for over a connection.
+    /// Reads the node's request on a connection.
     async fn asked(mut channel: Channel) -> Self {
         let header = timeout(SOON, channel::read_header(&mut channel.stream)).await.unwrap();
-        let mut header = header.unwrap().expect("the node asks");
+        let mut header = header.unwrap().expect("the node sends a request");
         let Channel { stream, open, .. } = &mut channel;
         let body = channel::read_body(stream, open, &mut header).await.unwrap();
         Self { channel, transfer: header.transfer, fetch: wire::decode(&body).unwrap() }
     }
 
-    /// Sends blocks of these numbers, from a place in the object on, with the checksum of other bytes if they are `wrong`.
+    /// Sends blocks with these numbers, from block `at` of the object on, with a wrong checksum if `wrong`.
     async fn send(&mut self, at: u64, numbers: Range<u64>, wrong: bool) {
         let bytes: Vec<u8> = numbers.flat_map(block).collect();
         let (streams, of) =
@@ -54,7 +54,7 @@ impl Sender {
         self.channel.send(frame::bare(FrameKind::End, self.transfer, 0)).await.unwrap();
     }
 
-    /// How many more bytes the node grants.
+    /// Reads how many more bytes the node grants.
     async fn more(&mut self) -> u64 {
         let Channel { stream, open, .. } = &mut self.channel;
         let header = timeout(SOON, channel::read_header(stream)).await.unwrap();
@@ -76,7 +76,7 @@ fn begin(scene: &Scene, digest: Option<Digest>) {
     start(&scene.transfers, wanted);
 }
 
-/// How a transfer ended, as the machine is told.
+/// Waits for the event that reports the end of a transfer.
 async fn ended(scene: &mut Scene) -> Event {
     let is_end = |event| match event {
         Event::Fetched { .. } | Event::FetchFailed { .. } | Event::CopyDiffers { .. } => {
@@ -104,10 +104,13 @@ async fn what_is_missing_is_asked_for_and_lands_in_its_place() {
     let all: Vec<u8> = (0..5).flat_map(block).collect();
     assert!(held.slot.bytes().unwrap() == all);
     assert_eq!(scene.transfers.counters.values().bytes_received, 4 * BLOCK);
-    assert!(scene.transfers.network.peers.take_idle(PEER).is_some(), "it is for the next transfer");
+    assert!(
+        scene.transfers.network.peers.take_idle(PEER).is_some(),
+        "the connection is kept for the next transfer"
+    );
 }
 
-/// Goal: bytes that changed on their way are never read, those before them stay, and the machine hears whose they were.
+/// Goal: corrupt bytes are never readable, those before them stay, and their source is reported.
 #[tokio::test]
 async fn of_a_frame_with_wrong_bytes_nothing_is_kept() {
     let mut scene = Scene::new();
@@ -170,7 +173,7 @@ async fn the_machine_hears_nothing_of_a_transfer_that_another_took_the_place_of(
     let _held = scene.memory(1);
     let (one, other) = (Sender::of(&scene).await, Sender::of(&scene).await);
     begin(&scene, None);
-    // Those that are idle are used from the last on.
+    // Idle connections are used last in, first out.
     let first = Sender::asked(other).await;
     begin(&scene, None);
     let mut second = Sender::asked(one).await;
@@ -181,7 +184,7 @@ async fn the_machine_hears_nothing_of_a_transfer_that_another_took_the_place_of(
     assert_eq!(scene.transfers.counters.values().fetches_failed, 0);
 }
 
-/// Receives the stream of a child of three blocks, of which so many come; what the fold gets.
+/// Receives a child's stream of three blocks, of which the test sends `blocks`; returns what the fold gets.
 async fn stream(blocks: u64, is_whole: bool) -> (Vec<Vec<u8>>, Option<String>, u64) {
     let scene = Scene::new();
     let key =

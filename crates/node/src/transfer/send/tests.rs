@@ -1,4 +1,4 @@
-//! The sending end of one connection, of which a test is the receiver.
+//! Tests of the sending end of one connection; the test is the receiver.
 
 use std::iter::once;
 
@@ -10,7 +10,7 @@ use crate::transfer::tests::{INSTANCE, PEER, SOON, Scene, block, channels, fill,
 
 type Served = JoinHandle<Result<(), LinkError>>;
 
-/// The receiver of what a node sends.
+/// The receiver of a transfer.
 struct Receiver {
     channel: Channel,
     serving: Served,
@@ -33,7 +33,7 @@ impl Receiver {
         self.channel.send(frame::bare(FrameKind::Credit, transfer, bytes)).await.unwrap();
     }
 
-    /// The next frame that is not a word that the node waits.
+    /// Reads the next frame, skipping Waits frames.
     async fn next(&mut self) -> Option<(FrameKind, Vec<u8>)> {
         loop {
             let frame = next(&mut self.channel).await;
@@ -58,7 +58,7 @@ impl Receiver {
         assert_eq!((kind, wire::decode(&body)), (FrameKind::Unavailable, Ok(why)));
     }
 
-    /// Why the node ended the connection.
+    /// Waits until the node closes the connection, and returns the reason.
     async fn ended(mut self) -> String {
         assert_eq!(self.next().await, None);
         let served = timeout(SOON, self.serving).await.unwrap().unwrap();
@@ -71,7 +71,7 @@ fn copy(ranges: impl IntoIterator<Item = Range<u64>>) -> What {
     What::Copy { id, instance: INSTANCE, ranges, ordered: false }
 }
 
-/// The question of the machine whether a receiver may have a copy.
+/// Waits for the request to the state machine whether a receiver may have a copy.
 async fn asked(scene: &mut Scene) -> ServeId {
     let is_asked = |event| match event {
         Event::FetchAsked { serve, instance, .. } if instance == INSTANCE => Some(serve),
@@ -85,7 +85,7 @@ async fn is_over(scene: &mut Scene, serve: ServeId) {
     scene.told(is_ended).await;
 }
 
-/// That so many blocks were sent, and no more are, though the other tasks had their turns.
+/// Checks that exactly `blocks` blocks were sent after other tasks have run.
 async fn expect_sent(scene: &Scene, blocks: u64) {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -105,7 +105,7 @@ async fn a_copy_is_sent_as_it_grows_and_no_more_of_it_than_was_granted() {
     receiver.expect_blocks(0..1).await;
     fill(&held, 1..5);
     receiver.expect_blocks(1..2).await;
-    // Less than a frame, and for a transfer that is over.
+    // Credit for less than a frame, and for an earlier transfer.
     receiver.grant(5, BLOCK_BYTES - 1).await;
     receiver.grant(4, 9 * BLOCK_BYTES).await;
     expect_sent(&scene, 2).await;
@@ -149,7 +149,7 @@ async fn what_no_receiver_may_ask_ends_the_connection_and_nothing_else() {
     for (range, said) in [
         (0..3 * BLOCK_BYTES, "bytes 0 to 49152 of 32768"),
         (backwards, "bytes 32768 to 16384"),
-        (1..BLOCK_BYTES, "begins at 1"),
+        (1..BLOCK_BYTES, "begins at byte 1"),
     ] {
         let mut receiver = Receiver::of(&scene).await;
         receiver.fetch(1, copy(once(range)), u64::MAX / 2, BLOCK_BYTES).await;
@@ -169,7 +169,7 @@ async fn what_no_receiver_may_ask_ends_the_connection_and_nothing_else() {
     assert_eq!(scene.transfers.counters.values().bytes_direct, 0);
 }
 
-/// Goal: a receiver that hangs up while the machine, or the copy, is waited for leaves nothing behind.
+/// Goal: a receiver that disconnects while it waits for the state machine or the copy leaves nothing behind.
 #[tokio::test]
 async fn the_machine_hears_that_a_receiver_is_gone() {
     let mut scene = Scene::new();
@@ -185,7 +185,7 @@ async fn the_machine_hears_that_a_receiver_is_gone() {
         is_over(&mut scene, serve).await;
         assert!(timeout(SOON, receiver.serving).await.unwrap().unwrap().is_err());
         if !is_granted {
-            // The machine lets it have the copy a moment too late.
+            // The state machine grants the copy too late.
             scene.transfers.grant_serve(serve, INSTANCE, false);
             is_over(&mut scene, serve).await;
         }
@@ -232,7 +232,7 @@ async fn a_batch_is_the_whole_frames_that_are_there_without_a_gap() {
         ready_run(&held, blocks(first), end * BLOCK_BYTES, frame * BLOCK_BYTES)
     };
     assert_eq!(run(0..1, 8, 1), blocks(0..3));
-    assert_eq!(run(0..2, 8, 2), blocks(0..2), "half of the next frame is there");
-    assert_eq!(run(0..1, 2, 1), blocks(0..2), "no more is wanted");
+    assert_eq!(run(0..2, 8, 2), blocks(0..2), "half of the next frame is ready");
+    assert_eq!(run(0..1, 2, 1), blocks(0..2), "no more is requested");
     assert_eq!(run(4..5, 8, 1), blocks(4..6));
 }

@@ -1,4 +1,4 @@
-//! Tests of members that take part in no transfer as they should, over real sockets: each transfer goes on or ends.
+//! Tests of misbehaving peers, over real sockets: each transfer makes progress or ends.
 
 use std::{sync::Arc, time::Duration};
 
@@ -40,7 +40,7 @@ use crate::{
 
 const LEN: u64 = 64 * BLOCK_BYTES;
 
-/// A transfer that the node has asked for.
+/// A transfer that the node has requested.
 struct Asked {
     channel: Channel,
     transfer: u64,
@@ -52,7 +52,7 @@ impl Asked {
         self.channel.send(frame::bare(FrameKind::Waits, self.transfer, 0)).await
     }
 
-    /// Sends all of the object.
+    /// Sends the whole object.
     async fn send_all(&mut self) {
         let (bytes, streams) = (bytes(), Streams::default());
         let frames = blocks::frames(&bytes, 0, self.frame.into());
@@ -63,21 +63,21 @@ impl Asked {
     }
 }
 
-/// A member that sends and takes what it likes.
+/// A misbehaving member, controlled by the test.
 struct Liar {
     runtime: Runtime,
     identity: Identity,
     node: Node,
-    /// What it says to the node, and hears of it.
+    /// Control messages to the node and from it.
     says: Channel,
     hears: mpsc::UnboundedReceiver<Message>,
-    /// Payload connections that the node has made to it.
+    /// Payload connections that the node opened to it.
     asked: mpsc::UnboundedReceiver<Channel>,
 }
 
 impl Liar {
     fn new() -> Self {
-        // It answers no question whether it lives.
+        // It does not reply to probes.
         let detection = 10 * SOON;
         let node = Node::start(NodeConfig { detection, ..NodeConfig::default() }).unwrap();
         let runtime = Runtime::new().unwrap();
@@ -121,7 +121,7 @@ impl Liar {
         self.identity.member.id
     }
 
-    /// Waits for a message of which `pick` makes something.
+    /// Waits for a message for which `pick` returns a value.
     fn hear<T>(&mut self, pick: impl Fn(Message) -> Option<T>) -> T {
         self.runtime.block_on(async {
             let hearing = async {
@@ -131,18 +131,18 @@ impl Liar {
                     }
                 }
             };
-            timeout(SOON, hearing).await.expect("the node says it")
+            timeout(SOON, hearing).await.expect("the node sends it")
         })
     }
 
-    /// Waits until it is a member, which is told of what the node has.
+    /// Waits until it is a member, to which the node sends its state.
     fn is_met(&mut self) {
         self.hear(|message| {
             matches!(message, Message::Rumour(_) | Message::Members(_)).then_some(())
         });
     }
 
-    /// Asks the node for a copy, and grants so much.
+    /// Requests a copy from the node, with this credit.
     fn fetch(&self, id: &ObjectId, instance: Instance, credit: u64) -> Channel {
         self.runtime.block_on(async {
             let met =
@@ -156,7 +156,7 @@ impl Liar {
         })
     }
 
-    /// Says that it has an object, which the node's client gets; how the node asks for it.
+    /// Offers an object, which the node's client gets. Returns that get, and the node's request.
     fn offer(&mut self) -> (Wait<View>, Asked) {
         self.is_met();
         let instance = Instance { node: self.id(), serial: 7 };
@@ -172,7 +172,7 @@ impl Liar {
             self.says.say(FrameKind::Control, &located).await.unwrap();
             let mut channel = timeout(SOON, self.asked.recv()).await.unwrap().unwrap();
             let header = channel::read_header(&mut channel.stream).await.unwrap();
-            let mut header = header.expect("the node asks");
+            let mut header = header.expect("the node requests the copy");
             let Channel { stream, open, .. } = &mut channel;
             let body = channel::read_body(stream, open, &mut header).await.unwrap();
             let fetch: Fetch = wire::decode(&body).unwrap();
@@ -181,7 +181,7 @@ impl Liar {
         (get, asked)
     }
 
-    /// Of the copy of which this is the only one at the node: which instance, and how often it is held.
+    /// The instance of the only copy at the node, and its pins.
     fn row(&self) -> (Instance, u32) {
         let rows = self.node.client().start_objects(None).join().unwrap();
         (rows[0].instance, rows[0].pins)
@@ -193,7 +193,9 @@ impl Liar {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        self.runtime.block_on(async { timeout(SOON, wait).await }).expect("it becomes so");
+        self.runtime
+            .block_on(async { timeout(SOON, wait).await })
+            .expect("the condition becomes true");
     }
 
     fn counter(&self, name: &str) -> u64 {
@@ -211,7 +213,7 @@ fn bytes() -> Vec<u8> {
     (0..LEN).map(|at| (at % 251) as u8).collect()
 }
 
-/// The next frame; none when the node has ended the connection.
+/// Reads the next frame; None once the node has closed the connection.
 async fn next(channel: &mut Channel) -> Option<Header> {
     let hearing = async {
         let mut header = channel::read_header(&mut channel.stream).await.ok()??;
@@ -219,10 +221,10 @@ async fn next(channel: &mut Channel) -> Option<Header> {
         channel::read_body(stream, open, &mut header).await.ok()?;
         Some(header)
     };
-    timeout(SOON, hearing).await.expect("the node goes on or ends it")
+    timeout(SOON, hearing).await.expect("the node continues or closes the connection")
 }
 
-/// Goal: a receiver that grants nothing, or takes nothing, holds no copy for longer than a turn.
+/// Goal: a receiver that grants no credit, or reads nothing, keeps no copy for longer than a turn.
 #[test]
 fn a_receiver_that_takes_nothing_is_left() {
     let mut liar = Liar::new();
@@ -230,7 +232,7 @@ fn a_receiver_that_takes_nothing_is_left() {
     let id = client.put(None, Value::with_meta(&bytes(), meta()).unwrap(), Some(SOON)).unwrap();
     liar.is_met();
     let (instance, idle) = liar.row();
-    // None of it, less than a frame, and some of it.
+    // Credit for nothing, for less than a frame, and for a part.
     for credit in [0, BLOCK_BYTES - 1, 3 * BLOCK_BYTES] {
         let mut channel = liar.fetch(&id, instance, credit);
         liar.wait_until(|liar| liar.row().1 > idle);
@@ -247,7 +249,8 @@ fn a_receiver_that_takes_nothing_is_left() {
     liar.wait_until(|liar| liar.counter("transfers_slow") == 3);
 }
 
-/// Goal: a sender that gives next to nothing is left, and avoided if another has the object.
+/// Goal: a transfer from a sender that sends almost nothing is aborted, and the sender is avoided if another node has
+/// the object.
 #[test]
 fn a_sender_that_gives_a_few_bytes_is_left() {
     let mut liar = Liar::new();
@@ -257,7 +260,7 @@ fn a_sender_that_gives_a_few_bytes_is_left() {
     liar.runtime.block_on(async {
         asked.channel.stream.write_all(&few).await.unwrap();
         asked.channel.stream.write_all(&[1; 100]).await.unwrap();
-        assert_eq!(next(&mut asked.channel).await, None, "the node ends the transfer");
+        assert_eq!(next(&mut asked.channel).await, None, "the node aborts the transfer");
     });
     let avoided = liar.hear(|message| match message {
         Message::Locate { avoid, .. } if !avoid.is_empty() => Some(avoid),
@@ -268,7 +271,7 @@ fn a_sender_that_gives_a_few_bytes_is_left() {
     drop(get);
 }
 
-/// Goal: a copy that does not grow ends no transfer of it; the receiver hears why nothing comes.
+/// Goal: a copy that does not grow ends no transfer of it; the receiver is notified that the sender waits.
 #[test]
 fn a_receiver_of_what_does_not_grow_is_told_so() {
     let mut liar = Liar::new();
@@ -297,7 +300,7 @@ fn a_receiver_of_what_does_not_grow_is_told_so() {
     assert_eq!(liar.counter("transfers_slow"), 0);
 }
 
-/// Goal: a sender that itself waits is borne with for as long as it says so.
+/// Goal: a transfer from a sender that itself waits is not aborted while the sender reports it.
 #[test]
 fn a_sender_that_says_that_it_waits_is_not_left() {
     let mut liar = Liar::new();
@@ -314,7 +317,7 @@ fn a_sender_that_says_that_it_waits_is_not_left() {
     assert_eq!(liar.counter("fetches_failed"), 0);
 }
 
-/// Goal: a sender can't say that it waits as often as it likes, which would keep its receiver busy.
+/// Goal: a sender can't report without limit that it waits, which would keep its receiver busy.
 #[test]
 fn a_sender_that_says_all_the_time_that_it_waits_is_left() {
     let mut liar = Liar::new();
@@ -325,7 +328,7 @@ fn a_sender_that_says_all_the_time_that_it_waits_is_left() {
                 break;
             }
         }
-        assert_eq!(next(&mut asked.channel).await, None, "the node ends the transfer");
+        assert_eq!(next(&mut asked.channel).await, None, "the node aborts the transfer");
     });
     drop(get);
 }
