@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_granted_is_verified_and_read() {
+    fn granted_capability_verifies_and_parses() {
         let text = granted();
         let capability = verify(&text, ["another", TOKEN]).unwrap();
         assert_eq!(read(&text).unwrap(), capability);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bit_that_is_changed_is_found() {
+    fn any_changed_bit_is_rejected() {
         let text = granted();
         for at in 0..text.len() {
             for bit in 0..7 {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_adds_lines_and_takes_none_away() {
+    fn holder_can_add_but_not_remove_lines() {
         let text = granted();
         let narrow = narrow(&text, &bounds(Some("team-a/runs/"), Some("get"), None)).unwrap();
         let capability = verify(&narrow, [TOKEN]).unwrap();
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_widen_is_not_made() {
+    fn widening_is_rejected() {
         let text = granted();
         for wide in [
             bounds(Some("team-b/"), None, None),
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chain_is_that_of_the_documents() {
+    fn derivation_matches_the_documentation() {
         // The documented derivation must not change, so that granted capabilities stay valid.
         let text = grant(TOKEN, &bounds(Some("a/"), None, None)).unwrap();
         let key = mac(&mac(&mac(b"a token", "hoplite capability"), HEADER), "prefix=a/");

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_frame_reads_back_and_a_flipped_bit_does_not() {
+    async fn frame_round_trips_and_flipped_bit_is_rejected() {
         let kind = FrameKind::Control;
         for secret in [None, Some([1; 32])] {
             let mut bytes = frame::frame(kind, 7, &vec![1u8, 2, 3]);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_ends_inside_a_frame_is_an_error() {
+    async fn stream_ending_inside_a_frame_is_an_error() {
         let bytes = frame::frame(FrameKind::Control, 0, &Message::Leave);
         assert!(read_header(&mut &bytes[..0]).await.unwrap().is_none());
         assert!(read_header(&mut &bytes[..9]).await.is_err());

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_digest_is_sha_256() {
+    fn digest_is_sha_256() {
         // FIPS 180-2, appendix B.1.
         let said = format!("{:?}", digest(&[b"a", b"", b"bc"]));
         assert_eq!(said, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

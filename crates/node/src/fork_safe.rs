@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_that_was_raised_is_the_same_one_above_all_else() {
+    fn raised_socket_is_the_same_with_a_high_number() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = socket.local_addr().unwrap();
         let raised = raise(socket);
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_can_t_be_raised_is_remembered_as_it_is() {
+    fn socket_that_cannot_be_raised_is_registered_unchanged() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         // Use a number that no other test gets.
         let socket = UdpSocket::from(rustix::io::fcntl_dupfd_cloexec(&socket, LAST + 256).unwrap());

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_thread_that_waits_is_woken_and_none_waits_for_an_open_latch() {
+    fn open_latch_wakes_every_waiting_thread() {
         let latch = Arc::new(Latch::default());
         let waiting: Vec<_> = (0..3)
             .map(|_| {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_when_its_time_is_over() {
+    fn wait_ends_at_its_timeout() {
         let latch = Latch::default();
         assert!(latch.wait(Duration::from_millis(1)));
         assert!(!latch.is_open());

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_limit_is_counted_for_each_and_the_rows_do_not_grow_for_ever() {
+    fn rejections_are_counted_in_bounded_rows() {
         let limited = Limited::default();
         for _ in 0..3 {
             limited.note(Whose::Member(NodeId(1)), "A");

@@ -398,7 +398,7 @@ mod tests {
     /// Goal: a panic also ends the node in tasks that only connections of other nodes start. The other tasks are tested
     /// from outside. Method: a fake node requests a relay, or joins and is then lost.
     #[test]
-    fn a_panic_in_what_another_node_brings_about_ends_the_node() {
+    fn panic_in_task_started_by_a_peer_ends_the_node() {
         for (task, role) in [(Task::Relay, Role::Detour), (Task::Call, Role::Meet)] {
             let node = Node::start(NodeConfig::default()).unwrap();
             let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

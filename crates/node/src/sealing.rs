@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_opens_as_it_was_and_shows_neither_bytes_nor_checksum() {
+    fn encrypted_frame_hides_bytes_and_checksum() {
         let (mut seal, mut open) = (Seal::new(Some(SECRET)), Open::new(Some(SECRET)));
         let plain = [5; 1000];
         let mut wire = Vec::new();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_bit_another_order_and_another_key_are_found() {
+    fn changed_bit_order_or_key_is_rejected() {
         let change = |change: &dyn Fn(&mut Header, &mut Vec<u8>)| {
             let (mut seal, mut open) = (Seal::new(Some(SECRET)), Open::new(Some(SECRET)));
             let (mut header, mut body) = sealed(&mut seal, &[1, 2, 3]);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_go_on_with_the_next_key_at_the_same_frame() {
+    fn both_sides_change_keys_at_the_same_frame() {
         for (frames, bytes) in [(KEY_FRAMES_MAX - 1, 0), (0, KEY_BYTES_MAX - 1)] {
             let (mut seal, mut open) = (Seal::new(Some(SECRET)), Open::new(Some(SECRET)));
             for Direction { frames: at, bytes: had, .. } in
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_connection_checks_checksums_alone() {
+    fn unencrypted_connection_verifies_only_checksums() {
         let (mut seal, mut open) = (Seal::new(None), Open::new(None));
         let (mut header, mut body) = sealed(&mut seal, &[1, 2, 3]);
         assert_eq!(body, [1, 2, 3]);

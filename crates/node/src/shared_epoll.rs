@@ -224,7 +224,7 @@ mod tests {
 
     /// Each event comes when both threads wait, the thread waiting for it last, however busy the machine is.
     #[test]
-    fn who_waits_takes_the_event_itself() {
+    fn waiting_thread_handles_the_event_itself() {
         let epoll = Arc::new(SharedEpoll::new().unwrap());
         let (near, far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_place() {
+    fn only_one_thread_can_wait() {
         let epoll = Arc::new(SharedEpoll::new().unwrap());
         let first = {
             let epoll = epoll.clone();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_ends_both() {
+    fn closing_ends_both_threads() {
         let epoll = Arc::new(SharedEpoll::new().unwrap());
         let thread = background(&epoll, &Arc::default());
         let closer = {
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_when_its_time_is_over() {
+    fn wait_ends_at_its_timeout() {
         let epoll = SharedEpoll::new().unwrap();
         let begun = Instant::now();
         let waited = epoll.wait(Duration::from_millis(20), || false, |_, _| {});

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_let_go_of_is_given_back_and_nothing_is_done_without_it() {
+    async fn unused_memory_is_freed_and_idle_node_does_nothing() {
         let arena = Arena::new(1 << 20);
         let (streams, rounds) = (Arc::<Streams>::default(), Arc::<AtomicUsize>::default());
         tokio::spawn({

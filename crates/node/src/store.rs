@@ -277,7 +277,7 @@ mod tests {
     const INSTANCE: Instance = Instance { node: NodeId(1), serial: 1 };
 
     #[test]
-    fn what_came_goes_on_with_the_checksum_that_it_came_with() {
+    fn received_frames_keep_their_checksums() {
         let store = Store::new(1 << 30);
         store.create(INSTANCE, 3 * BLOCK_BYTES, None, || {}).unwrap();
         let held = store.get(INSTANCE).unwrap();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_follows_a_copy_that_grows_and_is_told_when_it_will_not() {
+    async fn reader_follows_growing_copy_until_it_is_abandoned() {
         let store = Store::new(1 << 30);
         store.create(INSTANCE, 3 * BLOCK_BYTES, None, || {}).unwrap();
         let held = store.get(INSTANCE).unwrap();

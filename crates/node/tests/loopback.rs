@@ -46,7 +46,7 @@ fn objects_of_every_size_arrive_unchanged() {
 }
 
 #[test]
-fn the_smallest_object_that_is_streamed_tells_of_the_link() {
+fn smallest_streamed_object_measures_the_link() {
     let nodes = cluster(2);
     let (one, two) = (nodes[0].client(), nodes[1].client());
     let rate = || {
@@ -63,7 +63,7 @@ fn the_smallest_object_that_is_streamed_tells_of_the_link() {
 }
 
 #[test]
-fn a_get_waits_for_a_name_that_is_put_later() {
+fn get_waits_for_a_name_that_is_put_later() {
     let nodes = cluster(3);
     let getters: Vec<_> = nodes
         .iter()
@@ -78,7 +78,7 @@ fn a_get_waits_for_a_name_that_is_put_later() {
 }
 
 #[test]
-fn a_broadcast_is_relayed() {
+fn broadcast_is_relayed() {
     let nodes = cluster(5);
     let clients: Vec<Client> = nodes.iter().map(Node::client).collect();
     let bytes = vec![5; 32 << 20];
@@ -93,7 +93,7 @@ fn a_broadcast_is_relayed() {
 }
 
 #[test]
-fn a_reduce_folds_small_and_large_inputs_wherever_they_are() {
+fn reduce_folds_small_and_large_inputs_on_any_node() {
     let nodes = cluster(4);
     let clients: Vec<Client> = nodes.iter().map(Node::client).collect();
     for count in [1, 100, 1_000_000] {
@@ -120,7 +120,7 @@ fn a_reduce_folds_small_and_large_inputs_wherever_they_are() {
 }
 
 #[test]
-fn the_first_k_to_arrive_are_folded() {
+fn first_k_inputs_are_folded() {
     let nodes = cluster(3);
     let clients: Vec<Client> = nodes.iter().map(Node::client).collect();
     let candidates: Vec<ObjectId> = (0..5).map(|n| format!("grad/{n}").parse().unwrap()).collect();
@@ -135,7 +135,7 @@ fn the_first_k_to_arrive_are_folded() {
 }
 
 #[test]
-fn a_deleted_object_is_gone_everywhere_but_for_those_who_read_it() {
+fn deleted_object_is_gone_except_for_its_readers() {
     let nodes = cluster(3);
     let (one, two, three) = (nodes[0].client(), nodes[1].client(), nodes[2].client());
     let bytes = vec![3; 1 << 20];
@@ -150,7 +150,7 @@ fn a_deleted_object_is_gone_everywhere_but_for_those_who_read_it() {
 }
 
 #[test]
-fn a_node_that_leaves_hands_over_what_only_it_holds() {
+fn leaving_node_hands_over_its_objects() {
     let mut nodes = cluster(3);
     let leaver = nodes.pop().unwrap();
     let client = leaver.client();
@@ -166,7 +166,7 @@ fn a_node_that_leaves_hands_over_what_only_it_holds() {
 }
 
 #[test]
-fn an_attached_process_uses_the_same_memory() {
+fn attached_process_shares_memory() {
     let socket = temporary("attached");
     let config = NodeConfig { socket: Some(socket.clone()), ..NodeConfig::default() };
     let node = Node::start(config).unwrap();

@@ -82,7 +82,7 @@ fn is_view_left_alone() -> bool {
 }
 
 #[test]
-fn what_is_planted_is_found() {
+fn every_mutant_is_detected() {
     let _alone = Planted::none();
     let checks: [(Bug, fn() -> bool); 3] = [
         (Bug::SwapsBlocks, is_broadcast_right),
@@ -99,7 +99,7 @@ fn what_is_planted_is_found() {
 
 /// Goal: corrupt blocks only cost time, and their sender is identified.
 #[test]
-fn changed_bytes_are_fetched_again_and_their_sender_is_told() {
+fn corrupt_blocks_are_refetched_and_their_sender_identified() {
     let _alone = Planted::none();
     let nodes = cluster(2);
     let id = put(&nodes[0].client(), 1);
@@ -136,7 +136,7 @@ fn counters(node: &Node) -> serde_json::Value {
 /// Goal: the digest detects a relay that corrupts a copy, if the object has one; the copy is fetched again. Method: a
 /// reader prefers a relay in its rack to the source in another rack.
 #[test]
-fn a_corrupt_relay_is_found_by_the_digest() {
+fn corrupt_relay_is_detected_by_the_digest() {
     let _alone = Planted::none();
     let maker = in_rack("far", None);
     let relay = in_rack("near", Some(&maker));
@@ -156,7 +156,7 @@ fn a_corrupt_relay_is_found_by_the_digest() {
 
 /// Goal: the get ends, and names the senders of the corrupt copies.
 #[test]
-fn an_object_whose_only_copy_is_corrupt_ends_the_get() {
+fn get_fails_if_the_only_copy_is_corrupt() {
     let _alone = Planted::none();
     let nodes = cluster(2);
     let id = put_with_digest(&nodes[0].client(), &numbers(1));
@@ -171,7 +171,7 @@ fn an_object_whose_only_copy_is_corrupt_ends_the_get() {
 
 /// Goal: a small object that arrives with another digest is requested from the other owner.
 #[test]
-fn small_objects_are_digested_too() {
+fn small_objects_are_verified_too() {
     let _alone = Planted::none();
     let nodes = cluster(3);
     let (plain, safe) = (vec![1; 1000], vec![2; 1000]);
@@ -195,7 +195,7 @@ fn small_objects_are_digested_too() {
 
 /// A put whose bytes do not match its digest fails, even on the local node.
 #[test]
-fn bytes_of_another_digest_are_not_put() {
+fn put_with_wrong_digest_fails() {
     let nodes = cluster(1);
     let meta = Meta::bytes(3).with_digest(digest(&[b"abc"]));
     let value = Value::with_meta(b"abd", meta).unwrap();

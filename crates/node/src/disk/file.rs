@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_comes_back_also_to_the_next_node() {
+    fn written_copy_is_read_back_even_by_next_node() {
         let (scene, bytes) = (Scene::new("file-back"), bytes());
         let then_ns = 1_000_000_000_000;
         let lifetime = Lifetime { left_ns: Some(then_ns), ttl_ns: None, job: None };
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_one_comes_back_with_what_is_said_of_it() {
+    fn small_object_is_read_back_with_metadata() {
         let scene = Scene::new("file-small");
         scene.write(b"few", None);
         let (_, kept) = Written::open(&scene.file()).unwrap();
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_byte_is_found_and_what_is_right_before_it_stays() {
+    fn changed_byte_is_detected_and_earlier_chunks_stay() {
         let (scene, bytes) = (Scene::new("file-changed"), bytes());
         let written = Arc::new(scene.write(&bytes, None));
         scene.spoil(written.at + CHUNK_BYTES + 5);
@@ -457,7 +457,7 @@ mod tests {
 
     /// Method: each byte except those of the object, and each length.
     #[test]
-    fn a_file_that_is_no_whole_one_is_not_taken() {
+    fn incomplete_file_is_rejected() {
         let scene = Scene::new("file-half");
         let written = scene.write(b"some bytes", None);
         let length = std::fs::metadata(scene.file()).unwrap().len();
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_not_wanted_any_more_leaves_no_file() {
+    fn cancelled_write_leaves_no_file() {
         let scene = Scene::new("file-void");
         let (bytes, meta) = (bytes(), Meta::bytes(LENGTH));
         let (id, lifetime, inline) = ("name".parse().unwrap(), None, None);

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_on_the_way_is_found_wherever_it_leads() {
+    fn symbolic_link_on_the_path_is_found() {
         let root = std::env::temp_dir().canonicalize().unwrap();
         let root = root.join(format!("hoplite-links-{}", std::process::id()));
         fs::create_dir_all(root.join("real/spill")).unwrap();

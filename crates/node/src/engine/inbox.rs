@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_crowded_while_what_waits_takes_much() {
+    fn inbox_is_crowded_above_its_byte_limit() {
         let mut inbox = Inbox::default();
         let crowded = inbox.crowded();
         let count = BYTES_MAX / INLINE_BYTES_MAX as usize;

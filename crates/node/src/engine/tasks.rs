@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_first_panic_is_the_reason_and_other_work_goes_on() {
+    async fn first_panic_is_the_reason_and_other_work_continues() {
         let tasks = Tasks::new(Handle::current());
         assert_eq!(tasks.spawn(Task::Fold, async { 7 }).await.unwrap(), Some(7));
         assert!(!tasks.is_closed());

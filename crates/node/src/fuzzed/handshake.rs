@@ -224,7 +224,7 @@ mod tests {
 
     /// Verifies that a stranger is refused because it has no token, and not for another error.
     #[test]
-    fn the_same_stranger_is_let_in_by_a_node_without_a_token() {
+    fn stranger_is_admitted_by_node_without_token() {
         for (is_caller, greeting) in [(0, [16, 1, 0, 0]), (1, [32, 0, 0, 0])] {
             let with = |token: u8| [&[is_caller | 4 | token][..], &greeting].concat();
             assert!(is_let_in(&with(8)));

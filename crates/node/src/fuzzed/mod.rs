@@ -35,17 +35,17 @@ mod tests {
     }
 
     #[test]
-    fn what_fuzzing_has_kept_of_frames_does_no_harm() {
+    fn corpus_of_frames_is_harmless() {
         replay("frames", super::frames, &super::frames::seeds());
     }
 
     #[test]
-    fn what_fuzzing_has_kept_of_handshakes_lets_no_stranger_in() {
+    fn corpus_of_handshakes_admits_no_stranger() {
         replay("handshake", super::handshake, &super::handshake::seeds());
     }
 
     #[test]
-    fn what_fuzzing_has_kept_of_programs_does_no_harm() {
+    fn corpus_of_local_messages_is_harmless() {
         replay("local", super::local, &super::local::seeds());
     }
 }

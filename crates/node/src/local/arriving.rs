@@ -93,7 +93,7 @@ mod tests {
     use super::{super::tests::hostile::lingering, *};
 
     #[test]
-    fn a_descriptor_that_blocks_its_close_blocks_no_task() {
+    fn descriptor_with_blocking_close_blocks_no_task() {
         // A plain socket pair: a node's sockets refuse descriptors on newer kernels.
         const BLOCKS: Duration = Duration::from_secs(60);
         for is_read in [true, false] {

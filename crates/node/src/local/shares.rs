@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taker_that_wants_everything_leaves_as_much_to_others() {
+    fn greedy_taker_leaves_as_much_as_it_has() {
         let shares = Shares::new(64);
         let mut held: Vec<Vec<Share>> =
             (1..=3).map(|pid| all(&shares, &[Taker::Process(pid)])).collect();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_processes_of_one_tenant_share_what_one_process_may_have() {
+    fn processes_of_one_tenant_share_one_limit() {
         let shares = Shares::new(64);
         let tenant = |name: &str| Taker::Tenant(name.into());
         let mut held = Vec::new();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_nothing_may_have_all_at_once() {
+    fn taker_without_share_may_take_everything() {
         let shares = Shares::new(100);
         let takers = [Taker::Process(1)];
         assert!(shares.take(&takers, 101).is_err() && shares.take(&takers, u64::MAX).is_err());
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_waits_gets_what_another_gives_back() {
+    async fn waiting_taker_gets_a_freed_share() {
         let shares = Shares::new(1);
         let held = shares.take(&[Taker::Process(1)], 1).unwrap();
         let (waiting, of_task) = (shares.clone(), shares.clone());

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_other_user_can_open_the_socket_from_the_moment_it_is_there() {
+    fn socket_is_never_accessible_to_other_users() {
         use std::os::unix::fs::PermissionsExt;
         let path = std::env::temp_dir().join(format!("hoplite-mode-{}", std::process::id()));
         let _socket = bind_privately(&path).unwrap();
@@ -235,13 +235,13 @@ mod tests {
     }
 
     #[test]
-    fn only_processes_of_this_user_are_no_strangers() {
+    fn only_processes_of_this_user_may_connect() {
         assert!(!is_stranger(own_user()));
         assert!(is_stranger(own_user() + 1));
     }
 
     #[test]
-    fn a_node_that_is_too_busy_to_accept_keeps_its_socket() {
+    fn busy_node_keeps_its_socket() {
         let folder = std::env::temp_dir().join(format!("hoplite-socket-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         let path = folder.join("node.sock");

@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_node_is_found_at_the_deadline_and_one_that_is_not_is_waited_for() {
+    fn stopped_node_is_detected_at_the_deadline_and_late_node_awaited() {
         let second = Duration::from_secs(1);
         let late = |timeout: Duration| timeout + LATE_MAX;
         let stopped = Some(Verdict::Stopped(77));
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_was_stopped_itself_checks_as_often() {
+    fn stopped_client_makes_as_many_checks() {
         let begun = Instant::now();
         let mut lateness = Lateness::new(Some(Duration::ZERO), begun);
         let much_later = begun + Duration::from_secs(1000);

@@ -69,7 +69,7 @@ mod tests {
     const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
     #[tokio::test]
-    async fn of_too_many_callers_the_longest_of_the_most_frequent_address_goes() {
+    async fn oldest_of_the_busiest_address_is_dropped() {
         let (mut callers, mut tasks) = (Callers::default(), Vec::new());
         let ended = [B, A, A, A, A, B].map(|from| {
             let task = tokio::spawn(pending::<()>());
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_caller_that_is_done_makes_room() {
+    async fn finished_handshake_frees_its_place() {
         let mut callers = Callers::default();
         for _ in 0..3 {
             let task = tokio::spawn(async {});

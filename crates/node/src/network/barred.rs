@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_member_says_holds_until_it_lets_this_node_in() {
+    fn report_of_a_member_holds_until_it_admits_this_node() {
         let (barred, one, other) = (Barred::default(), NodeId(1), NodeId(2));
         assert_eq!(barred.reason(), None);
         assert!(barred.note_by(one, "no"));

@@ -329,7 +329,7 @@ mod tests {
 
     /// Goal: replies to a member that reads slowly take little memory, and arrive whole and in order.
     #[tokio::test]
-    async fn small_objects_that_wait_are_not_copied() {
+    async fn queued_small_objects_are_not_copied() {
         let outbox = Arc::new(Outbox::default());
         let large = vec![7; INLINE_BYTES_MAX as usize];
         let sent: usize = (0..1000)
@@ -361,7 +361,7 @@ mod tests {
     /// Goal: the queue for an unreachable member is bounded, and no later message is sent there without those before
     /// it.
     #[tokio::test]
-    async fn what_waits_without_a_connection_is_bounded_and_said_again() {
+    async fn queue_without_connection_is_bounded() {
         let outbox = Outbox::default();
         let (mut pushed, mut most) = (0, 0);
         while pushed < 3 * BYTES_MAX {
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_ends_over_which_too_little_is_taken() {
+    async fn connection_to_slow_reader_is_closed() {
         let outbox = Arc::new(Outbox::default());
         let (near, _far) = connected().await;
         let pumping = {

@@ -314,7 +314,7 @@ mod tests {
 
     /// Goal: dropping the queue of an unreachable member is counted in the status, once each time.
     #[tokio::test]
-    async fn what_is_dropped_of_what_waits_for_a_member_is_counted() {
+    async fn dropped_queue_is_counted_in_limits() {
         let limited = Arc::new(Limited::default());
         let peers = Peers::new(limited.clone());
         let id = NodeId(7);

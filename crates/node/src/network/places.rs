@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_has_so_many_places_and_gets_one_back_with_each_connection_that_ends() {
+    fn places_per_member_are_limited_and_freed() {
         let places = Arc::<Places>::default();
         let [one, other] = [1, 2].map(NodeId);
         let mut held: Vec<Place> = (0..3).map(|_| places.take(one, 3).unwrap()).collect();

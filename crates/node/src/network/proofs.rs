@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pass_is_good_once_and_in_its_session() {
+    fn session_proof_is_valid_once_and_only_in_its_session() {
         let (session, other) = (Session::new([1; 32], None), Session::new([2; 32], None));
         let mut admitted = Admitted::new(session.clone());
         let nonce = [7; 16];
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_of_the_token_is_good_for_nothing_but_its_claim() {
+    fn token_proof_is_valid_only_for_its_claim() {
         let (token, other) = (Token::from("one".to_string()), Token::from("two".to_string()));
         let (caller, called, role) = (NodeId(1), NodeId(2), Role::Control);
         let claim = Claim { binding: &[3; 32], caller, called, role, cluster: "c" };
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_side_seals_the_other_opens_and_plain_is_plain() {
+    fn session_keys_match_and_can_be_disabled() {
         let session = Session::new([1; 32], None);
         for nonce in [None, Some(&[5; 16])] {
             let (mut seal, _) = session.keys(Side::Caller, nonce, false);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_in_no_debug_text() {
+    fn token_is_not_in_debug_output() {
         assert!(!format!("{:?}", Token::from("secret".to_string())).contains("secret"));
     }
 }

@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_sides_know_each_other_and_secrets_of_this_connection() {
+    async fn both_sides_derive_the_same_connection_secrets() {
         let (one, two) = (NodeKey::new().unwrap(), NodeKey::new().unwrap());
         assert_ne!(one.id(), two.id());
         let (calling, called) = shaken(&one, &two).await;

@@ -302,7 +302,7 @@ mod tests {
     /// Goal: frames arrive whole, in order and in place, wherever the network splits the stream. Method: the same
     /// frames in pieces of many sizes, with at most three places at a time.
     #[tokio::test]
-    async fn frames_are_put_together_wherever_they_were_cut() {
+    async fn split_frames_are_reassembled() {
         const FRAME: u64 = 16 * 1024;
         let bytes = pattern(5 * FRAME as usize + 100);
         for cut in [7, 47, 49, 1000, 16_432, 40_000, 200_000] {
@@ -346,7 +346,7 @@ mod tests {
 
     /// Method: Waits frames before, between and after other frames, in pieces of many sizes.
     #[tokio::test]
-    async fn that_a_sender_waits_is_heard_between_frames_and_moves_none() {
+    async fn waits_frames_between_blocks_are_skipped() {
         const FRAME: u64 = 16 * 1024;
         let bytes = pattern(4 * FRAME as usize);
         for cut in [29, 48, 4099, 200_000] {
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_what_a_program_can_change_a_copy_is_sent_with_the_checksum_of_the_copy() {
+    async fn fragile_and_encrypted_frames_are_copied() {
         let (bytes, streams) = (pattern(100), Streams::default());
         for (secret, fragile, is_given_it) in
             [(None, false, true), (None, true, false), (Some([3; 32]), false, false)]
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_frame_leaves_its_body_in_the_first_place() {
+    async fn other_frame_leaves_its_body_in_the_first_place() {
         let (near, mut far) = connected().await;
         let mut sent = sent(None, 1, &[7; 10], 16).await;
         sent.extend(frame::frame(FrameKind::Unavailable, 1, &vec![1u8, 2, 3]));
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_behind_the_end_are_an_error() {
+    async fn bytes_after_the_end_are_an_error() {
         for (behind, is_right) in [(0, true), (1, false), (20, false), (200, false)] {
             let (near, mut far) = connected().await;
             let mut sent = frame::bare(FrameKind::End, 1, 0).to_vec();
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_frame_of_another_length_or_an_end_inside_it_is_an_error() {
+    async fn wrong_length_or_truncated_frame_is_an_error() {
         let (near, mut far) = connected().await;
         let sent = sent(None, 1, &[7; 10], 16).await;
         far.write_all(&sent).await.unwrap();
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_checked_for_its_transfer_its_place_and_its_bytes() {
+    fn frame_is_verified_for_transfer_offset_and_bytes() {
         let checked = |transfer, place, bytes: &mut [u8]| {
             let checksum = frame::crc(&[1, 2, 3]);
             let header = Header::new(FrameKind::Blocks, 3, checksum);

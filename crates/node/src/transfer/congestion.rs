@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn on_a_short_path_bbr_is_replaced_and_nothing_else() {
+    async fn bbr_alone_is_replaced_on_short_paths() {
         let far = accepted("reno").await.expect("every process may use it");
         suit_path(&far);
         assert_eq!(name(&SockRef::from(&far)), "reno");

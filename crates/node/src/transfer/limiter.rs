@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_transfer_that_gives_up_takes_no_permit() {
+    async fn transfer_that_gives_up_takes_no_permit() {
         let limiter = Arc::new(Limiter::new(Tasks::new(Handle::current())));
         let mut busy = all_busy(&limiter);
         let mut waits: Vec<_> = (0..3).map(|_| Box::pin(limiter.enter(FROM, SIZE))).collect();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_that_receive_nothing_hold_no_other_up() {
+    async fn stalled_transfers_block_no_other() {
         let limiter = Arc::new(Limiter::new(Tasks::new(Handle::current())));
         let busy = all_busy(&limiter);
         let mut others = JoinSet::new();

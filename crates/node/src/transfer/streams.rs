@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_many_frames_a_stream_keeps_one() {
+    async fn stream_keeps_one_frame_when_memory_is_short() {
         let (streams, (window, mut frames)) = (Streams::default(), mpsc::channel(8));
         let send = async |length: usize| {
             streams.wait_for_room(&window).await;
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_frames_is_kept_while_it_is_used_and_given_back_then() {
+    fn frame_memory_is_pooled_while_used_and_then_freed() {
         let streams = Streams::default();
         let frames = |length: usize, count: usize| {
             drop((0..count).map(|_| streams.piece(length)).collect::<Vec<_>>());

@@ -119,7 +119,7 @@ fn quick(request: u64) -> Event {
 }
 
 #[tokio::test]
-async fn what_is_told_while_an_order_is_carried_out_is_taken_after_it() {
+async fn event_reported_during_an_action_is_handled_after_it() {
     let scene = Scene::new();
     let facts = scene.facts().clone();
     scene.during(move |request| {
@@ -134,7 +134,7 @@ async fn what_is_told_while_an_order_is_carried_out_is_taken_after_it() {
 }
 
 #[tokio::test]
-async fn a_fact_that_is_void_when_its_turn_comes_is_not_handed_over() {
+async fn event_that_no_longer_applies_is_dropped() {
     let scene = Scene::new();
     let facts = scene.facts().clone();
     let is_current = Arc::new(AtomicBool::new(true));
@@ -152,7 +152,7 @@ async fn a_fact_that_is_void_when_its_turn_comes_is_not_handed_over() {
 }
 
 #[tokio::test]
-async fn an_order_that_takes_a_while_is_carried_out_when_the_door_is_free() {
+async fn slow_action_runs_outside_the_state_machine() {
     let scene = Scene::new();
     scene.engine.shell.is_slow.store(true, Ordering::SeqCst);
     let engine = Arc::downgrade(&scene.engine);
@@ -175,7 +175,7 @@ async fn an_order_that_takes_a_while_is_carried_out_when_the_door_is_free() {
 }
 
 #[tokio::test]
-async fn a_machine_that_panicked_is_not_entered_again() {
+async fn state_machine_is_not_used_after_a_panic() {
     let scene = Scene::new();
     scene.during(|request| assert!(request != 2, "out of luck"));
     scene.facts().tell(quick(1));
@@ -190,7 +190,7 @@ async fn a_machine_that_panicked_is_not_entered_again() {
 
 /// Goal: socket readers wait while too many events are queued, and continue once they are handled or dropped.
 #[tokio::test]
-async fn who_reads_off_sockets_waits_while_the_machine_is_behind() {
+async fn socket_readers_wait_while_the_queue_is_long() {
     for ends_by_panic in [false, true] {
         let scene = Scene::new();
         let (entered, at_work) = mpsc::channel();
@@ -231,7 +231,7 @@ async fn who_reads_off_sockets_waits_while_the_machine_is_behind() {
 }
 
 #[tokio::test]
-async fn the_machine_hears_of_its_deadlines() {
+async fn deadlines_are_reported() {
     let scene = Scene::new();
     let never = |name: &str| Ask::Get { id: name.parse().unwrap() };
     let at = |scene: &Scene, ms: u64| Some(Instant(scene.facts().now().0 + ms * 1_000_000));

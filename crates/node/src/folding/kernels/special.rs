@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn any_and_all_of_whatever_is_true() {
+    fn any_and_all_accept_every_true_byte() {
         let all = 0..=u8::MAX;
         let (left, right): (Vec<u8>, Vec<u8>) =
             all.clone().flat_map(|a| all.clone().map(move |b| (a, b))).unzip();
@@ -99,7 +99,7 @@ mod tests {
 
     /// Integers whose products are exact in f32: (a + bi)(c + di) compared with integer arithmetic.
     #[test]
-    fn complex_numbers_are_added_multiplied_and_divided() {
+    fn complex_sum_product_and_mean_are_exact() {
         let few = -3..=3_i64;
         let pairs: Vec<[i64; 2]> = few
             .clone()

@@ -152,7 +152,7 @@ fn every_kernel_agrees_with_wide_arithmetic() {
 
 /// Goal: alignment and length make no difference. Method: the same fold, shifted.
 #[test]
-fn any_length_and_alignment_will_do() {
+fn any_length_and_alignment_works() {
     for (op, dtype) in all_supported() {
         let size = dtype.size() as usize;
         let (left, right) = pairs(dtype);
@@ -177,7 +177,7 @@ fn any_length_and_alignment_will_do() {
 }
 
 #[test]
-fn a_nan_on_either_side_wins() {
+fn nan_on_either_side_wins() {
     for dtype in Dtype::ALL.into_iter().filter(|dtype| dtype.is_float()) {
         for op in [Op::Min, Op::Max] {
             for (a, b) in [(f64::NAN, 1.0), (1.0, f64::NAN), (f64::NAN, f64::INFINITY)] {
@@ -246,7 +246,7 @@ fn sums_of_sixteen_bit_floats_round_once_per_fold() {
 }
 
 #[test]
-fn a_mean_is_the_sum_divided() {
+fn mean_is_the_sum_divided() {
     for dtype in Dtype::ALL.into_iter().filter(|dtype| dtype.is_float()) {
         let size = dtype.size() as usize;
         for count in [1, 2, 3, 7, 65_536] {

@@ -120,7 +120,7 @@ fn got(request: u64, place: Place) -> FromNode {
 }
 
 #[test]
-fn what_a_node_answers_in_place_of_a_welcome_is_said_in_words() {
+fn refusals_and_other_replies_are_reported() {
     let served = Served::new();
     let said = || "go away".to_string();
     for (answer, words) in [
@@ -143,7 +143,7 @@ fn what_a_node_answers_in_place_of_a_welcome_is_said_in_words() {
 }
 
 #[test]
-fn each_answer_goes_to_its_question_whatever_their_order() {
+fn replies_match_requests_in_any_order() {
     let served = Served::new();
     let (attached, mut node) = served.attach();
     let asked: Vec<_> = (0..3).map(|_| ask(&attached, get())).collect();
@@ -164,7 +164,7 @@ fn each_answer_goes_to_its_question_whatever_their_order() {
 }
 
 #[test]
-fn the_end_of_the_node_answers_every_question_with_its_reason() {
+fn end_of_node_fails_every_request_with_its_reason() {
     let served = Served::new();
     let (attached, node) = served.attach();
     let asked = [ask(&attached, get()), ask(&attached, get())];
@@ -185,7 +185,7 @@ fn the_end_of_the_node_answers_every_question_with_its_reason() {
 
 /// Goal: a node that reads nothing blocks no sending thread, and later gets all requests, whole and in order.
 #[test]
-fn what_has_no_room_in_the_socket_is_sent_later() {
+fn unsent_frames_are_sent_later() {
     let served = Served::new();
     let (attached, mut node) = served.attach();
     let ids: Vec<ObjectId> =
@@ -206,7 +206,7 @@ fn what_has_no_room_in_the_socket_is_sent_later() {
 }
 
 #[test]
-fn a_question_that_no_frame_holds_is_not_sent() {
+fn request_longer_than_a_frame_is_not_sent() {
     let served = Served::new();
     let (attached, mut node) = served.attach();
     let name = "x".repeat(1000);
@@ -221,7 +221,7 @@ fn a_question_that_no_frame_holds_is_not_sent() {
 
 /// Goal: an extent is mapped once, used by all replies that refer to it, and unmapped when the node requests it.
 #[test]
-fn memory_is_mapped_once_and_forgotten_when_the_node_says_so() {
+fn memory_is_mapped_once_and_unmapped_on_request() {
     let served = Served::new();
     let (attached, mut node) = served.attach();
     let arena = Arena::new(1 << 20);

@@ -21,7 +21,7 @@ fn bytes(len: u64) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_put_is_got_until_it_is_deleted_and_a_view_of_it_stays() {
+fn put_object_can_be_read_until_deleted_and_its_view_stays() {
     with_each(|client| {
         for len in [0, 10, INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1, 1 << 20] {
             let id = name(&format!("some/{len}"));
@@ -38,14 +38,14 @@ fn what_was_put_is_got_until_it_is_deleted_and_a_view_of_it_stays() {
 }
 
 #[test]
-fn a_value_is_as_long_as_its_metadata_says() {
+fn length_of_value_must_match_metadata() {
     assert!(Value::with_meta(&[1, 2, 3], Meta::bytes(3)).is_ok());
     let wrong = Value::with_meta(&[1, 2, 3], Meta::bytes(4)).unwrap_err();
     assert!(matches!(wrong, Error::Call(CallError::InvalidArgument(_))), "{wrong}");
 }
 
 #[test]
-fn space_that_is_not_filled_or_not_sealed_makes_no_object() {
+fn incomplete_or_unsealed_space_creates_no_object() {
     with_each(|client| {
         let create = |text: &str| {
             client.start_create(Some(name(text)), Meta::bytes(LEN), None, SOON).join().unwrap()
@@ -68,7 +68,7 @@ fn space_that_is_not_filled_or_not_sealed_makes_no_object() {
 }
 
 #[test]
-fn a_client_that_is_closed_ends_its_waits_and_breaks_its_promises() {
+fn closing_a_client_ends_its_waits_and_reservations() {
     with_each(|client| {
         let id = client.put(None, Value::bytes(&bytes(LEN)), SOON).unwrap();
         let view = client.get(&id, SOON).unwrap();
@@ -90,7 +90,7 @@ fn a_client_that_is_closed_ends_its_waits_and_breaks_its_promises() {
 }
 
 #[test]
-fn a_question_that_is_dropped_is_taken_back_with_what_it_makes() {
+fn dropping_a_request_undoes_it() {
     with_each(|client| {
         drop(client.start_get(&name("never/1"), None));
         drop(client.start_put_small(None, &Value::bytes(b"unseen"), None, SOON));

@@ -45,7 +45,7 @@ fn confined(capability: String) -> ToNode {
 }
 
 #[test]
-fn a_process_is_lent_no_memory_in_which_other_objects_lie() {
+fn confined_process_maps_no_memory_of_other_objects() {
     let node = node(false);
     let writer = Client::attach(node.socket().unwrap(), SOON).unwrap();
     // Small objects of one writer share an extent.
@@ -133,7 +133,7 @@ fn eventually(what: impl Fn() -> bool) {
 }
 
 #[test]
-fn what_a_process_has_released_is_taken_back_whatever_it_keeps() {
+fn released_copy_is_taken_back() {
     let node = node(false);
     let writer = Client::attach(node.socket().unwrap(), SOON).unwrap();
     writer.put(Some(name("team-a/1")), Value::bytes(&[1; LEN as usize]), SOON).unwrap();
@@ -173,7 +173,7 @@ fn what_a_process_has_released_is_taken_back_whatever_it_keeps() {
 }
 
 #[test]
-fn the_copies_of_one_grant_have_a_limit() {
+fn copies_of_one_grant_are_limited() {
     let node = node(false);
     let writer = Client::attach(node.socket().unwrap(), SOON).unwrap();
     let (mut raw, most) = (tenant(&node), limits::COPIES_MAX / 2);
@@ -197,7 +197,7 @@ fn the_copies_of_one_grant_have_a_limit() {
 }
 
 #[test]
-fn what_a_process_asks_in_any_form_is_kept_to_its_capability() {
+fn capability_restricts_every_request() {
     let node = node(true);
     let full = node.client();
     full.put(Some(name("team-b/1")), Value::bytes(b"theirs"), SOON).unwrap();
@@ -235,7 +235,7 @@ fn what_a_process_asks_in_any_form_is_kept_to_its_capability() {
 }
 
 #[test]
-fn a_node_takes_the_greetings_that_it_should() {
+fn valid_greetings_are_accepted_and_others_refused() {
     let (free, strict) = (node(false), node(true));
     let hello = || ToNode::Hello { version: LOCAL_VERSION };
     assert!(matches!(greeted(&free, &hello()), FromNode::Welcome { .. }));

@@ -32,7 +32,7 @@ fn get(process: &mut Raw) -> (Place, Option<OwnedFd>, Instance) {
 }
 
 #[test]
-fn nothing_is_taken_before_a_greeting_of_this_version() {
+fn greeting_of_this_version_must_come_first() {
     let node = node();
     let mut early = Raw::silent(&node);
     early.say(&ToNode::Hold);
@@ -48,7 +48,7 @@ fn nothing_is_taken_before_a_greeting_of_this_version() {
 }
 
 #[test]
-fn a_descriptor_comes_once_and_again_when_the_process_does_not_map_it() {
+fn descriptor_is_sent_once_and_again_after_unmapping() {
     let (node, _client) = with_object();
     let mut process = Raw::attach(&node);
     let (place, descriptor, _) = get(&mut process);
@@ -66,7 +66,7 @@ fn a_descriptor_comes_once_and_again_when_the_process_does_not_map_it() {
 }
 
 #[test]
-fn what_a_process_reads_is_pinned_until_it_releases_it_or_goes() {
+fn reads_are_pinned_until_release_or_end() {
     let (node, client) = with_object();
     let pins = || client.start_objects(SOON).join().unwrap()[0].pins;
     let idle = pins();
@@ -88,7 +88,7 @@ fn what_a_process_reads_is_pinned_until_it_releases_it_or_goes() {
 }
 
 #[test]
-fn only_what_has_no_answer_is_told_without_a_question() {
+fn tell_accepts_only_requests_without_reply() {
     let (node, client) = with_object();
     let mut process = Raw::attach(&node);
     process.say(&ToNode::Tell { ask: Ask::Delete { ids: vec![name("some/1")] } });
@@ -101,7 +101,7 @@ fn only_what_has_no_answer_is_told_without_a_question() {
 }
 
 #[test]
-fn space_is_sealed_only_when_it_is_filled() {
+fn incomplete_space_can_not_be_sealed() {
     let node = node();
     let mut process = Raw::attach(&node);
     let asked = process.ask(Ask::Create { id: None, meta: Meta::bytes(LEN), ttl_ns: None });

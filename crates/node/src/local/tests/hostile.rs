@@ -185,7 +185,7 @@ fn can_write(descriptor: &OwnedFd, place: &Place) -> bool {
 }
 
 #[test]
-fn memory_goes_to_readers_only_when_its_writer_has_mapped_it() {
+fn readers_get_memory_only_after_writer_mapped_it() {
     let node = node();
     let (mut writer, mut reader) = (Raw::attach(&node), Raw::attach(&node));
     let id = name("grows/1");
@@ -217,7 +217,7 @@ fn memory_goes_to_readers_only_when_its_writer_has_mapped_it() {
 }
 
 #[test]
-fn a_process_that_sends_descriptors_stalls_no_other() {
+fn process_sending_descriptors_stalls_no_other() {
     let node = node();
     let client = Client::attach(node.socket().unwrap(), SOON).unwrap();
     let hello = ToNode::Hello { version: LOCAL_VERSION };
@@ -256,7 +256,7 @@ pub(crate) fn lingering(time: Duration) -> (TcpListener, TcpStream) {
 }
 
 #[test]
-fn a_follower_of_what_is_given_up_before_it_is_mapped_is_answered() {
+fn follower_gets_reply_if_object_is_aborted_before_mapping() {
     let node = node();
     let (mut writer, mut reader) = (Raw::attach(&node), Raw::attach(&node));
     let id = name("given/up");
@@ -272,7 +272,7 @@ fn a_follower_of_what_is_given_up_before_it_is_mapped_is_answered() {
 }
 
 #[test]
-fn what_a_writer_never_said_it_has_mapped_is_sealed_with_the_object() {
+fn seal_of_object_seals_unreported_mapping() {
     let node = node();
     let (mut writer, mut reader) = (Raw::attach(&node), Raw::attach(&node));
     let id = name("silent/1");
@@ -291,7 +291,7 @@ fn what_a_writer_never_said_it_has_mapped_is_sealed_with_the_object() {
 }
 
 #[test]
-fn only_its_writer_says_that_an_extent_is_mapped() {
+fn only_the_writer_can_report_a_mapping() {
     let node = node();
     let mut writer = Raw::attach(&node);
     let (created, place, descriptor) = writer.create(&name("mine/1"));
@@ -312,7 +312,7 @@ fn only_its_writer_says_that_an_extent_is_mapped() {
 }
 
 #[test]
-fn a_client_learns_why_the_node_ended_its_attachment() {
+fn client_gets_reason_of_ended_attachment() {
     let path = std::env::temp_dir().join(format!("hoplite-ended-{}", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();
     let serving = thread::spawn(move || {
@@ -330,7 +330,7 @@ fn a_client_learns_why_the_node_ended_its_attachment() {
 }
 
 #[test]
-fn a_client_knows_at_once_that_its_node_is_gone() {
+fn client_detects_end_of_node_at_once() {
     let path = std::env::temp_dir().join(format!("hoplite-gone-{}", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();
     let member = Member { id: NodeId(1), address: "127.0.0.1:1".parse().unwrap(), place: None };
@@ -351,7 +351,7 @@ fn a_client_knows_at_once_that_its_node_is_gone() {
 }
 
 #[test]
-fn no_text_of_a_node_or_of_its_client_has_the_token() {
+fn no_text_of_node_or_client_contains_the_token() {
     let token = "never-to-be-told";
     let config = NodeConfig { tokens: vec![token.into()], ..NodeConfig::default() };
     let node = Node::start(config).unwrap();

@@ -55,7 +55,7 @@ fn end(node: &Node, met: &[&str]) {
 }
 
 #[test]
-fn a_process_that_says_nothing_is_sent_away() {
+fn process_without_greeting_is_disconnected() {
     let node = node();
     let said = Raw::silent(&node).refused();
     assert!(said.contains("sent no greeting for"), "{said}");
@@ -68,7 +68,7 @@ fn a_process_that_says_nothing_is_sent_away() {
 }
 
 #[test]
-fn questions_without_an_answer_have_a_limit() {
+fn open_requests_are_limited() {
     let node = node();
     let mut greedy = Raw::attach(&node);
     for _ in 0..limits::QUESTIONS_MAX {
@@ -86,7 +86,7 @@ fn questions_without_an_answer_have_a_limit() {
 }
 
 #[test]
-fn questions_have_a_limit_of_bytes_too() {
+fn bytes_of_open_requests_are_limited() {
     let node = node();
     let mut greedy = Raw::attach(&node);
     let ids: Vec<ObjectId> =
@@ -107,7 +107,7 @@ fn questions_have_a_limit_of_bytes_too() {
 }
 
 #[test]
-fn questions_of_all_processes_have_a_limit_and_each_has_its_share() {
+fn open_requests_of_all_processes_are_limited_with_a_share_each() {
     let node = node();
     let ids: Vec<ObjectId> =
         (0..1000).map(|number| name(&format!("{}/{number}", "x".repeat(1000)))).collect();
@@ -145,7 +145,7 @@ fn questions_of_all_processes_have_a_limit_and_each_has_its_share() {
 }
 
 #[test]
-fn a_number_of_an_open_question_is_not_given_to_another() {
+fn number_of_an_open_request_can_not_be_reused() {
     let node = node();
     let mut broken = Raw::attach(&node);
     for _ in 0..2 {
@@ -156,7 +156,7 @@ fn a_number_of_an_open_question_is_not_given_to_another() {
 }
 
 #[test]
-fn answers_that_are_not_read_end_the_attachment() {
+fn unread_replies_end_the_attachment() {
     let node = node();
     let value = vec![1; INLINE_BYTES_MAX as usize];
     let client = node.client();
@@ -176,7 +176,7 @@ fn answers_that_are_not_read_end_the_attachment() {
 }
 
 #[test]
-fn what_is_followed_has_a_limit() {
+fn followed_objects_are_limited() {
     let node = node();
     let (mut writer, mut reader) = (Raw::attach(&node), Raw::attach(&node));
     let ids: Vec<ObjectId> =
@@ -205,7 +205,7 @@ fn what_is_followed_has_a_limit() {
 }
 
 #[test]
-fn forks_that_read_have_a_limit() {
+fn forks_with_views_are_limited() {
     let node = node();
     let mut parent = Raw::attach(&node);
     let mut children = Vec::new();
@@ -219,7 +219,7 @@ fn forks_that_read_have_a_limit() {
 }
 
 #[test]
-fn a_process_has_half_of_the_places_and_no_more() {
+fn process_gets_at_most_half_of_the_places() {
     let node = node();
     let most = limits::attached_max() / 2;
     let mut attached: Vec<Raw> = (0..most).map(|_| Raw::attach(&node)).collect();

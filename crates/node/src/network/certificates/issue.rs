@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_decide_and_dates_where_they_do_not() {
+    fn crl_numbers_decide_before_dates() {
         let of = [
             issue(Some(&[9]), "20260102000000Z"),
             issue(Some(&[1, 0]), "20260101000000Z"),
@@ -147,7 +147,7 @@ mod tests {
 
     /// Goal: no input panics. Method: a list truncated at every byte, and with each byte changed.
     #[test]
-    fn damaged_lists_are_none_or_another() {
+    fn corrupt_lists_never_panic() {
         let ca = crate::network::tests::own_ca::Ca::new();
         let list = super::super::lists("x".as_ref(), ca.list(&[7]).as_bytes()).unwrap();
         let list = list[0].as_ref();

@@ -13,7 +13,7 @@ fn refused(files: &CertificateFiles) -> String {
 }
 
 #[test]
-fn what_is_wrong_with_a_file_is_said_with_its_name_and_what_to_do() {
+fn errors_name_the_file_the_problem_and_the_fix() {
     let (ca, foreign) = (Ca::new(), Ca::new());
     let (good, serial) = ca.node(hours(-1, 1));
     load(&good).unwrap();
@@ -83,7 +83,7 @@ fn what_is_wrong_with_a_file_is_said_with_its_name_and_what_to_do() {
 }
 
 #[test]
-fn another_list_is_in_force_once_it_is_read_and_what_is_no_list_is_not() {
+fn valid_list_comes_into_force_and_invalid_one_does_not() {
     let (ca, foreign) = (Ca::new(), Ca::new());
     let (mine, _) = ca.node(hours(-1, 1));
     let (theirs, serial) = ca.node(hours(-1, 1));
@@ -111,7 +111,7 @@ fn another_list_is_in_force_once_it_is_read_and_what_is_no_list_is_not() {
 
 /// Goal: a copy of an old file readmits no revoked node. Method: lists with several numbers, in and out of order.
 #[test]
-fn an_older_list_does_not_come_into_force() {
+fn older_list_does_not_come_into_force() {
     let ca = Ca::new();
     let (mine, _) = ca.node(hours(-1, 1));
     let (theirs, serial) = ca.node(hours(-1, 1));
@@ -141,7 +141,7 @@ fn an_older_list_does_not_come_into_force() {
 
 /// Goal: a connection ends when its peer is revoked, even if the peer is not a member.
 #[tokio::test]
-async fn who_waits_for_it_hears_that_a_certificate_is_revoked() {
+async fn revocation_completes_waits() {
     let ca = Ca::new();
     let (mine, _) = ca.node(hours(-1, 1));
     let (theirs, serial) = ca.node(hours(-1, 1));
@@ -171,7 +171,7 @@ async fn at_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 
 /// Goal: expiry alone does not end a connection; revocation after expiry does.
 #[test]
-fn a_certificate_that_was_good_when_it_was_shown_is_looked_at_as_of_then() {
+fn certificate_is_verified_as_of_its_handshake() {
     let ca = Ca::new();
     let (mine, _) = ca.node(hours(-1, 1));
     let (theirs, serial) = ca.node(hours(-2, -1));

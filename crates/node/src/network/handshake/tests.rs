@@ -92,7 +92,7 @@ fn question() -> Fetch {
 }
 
 #[tokio::test]
-async fn two_nodes_meet_and_talk_sealed_or_plain() {
+async fn handshake_succeeds_with_and_without_encryption() {
     for is_plain in [false, true] {
         let [one, two] = [1, 2].map(|_| Identity { is_plain, ..identity(Some("secret")) });
         let (mut calling, mut called) = met(&one, &two, Role::Control).await;
@@ -105,7 +105,7 @@ async fn two_nodes_meet_and_talk_sealed_or_plain() {
 }
 
 #[tokio::test]
-async fn who_was_admitted_says_at_once_what_it_wants() {
+async fn resumed_session_carries_the_request() {
     for token in [None, Some("secret")] {
         let (one, two) = (identity(token), identity(token));
         let (calling, called) = met(&one, &two, Role::Control).await;
@@ -124,7 +124,7 @@ async fn who_was_admitted_says_at_once_what_it_wants() {
 
 /// Goal: a member at its limit of connections is refused with the reason, after a handshake and after a resumption.
 #[tokio::test]
-async fn one_connection_too_many_is_refused_with_the_reason() {
+async fn connection_beyond_the_limit_is_refused_with_reason() {
     let (one, two) = (identity(Some("secret")), identity(Some("secret")));
     let (calling, called) = met(&one, &two, Role::Control).await;
     let admitted = Mutex::new(Admitted::new(called.session));
@@ -165,7 +165,7 @@ async fn one_connection_too_many_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn a_pass_that_is_not_known_is_refused_and_a_stranger_is_found_out() {
+async fn unknown_session_is_refused_and_wrong_peer_detected() {
     let (one, two) = (identity(None), identity(None));
     let (calling, _called) = met(&one, &two, Role::Control).await;
     let (near, far) = again(&one, &two, &calling.session, |_, _, _| None).await;
@@ -177,7 +177,7 @@ async fn a_pass_that_is_not_known_is_refused_and_a_stranger_is_found_out() {
 }
 
 #[tokio::test]
-async fn who_calls_another_cluster_or_a_node_that_was_replaced_is_told_in_words() {
+async fn wrong_cluster_or_replaced_node_is_reported() {
     let two = Identity { cluster: "c".into(), ..identity(None) };
     let of_another = Identity { cluster: "say \"two\"".into(), ..identity(None) };
     let (calling, called) = meet(&of_another, &two, Role::Control, None).await;
@@ -192,7 +192,7 @@ async fn who_calls_another_cluster_or_a_node_that_was_replaced_is_told_in_words(
 }
 
 #[tokio::test]
-async fn who_does_not_know_the_token_gets_in_on_neither_side() {
+async fn wrong_or_missing_token_is_refused_on_both_sides() {
     let told = "the initiator did not prove this cluster's token";
     for (ours, theirs) in [(Some("right"), None), (Some("right"), Some("wrong"))] {
         let (calling, called) = meet(&identity(theirs), &identity(ours), Role::Meet, None).await;
@@ -204,7 +204,7 @@ async fn who_does_not_know_the_token_gets_in_on_neither_side() {
 }
 
 #[tokio::test]
-async fn a_token_is_replaced_while_nodes_have_either_or_both() {
+async fn token_rotation_works_with_two_tokens() {
     let with = |tokens: &[&str]| Identity {
         tokens: tokens.iter().map(|token| Token::from(token.to_string())).collect(),
         ..identity(None)
@@ -220,7 +220,7 @@ async fn a_token_is_replaced_while_nodes_have_either_or_both() {
 }
 
 #[tokio::test]
-async fn who_says_another_id_than_that_of_its_key_is_refused() {
+async fn id_that_does_not_match_the_key_is_refused() {
     let (victim, two) = (identity(Some("secret")), identity(Some("secret")));
     let liar = Identity { member: victim.member, ..identity(Some("secret")) };
     // Its proof covers the claimed id, as if it had the victim's key, and not the id of its own key.
@@ -233,7 +233,7 @@ async fn who_says_another_id_than_that_of_its_key_is_refused() {
 }
 
 #[tokio::test]
-async fn nodes_of_which_one_encrypts_and_one_does_not_tell_each_other() {
+async fn mismatched_encryption_is_refused_with_reason() {
     let plain = Identity { is_plain: true, ..identity(None) };
     let (calling, _) = meet(&identity(None), &plain, Role::Meet, None).await;
     assert!(refusal(calling).contains("the acceptor sends without encryption (--no-encryption)"));
@@ -285,7 +285,7 @@ async fn proofs_can_be_neither_reflected_nor_relayed() {
 }
 
 #[tokio::test]
-async fn what_is_no_node_or_one_of_another_version_is_named() {
+async fn other_protocols_and_versions_are_named() {
     for (answer, told) in [
         (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n".to_vec(), "begins with \"HTTP\""),
         (

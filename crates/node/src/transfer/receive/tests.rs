@@ -88,7 +88,7 @@ async fn ended(scene: &mut Scene) -> Event {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_asked_for_and_lands_in_its_place() {
+async fn missing_ranges_are_requested_and_put_in_place() {
     let mut scene = Scene::new();
     let held = scene.memory(5);
     fill(&held, 1..2);
@@ -112,7 +112,7 @@ async fn what_is_missing_is_asked_for_and_lands_in_its_place() {
 
 /// Goal: corrupt bytes are never readable, those before them stay, and their source is reported.
 #[tokio::test]
-async fn of_a_frame_with_wrong_bytes_nothing_is_kept() {
+async fn corrupt_frame_is_not_kept() {
     let mut scene = Scene::new();
     let held = scene.memory(3);
     let far = Sender::of(&scene).await;
@@ -130,7 +130,7 @@ async fn of_a_frame_with_wrong_bytes_nothing_is_kept() {
 }
 
 #[tokio::test]
-async fn a_sender_that_has_no_copy_or_sends_another_place_is_told_of() {
+async fn missing_copy_or_wrong_offset_fails_the_transfer() {
     let mut scene = Scene::new();
     let _held = scene.memory(2);
     for not_here in [true, false] {
@@ -148,7 +148,7 @@ async fn a_sender_that_has_no_copy_or_sends_another_place_is_told_of() {
 }
 
 #[tokio::test]
-async fn a_copy_of_another_digest_is_not_what_was_put() {
+async fn copy_with_wrong_digest_is_reported() {
     let right = digest(&[&block(0), &block(1)]);
     for (wanted, is_right) in [(right, true), (digest(&[b"another"]), false)] {
         let mut scene = Scene::new();
@@ -168,7 +168,7 @@ async fn a_copy_of_another_digest_is_not_what_was_put() {
 }
 
 #[tokio::test]
-async fn the_machine_hears_nothing_of_a_transfer_that_another_took_the_place_of() {
+async fn replaced_transfer_reports_nothing() {
     let mut scene = Scene::new();
     let _held = scene.memory(1);
     let (one, other) = (Sender::of(&scene).await, Sender::of(&scene).await);
@@ -212,7 +212,7 @@ async fn stream(blocks: u64, is_whole: bool) -> (Vec<Vec<u8>>, Option<String>, u
 }
 
 #[tokio::test]
-async fn the_stream_of_a_child_comes_in_order_and_its_last_item_says_why_it_broke_off() {
+async fn stream_arrives_in_order_and_ends_with_its_error() {
     let all: Vec<Vec<u8>> = (0..3).map(block).collect();
     assert_eq!(stream(3, true).await, (all.clone(), None, 3 * BLOCK));
     let (came, why, _) = stream(2, false).await;
@@ -222,7 +222,7 @@ async fn the_stream_of_a_child_comes_in_order_and_its_last_item_says_why_it_brok
 }
 
 #[tokio::test]
-async fn more_is_granted_while_a_copy_comes() {
+async fn credit_is_granted_while_a_copy_arrives() {
     let mut scene = Scene::new();
     let blocks = 2 * CREDIT_BYTES / BLOCK;
     let _held = scene.memory(blocks);

@@ -94,7 +94,7 @@ async fn expect_sent(scene: &Scene, blocks: u64) {
 }
 
 #[tokio::test]
-async fn a_copy_is_sent_as_it_grows_and_no_more_of_it_than_was_granted() {
+async fn growing_copy_is_sent_within_its_credit() {
     let mut scene = Scene::new();
     let held = scene.memory(6);
     fill(&held, 0..1);
@@ -121,7 +121,7 @@ async fn a_copy_is_sent_as_it_grows_and_no_more_of_it_than_was_granted() {
 }
 
 #[tokio::test]
-async fn one_connection_carries_a_transfer_after_another() {
+async fn connection_carries_consecutive_transfers() {
     let mut scene = Scene::new();
     fill(&scene.memory(4), 0..4);
     let mut receiver = Receiver::of(&scene).await;
@@ -142,7 +142,7 @@ async fn one_connection_carries_a_transfer_after_another() {
 }
 
 #[tokio::test]
-async fn what_no_receiver_may_ask_ends_the_connection_and_nothing_else() {
+async fn invalid_request_ends_only_its_connection() {
     let mut scene = Scene::new();
     fill(&scene.memory(2), 0..2);
     let backwards = Range { start: 2 * BLOCK_BYTES, end: BLOCK_BYTES };
@@ -171,7 +171,7 @@ async fn what_no_receiver_may_ask_ends_the_connection_and_nothing_else() {
 
 /// Goal: a receiver that disconnects while it waits for the state machine or the copy leaves nothing behind.
 #[tokio::test]
-async fn the_machine_hears_that_a_receiver_is_gone() {
+async fn end_of_receiver_is_reported() {
     let mut scene = Scene::new();
     let _held = scene.memory(1);
     for is_granted in [false, true] {
@@ -193,7 +193,7 @@ async fn the_machine_hears_that_a_receiver_is_gone() {
 }
 
 #[tokio::test]
-async fn the_stream_of_a_position_is_sent_to_its_end_or_said_to_be_stopped() {
+async fn stream_is_sent_to_its_end_or_reported_as_stopped() {
     let scene = Scene::new();
     let streams = &scene.transfers.streams;
     let reduce = ReduceId { node: PEER, serial: 1 };
@@ -222,7 +222,7 @@ async fn the_stream_of_a_position_is_sent_to_its_end_or_said_to_be_stopped() {
 }
 
 #[tokio::test]
-async fn a_batch_is_the_whole_frames_that_are_there_without_a_gap() {
+async fn batch_is_the_contiguous_ready_frames() {
     let scene = Scene::new();
     let held = scene.memory(8);
     fill(&held, 0..3);

@@ -226,7 +226,7 @@ async fn next(channel: &mut Channel) -> Option<Header> {
 
 /// Goal: a receiver that grants no credit, or reads nothing, keeps no copy for longer than a turn.
 #[test]
-fn a_receiver_that_takes_nothing_is_left() {
+fn receiver_that_reads_nothing_is_dropped() {
     let mut liar = Liar::new();
     let client = liar.node.client();
     let id = client.put(None, Value::with_meta(&bytes(), meta()).unwrap(), Some(SOON)).unwrap();
@@ -252,7 +252,7 @@ fn a_receiver_that_takes_nothing_is_left() {
 /// Goal: a transfer from a sender that sends almost nothing is aborted, and the sender is avoided if another node has
 /// the object.
 #[test]
-fn a_sender_that_gives_a_few_bytes_is_left() {
+fn sender_of_few_bytes_is_dropped() {
     let mut liar = Liar::new();
     let (get, mut asked) = liar.offer();
     let header = Header::new(FrameKind::Blocks, asked.frame, 0);
@@ -273,7 +273,7 @@ fn a_sender_that_gives_a_few_bytes_is_left() {
 
 /// Goal: a copy that does not grow ends no transfer of it; the receiver is notified that the sender waits.
 #[test]
-fn a_receiver_of_what_does_not_grow_is_told_so() {
+fn receiver_of_stalled_copy_is_notified() {
     let mut liar = Liar::new();
     let client = liar.node.client();
     let writer = client.start_create(None, meta(), None, Some(SOON)).join().unwrap();
@@ -302,7 +302,7 @@ fn a_receiver_of_what_does_not_grow_is_told_so() {
 
 /// Goal: a transfer from a sender that itself waits is not aborted while the sender reports it.
 #[test]
-fn a_sender_that_says_that_it_waits_is_not_left() {
+fn sender_that_reports_waiting_is_not_dropped() {
     let mut liar = Liar::new();
     let (get, mut asked) = liar.offer();
     liar.runtime.block_on(async {
@@ -319,7 +319,7 @@ fn a_sender_that_says_that_it_waits_is_not_left() {
 
 /// Goal: a sender can't report without limit that it waits, which would keep its receiver busy.
 #[test]
-fn a_sender_that_says_all_the_time_that_it_waits_is_left() {
+fn sender_that_reports_waiting_too_often_is_dropped() {
     let mut liar = Liar::new();
     let (get, mut asked) = liar.offer();
     liar.runtime.block_on(async {

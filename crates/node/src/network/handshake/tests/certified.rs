@@ -18,7 +18,7 @@ fn certified(files: &CertificateFiles) -> Identity {
 }
 
 #[tokio::test]
-async fn two_nodes_of_one_ca_meet_and_go_on_by_what_they_share() {
+async fn nodes_of_one_ca_connect_and_resume() {
     let ca = Ca::new();
     let [one, two] = [(); 2].map(|()| ca.node(hours(-1, 1)).0);
     for is_plain in [false, true] {
@@ -40,7 +40,7 @@ async fn two_nodes_of_one_ca_meet_and_go_on_by_what_they_share() {
 }
 
 #[tokio::test]
-async fn each_start_of_a_node_has_an_id_of_its_own_and_none_that_another_says() {
+async fn each_start_has_its_own_unforgeable_id() {
     let ca = Ca::new();
     let (files, _) = ca.node(hours(-1, 1));
     let [one, again] = [(); 2].map(|()| certified(&files));
@@ -57,7 +57,7 @@ async fn each_start_of_a_node_has_an_id_of_its_own_and_none_that_another_says() 
 /// Goal: both the rejecting side and the rejected side report what is wrong with a certificate. Method: an initiator,
 /// then an acceptor, presents each.
 #[tokio::test]
-async fn a_certificate_that_is_not_good_is_refused_on_both_sides_in_words() {
+async fn invalid_certificate_is_reported_on_both_sides() {
     let (ca, foreign) = (Ca::new(), Ca::new());
     let (good, _) = ca.node(hours(-1, 1));
     let (revoked, serial) = ca.node(hours(-1, 1));
@@ -93,7 +93,7 @@ async fn a_certificate_that_is_not_good_is_refused_on_both_sides_in_words() {
 }
 
 #[tokio::test]
-async fn a_node_with_certificates_and_one_without_tell_each_other() {
+async fn nodes_with_and_without_certificates_refuse_each_other() {
     let ca = Ca::new();
     let (with, without) = (certified(&ca.node(hours(-1, 1)).0), identity(Some("secret")));
     let (calling, called) = meet(&without, &with, Role::Meet, None).await;
@@ -110,7 +110,7 @@ async fn a_node_with_certificates_and_one_without_tell_each_other() {
 }
 
 #[tokio::test]
-async fn a_node_of_the_same_ca_and_another_cluster_is_refused() {
+async fn other_cluster_of_same_ca_is_refused() {
     let ca = Ca::new();
     let one = Identity { cluster: "one".into(), ..certified(&ca.node(hours(-1, 1)).0) };
     let (calling, _) = meet(&one, &certified(&ca.node(hours(-1, 1)).0), Role::Meet, None).await;
@@ -119,7 +119,7 @@ async fn a_node_of_the_same_ca_and_another_cluster_is_refused() {
 
 /// Goal: an initiator without a certificate gets no further than TLS, whatever it claims.
 #[tokio::test]
-async fn a_caller_that_shows_no_certificate_is_let_in_nowhere() {
+async fn initiator_without_certificate_is_refused() {
     let ca = Ca::new();
     let two = certified(&ca.node(hours(-1, 1)).0);
     let one = certified(&ca.node(hours(-1, 1)).0);
