@@ -133,7 +133,7 @@ def test_who_is_of_another_ca_cluster_or_kind_is_refused_and_told(ca: Path, tmp_
         assert len(client.status()["members"]) == 1
     with (
         Node(no_auth=True) as node,
-        pytest.raises(hoplite.JoinError, match="give all nodes certificates, or all a token"),
+        pytest.raises(hoplite.JoinError, match="give certificates, or one token, to all nodes"),
     ):
         Node(join=[node.address], **shown(ca, "two"))
 
