@@ -199,7 +199,7 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream, mut place: Share) {
 /// A descriptor of the peer process, if it is alive and this process may open it.
 fn process_of(stream: &UnixStream) -> Option<OwnedFd> {
     match peer_process(stream.as_fd()) {
-        // By process id, which another process may have by now.
+        // On an older kernel, find it by process id, which another process may have by now.
         Err(error) if is_unknown(&error) => {
             let pid = Pid::from_raw(stream.peer_cred().ok()?.pid()?)?;
             pidfd_open(pid, PidfdFlags::empty()).ok()

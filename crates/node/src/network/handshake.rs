@@ -70,8 +70,8 @@ pub(crate) struct Identity {
     pub(crate) admission: String,
     /// Whether frames are sent without encryption; both sides must agree.
     pub(crate) is_plain: bool,
-    /// TCP user timeout of control connections: a connection breaks when nothing is acknowledged for this time. Unless
-    /// it is very long, the failure detector declares unresponsive members dead first.
+    /// TCP user timeout of control connections: a connection breaks when nothing is acknowledged for this time.
+    /// Unresponsive members are declared dead before that, unless the detection timeout exceeds [`SILENCE_MAX`].
     pub(crate) silence: Duration,
     /// Number of handshakes that this node has initiated.
     pub(crate) turns: Arc<AtomicU64>,
