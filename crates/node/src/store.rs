@@ -76,7 +76,7 @@ impl Held {
         }
     }
 
-    /// Stores the checksums of the frames that start at `at`, of which the first `whole` bytes are verified.
+    /// Stores the checksums of frames received from `at` on. Only their first `whole` bytes are verified.
     pub(crate) fn remember_sums(&self, at: u64, whole: u64, frames: &[Header]) {
         let mut sums = lock(&self.sums);
         for Header { offset, length, checksum, .. } in frames.iter().copied() {
@@ -112,8 +112,8 @@ impl Held {
         self.abandoned.load(Ordering::Acquire)
     }
 
-    /// Waits until a condition is true that changes with notifications of growth; false if the rest of the copy will
-    /// not come.
+    /// Waits until a condition is true, and checks it after each notification of growth. Returns false if the rest of
+    /// the copy will not come.
     pub(crate) async fn until(&self, is_so: impl Fn() -> bool) -> bool {
         let look = || if is_so() { Some(true) } else { self.is_abandoned().then_some(false) };
         until(&self.changed, look).await
