@@ -157,5 +157,5 @@ def test_a_sum_names_what_is_lost_and_that_it_can_not_succeed(how: str) -> None:
         assert set(lost(second)) == {named, promised}
         # Before it was killed nothing was.
         assert lost(first) == []
-    with pytest.raises(hoplite.InvalidArgument, match="has no client to ask"):
+    with pytest.raises(hoplite.InvalidArgument, match="has no client"):
         hoplite.Ref("x").lost()

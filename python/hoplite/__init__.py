@@ -76,12 +76,12 @@ __all__ = [
 
 __version__ = _native.__version__
 
-# How the extension was compiled: "release", or "debug", which is slow.
+# Profile of the compiled module: "release", or "debug", which is slow.
 __build__ = "debug" if _native.DEBUG_BUILD else "release"
 
 if __build__ == "debug":
     _warnings.warn(
-        "hoplite was built without optimization: it is slow, and its benchmarks do not run; build it with make build",
+        "hoplite was built without optimization: it is slow, and benchmarks do not run. Build it with make build",
         RuntimeWarning,
         stacklevel=2,
     )

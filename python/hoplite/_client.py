@@ -1,4 +1,4 @@
-"""A client: what a process holds to use the node of its host."""
+"""The client: a process's handle to the node of its host."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from hoplite._verbs.overview import Overview
 
 
 class Client(Making, Getting, Lifetimes, Overview):
-    """A process's attachment to the node of its host, by `hoplite.init()`, `hoplite.connect()` or `node.client()`.
+    """A process's connection to the node of its host: `hoplite.init()`, `hoplite.connect()` or `node.client()`.
 
-    All methods may be called from several threads at once and release the GIL while they wait. Every `timeout` is in
-    seconds: 0 asks without waiting, None waits as long as the awaited thing can still come to exist. A `get`
-    without a timeout tells the log "hoplite" now and then what it waits for. Ctrl-C ends any of them. Each verb has a
-    twin for asyncio with the suffix `_async`, which takes the same arguments; cancelling it takes back what it asked
-    for.
+    All methods are thread-safe and release the GIL while they wait. Every `timeout` is in seconds: 0 does not wait,
+    None waits until the object exists or can no longer appear. A `get` without a timeout logs to the logger "hoplite"
+    what it waits for, first after 10 s. Ctrl-C interrupts any call. Each verb has an asyncio twin with the suffix
+    `_async` and the same arguments; cancelling it cancels the request.
 
-    Any method raises `NodeDown` once the client is closed, or the node has closed or died; one that waits does so at
-    once. In a child made by fork a client attaches anew when it is first used, and raises `ForkedClient` if the
-    parent's node has no socket. If the node's process is stopped, a call with a timeout ends at that time with
-    `Timeout`, or after 5 s with `NodeDown` if that is later. So does `status`, which takes no timeout. A
-    node that is not stopped may answer up to 10 s later than that, as on a busy host: its answer says what is missing.
+    All methods raise `ClientClosed` after `close`, and `NodeDown` if the node has closed or failed. Calls that wait
+    raise these immediately. In a forked child, a client attaches to the node again on first use. It raises
+    `ForkedClient` if the node has no socket.
+
+    If the node's process is stopped (SIGSTOP), a call with a timeout of 5 s or more raises `Timeout` when its time is
+    over. A call with a shorter timeout, and `status`, raise `NodeDown` after 5 s. If the process runs but its host is
+    overloaded, the reply may arrive up to 10 s late; it states what is missing.
 
     Args:
-        native: the attachment itself.
+        native: connection of the compiled module.
         options: how to use the node.
-        node: the node, where it is embedded in this process.
-        path: the Unix socket of the node, for a child to attach to.
+        node: the node, if it is embedded in this process.
+        path: path of the node's Unix socket, to which forked children attach.
     """

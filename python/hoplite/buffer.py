@@ -1,4 +1,4 @@
-"""An object that is made in place: space in the store to be filled, then sealed."""
+"""Objects created in place: memory in the store that is filled, then sealed."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class Buffer:
-    """Space for one object, from `client.create`: fill it, then `seal` it. No reader sees it before that.
+    """Memory for one object, from `Client.create`: fill it, then `seal` it. Readers receive it only after that.
 
-    `buf[...] = values` fills it, `buf.array` is the space as a NumPy array for everything else. The bytes are not zero
-    at first. As a context manager it seals at the end of the block, and gives the space back if the block raises.
-    Dropped unsealed it leaves no object.
+    `buf[...] = values` fills it; `buf.array` is the memory as a NumPy array. Initially the bytes are undefined. A
+    `with` statement seals the buffer at the end of the block, or discards it if the block raises. A buffer that is
+    garbage-collected before `seal` creates no object.
 
     Examples:
         >>> buf = hp.create(3, "float32")
@@ -36,15 +36,15 @@ class Buffer:
         array([1., 2., 3.], dtype=float32)
 
     Args:
-        client: whose object it will be.
+        client: client that creates the object.
         what: dtype, shape and size.
-        name: what to call the object; a name, or a ref that was promised.
-        space: memory in the store; None for an object so small that it needs none.
-        replicas: number of nodes that keep a copy when it is sealed.
-        ttl: seconds after which a small object is deleted; of a large one the space knows it.
+        name: name of the object, or a reserved ref; None creates an id.
+        space: memory in the store; None for a small object, which travels inside messages.
+        replicas: number of nodes that keep a copy after the seal.
+        ttl: seconds after which a small object is deleted. For a large object, `space` has this limit.
 
     Raises:
-        InvalidArgument: the name is none.
+        InvalidArgument: the name is not valid.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Buffer:
         ttl: float | None = None,
     ) -> None:
         if space is None and name is not None:
-            # No other part checks it before the seal.
+            # Otherwise the name is checked only at the seal.
             _native.check_name(name)
         self._client = client
         self._what = what
@@ -65,19 +65,19 @@ class Buffer:
         self._space = space
         self._replicas = replicas
         self._ttl = ttl
-        # Known before the object exists, once `ref` was read.
+        # Set before the object exists if the property `ref` was read.
         self._ref: Ref | None = None
-        # Whether that was promised for this buffer alone.
+        # Whether that ref was reserved for this buffer alone.
         self._promised = False
-        # What is small travels in messages and is put as a whole.
+        # Memory of a small object, which travels inside messages and is put at once.
         self._small = bytearray(what.nbytes) if space is None else None
         self._open = True
-        # A child made by fork has this object too, and perhaps a client of its own by then.
+        # A forked child inherits this object, and its client may be attached again.
         self._pid = os.getpid()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Length of each axis; of bytes, their number."""
+        """Length of each axis; for bytes, their number."""
         return self._what.shape
 
     @property
@@ -92,11 +92,11 @@ class Buffer:
 
     @property
     def ref(self) -> Ref:
-        """The ref that the object will have; others that are told of it can wait for the seal already.
+        """The ref of the future object. Processes that receive it can wait for the object before `seal`.
 
         Raises:
-            InvalidArgument: the buffer was given up.
-            ObjectLost: it belongs to the process that this one was forked from.
+            InvalidArgument: the buffer was discarded.
+            ObjectLost: the buffer belongs to the process from which this one was forked.
         """
         if self._ref is None:
             self._check_open()
@@ -109,12 +109,12 @@ class Buffer:
 
     @property
     def array(self) -> Any:  # noqa: ANN401 - NumPy is optional
-        """The space as a writable NumPy array, or as a memoryview for bytes: a new view each time.
+        """The memory as a writable NumPy array, or as a memoryview for bytes. Each access returns a new view.
 
-        All views must be gone before `seal`, for they could change the object.
+        Drop all views before `seal`: they could change the object.
 
         Raises:
-            InvalidArgument: the buffer was sealed or given up.
+            InvalidArgument: the buffer was sealed or discarded.
         """
         self._check_open()
         memory = self._space if self._small is None else self._small
@@ -122,22 +122,23 @@ class Buffer:
         return values.empty(self._what.kind, self._what.shape, memory)
 
     def seal(self, *, timeout: float | None = None) -> Ref:
-        """Says that all is filled: from now on the object exists and never changes.
+        """Completes the object. From now on it exists and never changes.
 
         Args:
-            timeout: seconds to wait for a small object's name (a large one has its name since `create`), and for the
-                copies that `create` was asked for.
+            timeout: seconds to wait for the name of a small object (`create` already claimed that of a large one), and
+                for the replicas.
 
         Returns:
             The object's ref.
 
         Raises:
-            Timeout: it took longer; once the name was there, so is the object.
-            InvalidArgument: sealed or given up before, or views of it are alive: `del` them first.
+            Timeout: the name or the replicas were not confirmed in time. If only replicas are missing, the object
+                exists.
+            InvalidArgument: the buffer was sealed or discarded before, or views of it exist: `del` them first.
             NameTaken: another client has put the name of a small object meanwhile.
-            ObjectDeleted: it was deleted before there were the copies that `create` was asked for; or the network was
-                cut, the name was put on the other side too, and that object stays. Otherwise what is deleted while
-                it is filled has been put all the same.
+            ObjectDeleted: the object was deleted before its replicas were complete; or the name was put on both sides
+                of a network partition, and the other object stays. Without replicas, deleting the object while it is
+                filled does not make `seal` fail.
         """
         return finish(self._sealed(IN_THREAD, check_timeout(timeout)))
 
@@ -151,7 +152,7 @@ class Buffer:
         try:
             self._ref = Ref(await waits.answer(self._seal(limit)), self._client)
         except BaseException:
-            # After that the buffer can't be sealed again, so those who wait for its ref are told.
+            # The buffer can't be sealed again: end the calls that wait for its ref.
             if was_open and not self._open and self._promised:
                 self._take_back()
             raise
@@ -163,10 +164,10 @@ class Buffer:
         return self._ref
 
     def discard(self) -> None:
-        """Gives the space back, now or with the last view of it; there is no object. Twice is fine."""
+        """Frees the memory without creating an object, once no view of it exists. A second call does nothing."""
         if self._open and self._space is not None and self._is_mine():
             self._space.discard()
-            # Views hold it; with the last of them it goes.
+            # Existing views keep the memory alive; the last one frees it.
             self._space = None
         if self._open:
             self._take_back()
@@ -184,7 +185,7 @@ class Buffer:
         return pending
 
     def _take_back(self) -> None:
-        """Tells those who wait for a small object that there will be none; of a large one the node does."""
+        """Ends calls that wait for a small object that will not exist. For a large one the node does this."""
         if self._small is None or self._name is None or not self._is_mine():
             return
         if self._promised or self._name.startswith("@"):
@@ -192,12 +193,10 @@ class Buffer:
 
     def _check_open(self) -> None:
         if not self._open:
-            raise InvalidArgument(
-                "the buffer was sealed or given up before: an object never changes; create another buffer"
-            )
+            raise InvalidArgument("the buffer was sealed or discarded, and objects never change: create another buffer")
         if not self._is_mine():
-            # The space is written by the process that asked for it; what the child of a fork writes is not sealed.
-            raise ObjectLost("a buffer belongs to the process that created it; create another in this one")
+            # Only the process that created the buffer can seal it; writes of a forked child are not part of the object.
+            raise ObjectLost("the buffer belongs to the process that created it: create another in this process")
 
     def _is_mine(self) -> bool:
         return os.getpid() == self._pid
@@ -206,12 +205,12 @@ class Buffer:
         small = self._small
         assert small is not None
         try:
-            # Refused as long as a view of it is alive.
+            # Raises BufferError while a view exists.
             small.append(0)
         except BufferError:
             raise InvalidArgument(
-                "writable views of the buffer are alive, and could change the object after this: drop them first "
-                "(del array), or fill it by buf[...] = values"
+                "writable views of the buffer exist, and could change the object after the seal: drop them first "
+                "(del array), or fill it with buf[...] = values"
             ) from None
         del small[-1]
         return small
@@ -232,7 +231,7 @@ class Buffer:
 
     def __len__(self) -> int:
         if not self._what.shape:
-            raise TypeError("a buffer without an axis has no length")
+            raise TypeError("a buffer without axes has no length")
         return self._what.shape[0]
 
     def __enter__(self) -> Self:
@@ -260,7 +259,7 @@ class Buffer:
     def __del__(self) -> None:
         if getattr(self, "_open", False) and self._is_mine():
             self._take_back()
-            warnings.warn(f"{self!r} was dropped unsealed: there is no object", ResourceWarning, stacklevel=2)
+            warnings.warn(f"{self!r} was dropped before seal: it creates no object", ResourceWarning, stacklevel=2)
 
     def __repr__(self) -> str:
         name = f" {self._name}" if self._name else ""

@@ -1,90 +1,93 @@
-"""Every error that Hoplite raises: one base class, one subclass for each thing a caller can act on.
+"""All exceptions of Hoplite: one base class, and one subclass for each error that callers handle differently.
 
-Where a built-in exception says the same (TimeoutError, ValueError, ConnectionError, ...), it is the second base. The
-message names the object, the nodes and the numbers.
+Where Python has a matching built-in exception (TimeoutError, ValueError, ConnectionError, ...), it is the second base.
+Each message names the object, the nodes and the numbers.
 """
 
 
 class HopliteError(Exception):
-    """Base of all errors of this package."""
+    """Base class of all errors of this package."""
 
 
 class Timeout(HopliteError, TimeoutError):
-    """The time given to a call passed first; what it waited for may still come. Ask again, or look who is missing."""
+    """The timeout of a call expired. The object may still appear: call again, or check which process did not put it."""
 
 
 class ObjectLost(HopliteError):
-    """No copy of an object is left, or too few inputs of a reduce can still arrive. Put it again."""
+    """No copy of an object is left, or too few inputs of a reduce can still arrive. Put the object again."""
 
 
 class ObjectCorrupt(HopliteError):
-    """Every node that has an object sent other bytes than its maker put with a digest. Delete it and put it again."""
+    """All nodes with a copy sent bytes that do not match the digest of the put. Delete the object and put it again."""
 
 
 class ObjectDeleted(HopliteError):
-    """The object, or an input of the reduce that makes it, was deleted."""
+    """The object, or an input of the reduce that produces it, was deleted."""
 
 
 class NameTaken(HopliteError):
-    """An object of this name is alive, whatever its bytes. Delete it first, or take the next number."""
+    """An object with this name exists. Delete it first, or use another name."""
 
 
 class StoreFull(HopliteError):
-    """The node's store had no room for this object in time, or never will; or the machine has no memory for it.
+    """The node had no capacity or memory for an object within the timeout, or the object is larger than the store.
 
-    Delete objects, drop views of them, give the node more capacity, or a folder to spill to.
+    Delete objects, drop arrays that `get` returned, increase the capacity, or set a spill directory.
     """
 
 
 class ShapeMismatch(HopliteError, ValueError, RuntimeError):
-    """Two inputs of a reduce differ in shape or dtype; the message names both."""
+    """Two inputs of a reduce, or an object and its `out`, differ in shape or dtype. The message names both."""
 
 
 class UnknownOp(HopliteError, ValueError):
-    """A reduce knows sum, min, max, prod, mean, any and all only."""
+    """The op of a reduce is unknown. Use sum, min, max, prod, mean, any or all."""
 
 
 class UnsupportedDtype(HopliteError, TypeError):
-    """A value, or the elements of an array, are of a type that can't be put or can't be reduced so."""
+    """A value or dtype is not supported by `put`, by `get`, or by the op of a reduce."""
 
 
 class InvalidArgument(HopliteError, ValueError):
-    """An argument that can't be right whatever the cluster's state: a negative timeout, a count of zero, no refs."""
+    """An argument or setting is not valid, such as a negative timeout or an empty list of inputs."""
 
 
 class NodeDown(HopliteError, ConnectionError):
-    """The node of this client has closed, died or can't be reached. Connect to another one."""
+    """The node of this client has closed, failed or does not reply. Start it again, or attach to another node."""
 
 
 class NotAllowed(HopliteError, PermissionError):
-    """The capability of this client does not allow it, has expired or is refused; or its node takes no client without.
+    """The client's capability does not permit the call, has expired or was rejected, or the node requires one.
 
-    Use names below the prefix that the message tells, or get another capability.
+    Use names under the prefix in the message, or get another capability.
     """
 
 
 class ClientClosed(HopliteError):
-    """The client was closed by `close` or `hoplite.shutdown`. Create another by `hoplite.init()`."""
+    """The client was closed by `close` or `hoplite.shutdown`. Create another with `hoplite.init()`."""
 
 
 class ForkedClient(HopliteError):
-    """A client was used in a child made by fork, and the parent's node can't be attached to from there.
+    """A client was used in a forked child, which can't attach to the node of its parent.
 
-    It has no socket, or is gone. `init(node=hoplite.Node())` starts a node in the child.
+    The node has no socket, or is gone. Call `hoplite.init(node=hoplite.Node())` to start a node in the child.
     """
 
 
 class JoinError(HopliteError, ConnectionError):
-    """A node could not join: none answered, or with another cluster name, token or protocol; or it can't be joined."""
+    """A node could not join: no member replied, or its cluster name, token, CA or protocol version differs.
+
+    `Node.address` raises it too, if the node has no TCP port.
+    """
 
 
 class AddressInUse(HopliteError, OSError):
-    """Another process has the address or the socket that a node was to listen on."""
+    """Another process uses the address or the socket on which a node should listen."""
 
 
 class ConnectError(HopliteError, ConnectionError):
-    """No node serves the socket that a client was to attach to."""
+    """No node serves the socket to which a client should attach. Start one with `hoplite node`."""
 
 
 class DecodeError(HopliteError):
-    """An object's bytes can't be made into a value here: a class that can't be imported, or bytes that are damaged."""
+    """An object's bytes can't be decoded here: a class can't be imported or is not allowed, or the bytes are corrupt."""

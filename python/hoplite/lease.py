@@ -1,4 +1,4 @@
-"""A lease: an object lives as long as some client has one of it."""
+"""Leases: an object with leases is deleted after its last lease ends."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 class Lease:
-    """A client's lease of an object, from `client.lease`. As a context manager it is released at the end of the block.
+    """A client's lease of an object, from `Client.lease`. A `with` statement releases it at the end of the block.
 
-    It ends with its client too: by `close`, or with the process or the node of the client. A child made by fork has a
-    lease of its own from when it first uses its client.
+    The lease also ends when its client closes, or when the process or the node of the client ends. A forked child has
+    its own lease once it has used its client.
 
     Examples:
-        >>> lease = hp.lease(hp.put(b"held"))
+        >>> lease = hp.lease(hp.put(b"leased"))
         >>> lease.release()
 
     Args:
-        client: who takes it.
-        text: the text of the object's ref.
+        client: client that takes the lease.
+        text: text of the object's ref.
     """
 
     def __init__(self, client: Client, text: str) -> None:
@@ -36,16 +36,16 @@ class Lease:
 
     @property
     def ref(self) -> Ref:
-        """The object."""
+        """The ref of the object."""
         return Ref(self._text, self._client)
 
     @property
     def released(self) -> bool:
-        """Whether it was released, or its client was closed."""
+        """Whether the lease was released or its client was closed."""
         return not self._is_taken or self._client.closed
 
     def release(self) -> None:
-        """Gives the lease back; does not wait. Twice is fine."""
+        """Releases the lease, without waiting. A second call does nothing."""
         if not self._is_taken:
             return
         self._forget()
@@ -54,11 +54,11 @@ class Lease:
             try:
                 native.start_return_lease(self._text)
             except HopliteError:
-                # The client was closed meanwhile, or its node is gone: so is the lease.
+                # The client was closed meanwhile, or its node is gone. Either ends the lease.
                 return
 
     def _forget(self) -> None:
-        """Takes it that there is no lease any more, without a word to the node."""
+        """Marks the lease as released without a request to the node."""
         self._is_taken = False
         self._client._leases.discard(self)
 

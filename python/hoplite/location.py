@@ -1,11 +1,11 @@
-"""A copy of an object, and where it is."""
+"""Locations of the copies of an object."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    # Node, address, and whether the copy is complete, as the extension tells them.
+    # Node, address, and whether the copy is complete, as the extension returns them.
     Row = tuple[str, str | None, bool]
 
 
@@ -13,9 +13,9 @@ class Location(NamedTuple):
     """One node that holds a copy of an object.
 
     Attributes:
-        node: the identity of the node, as `client.status()["id"]` gives it.
-        address: host and port of the node; None of one that no other can join.
-        complete: whether it has all bytes; a copy that is not complete still grows.
+        node: id of the node, as in `client.status()["id"]`.
+        address: host and port of the node; None if the node has no TCP port.
+        complete: whether the copy has all bytes. A copy that is not complete still grows.
     """
 
     node: str
@@ -24,14 +24,14 @@ class Location(NamedTuple):
 
 
 class Watch:
-    """What has been told of an object's locations, so that only news are told again."""
+    """The locations of an object that a watch has reported, so that only changes are reported."""
 
     def __init__(self) -> None:
-        # Pairs of node and whether its copy is complete, for the node to compare.
+        # Pairs of node and whether its copy is complete. The node compares them with the current state.
         self.known: list[tuple[str, bool]] = []
 
     def news(self, rows: list[Row]) -> list[Location]:
-        """Those of all locations that were not known as they are now; from now on they are."""
+        """Returns the locations that are new or have changed since the last call."""
         before = set(self.known)
         self.known = [(node, complete) for node, _, complete in rows]
         return [Location(*row) for row, now in zip(rows, self.known, strict=True) if now not in before]

@@ -1,4 +1,4 @@
-"""A ref: what a user holds of an object that exists, or will."""
+"""Refs: identifiers of objects that exist or will exist."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ if TYPE_CHECKING:
 
     from hoplite._client import Client
 
-# The largest that the extension takes, and the largest number at the end of a name.
+# The largest integer that the extension accepts, and the largest number at the end of a name.
 NUMBER_MAX = 2**63 - 1
 
 
 def number_of(name: str) -> int | None:
-    """The number at the end of a name, after a "/"; None if it ends in something else."""
+    """Returns the number at the end of a name, after the last "/"; None if there is none."""
     _, slash, last = name.rpartition("/")
     if not slash or not (last.isascii() and last.isdigit()):
         return None
     digits = last.lstrip("0")
     if len(digits) > 19 or (number := int(digits or "0")) > NUMBER_MAX:
-        raise InvalidArgument(f"the number at the end of {name[:200]!r} is above {NUMBER_MAX}: use at most 18 digits")
+        raise InvalidArgument(f"the number at the end of {name[:200]!r} exceeds {NUMBER_MAX}: use at most 18 digits")
     return number
 
 
 class Ref:
-    """Names one object: by an id that `put` or `reduce` minted, or by a name such as "policy/17".
+    """Identifies one object, by an id that `put` or `reduce` generated or by a name such as "policy/17".
 
-    A ref is immutable, hashable and equal to another of the same text, and holds nothing in the store: an object lives
-    until it is deleted, not until its refs are gone. Pickle it, or send `str(ref)`, to use it in another process;
-    wherever a ref is accepted, its text is too.
+    A ref is immutable and hashable; refs with the same text are equal. It does not keep its object alive: an object
+    exists until it is deleted. To use a ref in another process, pickle it or send `str(ref)`. Every method that takes
+    a ref also takes its text.
 
     Args:
-        text: the text of a ref, as `str(ref)` gives it.
-        client: answers `inputs()` and `lost()`; refs that a client returns have it.
+        text: text of the ref, as `str(ref)` returns it.
+        client: client that `inputs()` and `lost()` use. Refs that a client returns have it.
     """
 
     __slots__ = ("_client", "_replicas", "_text")
 
     def __init__(self, text: str, client: Client | None = None) -> None:
         if not isinstance(text, str):
-            raise InvalidArgument(f"the text of a ref is a str, not a {type(text).__name__}")
+            raise InvalidArgument(f"the text of a ref must be a str, not {type(text).__name__}")
         if not text:
             raise InvalidArgument("the text of a ref is empty")
         self._text = text
@@ -52,10 +52,10 @@ class Ref:
 
     @property
     def replicas(self) -> int | None:
-        """How many nodes kept a copy of the object when the `put` or `seal` that returned this ref was done.
+        """Number of nodes that kept a copy when the `put` or `seal` that returned this ref completed.
 
-        It is below the requested `replicas` if the cluster has fewer nodes. None for a ref from elsewhere; `locations`
-        lists the nodes that hold an object now.
+        It is below the requested `replicas` if the cluster has fewer nodes. It is None for refs from other sources.
+        `Client.locations` lists the nodes that hold an object now.
 
         Examples:
             >>> hp.put(b"weights", replicas=2).replicas
@@ -65,10 +65,10 @@ class Ref:
 
     @property
     def number(self) -> int:
-        """The number at the end of a name: 17 of "policy/17".
+        """Number at the end of a name, such as 17 for "policy/17".
 
         Raises:
-            InvalidArgument: the ref is no name that ends in "/" and a number.
+            InvalidArgument: the ref is not a name that ends in "/" and a number.
 
         Examples:
             >>> hoplite.Ref("policy/17").number
@@ -76,64 +76,64 @@ class Ref:
         """
         number = number_of(self._text)
         if number is None:
-            raise InvalidArgument(f'{self._text} does not end in a number, as "policy/17" does')
+            raise InvalidArgument(f'{self._text} does not end in "/" and a number: use a name such as "policy/17"')
         return number
 
     def inputs(self, timeout: float | None = None) -> list[Ref]:
-        """Tells which inputs a reduce folded into this object; waits until that is decided.
+        """Returns the inputs that a reduce folded into this object. Waits until they are decided.
 
-        Only the node that called the reduce knows. A ref that was unpickled, or made from text alone, uses the client
-        of this process's last `hoplite.init()`.
+        Only clients of the node on which the reduce was called can query this. A ref that was unpickled, or created
+        from text alone, uses the client of this process's last `hoplite.init()`.
 
         Args:
-            timeout: seconds to wait; None waits as long as the inputs can still arrive.
+            timeout: seconds to wait. None waits until the inputs are decided or can no longer arrive.
 
         Returns:
-            Exactly the refs whose bytes are in the result, `count` of them.
+            Exactly the `count` refs whose bytes are in the result.
 
         Raises:
-            Timeout: fewer than `count` inputs have arrived in time.
-            InvalidArgument: the object is no result of a reduce that this node called, or no client is known to ask.
-            ObjectDeleted: the result, or an input of it, was deleted.
+            Timeout: fewer than `count` inputs arrived in time.
+            InvalidArgument: the object is not the result of a reduce that was called on this node, or the ref has no
+                client.
+            ObjectDeleted: the result, or one of its inputs, was deleted.
             ObjectLost: too few inputs can still arrive.
         """
-        return self._asked()._inputs(self._text, timeout)
+        return self._client_or_last()._inputs(self._text, timeout)
 
     async def inputs_async(self, timeout: float | None = None) -> list[Ref]:  # noqa: ASYNC109 - as every verb
         """`inputs`, for asyncio."""
-        return await self._asked()._inputs_async(self._text, timeout)
+        return await self._client_or_last()._inputs_async(self._text, timeout)
 
     def lost(self, timeout: float | None = None) -> list[Ref]:
-        """Tells which inputs of the reduce that makes this object can't come any more, as far as is known now.
+        """Returns the inputs of the reduce that are lost now: deleted, or held only by nodes that failed.
 
-        Those that are lost with the last node that held them, or were deleted. One that is put again under its name
-        is not lost any more. After the reduce, these are the inputs that were lost when it was over.
-
-        Only the node that called the reduce knows; see `inputs`.
+        An input that is put again under its name is no longer lost. After the reduce has completed, the result is the
+        list of inputs that were lost at that time. As with `inputs`, only clients of the node on which the reduce was
+        called can query this.
 
         Args:
-            timeout: seconds to wait for this host's node; the inputs are not waited for.
+            timeout: seconds to wait for the reply of this host's node. The call does not wait for inputs.
 
         Returns:
-            Refs of inputs, none of which is in the result.
+            Refs of the lost inputs; none of them is in the result.
 
         Raises:
-            InvalidArgument: as `inputs`.
-            ObjectDeleted: the result, or so many inputs that the reduce can't succeed, were deleted.
-            ObjectLost: so many inputs are lost that the reduce can't succeed; the message names them.
+            InvalidArgument: as for `inputs`.
+            ObjectDeleted: the result was deleted, or so many inputs that the reduce can't succeed.
+            ObjectLost: so many inputs are lost that the reduce can't succeed. The message names them.
         """
-        return self._asked()._lost(self._text, timeout)
+        return self._client_or_last()._lost(self._text, timeout)
 
     async def lost_async(self, timeout: float | None = None) -> list[Ref]:  # noqa: ASYNC109 - as every verb
         """`lost`, for asyncio."""
-        return await self._asked()._lost_async(self._text, timeout)
+        return await self._client_or_last()._lost_async(self._text, timeout)
 
-    def _asked(self) -> Client:
+    def _client_or_last(self) -> Client:
         if self._client is not None:
             return self._client
         client = shared.last_client()
         if client is None:
-            raise InvalidArgument(f"{self._text} has no client to ask: make the ref by hoplite.Ref(text, client)")
+            raise InvalidArgument(f"ref {self._text} has no client: create it with hoplite.Ref(text, client)")
         return client
 
     def __str__(self) -> str:

@@ -1,1 +1,1 @@
-"""The verbs of a client, each with its twin for asyncio, and what waits for several objects."""
+"""The verbs of a client, each with its asyncio twin, and waits for several objects."""

@@ -1,6 +1,6 @@
-"""The verbs that wait for objects: for their bytes, or for their coming."""
+"""The verbs that wait for objects: `get`, `wait` and `latest`."""
 
-# A mixin of one class, which says so of its self.
+# A mixin of one class, which annotates `self` with that class.
 # mypy: disable-error-code="misc"
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from hoplite._native import Pending
     from hoplite._waits import Waits
 
-# One object, not several. Made once: a union would be for each get.
+# Types of a single ref. A union in `isinstance` would be created for each get.
 _ONE = (Ref, str)
 
 
 class Getting(Attachment):
-    """What `Client` inherits."""
+    """Base class of `Client`."""
 
     @overload
     def get(
@@ -51,37 +51,37 @@ class Getting(Attachment):
         copy: bool = False,
         timeout: float | None = None,
     ) -> Any:
-        """Waits until an object is complete on this host and returns it without a copy.
+        """Waits until an object is complete on this host, and returns it without a copy.
 
         Args:
-            ref: what `put`, `reduce` or `latest` returned, here or elsewhere, or a name; it need not exist yet, but a
-                call after the deletion of a name waits for its next put. Of several, a list, all are got at once.
-            out: an array, CPU tensor or writable buffer of the same dtype and shape, C-contiguous, to copy the object
-                into while it arrives, or at the end if it was put with a digest; of several, a list of them. After an
-                error its contents are undefined.
-            copy: make a private, writable copy instead. Tensors are always private copies: torch has no read-only ones,
+            ref: a ref that `put`, `reduce` or `latest` returned, in any process, or a name. The object need not exist
+                yet. If the object of a name was deleted, the call waits for the next put of the name. A list requests
+                several objects at once.
+            out: array, CPU tensor or writable buffer of the same dtype and shape, C-contiguous, into which the object
+                is copied while it arrives. An object with a digest is copied at the end. For several objects, a list.
+                After an error the contents are undefined.
+            copy: return a private, writable copy. Tensors are always private copies: torch has no read-only tensors,
                 and a write into shared memory kills the process.
-            timeout: seconds to wait for the whole object, or for all of them.
+            timeout: seconds to wait for the whole object, or for all objects of a list.
 
         Returns:
-            The value as it was put: arrays as read-only NumPy arrays and bytes as a read-only memoryview
-            (`bytes(value)` copies it), both over the store's own memory; arrays inside other objects are read-only
-            too. They stay valid after `delete` and after
-            `close`, and hold the memory until they are garbage. With `out`, that. Of several, a list in their order.
+            The value as it was put. Arrays are read-only NumPy arrays and bytes are a read-only memoryview
+            (`bytes(value)` copies it), both over shared memory. Arrays inside other objects are read-only too. They
+            stay valid after `delete` and `close`, and keep the memory until they are garbage-collected. With `out`,
+            the result is `out`. For a list of refs, it is a list in the same order.
 
         Raises:
-            Timeout: the object is not here in time, and a full store is not the reason; with 0, it was not here
-                already.
+            Timeout: the object was not here in time, and a full store is not the reason; with 0, it is not here.
             InvalidArgument: `out` is read-only or not contiguous.
-            ObjectCorrupt: it was put with a digest, and each node that has it sent bytes of another one.
-            ObjectDeleted: the object was deleted during the call, or has no name, or `keep` removed it and a newer
-                version exists.
-            ObjectLost: no copy of it is left.
+            ObjectCorrupt: the object has a digest, and the bytes of all nodes with a copy do not match it.
+            ObjectDeleted: the object was deleted during the call; or it was deleted before and has an id, not a name;
+                or `retain` of a newer version deleted it.
+            ObjectLost: no copy of the object is left.
             ShapeMismatch: `out` has another dtype or shape.
-            StoreFull: this node had no room for a copy in time, or will never have it for all of a list, which are here
-                together at the end; with `out` they need not be. Two lists at a time that fit only one after the other
-                wait for each other: give them a timeout.
-            DecodeError: a pickled object can't be read here, for want of its class for instance, or `allow_pickle` of
+            StoreFull: this node had no capacity in time; or all objects of a list, which must fit together unless `out`
+                is given, exceed the store. Two concurrent lists that only fit one after the other wait for each other:
+                set a timeout.
+            DecodeError: a pickle can't be read here, for example because its class is missing, or `allow_pickle` of
                 this client does not allow it.
             UnsupportedDtype: the value needs a package that is not installed (numpy, ml_dtypes, torch, pyarrow).
 
@@ -129,7 +129,7 @@ class Getting(Attachment):
     async def _get(
         self, waits: Waits, ref: Ref | str | Iterable[Ref | str], out: Any, copy: bool, limit: float | None
     ) -> Any:
-        """Gets several objects, or copies one or several into memory of the caller's."""
+        """Gets several objects, or copies one or several into the caller's memory."""
         if isinstance(ref, _ONE):
             return (await fill(waits, self._open(), [check_ref(ref)], [out], limit))[0]
         texts = check_list("refs to get", ref)
@@ -140,28 +140,28 @@ class Getting(Attachment):
         try:
             return [self._decode(view, copy) for view in views]
         finally:
-            # What an error's frames keep must not pin memory.
+            # The frames of a traceback must not pin memory.
             views.clear()
 
     def wait(
         self: Client, refs: Iterable[Ref | str], count: int | None = None, *, timeout: float | None = None
     ) -> tuple[list[Ref], list[Ref]]:
-        """Waits until some of several objects have come.
+        """Waits until some of several objects are ready.
 
-        An object has come when all of its bytes are somewhere in the cluster, or when it is certain that it can't come
-        (deleted, lost): in both cases `get` waits for the network alone.
+        An object is ready when a complete copy exists somewhere in the cluster, or when it was deleted or lost. After
+        that, `get` waits only for the transfer, or raises.
 
         Args:
-            refs: refs or names, each once; not yet created is fine.
-            count: how many to wait for; None means all.
-            timeout: seconds to wait; 0 tells what has come.
+            refs: refs or names, each listed once. The objects need not exist yet.
+            count: number of objects to wait for; None means all.
+            timeout: seconds to wait; 0 returns the current state.
 
         Returns:
-            Two lists of refs: those that came, in the order in which that was seen, exactly `count` of them unless the
-            time was over; and the others, in the order given.
+            Two lists of refs: the ready ones in the order in which they became ready, exactly `count` of them unless
+            the timeout expired; and the others in the order given.
 
         Raises:
-            InvalidArgument: a ref is there twice, or count is negative or above their number.
+            InvalidArgument: a ref is listed twice, or `count` is negative or above the number of refs.
 
         Examples:
             >>> first = hp.put(b"here", name="part/1")
@@ -181,10 +181,10 @@ class Getting(Attachment):
     def _start_wait(
         self, refs: Iterable[Ref | str], count: int | None, timeout: float | None
     ) -> tuple[list[str], Pending[list[int]] | None]:
-        """The objects, and the request for the places of those that have come; None if none is to be waited for."""
+        """Returns the refs, and the request for the indexes of the ready ones; None if there is nothing to wait for."""
         texts = check_list("refs to wait for", refs)
         if len(set(texts)) < len(texts):
-            raise InvalidArgument("a ref is among the refs to wait for twice; name each once")
+            raise InvalidArgument("a ref is listed twice in the refs to wait for: list each once")
         number = check_count(count, len(texts), least=0)
         if number == 0 or not texts:
             return texts, None
@@ -192,26 +192,26 @@ class Getting(Attachment):
         return texts, self._open().start_wait(texts, wanted, check_timeout(timeout))
 
     def _parted(self: Client, texts: list[str], ready: list[int]) -> tuple[list[Ref], list[Ref]]:
-        came = set(ready)
-        rest = [Ref(text, self) for place, text in enumerate(texts) if place not in came]
-        return [Ref(texts[place], self) for place in ready], rest
+        is_ready = set(ready)
+        rest = [Ref(text, self) for index, text in enumerate(texts) if index not in is_ready]
+        return [Ref(texts[index], self) for index in ready], rest
 
     def latest(self: Client, prefix: str, *, after: int | None = None, timeout: float | None = None) -> Ref:
-        """Finds the newest object under a prefix; waits for one that is newer than a number.
+        """Returns the newest object under a prefix. With `after`, waits for a number higher than that.
 
-        Remove old ones with `put(retain=)`, not with `delete`: a reader that gets a version too late then has
-        `ObjectDeleted`, where a name that `delete` freed would have it wait for the next put of that name.
+        Delete old versions with `put(retain=)`, not with `delete`. A late reader of an old version then gets
+        `ObjectDeleted`. After `delete`, it would wait for the next put of that name.
 
         Args:
-            prefix: the text before the number, with the slash: "policy/" for "policy/17".
-            after: only a higher number than this will do; None, or -1, takes any.
-            timeout: seconds to wait for such a name; 0 asks without waiting.
+            prefix: text before the number, with the slash: "policy/" for "policy/17".
+            after: accept only numbers above this one; None and -1 accept any.
+            timeout: seconds to wait for such a name; 0 does not wait.
 
         Returns:
-            The ref with the highest number that is alive; `ref.number` is that number.
+            The ref of the existing object with the highest number; `ref.number` is that number.
 
         Raises:
-            Timeout: no such name came in time.
+            Timeout: no such name existed in time.
             InvalidArgument: the prefix does not end in "/", or `after` is below -1.
 
         Examples:
@@ -228,5 +228,5 @@ class Getting(Attachment):
     def _start_latest(self, prefix: str, after: int | None, timeout: float | None) -> Pending[str]:
         text = check_ref(prefix)
         if not text.endswith("/"):
-            raise InvalidArgument(f'the prefix {text!r} does not end in "/"; write {text + "/"!r}')
+            raise InvalidArgument(f'the prefix {text!r} does not end in "/": write {text + "/"!r}')
         return self._open().start_latest(text, check_after(after), check_timeout(timeout))

@@ -1,6 +1,6 @@
-"""The verbs that decide how long an object lives."""
+"""The verbs that control the lifetime of an object: `lease` and `delete`."""
 
-# A mixin of one class, which says so of its self.
+# A mixin of one class, which annotates `self` with that class.
 # mypy: disable-error-code="misc"
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 
 
 class Lifetimes(Attachment):
-    """What `Client` inherits."""
+    """Base class of `Client`."""
 
     def lease(self: Client, ref: Ref | str, *, timeout: float | None = None) -> Lease:
-        """Takes a lease of an object: it lives as long as some client of the cluster has one.
+        """Takes a lease of an object. The object is deleted 5 s after its last lease in the cluster ends.
 
-        When the last lease is released, or its client has closed or died, the object is deleted, 5 s later: a client
-        that is handed the ref has taken its own lease by then. An object of which no lease was taken lives until
-        `delete`.
+        A lease ends when it is released, or when its client closes or fails. The 5 s leave time to pass a ref to another
+        client that takes its own lease. An object that never had a lease exists until `delete`.
 
         Args:
-            ref: the object; it need not exist yet, so that there is no moment at which it is not held. Of a name, what
-                has the name when the last lease ends is deleted.
-            timeout: seconds to wait until the owner of the object knows of the lease.
+            ref: the object. It need not exist yet, so that it can have a lease from the start. For a name, the object
+                that has the name when the last lease ends is deleted.
+            timeout: seconds to wait until the owner of the object has registered the lease.
 
         Returns:
-            The lease: `with hp.lease(ref): ...`, or `lease.release()`. One that is garbage is released.
+            The lease: use `with hp.lease(ref): ...`, or `lease.release()`. A lease that is garbage-collected is
+            released.
 
         Raises:
-            Timeout: the owner has not answered in time, and there is no lease.
-            InvalidArgument: it is no ref.
+            Timeout: the owner did not reply in time. The lease is released.
+            InvalidArgument: the ref is not valid.
 
         Examples:
             >>> ref = hp.reserve()
@@ -61,7 +61,7 @@ class Lifetimes(Attachment):
         lease = Lease(self, text)
         try:
             await waits.answer(native.start_take_lease(text))
-            # The owner has heard of the lease when it answers this, which it is asked after it.
+            # The owner receives the lease before this request. Its reply confirms both.
             with contextlib.suppress(ObjectDeleted, ObjectLost):
                 await waits.answer(native.start_locations(text, None, limit))
         except BaseException:
@@ -70,14 +70,14 @@ class Lifetimes(Attachment):
         return lease
 
     def delete(self, refs: Ref | str | Iterable[Ref | str], *, timeout: float | None = None) -> None:
-        """Deletes all copies of objects everywhere.
+        """Deletes all copies of objects on all nodes.
 
-        Values that `get` returned stay valid; their memory is free once they are garbage. Calls that wait for a deleted
-        object raise `ObjectDeleted`. A name is free at once.
+        Values that `get` returned stay valid; their memory is freed when they are garbage-collected. Calls that wait
+        for a deleted object raise `ObjectDeleted`. The name of a deleted object can be put again.
 
         Args:
-            refs: one ref or name, or several; none is fine.
-            timeout: seconds to wait until the owners of the objects know.
+            refs: one ref or name, or a list of them, which may be empty.
+            timeout: seconds to wait for the confirmation of the objects' owners.
 
         Examples:
             >>> ref = hp.put(b"x", name="scratch/1")
@@ -91,7 +91,7 @@ class Lifetimes(Attachment):
         """`delete`, for asyncio.
 
         Asyncio:
-            Cancelled, it does not wait any more; what is deleted stays deleted.
+            Cancelling it ends the wait. Deletions that have started are completed.
         """
         texts = check_refs(refs)
         await answer_async(self._open().start_delete(texts, check_timeout(timeout)))
