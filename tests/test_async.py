@@ -437,7 +437,7 @@ def test_a_long_wait_is_spoken_of(
     asyncio.run(main())
     said = [record.getMessage() for record in caplog.records]
     assert all(record.name == "hoplite" and record.levelno == logging.WARNING for record in caplog.records)
-    both = f"still waiting for 2 objects, {plain.name('late')} for one, after 0 s: no client has put it"
+    both = f"still waiting for 2 objects, including {plain.name('late')}, after 0 s: no client has put it"
     assert both in said
     assert not any(plain.name("silent") in text for text in said)
 
@@ -459,7 +459,7 @@ def test_many_long_waits_take_one_line(
 
     def spoken_of(record: logging.LogRecord) -> int:
         said = re.search(
-            r"still waiting for (\d+) objects, .* for one, after \d+ s: no client has put it", record.getMessage()
+            r"still waiting for (\d+) objects, including .*, after \d+ s: no client has put it", record.getMessage()
         )
         return int(said[1]) if said else 0
 

@@ -1,7 +1,7 @@
-"""Answers of the node, awaited by asyncio: one descriptor wakes a loop for all of them.
+"""Replies of the node, awaited in asyncio. One descriptor wakes an event loop for all of them.
 
-The thread that has an answer, of the node or of the attachment, drops a number into the loop's inbox and never takes
-the interpreter; the loop takes all numbers at once. So ten thousand answers cost one wake-up where they come together.
+The thread that receives a reply puts a number into the loop's inbox, without the GIL. The loop takes all numbers at
+once. Ten thousand replies that arrive together cost one wake-up.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# As long as a thread's wait is silent; then twice as long each time, up to the maximum.
+# A call that waits logs first after this time, as in crates/py/src/wait.rs. The interval then doubles up to the maximum.
 FIRST_WORD_AFTER_S = 10.0
 SILENCE_MAX_S = 300.0
 
-# As long may take what a node answers from memory.
+# Timeout of a request that a node serves from memory.
 ANSWER_S = 1.0
 
-# What there is to say of a node that does not.
-SILENT = "the node of this host does not answer"
+# Logged if the node does not reply in that time.
+SILENT = "the node of this host does not reply"
 
 
 def is_in_loop() -> bool:
-    """Whether the calling thread runs an event loop of asyncio just now: it must not wait."""
-    # Where it is not imported no loop runs.
+    """Whether the calling thread runs an asyncio event loop now and must not block."""
+    # If asyncio is not imported, no loop runs.
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None
 
 
 class _Waiting:
-    """A coroutine that waits, by a future or by an inbox of its own, and what to say if that takes long."""
+    """A waiting coroutine, with a future or an inbox of its own, and what to log if the wait is long."""
 
-    __slots__ = ("begun", "explain", "future", "next_word", "pending", "ref")
+    __slots__ = ("begun", "explain", "future", "next_log", "pending", "ref")
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class _Waiting:
         self.ref = ref
         self.explain = explain
         self.begun = time.monotonic()
-        self.next_word = self.begun + FIRST_WORD_AFTER_S
+        self.next_log = self.begun + FIRST_WORD_AFTER_S
 
 
 class _Bridge:
-    """The inbox of one loop and who waits for what comes into it. Used by that loop's thread alone."""
+    """The inbox of one loop, and the coroutines that wait for it. Only that loop's thread uses it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.inbox = _native.Inbox()
@@ -74,7 +74,7 @@ class _Bridge:
         self.keys = itertools.count(1)
         self._loop = weakref.ref(loop)
         self._timer: asyncio.TimerHandle | None = None
-        self._words: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         loop.add_reader(self.inbox.fileno(), self._deliver)
 
     def _deliver(self) -> None:
@@ -82,13 +82,13 @@ class _Bridge:
             self.end(key)
 
     def end(self, key: int) -> None:
-        """Ends a wait: there is an answer, or none will come."""
+        """Ends a wait: the reply has arrived, or none will."""
         waiting = self.waiting.pop(key, None)
         if waiting is not None and waiting.future is not None and not waiting.future.done():
             waiting.future.set_result(None)
 
     def add(self, waiting: _Waiting) -> int:
-        """Takes up a wait and returns its key."""
+        """Adds a wait and returns its key."""
         key = next(self.keys)
         self.waiting[key] = waiting
         if waiting.ref is not None:
@@ -96,19 +96,19 @@ class _Bridge:
         return key
 
     def drop(self, key: int) -> None:
-        """Forgets a wait, which is over."""
+        """Removes a wait that is over."""
         self.waiting.pop(key, None)
         if not self.waiting:
             self.rest()
 
     def watch(self) -> None:
-        """Sees to it that the log is told of long waits."""
+        """Starts the timer that logs long waits."""
         loop = self._loop()
         if self._timer is None and loop is not None:
             self._timer = loop.call_later(FIRST_WORD_AFTER_S, self._remind)
 
     def rest(self) -> None:
-        """Stops the timer, which would keep the loop alive, when no coroutine waits."""
+        """Stops the timer when no coroutine waits: it would keep the loop alive."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -119,19 +119,19 @@ class _Bridge:
         if loop is None:
             return
         now = time.monotonic()
-        # Those that began a moment after the first are told of with it.
+        # Waits that began shortly after the first are logged with it.
         soon = now + FIRST_WORD_AFTER_S / 8
         late = []
         for waiting in self.waiting.values():
-            # What is here, and the loop has only to look at, needs no word.
-            if waiting.ref is not None and soon >= waiting.next_word and not waiting.pending.is_over():
-                waiting.next_word = now + min(now - waiting.begun, SILENCE_MAX_S)
+            # Not those whose reply is here and waits for the loop.
+            if waiting.ref is not None and soon >= waiting.next_log and not waiting.pending.is_over():
+                waiting.next_log = now + min(now - waiting.begun, SILENCE_MAX_S)
                 late.append(waiting)
         if late:
-            # One line for all that this loop waits for.
-            word = loop.create_task(_say(late, now))
-            self._words.add(word)
-            word.add_done_callback(self._words.discard)
+            # One line for all waits of this loop.
+            task = loop.create_task(_log(late, now))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         if self.waiting:
             self.watch()
 
@@ -152,16 +152,16 @@ async def answer_async(
     ref: str | None = None,
     explain: Callable[[str], Pending[str]] | None = None,
 ) -> T:
-    """Waits for an answer without a thread. Cancelled, it takes the question back, and what that brought into being.
+    """Waits for a reply without a thread. Cancelling it cancels the request and undoes what it created.
 
     Args:
-        pending: the question.
-        ref: the object that is waited for without a timeout, if one is.
-        explain: asks why that object is not here.
+        pending: the request.
+        ref: the object, if the call waits for one without a timeout.
+        explain: requests why that object is not here.
     """
     if pending.is_over():
         return pending.result()
-    # It takes as long to import as all the rest of this package; a program that awaits has imported it.
+    # Its import takes as long as the rest of this package. A program that awaits has imported it already.
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -174,13 +174,13 @@ async def answer_async(
     check: asyncio.TimerHandle | None = None
 
     def check_node() -> None:
-        # A node answers at the deadline. If it does not answer at all, the result is that error.
+        # A node replies at the deadline. If it does not reply at all, `result` raises that error.
         nonlocal check
-        patience = pending.patience()
-        if patience == 0:
+        until_check = pending.patience()
+        if until_check == 0:
             bridge.end(key)
-        elif patience is not None:
-            check = loop.call_later(patience, check_node)
+        elif until_check is not None:
+            check = loop.call_later(until_check, check_node)
 
     check_node()
     try:
@@ -198,11 +198,11 @@ async def answer_async(
 async def remind_async(
     waits: Iterable[tuple[str, Pending[Any]]], explain: Callable[[str], Pending[str]]
 ) -> Callable[[], None]:
-    """Has the running loop tell the log of waits that it does not end, as of its own; returns what ends that.
+    """Makes the running loop log long waits that use another inbox; returns a function that ends this.
 
     Args:
-        waits: each object and the question for it.
-        explain: asks why an object is not here.
+        waits: each object and the request for it.
+        explain: requests why an object is not here.
     """
     import asyncio
 
@@ -217,7 +217,7 @@ async def remind_async(
 
 
 async def aside_async(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-    """Runs what writes into memory of the caller's in a thread; cancelled, it is over only when the thread is."""
+    """Runs a call that writes into the caller's memory in a thread. If cancelled, it returns after the thread's end."""
     import asyncio
 
     running = asyncio.ensure_future(asyncio.to_thread(call, *args, **options))
@@ -230,8 +230,8 @@ async def aside_async(call: Callable[P, T], *args: P.args, **options: P.kwargs) 
         raise
 
 
-async def _say(late: list[_Waiting], now: float) -> None:
-    """Tells the log of waits that are long; why, of the one that has been waited for longest."""
+async def _log(late: list[_Waiting], now: float) -> None:
+    """Logs long waits in one line, with the state of the longest one."""
     first = late[0]
     assert first.ref is not None
     assert first.explain is not None
@@ -239,34 +239,34 @@ async def _say(late: list[_Waiting], now: float) -> None:
         state = await answer_async(first.explain(first.ref))
     except HopliteError as error:
         state = str(error)
-    # It may have come meanwhile.
+    # The object may have arrived meanwhile.
     missing = sum(not waiting.pending.is_over() for waiting in late)
     if first.pending.is_over() or not missing:
         return
-    what = first.ref if missing == 1 else f"{missing} objects, {first.ref} for one,"
+    what = first.ref if missing == 1 else f"{missing} objects, including {first.ref},"
     still_waiting(what, now - first.begun, state)
 
 
 class Looks:
-    """When to look why something has not come: after a while, and then after twice as long each time.
+    """Schedule of the checks why an object has not arrived. The interval doubles each time.
 
     Args:
-        patience: seconds until the next check whether the node answers at all; see `Pending.patience`.
+        until_check: returns the seconds until the next check whether the node replies; see `Pending.patience`.
     """
 
-    def __init__(self, patience: Callable[[], float | None]) -> None:
-        self._patience = patience
+    def __init__(self, until_check: Callable[[], float | None]) -> None:
+        self._until_check = until_check
         self._begun = time.monotonic()
         self._next = self._begun + FIRST_WORD_AFTER_S / 8
         self._until = -math.inf
         self.is_node_silent()
 
     def wait_s(self) -> float:
-        """Seconds until the next."""
+        """Seconds until the next check."""
         return max(min(self._next, self._until) - time.monotonic(), 0.0)
 
     def due(self) -> float | None:
-        """For how long it has been waited, if it is time to look, and else nothing."""
+        """Returns the seconds since the wait began if a check is due, else None."""
         now = time.monotonic()
         if now < self._next:
             return None
@@ -275,10 +275,10 @@ class Looks:
         return waited
 
     def is_node_silent(self) -> bool:
-        """Whether the node does not answer at all: then `Pending.result` raises that without waiting."""
+        """Whether the node does not reply at all. Then `Pending.result` raises immediately."""
         now = time.monotonic()
         if now < self._until:
             return False
-        patience = self._patience()
-        self._until = math.inf if patience is None else now + patience
-        return patience == 0
+        until_check = self._until_check()
+        self._until = math.inf if until_check is None else now + until_check
+        return until_check == 0

@@ -1,10 +1,10 @@
-"""How a verb waits: with the calling thread, or with a running event loop of asyncio.
+"""Waits of verbs: in the calling thread, or in a running asyncio event loop.
 
-A verb with one request waits by `answer` or `answer_async`. One of several steps is written once, as a coroutine that
-waits by a `Waits`. Those of `IN_THREAD` never suspend it, so that `finish` runs it to its end.
+A verb with one request waits with `answer` or `answer_async`. A verb with several steps is one coroutine, which waits
+with a `Waits`. The methods of `IN_THREAD` never suspend, so `finish` runs the coroutine to its end.
 
-asyncio is imported by what needs it: its callers have imported it already, and it would double the time of
-`import hoplite` for all others.
+asyncio is imported only where it is used, because it would double the time of `import hoplite`. Programs that use it
+have imported it already.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["IN_LOOP", "IN_THREAD", "Waits", "answer", "answer_async", "finish", 
 T = TypeVar("T")
 U = TypeVar("U")
 
-# Where a loop runs, as in a coroutine or a notebook, another task of that loop may have to put what is waited for.
+# Advice for a blocking call in a thread whose event loop runs, as in a coroutine or a notebook.
 BLOCKED_LOOP = (
-    "this call blocks the event loop of its thread: if another task of that loop makes what it waits for, await the "
-    "method of the client with the suffix _async instead, such as hp.get_async"
+    "this call blocks the event loop of its thread: if a task of that loop creates the object, await the client's "
+    "method with the suffix _async instead, such as hp.get_async"
 )
 
 
@@ -45,7 +45,7 @@ def answer(pending: Pending[T]) -> T:
 
 
 def get(native: _native.Client, text: str, limit: float | None) -> View:
-    """Waits for an object to be complete on this host. Without a limit it logs what it waits for."""
+    """Waits until an object is complete on this host. Without a limit it logs what it waits for."""
     try:
         return native.get(text, limit)
     except Timeout as error:
@@ -54,23 +54,23 @@ def get(native: _native.Client, text: str, limit: float | None) -> View:
 
 
 async def get_async(native: _native.Client, text: str, limit: float | None) -> View:
-    """`get`, with the running loop."""
+    """`get`, in the running loop."""
     about = text if limit is None else None
     return await answer_async(native.start_get(text, limit), ref=about, explain=native.start_explain)
 
 
 def finish(steps: Coroutine[Any, Any, T]) -> T:
-    """Runs what waits by `IN_THREAD`."""
+    """Runs a coroutine that waits only with `IN_THREAD`."""
     try:
         steps.send(None)
     except StopIteration as end:
         result: T = end.value
         return result
-    raise AssertionError("it waits for a loop")
+    raise AssertionError("the coroutine was suspended")
 
 
 class Waits:
-    """Waits with the calling thread."""
+    """Waits in the calling thread."""
 
     async def answer(self, pending: Pending[T]) -> T:
         """Waits for the reply to a request."""
@@ -84,50 +84,50 @@ class Waits:
         ttl: float | None,
         limit: float | None,
     ) -> str:
-        """Makes an object; returns the text of its ref."""
+        """Puts an object; returns the text of its ref."""
         return native.put(what, what.parts, name, ttl, limit)
 
     async def digested(self, what: Encoded) -> Encoded:
-        """A value with the digest of its bytes."""
+        """Adds the digest of the bytes to a value."""
         return what._replace(digest=_native.digest(what.parts))
 
     async def brief(self, pending: Pending[T], otherwise: U) -> T | U:
-        """The reply to a request that a node serves from memory; something else if the node does not reply."""
+        """Returns the reply to a request that a node serves from memory, or `otherwise` if there is none in 1 s."""
         if pending.wait(ANSWER_S):
             return pending.result()
         pending.cancel()
         return otherwise
 
     async def arrival(self, inbox: Inbox, seconds: float) -> None:
-        """Waits for a number in an inbox, or for the end of so many seconds. A signal's handler may end it."""
+        """Waits for a number in an inbox, for at most so many seconds. A signal handler may end the wait earlier."""
         poll = select.poll()
         poll.register(inbox.fileno(), select.POLLIN)
         poll.poll(1000 * seconds)
 
     async def aside(self, call: Callable[[], T]) -> T:
-        """Makes a call that writes much memory of the caller's."""
+        """Makes a call that writes much of the caller's memory."""
         return call()
 
     async def remind(
         self,
-        waits: Sequence[tuple[str, Pending[Any]]],  # noqa: ARG002 - a loop's
-        explain: Callable[[str], Pending[str]],  # noqa: ARG002 - a loop's
+        waits: Sequence[tuple[str, Pending[Any]]],  # noqa: ARG002 - for the loop's version
+        explain: Callable[[str], Pending[str]],  # noqa: ARG002 - for the loop's version
     ) -> Callable[[], None] | None:
-        """Has a loop log waits as it does its own, until what this returns is called; a thread logs them itself."""
+        """Makes the loop log long waits until the returned function is called. None: the caller logs them itself."""
         return None
 
     def hint(self, error: BaseException) -> None:
-        """Adds to the timeout of a thread that blocked its event loop how to wait without that."""
+        """Adds a note to a timeout of a thread that blocked its event loop: use the asyncio twin."""
         if isinstance(error, Timeout) and is_in_loop():
             error.add_note(BLOCKED_LOOP)
 
     def still_waiting(self, what: str, waited: float, state: str) -> None:
-        """Logs that a call goes on waiting; see `log.still_waiting`."""
+        """Logs that a call is still waiting; see `log.still_waiting`."""
         log.still_waiting(what, waited, f"{state}; {BLOCKED_LOOP}" if is_in_loop() else state)
 
 
 class _LoopWaits(Waits):
-    """Waits with the running loop. What takes long is done by another thread."""
+    """Waits in the running loop. Long work runs in another thread."""
 
     async def answer(self, pending: Pending[T]) -> T:
         return await answer_async(pending)
@@ -140,7 +140,7 @@ class _LoopWaits(Waits):
         ttl: float | None,
         limit: float | None,
     ) -> str:
-        # Cancelled, it leaves no object.
+        # If cancelled, no object remains.
         if what.nbytes <= _native.INLINE_BYTES_MAX:
             return await answer_async(native.start_put(what, what.parts, name, ttl, limit))
         import asyncio
@@ -155,7 +155,7 @@ class _LoopWaits(Waits):
             if sealing is None:
                 space.discard()
             elif ref is not None:
-                # If the node is gone, so is the object.
+                # If the node is gone, the object is too.
                 with contextlib.suppress(HopliteError):
                     native.start_delete([ref], 10.0)
             raise
@@ -180,7 +180,7 @@ class _LoopWaits(Waits):
         loop = asyncio.get_running_loop()
         arrived = asyncio.Event()
         loop.add_reader(inbox.fileno(), arrived.set)
-        # Not wait_for, which before Python 3.12 loses a cancellation that comes with what it waits for.
+        # Not wait_for: before Python 3.12 it loses a cancellation that arrives together with the result.
         limit = loop.call_later(seconds, arrived.set)
         try:
             await arrived.wait()
@@ -197,7 +197,7 @@ class _LoopWaits(Waits):
         return await remind_async(waits, explain)
 
     def hint(self, error: BaseException) -> None:
-        """Nothing: the loop was not blocked."""
+        """Does nothing: the loop was not blocked."""
 
     def still_waiting(self, what: str, waited: float, state: str) -> None:
         log.still_waiting(what, waited, state)

@@ -90,4 +90,4 @@ class ConnectError(HopliteError, ConnectionError):
 
 
 class DecodeError(HopliteError):
-    """An object's bytes can't be decoded here: a class can't be imported or is not allowed, or the bytes are corrupt."""
+    """An object can't be decoded here: a class can't be imported or is not allowed, or the bytes are corrupt."""

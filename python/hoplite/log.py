@@ -1,4 +1,4 @@
-"""What this process logs of Hoplite: on stderr what its nodes say, in the logger "hoplite" what its calls wait for."""
+"""Logging of this process: nodes log to stderr, calls that wait long log to the logger "hoplite"."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _started = False
 
 
 def start(level: str | None) -> None:
-    """Lets the nodes and clients of this process log to stderr, from a level up; the first call that names one counts.
+    """Starts logging of the nodes and clients of this process to stderr. Only the first call with a level has effect.
 
     Args:
-        level: one of `hoplite.settings.LEVELS`; None starts nothing.
+        level: lowest level to log, one of `hoplite.settings.LEVELS`; None does nothing.
     """
     global _started
     if level is not None and not _started:
@@ -20,14 +20,14 @@ def start(level: str | None) -> None:
 
 
 def still_waiting(what: str, waited: float, state: str) -> None:
-    """Tells the logger that a call goes on waiting.
+    """Logs that a call is still waiting.
 
     Args:
-        what: the object, or how many of them.
-        waited: for how many seconds so far.
-        state: why it is not here.
+        what: the object, or the number of objects.
+        waited: seconds since the call began.
+        state: why the object is not here.
     """
-    # Slow to import, for what is seldom said.
+    # Slow to import, and rarely needed.
     import logging
 
     logging.getLogger("hoplite").warning("still waiting for %s after %.0f s: %s", what, waited, state)

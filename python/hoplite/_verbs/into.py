@@ -1,6 +1,6 @@
-"""Copies of objects into memory of the caller's own while they arrive: `get(out=...)`.
+"""`get(out=...)`: copies objects into the caller's memory while they arrive.
 
-However the call ends, nothing writes into that memory after it, and none of its questions is left.
+After the call, whether it succeeds or fails, nothing writes into that memory, and none of its requests is pending.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from hoplite._waits import Waits
     from hoplite.values import OutBuffer
 
-# Between two looks at what has arrived: 1 ms is 1.2 MB at 10 Gbit/s, which is then copied in less than that.
+# Interval between two copies of the blocks that have arrived. 1 ms is 1.2 MB at 10 Gbit/s, copied in less than 1 ms.
 COPY_EVERY_S = 0.001
 
 
 class Filling:
-    """An object that is asked for, and the memory that it is to fill. To be released, come what may.
+    """One requested object and the memory that it fills. Always call `release`.
 
     Args:
-        native: the attachment to ask.
-        text: the object.
+        native: the attachment.
+        text: ref of the object.
         out: the memory; see `values.writable`.
         limit: seconds to wait for the object.
     """
@@ -38,43 +38,48 @@ class Filling:
         self._memory: OutBuffer | None = values.writable(out)
         self._copier: _native.Copier | None = _native.Copier(self._memory.data)
         self._copying: _native.Copier | None = None
-        # What pins memory is kept here alone, and not in the frames, which an error keeps.
+        # The only reference to the view, which pins memory: the frames of a traceback must not keep one.
         self._view: View | None = None
         self._native = native
-        # After the get, which brings what is followed: alone it is answered that there is nothing to follow.
+        # `follow` must be sent after `get`, which starts the transfer: without one, the reply is that there is nothing
+        # to follow.
         self._got = native.start_get(text, limit)
         self._following = native.start_follow(text, limit)
 
-    def tell(self, inbox: _native.Inbox, key: int) -> list[int]:
-        """Lets an inbox hear by `key` of what to follow, by the next of the object; returns what is known already."""
-        told = [self._following.tell(inbox, key), self._got.tell(inbox, key + 1)]
-        return [key + at for at, is_told in enumerate(told) if not is_told]
+    def register(self, inbox: _native.Inbox, key: int) -> list[int]:
+        """Registers two keys at an inbox: `key` for the growing copy, `key + 1` for the complete object.
+
+        Returns:
+            The keys whose reply has arrived already; the inbox does not receive them.
+        """
+        is_pending = [self._following.tell(inbox, key), self._got.tell(inbox, key + 1)]
+        return [key + at for at, is_later in enumerate(is_pending) if not is_later]
 
     def follow(self) -> None:
-        """Takes what there is to copy from before the object is complete, if anything, which is known now."""
+        """Takes the reply to `follow`: a growing copy to read from, or nothing."""
         assert self._copier is not None
         assert self._memory is not None
         try:
             growing = self._following.result()
         except HopliteError:
-            # The get says what is wrong.
+            # The get raises the error.
             return
-        if growing is not None and (said := self._copier.follow(growing)) is not None:
-            kind, shape, form, nbytes = said
+        if growing is not None and (description := self._copier.follow(growing)) is not None:
+            kind, shape, form, nbytes = description
             self._memory.check(kind, tuple(shape), form, nbytes, self.text)
             self._copying = self._copier
 
     def is_growing(self) -> bool:
-        """Whether there is anything to be copied before the object is complete."""
+        """Whether blocks can be copied before the object is complete."""
         return self._copying is not None
 
     def more(self) -> None:
-        """Copies what has arrived."""
+        """Copies the blocks that have arrived."""
         if self._copying is not None:
             self._copying.more()
 
     def finish(self) -> None:
-        """Fills the memory from the object, which is here, and lets go of it."""
+        """Copies the rest from the complete object, and releases it."""
         assert self._copier is not None
         assert self._memory is not None
         self._view = self._got.result()
@@ -83,20 +88,20 @@ class Filling:
         self.release()
 
     def why(self) -> _native.Pending[str]:
-        """Asks why the object is not here."""
+        """Requests why the object is not here."""
         return self._native.start_explain(self.text)
 
     @property
-    def question(self) -> tuple[str, _native.Pending[View]]:
-        """The object and the question for it."""
+    def request(self) -> tuple[str, _native.Pending[View]]:
+        """The object and the request for it."""
         return self.text, self._got
 
-    def patience(self) -> float | None:
-        """Seconds until the next check whether the node answers at all; see `Pending.patience`."""
+    def until_check(self) -> float | None:
+        """Seconds until the next check whether the node replies; see `Pending.patience`."""
         return self._got.patience()
 
     def release(self) -> None:
-        """Takes back what was asked and lets go of what came."""
+        """Cancels the requests and releases the object."""
         self._following.cancel()
         self._got.cancel()
         self._copier = self._copying = self._memory = self._view = None
@@ -105,9 +110,9 @@ class Filling:
 async def fill(
     waits: Waits, native: _native.Client, texts: Sequence[str], outs: Sequence[Any], limit: float | None
 ) -> list[Any]:
-    """Copies objects into memory, all of them asked for at once; returns that memory, in order.
+    """Requests several objects at once and copies them into memory; returns that memory, in order.
 
-    Each is let go of as soon as it is copied, so that together they may be more than the store has room for.
+    Each object is released when it is copied. Together they may exceed the capacity of the store.
     """
     fillings: list[Filling] = []
     end_reminders: Callable[[], None] | None = None
@@ -115,9 +120,9 @@ async def fill(
         for text, out in zip(texts, outs, strict=True):
             fillings.append(Filling(native, text, out, limit))
         if limit is None:
-            questions = [filling.question for filling in fillings]
-            end_reminders = await waits.remind(questions, native.start_explain)
-        await _finish(waits, fillings, speaks=limit is None and end_reminders is None)
+            requests = [filling.request for filling in fillings]
+            end_reminders = await waits.remind(requests, native.start_explain)
+        await _finish(waits, fillings, logs=limit is None and end_reminders is None)
         return [filling.out for filling in fillings]
     except BaseException as error:
         waits.hint(error)
@@ -129,14 +134,14 @@ async def fill(
             filling.release()
 
 
-async def _finish(waits: Waits, fillings: Sequence[Filling], *, speaks: bool) -> None:
+async def _finish(waits: Waits, fillings: Sequence[Filling], *, logs: bool) -> None:
     inbox = _native.Inbox()
-    known = [key for at, filling in enumerate(fillings) for key in filling.tell(inbox, 2 * at)]
+    arrived = [key for at, filling in enumerate(fillings) for key in filling.register(inbox, 2 * at)]
     waiting = dict(enumerate(fillings))
-    looks = Looks(lambda: waiting[max(waiting)].patience() if waiting else None)
+    looks = Looks(lambda: waiting[max(waiting)].until_check() if waiting else None)
     while waiting:
-        # What is complete first: it makes room for others.
-        for key in sorted(known, key=lambda key: key % 2, reverse=True):
+        # Complete objects first: releasing them frees memory for others.
+        for key in sorted(arrived, key=lambda key: key % 2, reverse=True):
             at, is_complete = divmod(key, 2)
             if is_complete and at in waiting:
                 await waits.aside(waiting.pop(at).finish)
@@ -147,8 +152,8 @@ async def _finish(waits: Waits, fillings: Sequence[Filling], *, speaks: bool) ->
             await waits.aside(filling.more)
         if waiting:
             await waits.arrival(inbox, COPY_EVERY_S if growing else looks.wait_s())
-        known = inbox.take()
-        if waiting and (waited := looks.due()) is not None and speaks and waited >= FIRST_WORD_AFTER_S:
+        arrived = inbox.take()
+        if waiting and (waited := looks.due()) is not None and logs and waited >= FIRST_WORD_AFTER_S:
             first = next(iter(waiting.values()))
             waits.still_waiting(first.text, waited, await waits.brief(first.why(), SILENT))
         if waiting and looks.is_node_silent():

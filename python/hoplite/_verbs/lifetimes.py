@@ -28,8 +28,8 @@ class Lifetimes(Attachment):
     def lease(self: Client, ref: Ref | str, *, timeout: float | None = None) -> Lease:
         """Takes a lease of an object. The object is deleted 5 s after its last lease in the cluster ends.
 
-        A lease ends when it is released, or when its client closes or fails. The 5 s leave time to pass a ref to another
-        client that takes its own lease. An object that never had a lease exists until `delete`.
+        A lease ends when it is released, or when its client closes or fails. The 5 s leave time to pass a ref to
+        another client that takes its own lease. An object that never had a lease exists until `delete`.
 
         Args:
             ref: the object. It need not exist yet, so that it can have a lease from the start. For a name, the object

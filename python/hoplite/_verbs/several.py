@@ -1,7 +1,7 @@
-"""Several objects that are got together.
+"""`get` of several objects at once.
 
-What has come of them is held until all have: a list that takes more than the store has room for could never be
-complete, and is refused. Knows nothing of what the objects are.
+The objects that have arrived are pinned until all have. A list that exceeds the capacity of the store could therefore
+never complete: it is rejected. Does not know what the objects contain.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class Several:
-    """Objects requested together. If one fails, or the caller gives up, the other requests are taken back.
+    """Objects requested together. If one fails, or the caller cancels, the other requests are canceled.
 
     Args:
         waits: how to wait for them.
         native: the attachment.
-        texts: the objects.
+        texts: refs of the objects.
         limit: seconds to wait for all of them.
     """
 
@@ -34,14 +34,14 @@ class Several:
         self._waits = waits
         self._native = native
         self._texts = texts
-        self._speaks = limit is None
+        self._logs = limit is None
         self._inbox = _native.Inbox()
         self._views: dict[int, View] = {}
         self._pendings = [native.start_get(text, limit) for text in texts]
 
     async def views(self) -> list[View]:
         """Waits for all objects and returns them in order."""
-        looks = Looks(self._patience)
+        looks = Looks(self._until_check)
         try:
             for key, pending in enumerate(self._pendings):
                 if not pending.tell(self._inbox, key):
@@ -63,7 +63,7 @@ class Several:
             raise
 
     def _take(self, key: int) -> None:
-        """Takes what has come, or the error in its place."""
+        """Takes an object that has arrived, or raises its error."""
         self._views[key] = self._pendings[key].result()
 
     def _is_incomplete(self) -> bool:
@@ -72,22 +72,22 @@ class Several:
     def _missing(self) -> Iterator[int]:
         return (key for key in range(len(self._pendings)) if key not in self._views)
 
-    def _patience(self) -> float | None:
+    def _until_check(self) -> float | None:
         return self._pendings[next(self._missing())].patience() if self._is_incomplete() else None
 
     async def _look(self, waited: float) -> None:
-        """Looks why the others have not come: they may wait for room that this call has itself."""
+        """Checks why the other objects are missing: they may wait for memory that this call pins itself."""
         held = self._held()
         for key in self._missing() if held else ():
             lacks = await self._waits.brief(self._native.start_lacks(self._texts[key]), SILENT)
             if isinstance(lacks, str) or self._has_news():
                 break
             self._refuse_if_too_large(held, lacks)
-        if self._speaks and waited >= FIRST_WORD_AFTER_S:
+        if self._logs and waited >= FIRST_WORD_AFTER_S:
             first = self._texts[next(self._missing())]
             state = await self._waits.brief(self._native.start_explain(first), SILENT)
             missing = len(self._pendings) - len(self._views)
-            what = f"{missing} of {len(self._pendings)} objects, {first} for one,"
+            what = f"{missing} of {len(self._pendings)} objects, including {first},"
             self._waits.still_waiting(what, waited, state)
 
     def _has_news(self) -> bool:
@@ -96,8 +96,8 @@ class Several:
         return bool(poll.poll(0))
 
     def _held(self) -> dict[str, int]:
-        """What has come into the store's memory, and the bytes that it takes there; small objects take none."""
-        # One that is asked for twice is there once.
+        """Objects that have arrived in the store, and the memory that each uses. Small objects use none."""
+        # An object that is listed twice is stored once.
         held = {self._texts[key]: view.nbytes for key, view in self._views.items()}
         return {
             text: nbytes + _native.COPY_OVERHEAD_BYTES
@@ -106,14 +106,14 @@ class Several:
         }
 
     def _refuse_if_too_large(self, held: dict[str, int], lacks: tuple[int, int] | None) -> None:
-        """Ends a wait for room that only its own end could make."""
+        """Raises `StoreFull` if the next object can only fit after this call has ended."""
         if lacks is None:
             return
         needed, capacity = lacks
         taken = sum(held.values())
         if taken + needed + _native.COPY_OVERHEAD_BYTES > capacity:
             raise StoreFull(
-                f"{len(self._texts)} objects got together don't fit into the store of {capacity} bytes: {len(held)} "
-                f"that have come take {taken}, and the next needs {needed}; get fewer at a time, get them into memory "
-                "of your own (out=), or give the node more capacity"
+                f"{len(self._texts)} objects of one get exceed the capacity of the store, {capacity} bytes: "
+                f"{len(held)} have arrived and take {taken}, and the next needs {needed}. Get fewer at a time, get "
+                "them into your own memory (out=), or increase the capacity"
             )
