@@ -643,13 +643,13 @@ def test_a_timeout_that_blocked_a_loop_says_how_to_wait_without_that(plain: Crew
 
 def test_the_log_says_of_a_wait_that_blocks_a_loop_how_to_wait_without_that(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        _waits.IN_THREAD.still_waiting("never/1", 10.0, "no client has put it")
+        _waits.still_waiting("never/1", 10.0, "no client has put it")
 
     with caplog.at_level(logging.WARNING, logger="hoplite"):
         asyncio.run(main())
-        _waits.IN_THREAD.still_waiting("never/2", 10.0, "no client has put it")
-    told = [record.getMessage() for record in caplog.records]
-    assert ["_async" in line for line in told] == [True, False], told
+        _waits.still_waiting("never/2", 10.0, "no client has put it")
+    lines = [record.getMessage() for record in caplog.records]
+    assert ["_async" in line for line in lines] == [True, False], lines
 
 
 @pytest.mark.parametrize("kind", [hoplite.Buffer, Client, hoplite.Ref])

@@ -205,3 +205,6 @@ class _LoopWaits(Waits):
 
 IN_THREAD = Waits()
 IN_LOOP = _LoopWaits()
+
+# Called by name from crates/py/src/wait.rs, for the waits of threads.
+still_waiting = IN_THREAD.still_waiting
