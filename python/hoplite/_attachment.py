@@ -1,6 +1,6 @@
-"""A process's attachment to a node: how it ends, goes on with the next node, and begins anew in a child made by fork.
+"""A process's attachment to a node: its end, its reconnect to the next node, and its renewal in a forked child.
 
-Knows no object.
+Does not know objects.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from hoplite.node import Node
     from hoplite.values import Allowed
 
-# How long a client that may reconnect waits for the next node: in a thread, from the moment on at which it notices that
-# its node is gone; in a thread that comes later; in an event loop; and between two looks.
+# How long a client with `reconnect` waits for the next node: in a thread, counted from when it detects that its node is
+# gone; at least, in a later call; in an event loop. The last is the interval between two attempts.
 RECONNECT_S = 10.0
 LATER_S = 0.5
 IN_LOOP_S = 0.02
 RECONNECT_POLL_S = 0.05
 
-# How long a forked child tries to attach to the node of its parent: in a thread, and in an event loop, which stands
-# still meanwhile. The node is there, and answers in milliseconds unless its host is busy.
+# How long a forked child tries to attach to the node of its parent: in a thread, and in an event loop, which is blocked
+# meanwhile. The node is running, and replies within milliseconds unless its host is busy.
 FORKED_S = 10.0
 FORKED_IN_LOOP_S = 0.5
 
-# What the native client says of a wait that its close ended.
-CLOSED = "this client is closed; make another by hoplite.init() or node.client()"
+# The compiled module raises the same message for a wait that `close` ended.
+CLOSED = "this client is closed: create another with hoplite.init() or node.client()"
 
 
 class Attachment:
-    """What `Client` inherits; its arguments are those of `Client`."""
+    """Base class of `Client`, with the same arguments."""
 
     def __init__(
         self,
@@ -54,21 +54,21 @@ class Attachment:
         self._path = path
         self._use(native)
         self._reconnecting = threading.Lock()
-        # When it noticed that its node is gone, if it has not attached to another.
+        # When it detected that its node is gone; None while attached.
         self._gone_at: float | None = None
         self._closed = False
-        # Those that it has taken and not released, to be taken again at the next node.
+        # Leases to take again at the next node.
         self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
-        # Set in a child made by fork until it has attached anew.
+        # Set in a forked child until it has attached again.
         self._forked = False
         forks.register(self)
         self._enter(native)
 
     def _use(self, native: _native.Client) -> None:
         self._native = native
-        # A pickle runs code in this process: none is taken from members that have proved nothing.
-        said = self._options.allow_pickle
-        self._allow_pickle: Allowed = native.is_authenticated() if said is None else said
+        # A pickle runs code in this process. By default, only authenticated members may send one.
+        allowed = self._options.allow_pickle
+        self._allow_pickle: Allowed = native.is_authenticated() if allowed is None else allowed
 
     @property
     def node(self) -> Node | None:
@@ -77,7 +77,7 @@ class Attachment:
 
     @property
     def job(self) -> str | None:
-        """The job that its objects are of, if any."""
+        """The job that marks its objects, if any."""
         return self._options.job
 
     @property
@@ -86,9 +86,9 @@ class Attachment:
         return self._closed
 
     def close(self) -> None:
-        """Detaches from the node. Objects stay, and so do values that `get` returned. Closing twice is fine.
+        """Detaches from the node. Objects, and values that `get` returned, stay. A second call does nothing.
 
-        Calls of this client that wait in other threads, or in an event loop, raise `ClientClosed` at once.
+        Calls of this client that wait in other threads, or in an event loop, raise `ClientClosed` immediately.
         """
         if not self._closed:
             self._closed = True
@@ -105,29 +105,29 @@ class Attachment:
         return self._native
 
     def _enter(self, native: _native.Client) -> None:
-        """Tells a node the job and the leases of this client."""
+        """Registers the job and the leases of this client at a node."""
         if self._options.job is not None:
             native.start_join(self._options.job, True).result()
         for lease in list(self._leases):
             native.start_take_lease(lease._text).result()
 
     def _attached(self) -> _native.Client | None:
-        """The attachment, if there is one: not of a client that is closed, or was made before a fork."""
+        """The attachment; None if the client is closed, or is inherited by a fork and not attached again."""
         return None if self._closed or self._forked else self._native
 
     def _reattach(self) -> None:
-        """Attaches to the node that takes the place of one that is gone, once it is there."""
+        """Waits for the node that replaces one that is gone, and attaches to it."""
         assert self._path is not None
         now = time.monotonic()
         if self._gone_at is None:
             self._gone_at = now
-        # Nobody waits again and again for a node that does not come.
+        # Later calls wait for less time, so that they do not all wait for a node that never starts.
         in_thread = max(min(LATER_S, RECONNECT_S), self._gone_at + RECONNECT_S - now)
-        patience = IN_LOOP_S if is_in_loop() else in_thread
-        until = now + patience
-        why = "another thread still looks for it"
-        # Threads that come meanwhile find it attached.
-        if self._reconnecting.acquire(timeout=patience):
+        limit = IN_LOOP_S if is_in_loop() else in_thread
+        until = now + limit
+        why = "another thread is still reconnecting"
+        # Other threads wait here, and then find the client attached.
+        if self._reconnecting.acquire(timeout=limit):
             try:
                 while self._native.is_node_gone() and not self._closed:
                     try:
@@ -135,13 +135,13 @@ class Attachment:
                         native = _native.connect(self._path, rest, self._options.capability)
                         self._enter(native)
                     except NotAllowed:
-                        # It has expired, or the next node has another token.
+                        # The capability has expired, or the next node has another token.
                         raise
                     except HopliteError as error:
                         why = str(error)
                         if time.monotonic() >= until:
                             break
-                        time.sleep(min(patience, RECONNECT_POLL_S))
+                        time.sleep(min(limit, RECONNECT_POLL_S))
                     else:
                         self._use(native)
                         self._gone_at = None
@@ -152,29 +152,29 @@ class Attachment:
             raise ClientClosed(CLOSED)
         if self._native.is_node_gone():
             raise NodeDown(
-                f"the node of {self._path} is gone, and no other serves that socket after {patience:.3g} s ({why}): "
+                f"the node at {self._path} is gone, and no other node served that socket within {limit:.3g} s ({why}): "
                 "start it again with hoplite node, or call hoplite.init() to find another node"
             )
 
     def _attach_anew(self) -> None:
-        """In a child made by fork: nothing of the parent's attachment can be used, but its node can."""
+        """Attaches a forked child to the node of its parent. The parent's attachment is not usable here."""
         if self._path is None:
             raise ForkedClient(
-                "the node is embedded in the parent of this process and has no socket to attach to; start it with one, "
-                "or run hoplite.init(node=hoplite.Node()) here"
+                "the node is embedded in the parent of this process and has no socket: start it with a socket, or call "
+                "hoplite.init(node=hoplite.Node()) here"
             )
         try:
-            patience = FORKED_IN_LOOP_S if is_in_loop() else FORKED_S
-            native = _native.connect(self._path, patience, self._options.capability)
+            limit = FORKED_IN_LOOP_S if is_in_loop() else FORKED_S
+            native = _native.connect(self._path, limit, self._options.capability)
             self._enter(native)
         except HopliteError as error:
             raise ForkedClient(
-                f"this process was forked and can't attach to the node of its parent ({error}): call hoplite.init() "
-                "here to find another node or to start one, or run hoplite node before the fork"
+                f"this forked process can't attach to the node of its parent ({error}): call hoplite.init() here to "
+                "find another node or to start one, or run hoplite node before the fork"
             ) from None
         self._use(native)
         self._node = None
-        # A thread of the parent may have held it.
+        # A thread of the parent may have held the lock at the fork.
         self._reconnecting = threading.Lock()
         self._gone_at = None
         self._forked = False
@@ -183,11 +183,11 @@ class Attachment:
         return values.decode(view, copy=copy, allow_pickle=self._allow_pickle)
 
     def _discard(self, text: str) -> None:
-        """Deletes an object whose ref no caller has: its task was cancelled as it came to be."""
+        """Deletes an object whose ref no caller has, because the task was canceled while it was created."""
         try:
             self._open().start_delete([text], 10.0)
         except HopliteError:
-            # The node is gone, and with it the object.
+            # The node is gone, and the object with it.
             return
 
     def __enter__(self) -> Self:
@@ -204,7 +204,8 @@ class Attachment:
 
     def __reduce__(self) -> NoReturn:
         raise InvalidArgument(
-            "a client can't be sent to another process: send refs, and call hoplite.init() or hoplite.connect() there"
+            "a client can't be pickled: send refs to the other process, and call hoplite.init() or hoplite.connect() "
+            "there"
         )
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
-"""Where a node listens, as its settings say: at an address, at that of a network interface, or by the name of the host.
+"""The address on which a node listens, from its settings: an address, a network interface, or a host name.
 
-Knows no port that is taken, and not who may come.
+Does not know which ports are in use, or who may join.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from hoplite.settings import Values
 
-# Where a clustered node listens by default: a free port that only this host reaches.
+# Default of a node with clustering configured: a free port that only this host can reach.
 LOOPBACK = "127.0.0.1:0"
 
 # Names of loopback.
@@ -32,44 +32,43 @@ SIOCGIFADDR = 0x8915
 IFREQ = "16s24x"
 IPV4_IN_IFREQ = slice(20, 24)
 
-# Addresses of all interfaces: address, index, prefix, scope, flags and name; the scope of those for one link alone.
+# File with the addresses of all interfaces (address, index, prefix, scope, flags, name), and the link-local scope.
 IPV6_FILE = Path("/proc/net/if_inet6")
 LINK_SCOPE = "20"
 
 
 def listening(values: Values) -> str | None:
-    """Where a node with these settings listens, in numbers or by a name of the host; None if it has no port.
+    """Returns the address on which a node with these settings listens; None if it has no port.
 
-    Warns of a name that stands for this host alone.
+    Warns if the host name resolves to loopback.
 
     Raises:
-        InvalidArgument: the settings name no interface of this host, one without a usable address, or an address that
-            others can't be told.
+        InvalidArgument: the interface does not exist or has no usable address, or the address is link-local.
     """
-    said: str | None = values["listen"]
-    if said is None:
+    wanted: str | None = values["listen"]
+    if wanted is None:
         if not values.is_clustered():
             return None
-        said = _towards(values["join"])
-    listen = resolve_interface("listen", said)
+        wanted = _towards(values["join"])
+    listen = resolve_interface("listen", wanted)
     ip = split_address(listen)[0].partition("%")[0]
     if is_ip(ip) and ipaddress.ip_address(ip).is_link_local and values["advertise"] is None:
         raise InvalidArgument(
-            f"listen {said!r} is an address of one link, which nodes can't tell each other: listen on another address "
-            "of the interface, or advertise one"
+            f"listen {wanted!r} is a link-local address, which nodes can't pass to each other: listen on another "
+            "address of the interface, or set advertise"
         )
     alone = _loopback_of(listen)
     if alone is not None:
         settings.warn(
-            f"listen {said}",
-            f"listen {said!r}: {split_address(said)[0]} is {alone} here (/etc/hosts), so no other host can reach this "
-            "node: listen on an address of the host, or name an interface, as eth0:7420",
+            f"listen {wanted}",
+            f"listen {wanted!r}: {split_address(wanted)[0]} resolves to {alone} (/etc/hosts), so no other host can "
+            "reach this node: listen on an address of the host, or name an interface, such as eth0:7420",
         )
     return listen
 
 
 def _towards(join: Sequence[str]) -> str:
-    """A free port of the interface that leads to the nodes to join; of loopback if there are none."""
+    """Returns port 0 on the interface that leads to the nodes to join, or on loopback if there are none."""
     for seed in join:
         host, port = split_address(seed)
         try:
@@ -86,16 +85,17 @@ def _towards(join: Sequence[str]) -> str:
 
 
 def resolve_interface(what: str, address: str) -> str:
-    """Puts numbers in the place of the name of a network interface, where a checked address has one.
+    """Replaces the name of a network interface in a checked address by numbers.
 
-    "eth0:7420" becomes "10.0.0.1:7420", and "[fe80::1%eth0]:7420" becomes "[fe80::1%2]:7420"; others stay as they are.
+    "eth0:7420" becomes "10.0.0.1:7420", and "[fe80::1%eth0]:7420" becomes "[fe80::1%2]:7420". Other addresses are
+    returned unchanged.
 
     Args:
-        what: names the argument in the error.
+        what: name of the argument, for the error.
         address: the address.
 
     Raises:
-        InvalidArgument: there is no such interface, or it has no address that other hosts can use.
+        InvalidArgument: the interface does not exist, or has no address that other hosts can use.
     """
     host, _, port = address.rpartition(":")
     names = _interfaces()
@@ -104,17 +104,17 @@ def resolve_interface(what: str, address: str) -> str:
     found = _ipv4_of(host) or _ipv6_of(host)
     if found is None:
         raise InvalidArgument(
-            f"{what} {address!r}: interface {host} has no address that other hosts can use; give it one, or name "
+            f"{what} {address!r}: interface {host} has no address that other hosts can use: assign one, or name "
             f"another of {', '.join(names)}"
         )
     return f"[{found}]:{port}" if ":" in found else f"{found}:{port}"
 
 
 def resolve_scope(what: str, address: str) -> str:
-    """Puts a number in the place of the interface's name in an IPv6 address of one link; others stay as they are.
+    """Replaces the interface name in the zone of an IPv6 address by its number. Other addresses stay unchanged.
 
     Raises:
-        InvalidArgument: there is no such interface.
+        InvalidArgument: the interface does not exist.
     """
     host, port = split_address(address)
     ip, percent, scope = host.partition("%")
@@ -122,14 +122,15 @@ def resolve_scope(what: str, address: str) -> str:
         return address
     names = _interfaces()
     if scope not in names and not (scope.isascii() and scope.isdigit()):
-        raise InvalidArgument(f"{what} {address!r}: this host has no interface {scope}; name one of {', '.join(names)}")
+        raise InvalidArgument(f"{what} {address!r}: this host has no interface {scope}: name one of {', '.join(names)}")
     return f"[{ip}%{names.get(scope, scope)}]:{port}"
 
 
 def _loopback_of(address: str) -> str | None:
-    """The address of this host alone that the name in a checked address stands for; None for others and for numbers.
+    """Returns the loopback address to which the host name in a checked address resolves; else None.
 
-    Distributions give the name of the host 127.0.1.1 in /etc/hosts.
+    Numeric addresses and names such as localhost return None: they are meant. Distributions map the name of the host
+    to 127.0.1.1 in /etc/hosts.
     """
     host, _ = split_address(address)
     if is_ip(host.partition("%")[0]) or host in LOOPBACK_NAMES:
@@ -137,23 +138,23 @@ def _loopback_of(address: str) -> str | None:
     try:
         found = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError:
-        # Who listens there says so.
+        # The node reports it when it tries to listen.
         return None
     return found if is_ip(found) and ipaddress.ip_address(found).is_loopback else None
 
 
 def _interfaces() -> dict[str, int]:
-    """The numbers of this host's network interfaces, by name."""
+    """Returns the numbers of this host's network interfaces, by name."""
     return {name: index for index, name in socket.if_nameindex()}
 
 
 def _ipv4_of(interface: str) -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack(IFREQ, interface.encode()))
+            reply = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack(IFREQ, interface.encode()))
         except OSError:
             return None
-    return socket.inet_ntoa(answer[IPV4_IN_IFREQ])
+    return socket.inet_ntoa(reply[IPV4_IN_IFREQ])
 
 
 def _ipv6_of(interface: str) -> str | None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# A call that waits logs first after this time, as in crates/py/src/wait.rs. The interval then doubles up to the maximum.
+# A call that waits logs first after this time, as in crates/py/src/wait.rs. The interval then doubles, up to a maximum.
 FIRST_WORD_AFTER_S = 10.0
 SILENCE_MAX_S = 300.0
 

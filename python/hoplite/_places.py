@@ -1,6 +1,6 @@
-"""Where a node's host stands, as its settings say: by the name of a rack, or by a file of a topology.
+"""The location of a node's host, from its settings: the name of a rack, or a topology file.
 
-`topology` reads the file. Does not know what nodes make of places.
+`topology` reads the file. Does not know how nodes use locations.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
     from hoplite.settings import Values
     from hoplite.topology import Placed
 
-# In place of the name of a file: hosts find out by themselves, which they do if nothing is said, or don't.
+# Values of `topology` that are not files: hosts measure which of them share a link (the default), or do not.
 MEASURE, OFF = "measure", "off"
 
-# As the protocol has it.
+# Maximum in the protocol.
 CARRIES_MAX = 255
 
 
 def place(values: Values, listen: str | None) -> list[tuple[str, int]] | None:
-    """The groups that a node's host is in, outermost first, each with how many full transfers its link carries at once.
+    """Returns the groups of a node's host, outermost first, each with the number of transfers that its link carries.
 
     Args:
-        values: the settings of the node.
-        listen: where it listens.
+        values: settings of the node.
+        listen: address on which it listens.
 
     Returns:
-        None if no setting says where it stands. A number is 0 where the file does not say what a link carries.
+        None if no setting states the location. A number is 0 if the file does not state the capacity of the link.
 
     Raises:
-        InvalidArgument: the file can't be read, makes no sense, or does not have this host.
+        InvalidArgument: the file is not readable or not valid, or does not list this host.
     """
     path = values["topology"]
     if path in (None, MEASURE, OFF):
         if values["topology_host"] is not None:
             raise InvalidArgument(
-                f"topology_host is {values['topology_host']!r}, and no topology is said: name its file"
+                f"topology_host ({values['topology_host']!r}) has no effect without a topology file: set topology"
             )
         return None if values["rack"] is None else [(values["rack"], 0)]
     file = Path(path).expanduser()
@@ -57,24 +57,22 @@ def _carries(uplink: float | None, nic: float | None) -> int:
 
 
 def _own(file: Path, hosts: list[Placed], values: Values, listen: str | None) -> Placed:
-    """The host of this node."""
+    """Finds the host of this node."""
     names = ", ".join(host.name for host in hosts[:8]) + (" ..." if len(hosts) > 8 else "")
     name = values["topology_host"]
     if name is not None:
         found = [host for host in hosts if host.name == name]
         if not found:
-            raise InvalidArgument(f"{file} has no host {name!r} (topology_host); it has {names}")
+            raise InvalidArgument(f"{file} has no host {name!r} (topology_host): set one of {names}")
         return found[0]
-    said = values["advertise"] or listen
-    advice = f"it has {names}; say topology_host, the name of this host there"
-    if said is None:
-        raise InvalidArgument(
-            f"{file}: this node listens nowhere, and so no host there is known to be this one; {advice}"
-        )
-    address = said if is_ip(said) else split_address(said)[0]
+    own = values["advertise"] or listen
+    advice = f"set topology_host to the name of this host in the file, one of {names}"
+    if own is None:
+        raise InvalidArgument(f"{file}: this node has no TCP address to compare with the hosts: {advice}")
+    address = own if is_ip(own) else split_address(own)[0]
     found = [host for host in hosts if any(_is_same(address, other) for other in (host.name, *host.addresses))]
     if not found:
-        raise InvalidArgument(f"{file}: no host has the address {address}; {advice}")
+        raise InvalidArgument(f"{file}: no host has the address {address}: {advice}")
     return found[0]
 
 

@@ -1,6 +1,6 @@
-"""What `hoplite.init()` keeps for the process: the client that all of it may use, its options, and the nodes.
+"""State that `hoplite.init()` keeps for the process: the shared client, its options, and the nodes.
 
-Knows neither how a node is found nor how one is started.
+Does not know how nodes are found or started.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class ClientOptions(NamedTuple):
-    """How a client uses a node; `hoplite.init` describes the arguments of these names.
+    """Options of a client. `hoplite.init` describes the arguments of these names.
 
     Attributes:
-        allow_pickle: whether values that take a pickle may be put and got, or which ones. None takes those of a node
-            whose members have all proved who they are.
+        allow_pickle: whether the client may put and get values that need pickle, or which ones. None allows them if
+            every node that can put is authenticated.
         job: name that marks the objects it creates.
         reconnect: whether to attach to the next node on the same socket when this one is gone.
         capability: text of its capability, needed to attach again.
@@ -35,22 +35,22 @@ class ClientOptions(NamedTuple):
 
 
 class Shared:
-    """The state of one process; a child made by fork begins with a new one."""
+    """The state of one process. A forked child starts with a new one."""
 
     def __init__(self) -> None:
         # Re-entrant: `hoplite.client` calls `init`.
         self.lock = threading.RLock()
         self.node: Node | None = None
-        # All that `init` started here, the current one last; the process leaves with them at its end.
+        # All nodes that `init` started here, the current one last. They leave when the process ends.
         self.nodes: list[Node] = []
         self.leave_timeout: float | None = None
         self.client: Client | None = None
-        # Of the last client, for that of a child made by fork.
+        # Options of the last client; a forked child uses them for its own.
         self.options = ClientOptions()
-        # Of the node that `client` is attached to.
+        # Socket of the node that `client` is attached to.
         self.path: str | None = None
-        # In a child made by fork: the path of the parent's node, and the parent's client and nodes. Dropping the latter
-        # could wait for threads that do not exist in the child.
+        # In a forked child: the socket of the parent's node, and the parent's client and nodes. Dropping these could
+        # wait for threads that do not exist in the child.
         self.inherited: str | None = None
         self.of_parents: list[object] = []
 
@@ -67,11 +67,11 @@ class Shared:
         return client
 
     def own(self) -> Node | None:
-        """The node that `init` started in this process, if it is still there."""
+        """The node that `init` started in this process, if it is still open."""
         return self.node if self.node is not None and not self.node.closed else None
 
     def become_child(self) -> None:
-        """Begins anew in a child made by fork."""
+        """Resets the state in a forked child."""
         self.of_parents += [self.client, *self.nodes]
         self.inherited = self.path or self.inherited
         self.lock = threading.RLock()

@@ -1,6 +1,7 @@
-"""Capabilities: what a client may do at its node, as a text that the node verifies; how one is made, narrowed and read.
+"""Capabilities: texts that grant a client limited rights at its node. Functions to create, narrow and read them.
 
-A cluster's token makes them, `hoplite token grant` by hand. Knows no node; the form of the text knows the extension.
+The cluster's token signs a capability; the node verifies it. The command line creates one with `hoplite token grant`.
+The compiled module defines the format of the text. Does not know nodes.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from hoplite.tokens import check_token
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# What a text begins with, and no path does.
+# Start of the text of a capability; no path starts like this.
 HEADER = "hoplite capability "
 
-# More than a node reads.
+# Exceeds the limit of a node.
 FILE_BYTES_MAX = 16384
 
 
 class Capability(NamedTuple):
-    """What a capability says that it allows.
+    """The rights that a capability states.
 
     Attributes:
-        prefix: what the names of objects begin with.
+        prefix: start of the names of the permitted objects.
         verbs: some of "put", "get", "delete", "reduce" and "list".
-        until: when it expires, in seconds since 1970; None if it does not.
+        until: expiry in seconds since 1970; None if it does not expire.
     """
 
     prefix: str
@@ -41,57 +42,58 @@ class Capability(NamedTuple):
 
 
 def grant(token: str, prefix: str, *, verbs: Iterable[str] | None = None, seconds: float | None = None) -> str:
-    """Makes a capability, as `hoplite token grant` does.
+    """Creates a capability, as `hoplite token grant` does.
 
     Args:
-        token: of the cluster.
-        prefix: what the names of objects begin with, with a slash at the end: "team-a/"; "" takes every object.
-        verbs: some of "put", "get", "delete", "reduce" and "list"; None allows all.
-        seconds: for how long it is good from now on; None is for ever.
+        token: token of the cluster.
+        prefix: start of the names of the permitted objects, with a slash at the end: "team-a/". "" permits every
+            object.
+        verbs: some of "put", "get", "delete", "reduce" and "list"; None permits all.
+        seconds: time until it expires; None means never.
 
     Returns:
-        A text for `hoplite.connect(capability=)`, to be shown to no one else.
+        A text for `hoplite.connect(capability=)`. Keep it secret.
 
     Raises:
-        InvalidArgument: the token is none, the prefix has no slash at its end or is no beginning of a name, or a verb
-            is none.
+        InvalidArgument: the token is not valid, the prefix does not end in a slash or can't start a name, or a verb is
+            unknown.
     """
-    said = check_token("token", token), prefix and check_text("prefix", prefix)
-    return _native.grant_capability(*said, _checked(verbs), _until(seconds))
+    token, prefix = check_token("token", token), prefix and check_text("prefix", prefix)
+    return _native.grant_capability(token, prefix, _checked(verbs), _until(seconds))
 
 
 def narrow(
     text: str, *, prefix: str | None = None, verbs: Iterable[str] | None = None, seconds: float | None = None
 ) -> str:
-    """Makes a capability that allows less of one that a client has; needs no token.
+    """Derives a capability with fewer rights from another one. This needs no token.
 
     Args:
         text: the capability.
-        prefix: a longer prefix; None leaves it as it is.
-        verbs: some of its verbs; None leaves them as they are.
-        seconds: for how long it is good from now on, but no longer than before; None leaves that as it is.
+        prefix: a longer prefix; None keeps the prefix.
+        verbs: some of its verbs; None keeps them.
+        seconds: time until it expires, at most that of the original; None keeps the expiry.
 
     Raises:
-        InvalidArgument: the text is no capability, it would allow more, or nothing is to be narrowed.
+        InvalidArgument: the text is not a capability, the result would permit more, or nothing is narrowed.
     """
     longer = None if prefix is None else check_text("prefix", prefix)
     return _native.narrow_capability(check_text("capability", text), longer, _checked(verbs), _until(seconds))
 
 
 def read(text: str) -> Capability:
-    """Tells what a capability says; only a node knows whether the cluster's token made it.
+    """Reads the rights that a capability states. Only a node can verify that the cluster's token signed it.
 
     Raises:
-        InvalidArgument: the text is no capability.
+        InvalidArgument: the text is not a capability.
     """
     return Capability(*_native.read_capability(check_text("capability", text)))
 
 
 def text_of(capability: str | os.PathLike[str]) -> str:
-    """The text of a capability that is given by itself or by the path of its file.
+    """Returns the text of a capability, given as text or as the path of its file.
 
     Raises:
-        InvalidArgument: it is none, or the file can't be read, or others can read it.
+        InvalidArgument: it is not a capability, or the file is not readable or other users can read it.
     """
     if isinstance(capability, str) and capability.startswith(HEADER):
         what, text = "the capability", capability
@@ -102,7 +104,7 @@ def text_of(capability: str | os.PathLike[str]) -> str:
     try:
         _native.read_capability(text)
     except InvalidArgument as error:
-        raise InvalidArgument(f"{what} can't be used: {error}") from None
+        raise InvalidArgument(f"{what} is not valid: {error}") from None
     return text
 
 
@@ -112,12 +114,12 @@ def _read_file(file: Path) -> str:
             check_private(file, os.fstat(opened.fileno()), "a capability")
             return opened.read(FILE_BYTES_MAX).decode(errors="replace")
     except OSError as error:
-        raise InvalidArgument(f"the capability in {file} can't be read: {error.strerror or error}") from None
+        raise InvalidArgument(f"can't read the capability in {file}: {error.strerror or error}") from None
 
 
 def _checked(verbs: Iterable[str] | None) -> list[str] | None:
     if isinstance(verbs, str):
-        raise InvalidArgument(f"verbs is a list, not a single text; write [{verbs!r}]")
+        raise InvalidArgument(f"verbs must be a list, not a single text: write [{verbs!r}]")
     return None if verbs is None else [check_text("verb", verb) for verb in verbs]
 
 
@@ -125,5 +127,5 @@ def _until(seconds: float | None) -> int | None:
     if seconds is None:
         return None
     if not seconds > 0:
-        raise InvalidArgument(f"a capability that is good for {seconds!r} s: it is a number above 0")
+        raise InvalidArgument(f"the capability would expire after {seconds!r} s: set more than 0")
     return int(time.time() + seconds)

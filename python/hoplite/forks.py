@@ -1,7 +1,7 @@
-"""What a fork leaves in order: the child's inherited views stay valid, and it does not keep its parent's sockets open.
+"""Fork handlers: the child's inherited views stay valid, and the child does not keep its parent's sockets open.
 
-The child has the memory of its parent but none of its threads, so it can use nothing of what runs there. Its clients
-attach anew by themselves when they are first used.
+The child has the memory of its parent but none of its threads, so it can't use the parent's nodes and attachments. Its
+clients attach again on first use.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 _clients: weakref.WeakSet[Attachment] = weakref.WeakSet()
 
-# One fork at a time has what is below; another thread's waits for it.
+# Serializes forks of several threads, which share the lists below.
 _turn = threading.Lock()
-# What the child has to close, and what it keeps: pipes by which its nodes know how long views are needed.
+# Descriptors that the child closes, and pipes that it keeps: an open pipe marks its inherited views as in use.
 _sockets: list[tuple[int, int]] = []
 _lifelines: list[int] = []
 
 
 def register(client: Attachment) -> None:
-    """Remembers a client for as long as it lives."""
+    """Registers a client, without keeping it alive."""
     _clients.add(client)
 
 
@@ -34,7 +34,7 @@ def _before() -> None:
     _turn.acquire()
     _lifelines.clear()
     try:
-        # What is read now stays pinned until no process has these: not the child, nor a child of its.
+        # Memory that is read now stays pinned until all processes, including children of the child, close these pipes.
         _lifelines[:] = _native.hold_all()
     finally:
         _sockets[:] = _native.before_fork()
@@ -54,8 +54,8 @@ def _after_in_child() -> None:
     _turn = threading.Lock()
     for client in list(_clients):
         client._forked = True
-    # The lifelines stay open until this process ends. Sockets are covered, not closed: their numbers belong to objects
-    # that may still close them.
+    # The lifelines stay open until this process ends. Sockets are replaced by /dev/null, not closed: objects own their
+    # descriptor numbers and may still close them.
     if not _sockets:
         return
     null = os.open(os.devnull, os.O_RDWR)

@@ -1,4 +1,4 @@
-"""Numbers of bytes as people write them, "8GiB" or "500 MB"."""
+"""Parsing of sizes in bytes, such as "8GiB" or "500 MB"."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hoplite._arguments import a_type
 from hoplite.errors import InvalidArgument
 from hoplite.ref import NUMBER_MAX
 
-# Most objects that are worth a store find no room in a smaller one: its unit was probably forgotten.
+# A smaller store fits few useful objects: probably the unit is missing.
 CAPACITY_MIN = 1 << 20
 
 UNITS = {"": 1, "B": 1}
@@ -20,41 +20,39 @@ for _power, _prefix in enumerate("KMGT", start=1):
 
 
 def check_size(what: str, size: int | str) -> int:
-    """Reads a number of bytes.
+    """Parses a number of bytes.
 
     Args:
-        what: names the argument in the error.
+        what: name of the argument, for the error.
         size: a number, or text such as "8GiB" or "500 MB".
 
     Raises:
-        InvalidArgument: it is no size, or not between 1 byte and 8 EiB.
+        InvalidArgument: the size is not valid, or not between 1 byte and 8 EiB.
     """
     if isinstance(size, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)
         if match is None or match[2] not in UNITS:
-            raise InvalidArgument(
-                f'{what} {size!r} is not understood; write it as "8GiB", "500MB" or a number of bytes'
-            )
+            raise InvalidArgument(f'{what} {size!r} is not a size: write "8GiB", "500MB" or a number of bytes')
         number = int(float(match[1]) * UNITS[match[2]])
     elif isinstance(size, bool) or not isinstance(size, SupportsIndex):
-        raise InvalidArgument(f"{what} is a number of bytes or text, not {a_type(size)}")
+        raise InvalidArgument(f"{what} must be a number of bytes or text, not {a_type(size)}")
     else:
         number = operator.index(size)
     if not 0 < number <= NUMBER_MAX:
-        raise InvalidArgument(f"{what} is {number} bytes; it must be above zero and below 8 EiB")
+        raise InvalidArgument(f"{what} is {number} bytes: set more than 0 and less than 8 EiB")
     return number
 
 
 def check_capacity(capacity: int | str | None) -> int | None:
-    """Reads the bytes of a store, at least 1 MiB; None is for the caller to choose.
+    """Parses the capacity of a store, at least 1 MiB; None stays None.
 
     Raises:
-        InvalidArgument: it is no size, or too small.
+        InvalidArgument: the capacity is not a size, or too small.
     """
     if capacity is None:
         return None
     number = check_size("capacity", capacity)
     if number < CAPACITY_MIN:
-        meant = f'; did you mean "{number}GiB"?' if number < UNITS["KiB"] else ""
-        raise InvalidArgument(f"capacity is {number} bytes, and a store needs at least {CAPACITY_MIN} (1 MiB){meant}")
+        meant = f' (did you mean "{number}GiB"?)' if number < UNITS["KiB"] else ""
+        raise InvalidArgument(f"capacity {number} B is too small{meant}: set at least {CAPACITY_MIN} (1 MiB)")
     return number

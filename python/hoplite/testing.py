@@ -1,4 +1,4 @@
-"""Clusters in a `with`, for tests and examples: nodes in this process on loopback, or a node process of its own."""
+"""Clusters for tests and examples, as context managers: embedded nodes on loopback, or a separate node process."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ if TYPE_CHECKING:
 
     from hoplite._client import Client
 
-# A start on loopback takes milliseconds; a busy test machine may take a thousand times that.
+# A start on loopback takes milliseconds, on a busy test machine up to a thousand times that.
 START_TIMEOUT_S = 20.0
 
 
 @contextlib.contextmanager
 def cluster(size: int = 3, *, capacity: int | str = "1GiB") -> Iterator[list[Node]]:
-    """Runs a cluster of embedded nodes on loopback, each with a socket of its own.
+    """Runs a cluster of embedded nodes on loopback, each with its own socket.
 
-    Does not touch this user's default socket, and joins no node outside the block.
+    It does not use this user's default socket, and joins no node outside the block.
 
     Args:
-        size: how many nodes.
-        capacity: of each node's store; a limit, not taken at once.
+        size: number of nodes.
+        capacity: size limit of each node's store. Memory is allocated only when objects need it.
 
     Yields:
-        The nodes, all of which know each other. They close at the end, with all objects; a test may close some before.
+        The nodes, each connected to all others. At the end of the block they close, and all objects are lost. Tests may
+        close nodes earlier.
     """
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hoplite-")))
         nodes: list[Node] = []
         for number in range(size):
-            # Said even where it is the default: what the environment says is meant for other nodes.
+            # Passed even where it is the default: the environment configures other nodes.
             node = Node(
                 listen="127.0.0.1:0",
                 join=[node.address for node in nodes[:1]],
@@ -50,7 +51,7 @@ def cluster(size: int = 3, *, capacity: int | str = "1GiB") -> Iterator[list[Nod
                 capacity=capacity,
                 socket=folder / f"{number}.sock",
             )
-            # With no time to hand anything over: all others close too.
+            # With no time to hand over objects: all other nodes close too.
             stack.callback(node.close, 0)
             nodes.append(node)
         wait_for_members(nodes, size)
@@ -58,7 +59,7 @@ def cluster(size: int = 3, *, capacity: int | str = "1GiB") -> Iterator[list[Nod
 
 
 def wait_for_members(nodes: list[Node], size: int, *, timeout: float = START_TIMEOUT_S) -> None:
-    """Waits until every node knows exactly so many members, itself among them.
+    """Waits until every node has exactly `size` members in its view of the cluster, including itself.
 
     Raises:
         Timeout: it took longer than `timeout` seconds.
@@ -68,7 +69,7 @@ def wait_for_members(nodes: list[Node], size: int, *, timeout: float = START_TIM
         with node.client() as client:
             while (members := len(client.status()["members"])) != size:
                 if time.monotonic() > deadline:
-                    raise Timeout(f"node {node.id} knows {members} members after {timeout:g} s, not {size}")
+                    raise Timeout(f"node {node.id} has {members} members after {timeout:g} s, not {size}")
                 time.sleep(0.005)
 
 
@@ -76,10 +77,10 @@ class NodeProcess:
     """A running `hoplite node`.
 
     Attributes:
-        process: the process itself; kill it to see what others do then.
+        process: the process; kill it to test failures.
         address: host and port that other nodes join.
         socket: path of the Unix socket that clients attach to.
-        id: the node's identity.
+        id: id of the node.
     """
 
     def __init__(self, process: subprocess.Popen[str], ready: dict[str, str]) -> None:
@@ -93,23 +94,23 @@ class NodeProcess:
         return connect(f"unix:{self.socket}")
 
     def stop(self) -> None:
-        """Asks the node to leave, and kills it if it does not."""
+        """Makes the node leave (SIGTERM), and kills it if it does not end within 20 s."""
         self.process.terminate()
         _wait_or_kill(self.process)
 
 
 @contextlib.contextmanager
 def node_process(*options: str) -> Iterator[NodeProcess]:
-    """Runs `hoplite node` in a process of its own on loopback, with a socket of its own.
+    """Runs `hoplite node` in a separate process on loopback, with its own socket.
 
     Args:
-        options: of the command, such as "--join", "127.0.0.1:7420".
+        options: options of the command, such as "--join", "127.0.0.1:7420".
 
     Yields:
-        The node, ready. At the end it is asked to leave, and killed if it does not.
+        The running node. At the end of the block it leaves, or is killed if it does not end in time.
 
     Raises:
-        HopliteError: the node did not start; with what it said.
+        HopliteError: the node did not start. The message contains its stderr.
     """
     with tempfile.TemporaryDirectory(prefix="hoplite-") as folder:
         errors = Path(folder) / "stderr"
@@ -117,7 +118,7 @@ def node_process(*options: str) -> Iterator[NodeProcess]:
         with errors.open("w") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-m", "hoplite.tools.cli", "node", *own, *options],
-                # A cluster or a file that this environment names is meant for other nodes.
+                # A cluster or settings file in this environment is for other nodes.
                 env={
                     name: value for name, value in os.environ.items() if name not in ("HOPLITE_JOIN", "HOPLITE_CONFIG")
                 },

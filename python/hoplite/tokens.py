@@ -1,6 +1,7 @@
-"""Tokens, the secrets that let nodes into a cluster: how one is made, told from a text made up by hand, and read.
+"""Tokens, the shared secrets of clusters: functions to generate, check and read them.
 
-A token is `PREFIX` and, in base64url, 32 bytes of the system's entropy with their CRC-32. Knows no node and no setting.
+A token is `PREFIX`, followed in base64url by 32 bytes of system entropy and their CRC-32. Does not know nodes or
+settings.
 """
 
 from __future__ import annotations
@@ -14,65 +15,65 @@ from hoplite._arguments import check_text
 from hoplite.errors import InvalidArgument
 from hoplite.files import check_private
 
-# The number is that of the form: another form begins otherwise.
+# The number is the version of the format.
 PREFIX = "hpt1_"
 
-# So many that guessing is hopeless, whatever an attacker has heard of a handshake.
+# Too many to guess, even for an attacker who has recorded handshakes.
 SECRET_BYTES = 32
 CHECKSUM_BYTES = 4
 
-# Three bytes are four letters of base64, with nothing left to pad.
+# Three bytes are four letters of base64, without padding.
 LENGTH = len(PREFIX) + (SECRET_BYTES + CHECKSUM_BYTES) // 3 * 4
 
-# While one takes the place of another, a node takes both.
+# Two during a rotation: a node accepts both.
 IN_FILE_MAX = 2
 FILE_BYTES_MAX = 4096
 
-MAKE_ONE = "make one with: hoplite token new"
+MAKE_ONE = "create one with: hoplite token new"
 
 
 def new_token() -> str:
-    """Makes a token for a cluster, as `hoplite token new` does: 256 bits that none can guess.
+    """Creates a token for a cluster from 256 random bits, as `hoplite token new` does.
 
     Returns:
-        A text to give to every node of the cluster, and to show to no one else.
+        A text for every node of the cluster. Keep it secret.
     """
     return _written(os.urandom(SECRET_BYTES))
 
 
 def check_token(what: str, value: str) -> str:
-    """Reads a token; the error tells nothing of it.
+    """Checks a token. The error does not reveal it.
 
     Args:
-        what: names the argument in the error.
+        what: name of the argument, for the error.
         value: the token.
 
     Raises:
-        InvalidArgument: it is no token that `new_token` made: a text made up by hand, or one with a typo.
+        InvalidArgument: `new_token` did not create the token, or it has a typo.
     """
     text = check_text(what, value)
     if not text.startswith(PREFIX):
-        raise InvalidArgument(f"{what} was not made by hoplite, so that others may guess it; {MAKE_ONE}")
+        raise InvalidArgument(f"{what} was not created by hoplite, so that others may guess it: {MAKE_ONE}")
     if len(text) != LENGTH:
         raise InvalidArgument(f"{what} has {len(text)} characters, a token has {LENGTH}: copy it again, or {MAKE_ONE}")
     try:
         secret = base64.b64decode(text.removeprefix(PREFIX), altchars=b"-_")[:SECRET_BYTES]
     except ValueError:
-        # A character that base64 does not have, or a padding.
+        # A character that is not base64, or padding.
         secret = b""
     if _written(secret) != text:
-        raise InvalidArgument(f"{what} has a typo, its checksum does not fit: copy it again, or {MAKE_ONE}")
+        raise InvalidArgument(f"{what} has a typo (checksum mismatch): copy it again, or {MAKE_ONE}")
     return text
 
 
 def read_tokens(path: str | os.PathLike[str]) -> list[str]:
-    """Reads a file of tokens, one on each line.
+    """Reads a file with one or two tokens, one per line.
 
     Returns:
-        One or two tokens: a node proves the first, and takes any of them from others.
+        The tokens: a node presents the first, and accepts all.
 
     Raises:
-        InvalidArgument: the file can't be read, others can read it, or it holds anything else.
+        InvalidArgument: the file is not readable, other users can read it, or its contents are not valid.
     """
     file = Path(check_text("token_file", path)).expanduser()
     try:
@@ -80,11 +81,11 @@ def read_tokens(path: str | os.PathLike[str]) -> list[str]:
             check_private(file, os.fstat(opened.fileno()))
             content = opened.read(FILE_BYTES_MAX)
     except OSError as error:
-        raise InvalidArgument(f"the tokens in {file} can't be read: {error.strerror or error}") from None
+        raise InvalidArgument(f"can't read the tokens in {file}: {error.strerror or error}") from None
     lines = [line.strip() for line in content.decode(errors="replace").splitlines()]
     tokens = [check_token(f"{file}, line {number}", line) for number, line in enumerate(lines, start=1) if line]
     if not 1 <= len(tokens) <= IN_FILE_MAX:
-        raise InvalidArgument(f"{file} has {len(tokens)} tokens, and not one or {IN_FILE_MAX}; {MAKE_ONE}")
+        raise InvalidArgument(f"{file} has {len(tokens)} tokens, not one or {IN_FILE_MAX}: {MAKE_ONE}")
     return tokens
 
 
