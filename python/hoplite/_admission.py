@@ -1,7 +1,7 @@
 """The credentials of a node: the token or certificate in its settings, or the secret of this user.
 
 Nodes on loopback use the secret: a file in this user's runtime directory, created by the first node that needs it.
-Knows no handshake.
+Does not know the handshake.
 """
 
 from __future__ import annotations

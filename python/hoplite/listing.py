@@ -23,7 +23,7 @@ class ListedObject(TypedDict):
     """Length of each axis of an array; None for other values."""
 
     what: str
-    """Dtype and shape in words, as "float32[2, 3]"."""
+    """Dtype and shape in words, such as "float32[2, 3]"."""
 
     form: Literal["plain", "torch", "arrow", "pickle"]
     """How `get` decodes the bytes: as an array or bytes, or as a value of that package."""
@@ -42,17 +42,18 @@ class LocalObject(ListedObject):
     """Identifies one put of a name: node id and number."""
 
     state: Literal["filling", "flowing", "folding", "complete", "spilled", "returning"]
-    """Being written by a client, received, folded; complete in memory, on disk, or being read back from disk."""
+    """In the order of the values: being written by a client, received or folded; complete in memory; on disk; being
+    read back from disk."""
 
     pinned: bool
     """Whether it may not be evicted."""
 
     readers: int
-    """How many reads, transfers and folds use it now."""
+    """Number of reads, transfers and folds that use it now."""
 
 
 class DirectoryEntry(ListedObject):
-    """An object of the cluster, as its owner knows it."""
+    """An object of the cluster, as listed by one of its owners."""
 
     owner: str
     """Id of the node that listed it."""
@@ -61,7 +62,7 @@ class DirectoryEntry(ListedObject):
     """Seconds since that node first received an announcement of it."""
 
     copies: int
-    """How many nodes hold all of its bytes."""
+    """Number of nodes with a complete copy."""
 
     partial: int
-    """How many nodes hold some of its bytes."""
+    """Number of nodes with a partial copy."""

@@ -1,4 +1,4 @@
-"""Types of what `Client.status` returns, for annotations: `from hoplite.node_status import Status`. Each is a dict."""
+"""Types of the result of `Client.status`, for annotations: `from hoplite.node_status import Status`. Each is a dict."""
 
 from __future__ import annotations
 
@@ -11,174 +11,174 @@ class NodeDescription(TypedDict):
     """Identity and location of a node."""
 
     id: str
-    """Of this start of the node, in hex."""
+    """Id of the node in hex, new at each start."""
 
     address: str | None
     """Host and port for other nodes; None if no other node can join it."""
 
     place: list[str] | None
-    """The groups of its host, outermost first; None if they are not known."""
+    """Groups of its host, outermost first; None if unknown."""
 
     carries: list[int | None] | None
-    """For each group, how many transfers at a host's full rate its link to other groups carries; None if not known."""
+    """For each group, how many full-rate transfers its link to other groups carries; None if unknown."""
 
     rack: str | None
-    """The last of the groups."""
+    """The innermost group."""
 
 
 class Suspicion(TypedDict):
-    """Why a member is suspected to be dead."""
+    """Why a member is suspected to have failed."""
 
     by: str
-    """The id of the node that found it silent."""
+    """Id of the node whose probe the member did not acknowledge."""
 
     seconds: float
-    """Since it last answered."""
+    """Seconds since this node raised or received the suspicion."""
 
 
 class MemberStatus(NodeDescription):
     """A member of the cluster, as this node sees it."""
 
     suspected: Suspicion | None
-    """None of a member that answers."""
+    """None if the member replies."""
 
     blocks_corrupt: int
-    """Blocks from it that did not match their checksum: fetched again, after three from others if possible."""
+    """Blocks from it with a checksum mismatch. They are refetched, after three from other members if possible."""
 
     via: str | None
-    """The id of the member that relays for it; None if it is reached directly."""
+    """Id of the member that forwards bytes to it; None if it is reached directly."""
 
     rtt_us: int | None
     """Shortest round trip of the last minutes in microseconds, by TCP; None without a direct connection."""
 
     bytes_per_second: int | None
-    """Rate at which bytes have arrived from it lately, or at least that; None without a direct connection."""
+    """Recent receive rate from it, or a lower bound; None without a direct connection."""
 
 
 class LostMember(NodeDescription):
     """A former member, to which this node still tries to reconnect."""
 
     seconds: float
-    """Since it was lost."""
+    """Seconds since it was declared dead."""
 
     reason: str
-    """Why it was lost."""
+    """Why it was declared dead."""
 
 
 class LimitStatus(TypedDict):
-    """A limit that turned something away; docs/security-model.md lists all of them."""
+    """A limit that rejected requests; docs/security-model.md lists all limits."""
 
     limit: str
-    """Its name."""
+    """Name of the limit."""
 
     member: str | None
-    """The id of the member that met it; None of a process of this host."""
+    """Id of the member that exceeded it; None for a process of this host."""
 
     process: int | None
-    """The number of the process of this host; None of a member, or if it is not known."""
+    """PID of the process of this host; None for a member, or if unknown."""
 
     count: int
-    """How often."""
+    """How often it was exceeded."""
 
 
 class RevocationStatus(TypedDict):
     """The list of revoked certificates."""
 
     file: str
-    """Its path."""
+    """Path of the file."""
 
     renewed: int
-    """How often a changed list was put in force."""
+    """How often a changed list was loaded."""
 
     problem: str | None
-    """Why the present contents of the file are not in force; None if they are."""
+    """Why the current contents of the file are not in effect; None if they are."""
 
 
 class StoreStatus(TypedDict):
     """The store of a node, in bytes; docs/counters.md explains each number."""
 
     used: int
-    """Of copies in memory."""
+    """Size of all copies in memory."""
 
     capacity: int
-    """That these may take."""
+    """Limit of `used`."""
 
     mapped: int
-    """Of shared memory from the operating system."""
+    """Shared memory that the operating system has allocated."""
 
     warm: int
-    """Of `mapped` that are free."""
+    """Part of `mapped` that is free."""
 
     extents: int
-    """Files of memory that `mapped` is made of."""
+    """Number of extents (memory files) in `mapped`."""
 
     small: int
-    """Of small objects of other members."""
+    """Size of small objects of other members."""
 
     small_capacity: int
-    """That these may take."""
+    """Limit of `small`."""
 
     spilled: int
-    """Of files of objects on disk."""
+    """Size of the spill files."""
 
     spill_limit: int
-    """That these may take; 0 without a disk."""
+    """Limit of `spilled`; 0 without a spill directory."""
 
 
 class LinkStatus(TypedDict):
     """The link between hosts, as measured by transfers of this node."""
 
     latency_ns: int
-    """One way."""
+    """One-way latency."""
 
     bytes_per_second: int
-    """Of one host."""
+    """Bandwidth of one host."""
 
 
 class Status(NodeDescription):
     """The state of a node."""
 
     cluster: str
-    """The name of its cluster."""
+    """Name of its cluster."""
 
     admission: str
-    """What members prove to join, in words."""
+    """The credentials that members need, in words."""
 
     revocations: RevocationStatus | None
-    """None of a node without such a list."""
+    """None without a revocation list."""
 
     barred: str | None
-    """Why other nodes refuse this one, whose certificate is revoked; None if they do not."""
+    """Why other nodes reject this one, whose certificate is revoked; None if they do not."""
 
     members: list[MemberStatus]
-    """All members, this node among them."""
+    """All members, including this node."""
 
     lost: list[LostMember]
     """Former members, to which this node still tries to reconnect."""
 
     limits: list[LimitStatus]
-    """Limits that turned something away."""
+    """Limits that rejected requests."""
 
     survey: Literal["none", "waiting", "even", "found"]
-    """Whether the hosts have measured which of them share a link: they do not, will, found none, or found some."""
+    """Measurement of which hosts share a link: not applicable, not complete, none found, some found."""
 
     objects: int
-    """Copies here."""
+    """Number of copies on this node."""
 
     owned: int
-    """Living objects that this node is an owner of."""
+    """Number of existing objects of which this node is an owner."""
 
     waiting: int
-    """Requests of its clients without a reply."""
+    """Number of pending requests of its clients."""
 
     reduces: int
-    """Reduces of its clients that are under way."""
+    """Number of running reduces of its clients."""
 
     store: StoreStatus
-    """Its memory and disk."""
+    """Memory and disk."""
 
     link: LinkStatus
     """The link between hosts."""
 
     counters: dict[str, int]
-    """Since the start of the node; docs/counters.md explains each."""
+    """Counters since the start of the node; docs/counters.md explains each."""

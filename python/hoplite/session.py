@@ -1,6 +1,6 @@
-"""How a script finds its node, and the client that the process shares.
+"""Functions that find or start the node of a process: `init`, `connect`, `client` and `shutdown`.
 
-`init` looks for a node and starts one if there is none. `connect` attaches to a given node. Knows no object.
+`init` looks for a node and starts one if there is none. `connect` attaches to a given node. Does not know objects.
 """
 
 from __future__ import annotations

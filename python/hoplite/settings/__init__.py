@@ -1,8 +1,8 @@
-"""The settings of a node and of its users: what each takes, and where its value comes from.
+"""The settings of nodes and clients: lookup of their values.
 
 One table (`table`) serves `Node(...)`, `hoplite.init(...)`, the options of `hoplite node` and docs/settings.md. A value
-is an argument (or option), else the environment's HOPLITE_<NAME>, else a key of the TOML file that `config` or
-HOPLITE_CONFIG names, else the default. No other file is looked for. Knows nothing of nodes and starts none.
+is an argument (or option), else the variable HOPLITE_<NAME>, else a key of the TOML file in `config` or HOPLITE_CONFIG,
+else the default. No other file is read. Does not know nodes.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ OF_CLUSTERS = (
 ARGUMENT = "argument"
 DEFAULT = "default"
 
-# Of this process: a warning at each call would say nothing new.
+# Keys of the warnings that this process has issued: each is issued once.
 _warned: set[str] = set()
 
 
 class SettingsWarning(UserWarning):
-    """A setting is probably not what its author meant: a variable that nothing reads."""
+    """A setting probably does not do what its author meant, such as a variable that nothing reads."""
 
 
 class Values:
-    """The values of some settings, and where each comes from."""
+    """Values of settings, and the origin of each."""
 
     def __init__(self, found: Mapping[str, tuple[Any, str]]) -> None:
         self._found = found
@@ -55,16 +55,16 @@ class Values:
     def __iter__(self) -> Iterator[str]:
         return iter(self._found)
 
-    def replaced(self, said: Mapping[str, object]) -> Values:
-        """The same, but for some that are as if they were passed as arguments."""
-        return Values({**self._found, **{name: (value, ARGUMENT) for name, value in said.items()}})
+    def replaced(self, changed: Mapping[str, object]) -> Values:
+        """Returns these values with some replaced, as if they were passed as arguments."""
+        return Values({**self._found, **{name: (value, ARGUMENT) for name, value in changed.items()}})
 
     def origin(self, name: str) -> str:
-        """Where a value was said: "argument", a variable, "FILE: key", or "default"."""
+        """Origin of a value: "argument", a variable, "FILE: key", or "default"."""
         return self._found[name][1]
 
     def is_set(self, name: str) -> bool:
-        """Whether a value was said."""
+        """Whether a value is set, that is, not the default."""
         return self.origin(name) != DEFAULT
 
     def is_clustered(self) -> bool:
@@ -72,24 +72,24 @@ class Values:
         return any(self.is_set(name) and self[name] not in (False, []) for name in OF_CLUSTERS)
 
     def check_cluster(self, running: str, path: str, advice: str) -> None:
-        """Refuses a running node that is of another cluster than these settings name, if they name one.
+        """Rejects a running node of another cluster than the setting `cluster`, if that is set.
 
         Args:
-            running: the cluster of the node.
-            path: of the node's socket.
-            advice: what to do about it; ends the error.
+            running: cluster of the node.
+            path: path of the node's socket.
+            advice: how to fix it, for the end of the error.
 
         Raises:
             InvalidArgument: the clusters differ.
         """
         if self.is_set("cluster") and running != self["cluster"]:
             raise InvalidArgument(
-                f"the node at {UNIX}{path} is of cluster {running!r}, and {self['cluster']!r} was asked for "
+                f"the node at {UNIX}{path} belongs to cluster {running!r}, not to {self['cluster']!r} "
                 f"({self.origin('cluster')}): {advice}"
             )
 
     def given(self) -> list[str]:
-        """The settings that the caller passed as arguments."""
+        """Names of the settings that the caller passed as arguments."""
         return [name for name in self if self.origin(name) == ARGUMENT]
 
 
@@ -97,14 +97,14 @@ def load(config: str | os.PathLike[str] | None = None, /, **arguments: object) -
     """Finds the values of settings.
 
     Args:
-        config: a TOML file; None means the one that HOPLITE_CONFIG names, if it is set.
-        arguments: the settings to find, by name; None means that the caller said nothing.
+        config: path of a TOML file; None means the file in HOPLITE_CONFIG, if that is set.
+        arguments: settings to find, by name. None means that the caller passed no value.
 
     Raises:
-        InvalidArgument: a value makes no sense, or the file can't be read or has a key that is none; names the
+        InvalidArgument: a value is not valid, or the file is not readable or has an unknown key. The message names the
             variable, or the file and the key.
     """
-    _warn_of_strange_variables()
+    _warn_of_unknown_variables()
     if config is None:
         config = os.environ.get(CONFIG_VARIABLE) or None
     in_file = read_file(config) if config is not None else {}
@@ -130,24 +130,24 @@ def load_arguments(arguments: Mapping[str, Any], *, of_node: bool = False) -> Va
     """Finds the values of all settings for a function that takes settings as arguments.
 
     Args:
-        arguments: settings by name, and optionally `config`; a missing setting was not passed.
-        of_node: only the settings of a node.
+        arguments: settings by name, and optionally `config`. A missing setting was not passed.
+        of_node: whether to find only the settings of nodes.
 
     Raises:
-        InvalidArgument: as `load`.
+        InvalidArgument: as for `load`.
     """
     names = [setting.name for setting in SETTINGS if setting.of_node or not of_node]
     return load(arguments.get("config"), **{name: arguments.get(name) for name in names})
 
 
 def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads a TOML file of settings, each key of which is the name of one.
+    """Reads a TOML file of settings. Each key is the name of a setting.
 
     Raises:
-        InvalidArgument: the file can't be read, is no TOML, has a key or a value that is none, or has a token that
-            others can read; or every user can write it.
+        InvalidArgument: the file is not readable or not TOML; a key is unknown or a value not valid; it contains a
+            token and other users can read it; or every user can write it.
     """
-    # Here, since most programs name no file.
+    # Imported here: most programs have no settings file.
     import tomllib
 
     file = Path(check_text("config", path)).expanduser()
@@ -156,7 +156,7 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
             facts = os.fstat(opened.fileno())
             content = tomllib.load(opened)
     except OSError as error:
-        raise InvalidArgument(f"the settings in {file} can't be read: {error.strerror or error}") from None
+        raise InvalidArgument(f"can't read the settings in {file}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"{file} is not TOML: {error}") from None
 
@@ -175,7 +175,7 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def closest(word: str, words: Iterable[str]) -> str:
-    """Names the word that was probably meant, as " (did you mean X?)"; empty if none is near."""
+    """Returns " (did you mean X?)" with the most similar word; empty if none is similar."""
     import difflib
 
     near = difflib.get_close_matches(word, list(words), n=1)
@@ -184,20 +184,21 @@ def closest(word: str, words: Iterable[str]) -> str:
 
 def _unknown(key: str, value: object) -> str:
     if isinstance(value, dict):
-        return f"[{key}] is a section; settings are written without any, at the top of the file"
-    return f"{key} is no setting{closest(key, TABLE)}; there are {', '.join(TABLE)}"
+        return f"[{key}] is a section: write settings at the top of the file, without sections"
+    return f"unknown setting {key}{closest(key, TABLE)}: use {', '.join(TABLE)}"
 
 
-def _warn_of_strange_variables() -> None:
+def _warn_of_unknown_variables() -> None:
     for variable in os.environ:
         if variable.startswith(PREFIX) and variable not in VARIABLES:
             near = closest(variable, VARIABLES)
-            warn(variable, f"{variable} is set, and nothing reads it{near}; known are {', '.join(sorted(VARIABLES))}")
+            known = ", ".join(sorted(VARIABLES))
+            warn(variable, f"{variable} is set, but there is no such setting{near}. The variables are {known}")
 
 
 def warn(key: str, message: str) -> None:
-    """Warns once in this process of what has a certain key."""
+    """Issues a warning, once in this process for each key."""
     if key not in _warned:
         _warned.add(key)
-        # To the call of a user, more or less: load, and the function of the package that called it.
+        # Approximately the user's call: skips `load` and the function of this package that called it.
         warnings.warn(message, SettingsWarning, stacklevel=4)

@@ -1,4 +1,4 @@
-"""The table of settings: name, type, default and help text of each. Knows no values."""
+"""The table of settings: name, type, default and help text of each. Does not know their values."""
 
 from __future__ import annotations
 
@@ -257,8 +257,8 @@ SETTINGS = (
         "address",
         PLACE,
         None,
-        "The node that `hoplite.init()` uses: `local` for this host's node, which it waits for; the socket of a node; "
-        "or the addresses of a cluster, which an embedded node joins.",
+        "The node that `hoplite.init()` uses: `local` waits for this host's node, `unix:/path` for the node that "
+        "serves this socket; the addresses of a cluster start an embedded node, which joins it.",
         default_text="this user's node on this host, or else an embedded node",
         of_node=False,
     ),
