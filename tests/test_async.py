@@ -632,7 +632,7 @@ def test_a_timeout_that_blocked_a_loop_says_how_to_wait_without_that(plain: Crew
     with pytest.raises(hoplite.Timeout) as blocked:
         asyncio.run(blocking())
     (note,) = blocked.value.__notes__
-    assert "await the method of the client with the suffix _async" in note
+    assert "await the client's method with the suffix _async" in note
     with pytest.raises(hoplite.Timeout) as waited:
         asyncio.run(awaited())
     assert not hasattr(waited.value, "__notes__")

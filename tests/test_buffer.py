@@ -71,7 +71,7 @@ def test_a_dtype_is_written_as_numpy_takes_it(plain: Crew, dtype: Any) -> None: 
 
 
 def test_another_byte_order_is_refused_with_what_to_write(plain: Crew) -> None:
-    with pytest.raises(hoplite.UnsupportedDtype, match=r"'>f4' is not in this host's byte order.*use 'float32'"):
+    with pytest.raises(hoplite.UnsupportedDtype, match=r"byte order of dtype '>f4' differs.*use 'float32'"):
         plain.putter.create(3, ">f4")
 
 
@@ -115,7 +115,7 @@ def test_discard_gives_the_space_back(crew: Crew, size: int) -> None:
     buffer.discard()
     eventually(lambda: used(crew) == before)
     for use in (buffer.seal, lambda: buffer.array, lambda: buffer[0]):
-        with pytest.raises(hoplite.InvalidArgument, match="given up"):
+        with pytest.raises(hoplite.InvalidArgument, match="discarded"):
             use()
     crew.putter.put(b"free", name=crew.name())
 
@@ -167,7 +167,7 @@ def test_a_buffer_that_is_dropped_warns_and_leaves_nothing(crew: Crew, size: int
         gc.collect()
 
     before = used(crew)
-    with pytest.warns(ResourceWarning, match="unsealed"):
+    with pytest.warns(ResourceWarning, match="before seal"):
         create_and_drop()
     eventually(lambda: used(crew) == before)
     assert crew.putter.objects() == []

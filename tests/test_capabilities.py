@@ -344,9 +344,9 @@ def test_a_holder_narrows_and_never_widens(pair: tuple[Node, Node], full: Client
     for wrong in none:
         with pytest.raises(hoplite.InvalidArgument):
             grant(TOKEN, **{"prefix": "team-a/", **wrong})
-    with pytest.raises(hoplite.InvalidArgument, match="number above 0"):
+    with pytest.raises(hoplite.InvalidArgument, match="set more than 0"):
         grant(TOKEN, "team-a/", seconds=0)
-    with pytest.raises(hoplite.InvalidArgument, match="was not made by hoplite"):
+    with pytest.raises(hoplite.InvalidArgument, match="was not created by hoplite"):
         grant("choose-your-own", "team-a/")
 
 
@@ -424,7 +424,7 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "team-a.capability"
     file.write_text(grant(TOKEN, "team-a/"))
     file.chmod(0o644)
-    with pytest.raises(hoplite.InvalidArgument, match="has a capability and others can read or write it"):
+    with pytest.raises(hoplite.InvalidArgument, match="contains a capability, and other users can read or write it"):
         text_of(file)
     for text, said in {
         "": "does not begin with",

@@ -109,12 +109,12 @@ def test_a_process_that_keeps_the_lock_is_an_error(ca: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("name", "mode", "said"),
     [
-        (".", 0o777, "its group or every user can write {path}: chmod go-w"),
-        (".", 0o770, "its group or every user can write {path}: chmod go-w"),
-        ("ca.key", 0o666, "{path} has the key of a CA and others can read or write it: chmod 600"),
-        ("ca.key", 0o604, "{path} has the key of a CA and others can read or write it: chmod 600"),
-        ("index.txt", 0o666, "every user can write {path}: chmod o-w"),
-        (certificates.LOCK, 0o666, "{path} has the lock of a CA and others can read or write it: chmod 600"),
+        (".", 0o777, "its group or every user can write {path}: run chmod go-w"),
+        (".", 0o770, "its group or every user can write {path}: run chmod go-w"),
+        ("ca.key", 0o666, "{path} contains the key of a CA, and other users can read or write it: run chmod 600"),
+        ("ca.key", 0o604, "{path} contains the key of a CA, and other users can read or write it: run chmod 600"),
+        ("index.txt", 0o666, "every user can write {path}: run chmod o-w"),
+        (certificates.LOCK, 0o666, "{path} contains the lock of a CA, and other users can read or write it: run chmod 600"),
     ],
 )
 def test_files_that_other_users_can_write_are_refused(ca: Path, name: str, mode: int, said: str) -> None:

@@ -176,7 +176,7 @@ def test_a_node_takes_its_settings_from_a_file(tmp_path: Path) -> None:
             testing.wait_for_members([other], 2)
     file.write_text("capasity = 1")
     done = run("node", "--config", str(file), code=1)
-    assert "hoplite.toml: capasity is no setting (did you mean capacity?)" in done.stderr
+    assert "hoplite.toml: unknown setting capasity (did you mean capacity?)" in done.stderr
     assert done.stdout == ""
 
 
@@ -329,7 +329,7 @@ def test_a_command_refuses_a_node_of_another_cluster_than_the_settings_say(tmp_p
     with Node(cluster="one") as node:
         for arguments in (["status"], ["objects"], ["status", "--socket", node.socket], ["delete", "x"]):
             said = run(*arguments, code=1, HOPLITE_CLUSTER="two").stderr
-            assert "is of cluster 'one', and 'two' was asked for (HOPLITE_CLUSTER)" in said
+            assert "belongs to cluster 'one', not to 'two' (HOPLITE_CLUSTER)" in said
             assert "embedded" not in said
         assert "of cluster one" in run("status", HOPLITE_CLUSTER="one").stdout
         assert "of cluster one" in run("status").stdout
@@ -345,11 +345,11 @@ def test_a_node_that_cannot_start_says_why(nodes: list[Node], tmp_path: Path) ->
     assert "token" in run("node", "--listen", "0.0.0.0:0", code=1).stderr
     assert "capacity" in run("node", "--listen", "127.0.0.1:0", "--capacity", "8 apples", code=2).stderr
     missing = run("node", "--listen", "127.0.0.1:0", "--socket", f"{tmp_path}/missing/node.sock", code=1)
-    assert f"there is no folder {tmp_path}/missing" in missing.stderr
+    assert f"the directory {tmp_path}/missing" in missing.stderr
     assert "try: make the folder" in missing.stderr
     for few in ("5", "5B", "500 KiB"):
         said = run("node", "--listen", "127.0.0.1:0", "--capacity", few, code=2).stderr
-        assert "a store needs at least 1048576 (1 MiB)" in said
+        assert "set at least 1048576 (1 MiB)" in said
         assert ('did you mean "5GiB"?' in said) == ("K" not in few)
     nobody = run("node", "--listen", "127.0.0.1:0", "--join", "127.0.0.1:1", code=1)
     assert "127.0.0.1:1" in nobody.stderr

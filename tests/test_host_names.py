@@ -26,7 +26,7 @@ def test_names_and_addresses_pass_as_they_are(name: str) -> None:
 
 @pytest.mark.parametrize("name", BAD, ids=ascii)
 def test_what_is_no_name_is_refused_in_printable_words(name: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"^line 7 has .*, which is no name and no address of a host") as told:
+    with pytest.raises(InvalidArgument, match=r"^line 7 has .*, which is not the name or address of a host") as told:
         check_host("line 7", name)
     assert str(told.value).isprintable()
 

@@ -88,7 +88,7 @@ def test_a_second_node_of_the_host_does_not_start() -> None:
     with Node() as node:
         said = command("node", "--listen", "127.0.0.1:0", code=1).stderr
         assert f"process {os.getpid()} (" in said
-        assert f"serves the socket {node.socket} already" in said
+        assert f"already serves the socket {node.socket}" in said
         assert "--socket" in said
     with host_node() as (ready, process):
         assert f"process {process.pid} (" in command("node", "--listen", "127.0.0.1:0", code=1).stderr
@@ -108,7 +108,7 @@ def test_local_waits_for_the_node_of_the_host(is_said: bool, monkeypatch: pytest
     address = "local" if is_said else None
     with started("import os\nos.environ.pop('HOPLITE_ADDRESS', None)" + WORKER) as worker:
         assert line(worker)
-        with pytest.raises(hoplite.ConnectError, match=r"no node serves .*node\.sock after 0\.05 s: .*hoplite node"):
+        with pytest.raises(hoplite.ConnectError, match=r"no node served .*node\.sock within 0\.05 s: .*hoplite node"):
             hoplite.init(address, timeout=0.05)
         waiting = Later(hoplite.init, address, timeout=SOON)
         try:
@@ -137,7 +137,7 @@ with hoplite.init() as own, hoplite.Node() as node:
 @pytest.mark.parametrize("attach", [hoplite.connect, hoplite.init])
 def test_a_node_that_is_starting_is_waited_for(attach: Callable[..., hoplite.Client], tmp_path: Path) -> None:
     path = tmp_path / "late.sock"
-    with pytest.raises(hoplite.ConnectError, match=r"late\.sock after 0\.05 s"):
+    with pytest.raises(hoplite.ConnectError, match=r"late\.sock within 0\.05 s"):
         attach(f"unix:{path}", timeout=0.05)
     for timeout in (SOON, None):
         waiting = Later(attach, f"unix:{path}", timeout=timeout)
@@ -231,7 +231,7 @@ hoplite.sockets.SHARED_FOLDER = pathlib.Path("{folder}")
 try:
     hoplite.init()
 except hoplite.settings.SettingsWarning as warning:
-    assert str(warning).startswith("XDG_RUNTIME_DIR is {folder}/gone, which is not there: "), warning
+    assert str(warning).startswith("XDG_RUNTIME_DIR is {folder}/gone, which does not exist: "), warning
 else:
     raise AssertionError
 """)

@@ -463,7 +463,7 @@ for left in (0, 1, 2, 3):
         try:
             made = call()
         except hoplite.HopliteError as error:
-            assert "may open 64 files" in str(error) and "ulimit -n" in str(error), (left, number, error)
+            assert "all of the 64 files" in str(error) and "ulimit -n" in str(error), (left, number, error)
         else:
             assert left > 0 and number < 3, (left, number)
             made.close()
@@ -488,7 +488,7 @@ def test_an_unpickled_ref_asks_the_client_of_init(nodes: list[Node]) -> None:
 
 def test_a_runtime_folder_of_another_is_not_trusted(tmp_path: Path) -> None:
     (tmp_path / "hoplite").mkdir(mode=0o755)
-    with pytest.raises(hoplite.HopliteError, match="not a folder of this user's alone"):
+    with pytest.raises(hoplite.HopliteError, match="not a directory of this user alone"):
         hoplite.init()
 
 
@@ -496,7 +496,7 @@ def test_a_runtime_folder_that_is_a_link_is_not_trusted(tmp_path: Path) -> None:
     """The user who made it can turn it, also when it leads to a folder of this user's now."""
     (tmp_path / "own").mkdir(mode=0o700)
     (tmp_path / "hoplite").symlink_to(tmp_path / "own")
-    with pytest.raises(hoplite.HopliteError, match="not a folder of this user's alone"):
+    with pytest.raises(hoplite.HopliteError, match="not a directory of this user alone"):
         hoplite.init()
     assert list((tmp_path / "own").iterdir()) == []
 

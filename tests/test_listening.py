@@ -56,7 +56,7 @@ def test_an_address_of_one_link_has_its_interface() -> None:
     number = socket.if_nametoindex("lo")
     for scope in ("lo", str(number)):
         assert _listening.resolve_scope("join", f"[fe80::1%{scope}]:7420") == f"[fe80::1%{number}]:7420"
-    with pytest.raises(hoplite.InvalidArgument, match="no interface nosuch0; name one of lo"):
+    with pytest.raises(hoplite.InvalidArgument, match="no interface nosuch0: name one of lo"):
         Node(listen="[fe80::1%nosuch0]:7420", token=hoplite.new_token())
     with pytest.raises(hoplite.InvalidArgument, match="nosuch0"):
         Node(join=["[fe80::1%nosuch0]:7420"])
@@ -78,7 +78,7 @@ def test_a_name_that_only_this_host_understands_is_a_warning(monkeypatch: pytest
             pass
     monkeypatch.setattr(_listening, "LOOPBACK_NAMES", ())
     with (
-        pytest.warns(settings.SettingsWarning, match=r"localhost is (127\.0\.0\.1|::1) here .*name an interface"),
+        pytest.warns(settings.SettingsWarning, match=r"localhost resolves to (127\.0\.0\.1|::1) .*name an interface"),
         Node(listen="localhost:0", token=hoplite.new_token()),
     ):
         pass
@@ -95,12 +95,12 @@ def test_a_name_that_only_this_host_understands_is_a_warning(monkeypatch: pytest
 def test_an_address_without_brackets_is_not_guessed(said: str, meant: str) -> None:
     with pytest.raises(hoplite.InvalidArgument) as caught:
         addresses.check_address("listen", said)
-    assert str(caught.value).endswith(f"in brackets, as {meant}")
+    assert str(caught.value).endswith(f"in brackets, such as {meant}")
 
 
 def test_the_command_names_a_variable_that_nothing_reads() -> None:
     said = run("status", code=1, HOPLITE_CAPACTY="1GiB").stderr
-    assert said.count("HOPLITE_CAPACTY is set, and nothing reads it (did you mean HOPLITE_CAPACITY?)") == 1
+    assert said.count("HOPLITE_CAPACTY is set, but there is no such setting (did you mean HOPLITE_CAPACITY?)") == 1
 
 
 @pytest.mark.parametrize("name", ["spill_limit", "spill_persistent"])

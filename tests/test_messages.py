@@ -144,5 +144,5 @@ def test_an_unknown_host_to_listen_on_or_to_advertise_is_named() -> None:
 
 def test_a_socket_in_a_folder_that_is_not_there_says_so(tmp_path: Path) -> None:
     folder = tmp_path / "missing"
-    with pytest.raises(hoplite.InvalidArgument, match=f"there is no folder {folder} .*mkdir -p {folder}"):
+    with pytest.raises(hoplite.InvalidArgument, match=f"the directory {folder} .* does not exist: .*mkdir -p {folder}"):
         Node(socket=folder / "node.sock")

@@ -306,7 +306,7 @@ def test_the_token_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("start", [Node, hoplite.init])
 def test_a_token_that_a_person_made_up_is_refused(start: Callable[..., object]) -> None:
-    with pytest.raises(hoplite.InvalidArgument, match=r"^token was not made by hoplite.* hoplite token new"):
+    with pytest.raises(hoplite.InvalidArgument, match=r"^token was not created by hoplite.* hoplite token new"):
         start(token="choose-your-own")
 
 

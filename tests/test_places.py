@@ -67,25 +67,25 @@ def test_nodes_find_their_places_by_address_and_by_name(tmp_path: Path, monkeypa
     ("document", "said"),
     [
         ("{", "is not JSON"),
-        ([], 'no topology: its "format" is not "hoplite topology 1"'),
-        ({"format": "hoplite topology 2"}, "no topology"),
-        (layout(racks=[]), '"racks" is no key of a topology; there are format, hosts'),
-        (layout(hosts=[]), '"hosts" is a list'),
+        ([], 'not a topology: set "format" to "hoplite topology 1"'),
+        ({"format": "hoplite topology 2"}, "not a topology"),
+        (layout(racks=[]), 'unknown key "racks": use format, hosts'),
+        (layout(hosts=[]), '"hosts" must be a list'),
         (layout(hosts=[{"address": "127.0.0.1"}]), r'"hosts"\[0\] has no "name"'),
-        (layout(hosts=[{"name": "a", "rack": "b"}]), r'"hosts"\[0\]: "rack" is no key'),
-        (layout(hosts=[{"name": "a", "address": "b"}]), "'b' is no IP address"),
-        (layout(hosts=[{"name": "a", "address": "::1", "addresses": []}]), "write one of them"),
-        (layout(hosts=[{"name": "a"}, {"name": "a"}]), r"\"hosts\"\[1\] has the name 'a', as \"hosts\"\[0\] has"),
-        (layout(hosts=[{"name": n, "address": "::1"} for n in "ab"]), r"\[1\] has the address ::1"),
-        (layout(hosts=[{"name": "a", "groups": list("abcde")}]), '"groups" has 5 labels; at most 4'),
-        (layout(hosts=[{"name": "a", "groups": ["x" * 64]}]), "at most 63 bytes"),
-        (layout(hosts=[{"name": "a", "groups": ["x" * 50, "y" * 50]}]), "more than 94 bytes together"),
-        (layout(hosts=[{"name": "a", "groups": "b"}]), '"groups" is not text, or a list'),
-        (layout(uplinks={"rack-9": 1e9}), "\"uplinks\" has 'rack-9', a group that no host is in"),
+        (layout(hosts=[{"name": "a", "rack": "b"}]), r'"hosts"\[0\]: unknown key "rack"'),
+        (layout(hosts=[{"name": "a", "address": "b"}]), "'b' is not an IP address"),
+        (layout(hosts=[{"name": "a", "address": "::1", "addresses": []}]), "remove one of them"),
+        (layout(hosts=[{"name": "a"}, {"name": "a"}]), r"\"hosts\"\[1\] has the same name 'a' as \"hosts\"\[0\]"),
+        (layout(hosts=[{"name": n, "address": "::1"} for n in "ab"]), r"\[1\] has the same address ::1"),
+        (layout(hosts=[{"name": "a", "groups": list("abcde")}]), '"groups" has 5 labels: list at most 4'),
+        (layout(hosts=[{"name": "a", "groups": ["x" * 64]}]), "at most 63 printable bytes"),
+        (layout(hosts=[{"name": "a", "groups": ["x" * 50, "y" * 50]}]), "exceed 94 bytes in total"),
+        (layout(hosts=[{"name": "a", "groups": "b"}]), '"groups" must be text, or a list'),
+        (layout(uplinks={"rack-9": 1e9}), "\"uplinks\" has the group 'rack-9', which has no hosts"),
         (layout(uplinks={"rack-0": "fast"}), '"uplinks" of \'rack-0\' is "fast"'),
-        (layout(uplinks=[]), '"uplinks" is an object'),
+        (layout(uplinks=[]), '"uplinks" must be an object'),
         (layout(uplinks={"rack-0": 1e15}), "above 0 and below 1e\\+15"),
-        (layout(nic=0), '"nic" is 0; it is a number of bits per second above 0'),
+        (layout(nic=0), '"nic" is 0: set a number of bits per second above 0'),
     ],
 )
 def test_a_file_that_makes_no_sense_is_refused(document: object, said: str, tmp_path: Path) -> None:
@@ -96,19 +96,19 @@ def test_a_file_that_makes_no_sense_is_refused(document: object, said: str, tmp_
 def test_nodes_of_one_host_are_not_surveyed() -> None:
     with Node(listen="127.0.0.1:0") as node, node.client() as client:
         assert client.status()["survey"] == "none"
-    with pytest.raises(hoplite.InvalidArgument, match="no topology is said"):
+    with pytest.raises(hoplite.InvalidArgument, match="no effect without a topology file"):
         Node(topology="measure", topology_host="h0")
 
 
 def test_a_host_that_the_file_does_not_have(tmp_path: Path) -> None:
     file = write(tmp_path, layout())
-    with pytest.raises(hoplite.InvalidArgument, match=r"no host 'h9' \(topology_host\); it has h0, h1, h2, h3"):
+    with pytest.raises(hoplite.InvalidArgument, match=r"no host 'h9' \(topology_host\): set one of h0, h1, h2, h3"):
         Node(topology=file, topology_host="h9")
-    with pytest.raises(hoplite.InvalidArgument, match=r"no host has the address 127\.0\.0\.9; it has h0, h1, h2, h3"):
+    with pytest.raises(hoplite.InvalidArgument, match=r"no host has the address 127\.0\.0\.9: .* one of h0, h1, h2, h3"):
         Node(listen="127.0.0.9:0", topology=file)
-    with pytest.raises(hoplite.InvalidArgument, match=r"listens nowhere.*say topology_host"):
+    with pytest.raises(hoplite.InvalidArgument, match=r"has no TCP address.*set topology_host"):
         Node(topology=file)
-    with pytest.raises(hoplite.InvalidArgument, match="no topology is said"):
+    with pytest.raises(hoplite.InvalidArgument, match="no effect without a topology file"):
         Node(topology_host="h0")
-    with pytest.raises(hoplite.InvalidArgument, match=r"the topology in .*none\.json can't be read"):
+    with pytest.raises(hoplite.InvalidArgument, match=r"can't read the topology in .*none\.json"):
         Node(topology=tmp_path / "none.json")

@@ -68,7 +68,7 @@ def test_who_waits_for_a_buffer_is_told_when_it_is_given_up(crew: Crew, size: in
     buffer.discard()
     with pytest.raises(NO_OBJECT):
         waiting.result()
-    with pytest.raises(hoplite.InvalidArgument, match="given up"):
+    with pytest.raises(hoplite.InvalidArgument, match="discarded"):
         _ = buffer.ref
 
 

@@ -35,7 +35,7 @@ def small(request: pytest.FixtureRequest) -> Iterator[tuple[hoplite.Client, list
 def said(client: hoplite.Client, error: pytest.ExceptionInfo[hoplite.StoreFull]) -> None:
     """What a refusal says; and that nothing of what had come is held by it."""
     capacity = client.status()["store"]["capacity"]
-    assert f"{COUNT} objects got together don't fit into the store of {capacity} bytes" in str(error.value)
+    assert f"{COUNT} objects of one get exceed the capacity of the store, {capacity} bytes" in str(error.value)
     assert "the next needs 16777216" in str(error.value)
     del error
     # All of it: what was read for the list makes room.

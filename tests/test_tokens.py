@@ -42,8 +42,8 @@ def test_every_typo_is_found() -> None:
 @pytest.mark.parametrize(
     ("made_up", "said"),
     [
-        ("secret", "was not made by hoplite"),
-        ("x" * LENGTH, "was not made by hoplite"),
+        ("secret", "was not created by hoplite"),
+        ("x" * LENGTH, "was not created by hoplite"),
         (PREFIX + "secret", f"has 11 characters, a token has {LENGTH}"),
         (PREFIX + "x" * (LENGTH - len(PREFIX)), "has a typo"),
         ("", "is empty"),
@@ -73,11 +73,11 @@ def test_a_file_has_one_token_or_two(file: Path) -> None:
         file.write_text(text)
         assert read_tokens(file) == expected
     for text, said in {
-        "": "has 0 tokens, and not one or 2",
-        "\n".join(tokens): "has 3 tokens, and not one or 2",
-        f"{tokens[0]}\nchoose-your-own": "line 2 was not made by hoplite",
+        "": "has 0 tokens, not one or 2",
+        "\n".join(tokens): "has 3 tokens, not one or 2",
+        f"{tokens[0]}\nchoose-your-own": "line 2 was not created by hoplite",
         f"{tokens[0][:-1]}\n": f"line 1 has {LENGTH - 1} characters",
-        "\udcff\udcfe": "line 1 was not made by hoplite",
+        "\udcff\udcfe": "line 1 was not created by hoplite",
     }.items():
         file.write_bytes(text.encode(errors="surrogateescape"))
         with pytest.raises(hoplite.InvalidArgument, match=rf"^{file},? {said}.*hoplite token new") as caught:
@@ -89,7 +89,7 @@ def test_a_file_that_others_can_read_or_write_is_refused(file: Path) -> None:
     file.write_text(hoplite.new_token())
     for mode in (0o604, 0o602, 0o620, 0o666):
         file.chmod(mode)
-        with pytest.raises(hoplite.InvalidArgument, match=f"others can read or write it: chmod 600 {file}"):
+        with pytest.raises(hoplite.InvalidArgument, match=f"other users can read or write it: run chmod 600 {file}"):
             read_tokens(file)
     for mode in (0o600, 0o400):
         file.chmod(mode)

@@ -141,7 +141,7 @@ def test_a_class_on_the_list_comes_back(package: Any, entry: str) -> None:
 )
 def test_what_is_not_on_the_list_is_named_by_put_and_by_get(value: Any, name: str) -> None:
     name = name.replace("._core.", ".core.") if np.__version__ < "2" else name
-    said = rf'it takes {name}, .*allow_pickle; add "{name}" there, or to HOPLITE_ALLOW_PICKLE'
+    said = rf'it uses {name}, .*allow_pickle: add "{name}" there, or to HOPLITE_ALLOW_PICKLE'
     with pytest.raises(UnsupportedDtype, match=said):
         values.encode(value, allow_pickle=("mypackage.*",))
     with pytest.raises(DecodeError, match=said):
@@ -190,7 +190,7 @@ def test_bytes_reach_nothing_else(monkeypatch: pytest.MonkeyPatch, module: str, 
 def test_a_module_that_is_not_on_the_list_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runs_when_imported.py").write_text("Thing = dict")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(DecodeError, match=r"it takes runs_when_imported\.Thing"):
+    with pytest.raises(DecodeError, match=r"it uses runs_when_imported\.Thing"):
         values.decode(calling("runs_when_imported", "Thing"), allow_pickle=("mypackage.*",))
     assert "runs_when_imported" not in sys.modules
 
@@ -210,21 +210,21 @@ def test_what_is_on_the_list_under_its_own_name_is_called(package: Any) -> None:
 )
 def test_a_dtype_of_pointers_or_parts_is_not_read_from_a_text(dtype: str, data: bytes) -> None:
     arguments = (data, dtype, (1,), "C")
-    with pytest.raises(DecodeError, match="is no dtype of plain elements"):
+    with pytest.raises(DecodeError, match="is not a dtype of plain elements"):
         values.decode(calling("hoplite.values.arrays", "restore_array", *arguments), allow_pickle=())
 
 
 @pytest.mark.parametrize(
     ("entries", "said"),
     [
-        (["*"], "has '\\*'; write"),
-        (["*.*"], r"by which a pickle runs any code: name single classes, or say true"),
-        (["builtins.*"], r"by which a pickle runs any code"),
-        (["builtins.e???"], r"by which a pickle runs any code"),
-        (["Point"], r'write "module.Class", or "package.\*" for all of a package'),
-        (["mypackage.Point", ""], r"has ''; write"),
-        (["my package.Point"], r"has 'my package.Point'; write"),
-        ([7], "has 7; write"),
+        (["*"], "has '\\*': write"),
+        (["*.*"], r"which lets a pickle run any code: list single classes, or set true"),
+        (["builtins.*"], r"which lets a pickle run any code"),
+        (["builtins.e???"], r"which lets a pickle run any code"),
+        (["Point"], r'write "module.Class", or "package.\*" for a whole package'),
+        (["mypackage.Point", ""], r"has '': write"),
+        (["my package.Point"], r"has 'my package.Point': write"),
+        ([7], "has 7: write"),
         ("mypackage.*", "not 'mypackage"),
         (7, "not 7"),
         (1, "not 1"),
@@ -291,7 +291,7 @@ assert not refuses(hoplite.init())
 def test_by_default_a_node_that_lets_all_in_takes_no_pickle() -> None:
     """Every host that reaches it could run code in its clients; a token or a word of the user changes that."""
     with hoplite.Node(no_auth=True) as node, node.client() as client:
-        with pytest.raises(hoplite.UnsupportedDtype, match="allow_pickle=True would do it"):
+        with pytest.raises(hoplite.UnsupportedDtype, match="set allow_pickle=True"):
             client.put({"a": 1})
         with node.client(allow_pickle=True) as trusting:
             trusting.put({"a": 1}, name="a/1")
@@ -332,6 +332,6 @@ def test_a_client_that_attaches_to_the_next_node_learns_it_anew(tmp_path: Path) 
         client = hoplite.connect(str(path), reconnect=True)
         client.put({"a": 1})
     eventually(lambda: client._native.is_node_gone())
-    refused = pytest.raises(hoplite.UnsupportedDtype, match="allow_pickle=True would do it")
+    refused = pytest.raises(hoplite.UnsupportedDtype, match="set allow_pickle=True")
     with client, hoplite.Node(socket=path, no_auth=True), refused:
         client.put({"a": 1})

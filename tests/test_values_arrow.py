@@ -157,7 +157,7 @@ def test_what_arrow_can_not_write_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 def test_damaged_streams_are_undecodable() -> None:
     data = joined(values.encode(ARRAYS["numbers"]))
     for end in (0, 1, 4, 8, 100, 200, 300, len(data) // 2):
-        with pytest.raises(DecodeError, match=f"{end} bytes are no Arrow stream"):
+        with pytest.raises(DecodeError, match=f"{end} bytes are not an Arrow stream"):
             values.decode(mapped(data[:end], form="arrow"))
     with pytest.raises(DecodeError):
         values.decode(mapped(b"x" * 1000, form="arrow"))

@@ -156,7 +156,7 @@ def test_a_tensor_of_another_dtype_is_pickled(value: Any, copy: bool) -> None:
     assert type(got) is type(value)
     same(got, value)
     assert not pinned(view)
-    with pytest.raises(UnsupportedDtype, match=rf"dtype {value.dtype} without pickle: allow_pickle=True"):
+    with pytest.raises(UnsupportedDtype, match=rf"dtype {value.dtype} without pickle: set allow_pickle=True"):
         values.encode(value, allow_pickle=False)
 
 
@@ -197,7 +197,7 @@ def test_tensors_in_an_object_need_no_name_on_a_list_of_what_pickles_may_use(dty
     got = values.decode(store(values.encode(value, allow_pickle=())), allow_pickle=())
     for name, tensor in value.items():
         same(got[name], tensor)
-    with pytest.raises(UnsupportedDtype, match=r"it takes torch\..*, which is not on the list of allow_pickle"):
+    with pytest.raises(UnsupportedDtype, match=r"it uses torch\..*, which is not on the list of allow_pickle"):
         values.encode([torch.nn.Parameter(torch.ones(3))], allow_pickle=())
 
 

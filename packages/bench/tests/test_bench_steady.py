@@ -319,7 +319,7 @@ def test_the_command_prints_tables(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "words"),
     [
         (["--pattern", "chess"], "pattern 'chess' is unknown: use async, sync, samples"),
-        (["--size", "much"], "size 'much' is not understood"),
+        (["--size", "much"], "size 'much' is not a size"),
         (["--size", "1KiB"], "size 1024 B is not valid: use a multiple of 4 B from 64 KiB"),
         (["--size", "65537"], "size 65537 B is not valid"),
         (["--jobs", "2", "--pattern", "async,sync"], "set --pattern async"),

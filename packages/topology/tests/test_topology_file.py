@@ -58,9 +58,9 @@ def test_slots_of_a_topology_reach_the_launcher(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"format": "hoplite topology 2"}, "is no topology"),
+        ({"format": "hoplite topology 2"}, "is not a topology"),
         ({"hosts": [{"name": f"h{n}"} for n in range(8193)], "uplinks": None}, "has 8193 hosts; at most 8192"),
-        ({"hosts": [{"name": "h0", "slots": 0}], "uplinks": None}, r'"slots" is 0; it is a count of processes'),
+        ({"hosts": [{"name": "h0", "slots": 0}], "uplinks": None}, r'"slots" is 0: set the number of processes'),
         ({"hosts": [{"name": "h0", "slots": True}], "uplinks": None}, '"slots" is true'),
         ({"times_us": [[0]]}, "no list of 4 rows"),
         ({"times_us": [[0, 1, 1, 1]] * 3 + [[1]]}, "has 1 times for 4 hosts"),
@@ -90,7 +90,7 @@ def test_plans_and_nodes_refuse_a_file_in_the_same_words(tmp_path: Path, changes
 
 def test_files_that_are_no_json_or_not_there(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
-    with pytest.raises(InvalidArgument, match="can't be read"):
+    with pytest.raises(InvalidArgument, match="can't read"):
         layout.read(path)
     path.write_text("{")
     with pytest.raises(InvalidArgument, match="is not JSON"):

@@ -111,8 +111,8 @@ def test_what_a_launcher_cant_take_is_refused(form: str, hosts: list[Host], want
         ("a slots=0\n", "line 1 of .*: slots=0 is no count of processes; say slots=1 to slots=9999"),
         ("a 10.0.0.1 slots=x\n", "slots=x is no count of processes"),
         ("a slots=10000\n", "slots=10000 is no count of processes"),
-        ("a:7000\n", "no name and no address"),
-        ("-f\n", "no name and no address"),
+        ("a:7000\n", "not the name or address of a host"),
+        ("-f\n", "not the name or address of a host"),
     ],
 )
 def test_a_file_of_hosts_that_cant_be_meant_is_refused(tmp_path: Path, text: str, said: str) -> None:

@@ -1,15 +1,15 @@
-"""Any Python value to bytes with a dtype, a shape and a form, and back; copied only where that can't be helped.
+"""Conversion of any Python value to bytes with a dtype, a shape and a form, and back. Copies only where necessary.
 
-| value | becomes | comes back as |
+| value | stored as | returned as |
 |---|---|---|
 | bytes, bytearray, memoryview of bytes | bytes | read-only memoryview |
 | NumPy array or scalar of `DTYPES`, memmap; array.array, ctypes array, memoryview of numbers; JAX and others by DLPack | its elements, little-endian, in C order | read-only NumPy array |
 | PyTorch CPU tensor or Parameter of `DTYPES` | its elements | tensor, a copy |
 | pyarrow Array, ChunkedArray, RecordBatch, Table | an Arrow stream | the same type, over shared memory |
-| anything else: arrays of text, records, objects or longdouble, subclasses of ndarray, Python objects | a pickle; arrays inside it are kept apart | as pickle makes it; arrays inside read-only, tensors copied |
+| anything else: arrays of text, records, objects or longdouble, subclasses of ndarray, Python objects | a pickle, with the arrays inside it stored separately | the result of unpickling; arrays inside are read-only, tensors are copies |
 
-docs/values.md has it in full. NumPy, ml_dtypes, torch and pyarrow are imported by values that need them, and by nothing else. Knows no store, no
-client and no name of an object.
+docs/values.md has the complete table. NumPy, ml_dtypes, torch and pyarrow are imported only when a value needs them. Does not know stores,
+clients or names of objects.
 """  # noqa: E501 - a table
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ __all__ = [
 
 
 class View(Protocol):
-    """An object in shared memory, read-only by the buffer protocol, pinned while a buffer of it lives."""
+    """An object in shared memory, read-only through the buffer protocol. It is pinned while a buffer of it exists."""
 
     @property
     def kind(self) -> str:
@@ -68,7 +68,7 @@ class View(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of an array its shape, of bytes `(nbytes,)`."""
+        """Shape of an array; `(nbytes,)` for bytes."""
 
     @property
     def form(self) -> str:
@@ -76,30 +76,31 @@ class View(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffer."""
+        """Size in bytes."""
 
     def __buffer__(self, flags: int, /) -> memoryview:
         """The bytes."""
 
 
 def encode(value: Any, *, allow_pickle: Allowed = True) -> Encoded:  # noqa: ANN401 - anything
-    """Takes a value apart into what the store keeps.
+    """Encodes a value for the store.
 
     Args:
-        value: anything; the package's description says what becomes of it. A subclass of ndarray or Tensor, other than
-            memmap and Parameter, is pickled, as is an array of text, records, objects or longdouble.
-        allow_pickle: whether a value that takes a pickle may be put at all, or which classes and functions it may use.
+        value: any value; the table in the module's docstring shows its encoding. Subclasses of ndarray and Tensor,
+            other than memmap and Parameter, are pickled, and so are arrays of text, records, objects or longdouble.
+        allow_pickle: whether a value that needs pickle may be put, or which classes and functions the pickle may use.
 
     Raises:
-        InvalidArgument: pickle, or Arrow, can't take the value; says why.
-        UnsupportedDtype: the value takes a pickle that is not allowed, or is a masked array, a memoryview of an
+        InvalidArgument: pickle or Arrow can't encode the value.
+        UnsupportedDtype: the value needs a pickle that is not allowed, or it is a masked array, a memoryview of an
             unsupported format, or an array on another device.
     """
     encoded = encode_quickly(value)
     if encoded is not None:
         return encoded
     encoded = _encode_elements(value)
-    # Of the type, not the value: a class that lends its arrays is no array. NumPy's and PyTorch's had their chance.
+    # The type must have DLPack: a class object with that attribute is not an array. NumPy and PyTorch are handled
+    # above.
     if encoded is None and hasattr(type(value), "__dlpack_device__") and not isinstance(value, _known()):
         value = lend_array(value)
         encoded = encode_array(value)
@@ -108,26 +109,26 @@ def encode(value: Any, *, allow_pickle: Allowed = True) -> Encoded:  # noqa: ANN
     if allow_pickle is False:
         dtype = f" of dtype {value.dtype}" if hasattr(value, "dtype") else ""
         raise UnsupportedDtype(
-            f"can't put a {type(value).__module__}.{type(value).__qualname__}{dtype} without pickle: allow_pickle=True "
-            f"would do it; without it, bytes, Arrow data and arrays of {DTYPES_IN_WORDS} are taken"
+            f"can't put a {type(value).__module__}.{type(value).__qualname__}{dtype} without pickle: set "
+            f"allow_pickle=True, or put bytes, Arrow data or an array of {DTYPES_IN_WORDS}"
         )
     return encode_object(value, allow_pickle)
 
 
 def decode(view: View, *, copy: bool = False, allow_pickle: Allowed = True) -> Any:  # noqa: ANN401 - as it was put
-    """Makes a value of an object's bytes.
+    """Decodes the value of an object.
 
     Args:
-        view: the object; what lies over its memory keeps it pinned.
-        copy: make a private copy, and a writable one, but for bytes and Arrow data. Without it all but tensors, which
-            can't be read-only, lie over the object's memory.
-        allow_pickle: whether a pickled object may be read, since unpickling runs code that its putter has chosen; or
-            which classes and functions it may use.
+        view: the object. Values over its memory keep it pinned.
+        copy: return a private copy, which is writable except for bytes and Arrow data. Otherwise all values but
+            tensors, which can't be read-only, use the object's memory.
+        allow_pickle: whether a pickled object may be read, or which classes and functions the pickle may use. A pickle
+            runs code of the program that put it.
 
     Raises:
-        DecodeError: the bytes are not what form, dtype and shape say, or the pickle can't be read here, as for want
-            of a class, or may not be.
-        UnsupportedDtype: it takes a package that is not installed.
+        DecodeError: the bytes do not match the form, dtype and shape; or the pickle can't be read here, for example
+            because a class is missing, or is not allowed.
+        UnsupportedDtype: the value needs a package that is not installed.
     """
     if not copy:
         array = decode_quickly(view)
@@ -135,12 +136,12 @@ def decode(view: View, *, copy: bool = False, allow_pickle: Allowed = True) -> A
             return array
     data = memoryview(view).toreadonly()
     if view.form not in FORMS:
-        raise DecodeError(f"the object is of form {view.form!r}, which this version of hoplite does not know")
+        raise DecodeError(f"the object has the unknown form {view.form!r}: use the same version of hoplite everywhere")
     if view.form == PICKLE:
         if allow_pickle is False:
             raise DecodeError(
-                "the object is pickled, and allow_pickle is False, as by default in a cluster that is plain or has no "
-                "token; put arrays or bytes instead"
+                "the object is a pickle, and allow_pickle is False, as by default in a cluster without authentication "
+                "or encryption: put arrays or bytes instead"
             )
         return decode_object(data, copy, allow_pickle)
     if view.form == ARROW:
@@ -154,8 +155,8 @@ def decode(view: View, *, copy: bool = False, allow_pickle: Allowed = True) -> A
             return decode_tensor(data, view.kind, view.shape)
         return decode_array(data, view.kind, view.shape, copy)
     except (ValueError, OverflowError, RuntimeError) as error:
-        # Too many dimensions, or lengths beside a 0 that no array may have.
-        raise DecodeError(f"the object's shape {view.shape} is none of an array here: {error}") from error
+        # Too many dimensions, or, next to an axis of length 0, one that is too long.
+        raise DecodeError(f"the object's shape {view.shape} is not valid here: {error}") from error
 
 
 def _known() -> tuple[type, ...]:
@@ -163,7 +164,7 @@ def _known() -> tuple[type, ...]:
 
 
 def _encode_elements(value: Any) -> Encoded | None:  # noqa: ANN401 - anything
-    """Takes apart what needs no pickle; None for anything else."""
+    """Encodes values that need no pickle; returns None for others."""
     if isinstance(value, bytes | bytearray):
         return encode_bytes(value)
     if isinstance(value, loaded("numpy", "ndarray", "generic")):

@@ -1,7 +1,8 @@
-"""Which classes and functions a pickle may use: all of them, none, or those on a list.
+"""The classes and functions that a pickle may use: all, none, or those on a list.
 
-An entry of the list is a name, as "mypackage.points.Point", or a pattern of names, as "mypackage.*". What the arrays,
-tensors and refs in a value are made by is always allowed; numbers, text and containers use none. Knows no pickle.
+An entry of the list is a name, such as "mypackage.points.Point", or a pattern of names, such as "mypackage.*". The
+functions that restore arrays, tensors and refs are always allowed. Numbers, text and containers use none. Does not know
+the pickle format.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from collections.abc import Iterable
 from hoplite.errors import InvalidArgument
 from hoplite.values.kinds import DTYPES
 
-# All, none, or those on a list.
+# True for all, False for none, or a list.
 Allowed = bool | tuple[str, ...]
 
-# Of refs, and of arrays, scalars and tensors whose elements are plain: they make these and nothing else. Not NumPy's
-# own `dtype` and `ndarray`, which take a crafted description as it is, and then read memory that is not theirs.
+# Functions that create only refs, and arrays, scalars and tensors of plain elements. Not NumPy's own `dtype` and
+# `ndarray`: with a crafted description, these read memory outside the array.
 ALWAYS = frozenset(
     {
         "hoplite.ref.Ref",
@@ -30,33 +31,33 @@ ALWAYS = frozenset(
     }
 )
 
-# What a list must not let in by a pattern that says more than its author meant: it runs any code.
+# A pattern that matches this function allows more than its author meant, because it runs any code.
 ANYTHING = "builtins.eval"
 
 _ENTRY = re.compile(r"[\w*?\[\]!-]+(\.[\w*?\[\]!-]+)+")
 
 
 def check_allowed(what: str, value: bool | Iterable[str]) -> Allowed:
-    """Reads what pickles may use: true, false, or a list of names and patterns.
+    """Checks the setting `allow_pickle`: true, false, or a list of names and patterns.
 
     Args:
-        what: names the argument in the error.
-        value: as its author wrote it.
+        what: name of the argument, for the error.
+        value: the value.
 
     Raises:
-        InvalidArgument: it is none of these; says what to write.
+        InvalidArgument: the value is not valid.
     """
     if isinstance(value, bool):
         return value
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise InvalidArgument(f'{what} is true, false or a list of names, as ["mypackage.*"], not {value!r}')
+        raise InvalidArgument(f'{what} must be true, false or a list of names such as ["mypackage.*"], not {value!r}')
     entries = tuple(value)
     for entry in entries:
         if not _is_entry(entry):
-            raise InvalidArgument(f'{what} has {entry!r}; write "module.Class", or "package.*" for all of a package')
+            raise InvalidArgument(f'{what} has {entry!r}: write "module.Class", or "package.*" for a whole package')
         if fnmatch.fnmatchcase(ANYTHING, entry):
             raise InvalidArgument(
-                f"{what} has {entry!r}, by which a pickle runs any code: name single classes, or say true"
+                f"{what} has {entry!r}, which lets a pickle run any code: list single classes, or set true"
             )
     return entries
 
@@ -65,21 +66,21 @@ def _is_entry(entry: object) -> bool:
     return isinstance(entry, str) and _ENTRY.fullmatch(entry) is not None
 
 
-def may_be_asked(allowed: tuple[str, ...], name: str) -> bool:
-    """Whether a pickle may ask for a class or a function by this name, "module.qualified.name"."""
+def may_be_imported(allowed: tuple[str, ...], name: str) -> bool:
+    """Whether a pickle may look up a class or function by this name, "module.qualified.name"."""
     return name in ALWAYS or _matches(allowed, name)
 
 
 def is_allowed(allowed: tuple[str, ...], name: str, found: object) -> bool:
-    """Whether a pickle may use what a name stands for.
+    """Whether a pickle may use the class or function that it found by a name.
 
-    A pattern allows what a package defines, not what it imports: "mypackage.*" must not reach `os.system` because a
-    module of the package has imported it. So a pattern must match the name under which the thing was defined too.
+    A pattern allows the definitions of a package, not its imports: "mypackage.*" must not allow `os.system` because a
+    module of the package imports it. A pattern must therefore also match the name of the definition.
 
     Args:
         allowed: the list.
-        name: by which the pickle asks for it.
-        found: the class or the function.
+        name: name in the pickle.
+        found: the class or function with that name.
     """
     if name in ALWAYS or name in allowed:
         return True
@@ -87,7 +88,7 @@ def is_allowed(allowed: tuple[str, ...], name: str, found: object) -> bool:
 
 
 def defined_as(found: object) -> str:
-    """The module and the qualified name of a class or a function; empty for what has none."""
+    """Returns the module and qualified name of a class or function; empty if it has none."""
     module, name = getattr(found, "__module__", None), getattr(found, "__qualname__", None)
     return f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else ""
 

@@ -1,7 +1,7 @@
-"""Arrays and tables of Apache Arrow, as an Arrow IPC stream: any reader of Arrow can read the object's bytes.
+"""Apache Arrow arrays and tables, encoded as Arrow IPC streams. Any Arrow reader can read the object's bytes.
 
-The stream's schema says what was put, in a key that users do not see: an array or a chunked array travels as the only
-column of a table.
+A key in the schema's metadata, which users do not see, states the type of the value. An array or chunked array is
+stored as the only column of a table.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from hoplite.errors import DecodeError, InvalidArgument
 from hoplite.values.kinds import ARROW, BYTES, Encoded, require
 from hoplite.values.parts import Parts
 
-# Types of pyarrow that become Arrow streams.
+# Types of pyarrow that are encoded as Arrow streams.
 TYPES = ("Table", "RecordBatch", "ChunkedArray", "Array")
 
 _KEY = b"hoplite.type"
 
 
 def encode_arrow(value: Any) -> Encoded:  # noqa: ANN401 - no import here
-    """Writes a value of one of `TYPES` as a stream; large buffers of it are kept as they are, not copied.
+    """Encodes a value of one of `TYPES` as a stream, without copying its large buffers.
 
     Raises:
-        InvalidArgument: Arrow itself can't write it.
+        InvalidArgument: Arrow can't write the value.
     """
     pyarrow = sys.modules["pyarrow"]
     name = next(name for name in TYPES if isinstance(value, getattr(pyarrow, name)))
@@ -43,11 +43,11 @@ def encode_arrow(value: Any) -> Encoded:  # noqa: ANN401 - no import here
 
 
 def decode_arrow(data: memoryview) -> Any:  # noqa: ANN401 - no import here
-    """Reads a stream back into what was put, over the same memory.
+    """Decodes the value of a stream, over the same memory.
 
     Raises:
-        DecodeError: the bytes are no such stream.
-        UnsupportedDtype: pyarrow is missing.
+        DecodeError: the bytes are not an Arrow stream.
+        UnsupportedDtype: pyarrow is not installed.
     """
     pyarrow = require("pyarrow", "the object is Arrow data: get")
     try:
@@ -59,4 +59,4 @@ def decode_arrow(data: memoryview) -> Any:  # noqa: ANN401 - no import here
             return batch.column(0)
         return batch.replace_schema_metadata(metadata or None)
     except (pyarrow.ArrowException, OSError, ValueError, IndexError, StopIteration) as error:
-        raise DecodeError(f"the object's {data.nbytes} bytes are no Arrow stream: {error}") from error
+        raise DecodeError(f"the object's {data.nbytes} bytes are not an Arrow stream: {error}") from error

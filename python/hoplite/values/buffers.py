@@ -1,7 +1,7 @@
-"""Bytes, and whatever else exports the buffer protocol: array.array, ctypes arrays, memoryviews of numbers.
+"""Bytes, and other values with the buffer protocol: array.array, ctypes arrays, memoryviews of numbers.
 
-One dimension of bytes or characters (formats B, b, c) is bytes; a buffer of other numbers is an array of them, so that
-it can be reduced. Needs no NumPy on the way in.
+A one-dimensional buffer of bytes or characters (formats B, b, c) is stored as bytes. A buffer of other numbers is
+stored as an array, so that a reduce can fold it. Encoding does not need NumPy.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from pickle import PickleBuffer
 from hoplite.errors import UnsupportedDtype
 from hoplite.values.kinds import BYTES, DTYPES, DTYPES_IN_WORDS, PLAIN, Encoded
 
-# Format letters of the struct module; an integer's width is the buffer's item size, since C's long has two.
+# Format letters of the struct module. The item size gives the width, because C's long has two.
 _FAMILIES = dict.fromkeys("bhilqn", "int") | dict.fromkeys("BHILQN", "uint") | dict.fromkeys("efd", "float")
 
-# Those with a name of their own; PEP 3118 writes complex numbers with a Z, Python 3.14 with one capital letter.
+# Formats with a fixed dtype. PEP 3118 writes complex numbers with a Z, Python 3.14 with one capital letter.
 _NAMES = {"?": "bool"} | dict.fromkeys(("Zf", "F"), "complex64") | dict.fromkeys(("Zd", "D"), "complex128")
 
 
 def encode_bytes(value: bytes | bytearray) -> Encoded:
-    """Takes bytes apart."""
-    # A bytearray can't change its size while a memoryview looks at it.
+    """Encodes bytes."""
+    # A bytearray can't change its size while a memoryview of it exists.
     return Encoded(BYTES, (len(value),), PLAIN, len(value), (memoryview(value),))
 
 
 def encode_buffer(view: memoryview) -> Encoded | None:
-    """Takes a buffer apart, without a copy if it is in C order; None if its format says no dtype."""
+    """Encodes a buffer, without a copy if it is in C order; returns None if its format has no dtype."""
     kind = format_kind(view)
     if kind is None:
         return None
@@ -36,7 +36,7 @@ def encode_buffer(view: memoryview) -> Encoded | None:
 
 
 def format_kind(view: memoryview) -> str | None:
-    """What a buffer's elements are: "bytes", one of `DTYPES`, or None."""
+    """Returns the type of a buffer's elements: "bytes", one of `DTYPES`, or None."""
     swapped = ">!" if sys.byteorder == "little" else "<"
     if view.format[:1] in swapped:
         return None
@@ -48,7 +48,7 @@ def format_kind(view: memoryview) -> str | None:
 
 
 def refuse(view: memoryview) -> UnsupportedDtype:
-    """The error for a memoryview whose format says no dtype."""
+    """Returns the error for a memoryview whose format has no dtype."""
     return UnsupportedDtype(
         f"can't put a memoryview of format {view.format!r}: supported are those of bytes, {DTYPES_IN_WORDS}; "
         "try numpy.asarray(value)"

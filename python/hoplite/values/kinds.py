@@ -1,6 +1,7 @@
-"""The words of this package: what a value is once it is taken apart, the dtypes, and the libraries that may be there.
+"""Common definitions of this package: encoded values, dtypes, and access to optional libraries.
 
-Knows no library by heart: `loaded` asks whether one is imported already, `require` imports one that a value needs.
+No library is imported here: `loaded` returns the types of a library that is already imported, `require` imports one
+that a value needs.
 """
 
 from __future__ import annotations
@@ -17,38 +18,38 @@ from hoplite.errors import DecodeError, UnsupportedDtype
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# What the store calls bytes without further meaning.
+# The dtype of objects without elements.
 BYTES = "bytes"
 
-# How the reader is to present an object. The store keeps it with dtype and shape.
+# How a reader decodes an object. The store keeps the form with dtype and shape.
 FORMS = _native.FORMS
 PLAIN, TORCH, ARROW, PICKLE = FORMS
 
-# What an array's elements may be. The last two take a unit too, as "datetime64[25us]"; without one they are NumPy's
-# generic dates and times.
+# Dtypes of arrays. The last two can have a unit, as in "datetime64[25us]"; without one they are NumPy's generic dates
+# and times.
 DTYPES = _native.DTYPES
 
-# As messages list them.
+# The same, for messages.
 DTYPES_IN_WORDS = f"{', '.join(DTYPES[:-2])}, and datetime64 and timedelta64 of any unit"
 
-# What a reduce can do with elements; docs/values.md says which of them with which dtype.
+# Operations of a reduce; docs/values.md lists the dtypes of each.
 OPS = _native.OPS
 
-# Bytes of one element of an array of a dtype, with its unit if it has one; None if arrays of it can't be held.
+# Size of one element of a dtype, with its unit if it has one; None if the store has no arrays of that dtype.
 item_bytes = functools.lru_cache(maxsize=256)(_native.item_bytes)
 
 
 class Encoded(NamedTuple):
-    """A value taken apart into what the store keeps.
+    """A value encoded for the store.
 
     Attributes:
         kind: "bytes", or one of `DTYPES`, with its unit if it has one.
-        shape: of an array its shape, of bytes `(nbytes,)`.
+        shape: shape of an array; `(nbytes,)` for bytes.
         form: one of `FORMS`.
-        nbytes: the sum of the parts.
-        parts: C-contiguous buffers of any format. Laid one after the other they are the object's bytes, little-endian
-            and in C order. They keep the memory alive that they are over, which is the value's own where it could be.
-        digest: SHA-256 of the bytes, if those who receive them are to check it.
+        nbytes: size in bytes, the sum of the parts.
+        parts: C-contiguous buffers of any format. Their concatenation is the object's bytes, little-endian and in C
+            order. They keep their memory alive, which is the value's own where possible.
+        digest: SHA-256 of the bytes if receivers verify it, else None.
     """
 
     kind: str
@@ -60,19 +61,19 @@ class Encoded(NamedTuple):
 
 
 def loaded(module: str, *names: str) -> tuple[type, ...]:
-    """Finds types of a library, for isinstance: none where it is not imported, so that no value can be of them."""
+    """Finds types of a library, for isinstance. Returns none if it is not imported: no value can have such a type."""
     found = sys.modules.get(module)
     if found is None:
         return ()
-    # A folder of that name, if it is imported by mistake, has none of them.
+    # A directory of that name that was imported by mistake has none of them.
     return tuple([getattr(found, name) for name in names if hasattr(found, name)])
 
 
 def require(package: str, need: str) -> Any:  # noqa: ANN401 - a module that type checks can't count on
-    """Imports a library that the value at hand needs.
+    """Imports a library that a value needs.
 
     Raises:
-        UnsupportedDtype: it is not installed; says what needs it and how to get it.
+        UnsupportedDtype: the library is not installed. The message states what needs it.
     """
     try:
         return importlib.import_module(package)
@@ -83,30 +84,30 @@ def require(package: str, need: str) -> Any:  # noqa: ANN401 - a module that typ
 
 
 def check_size(kind: str, shape: tuple[int, ...], nbytes: int) -> None:
-    """Checks that an object's metadata agrees with itself.
+    """Checks that the metadata of an object is consistent.
 
     Raises:
-        DecodeError: the dtype is unknown here, or the array would not take exactly those bytes.
+        DecodeError: the dtype is unknown, or an array of this shape does not have this size.
     """
     each = item_bytes(kind)
     if each is None:
-        raise DecodeError(f"the object is of kind {kind!r}, which this version of hoplite does not know")
+        raise DecodeError(f"the object has the unknown dtype {kind!r}: use the same version of hoplite everywhere")
     if min(shape, default=0) < 0 or math.prod(shape) * each != nbytes:
-        raise DecodeError(f"the object has {nbytes} bytes, which is no array of {kind} with shape {shape}")
+        raise DecodeError(f"the object has {nbytes} bytes, which is not an array of {kind} with shape {shape}")
 
 
 def check_dtype(dtype: object) -> str:
-    """Reads a dtype however it is written.
+    """Converts any notation of a dtype to its name.
 
     Args:
-        dtype: a name in `DTYPES` or "bytes"; numpy.float32, ml_dtypes.bfloat16, torch.float32 and the like; or anything
-            else that `numpy.dtype` takes ("f4", float, "datetime64[25us]"), but None.
+        dtype: a name in `DTYPES` or "bytes"; numpy.float32, ml_dtypes.bfloat16, torch.float32 and the like; or any
+            other argument of `numpy.dtype` ("f4", float, "datetime64[25us]"), except None.
 
     Returns:
-        Its name.
+        The name of the dtype.
 
     Raises:
-        UnsupportedDtype: it is none of `DTYPES`, or in another byte order than this host's.
+        UnsupportedDtype: the dtype is not in `DTYPES`, or its byte order differs from this host's.
     """
     name = _name(dtype)
     if name == BYTES or (item_bytes(name) is not None and isinstance(dtype, str)):
@@ -117,12 +118,12 @@ def check_dtype(dtype: object) -> str:
     if item_bytes(name) is None:
         raise UnsupportedDtype(f"unknown dtype {dtype!r}: supported are {BYTES}, {DTYPES_IN_WORDS}")
     if found is not None and not found.isnative:
-        raise UnsupportedDtype(f"dtype {dtype!r} is not in this host's byte order, in which objects are: use {name!r}")
+        raise UnsupportedDtype(f"the byte order of dtype {dtype!r} differs from this host's: use {name!r}")
     return name
 
 
 def _numpy_dtype(dtype: object) -> Any:  # noqa: ANN401 - no import here
-    """What `numpy.dtype` makes of it; None if nothing, or without NumPy."""
+    """Returns `numpy.dtype(dtype)`; None if it is not valid or NumPy is missing."""
     if dtype is None or isinstance(dtype, loaded("torch", "dtype")):
         return None
     try:

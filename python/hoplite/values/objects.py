@@ -1,10 +1,10 @@
-"""Any other Python object, by pickle protocol 5, with the buffers of arrays inside it kept outside the pickle.
+"""All other Python objects, with pickle protocol 5. Buffers of arrays inside them are stored outside the pickle.
 
-    magic and version, 8 bytes | bytes of the pickle, 8 | number of buffers, 8 | bytes of each buffer, 8 each
+    magic and version, 8 bytes | size of the pickle, 8 | number of buffers, 8 | size of each buffer, 8 each
     the pickle
-    each buffer, from the next multiple of 64 bytes on
+    each buffer, aligned to 64 bytes
 
-Numbers are little-endian. The buffers are handed to pickle where they lie, so that arrays come back without a copy.
+Numbers are little-endian. Unpickling uses the buffers in place, so arrays are not copied.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite.errors import DecodeError, HopliteError, InvalidArgument, UnsupportedDtype
 from hoplite.values import arrays, tensors
-from hoplite.values.allowed import Allowed, defined_as, is_allowed, may_be_asked
+from hoplite.values.allowed import Allowed, defined_as, is_allowed, may_be_imported
 from hoplite.values.kinds import BYTES, PICKLE, Encoded
 from hoplite.values.opcodes import check_opcodes
 from hoplite.values.parts import Parts, Private, aligned
@@ -35,21 +35,22 @@ _HEADER = struct.Struct("<8sQQ")
 
 
 class _Pickler(pickle.Pickler):
-    """Asks of each object whether it is a scalar or a subclass of ndarray, which no table of types can name."""
+    """Checks each object for scalars and subclasses of ndarray, which a dispatch table can't list."""
 
     def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - what pickle takes
         return arrays.reduce_other(value)
 
 
 class _CarefulPickler(_Pickler):
-    """Refuses classes and functions that a list does not allow, so that the putter hears of them; not singletons."""
+    """Rejects classes and functions that the list does not allow: `put` fails, not `get`. Ignores singletons."""
 
     allowed: tuple[str, ...] = ()
 
     def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - what pickle takes
         if isinstance(value, type | FunctionType | BuiltinFunctionType):
             name = defined_as(value)
-            # A method of a builtin object has no module: what is made of it is asked for in its place.
+            # A method of a builtin object has no module: pickle stores the function and object that restore it, and
+            # those are checked.
             if name and not is_allowed(self.allowed, name, value):
                 raise UnsupportedDtype(f"the value can't be pickled: {_refusal(name)}")
             if reason := item_target(name, value):
@@ -58,30 +59,31 @@ class _CarefulPickler(_Pickler):
 
 
 class _CarefulUnpickler(pickle.Unpickler):
-    """Finds no class and no function but those that a list allows, and changes none."""
+    """Loads only classes and functions that the list allows, and does not modify them."""
 
     allowed: tuple[str, ...] = ()
 
     def __init__(self, stream: bytes, buffers: list[Buffer], allowed: tuple[str, ...]) -> None:
         super().__init__(io.BytesIO(check_opcodes(stream)), fix_imports=False, buffers=buffers)
         self.allowed = allowed
-        # By id, and so kept alive. Other things than classes and functions can be found by their own names.
+        # Objects found by name, by id; kept alive so that ids stay unique. They can be other than classes and
+        # functions.
         self._found: dict[int, object] = {}
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - a class or a function
-        asked = f"{module}.{name}"
-        # Before the module is imported, which may run code too.
-        if not may_be_asked(self.allowed, asked):
-            raise DecodeError(f"the object can't be unpickled: {_refusal(asked)}")
+        path = f"{module}.{name}"
+        # Before the import of the module, which may run code too.
+        if not may_be_imported(self.allowed, path):
+            raise DecodeError(f"the object can't be unpickled: {_refusal(path)}")
         found = super().find_class(module, name)
-        if not is_allowed(self.allowed, asked, found):
-            raise DecodeError(f"the object can't be unpickled: by {asked} {_refusal(defined_as(found) or asked)}")
-        if reason := item_target(asked, found):
+        if not is_allowed(self.allowed, path, found):
+            raise DecodeError(f"the object can't be unpickled: through {path}, {_refusal(defined_as(found) or path)}")
+        if reason := item_target(path, found):
             raise DecodeError(f"the object can't be unpickled: {reason}")
         self._found[id(found)] = found
         return _careful_restore(self._found) if found is arrays.restore_locked else found
 
-    def persistent_load(self, pair: Any) -> Any:  # noqa: ANN401 - what `check_opcodes` puts in place of BUILD
+    def persistent_load(self, pair: Any) -> Any:  # noqa: ANN401 - `check_opcodes` replaces BUILD by this call
         target, state = pair
         check_target(target, is_shared=id(target) in self._found)
         build(target, state)
@@ -89,9 +91,10 @@ class _CarefulUnpickler(pickle.Unpickler):
 
 
 def _careful_restore(found: dict[int, object]) -> Callable[[Any, Any], None]:
-    """What sets the state of an array, but of nothing that was found by name.
+    """Returns a function that sets the state of an array, but rejects objects that were found by name.
 
-    It is no method of the unpickler, whose memo has it: such a circle would keep the buffers until it is collected.
+    It is not a method of the unpickler: the unpickler's memo refers to it, and a reference cycle would keep the buffers
+    until the garbage collector runs.
     """
 
     def restore(target: Any, state: Any) -> None:  # noqa: ANN401 - an array, or an attacker's choice
@@ -106,15 +109,15 @@ def encode_object(value: object, allowed: Allowed = True) -> Encoded:
 
     Args:
         value: the value.
-        allowed: what the pickle may use.
+        allowed: classes and functions that the pickle may use.
 
     Raises:
-        InvalidArgument: it can't be pickled; says of what type it is, why, and what to do.
-        UnsupportedDtype: it takes a class or a function that is not allowed.
+        InvalidArgument: the value can't be pickled. The message states its type and the reason.
+        UnsupportedDtype: the value uses a class or function that is not allowed.
     """
     buffers: list[memoryview] = []
     stream = Parts()
-    # The question for each object takes time, so it is asked only where there can be an array.
+    # Checking each object takes time. Without NumPy there are no arrays to check for.
     kind = _Pickler if "numpy" in sys.modules else pickle.Pickler
     if not isinstance(allowed, bool):
         kind = _CarefulPickler
@@ -126,10 +129,10 @@ def encode_object(value: object, allowed: Allowed = True) -> Encoded:
         pickler.dump(value)
     except (HopliteError, MemoryError):
         raise
-    except Exception as error:  # it comes from code of the value's own
+    except Exception as error:  # raised by the value's own code
         raise InvalidArgument(
             f"can't put a {type(value).__module__}.{type(value).__qualname__}: it can't be pickled "
-            f"({type(error).__name__}: {error}); put the data that it is made of, or give its class __reduce__"
+            f"({type(error).__name__}: {error}); put the data that it is made of, or define __reduce__ in its class"
         ) from error
 
     parts = Parts()
@@ -144,11 +147,11 @@ def encode_object(value: object, allowed: Allowed = True) -> Encoded:
 
 
 def decode_object(data: memoryview, copy: bool, allowed: Allowed = True) -> Any:  # noqa: ANN401 - as it was put
-    """Unpickles a value over read-only bytes; over copies of them that are its own, and writable, if `copy` is true.
+    """Unpickles a value over read-only bytes; over private, writable copies of them if `copy` is true.
 
     Raises:
-        DecodeError: the bytes are not laid out so, or the unpickling failed, as for a class that can't be imported or
-            is not allowed.
+        DecodeError: the layout is not valid, or unpickling failed, for example because a class can't be imported or is
+            not allowed.
     """
     stream, slices = _take_apart(data)
     buffers: list[Buffer] = [Private(each) for each in slices] if copy else [*slices]
@@ -160,41 +163,41 @@ def decode_object(data: memoryview, copy: bool, allowed: Allowed = True) -> Any:
         raise
     except (ImportError, AttributeError) as error:
         raise DecodeError(
-            f"the object can't be unpickled ({type(error).__name__}: {error}): modules and classes that it is made of "
-            "must be importable here, under the names they had where it was put"
-            + ("; put classes into a module rather than the main script" if "__main__" in str(error) else "")
+            f"the object can't be unpickled ({type(error).__name__}: {error}): its modules and classes must be "
+            "importable here, under the same names as where it was put"
+            + ("; define classes in a module, not in the main script" if "__main__" in str(error) else "")
         ) from error
-    except Exception as error:  # it comes from code of the value's own, or from bytes that are no pickle
+    except Exception as error:  # raised by the value's own code, or because the bytes are not a pickle
         raise DecodeError(f"the object can't be unpickled ({type(error).__name__}: {error})") from error
 
 
 def _refusal(name: str) -> str:
     return (
-        f'it takes {name}, which is not on the list of allow_pickle; add "{name}" there, or to HOPLITE_ALLOW_PICKLE, '
-        "if all that it can be called with is harmless"
+        f'it uses {name}, which is not on the list of allow_pickle: add "{name}" there, or to HOPLITE_ALLOW_PICKLE, if '
+        "it is harmless with any arguments"
     )
 
 
 def _take_apart(data: memoryview) -> tuple[memoryview, list[memoryview]]:
-    """Finds the pickle and the buffers; what the header says is checked before anything is made by it."""
+    """Finds the pickle and the buffers. Checks the header before it allocates anything."""
     nbytes = data.nbytes
     if nbytes < _HEADER.size:
         raise DecodeError(f"the object has {nbytes} bytes, which is too short for a pickled object")
     magic, stream_bytes, count = _HEADER.unpack_from(data)
     if magic != _MAGIC:
-        raise DecodeError(f"the object begins with {magic!r}, which is no pickled object of this version of hoplite")
+        raise DecodeError(f"the object starts with {magic!r}, which is not a pickled object of this version of hoplite")
     if count > (nbytes - _HEADER.size) // 8:
-        raise DecodeError(f"the object's header tells of {count} buffers, which {nbytes} bytes have no room for")
+        raise DecodeError(f"the object's header states {count} buffers, which do not fit into {nbytes} bytes")
     start = _HEADER.size + 8 * count
     lengths = data[_HEADER.size : start].cast("Q")
     end = start + stream_bytes
     for length in lengths:
         end = aligned(end) + length
     if end != nbytes:
-        raise DecodeError(f"the object has {nbytes} bytes, its header tells of {end}")
-    # What pickle ignores: bytes after the stop. They would be the zeros before the first buffer.
+        raise DecodeError(f"the object has {nbytes} bytes, but its header states {end}")
+    # Pickle ignores bytes after STOP. A wrong length would include the zeros before the first buffer.
     if stream_bytes == 0 or data[start + stream_bytes - 1] != pickle.STOP[0]:
-        raise DecodeError(f"the object's header tells of a pickle of {stream_bytes} bytes, which does not end there")
+        raise DecodeError(f"the object's header states a pickle of {stream_bytes} bytes, which does not end there")
 
     end = start + stream_bytes
     slices = []

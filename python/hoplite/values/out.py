@@ -1,4 +1,4 @@
-"""Values of the caller's own that an object is copied into, for `get(out=...)`."""
+"""The caller's values into which `get(out=...)` copies an object."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hoplite.values.tensors import writable_tensor
 
 
 class OutBuffer(NamedTuple):
-    """Memory to copy an object into.
+    """Memory into which an object is copied.
 
     Attributes:
-        data: flat, writable, of format "B", over the caller's memory, which it keeps alive.
-        kind: "bytes", which takes any object of as many bytes that is not pickled, or one of `DTYPES`.
-        shape: of an array its shape, of bytes `(nbytes,)`.
+        data: flat, writable view of format "B" over the caller's memory, which it keeps alive.
+        kind: one of `DTYPES`, or "bytes", which accepts any object of that size that is not pickled.
+        shape: shape of an array; `(nbytes,)` for bytes.
     """
 
     data: memoryview
@@ -27,37 +27,36 @@ class OutBuffer(NamedTuple):
         """Checks that an object fits.
 
         Args:
-            kind: the object's.
-            shape: the object's.
-            form: the object's.
-            nbytes: the object's.
-            name: what to call it in the error.
+            kind: dtype of the object.
+            shape: shape of the object.
+            form: form of the object.
+            nbytes: size of the object.
+            name: name of the object, for the error.
 
         Raises:
-            ShapeMismatch: its dtype or shape differ, or its number of bytes if out is bytes; names both. Or it is a
-                pickled object, which no memory can take.
+            ShapeMismatch: the dtype or shape differ, or the size if `out` is bytes; or the object is pickled.
         """
         if form == PICKLE:
-            raise ShapeMismatch(f"{name} is a pickled object, which can't be copied into out; get it without out")
+            raise ShapeMismatch(f"{name} is a pickled object, which can't be copied into out: get it without out")
         if self.kind == BYTES:
             if nbytes != self.data.nbytes:
-                raise ShapeMismatch(f"{name} has {nbytes} bytes, out has {self.data.nbytes}")
+                raise ShapeMismatch(f"{name} has {nbytes} bytes, out has {self.data.nbytes}: pass an out of that size")
         elif (kind, shape) != (self.kind, self.shape):
             raise ShapeMismatch(
-                f"{name} is {_describe(kind, shape)}, out is {_describe(self.kind, self.shape)}; "
-                "get copies between the same dtype and shape only"
+                f"{name} is {_describe(kind, shape)}, out is {_describe(self.kind, self.shape)}: pass an out of the "
+                "same dtype and shape"
             )
 
 
 def writable(out: object) -> OutBuffer:
-    """Opens a value of the caller's to be copied into.
+    """Returns the memory of a value of the caller.
 
     Args:
         out: a C-contiguous NumPy array or CPU tensor of `DTYPES`, or a writable buffer such as a bytearray.
 
     Raises:
-        InvalidArgument: it is read-only, not contiguous, or nothing to copy into at all.
-        UnsupportedDtype: its elements are not of `DTYPES`, or it is on another device.
+        InvalidArgument: `out` is read-only, not contiguous, or has no memory to copy into.
+        UnsupportedDtype: its dtype is not in `DTYPES`, or it is on another device.
     """
     if isinstance(out, loaded("torch", "Tensor")):
         memory, dtype, shape = writable_tensor(out)
@@ -68,8 +67,8 @@ def writable(out: object) -> OutBuffer:
         view = memoryview(out)  # type: ignore[arg-type]
     except TypeError:
         raise InvalidArgument(
-            f"out is a {type(out).__module__}.{type(out).__qualname__}; "
-            "it must be a NumPy array, a CPU tensor or a writable buffer such as a bytearray"
+            f"out is a {type(out).__module__}.{type(out).__qualname__}: "
+            "pass a NumPy array, a CPU tensor or a writable buffer such as a bytearray"
         ) from None
     kind = format_kind(view)
     if kind is None:
@@ -83,20 +82,20 @@ def _writable_array(out: object) -> OutBuffer:
 
     assert isinstance(out, np.ndarray)
     if isinstance(out, loaded("numpy.ma", "MaskedArray")):
-        raise InvalidArgument("out is a masked array; try out.data")
+        raise InvalidArgument("out is a masked array: pass out.data")
     if item_bytes(out.dtype.name) is None or out.dtype.newbyteorder("<") != out.dtype:
         raise UnsupportedDtype(f"out is an array of {out.dtype}: supported are little-endian {DTYPES_IN_WORDS}")
     if not out.flags.c_contiguous:
         raise InvalidArgument("out is an array that is not C-contiguous; try numpy.ascontiguousarray(out)")
-    # The buffer protocol has no letter for bfloat16.
+    # The buffer protocol has no format for bfloat16.
     return OutBuffer(_flat(out.reshape(-1).view(np.uint8).data), out.dtype.name, out.shape)
 
 
 def _flat(view: memoryview) -> memoryview:
     if view.readonly:
-        raise InvalidArgument("out is read-only; get writes into it")
+        raise InvalidArgument("out is read-only: pass a writable value")
     if not view.c_contiguous:
-        raise InvalidArgument("out is a buffer that is not C-contiguous")
+        raise InvalidArgument("out is not C-contiguous: pass a contiguous buffer")
     # A view with a zero in its shape can't be cast.
     return view.cast("B") if view.nbytes else memoryview(bytearray())
 

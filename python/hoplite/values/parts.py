@@ -1,6 +1,6 @@
-"""Buffers on their way in, strung together without a copy, and private copies on their way out.
+"""Lists of buffers to put, without copies, and private copies of the buffers of an object.
 
-Knows nothing of what the bytes mean.
+Does not know the contents of the bytes.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# Reading an array wants it aligned to a cache line, and to what vector instructions load at once.
+# Alignment of arrays: a cache line, and the width of vector instructions.
 ALIGNMENT_BYTES = 64
 
-# Below this a copy costs less than a part of its own does.
+# A smaller buffer is copied, which costs less than a separate part.
 SMALL_BYTES = 4096
 
 
 class Parts:
-    """Collects buffers; a file to what writes into it (`pickle.Pickler`, `pyarrow.PythonFile`).
+    """Collects buffers. It has the interface of a file for `pickle.Pickler` and `pyarrow.PythonFile`.
 
-    A large buffer is kept as it is, by reference; runs of small ones are joined into one.
+    Large buffers are kept by reference; consecutive small ones are joined into one.
     """
 
     closed = False  # read by pyarrow.PythonFile
@@ -34,11 +34,11 @@ class Parts:
         """Appends a C-contiguous buffer; returns its bytes."""
         view = memoryview(data)
         if view.nbytes < SMALL_BYTES:
-            # Joined later, when the writer may have changed it.
+            # A copy: the writer may change the buffer before it is joined.
             self._small.append(bytes(view))
         else:
             self._join()
-            # Not the data itself: a bytearray can't change its size while a memoryview looks at it.
+            # A view, not the data: a bytearray can't change its size while a memoryview of it exists.
             self._parts.append(view)
         self.nbytes += view.nbytes
         return view.nbytes
@@ -48,19 +48,19 @@ class Parts:
         self.write(bytes(aligned(self.nbytes) - self.nbytes))
 
     def take(self) -> tuple[Buffer, ...]:
-        """All that was written, in order."""
+        """Returns all buffers in order."""
         self._join()
         return tuple(self._parts)
 
     def tell(self) -> int:
-        """Bytes written so far."""
+        """Returns the number of bytes written."""
         return self.nbytes
 
     def flush(self) -> None:
-        """Nothing: a file has this."""
+        """Does nothing. Part of the file interface."""
 
     def close(self) -> None:
-        """Nothing: a file has this."""
+        """Does nothing. Part of the file interface."""
 
     def _join(self) -> None:
         if self._small:
@@ -69,18 +69,18 @@ class Parts:
 
 
 class Private(bytearray):
-    """A copy of an object's bytes that belongs to the value made of it."""
+    """A copy of an object's bytes that belongs to the decoded value."""
 
 
 def aligned(offset: int) -> int:
-    """The next multiple of `ALIGNMENT_BYTES`."""
+    """Rounds up to a multiple of `ALIGNMENT_BYTES`."""
     return -(-offset // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def unlock(buffer: Buffer) -> Buffer:
-    """The writable copy beneath a buffer, if it is over one; else the buffer.
+    """Returns the private copy that a buffer refers to, if any; else the buffer.
 
-    Pickle locks what was read-only when it was put, but what the copy is for is to be written.
+    Pickle makes buffers read-only that were read-only at the put. Private copies must be writable.
     """
     beneath = memoryview(buffer).obj
     return beneath if isinstance(beneath, Private) else buffer

@@ -1,7 +1,7 @@
-"""The short way for arrays of NumPy's own dtypes, which are most of what programs put and get.
+"""Fast path for arrays of NumPy's own dtypes, the most common values.
 
-A program that slept before its call finds the caches of the processor cold; then each line of code counts, and asking
-what else a value might be takes longer than the store does. What this does not know goes the long way.
+After a process has slept, the CPU caches are cold and each line of code counts: checks for other types would take
+longer than the store. All other values take the general path.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from hoplite.values.kinds import DTYPES, PLAIN, Encoded
 if TYPE_CHECKING:
     from hoplite.values import View
 
-# Of which NumPy exports no buffer.
+# Dtypes for which NumPy exports no buffer.
 _LONG = ("bfloat16", "datetime64", "timedelta64")
 
-# Filled when the long way first meets NumPy, so that no later value has to look for it.
+# Filled when the general path first handles a NumPy array, so that later values need no lookup of NumPy.
 _arrays: list[type] = []
 _kinds: dict[Any, str] = {}
 _dtypes: dict[str, Any] = {}
@@ -25,19 +25,19 @@ _frombuffer: Any = None
 
 
 def learn(numpy: Any) -> None:  # noqa: ANN401 - a module
-    """Makes NumPy known here. Elements are little-endian, so that elsewhere all go the long way."""
+    """Enables the fast path once NumPy is imported. Elements are little-endian; other hosts use the general path."""
     global _frombuffer
     if _arrays or sys.byteorder != "little":
         return
     _frombuffer = numpy.frombuffer
-    # The buffer protocol has no letters for the others.
+    # The buffer protocol has no formats for the others.
     _dtypes.update({kind: numpy.dtype(kind) for kind in DTYPES if kind not in _LONG})
     _kinds.update({dtype: kind for kind, dtype in _dtypes.items()})
     _arrays.append(numpy.ndarray)
 
 
 def encode_quickly(value: Any) -> Encoded | None:  # noqa: ANN401 - anything
-    """Takes apart an array that can be put as it lies in memory; None for anything else."""
+    """Encodes an array that can be put without conversion; returns None for other values."""
     if type(value) not in _arrays:
         return None
     kind = _kinds.get(value.dtype)
@@ -47,7 +47,7 @@ def encode_quickly(value: Any) -> Encoded | None:  # noqa: ANN401 - anything
 
 
 def decode_quickly(view: View) -> Any:  # noqa: ANN401 - no import here
-    """A read-only array over an object's bytes; None for what is no such array, or not as large as it says."""
+    """Returns a read-only array over an object's bytes; None for other objects and for a wrong size."""
     dtype = _dtypes.get(view.kind)
     if dtype is None or view.form != PLAIN:
         return None
@@ -55,8 +55,8 @@ def decode_quickly(view: View) -> Any:  # noqa: ANN401 - no import here
         array, shape = _frombuffer(view, dtype), view.shape
         if array.shape != shape:
             array = array.reshape(shape)
-        # NumPy takes -1 for what is left.
+        # `reshape` accepts -1 for the rest.
         return array if array.shape == shape else None
     except (ValueError, OverflowError):
-        # Empty, or of a shape that no array has, which NumPy does not take here either.
+        # Empty, which `frombuffer` rejects, or a shape that is not valid.
         return None

@@ -1,7 +1,8 @@
-"""What a pickle may change by a list: objects that it makes, and never the classes, functions and modules it names.
+"""Objects that a pickle may modify if `allow_pickle` is a list: only those that it creates.
 
-These belong to the whole process: an attribute set on `Ref` would change every ref of the reader. Of the opcodes, BUILD
-sets attributes; those for the items of lists, sets and dicts call methods of any other object.
+Classes, functions and modules that it refers to by name belong to the whole process: an attribute set on `Ref` would
+change every ref of the reader. The opcode BUILD sets attributes. The opcodes for items of lists, sets and dicts call
+methods of other objects.
 """
 
 from __future__ import annotations
@@ -13,25 +14,26 @@ from typing import Any
 
 from hoplite.errors import DecodeError
 
-# Not made by the pickle, whichever way it got them. A member of an enumeration is one object for all.
+# Objects of these types are never created by the pickle. A member of an enumeration is one object for the process.
 _OF_THE_PROCESS = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, enum.Enum)
-# APPEND, APPENDS and ADDITEMS call these of what is neither a list nor a set, SETITEM and SETITEMS `__setitem__`.
+# APPEND, APPENDS and ADDITEMS call these methods of objects other than lists and sets; SETITEM and SETITEMS call
+# `__setitem__`.
 _ADD = ("append", "extend", "add")
 
 
 def item_target(name: str, found: object) -> str:
-    """Why a pickle must not name an object: the opcodes for items could change it, or call a method of it.
+    """Returns why a pickle must not refer to an object by name: opcodes for items could modify it or call its methods.
 
     Args:
-        name: by which the pickle asks for it.
-        found: what the name stands for; often a class or a function.
+        name: name in the pickle.
+        found: object of that name, usually a class or a function.
 
     Returns:
-        The reason, of a dict, a module or a class with a class method `add` for instance; or else "".
+        The reason, for example for a dict, a module, or a class with a class method `add`; else "".
     """
     if isinstance(found, ModuleType) or hasattr(type(found), "__setitem__") or any(_can(found, add) for add in _ADD):
         return (
-            f"it takes {name}, which a pickle could change for the whole process by opcodes for items: put its "
+            f"it uses {name}, which a pickle could change for the whole process with opcodes for items: put its "
             f"contents instead, or rename its class methods {', '.join(_ADD)}"
         )
     return ""
@@ -40,7 +42,7 @@ def item_target(name: str, found: object) -> str:
 def _can(found: object, add: str) -> bool:
     if not isinstance(found, type):
         return hasattr(found, add)
-    # The methods of instances need one, which these opcodes don't pass.
+    # Instance methods need an instance, which these opcodes do not pass.
     own = next((vars(each)[add] for each in found.__mro__ if add in vars(each)), None)
     return hasattr(type(found), add) or isinstance(own, classmethod | staticmethod)
 
@@ -50,20 +52,20 @@ def check_target(target: object, *, is_shared: bool) -> None:
 
     Args:
         target: the object.
-        is_shared: whether it is known not to be of the pickle's making.
+        is_shared: whether the pickle found it by name.
 
     Raises:
-        DecodeError: it is shared: a class, a function or a module, or a member of an enumeration.
+        DecodeError: the object is shared: a class, a function, a module or a member of an enumeration.
     """
     if is_shared or isinstance(target, _OF_THE_PROCESS):
         raise DecodeError(
             f"the object can't be unpickled: it would change {target!r:.200}, which is shared by the whole process; "
-            "delete the object if you don't know its putter"
+            "delete the object if you do not know which program put it"
         )
 
 
 def build(target: Any, state: Any) -> None:  # noqa: ANN401 - values are anything
-    """Gives an object its state, as the opcode BUILD does."""
+    """Sets the state of an object, as the opcode BUILD does."""
     if (take := getattr(target, "__setstate__", None)) is not None:
         take(state)
         return

@@ -1,7 +1,7 @@
-"""PyTorch tensors in host memory, from version 1.13 on; NumPy is not needed for them.
+"""PyTorch tensors in host memory, for PyTorch 1.13 or later. They do not need NumPy.
 
-A dense tensor of `DTYPES` is its elements, which a reduce can fold. Others (sparse, quantised, subclasses) are
-pickled; `reduce_tensor` keeps the elements of dense ones outside the pickle.
+Dense tensors of `DTYPES` are stored as their elements, which a reduce can fold. Others (sparse, quantized, subclasses)
+are pickled. Inside a pickle, `reduce_tensor` keeps the elements of dense tensors out of band.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def encode_tensor(value: Any) -> Encoded | None:  # noqa: ANN401 - no import here
-    """Takes a tensor apart, without its gradient; None if only a pickle keeps all of it.
+    """Encodes a tensor without its gradient; returns None if it needs a pickle.
 
     Raises:
         UnsupportedDtype: the tensor is on another device.
@@ -39,9 +39,9 @@ def encode_tensor(value: Any) -> Encoded | None:  # noqa: ANN401 - no import her
 
 
 def decode_tensor(data: memoryview, kind: str, shape: tuple[int, ...]) -> Any:  # noqa: ANN401
-    """Makes a tensor of read-only bytes.
+    """Decodes a tensor from read-only bytes.
 
-    PyTorch has no read-only tensors, and a write into shared memory kills the process: so the tensor is a copy.
+    The tensor is a copy: PyTorch has no read-only tensors, and a write into shared memory kills the process.
 
     Raises:
         UnsupportedDtype: torch is missing, or lacks the dtype.
@@ -50,27 +50,27 @@ def decode_tensor(data: memoryview, kind: str, shape: tuple[int, ...]) -> Any:  
     dtype = getattr(torch, kind, None)
     if dtype is None:
         raise UnsupportedDtype(
-            f"the object is a tensor of {kind}, which torch {torch.__version__} lacks; try pip install -U torch"
+            f"the object is a tensor of {kind}, which torch {torch.__version__} lacks: run pip install -U torch"
         )
     return _over(data, dtype, shape).clone()
 
 
 def memory(tensor: Any) -> Buffer:  # noqa: ANN401 - no import here
-    """A writable flat buffer of bytes over the memory of a contiguous tensor, which it keeps alive."""
+    """Returns a writable flat buffer of bytes over the memory of a contiguous tensor, which it keeps alive."""
     nbytes = tensor.numel() * tensor.element_size()
     if nbytes == 0:
-        return bytearray()  # of no address
+        return bytearray()  # an empty tensor has no address
     array: Any = (ctypes.c_uint8 * nbytes).from_address(tensor.data_ptr())
     array.tensor = tensor
     return array  # type: ignore[no-any-return]
 
 
 def writable_tensor(out: Any) -> tuple[Buffer, str, tuple[int, ...]]:  # noqa: ANN401 - no import here
-    """The memory, dtype and shape of a tensor of the caller's, to copy into; autograd is not told.
+    """Returns the memory, dtype and shape of a tensor into which to copy. Autograd does not see the copy.
 
     Raises:
-        InvalidArgument: its elements do not lie one after the other.
-        UnsupportedDtype: it is on another device, or of a dtype outside `DTYPES`.
+        InvalidArgument: the tensor is not contiguous.
+        UnsupportedDtype: it is on another device, or its dtype is not in `DTYPES`.
     """
     _check_device(out)
     kind = check_dtype(out.dtype)
@@ -80,12 +80,12 @@ def writable_tensor(out: Any) -> tuple[Buffer, str, tuple[int, ...]]:  # noqa: A
 
 
 def reducers() -> dict[type, Callable[[Any], tuple[Any, ...]]]:
-    """How pickle is to take tensors apart, by type; a Parameter is pickled as a class around a tensor."""
+    """Returns the pickle reducers of tensors by type. A Parameter is pickled as a class with a tensor."""
     return dict.fromkeys(loaded("torch", "Tensor"), reduce_tensor)
 
 
 def reduce_tensor(tensor: Any) -> tuple[Any, ...]:  # noqa: ANN401 - no import here
-    """Takes a tensor apart for pickle, elements out of band: PyTorch itself copies them several times."""
+    """Reduces a tensor for pickle, with its elements out of band. PyTorch's reducer copies them several times."""
     plain = tensor.device.type == "cpu" and _dense(tensor) and not tensor.__dict__
     if not plain or tensor._backward_hooks:
         return tensor.__reduce_ex__(5)  # type: ignore[no-any-return]
@@ -94,7 +94,7 @@ def reduce_tensor(tensor: Any) -> tuple[Any, ...]:  # noqa: ANN401 - no import h
 
 
 def restore_tensor(buffer: Buffer, dtype: Any, shape: tuple[int, ...], requires_grad: bool) -> Any:  # noqa: ANN401
-    """Puts a tensor together again. Objects in stores name this function: it keeps its name and arguments."""
+    """Restores a tensor. Stored objects refer to this function by name: do not change its name or arguments."""
     data = unlock(buffer)
     tensor = _over(data, dtype, shape)
     if not isinstance(data, Private):
@@ -107,9 +107,7 @@ def _check_device(tensor: Any) -> None:  # noqa: ANN401 - no import here
     if device.type == "meta":
         raise UnsupportedDtype("can't use a tensor on device meta: it has no elements")
     if device.type != "cpu":
-        raise UnsupportedDtype(
-            f"can't use a tensor on device {device}: objects are made in host memory; try value.cpu()"
-        )
+        raise UnsupportedDtype(f"can't use a tensor on device {device}: objects are in host memory; try value.cpu()")
 
 
 def _dense(tensor: Any) -> bool:  # noqa: ANN401 - no import here
@@ -119,7 +117,7 @@ def _dense(tensor: Any) -> bool:  # noqa: ANN401 - no import here
 
 
 def _resolved(tensor: Any) -> Any:  # noqa: ANN401 - no import here
-    """The tensor's elements as they read, one after the other: a copy only if they do not lie so."""
+    """Returns a contiguous tensor with lazy conjugation and negation applied, a copy only if necessary."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
@@ -134,7 +132,7 @@ def _over(data: Buffer, dtype: Any, shape: tuple[int, ...]) -> Any:  # noqa: ANN
 
 @functools.cache
 def _hush() -> None:
-    """Spends PyTorch's warning of read-only memory, which comes once in a process, on one byte."""
+    """Triggers and suppresses PyTorch's warning about read-only memory, which it issues once in a process."""
     torch = require("torch", "a tensor")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
