@@ -1,13 +1,14 @@
-"""Writes docs/api.md from the docstrings of hoplite and of labs; griffe reads them, without importing anything.
+"""Generates docs/api.md from the docstrings of hoplite and of labs. griffe reads them without importing anything.
 
-`python docs/api.py` writes the page, `python docs/api.py --check` fails if it is not what would be written. Knows what
-is public by `hoplite.__all__` and by leading underscores; says nothing that a docstring does not say.
+`python docs/api.py` writes the page; `python docs/api.py --check` fails if the page is not current. `hoplite.__all__`
+and leading underscores define which names are public. All text except a few headings comes from docstrings.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,36 +23,34 @@ PAGE = ROOT / "docs" / "api.md"
 OPENING = """\
 # API reference
 
-Everything that `import hoplite` offers, and the lab of hoplite-bench, from the docstrings: `make docs` writes this
-page, edit those instead.
-What the words mean is in [concepts](concepts.md), how to begin in the [quickstart](quickstart.md).
+The public API of the package `hoplite`, and of the labs of hoplite-bench. `make docs` generates this page from the
+docstrings: edit those instead.
+[Concepts](concepts.md) defines the terms. The [quickstart](quickstart.md) is the place to start.
 """
 
 ASYNCIO = """\
-A verb has a twin with the suffix `_async`, the same arguments and the same answer. It holds no thread while it waits; a
-thread copies the bytes of a large object, so that the loop goes on. Cancelled, it takes back what it asked for.\
+Each verb has an asyncio twin with the suffix `_async`, the same arguments and the same result. It blocks no thread
+while it waits. A thread copies the bytes of a large object, so that the event loop continues to run. Cancelling the
+call cancels the request. The list states all other differences.\
 """
 
-# What Python shows longer than this is shown one parameter to a line.
+# A signature longer than this has one parameter per line.
 SIGNATURE_WIDTH = 100
 
-# A function of a class that Python calls by itself, and whose signature is the class's.
+# The method whose signature is the signature of its class.
 CONSTRUCTOR = "__init__"
 
 
 def page() -> str:
-    """The whole page."""
+    """Returns the whole page."""
     package = read("hoplite", ROOT / "python")
     of_lab = read("hoplite_bench", ROOT / "packages" / "bench" / "python")["lab"]
     errors: list[griffe.Class] = []
     classes: list[griffe.Class] = []
     functions: list[griffe.Function] = []
-    verbs: list[str] = []
     for name in package.exports or []:
         member = target(package[str(name)])
-        if member.module.name == "default":
-            verbs.append(member.name)
-        elif isinstance(member, griffe.Class):
+        if isinstance(member, griffe.Class):
             (errors if member.module.name == "errors" else classes).append(member)
         elif isinstance(member, griffe.Function):
             functions.append(member)
@@ -64,6 +63,7 @@ def page() -> str:
         and isinstance(member, griffe.Class | griffe.Function)
     ]
     status = [member for member in package["node_status"].members.values() if isinstance(member, griffe.Class)]
+    listing = [member for member in package["listing"].members.values() if isinstance(member, griffe.Class)]
     lab = [target(of_lab[name]) for name in ("Lab", "Link", "Host", "Rack", "Pod", "Moved", "LabError")]
     on_dask = [
         *(target(package["dask"][name]) for name in ("install", "uninstall", "scatter", "replicate", "reduce", "ref")),
@@ -74,11 +74,13 @@ def page() -> str:
         "## asyncio",
         ASYNCIO,
         "\n".join(line for one in classes for line in twins(one)),
-        *functions_of_default(package["default"], verbs),
         *error_table(errors),
         "## `hoplite.node_status`",
         text(package["node_status"]),
         *(block for member in status for block in document(member, "hoplite.node_status.", 3)),
+        "## `hoplite.listing`",
+        text(package["listing"]),
+        *(block for member in listing for block in document(member, "hoplite.listing.", 3)),
         "## `hoplite.testing`",
         text(package["testing"]),
         *(block for member in testing for block in document(member, "hoplite.testing.", 3)),
@@ -96,7 +98,7 @@ def page() -> str:
 
 
 def read(package: str, folder: Path) -> griffe.Object:
-    """What a package has."""
+    """Reads a package."""
     loaded = griffe.load(
         package,
         search_paths=[folder],
@@ -108,7 +110,7 @@ def read(package: str, folder: Path) -> griffe.Object:
 
 
 def twins(member: griffe.Class) -> Iterator[str]:
-    """The verbs of a class for asyncio, of which only the difference needs words."""
+    """Yields a line for each asyncio verb of a class, which states only the differences."""
     for name, verb in everything(member).items():
         if isinstance(verb, griffe.Function) and name.endswith("_async") and not name.startswith("_"):
             assert verb.docstring is not None
@@ -120,7 +122,7 @@ def twins(member: griffe.Class) -> Iterator[str]:
 
 
 def everything(member: griffe.Class) -> dict[str, griffe.Object | griffe.Alias]:
-    """The members of a class: its own, then those that it inherits from classes of private modules."""
+    """Returns the members of a class: its own, then those that it inherits from classes of private modules."""
     found = dict(member.members)
     for base in member.mro():
         if "._" in base.module.path:
@@ -128,27 +130,23 @@ def everything(member: griffe.Class) -> dict[str, griffe.Object | griffe.Alias]:
     return found
 
 
-def functions_of_default(module: griffe.Object, verbs: list[str]) -> Iterator[str]:
-    """The verbs that are functions of the package too."""
-    yield "## Functions of the module"
-    yield text(module)
-    yield "\n".join(f"- `hoplite.{verb}`: `Client.{verb}`" for verb in sorted(verbs))
-
-
 def target(member: griffe.Object | griffe.Alias) -> griffe.Object:
-    """What a name stands for, where it was imported from elsewhere."""
+    """Resolves an imported name to its definition."""
     return member.final_target if isinstance(member, griffe.Alias) else member
 
 
 def contents(blocks: list[str]) -> str:
-    """Links to the headings: one line for each of the second level, with those below it."""
+    """Returns links to the headings: one line for each of the second level, with those of lower levels."""
     lines: list[str] = []
+    seen: Counter[str] = Counter()
     for block in blocks:
         if match := re.match(r"(##+) (.*)$", block):
             title = match[2].strip("`")
-            link = (
-                f"[{title.removeprefix('hoplite.')}](#{re.sub(r'[^a-z0-9_ -]', '', title.lower()).replace(' ', '-')})"
-            )
+            anchor = re.sub(r"[^a-z0-9_ -]", "", title.lower()).replace(" ", "-")
+            # Code hosts number repeated anchors: those of `hoplite.client` and `hoplite.Client` differ in case only.
+            repeated = f"-{seen[anchor]}" if seen[anchor] else ""
+            seen[anchor] += 1
+            link = f"[{title.removeprefix('hoplite.')}](#{anchor}{repeated})"
             if len(match[1]) == 2:
                 lines.append(f"- {link}")
             else:
@@ -157,7 +155,7 @@ def contents(blocks: list[str]) -> str:
 
 
 def document(member: griffe.Object, prefix: str, level: int) -> Iterator[str]:
-    """The blocks about one function or class: heading, signature, text, sections, members."""
+    """Yields the blocks of a function or class: heading, signature, text, sections, members."""
     yield f"{'#' * level} `{prefix}{member.name}`"
     if isinstance(member, griffe.Function):
         before = "@contextmanager\n" if any("contextmanager" in str(one.value) for one in member.decorators) else ""
@@ -165,10 +163,10 @@ def document(member: griffe.Object, prefix: str, level: int) -> Iterator[str]:
         yield from sections(member)
     elif isinstance(member, griffe.Class):
         constructor = member.members.get(CONSTRUCTOR)
-        made_by_users = isinstance(constructor, griffe.Function) and is_public(constructor)
-        if isinstance(constructor, griffe.Function) and made_by_users:
+        has_constructor = isinstance(constructor, griffe.Function) and is_public(constructor)
+        if isinstance(constructor, griffe.Function) and has_constructor:
             yield code(signature(constructor, member.name))
-        yield from sections(member, arguments=made_by_users)
+        yield from sections(member, arguments=has_constructor)
     if isinstance(member, griffe.Class):
         yield from properties(member)
         for method in public_methods(member):
@@ -176,13 +174,13 @@ def document(member: griffe.Object, prefix: str, level: int) -> Iterator[str]:
 
 
 def is_public(constructor: griffe.Function) -> bool:
-    """Whether users can make one: not where an argument is this package's own. Then the text says who makes it."""
+    """Whether users can call a constructor: not if it takes a type that is private to the package."""
     own = re.compile(r"_native|\bRecord\b|\bKeeper\b")
     return not any(own.search(str(parameter.annotation)) for parameter in constructor.parameters)
 
 
 def public_methods(member: griffe.Class) -> list[griffe.Function]:
-    """Methods in the order of the source, without Python's own and without properties."""
+    """Returns public methods in source order, without special methods and properties."""
     return [
         method
         for name, method in everything(member).items()
@@ -192,7 +190,7 @@ def public_methods(member: griffe.Class) -> list[griffe.Function]:
 
 
 def properties(member: griffe.Class) -> Iterator[str]:
-    """Properties, and fields with a docstring, as one list."""
+    """Yields properties, and fields with a docstring, as one list."""
     lines = [
         f"- `{attribute.name}` (`{attribute.annotation}`): {flow(attribute.docstring.parsed[0].value)}"
         for attribute in everything(member).values()
@@ -203,7 +201,7 @@ def properties(member: griffe.Class) -> Iterator[str]:
 
 
 def signature(function: griffe.Function, name: str) -> str:
-    """How a function is called and what it returns, on one line or on one for each parameter."""
+    """Returns the signature of a function, on one line or with one parameter per line."""
     parts: list[str] = []
     keyword_only = False
     for parameter in function.parameters:
@@ -227,18 +225,18 @@ def signature(function: griffe.Function, name: str) -> str:
 
 
 def code(text: str) -> str:
-    """A block that readers see in colours and that no test runs, for it is no program."""
+    """Returns a code block with syntax highlighting. Tests do not run it, because it is not a program."""
     return f"```py\n{text}\n```"
 
 
 def text(member: griffe.Object) -> str:
-    """The whole docstring of what has no sections."""
+    """Returns a docstring without sections."""
     assert member.docstring is not None, f"{member.path} has no docstring"
     return member.docstring.value
 
 
 def sections(member: griffe.Object, *, arguments: bool = True) -> Iterator[str]:
-    """A docstring, section by section."""
+    """Yields the sections of a docstring."""
     assert member.docstring is not None, f"{member.path} has no docstring"
     kinds = griffe.DocstringSectionKind
     for section in member.docstring.parsed:
@@ -262,34 +260,36 @@ def sections(member: griffe.Object, *, arguments: bool = True) -> Iterator[str]:
             case kinds.admonition:
                 yield f"{value.kind.capitalize()}: {flow(value.description)}"
             case other:
-                raise ValueError(f"{member.path} has a section of kind {other.value}, which this page can't show")
+                raise ValueError(
+                    f"{member.path} has a section of kind {other.value}, which docs/api.py does not support"
+                )
 
 
 def error_table(errors: list[griffe.Class]) -> Iterator[str]:
-    """All errors: name, bases, meaning."""
+    """Yields the table of errors: name, bases, meaning."""
     yield "## Errors"
     rows = []
     for error in errors:
         bases = ", ".join(f"`{base}`" for base in error.bases if str(base) not in ("Exception", "HopliteError"))
         rows.append(f"| `{error.name}` | {bases} | {flow(text(error))} |")
-    yield "Each is a `hoplite.HopliteError`, and what the second column says."
-    yield "\n".join(["| error | also | meaning |", "| --- | --- | --- |", *rows])
+    yield "Each error is a subclass of `hoplite.HopliteError`, and of the built-in exceptions in the second column."
+    yield "\n".join(["| error | built-in bases | meaning |", "| --- | --- | --- |", *rows])
 
 
 def flow(text: str) -> str:
-    """One paragraph on one line, so that a list item stays one."""
+    """Joins the lines of a paragraph, for list items and table cells."""
     return " ".join(text.split())
 
 
 def main() -> int:
-    """Writes the page, or checks it."""
+    """Writes the page, or checks that it is current."""
     wanted = page()
     if "--check" not in sys.argv[1:]:
         PAGE.write_text(wanted)
         return 0
     if PAGE.read_text() == wanted:
         return 0
-    sys.stderr.write(f"{PAGE.relative_to(ROOT)} is not what the docstrings say: run make docs\n")
+    sys.stderr.write(f"{PAGE.relative_to(ROOT)} does not match the docstrings: run make docs\n")
     return 1
 
 

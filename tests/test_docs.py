@@ -183,10 +183,12 @@ def test_only_what_needs_more_than_this_machine_is_not_run() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that a code host gives to a page's headings."""
+    """The anchors that a code host gives to a page's headings. It numbers repeated ones."""
     prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    texts = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+    repeats = [texts[:at].count(text) for at, text in enumerate(texts)]
+    return {f"{text}-{number}" if number else text for text, number in zip(texts, repeats, strict=True)}
 
 
 @pytest.mark.parametrize(

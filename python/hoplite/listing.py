@@ -8,7 +8,7 @@ from typing import Literal, TypedDict
 
 
 class ListedObject(TypedDict):
-    """What both listings state of an object."""
+    """Fields of the rows of both listings."""
 
     ref: str
     """Text of its ref."""
@@ -36,7 +36,7 @@ class ListedObject(TypedDict):
 
 
 class LocalObject(ListedObject):
-    """A copy on this host's node."""
+    """A row of `Client.objects`: a copy on this host's node. It also has the fields of `ListedObject`."""
 
     instance: str
     """Identifies one put of a name: node id and number."""
@@ -53,7 +53,7 @@ class LocalObject(ListedObject):
 
 
 class DirectoryEntry(ListedObject):
-    """An object of the cluster, as listed by one of its owners."""
+    """A row of `Client.directory`: an object, as listed by an owner. It also has the fields of `ListedObject`."""
 
     owner: str
     """Id of the node that listed it."""

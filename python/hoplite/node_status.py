@@ -37,7 +37,7 @@ class Suspicion(TypedDict):
 
 
 class MemberStatus(NodeDescription):
-    """A member of the cluster, as this node sees it."""
+    """A member of the cluster, as this node sees it. It also has the fields of `NodeDescription`."""
 
     suspected: Suspicion | None
     """None if the member replies."""
@@ -56,7 +56,7 @@ class MemberStatus(NodeDescription):
 
 
 class LostMember(NodeDescription):
-    """A former member, to which this node still tries to reconnect."""
+    """A former member, to which this node still tries to reconnect. It also has the fields of `NodeDescription`."""
 
     seconds: float
     """Seconds since it was declared dead."""
@@ -136,7 +136,7 @@ class LinkStatus(TypedDict):
 
 
 class Status(NodeDescription):
-    """The state of a node."""
+    """The result of `Client.status`: the state of a node. It also has the fields of `NodeDescription`."""
 
     cluster: str
     """Name of its cluster."""
