@@ -30,7 +30,7 @@ docstrings: edit those instead.
 
 ASYNCIO = """\
 Each verb has an asyncio twin with the suffix `_async`, the same arguments and the same result. It blocks no thread
-while it waits. A thread copies the bytes of a large object, so that the event loop continues to run. Cancelling the
+while it waits. A thread copies the bytes of a large object, so that the event loop continues to run. Canceling the
 call cancels the request. The list states all other differences.\
 """
 

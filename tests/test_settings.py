@@ -173,7 +173,7 @@ def test_garbage_in_a_variable_is_named(variable: str, text: str, monkeypatch: p
         "leave_timeout = '5'": "leave_timeout is '5': write a number of seconds",
         "leave_timeout = -1": "leave_timeout is -1: set a number of seconds from 0 up",
         "leave_timeout = nan": "leave_timeout is nan",
-        "detection_timeout = 0.1": "detection_timeout 0.1 is too short, .*: set at least 0.5",
+        "detection_timeout = 0.1": "detection_timeout 0.1 is too short: .* Set at least 0.5",
         "detection_timeout = -1": "detection_timeout is -1: set a number of seconds from 0 up",
         "cluster = ''": "cluster is empty",
         "rack = ''": "rack is empty",

@@ -14,7 +14,7 @@ class Client(Making, Getting, Lifetimes, Overview):
     All methods are thread-safe and release the GIL while they wait. Every `timeout` is in seconds: 0 does not wait,
     None waits until the object exists or can no longer appear. A `get` without a timeout logs to the logger "hoplite"
     what it waits for, first after 10 s. Ctrl-C interrupts any call. Each verb has an asyncio twin with the suffix
-    `_async` and the same arguments; cancelling it cancels the request.
+    `_async` and the same arguments; canceling it cancels the request.
 
     All methods raise `ClientClosed` after `close`, and `NodeDown` if the node has closed or failed. Calls that wait
     raise these immediately. In a forked child, a client attaches to the node again on first use. It raises
@@ -22,7 +22,7 @@ class Client(Making, Getting, Lifetimes, Overview):
 
     If the node's process is stopped (SIGSTOP), a call with a timeout of 5 s or more raises `Timeout` when its time is
     over. A call with a shorter timeout, and `status`, raise `NodeDown` after 5 s. If the process runs but its host is
-    overloaded, the reply may arrive up to 10 s late; it states what is missing.
+    overloaded, the client waits up to 10 s longer for a reply, which states what is missing.
 
     Args:
         native: connection of the compiled module.

@@ -129,8 +129,8 @@ def resolve_scope(what: str, address: str) -> str:
 def _loopback_of(address: str) -> str | None:
     """Returns the loopback address to which the host name in a checked address resolves; else None.
 
-    Numeric addresses and names such as localhost return None: they are meant. Distributions map the name of the host
-    to 127.0.1.1 in /etc/hosts.
+    Returns None for numeric addresses and for localhost, where loopback is intended. Distributions map the name of the
+    host to 127.0.1.1 in /etc/hosts.
     """
     host, _ = split_address(address)
     if is_ip(host.partition("%")[0]) or host in LOOPBACK_NAMES:

@@ -152,7 +152,7 @@ async def answer_async(
     ref: str | None = None,
     explain: Callable[[str], Pending[str]] | None = None,
 ) -> T:
-    """Waits for a reply without a thread. Cancelling it cancels the request and undoes what it created.
+    """Waits for a reply without a thread. Canceling it cancels the request and undoes what it created.
 
     Args:
         pending: the request.
@@ -217,7 +217,7 @@ async def remind_async(
 
 
 async def aside_async(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-    """Runs a call that writes into the caller's memory in a thread. If cancelled, it returns after the thread's end."""
+    """Runs a call that writes into the caller's memory in a thread. If canceled, it returns after the thread's end."""
     import asyncio
 
     running = asyncio.ensure_future(asyncio.to_thread(call, *args, **options))

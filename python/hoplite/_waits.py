@@ -140,7 +140,7 @@ class _LoopWaits(Waits):
         ttl: float | None,
         limit: float | None,
     ) -> str:
-        # If cancelled, no object remains.
+        # If canceled, no object remains.
         if what.nbytes <= _native.INLINE_BYTES_MAX:
             return await answer_async(native.start_put(what, what.parts, name, ttl, limit))
         import asyncio

@@ -91,7 +91,7 @@ class Lifetimes(Attachment):
         """`delete`, for asyncio.
 
         Asyncio:
-            Cancelling it ends the wait. Deletions that have started are completed.
+            Canceling it ends the wait. Deletions that have started are completed.
         """
         texts = check_refs(refs)
         await answer_async(self._open().start_delete(texts, check_timeout(timeout)))

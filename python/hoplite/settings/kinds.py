@@ -112,7 +112,7 @@ def _check_detection(what: str, value: float) -> float:
     seconds = _check_seconds(what, value)
     if seconds < DETECTION_MIN_S:
         raise InvalidArgument(
-            f"{what} {value!r} is too short, as a busy host would be declared dead: set at least {DETECTION_MIN_S}"
+            f"{what} {value!r} is too short: a busy host would be declared dead. Set at least {DETECTION_MIN_S}"
         )
     return seconds
 
