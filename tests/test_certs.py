@@ -114,7 +114,11 @@ def test_a_process_that_keeps_the_lock_is_an_error(ca: Path, monkeypatch: pytest
         ("ca.key", 0o666, "{path} contains the key of a CA, and other users can read or write it: run chmod 600"),
         ("ca.key", 0o604, "{path} contains the key of a CA, and other users can read or write it: run chmod 600"),
         ("index.txt", 0o666, "every user can write {path}: run chmod o-w"),
-        (certificates.LOCK, 0o666, "{path} contains the lock of a CA, and other users can read or write it: run chmod 600"),
+        (
+            certificates.LOCK,
+            0o666,
+            "{path} contains the lock of a CA, and other users can read or write it: run chmod 600",
+        ),
     ],
 )
 def test_files_that_other_users_can_write_are_refused(ca: Path, name: str, mode: int, said: str) -> None:

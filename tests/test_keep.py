@@ -107,6 +107,6 @@ def test_retain_takes_a_name_with_a_number(crew: Crew) -> None:
         with pytest.raises(hoplite.InvalidArgument, match="retain needs a name"):
             crew.putter.put(b"", name=name, retain=2)
     for keep in (0, -1, 1.5, "2"):
-        with pytest.raises(hoplite.InvalidArgument, match="^retain "):
+        with pytest.raises(hoplite.InvalidArgument, match=r"^retain "):
             crew.putter.put(b"", name=crew.name(1), retain=keep)  # type: ignore[arg-type]
     assert crew.putter.objects() == []

@@ -126,7 +126,7 @@ def test_what_is_no_time_is_refused(client: hoplite.Client, ttl: Any) -> None:  
         lambda: client.create(3, ttl=ttl),
         lambda: client.reduce(["a"], ttl=ttl),
     ):
-        with pytest.raises(hoplite.InvalidArgument, match="^ttl "):
+        with pytest.raises(hoplite.InvalidArgument, match=r"^ttl "):
             call()
     assert client.objects() == []
 

@@ -104,7 +104,7 @@ def test_a_host_that_the_file_does_not_have(tmp_path: Path) -> None:
     file = write(tmp_path, layout())
     with pytest.raises(hoplite.InvalidArgument, match=r"no host 'h9' \(topology_host\): set one of h0, h1, h2, h3"):
         Node(topology=file, topology_host="h9")
-    with pytest.raises(hoplite.InvalidArgument, match=r"no host has the address 127\.0\.0\.9: .* one of h0, h1, h2, h3"):
+    with pytest.raises(hoplite.InvalidArgument, match=r"no host has the address 127\.0\.0\.9: .* one of h0, h1"):
         Node(listen="127.0.0.9:0", topology=file)
     with pytest.raises(hoplite.InvalidArgument, match=r"has no TCP address.*set topology_host"):
         Node(topology=file)

@@ -195,7 +195,7 @@ def test_what_is_wrong_with_a_file_is_named(content: str, said: str, tmp_path: P
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(hoplite.InvalidArgument, match=r"can't read the settings in .*none\.toml: No such file"):
         load(tmp_path / "none.toml", listen=None)
-    with pytest.raises(hoplite.InvalidArgument, match="can't read the settings in .*: Is a directory"):
+    with pytest.raises(hoplite.InvalidArgument, match=r"can't read the settings in .*: Is a directory"):
         load(tmp_path, listen=None)
     monkeypatch.setenv("HOPLITE_CONFIG", str(tmp_path / "none.toml"))
     for call in (Node, hoplite.init):
