@@ -58,10 +58,10 @@ class Gate:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a verb
         return getattr(self._client, name)
 
-    def put(self, value: object, *, name: str, keep: int) -> hoplite.Ref:
+    def put(self, value: object, *, name: str, retain: int) -> hoplite.Ref:
         if name == self._name:
             assert self.is_open.wait(SOON)
-        return self._client.put(value, name=name, retain=keep)
+        return self._client.put(value, name=name, retain=retain)
 
 
 @pytest.mark.parametrize("size", [100, 50_000], ids=["small", "large"])

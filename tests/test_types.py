@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import SOON
 
 import hoplite
+from support import SOON
 
 PROGRAM = Path(__file__).parent / "user_program.py"
 

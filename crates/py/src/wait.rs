@@ -123,7 +123,7 @@ fn explain(py: Python<'_>, client: &Client, id: &ObjectId) -> String {
     match state {
         Some(Ok(state)) => state,
         Some(Err(error)) => error.to_string(),
-        None => "the node of this host does not respond".into(),
+        None => "the node of this host does not reply".into(),
     }
 }
 
