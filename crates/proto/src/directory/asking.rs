@@ -1,6 +1,6 @@
-//! Questions for holders: who feeds an asker, who has an object at all, who has it now.
+//! Lookups: requests for a source, for the existence of an object, and for its holders.
 //!
-//! A question is answered at once, or kept until there is an answer or it is taken back.
+//! A request gets its reply at once, or stays until there is a reply or the requester withdraws it.
 
 use alloc::{format, vec::Vec};
 
@@ -19,8 +19,8 @@ use crate::{
     time::Instant,
 };
 
-/// How long a node that receives slowly lets others go first: an eighth of a transfer, which costs it little. The others form
-/// a chain meanwhile, and the node takes its place at the end, where nobody depends on it.
+/// How long a node that receives slowly yields to others: an eighth of a transfer, at most 100 ms, which costs it
+/// little. Meanwhile the others form a chain, and the slow node becomes its last link, on which no other node depends.
 fn yields_ns(size: u64, link: Link) -> u64 {
     u64::try_from(link.transfer_ns(size) / 8).unwrap_or(u64::MAX).min(YIELDS_NS_MAX)
 }
@@ -34,7 +34,7 @@ impl Waiter {
 }
 
 impl Directory {
-    /// Finds a sender for a node that wants one, at once or when it has yielded.
+    /// Finds a source for a node, at once or after it has yielded to others.
     pub(super) fn seek_sender(&mut self, world: &mut World<'_>, mut waiter: Waiter, id: &ObjectId) {
         let (now, members) = (world.now, world.members);
         let asker = waiter.node;
@@ -43,7 +43,7 @@ impl Directory {
             return;
         }
         let entry = self.entries.open(id);
-        // One that asks again has yielded, or begun to.
+        // A node that repeats its request has already yielded, or has begun to.
         let before = entry.asking().and_then(|asking| asking.waiter(asker));
         waiter.yields_until = waiter.yields_until.or(before.and_then(|before| before.yields_until));
         let yields = self.speeds.received_slowness(now, asker) > 1
@@ -67,10 +67,10 @@ impl Directory {
                 asker,
                 Message::Located { id: id.clone(), instance, meta, source, lifetime },
             ));
-            // Now it is a holder.
+            // The requester is now a holder.
             return entry.answer_locators(&id, world.mail);
         }
-        // A node that asks again is fed by none, and neither are those behind it.
+        // A node that repeats its request receives from no source, and neither do the nodes behind it.
         if let Some(live) = &mut entry.live {
             live.tree.detach(asker);
         }
@@ -102,7 +102,8 @@ impl Directory {
         }
         let entry = self.entries.open(id);
         *entry.asking_mut().watchers.entry(from).or_default() |= seen;
-        // Of a small object the watcher hears when its bytes come: until then it would take it for one that is not there.
+        // A watcher of a small object gets its notification with the bytes. An earlier reply would state that the
+        // object is missing.
         if !entry.live.as_mut().is_some_and(|live| live.seek_bytes(id, world.mail)) {
             let found = entry.live.as_mut().and_then(|live| live.found(from, members));
             world.mail.push((from, Message::Found { id: id.clone(), found }));
@@ -120,7 +121,7 @@ impl Directory {
     ) {
         let (now, members) = (world.now, world.members);
         let entry = self.entries.open(id);
-        // Asked again after a change of members: the older question is the same one.
+        // A repeated request after a membership change replaces the earlier one.
         let locators = &mut entry.asking_mut().locators;
         locators.retain(|locator| !locator.is(from, request));
         locators.push(Locator { node: from, request, known });
@@ -133,7 +134,7 @@ impl Directory {
         self.forget_if_empty(id);
     }
 
-    /// Finds senders for nodes that have let others go first for long enough.
+    /// Finds sources for nodes that have yielded long enough.
     pub(super) fn wake_yielded(&mut self, world: &mut World<'_>, id: &ObjectId) {
         let now = world.now;
         let asking = self.entries.get(id).and_then(|entry| entry.asking());
@@ -145,7 +146,7 @@ impl Directory {
         }
     }
 
-    /// Answers the askers that can be answered by a new or better copy.
+    /// Replies to the requests that a new or better copy can satisfy.
     pub(super) fn wake(&mut self, world: &mut World<'_>, id: &ObjectId, is_news: bool) {
         let (now, members) = (world.now, world.members);
         let Some(entry) = self.entries.get_mut(id) else { return };
@@ -159,7 +160,8 @@ impl Directory {
         let mut waiters: Vec<Waiter> = Vec::new();
         entry.take_back(|asking| waiters = core::mem::take(&mut asking.waiters));
         if let Some(maker) = entry.maker() {
-            // One group after the other, first that of the object: then no receiver has to be told of another sender soon.
+            // Serve group by group, the group of the maker first. Then no receiver soon needs a redirect to a nearer
+            // source.
             waiters.sort_by_key(|waiter| {
                 (members.distance(maker, waiter.node), members.place(waiter.node))
             });
@@ -172,7 +174,7 @@ impl Directory {
         for waiter in due {
             self.seek_sender(world, waiter, id);
         }
-        // A client that still waits has seen the newest of before, so only this name can be its answer.
+        // A client that still waits has already seen all earlier versions, so only this name can be its reply.
         if let ObjectId::Named(name) = id
             && let Some(version) = name.version()
         {

@@ -1,7 +1,8 @@
-//! Copies: what holders tell of what they have, and of what they have no more.
+//! Announcements and withdrawals of copies by their holders.
 //!
-//! Of two instances under one name every owner keeps the same one, whichever it heard of first: the lower of those that
-//! are pinned somewhere. An owner that may have missed the end of what it knows takes the other, and asks the holders.
+//! Of two instances under one name, every owner keeps the same one, whichever it received first: the lower of those
+//! that are pinned somewhere. An owner that may have missed the end of the recorded instance accepts the other one,
+//! and requests confirmation from the holders (`Doubted`).
 
 use alloc::{boxed::Box, format};
 
@@ -23,7 +24,8 @@ use crate::{
 };
 
 impl Directory {
-    /// A node has a copy, or part of one; or claims a name for what it is going to have. False if no node asks for the object.
+    /// Records that a node has a copy or a part of one, or claims a name. Returns false if no node waits for the
+    /// object.
     pub(super) fn announce(
         &mut self,
         world: &mut World<'_>,
@@ -35,12 +37,12 @@ impl Directory {
         let owners = members.owners(id);
         let (is_owner, is_first) = (owners.contains(members.me()), owners.first == members.me());
         let entry = self.entries.open(id);
-        // A put by the node that reserved the name is another object all the same.
+        // A put is another object than the reserved result, even if the same node reserved the name.
         if let Some(reserved) = entry.reserved.as_ref().filter(|_| *claim) {
             world.mail.push((from, announce.claimed(Some(reserved.instance.node))));
             return true;
         }
-        // One instance has one length and shape: with another, this owner would send malformed messages itself.
+        // An instance has one size and shape. With another, this owner itself would send malformed messages.
         if entry.live.as_ref().is_some_and(|live| live.contradicts(announce)) {
             world.mail.push((from, announce.refused(None)));
             return true;
@@ -48,7 +50,7 @@ impl Directory {
         if entry.refuses_what_was_deleted(world, from, announce, is_first) {
             return true;
         }
-        // Of a name that was deleted before this owner heard of it.
+        // The name was deleted before this owner received the announcement.
         if !*claim && entry.has_deleters() {
             self.drop_unheard(world, from, announce);
             return true;
@@ -59,7 +61,7 @@ impl Directory {
             node != instance.node || serial > instance.serial
         };
         if let Some(reserved) = entry.reserved.take_if(is_other).map(|other| other.instance) {
-            // Two owners who did not know of each other granted the name: it is what exists already.
+            // Two owners that did not know of each other granted the name: the object that already exists keeps it.
             let (id, taken_by) = (id.clone(), Some(instance.node));
             world.mail.push((reserved.node, Message::Claimed { id, instance: reserved, taken_by }));
         }
@@ -98,7 +100,7 @@ impl Directory {
             false => accounts.open(from),
         });
         if let Some(None) = charge {
-            // A copy of which one owner of two knows is found by that one.
+            // Readers can still find the copy at the other owner, if that has an entry for it.
             self.limited.push((from, limit_name!(ENTRIES_MAX)));
             if *claim {
                 world.mail.push((
@@ -116,7 +118,7 @@ impl Directory {
         if let Progress::Inline(bytes) = &announce.progress
             && live.small.is_none()
         {
-            // What this node made is in its store for as long as the entry has it.
+            // Objects made by this node are not charged: its store has their bytes as long as the entry has.
             let charge = (!is_mine).then(|| self.accounts.charge(from, bytes.len())).flatten();
             (is_brought, has_room) = (true, is_mine || charge.is_some());
             if !core::mem::take(&mut live.is_asked) && !has_room {
@@ -132,14 +134,15 @@ impl Directory {
             world.mail.push((from, announce.claimed(None)));
         }
         let (is_complete, lacks_bytes) = (live.is_complete(), live.lacks_bytes());
-        // Until now it was only at nodes that leave, where no reduce folds it any more.
+        // Until now only leaving nodes had it, where no reduce folds it any more.
         let is_better = is_complete && !was_complete || !stayed && stays(live);
         let is_news = is_new || is_brought || is_better;
-        // The result that the name was reserved for is there. A reader may have all of an attempt that its maker gave up.
+        // The result that the name was reserved for is complete. Only its maker's copy counts: a reader may hold a
+        // complete copy from an aborted attempt.
         let is_made = announce.progress.is_complete() && from == instance.node;
         entry.reserved.take_if(|reserved| is_made && reserved.instance.node == from);
         entry.check_orphan(now, id, members, &mut self.alarms);
-        // What follows looks the entry up again, and is for few objects.
+        // The steps below look the entry up again; few objects need them.
         let is_awaited = entry.asking().is_some() || !self.latest.is_empty();
         if let Some(told) = &announce.lifetime {
             self.bind(world, id, &Terms::told(told, now));
@@ -153,8 +156,9 @@ impl Directory {
         is_awaited
     }
 
-    /// Those who wait for the bytes of a small object have them. Without room for them they go, and a holder is asked for them
-    /// when they are wanted; what went before, or came without them, is asked for when there is room.
+    /// Drops or requests the bytes of a small object, after waiting nodes have received them. Without capacity the
+    /// bytes are dropped, and requested from a holder when needed. With capacity, missing bytes are requested: those
+    /// that were dropped before, or that were not part of the announcement.
     fn keep_bytes(
         &mut self,
         id: &ObjectId,
@@ -188,7 +192,7 @@ impl Directory {
             entry.reserved.take_if(|reserved| is_its(reserved) && instance.node == from);
             let mut live = entry.live.as_mut().filter(|live| live.instance == instance);
             if let Some(live) = live.as_mut().filter(|_| instance.node == from) {
-                // Given up by its maker before its name was confirmed.
+                // Its maker gave it up before its name was confirmed.
                 live.small = None;
             }
             if live.is_some_and(|live| live.remove_holder(from)) {
@@ -199,8 +203,8 @@ impl Directory {
         self.forget_if_empty(id);
     }
 
-    /// An asker that was sent to a holder says that it has no such copy. No asker is sent there until the holder, which alone
-    /// knows, tells of it again.
+    /// Removes a holder that has no such copy according to a requester that was sent there. Requesters are sent there
+    /// again only after the holder, the only node that knows for certain, has announced its copy again.
     pub(super) fn doubt_copy(
         &mut self,
         world: &mut World<'_>,
@@ -221,21 +225,22 @@ impl Directory {
         }
     }
 
-    /// Whether `holder` refused `asker` later than it told of its copy, as far as this owner can know.
+    /// Whether `holder` refused `asker` after its last announcement, as this owner can tell.
     pub(super) fn is_refusal_news(&self, id: &ObjectId, asker: NodeId, holder: NodeId) -> bool {
         let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
         let of = |node: NodeId| live.and_then(|live| live.tree.get(node));
         let told = of(holder).and_then(|holder| holder.told);
         let located = of(asker).and_then(|asker| asker.located);
-        // If it was older news and the copy is gone all the same, the next to be sent there says so again.
+        // If the refusal was older, but the copy is gone all the same, the next requester that is sent there reports
+        // it.
         told.is_none_or(|told| located.is_some_and(|located| told <= located))
     }
 }
 
-/// Why a member gets no further name at this owner, for an object of so many bytes.
+/// The error for a member that gets no further name at this owner, for an object of `needed` bytes.
 pub(super) fn too_many(owner: NodeId, needed: u64) -> Error {
     let detail = format!(
-        "node {owner}, which owns the name, keeps {} entries of objects, {} of one node at most: delete objects",
+        "node {owner}, the owner of the name, stores at most {} directory entries, {} of them for one node: delete objects",
         ENTRIES_MAX,
         ENTRIES_MAX / SHARE_OF_ONE
     );
@@ -243,19 +248,19 @@ pub(super) fn too_many(owner: NodeId, needed: u64) -> Error {
 }
 
 impl Announce {
-    /// What its sender is told of the name; `taken_by` another, unless it is its own.
+    /// The reply to a claim of the name; `taken_by` is `None` if the claim is granted.
     fn claimed(&self, taken_by: Option<NodeId>) -> Message {
         Message::Claimed { id: self.id.clone(), instance: self.instance, taken_by }
     }
 
-    /// What its sender is told if it is to have this no more.
+    /// The reply that makes the announcing node drop its copy.
     pub(super) fn refused(&self, error: Option<Error>) -> Message {
         Message::Drop { id: self.id.clone(), instance: self.instance, error }
     }
 }
 
 impl Entry {
-    /// Whether what is told of was deleted, and its holder hears so.
+    /// Whether the announced instance was deleted; if so, notifies its holder.
     fn refuses_what_was_deleted(
         &mut self,
         world: &mut World<'_>,
@@ -267,7 +272,7 @@ impl Entry {
         let Announce { id, instance, claim, .. } = announce;
         let mut is_void = self.is_buried(now, instance);
         if let Some(gone) = &mut self.gone {
-            // A result, or the next attempt at it, of which its maker told before it heard of the deletion.
+            // A result, or the next attempt at it, which its maker announced before it received the deletion.
             let is_earlier = |(node, dropped): &(NodeId, Instance)| {
                 *node == from && dropped.node == instance.node && dropped.serial < instance.serial
             };
@@ -276,38 +281,41 @@ impl Entry {
                 gone.known_to.clear();
                 gone.dropping.insert((from, *instance));
             }
-            // A client that deleted a minted id deleted all it will ever be; a name is free for another instance.
+            // A deletion of a generated id applies to all instances of it, a deletion of a name only to those that
+            // ended.
             is_void |= id.minter().is_some() || gone.instances.contains(instance);
         }
         if !is_void || planted::has(Bug::ForgetsDeletions) {
             return false;
         }
         if *claim {
-            // Deleted before its putter heard that the name was its own.
+            // It was deleted before the node of the put received the reply to its claim.
             world.mail.push((from, announce.claimed(None)));
         }
         let error = self.gone.as_ref().map(|gone| gone.error(id));
         if error.is_some() && !*claim {
-            // The holder fails the gets of its clients by this error.
+            // The holder fails the gets of its clients with this error.
             self.drop_waiter(from);
         }
         world.mail.push((from, announce.refused(error)));
         true
     }
 
-    /// Whether what is told of has the name, or gets it from another instance, whose holders drop it then.
+    /// Whether the announced instance has the name, or takes it from another instance, whose holders then drop or
+    /// confirm it.
     fn makes_way(&mut self, from: NodeId, announce: &Announce, mail: &mut Mail) -> bool {
         let Announce { id, instance, origin, claim, .. } = announce;
         let (is_lost, is_doubtful) = (self.is_lost(), self.is_doubtful());
         let is_other = |live: &mut Live| live.instance != *instance;
         let Some(other) = self.live.take_if(is_other) else { return true };
-        // A later epoch of the same maker replaces what it made before. Of two that were put under one name, while
-        // their nodes did not agree on its owner, every owner keeps the lower, or both would be dropped.
+        // A later epoch of the same maker replaces its earlier ones. If two objects were put under one name while
+        // their nodes did not agree on its owner, every owner keeps the lower one; otherwise both would be dropped.
         let replaces = if other.instance.node == instance.node {
-            // What a maker says last is what it has: the owner of before may have granted its name to the earlier one.
+            // The maker's latest announcement counts: the former owner may have granted the name to the instance with
+            // the lower serial.
             other.instance.serial < instance.serial || from == instance.node && !*claim
         } else {
-            // An original goes before copies that outlived theirs: the other owner may know of none of those.
+            // A pinned copy wins over cached copies without one: the other owner may know of none of those.
             is_lost || *origin && (*instance < other.instance || !other.has_original())
         };
         let is_sticky = planted::has(Bug::KeepsTheFirstOfTwo) && !is_lost;
@@ -315,7 +323,7 @@ impl Entry {
         if is_void || is_doubtful {
             for holder in other.tree.nodes().filter(|holder| *holder != from) {
                 let (id, instance) = (id.clone(), other.instance);
-                // The other owner may keep what this one doubts, and refuse what has come.
+                // The other owner may keep the instance that this one doubts, and refuse the announced one.
                 let message = match is_void {
                     true => Message::Drop { id, instance, error: None },
                     false => Message::Doubted { id, instance },
@@ -341,7 +349,7 @@ impl Live {
         self.instance == announce.instance && self.meta != announce.meta
     }
 
-    /// Takes what a holder tells of its copy.
+    /// Records the announcement of a holder.
     fn take(
         &mut self,
         now: Instant,
@@ -358,7 +366,7 @@ impl Live {
         if from == self.instance.node {
             self.by_parts = announce.progress == Progress::Parts;
         }
-        // One that is to be moved receives from where it did until it is told.
+        // A receiver with a pending move still receives from its former source.
         let is_moving = source.is_some() && self.tree.moving_from(from) == source;
         let holder = self.tree.enter(from, complete, announce.origin);
         holder.told = Some(now);
@@ -366,8 +374,8 @@ impl Live {
         match source {
             _ if is_moving => {}
             None => self.tree.detach(from),
-            // Two owners who did not know of each other's answers let copies grow from each other. If both broke the
-            // circle, both of its sides might begin anew for ever.
+            // Two owners that did not know of each other's assignments can make copies receive from each other. Only
+            // the primary owner breaks the circle: if both did, both sides might restart forever.
             Some(source) if !self.tree.attach(from, source) && is_first => {
                 mail.push((from, announce.refused(None)));
             }

@@ -1,6 +1,7 @@
-//! The entries of a directory, and the changes of members that some of them do not know yet.
+//! The entries of a directory, and the membership changes that are not applied to all of them yet.
 //!
-//! Every entry has the number of the last change that was applied to it. Does not know what a change does to an entry.
+//! Each entry has the number of the last change that was applied to it. This module does not know what a change does
+//! to an entry.
 
 use alloc::{
     boxed::Box,
@@ -18,46 +19,46 @@ use crate::{
     members::Members,
 };
 
-/// How much is worked off in one go of what a change of members touches.
+/// How many entries or copies one step of a membership change updates.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Slice {
-    /// Entries of the directory, or copies: 1 to 2 us each.
+    /// Entries of the directory, or local copies: 1 to 2 us each.
     pub entries: usize,
-    /// Time until the next, from 1 on.
+    /// Pause until the next slice, at least 1 ns.
     pub pause_ns: u64,
 }
 
 impl Default for Slice {
-    /// A millisecond or two at a time, and then whatever has come meanwhile.
+    /// Slices of 1 to 2 ms; events that arrived meanwhile are handled in between.
     fn default() -> Self {
         Self { entries: 1024, pause_ns: 1 }
     }
 }
 
-/// A change of members, with the members as they were right after it.
+/// A membership change, with the members right after it.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
-    /// All that a node has said is void.
+    /// All announcements and requests of `node` are void.
     Gone { node: NodeId, members: Arc<Members> },
-    /// Objects have other owners, or `renewed` has lost what it was told.
+    /// Objects have new owners, or `renewed` has lost what was announced to it.
     Owners { renewed: Option<NodeId>, members: Arc<Members> },
 }
 
-/// All entries, and the changes that some of them do not know.
+/// All entries, and the changes that are not applied to all of them yet.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
-    /// Boxed, for a tree has room for twice as many as it holds.
+    /// Boxed, because the nodes of the tree have room for up to twice as many entries as they contain.
     all: BTreeMap<ObjectId, Box<Entry>>,
-    /// Oldest first; the last has the number `last`.
+    /// Oldest first; the last one has the number `last`.
     changes: VecDeque<Change>,
     last: u32,
     walk: Option<Walk>,
 }
 
-/// Once through all entries.
+/// A walk through all entries that applies changes.
 #[derive(Debug)]
 struct Walk {
-    /// Entries up to this one know the changes up to `upto`.
+    /// Entries up to and including this one have the changes up to `upto`.
     after: Option<ObjectId>,
     upto: u32,
 }
@@ -71,7 +72,7 @@ impl Entries {
         self.all.get_mut(id).map(Box::as_mut)
     }
 
-    /// The entry of an object; an empty one if there is none, which knows all changes.
+    /// Returns the entry of an object; creates an empty one, to which all changes are applied, if it is missing.
     pub(super) fn open(&mut self, id: &ObjectId) -> &mut Entry {
         let new = || Box::new(Entry::new(self.last));
         self.all.entry(id.clone()).or_insert_with(new)
@@ -92,13 +93,13 @@ impl Entries {
         self.all.range(ids).map(|(id, entry)| (id, entry.as_ref()))
     }
 
-    /// The changes that an entry does not know.
+    /// The changes that are not applied to an entry yet.
     fn news(&self, entry: &Entry) -> impl Iterator<Item = &Change> {
         let count = self.changes.len().min(self.last.wrapping_sub(entry.knows) as usize);
         self.changes.range(self.changes.len() - count..)
     }
 
-    /// Whether what an entry has of a node is void.
+    /// Whether a pending change makes void what an entry records of a node.
     pub(super) fn is_void(&self, entry: &Entry, of: NodeId) -> bool {
         self.news(entry).any(|change| matches!(change, Change::Gone { node, .. } if *node == of))
     }
@@ -109,12 +110,12 @@ impl Entries {
         let upto = self.last;
         match &mut self.walk {
             Some(walk) if walk.after.is_some() => {}
-            // It has not begun.
+            // It has not started.
             walk => *walk = Some(Walk { after: None, upto }),
         }
     }
 
-    /// The changes that an entry does not know; from now on it does.
+    /// Returns the changes that are not applied to an entry yet, and marks them as applied.
     pub(super) fn take_news(&mut self, id: &ObjectId) -> Vec<Change> {
         let Some(entry) = self.all.get(id) else { return Vec::new() };
         let news = self.news(entry).cloned().collect();
@@ -125,7 +126,7 @@ impl Entries {
         news
     }
 
-    /// The entries that the walk comes to next, `most` of them if there are so many.
+    /// The next entries of the walk, at most `most`.
     pub(super) fn next(&self, most: usize) -> Vec<ObjectId> {
         let Some(walk) = &self.walk else { return Vec::new() };
         let begin = walk.after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
@@ -133,7 +134,7 @@ impl Entries {
         next.take(most).map(|(id, _)| id.clone()).collect()
     }
 
-    /// All up to an entry know what the walk tells; or all of them.
+    /// Records that the walk has reached the entry `to`; with `None`, that it has reached the end.
     pub(super) fn walked(&mut self, to: Option<ObjectId>) {
         let Some(walk) = &mut self.walk else { return };
         if to.is_some() {
@@ -146,12 +147,12 @@ impl Entries {
         self.walk = (later > 0).then_some(Walk { after: None, upto });
     }
 
-    /// Whether all entries know all changes.
+    /// Whether all changes are applied to all entries.
     pub(super) fn is_settled(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// Whether there is a change that the entries are gone through for.
+    /// Whether a walk through the entries is in progress.
     pub(super) const fn is_walking(&self) -> bool {
         self.walk.is_some()
     }

@@ -1,6 +1,6 @@
-//! What the directory knows of one object: whether it lives, or why it is gone; who waits.
+//! The directory entry of one object: its live state or the reason why it is gone, and who waits for it.
 //!
-//! Does not know messages, time, or which holder feeds which.
+//! Does not know messages, time, or which holder sends to which.
 
 use alloc::{
     boxed::Box,
@@ -19,31 +19,32 @@ use crate::{
     time::Instant,
 };
 
-/// One of perhaps millions, most of which are there and which no node asks for: what few have is boxed.
+/// Directory entry of one object. There can be millions, most of them live and without requesters: rare parts are
+/// boxed.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub(super) live: Option<Live>,
     pub(super) gone: Option<Box<Tombstone>>,
-    /// What the name was before it was put again, and until when that is remembered.
+    /// Earlier instances of the name, and until when each is remembered.
     buried: Option<Box<Buried>>,
     asking: Option<Box<Asking>>,
-    /// What the name was when its last copy was lost, and until when that is remembered: its holder may come back, and is
-    /// to hear of a deletion meanwhile.
+    /// The instance whose last copy was lost, and until when it is remembered. Its holder may come back, and then must
+    /// learn of a deletion that happened meanwhile.
     pub(super) lost: Option<Box<(Instance, Instant)>>,
-    /// The reduce that the name is kept for.
+    /// The reduce for which the name is reserved.
     pub(super) reserved: Option<Box<Reserved>>,
-    /// Since when no copy is known that is complete, or will be.
+    /// When the last copy was lost that is complete or can still become complete.
     pub(super) orphan_since: Option<Instant>,
-    /// Until when it is kept although others own it.
+    /// Until when the entry is kept although other nodes own it.
     pub(super) kept_until: Instant,
-    /// The number of the last change of members that it knows.
+    /// The number of the last membership change that was applied to this entry.
     pub(super) knows: u32,
 }
 
-/// A name that is kept for a reduce.
+/// A name that is reserved for the result of a reduce.
 #[derive(Debug)]
 pub(super) struct Reserved {
-    /// Stands for the reduce.
+    /// Identifies the reduce.
     pub(super) instance: Instance,
     _charge: Option<EntryCharge>,
 }
@@ -54,30 +55,31 @@ impl Reserved {
     }
 }
 
-/// By instance, until when it is remembered.
+/// Earlier instances, each with the time until which it is remembered.
 #[derive(Debug, Default)]
 struct Buried(BTreeMap<Instance, Instant>);
 
-/// Who is to hear of an object.
+/// Nodes that wait for an object or for changes of its holders.
 #[derive(Debug, Default)]
 pub(super) struct Asking {
-    /// Askers without a sender, in order of their questions, with those that failed them.
+    /// Requesters without a source, in order of their requests, with the sources that failed them.
     pub(super) waiters: Vec<Waiter>,
-    /// By node, whether it has seen the object.
+    /// For each watching node, whether it has seen the object.
     pub(super) watchers: BTreeMap<NodeId, bool>,
-    /// Who wants to know of the next change of holders.
+    /// Requesters of the next change of holders.
     pub(super) locators: Vec<Locator>,
-    /// Who has deleted a name of which this owner may not have heard yet, and when they are answered.
+    /// Clients that deleted a name which its holders may not have announced to this owner yet, and when each gets its
+    /// reply.
     pub(super) deleters: Vec<(NodeId, RequestId, Instant)>,
 }
 
-/// A node that wants a sender.
+/// A node that waits for a source.
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) node: NodeId,
-    /// Senders that failed it.
+    /// Sources that failed it.
     pub(super) avoid: Vec<NodeId>,
-    /// Until when others go first, if it was found to receive slowly.
+    /// Until when other nodes go first, if this one was found to receive slowly.
     pub(super) yields_until: Option<Instant>,
     /// Whether it was sent a location before.
     pub(super) seen: bool,
@@ -89,29 +91,29 @@ impl Asking {
     }
 }
 
-/// One of as many as are remembered: what few have is boxed.
+/// A deleted, failed or lost object. Thousands are remembered: rare parts are boxed.
 #[derive(Debug)]
 pub(super) struct Tombstone {
     pub(super) instances: Vec<Instance>,
-    /// Why it is gone; none if it was deleted itself.
+    /// Why it is gone; `None` if the object itself was deleted.
     reason: Option<Box<Error>>,
-    /// Whether a newer version replaced it.
+    /// Whether it was pruned: a newer version replaced it.
     pub(super) pruned: bool,
     pub(super) until: Instant,
-    /// Copies whose holders have not said that they dropped them.
+    /// Copies whose holders have not confirmed that they dropped them.
     pub(super) dropping: BTreeSet<(NodeId, Instance)>,
-    /// Who is told when they have.
+    /// Requesters of the deletion, which get a reply when `dropping` is empty.
     pub(super) askers: Vec<(NodeId, RequestId)>,
-    /// Owners who know of it from here, or told of it.
+    /// Owners to which this node has sent the deletion, or from which it received it.
     pub(super) known_to: Vec<NodeId>,
 }
 
-/// A question for all holders.
+/// A request for the list of holders.
 #[derive(Debug)]
 pub(super) struct Locator {
     pub(super) node: NodeId,
     pub(super) request: RequestId,
-    /// What the asker knows already; none if it is to be answered at once.
+    /// The holders that the requester knows already; `None` if it wants a reply at once.
     pub(super) known: Option<Vec<Holding>>,
 }
 
@@ -120,14 +122,14 @@ impl Locator {
         (self.node, self.request) == (node, request)
     }
 
-    /// Whether the asker knows of a holder.
+    /// Whether the requester knows of a holder.
     fn has_seen(&self) -> bool {
         self.known.as_ref().is_some_and(|known| !known.is_empty())
     }
 }
 
 impl Tombstone {
-    /// Of instances that are gone for a reason, until when that is remembered.
+    /// Creates a tombstone for `instances`, which are gone because of `error`, remembered until `until`.
     pub(super) fn new(
         id: &ObjectId,
         mut instances: Vec<Instance>,
@@ -137,44 +139,44 @@ impl Tombstone {
         instances.sort_unstable();
         instances.dedup();
         if instances.len() > BURIED_MAX {
-            // The numbers of a maker only grow.
+            // Serial numbers of one node only grow, so this drops the oldest.
             instances.sort_unstable_by_key(|instance| (instance.serial, instance.node));
             instances.drain(..instances.len() - BURIED_MAX);
         }
         instances.shrink_to_fit();
-        // A result ends with the deletion of an input, which is to be named.
+        // If the deletion of an input ended a result, the error names the input: then it is kept as the reason.
         let is_deleted = matches!(&error, Error::ObjectDeleted { id: deleted } if deleted == id);
         let reason = (!is_deleted).then(|| Box::new(error.shortened(REMEMBERED_WORDS_BYTES)));
         let (dropping, askers, known_to) = (BTreeSet::new(), Vec::new(), Vec::new());
         Self { instances, reason, pruned: false, until, dropping, askers, known_to }
     }
 
-    /// Why `id`, which this is of, is gone.
+    /// Returns why `id`, the object of this tombstone, is gone.
     pub(super) fn error(&self, id: &ObjectId) -> Error {
         let reason = self.reason.as_deref();
         reason.cloned().unwrap_or_else(|| Error::ObjectDeleted { id: id.clone() })
     }
 
-    /// Whether it concerns a request for `id`, of a node that has `seen` the object or has not.
+    /// Whether it applies to a request for `id` from a node that has, or has not, `seen` the object.
     pub(super) fn concerns(&self, id: &ObjectId, seen: bool) -> bool {
         seen || id.is_unique() || self.reason.is_some()
     }
 
-    /// The name is deleted that had no object any more: it is free from now on.
+    /// Frees a name that was deleted after its object was already gone.
     pub(super) fn free(&mut self, id: &ObjectId) {
         if !id.is_unique() {
             (self.reason, self.pruned) = (None, false);
         }
     }
 
-    /// Tells those owners that have not heard of it from here, and did not tell of it.
+    /// Sends the deletion to the owners that neither received it from this node nor sent it.
     pub(super) fn tell(
         &mut self,
         id: &ObjectId,
         owners: impl Iterator<Item = NodeId>,
         mail: &mut Mail,
     ) {
-        // Without an instance it would be taken for the end of whatever has the name there.
+        // Without an instance, the receiver would end whatever object has the name there.
         let is_clear = id.minter().is_some() || !self.instances.is_empty();
         for owner in owners.filter(|_| is_clear) {
             if !self.known_to.contains(&owner) {
@@ -187,7 +189,7 @@ impl Tombstone {
         }
     }
 
-    /// Repeats what is to be dropped: a holder that did not take this node for an owner has not listened.
+    /// Sends the drop requests again: a holder that did not consider this node an owner has ignored them.
     pub(super) fn drop_again(&self, id: &ObjectId, mail: &mut Mail) {
         for (holder, instance) in &self.dropping {
             let (id, instance, error) = (id.clone(), *instance, Some(self.error(id)));
@@ -195,15 +197,15 @@ impl Tombstone {
         }
     }
 
-    /// Whether every holder has dropped it, or is gone.
+    /// Whether every holder has dropped its copy or is gone.
     pub(super) fn is_settled(&self) -> bool {
         self.dropping.is_empty()
     }
 
-    /// Answers those who deleted the object, when no copy is left that a node could be given.
+    /// Replies to the requesters of the deletion, once no copy is left that a node could be sent to.
     pub(super) fn answer(&mut self, id: &ObjectId, mail: &mut Mail) {
         if self.is_settled() {
-            // A tree that has become empty keeps its root.
+            // An emptied `BTreeSet` keeps its root node: replace it to free the memory.
             self.dropping = BTreeSet::new();
             let askers = core::mem::take(&mut self.askers);
             mail.extend(askers.into_iter().map(|asker| deleted(id, asker)));
@@ -212,36 +214,36 @@ impl Tombstone {
 }
 
 impl Entry {
-    /// One of which nothing is known but the changes of members so far.
+    /// Creates an empty entry to which all membership changes up to `knows` are applied.
     pub(super) fn new(knows: u32) -> Self {
         Self { knows, ..Self::default() }
     }
 
-    /// Whether a copy is known that is complete, or will be.
+    /// Whether a copy exists that is complete or can still become complete.
     pub(super) fn is_alive(&self) -> bool {
         self.live.is_some() && !self.is_lost()
     }
 
-    /// Whether what it was can't be completed any more, so that another instance may take its place.
+    /// Whether its last instance can no longer be completed, so that another instance may take its place.
     pub(super) fn is_lost(&self) -> bool {
-        // A name that is kept for a reduce is no orphan, though no node has what it was before.
+        // While the name is reserved for a reduce, `orphan_since` is not set, even if no node has the earlier object.
         let is_void = |live: &Live| live.small.is_none() && live.tree.is_empty();
         self.orphan_since.is_some() || self.live.as_ref().is_some_and(is_void)
     }
 
-    /// Whether this node did not own it for a while, and may have missed what became of its name.
+    /// Whether this node did not own the entry for a while, and may have missed what happened to its name.
     pub(super) fn is_doubtful(&self) -> bool {
         self.kept_until != Instant::default()
     }
 
-    /// The node that made the object, or said that it will.
+    /// The node that created the object or reserved its name.
     pub(super) fn maker(&self) -> Option<NodeId> {
         let live = self.live.as_ref().map(|live| live.instance);
         let reserved = self.reserved.as_ref().map(|reserved| reserved.instance);
         live.or(reserved).map(|instance| instance.node)
     }
 
-    /// Remembers what the name was before; what is over by `now` is forgotten.
+    /// Remembers `instances` as earlier instances of the name, and forgets those whose time has passed.
     pub(super) fn bury(&mut self, now: Instant, instances: &[Instance], until: Instant) {
         let mut buried = self.buried.take().unwrap_or_default();
         buried.0.retain(|_, until| *until > now);
@@ -254,19 +256,19 @@ impl Entry {
         self.buried = Some(buried).filter(|buried| !buried.0.is_empty());
     }
 
-    /// Whether the name was this before, and is to be remembered for it.
+    /// Whether `instance` is remembered as an earlier instance of the name.
     pub(super) fn is_buried(&self, now: Instant, instance: &Instance) -> bool {
         let until = self.buried.as_ref().and_then(|buried| buried.0.get(instance));
         until.is_some_and(|until| *until > now)
     }
 
-    /// Whether this instance of the name has ended, whatever the name is now.
+    /// Whether this instance of the name has ended, whatever the name refers to now.
     pub(super) fn is_over(&self, now: Instant, instance: &Instance) -> bool {
         self.gone.as_ref().is_some_and(|gone| gone.instances.contains(instance))
             || self.is_buried(now, instance)
     }
 
-    /// What the name was before, as far as it is to be remembered.
+    /// The earlier instances that are still remembered.
     pub(super) fn buried(&self, now: Instant) -> impl Iterator<Item = Instance> {
         let all = self.buried.iter().flat_map(|buried| buried.0.iter());
         all.filter(move |(_, until)| **until > now).map(|(instance, _)| *instance)
@@ -279,7 +281,7 @@ impl Entry {
         self.bury(then, &[], then);
     }
 
-    /// Starts the grace after which those who wait are told of the loss, if no node is left that could have it.
+    /// Starts the grace period before the loss is reported to requesters, if no remaining node can have the object.
     pub(super) fn check_orphan(
         &mut self,
         now: Instant,
@@ -288,13 +290,14 @@ impl Entry {
         alarms: &mut BTreeSet<(Instant, ObjectId)>,
     ) {
         let can_come = match id.minter() {
-            // As long as it lives it has the object, makes it, or says that it can't: a reduce may begin again.
+            // While the minter is a member it has the object, makes it, or reports that it cannot: a reduce may
+            // restart.
             Some(minter) => {
                 let gave_it_up = self.live.as_ref().and_then(|live| live.abandoned_by.as_deref())
                     == Some(&minter);
                 members.contains(minter) && !gave_it_up
             }
-            // A name that no node has put yet, or that the result of a reduce will have.
+            // A name that no node has put yet, or that is reserved for the result of a reduce.
             None => self.live.is_none() || self.reserved.is_some(),
         };
         if can_come || self.gone.is_some() || self.live.as_ref().is_some_and(Live::is_fed) {
@@ -306,7 +309,7 @@ impl Entry {
         }
     }
 
-    /// Whether nothing is known of it and no node asks.
+    /// Whether the entry records nothing and no node waits on it.
     pub(super) fn is_empty(&self) -> bool {
         self.live.is_none()
             && self.gone.is_none()
@@ -317,22 +320,22 @@ impl Entry {
             && self.orphan_since.is_none()
     }
 
-    /// Which nodes ask, if any does or did.
+    /// The waiting nodes, if any are recorded.
     pub(super) fn asking(&self) -> Option<&Asking> {
         self.asking.as_deref()
     }
 
-    /// Whether a client that deleted it is not answered yet, for its holders may still tell of it.
+    /// Whether a client that deleted the name has no reply yet, because holders may still announce copies.
     pub(super) fn has_deleters(&self) -> bool {
         self.asking().is_some_and(|asking| !asking.deleters.is_empty())
     }
 
-    /// Which nodes ask; there may be none.
+    /// The waiting nodes, for changes; creates an empty record.
     pub(super) fn asking_mut(&mut self) -> &mut Asking {
         self.asking.get_or_insert_default()
     }
 
-    /// Takes back questions; the memory of the last goes too.
+    /// Removes requests; frees the record when the last request is gone.
     pub(super) fn take_back(&mut self, forget: impl FnOnce(&mut Asking)) {
         if let Some(asking) = &mut self.asking {
             forget(asking);
@@ -340,12 +343,12 @@ impl Entry {
         self.asking.take_if(|asking| asking.is_empty());
     }
 
-    /// Removes the request of a node for a sender.
+    /// Removes the request of a node for a source.
     pub(super) fn drop_waiter(&mut self, node: NodeId) {
         self.take_back(|asking| asking.waiters.retain(|waiter| waiter.node != node));
     }
 
-    /// Asks for the bytes of a small object that are not here, if others wait for them.
+    /// Requests the bytes of a small object from a holder, if requesters wait for them and this owner lacks them.
     pub(super) fn seek_bytes(&mut self, id: &ObjectId, mail: &mut Mail) {
         let waits = |asking: &Asking| !asking.waiters.is_empty() || !asking.watchers.is_empty();
         let is_wanted = self.asking().is_some_and(waits);
@@ -354,7 +357,7 @@ impl Entry {
         }
     }
 
-    /// Answers those for which the holders are news.
+    /// Replies to the requesters that do not know the current holders yet.
     pub(super) fn answer_locators(&mut self, id: &ObjectId, mail: &mut Mail) {
         let Some(asking) = &mut self.asking else { return };
         let live = self.live.as_ref().filter(|_| !asking.locators.is_empty());
@@ -373,7 +376,8 @@ impl Entry {
         self.asking.take_if(|asking| asking.is_empty());
     }
 
-    /// Reports the end of the object to the nodes that ask for it, if it `concerns` those that have seen the object or have not.
+    /// Reports the end of the object to the waiting nodes for which `concerns` returns true, given whether they have
+    /// seen it.
     pub(super) fn tell_gone(
         &mut self,
         id: &ObjectId,
@@ -397,7 +401,7 @@ impl Entry {
         for node in told {
             mail.push((node, Message::Gone { id: id.clone(), error: error.clone() }));
         }
-        // A client that watches the holders of what is lost would watch for ever.
+        // Otherwise a client that watches the holders of a lost object would wait forever.
         for Locator { node, request, .. } in locators {
             mail.push((node, Message::LocationsAre { request, holdings: Err(error.clone()) }));
         }
@@ -413,7 +417,7 @@ impl Asking {
     }
 }
 
-/// Tells who asked for it that a deletion is carried out.
+/// The message that reports to a requester that its deletion is carried out.
 pub(super) fn deleted(id: &ObjectId, (node, request): (NodeId, RequestId)) -> (NodeId, Message) {
     (node, Message::Deleted { id: id.clone(), request })
 }

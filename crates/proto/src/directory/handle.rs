@@ -1,6 +1,6 @@
-//! Messages to the directory: what each of them is about.
+//! Dispatch of messages to the directory.
 //!
-//! Hands each to the part that takes it; knows nothing of time.
+//! Passes each message to the part that handles it. Does not know time.
 
 use alloc::{boxed::Box, vec::Vec};
 
@@ -17,21 +17,21 @@ use crate::{
     planted::{self, Bug},
 };
 
-/// What a message was to the directory.
+/// The result of offering a message to the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It is meant for no owner.
+    /// The message is not for an owner.
     No,
-    /// The directory has taken it.
+    /// The directory has handled it.
     Yes,
-    /// A node asked for a sender of this object.
+    /// Handled: the sender requested a source of this object.
     SenderAsked(ObjectId),
-    /// This object was deleted.
+    /// Handled: this object was deleted.
     Deleted(ObjectId),
 }
 
 impl Directory {
-    /// Takes a message, if it is meant for an owner.
+    /// Handles a message if it is for an owner.
     pub fn handle(&mut self, world: &mut World<'_>, from: NodeId, message: &Message) -> Taken {
         let now = world.now;
         self.speeds.heard(from);
@@ -93,7 +93,7 @@ impl Directory {
             Message::Fail { id, error, reserved } => {
                 let entry = self.entries.get(id);
                 let is_over = |entry: &Entry| reserved.is_some_and(|it| entry.is_over(now, &it));
-                // A name may be another object's meanwhile.
+                // The name may belong to another object by now.
                 let maker = entry.and_then(|entry| entry.maker());
                 if entry.is_some_and(is_over) {
                     // The name was deleted meanwhile, and is free.
@@ -127,9 +127,9 @@ impl Directory {
             }
             Message::JobEnded { job } => self.job_ended(world, job),
             Message::Remember { id, instances, error: Some(error), pruned } => {
-                // Which of those that had the name ended can't be known then.
+                // Without instances it is not clear which object of that name has ended.
                 let is_clear = id.minter().is_some() || !instances.is_empty();
-                // What is repeated is no news: the name may have been deleted since, and the reason with it.
+                // A repetition is ignored: the name may have been deleted since, and the reason with it.
                 let gone = self.entries.get(id).and_then(|entry| entry.gone.as_ref());
                 let is_known = gone.is_some_and(|gone| {
                     instances.iter().all(|instance| gone.instances.contains(instance))

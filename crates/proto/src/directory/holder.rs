@@ -10,21 +10,21 @@ use super::{
 };
 use crate::{id::NodeId, time::Instant};
 
-/// What a receiver takes of the link of its source, unless it is slow, in thousandths.
+/// The share of its source's link that a receiver takes unless it is slow, in thousandths.
 pub(super) const WHOLE: u32 = 1000;
 
 /// A node that holds or receives a copy.
 #[derive(Debug, Default)]
 pub(super) struct Holder {
     pub(super) complete: bool,
-    /// Pinned there: put, reduced or adopted.
+    /// Whether the copy is pinned: put, reduced or adopted there.
     pub(super) origin: bool,
-    /// When it last told of itself, and when this owner last sent it to a sender.
+    /// When it last announced its copy, and when this owner last sent it to a source.
     pub(super) told: Option<Instant>,
     pub(super) located: Option<Instant>,
-    /// When it first told that it receives.
+    /// When it first announced that it receives.
     pub(super) began: Option<Instant>,
-    /// How fast it last reported to receive.
+    /// Its reports of the rate at which it receives.
     pub(super) reports: Option<Box<Reports>>,
 }
 
@@ -34,35 +34,35 @@ impl Holder {
         self.complete
     }
 
-    /// Whether it is pinned there: put, reduced or adopted.
+    /// Whether the copy is pinned: put, reduced or adopted there.
     pub(super) const fn is_origin(&self) -> bool {
         self.origin
     }
 
-    /// Its last report of its present sender.
+    /// Its last report about its current source.
     pub(super) fn last(&self) -> Option<Report> {
         self.reports.as_ref()?.last
     }
 
-    /// The same, if it says something of the present.
+    /// The last report about its current source, if it is recent enough to describe the present.
     pub(super) fn fresh(&self, now: Instant) -> Option<Report> {
         self.last().filter(|report| report.is_fresh(now))
     }
 
-    /// Senders that it was moved away from.
+    /// Sources that it was moved away from.
     pub(super) fn left(&self) -> &[Left] {
         self.reports.as_ref().map_or(&[][..], |reports| &reports.left)
     }
 }
 
-/// A holder, or a source that holds nothing.
+/// A node of the broadcast tree: a holder, or a source that holds no copy.
 #[derive(Debug)]
 pub(super) struct Spot {
     pub(super) node: NodeId,
     pub(super) holder: Option<Holder>,
     pub(super) source: u32,
     pub(super) receivers: u32,
-    /// What it takes of its source's link, and its receivers of its own, in thousandths.
+    /// The share that it takes of its source's link, and that its receivers take of its own link, in thousandths.
     pub(super) weight: u32,
     pub(super) load: u32,
     /// When it was last moved to another source.
@@ -75,7 +75,7 @@ impl Spot {
         Self { node, holder, source, receivers, weight, load, moved: Instant(0) }
     }
 
-    /// Whether it neither holds a copy nor is a source.
+    /// Whether it has no copy, no source and no receivers.
     pub(super) const fn is_idle(&self) -> bool {
         self.holder.is_none() && self.source == NONE && self.receivers == 0
     }
@@ -85,13 +85,13 @@ impl Spot {
         self.holder.as_ref().is_some_and(is_root)
     }
 
-    /// Its key among the roots: complete originals are first.
+    /// Its sort key among the roots: complete pinned copies come first.
     pub(super) fn as_root(&self) -> Option<(bool, bool, NodeId)> {
         let holder = self.holder.as_ref().filter(|_| self.is_root())?;
         Some((!holder.complete, !holder.origin, self.node))
     }
 
-    /// How many receivers it feeds; those that are slow count for less.
+    /// How many receivers it sends to; slow ones count for less.
     pub(super) const fn receivers_fed(&self) -> u32 {
         (self.load + WHOLE / 2) / WHOLE
     }

@@ -1,20 +1,20 @@
-//! The directory: for each object that this node owns, who holds it, who wants it, who watches it.
+//! This node's shard of the directory: the holders, waiting requesters and watchers of each object that it owns.
 //!
-//! Events are messages of holders and askers, the departure of members, and time; the answers are messages.
-//! Everything here can be told again by the nodes that hold the objects, so losing it loses no object.
-//! Knows nothing of bytes, connections or clients.
+//! Input: messages of holders and requesters, departures of members, and time. Output: messages. All of it is soft
+//! state, which the holders can announce again, so losing it loses no object. The directory does not know bytes,
+//! connections or clients.
 //!
-//! What it knows is in [`state`]: entries of objects ([`entries`], [`entry`], [`live`]), each with its broadcast tree
-//! ([`tree`]), what nodes are known for ([`speeds`], [`accounts`]) and [`leases`]. Each file that changes it takes one kind of
-//! fact: what holders report ([`copies`], [`paces`]), requests ([`asking`], [`names`], [`list`]), deletions ([`deletion`]),
-//! ends ([`terms`], [`expiry`]) and changes of members ([`sweep`]).
+//! The state is in [`state`]: entries of objects ([`entries`], [`entry`], [`live`]), each with its broadcast tree
+//! ([`tree`]), records about nodes ([`speeds`], [`accounts`]) and [`leases`]. Each file that changes the state handles
+//! one kind of input: reports of holders ([`copies`], [`paces`]), requests ([`asking`], [`names`], [`list`]),
+//! deletions ([`deletion`]), expiry ([`terms`], [`expiry`]) and membership changes ([`sweep`]).
 //!
 //! ```text
 //!              Announce               no node can complete it, for a grace
-//!   unknown ------------> live -----------------------------------------> unknown, askers told ObjectLost
+//!   unknown ------------> live -----------------------------------------> unknown; requesters get ObjectLost
 //!      ^                   | Delete, Fail
 //!      |  TOMBSTONE_NS     v
-//!      +---------------- gone (askers are told why at once)
+//!      +---------------- gone (requesters get the reason at once)
 //! ```
 
 mod accounts;

@@ -1,6 +1,6 @@
-//! What receivers have reported of one object: how fast it comes to each, and how fast to the best of its branches.
+//! Receivers' reports for one object: the receive rate of each, and the best rate of its branches.
 //!
-//! Knows rates and times; does not know which holders there are.
+//! Knows rates and times, but not the list of holders.
 
 use alloc::vec::Vec;
 
@@ -10,23 +10,23 @@ use crate::{
     time::Instant,
 };
 
-/// How long a report says something of the present: receivers report every 2 s at least.
+/// How long a report describes the present. Receivers report at least every 2 s.
 const FRESH_NS: u64 = 2_500_000_000;
 
-/// What a receiver has reported of one object.
+/// The reports of one receiver about one object.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
-    /// The last of its present sender.
+    /// The last report about its current source.
     pub(super) last: Option<Report>,
-    /// Senders that it was moved away from.
+    /// Sources that it was moved away from.
     pub(super) left: Vec<Left>,
 }
 
-/// A sender that a receiver was moved away from.
+/// A source that a receiver was moved away from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Left {
     pub(super) node: NodeId,
-    /// The last report of it.
+    /// The last report about it.
     pub(super) report: Report,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Report {
     pub(super) rate: Rate,
     /// Bytes that it lacks.
     pub(super) missing: u64,
-    /// What the receiver has received from others, if that was measured.
+    /// The rate at which the receiver usually receives from other sources, if it was measured.
     pub(super) usual: Option<u64>,
 }
 
@@ -45,28 +45,29 @@ impl Report {
         self.rate.bytes_per_second == 0
     }
 
-    /// Whether it says something of the present.
+    /// Whether it is recent enough to describe the present.
     pub(super) const fn is_fresh(&self, now: Instant) -> bool {
         now.since(self.at) < FRESH_NS
     }
 
-    /// Whether the transfer has far less than others have, though it may have shared a link.
+    /// Whether the transfer is much slower than the others, even if it shared a link.
     pub(super) fn is_slow(&self, typical: u64) -> bool {
         self.rate.fair().saturating_mul(SLOW_TIMES) < typical
     }
 
-    /// Whether the transfer has about as much as others have. A fair rate is an upper limit, and proves nothing good.
+    /// Whether the transfer is about as fast as the others. Uses the measured rate: a fair rate is only an upper
+    /// limit.
     pub(super) const fn has_its_share(&self, typical: u64) -> bool {
         self.rate.bytes_per_second.saturating_mul(SLOW_TIMES) >= typical
     }
 
-    /// How many times less it has than others.
+    /// How many times slower the transfer is than the others.
     pub(super) fn slowness(&self, typical: u64) -> u64 {
         typical / self.rate.fair().max(1)
     }
 }
 
-/// The best fresh reports of two branches of a broadcast; a branch is named by its first receiver.
+/// The best recent reports of two branches of a broadcast. The first receiver of a branch identifies it.
 #[derive(Debug, Default)]
 pub(super) struct Branches(Vec<Best>);
 
@@ -85,7 +86,7 @@ impl Best {
 }
 
 impl Branches {
-    /// A receiver of a branch has reported.
+    /// Records the report of a receiver in a branch.
     pub(super) fn note(&mut self, branch: NodeId, receiver: NodeId, report: Report) {
         let new = Best { branch, receiver, report };
         self.0.retain(|best| best.report.is_fresh(report.at) && best.receiver != receiver);
@@ -100,12 +101,12 @@ impl Branches {
         }
     }
 
-    /// A node is not the receiver any more that it was, and those behind it are another branch.
+    /// Removes a node that no longer receives from the same source; the nodes behind it now form another branch.
     pub(super) fn forget(&mut self, node: NodeId) {
         self.0.retain(|best| best.branch != node && best.receiver != node);
     }
 
-    /// What the best of at least two branches has reported.
+    /// The best reported rate, if at least two branches have reported.
     pub(super) fn best(&self, now: Instant) -> Option<u64> {
         let fresh = self.0.iter().filter(|best| best.report.is_fresh(now)).map(Best::rate);
         fresh.clone().nth(1).and(fresh.max())

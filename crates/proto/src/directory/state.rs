@@ -1,6 +1,6 @@
-//! What the directory of a node knows, and what of it ends when.
+//! The state of the directory of one node, and its deadlines.
 //!
-//! Knows nothing of messages: other files take them, each a kind.
+//! Does not know messages: other files handle them, one kind each.
 
 use alloc::{
     collections::{BTreeSet, VecDeque},
@@ -23,39 +23,40 @@ use crate::{
     time::Instant,
 };
 
-/// The entries this node keeps as first or second owner.
+/// The entries that this node stores as primary or backup owner, and what they share.
 #[derive(Debug)]
 pub struct Directory {
     pub(super) entries: Entries,
-    /// Who waits for a newer name under a prefix.
+    /// Requests for a newer name under a prefix.
     pub(super) latest: Vec<LatestWaiter>,
-    /// When something has to be looked at again: orphans to give up, entries that others own.
+    /// When to look at an entry again, for example to declare an orphan lost or to remove an entry that other nodes
+    /// own.
     pub(super) alarms: BTreeSet<(Instant, ObjectId)>,
-    /// Deletions and losses, oldest first, and until when they are remembered.
+    /// Deletions and losses, oldest first, each with the time until which it is remembered.
     pub(super) remembered: VecDeque<(Instant, ObjectId)>,
-    /// How long entries are kept that others own, as this node sees the members.
+    /// How long entries are kept that other nodes own according to this node's membership view.
     pub(super) stray_ns: u64,
-    /// Members had given this node up, and tell it from then, and until then, what happened meanwhile.
+    /// Since when, and until when, members that had declared this node dead send what happened meanwhile.
     pub(super) catching_up_since: Instant,
     pub(super) catching_up_until: Instant,
-    /// When members changed last, so that this node may own what its holders have not told it of.
+    /// When membership last changed. After that, this node may own objects whose holders have not announced them yet.
     pub(super) changed_at: Option<Instant>,
-    /// Members were met again, and may not have told everything before then.
+    /// Until when members that were met again may still have copies to announce.
     pub(super) merging_until: Instant,
-    /// Announcements of other instances than those that are known here, which wait until then.
+    /// Announcements of instances that differ from the recorded ones. They wait until `catching_up_until`.
     pub(super) parked: Vec<Parked>,
-    /// What the bytes of small objects cost the members that told them.
+    /// Memory that each member uses here for the bytes of small objects, and the entries of its objects.
     pub(super) accounts: Accounts,
-    /// Limits that have turned away what members said since this was last asked.
+    /// Limits that rejected input of a member since the last [`Directory::take_limited`].
     pub(super) limited: Vec<(NodeId, &'static str)>,
-    /// How fast nodes are.
+    /// Which nodes are slow, stalled or busy.
     pub(super) speeds: Speeds,
-    /// For which reasons objects live on.
+    /// Leases: reasons for which objects stay alive.
     pub(super) leases: Leases,
-    /// How much of a change of members is worked off in one go, and when the next of it is.
+    /// How many entries one slice of a membership change updates, and when the next slice is due.
     pub(super) slice: Slice,
     pub(super) next_slice_at: Instant,
-    /// When the rest of what is due is looked at: after a change of members that may be as much as there is.
+    /// When to continue with due alarms. After a membership change all entries may be due.
     pub(super) resumed_at: Instant,
 }
 
@@ -65,7 +66,7 @@ impl Default for Directory {
     }
 }
 
-/// An announcement that waits, since what it is of may have been deleted meanwhile.
+/// An announcement that waits, because its object may have been deleted meanwhile.
 #[derive(Debug)]
 pub(super) struct Parked {
     pub(super) from: NodeId,
@@ -83,7 +84,7 @@ impl Parked {
     }
 }
 
-/// Who waits for a newer name under a prefix.
+/// A request for a newer name under a prefix.
 #[derive(Debug)]
 pub(super) struct LatestWaiter {
     pub(super) node: NodeId,
@@ -93,8 +94,8 @@ pub(super) struct LatestWaiter {
 }
 
 impl Directory {
-    /// One that knows nothing. `detection_ns`: for how long members may take one for alive whose end others know of.
-    /// `small`: how many bytes of small objects of other members there is room for.
+    /// Creates an empty directory. `detection_ns`: how long a member may count a node as alive after others have
+    /// detected its failure. `small`: capacity in bytes for the small objects of other members.
     pub fn new(detection_ns: Option<u64>, slice: Slice, small: u64) -> Self {
         let stray_ns = detection_ns.unwrap_or(0).saturating_mul(2).max(STRAY_NS);
         Self {
@@ -118,40 +119,42 @@ impl Directory {
         }
     }
 
-    /// A member had given this node up. What is known here may be old: names that were deleted and put again. Until the
-    /// others have told of that, no instance is refused for another.
+    /// A member had declared this node dead. What is recorded here may be outdated: names may have been deleted and
+    /// put again. Until the others have reported that, no instance is refused in favor of another.
     pub fn catch_up(&mut self, now: Instant) {
         if self.catching_up_until <= now {
             self.catching_up_since = now;
         }
-        // However many say so one after the other, claims of names are answered some time.
+        // Bounded, so that claims of names get a reply however often members report this.
         self.catching_up_until = (now + ORPHAN_GRACE_NS).min(self.catching_up_since + MERGE_NS);
     }
 
-    /// A member that was lost, or is taken for a new one, tells everything again. What others lack until then is not lost.
+    /// A member that was lost, or counts as new, announces everything again. Until then, missing copies do not count
+    /// as lost.
     pub fn merge(&mut self, now: Instant) {
         self.merging_until = now + MERGE_NS;
     }
 
-    /// When what has no holder since then counts as lost.
+    /// When an object counts as lost that has had no holder since `since`.
     pub(super) fn lost_at(&self, since: Instant) -> Instant {
         (since + ORPHAN_GRACE_NS).max(self.merging_until.min(since + MERGE_NS))
     }
 
-    /// The node of this directory has measured how fast it receives.
+    /// Sets the rate at which this node has measured that it receives.
     pub const fn set_usual_rate(&mut self, usual: Option<u64>) {
         self.speeds.usual = usual;
     }
 
-    /// Starts the grace after which those who wait are told of the loss, if no node is left that could have it.
+    /// Starts the grace period before the loss is reported to requesters, if no remaining node can have the object.
     pub(super) fn check_orphan(&mut self, now: Instant, id: &ObjectId, members: &Members) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.check_orphan(now, id, members, &mut self.alarms);
         }
     }
 
-    /// What is told to a node that is no owner was said before a change of members that the sender does not know of
-    /// yet, or after one that this node does not know of. The first is told again elsewhere and forgotten here.
+    /// Keeps an entry for a while if this node is not its owner. Its sender may not know of a membership change yet:
+    /// then it sends the message again to the new owners, and the entry expires here. Or this node does not know of a
+    /// change yet, and is the new owner.
     pub(super) fn keep_for_a_while(&mut self, world: &World<'_>, id: &ObjectId) {
         let (now, members) = (world.now, world.members);
         if !members.owners(id).contains(members.me())

@@ -1,6 +1,7 @@
-//! The end of objects that are not deleted by a client: their time is over, or their lease is: of their job, or of the object.
+//! Objects that end without a deletion by a client: their time to live is over, or the lease of their job or of the
+//! object itself has ended.
 //!
-//! The first owner of an object ends it, and tells the second. Of a lease see [`super::leases`].
+//! The primary owner ends the object and notifies the backup owner. For leases see [`super::leases`].
 
 use alloc::vec::Vec;
 use core::ops::Bound;
@@ -15,11 +16,11 @@ use crate::{
     planted::{self, Bug},
 };
 
-/// How many objects may be gone before they are sorted out, beside as many as there are.
+/// How many ended objects of a job may be recorded, in addition to as many as live, before they are removed.
 const GONE_MAX: usize = 1024;
 
 impl Directory {
-    /// How long a living object lives is known, or known better.
+    /// Records how long a live object lives, or an earlier end than before.
     pub(super) fn bind(&mut self, world: &mut World<'_>, id: &ObjectId, told: &Terms) {
         let now = world.now;
         let live = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut());
@@ -27,7 +28,7 @@ impl Directory {
         let terms = live.terms.get_or_insert_default();
         terms.join(told);
         if let Some(at) = terms.ends_at {
-            // What is told of it when its time is over is no news in this moment.
+            // If the time is already over, end the object in a later step, not while its announcement is handled.
             self.alarms.insert((at.max(now + 1), id.clone()));
         }
         let Some(job) = terms.lease().cloned() else { return };
@@ -38,7 +39,8 @@ impl Directory {
         }
     }
 
-    /// Ends an object whose time is over. The second owner hears of it, and looks again in case the first can't tell.
+    /// Ends an object whose time is over. The backup owner checks again later, in case the primary owner cannot report
+    /// the end.
     pub(super) fn end_in_time(&mut self, world: &mut World<'_>, id: &ObjectId) {
         let (now, members) = (world.now, world.members);
         let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
@@ -54,7 +56,7 @@ impl Directory {
         }
     }
 
-    /// Deletes what has an id now, and tells the other owner.
+    /// Deletes the current object of an id, and notifies the other owner.
     fn end(&mut self, world: &mut World<'_>, id: &ObjectId) {
         let members = world.members;
         let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
@@ -70,10 +72,10 @@ impl Directory {
         }
     }
 
-    /// A job has ended: so do its objects that this node is the first owner of, a slice at a time.
+    /// Ends the objects of an ended job of which this node is the primary owner, a slice at a time.
     pub(super) fn job_ended(&mut self, world: &mut World<'_>, job: &Name) {
         if !self.leases.covered.contains_key(job) {
-            // It was said before that there are none, and the answer is lost.
+            // This node has reported before that it has none, but the message was lost.
             return tell_of_objects(job, false, world);
         }
         self.leases.ending.entry(job.clone()).or_default();
@@ -101,14 +103,14 @@ impl Directory {
         self.leases.resumed_at = now + self.slice.pause_ns;
     }
 
-    /// Whether an object lives, and as long as a job does.
+    /// Whether `id` is live and its lifetime ends with the job.
     fn is_of(&self, id: &ObjectId, job: &Name) -> bool {
         let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
         let terms = live.and_then(|live| live.terms.as_ref());
         terms.and_then(|terms| terms.lease()) == Some(job)
     }
 
-    /// Forgets the objects of a job that are gone.
+    /// Removes the objects of a job that are gone.
     fn sort_out(&mut self, job: &Name, world: &mut World<'_>) {
         let Some(mut covered) = self.leases.covered.remove(job) else { return };
         covered.ids.retain(|id| self.is_of(id, job));
@@ -120,7 +122,7 @@ impl Directory {
         }
     }
 
-    /// Looks at the leases whose time is here.
+    /// Handles the leases that are due.
     pub(super) fn expire_leases(&mut self, world: &mut World<'_>) {
         let now = world.now;
         if !self.leases.ending.is_empty() && self.leases.resumed_at <= now {
@@ -133,7 +135,7 @@ impl Directory {
         }
     }
 
-    /// Does what is to be done about a lease; whether it is to be remembered.
+    /// Ends what an expired lease covers, and returns whether to keep the record of the lease.
     fn is_still_kept(&mut self, world: &mut World<'_>, lease: &Lease) -> bool {
         let (now, members) = (world.now, world.members);
         let owners = members.owners(&lease.place());
@@ -168,7 +170,7 @@ impl Directory {
         is_owner
     }
 
-    /// How many leases this node keeps as an owner; for checkers.
+    /// How many leases this node records as an owner; for checkers.
     pub fn leases(&self) -> usize {
         self.leases.all.len()
     }

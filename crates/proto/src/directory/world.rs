@@ -1,21 +1,21 @@
-//! What a part of the directory sees beside itself while it takes a fact, and where it puts what it says.
+//! The context in which the directory handles one input, and the queue of its messages.
 
 use alloc::vec::Vec;
 
 use crate::{id::NodeId, members::Members, message::Message, reduce::cost::Link, time::Instant};
 
-/// Messages to nodes, in order; those to this node itself are among them.
+/// Messages to nodes, in order, including those to this node itself.
 pub type Mail = Vec<(NodeId, Message)>;
 
-/// The world of the directory during one fact.
+/// The context of the directory during one input.
 #[derive(Debug)]
 pub struct World<'a> {
-    /// When the fact came.
+    /// When the input arrived.
     pub now: Instant,
-    /// The members, as this node sees them.
+    /// The members, in this node's view.
     pub members: &'a Members,
-    /// The link of this node to the others, as it was measured.
+    /// The measured link of this node to the others.
     pub link: Link,
-    /// What is said.
+    /// Messages to send.
     pub mail: &'a mut Mail,
 }
