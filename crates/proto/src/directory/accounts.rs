@@ -1,8 +1,7 @@
-//! What an owner keeps for other members: entries of objects and bytes of small ones. How many they are, and whether there is
-//! room for more.
+//! Accounts of what an owner stores for other members: directory entries and the bytes of small objects.
 //!
-//! Each member has an account, which is charged for what it has told. A [`Charge`] or an [`EntryCharge`] is given back when it is dropped,
-//! however that comes about: by a deletion, a loss, or another object of the name. Does not know entries.
+//! Each member has an account, which is charged for what it announces. Dropping a [`Charge`] or an [`EntryCharge`]
+//! refunds it, whether by a deletion, a loss, or another object of the name. Does not know entries.
 
 use alloc::{collections::BTreeMap, sync::Arc};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,17 +13,17 @@ use crate::{
     message::{Announce, Progress},
 };
 
-/// What each member has at this owner.
+/// The accounts of all members at this owner.
 #[derive(Debug)]
 pub(super) struct Accounts {
-    /// Bytes that all may have together, and entries.
+    /// Limits for all members together: bytes and entries.
     most: u64,
     entries_most: u64,
     total: Arc<Totals>,
     by: BTreeMap<NodeId, Arc<Account>>,
 }
 
-/// What one member has. One thread at a time counts.
+/// The account of one member. Only one thread at a time changes the counts.
 #[derive(Debug)]
 struct Account {
     bytes: AtomicU64,
@@ -32,14 +31,14 @@ struct Account {
     total: Arc<Totals>,
 }
 
-/// What all have.
+/// The sum of all accounts.
 #[derive(Debug, Default)]
 struct Totals {
     bytes: AtomicU64,
     entries: AtomicU64,
 }
 
-/// An entry that is kept for a member.
+/// The charge for one entry.
 #[derive(Debug)]
 pub(super) struct EntryCharge(Arc<Account>);
 
@@ -50,7 +49,7 @@ impl Drop for EntryCharge {
     }
 }
 
-/// Bytes that are kept for a member.
+/// The charge for the bytes of a small object.
 #[derive(Debug)]
 pub(super) struct Charge {
     bytes: u64,
@@ -64,7 +63,7 @@ impl Drop for Charge {
     }
 }
 
-/// The bytes of a small object. What this node itself made is in its store already, and is charged to no account.
+/// The bytes of a small object. Those of this node's own objects are in its store already, and are not charged.
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) bytes: Inline,
@@ -78,24 +77,24 @@ impl Kept {
 }
 
 impl Accounts {
-    /// With room for `most` bytes and `entries_most` entries.
+    /// Creates accounts with a limit of `most` bytes and `entries_most` entries.
     pub(super) fn new(most: u64, entries_most: u64) -> Self {
         Self { most, entries_most, total: Arc::default(), by: BTreeMap::new() }
     }
 
-    /// Bytes that are kept, and that may be.
+    /// Bytes in use, and the limit.
     pub(super) fn bytes(&self) -> (u64, u64) {
         (self.total.bytes.load(Relaxed), self.most)
     }
 
-    /// Whether there is room for so many bytes of a member.
+    /// Whether there is capacity for `bytes` more bytes of a member.
     pub(super) fn has_room(&self, from: NodeId, bytes: u64) -> bool {
         let of_one = self.by.get(&from).map_or(0, |account| account.bytes.load(Relaxed));
         bytes <= (self.most / SHARE_OF_ONE).saturating_sub(of_one)
             && bytes <= self.most.saturating_sub(self.total.bytes.load(Relaxed))
     }
 
-    /// Charges a member for bytes that it has told; none if there is no room for them.
+    /// Charges a member for bytes; `None` if there is no capacity for them.
     pub(super) fn charge(&mut self, from: NodeId, bytes: u64) -> Option<Charge> {
         if !self.has_room(from, bytes) {
             return None;
@@ -106,7 +105,7 @@ impl Accounts {
         Some(Charge { bytes, account })
     }
 
-    /// Charges a member for an entry; none if it has too many.
+    /// Charges a member for an entry; `None` if it has too many.
     pub(super) fn open(&mut self, from: NodeId) -> Option<EntryCharge> {
         let (most, all) = (self.entries_most, self.total.entries.load(Relaxed));
         let account = self.account(from);
@@ -116,7 +115,7 @@ impl Accounts {
         Some(self.open_granted(from))
     }
 
-    /// Charges a member for what comes under a name that was granted to a reduce, and is not refused any more.
+    /// Charges a member for the entry of a name that was granted to a reduce, and therefore is not refused any more.
     pub(super) fn open_granted(&mut self, from: NodeId) -> EntryCharge {
         let account = self.account(from).clone();
         account.entries.fetch_add(1, Relaxed);
@@ -133,7 +132,7 @@ impl Accounts {
         self.by.entry(from).or_insert_with(new)
     }
 
-    /// An announcement that is to be heard later: without its bytes if there is no room for them.
+    /// Copies an announcement that is handled later: without its bytes if there is no capacity for them.
     pub(super) fn hold(&mut self, from: NodeId, announce: &Announce) -> (Announce, Option<Charge>) {
         let mut held = announce.clone();
         let mut charge = None;
@@ -146,7 +145,7 @@ impl Accounts {
         (held, charge)
     }
 
-    /// Forgets the accounts in which nothing is.
+    /// Removes empty accounts.
     pub(super) fn sort_out(&mut self) {
         self.by.retain(|_, account| Arc::strong_count(account) > 1);
     }
@@ -156,24 +155,24 @@ impl Accounts {
 mod tests {
     use super::*;
 
-    /// Goal: no member has more than its share, all have no more than the whole, and what goes is given back.
+    /// Goal: no member exceeds its share, all together do not exceed the limit, and drops are refunded.
     #[test]
     fn a_charge_is_given_back_when_it_is_dropped() {
         let mut accounts = Accounts::new(100, 0);
         let [a, b, c] = [2, 3, 4].map(NodeId);
         let first = accounts.charge(a, 30).unwrap();
         let second = accounts.charge(a, 20).unwrap();
-        assert!(accounts.charge(a, 1).is_none(), "half of all is the most of one");
+        assert!(accounts.charge(a, 1).is_none(), "one member gets at most half");
         let third = accounts.charge(b, 45).unwrap();
-        assert!(accounts.charge(c, 6).is_none(), "there is room for five");
-        assert!(accounts.charge(a, 0).is_some(), "no bytes always fit");
+        assert!(accounts.charge(c, 6).is_none(), "only five bytes are left");
+        assert!(accounts.charge(a, 0).is_some(), "zero bytes always fit");
         assert_eq!(accounts.bytes(), (95, 100));
         drop(first);
         drop(third);
         assert_eq!(accounts.bytes(), (20, 100));
         accounts.sort_out();
         assert_eq!(accounts.by.keys().copied().collect::<alloc::vec::Vec<_>>(), [a]);
-        assert!(accounts.charge(a, 31).is_none(), "what is left of its own stays charged");
+        assert!(accounts.charge(a, 31).is_none(), "its second charge remains");
         drop(second);
         accounts.sort_out();
         assert!(accounts.by.is_empty());

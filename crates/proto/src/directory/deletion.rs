@@ -1,14 +1,14 @@
-//! Deletions: every copy is dropped, and what was is remembered for a while, so that no holder brings it back.
+//! Deletions: every holder drops its copy, and a tombstone prevents that a holder announces the object again.
 //!
 //! ```text
-//!   live --bury--> gone: remembered as a tombstone --reuse--> live again, of another instance; the old ones are buried
-//!                   |  every holder has said Dropped                       
-//!                   +------------------------------> Deleted, to who asked
+//!   live --bury--> gone: remembered as a tombstone --reuse--> live again as another instance; the old ones are buried
+//!                   |  every holder has sent Dropped
+//!                   +------------------------------> Deleted, to the requesters
 //! ```
 //!
-//! An owner that is new may hear of a deletion before the holders have told it of their copies. For a grace after a change
-//! of members it keeps the answer for a name of which it knows nothing that is sure, and has dropped what it hears of
-//! meanwhile, of whichever instance: until the grace is over, or a put claims the name.
+//! A new owner may receive a deletion before the holders have announced their copies. For a grace period after a
+//! membership change it delays the reply for a name whose state is not certain. Until the grace period ends, or a put
+//! claims the name, it makes holders drop every copy that they announce, of any instance.
 
 use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
 
@@ -45,7 +45,7 @@ impl Directory {
             is_sure = is_known && !entry.is_doubtful();
             is_gone = entry.gone.is_some();
         }
-        // A name that no client has put is free, and deleting it changes nothing.
+        // A name that no client has put is free: deleting it changes nothing.
         if is_known || id.minter().is_some() && !is_gone {
             self.bury(world, id, Error::ObjectDeleted { id: id.clone() }, Vec::new());
         }
@@ -75,7 +75,7 @@ impl Directory {
         }
     }
 
-    /// Has dropped the copies of which holders have told, and which this owner has not taken for the object yet.
+    /// Makes holders drop copies that they have announced and that this owner has parked.
     fn drop_what_waits(&mut self, world: &mut World<'_>, id: &ObjectId) {
         let is_its = |parked: &mut Parked| parked.announce.id == *id && !parked.announce.claim;
         let waiting: Vec<Parked> = self.parked.extract_if(.., is_its).collect();
@@ -84,7 +84,8 @@ impl Directory {
         }
     }
 
-    /// Whether holders of a name that was deleted may not have told this owner of it yet. The deleter is answered later then.
+    /// Whether holders of a deleted name may not have announced their copies here yet. Then the requester gets its
+    /// reply later.
     fn may_hear_of(
         &mut self,
         now: Instant,
@@ -107,7 +108,7 @@ impl Directory {
         true
     }
 
-    /// Buries what a holder tells of a name that was deleted before, and has the holder drop it.
+    /// Buries an announced instance of a name that was deleted before, and makes its holder drop it.
     pub(super) fn drop_unheard(
         &mut self,
         world: &mut World<'_>,
@@ -127,7 +128,7 @@ impl Directory {
         world.mail.push((from, announce.refused(Some(error))));
     }
 
-    /// The holders have had their time to tell this owner of a name that was deleted.
+    /// Replies to requesters of deletions, after the holders have had time to announce their copies.
     pub(super) fn answer_deleters(&mut self, world: &mut World<'_>, id: &ObjectId) {
         let now = world.now;
         let Some(entry) = self.entries.get_mut(id) else { return };
@@ -141,8 +142,8 @@ impl Directory {
         }
     }
 
-    /// A node that told this one of an end, though this one owns nothing of it, does not know of the owners, or not yet; and says
-    /// nothing of it when it does.
+    /// Forwards a deletion to the owners, if this node is not one of them. The sender's membership view is stale, and
+    /// the sender does not repeat the deletion when its view changes.
     pub(super) fn pass_on(&mut self, id: &ObjectId, world: &mut World<'_>) {
         let members = world.members;
         let owners = members.owners(id);
@@ -166,9 +167,10 @@ impl Directory {
         }
     }
 
-    /// The end of an object, if it concerns a request of a node that has `seen` the object or has not. A deleted name is free: a
-    /// request that came after the deletion waits for the next put; but a version that was pruned is over while a newer one lives,
-    /// since a program that follows [`Message::Latest`] may ask for it late. Only the first owner knows what lives.
+    /// Returns the end of the object if it applies to a request from a node that has, or has not, `seen` the object. A
+    /// deleted name is free: a later request waits for the next put. But a pruned version counts as gone while a newer
+    /// one is live, because a program that follows [`Message::Latest`] may request it late. Only the primary owner
+    /// knows which versions are live.
     pub(super) fn end_for(&self, id: &ObjectId, seen: bool, members: &Members) -> Option<Error> {
         let gone = self.entries.get(id)?.gone.as_ref()?;
         let is_first = members.owners(id).first == members.me();
@@ -176,7 +178,7 @@ impl Directory {
         is_over.then(|| gone.error(id))
     }
 
-    /// Ends an object: every holder drops it, all nodes that wait are told why, and it is remembered for a while.
+    /// Ends an object: every holder drops it, waiting nodes get the reason, and a tombstone remembers it for a while.
     pub(super) fn bury(
         &mut self,
         world: &mut World<'_>,
@@ -186,7 +188,7 @@ impl Directory {
     ) {
         let now = world.now;
         let entry = self.entries.open(id);
-        // An end that another owner repeats does not concern requests that came after it.
+        // An end that another owner repeats does not apply to requests that came after it.
         let is_moved = !instances.is_empty();
         let mut has_ended = !is_moved;
         let (mut dropping, mut askers) = (BTreeSet::new(), Vec::new());
@@ -210,7 +212,7 @@ impl Directory {
             instances.push(reserved);
             has_ended = true;
         }
-        // Who asks from now on waits for another object, which is not lost with this one.
+        // Later requesters wait for another object, which is not lost with this one.
         entry.orphan_since = None;
         if let Some(before) = entry.gone.take() {
             instances.extend(before.instances);
@@ -224,7 +226,7 @@ impl Directory {
         self.remember(now, id);
     }
 
-    /// A name was something that must not come back, and is something else by now.
+    /// Remembers instances of a name that must not come back, while the name refers to another instance.
     pub(super) fn bury_older(
         &mut self,
         world: &mut World<'_>,
@@ -237,7 +239,7 @@ impl Directory {
         if let Some(old) = entry.live.take_if(is_old) {
             old.drop_copies(id, None, world.mail);
         }
-        // It is said again at each change of members, and is news once.
+        // Owners repeat this at each membership change; only the first report counts.
         let is_news = |instance: &&Instance| !entry.is_buried(now, instance);
         let news: Vec<Instance> = instances.iter().filter(is_news).copied().collect();
         if !news.is_empty() {
@@ -246,15 +248,15 @@ impl Directory {
         }
     }
 
-    /// What has just become of an object is forgotten when its time is over; or when so much happened since that it is not
-    /// among the last [`REMEMBERED_MAX`] any more, and no node has a copy that is still to be dropped.
+    /// Remembers what happened to an object for [`TOMBSTONE_NS`], or until [`REMEMBERED_MAX`] newer events exist. An
+    /// object whose copies are not all dropped is not forgotten early.
     pub(super) fn remember(&mut self, now: Instant, id: &ObjectId) {
         self.remembered.push_back((now + TOMBSTONE_NS, id.clone()));
         while self.remembered.len() > REMEMBERED_MAX {
             let front = self.remembered.front().and_then(|(_, id)| self.entries.get(id));
             if front.is_some_and(|entry| entry.gone.as_ref().is_some_and(|gone| !gone.is_settled()))
             {
-                // Its turn comes again; others do not wait for it.
+                // Check it again later; others need not wait for it.
                 self.remembered.rotate_left(1);
                 break;
             }
@@ -262,7 +264,7 @@ impl Directory {
         }
     }
 
-    /// Forgets what there was to remember longest ago.
+    /// Forgets the oldest remembered deletion or loss.
     pub(super) fn forget_oldest(&mut self) {
         let Some((then, id)) = self.remembered.pop_front() else { return };
         if let Some(entry) = self.entries.get_mut(&id) {
@@ -273,7 +275,7 @@ impl Directory {
 }
 
 impl Entry {
-    /// Those who deleted the name, and are to be answered at a time that is meant.
+    /// Removes and returns the delayed requesters of a deletion whose reply time matches.
     fn take_deleters(&mut self, is_meant: impl Fn(Instant) -> bool) -> Vec<(NodeId, RequestId)> {
         let mut taken = Vec::new();
         self.take_back(|asking| {
@@ -283,12 +285,13 @@ impl Entry {
         taken
     }
 
-    /// Makes a name that was deleted free for another instance.
+    /// Frees a deleted name for another instance.
     pub(super) fn reuse(&mut self, world: &mut World<'_>, id: &ObjectId) {
         let now = world.now;
         world.mail.extend(self.take_deleters(|_| true).into_iter().map(|asker| deleted(id, asker)));
         let Some(mut gone) = self.gone.take() else { return };
-        // The name has a new owner: the client that deleted the old object need not wait for its last copies.
+        // The name refers to another object now: the client that deleted the old one need not wait for its last
+        // copies.
         gone.dropping.clear();
         gone.answer(id, world.mail);
         self.bury(now, &gone.instances, gone.until);

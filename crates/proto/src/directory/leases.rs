@@ -1,13 +1,13 @@
-//! Leases: who has taken them, and which objects live as long as they do.
+//! Leases: which members have clients that took them, and which objects they keep alive.
 //!
-//! The owners of a lease know which members have clients that took it; if none has for [`LEASE_GRACE_NS`], the first owner
-//! ends the object, or tells those members that own objects of the job. All this is told again when members change, like what
-//! is known of copies. Does not know the objects.
+//! The owners of a lease record which members have clients that took it. If none has for [`LEASE_GRACE_NS`], the
+//! primary owner ends the object, or notifies the members that own objects of the job. When membership changes, nodes
+//! report their leases again, like their copies. Does not know the objects.
 //!
 //! ```text
 //!   clients --Leased--> owners of the job <--Covers-- owners of its objects
 //!                             |                            ^
-//!                             +---------- JobEnded --------+  again until they own none any more
+//!                             +---------- JobEnded --------+  repeated until they own none
 //! ```
 
 use alloc::{
@@ -28,21 +28,21 @@ use crate::{
 
 #[derive(Debug, Default)]
 pub(super) struct Leases {
-    /// Those that this node owns; and for a while those that it does not, as it sees the members.
+    /// Leases that this node owns, and for a while those that it does not own in its membership view.
     pub(super) all: Timed<Lease, Record>,
-    /// Objects of this part of the directory, by the job whose end is theirs. They may be gone since.
+    /// Objects in this shard, by the job that ends them. They may be gone since.
     pub(super) covered: BTreeMap<Name, Covered>,
-    /// Jobs that have ended, behind which object the next slice begins, and when it is worked off.
+    /// Jobs that have ended, with the object after which the next slice begins, and when that is due.
     pub(super) ending: BTreeMap<Name, Option<ObjectId>>,
     pub(super) resumed_at: Instant,
 }
 
-/// Who has taken a lease, and who owns objects that live as long as it.
+/// The members whose clients have taken a lease, and the owners of objects that it keeps alive.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     pub(super) takers: BTreeSet<NodeId>,
     pub(super) coverers: BTreeSet<NodeId>,
-    /// When it is looked at: it is over, or others own it.
+    /// When to check it: because it has expired, or because other nodes own it.
     pub(super) look_at: Option<Instant>,
 }
 
@@ -53,7 +53,7 @@ impl Deadline for Record {
 }
 
 impl Record {
-    /// If no client has it any more, it is over after the grace.
+    /// Starts the grace period if no client has the lease any more.
     fn ends_if_untaken(&mut self, now: Instant) {
         if !self.takers.is_empty() {
             self.look_at = None;
@@ -66,7 +66,7 @@ impl Record {
 #[derive(Debug, Default)]
 pub(super) struct Covered {
     pub(super) ids: BTreeSet<ObjectId>,
-    /// How many they were when those that are gone were last sorted out.
+    /// The number of objects when ended ones were last removed.
     pub(super) sorted: usize,
 }
 
@@ -76,7 +76,7 @@ impl Leases {
         self.all.deadline().into_iter().chain(resumed).min()
     }
 
-    /// False if there are too many already.
+    /// Returns false if there are too many leases already.
     fn change(&mut self, now: Instant, lease: Lease, change: impl FnOnce(&mut Record)) -> bool {
         if !self.all.contains_key(&lease) {
             if self.all.len() >= LEASES_MAX {
@@ -91,7 +91,8 @@ impl Leases {
         true
     }
 
-    /// Clients of a member have taken a lease, or have it no more; false if there are too many leases already.
+    /// Records that clients of a member have taken or released a lease. Returns false if there are too many leases
+    /// already.
     pub(super) fn leased(
         &mut self,
         now: Instant,
@@ -108,7 +109,7 @@ impl Leases {
         })
     }
 
-    /// A member owns objects of a job, or none any more; false if there are too many leases already.
+    /// Records whether a member owns objects of a job. Returns false if there are too many leases already.
     pub(super) fn covers(&mut self, now: Instant, from: NodeId, job: &Name, covers: bool) -> bool {
         let lease = Lease::Job(job.clone());
         if covers {
@@ -121,7 +122,7 @@ impl Leases {
         }
     }
 
-    /// A member is gone with its clients and its part of the directory.
+    /// Removes a member, with its clients and its shard of the directory.
     pub(super) fn member_gone(&mut self, now: Instant, node: NodeId) {
         if planted::has(Bug::KeepsLeasesOfTheDead) {
             return;
@@ -136,8 +137,8 @@ impl Leases {
         }
     }
 
-    /// Leases have other owners: what others own is kept for a while, since they may not all have heard of it. Who owns
-    /// objects of jobs tells the owners of those.
+    /// Handles new ownership: keeps leases that other nodes own for a while, because not all members may know of the
+    /// change yet, and reports to the owners of jobs that this shard has objects of theirs.
     pub(super) fn members_changed(&mut self, world: &mut World<'_>, stray_ns: u64) {
         for lease in self.all.keys().cloned().collect::<Vec<Lease>>() {
             self.keep_for_a_while(world, &lease, stray_ns);
@@ -147,7 +148,7 @@ impl Leases {
         }
     }
 
-    /// What is told of a lease that others own is kept for a while: this node may not have heard yet that it is its own.
+    /// Keeps a lease for a while that other nodes own: this node may not know yet that it is the owner.
     pub(super) fn keep_for_a_while(&mut self, world: &World<'_>, lease: &Lease, stray_ns: u64) {
         let (now, members) = (world.now, world.members);
         if !members.owners(&lease.place()).contains(members.me()) {
@@ -157,7 +158,7 @@ impl Leases {
         }
     }
 
-    /// An object of a job is known here.
+    /// Records that this shard has an object of a job.
     pub(super) fn cover(&mut self, job: &Name, id: &ObjectId, world: &mut World<'_>) {
         let covered = self.covered.entry(job.clone()).or_default();
         if covered.ids.is_empty() {

@@ -1,6 +1,6 @@
-//! Names under a prefix: the newest of them, those that are older, and names that are spoken for.
+//! Names under a prefix: the newest one, older ones, and reserved names.
 //!
-//! One owner knows all names of a prefix, because names hash by the text before their last slash.
+//! One owner has all names of a prefix, because a name's owner depends only on the text before its last slash.
 
 use alloc::{boxed::Box, format, vec::Vec};
 use core::cmp::Reverse;
@@ -20,7 +20,7 @@ use crate::{
     message::Message,
 };
 
-/// Names of one answer: 1024 of the longest names fit a control message several times.
+/// Names in one reply: 1024 of the longest names fit several times into a control message.
 const OLDER_MAX: usize = 1024;
 
 impl Directory {
@@ -32,7 +32,7 @@ impl Directory {
         request: RequestId,
         mail: &mut Mail,
     ) {
-        // Asked again after a change of members: the older question is the same one.
+        // A repeated request after a membership change replaces the earlier one.
         self.latest.retain(|waiter| (waiter.node, waiter.request) != (from, request));
         if self.latest.iter().filter(|waiter| waiter.node == from).count() >= LATEST_MAX {
             return self.limited.push((from, limit_name!(LATEST_MAX)));
@@ -47,7 +47,7 @@ impl Directory {
         }
     }
 
-    /// Answers those for whom this name, the newest under its prefix, is new.
+    /// Replies to the requests for which this name, the newest under its prefix, is new.
     pub(super) fn answer_latest(
         &mut self,
         prefix: &str,
@@ -66,7 +66,7 @@ impl Directory {
         });
     }
 
-    /// Living names with a lower number than `name`, oldest first, without the newest `keep - 1` of them.
+    /// Live names with a lower number than `name`, oldest first, without the newest `keep - 1` of them.
     pub(super) fn older(&self, name: &Name, keep: u64) -> Vec<Name> {
         let Some(version) = name.version() else { return Vec::new() };
         let prefix = format!("{}/", name.group());
@@ -77,7 +77,7 @@ impl Directory {
         older.iter().skip(kept).rev().take(OLDER_MAX).map(|(_, name)| (*name).clone()).collect()
     }
 
-    /// Whether a version lives that is newer than this one.
+    /// Whether a newer version is live.
     pub(super) fn has_newer(&self, id: &ObjectId) -> bool {
         let ObjectId::Named(name) = id else { return false };
         let Some(version) = name.version() else { return false };
@@ -85,7 +85,7 @@ impl Directory {
         self.living(&prefix).any(|(other, _)| other > version)
     }
 
-    /// Living names under `prefix` that end in a number, with it.
+    /// Live names under `prefix` that end in a number, each with its number.
     fn living<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (u64, &'a Name)> {
         let names = self.under(prefix).filter(|(_, entry)| entry.is_alive());
         names.filter_map(|(id, _)| match id {
@@ -108,7 +108,8 @@ impl Directory {
         )
     }
 
-    /// A reduce speaks for the name of its result: no other client can put it until that is there, or has failed.
+    /// Reserves the name of a reduce's result: no other client can put it until the result exists or the reduce has
+    /// failed.
     pub(super) fn reserve(
         &mut self,
         world: &mut World<'_>,
@@ -124,20 +125,20 @@ impl Directory {
         };
         let error = match &mut entry.gone {
             Some(gone) if gone.instances.contains(&instance) => {
-                // So is whatever has been made under it meanwhile.
+                // Instances created under it meanwhile are deleted too.
                 gone.dropping.insert((from, instance));
                 Some(gone.error(id))
             }
             _ => entry.is_buried(now, &instance).then(|| Error::ObjectDeleted { id: id.clone() }),
         };
         if error.is_some() {
-            // Deleted before the coordinator heard that the name was its own.
+            // It was deleted before the coordinator received the reply.
             world.mail.push(claimed(None));
             world.mail.push((from, Message::Drop { id: id.clone(), instance, error }));
             return;
         }
         entry.reuse(world, id);
-        // A later instance of the same node is the result itself, told of before its name.
+        // A later instance of the same node is the result itself, announced before its name was reserved here.
         let is_result =
             |live: &Instance| live.node == instance.node && live.serial > instance.serial;
         let is_lost = entry.is_lost();
@@ -172,9 +173,9 @@ impl Directory {
     }
 }
 
-/// The owner of all names that begin with `prefix` and a number.
+/// Returns the owner of all names that begin with `prefix` and end in a number.
 pub fn prefix_owner(prefix: &str, members: &Members) -> Option<NodeId> {
-    // Every such name has the same text before its last slash, and with it the same owner.
+    // Every such name has the same text before its last slash, and therefore the same owner.
     let any: ObjectId = format!("{prefix}0").parse().ok()?;
     Some(members.owners(&any).first)
 }

@@ -1,12 +1,12 @@
-//! Changes of members, worked off a slice of the entries at a time, so that what is asked in between is answered in between.
+//! Membership changes, applied to a slice of the entries at a time, so that other requests are handled in between.
 //!
-//! Every entry has the number of the last change that was applied to it. The directory applies the later ones before it
-//! reads or changes an entry for a message: so no answer is older than the last change, and no change undoes what a member
-//! has said since.
+//! Each entry has the number of the last change that was applied to it. The directory applies the later ones before it
+//! reads or changes an entry for a message. Therefore no reply predates the last change, and no change undoes what a
+//! member has announced since.
 //!
 //! ```text
-//!   changes that some entry does not know:   4: node 7 is gone   5: there are other owners
-//!   entries, in order of id:                 [5] [5] [3] [5: was asked for] [3] [3]
+//!   changes not yet applied everywhere:      4: node 7 is gone   5: other owners
+//!   entries, in order of id:                 [5] [5] [3] [5: was requested] [3] [3]
 //!                                                    ^ the walk has come so far
 //! ```
 
@@ -24,7 +24,7 @@ use crate::{
 };
 
 impl Directory {
-    /// Forgets a member: its copies, its questions. [`Directory::members_changed`] follows.
+    /// Removes the copies and requests of a member. The caller then calls [`Directory::members_changed`].
     pub fn member_gone(&mut self, world: &World<'_>, node: NodeId) {
         let (now, members) = (world.now, world.members);
         self.latest.retain(|waiter| waiter.node != node);
@@ -35,11 +35,11 @@ impl Directory {
         self.entries.note(Change::Gone { node, members: Arc::new(members.clone()) });
     }
 
-    /// Tells owners of deletions, which no holder could repeat: each once, but `renewed` again, for which what was said may
-    /// be lost. Entries that others own now are kept for a while: the next change may make this node their owner again,
-    /// while their holders never took it for anything else.
+    /// Applies new ownership. Sends deletions to new owners, because no holder could repeat them: once to each, but
+    /// again to `renewed`, for which earlier messages may be lost. Entries that other nodes own now are kept for a
+    /// while: the next change may make this node their owner again, without their holders having noticed any change.
     ///
-    /// Begins with the first slice; [`Directory::expire`] goes on.
+    /// Handles the first slice; [`Directory::expire`] continues.
     pub fn members_changed(&mut self, world: &mut World<'_>, renewed: Option<NodeId>) {
         let (now, members) = (world.now, world.members);
         self.changed_at = Some(now);
@@ -52,7 +52,8 @@ impl Directory {
         self.work_off(world);
     }
 
-    /// What the members will be when this node has left: tells the owners of then all that they have to know, at once.
+    /// Sends all that they need to the nodes that are owners after this node has left, at once. `world` has the
+    /// members without this node.
     pub fn leave(&mut self, world: &mut World<'_>) {
         self.members_changed(world, None);
         while self.entries.is_walking() {
@@ -60,12 +61,12 @@ impl Directory {
         }
     }
 
-    /// When the next slice is to be worked off, if there is one.
+    /// When the next slice is due, if one is left.
     pub(super) fn next_slice(&self) -> Option<Instant> {
         self.entries.is_walking().then_some(self.next_slice_at)
     }
 
-    /// Works off one slice.
+    /// Handles one slice.
     pub(super) fn work_off(&mut self, world: &mut World<'_>) {
         let now = world.now;
         let ids = self.entries.next(self.slice.entries);
@@ -77,7 +78,7 @@ impl Directory {
         self.next_slice_at = now + self.slice.pause_ns;
     }
 
-    /// Brings an entry up to date before it is looked at.
+    /// Applies pending membership changes to an entry before it is used.
     pub(super) fn settle(&mut self, world: &mut World<'_>, id: &ObjectId) {
         let (now, members) = (world.now, world.members);
         let (mut others, mut all_renewed, me) = (false, Vec::new(), members.me());
@@ -90,7 +91,7 @@ impl Directory {
                 Change::Owners { renewed, members } => {
                     others = true;
                     all_renewed.extend(renewed);
-                    // Also if it owns it again by now: it may have missed what became of it meanwhile.
+                    // Even if this node owns it again by now, it may have missed what happened meanwhile.
                     if let Some(entry) = self.entries.get_mut(id)
                         && !members.owners(id).contains(me)
                     {
@@ -105,7 +106,7 @@ impl Directory {
         }
     }
 
-    /// Brings up to date what a message makes this owner look at. A listing is of what the slices have come to.
+    /// Applies pending changes to the entries that a message concerns. A listing uses entries as they are.
     pub(super) fn settle_for(&mut self, world: &mut World<'_>, message: &Message) {
         if self.entries.is_settled() || planted::has(Bug::ReadsWhatIsNotSettled) {
             return;
@@ -147,7 +148,8 @@ impl Directory {
         let is_its = |reserved: &mut Box<Reserved>| reserved.instance.node == node;
         let reserved = entry.reserved.take_if(is_its).is_some();
         if reserved && entry.live.is_none() {
-            // After the grace, so that those who ask the next owner instead of one that died are told too.
+            // After a grace period, so that nodes that send their request to the new owner after the old one failed
+            // get the error too.
             entry.orphan_since = Some(now);
             self.alarms.insert((now + ORPHAN_GRACE_NS, id.clone()));
         }
@@ -175,7 +177,7 @@ impl Directory {
                 gone.drop_again(id, world.mail);
             }
         }
-        // What a name was before it was put again must not come back either.
+        // Earlier instances of a name that was put again must not come back either.
         let buried: Vec<Instance> = entry.buried(now).collect();
         if !buried.is_empty() {
             for owner in owners() {
