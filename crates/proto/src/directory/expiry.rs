@@ -1,6 +1,6 @@
-//! What the directory does when time has passed: deletions are forgotten, losses told, entries that others own dropped.
+//! Timeouts of the directory: it forgets old deletions, reports losses, and drops entries that other nodes own.
 //!
-//! At most a slice at a time, so that what is asked in between is answered in between.
+//! Handles at most one slice at a time, so that other requests are handled in between.
 
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 
@@ -11,7 +11,7 @@ use super::{
 use crate::{error::Error, id::ObjectId, limits::TOMBSTONE_NS, time::Instant};
 
 impl Directory {
-    /// When [`Directory::expire`] has something to do.
+    /// When to call [`Directory::expire`] next.
     pub fn deadline(&self) -> Option<Instant> {
         let parked = (!self.parked.is_empty()).then_some(self.catching_up_until);
         let alarm = self.alarms.first().map(|(at, _)| (*at).max(self.resumed_at));
@@ -20,7 +20,8 @@ impl Directory {
         [parked, alarm, forgotten, leases, self.next_slice()].into_iter().flatten().min()
     }
 
-    /// Forgets old deletions; tells those who wait for an object that no node can make any more.
+    /// Handles everything that is due: forgets old deletions, and reports lost objects to the nodes that wait for
+    /// them.
     pub fn expire(&mut self, world: &mut World<'_>) {
         let (now, members) = (world.now, world.members);
         if self.next_slice().is_some_and(|at| at <= now) {
@@ -53,7 +54,7 @@ impl Directory {
         self.resumed_at = now + self.slice.pause_ns;
     }
 
-    /// It is time to look at an entry: for orphans to give up, for stalled receivers, for what others own.
+    /// Checks an entry whose alarm is due: an orphan, a stalled receiver, or an entry that other nodes own.
     fn look_again(&mut self, world: &mut World<'_>, id: &ObjectId) {
         let (now, members) = (world.now, world.members);
         self.settle(world, id);
@@ -72,7 +73,7 @@ impl Directory {
             self.entries.remove(id);
             return;
         }
-        // Who is no owner any more hears of no holder: those who asked it ask the owners of now.
+        // A former owner receives no announcements. Requests that went to it now go to the current owners.
         if is_owner && lost_at.is_some_and(|lost_at| lost_at <= now) {
             entry.orphan_since = None;
             let lost = entry.live.take_if(|live| !live.is_fed());
@@ -83,8 +84,10 @@ impl Directory {
                 && let Some(&node) = live.abandoned_by.as_deref()
             {
                 let detail = match members.contains(node) {
-                    true => format!("node {node} can't read it from its disk, and no other has it"),
-                    false => format!("node {node} left, and no other node had room for it"),
+                    true => format!(
+                        "node {node} cannot read it from its disk, and no other node has a copy"
+                    ),
+                    false => format!("node {node} left, and no other node had capacity for it"),
                 };
                 let error = Error::ObjectLost { id: id.clone(), detail };
                 live.strand_copies(id, &error, world.mail);
@@ -95,22 +98,22 @@ impl Directory {
                 }
                 return;
             }
-            // The member that alone can make it may have been met meanwhile.
+            // The minter, the only node that can make the object, may have rejoined meanwhile.
             let can_come = id.minter().is_some_and(|minter| members.contains(minter));
             if entry.live.is_none() && !can_come {
                 let detail = match id.minter() {
                     Some(node) if !members.contains(node) => {
                         format!(
-                            "its node {node} is not a member: it has ended, or the ref belongs to another cluster"
+                            "its node {node} is not a member: it has left or failed, or the ref belongs to another cluster"
                         )
                     }
-                    _ => String::from("its only holder is gone"),
+                    _ => String::from("no remaining node has a complete copy"),
                 };
                 let error = Error::ObjectLost { id: id.clone(), detail };
                 entry.tell_gone(id, &error, |_| true, world.mail);
                 entry.answer_locators(id, world.mail);
-                // Copies that grow from each other and from no other copy never will be complete. Only the first
-                // owner knows of all copies.
+                // Partial copies that receive only from each other never complete. Only the primary owner has the full
+                // list of copies.
                 if let Some(lost) = &lost
                     && members.owners(id).first == members.me()
                 {

@@ -1,7 +1,7 @@
-//! The living objects of this part of the directory, page by page.
+//! Listing of the live objects in this shard, page by page.
 //!
-//! A page is bounded by what it names and by what is looked at for it, so that no listing holds up an owner of a million
-//! objects.
+//! A page has a maximum number of rows, and of entries scanned for it, so that a listing never blocks an owner of a
+//! million objects.
 
 use alloc::{string::ToString, vec::Vec};
 use core::ops::Bound;
@@ -15,8 +15,8 @@ use crate::{
 };
 
 impl Directory {
-    /// Living objects that this node is the first owner of, whose refs begin with `prefix`, in order, from the one behind
-    /// `after` on; and behind which the next page begins, if there is more to look at.
+    /// Lists live objects that this node owns and whose refs begin with `prefix`, in order, starting after `after`.
+    /// Also returns after which object the next page begins, if entries are left.
     pub(super) fn list(
         &self,
         world: &World<'_>,
@@ -24,7 +24,7 @@ impl Directory {
         after: Option<&ObjectId>,
     ) -> (Vec<Listed>, Option<ObjectId>) {
         let (now, members) = (world.now, world.members);
-        // Names are in the order of their texts, behind all that was minted.
+        // Names are ordered by their text, and follow all generated ids.
         let first = prefix.parse().ok().filter(|id: &ObjectId| id.minter().is_none());
         let begin = match (after, &first) {
             (Some(after), Some(first)) if after < first => Bound::Included(first.clone()),

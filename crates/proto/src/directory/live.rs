@@ -1,6 +1,6 @@
-//! The living instance of an object: what it is, and which copy of it a node is sent to.
+//! The live instance of an object: its metadata and holders, and the choice of a source for a reader.
 //!
-//! Knows what a holder would cost as a source; does not know who asks, or why.
+//! Knows what each holder would cost as a source; does not know who requests one, or why.
 
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 
@@ -27,28 +27,29 @@ use crate::{
     time::Instant,
 };
 
-/// Of more than a few holders, as many of each place and load are looked at for one answer.
+/// With more than [`super::tree::FEW`] holders, at most this many of each place and load are considered for one reply.
 const LOOKED_AT: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) instance: Instance,
     pub(super) meta: Meta,
-    /// The bytes of a small object, if there is room for them here.
+    /// The bytes of a small object, if this owner has capacity for them.
     pub(super) small: Option<Box<Kept>>,
-    /// Holders were asked for the bytes that are not here.
+    /// Whether holders were requested to send the missing bytes.
     pub(super) is_asked: bool,
-    /// Whether others than its maker, who do not tell of it, may have all of an attempt that comes to nothing.
+    /// Whether a ring reduce makes it in parts. Then other nodes that have not announced it may hold a complete copy
+    /// from an aborted attempt.
     pub(super) by_parts: bool,
-    /// Who holds or receives it.
+    /// The nodes that hold or receive it.
     pub(super) tree: Tree,
-    /// How long it lives, if not until it is deleted.
+    /// Its lifetime; `None` if it lives until it is deleted.
     pub(super) terms: Option<Box<Terms>>,
-    /// What it counts for at this owner; none if this node made it.
+    /// The charge for this entry; `None` if this node made the object.
     _entry: Option<EntryCharge>,
-    /// When this owner first heard of it.
+    /// When this owner first received an announcement of it.
     pub(super) since: Instant,
-    /// The last node that left without another one for its original.
+    /// The last node that gave up its pinned copy without another node taking it.
     pub(super) abandoned_by: Option<Box<NodeId>>,
 }
 
@@ -56,17 +57,17 @@ pub(super) struct Live {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
     pub(super) node: NodeId,
-    /// Bytes that it lacks.
+    /// Bytes that the requester lacks.
     pub(super) bytes: u64,
     /// Sources that failed it.
     pub(super) avoid: &'a [NodeId],
     pub(super) link: Link,
-    /// See [`Live::movable_since`]; none moves no receiver.
+    /// See [`Live::movable_since`]; `None` if no receiver may be moved.
     pub(super) movable_since: Option<Instant>,
 }
 
 impl Live {
-    /// An object that no node holds yet.
+    /// Creates an object without holders.
     pub(super) fn new(
         instance: Instance,
         meta: Meta,
@@ -87,15 +88,15 @@ impl Live {
         }
     }
 
-    /// Removes a holder; no receiver waits for it to step in any more. False if it was none.
+    /// Removes a holder and cancels pending moves to and from it. Returns false if it was not a holder.
     pub(super) fn remove_holder(&mut self, node: NodeId) -> bool {
         let was_holder = self.tree.remove(node);
-        // Of a small object it alone may have been asked for the bytes.
+        // The bytes of a small object may have been requested from this holder alone.
         self.is_asked &= !was_holder || node != self.instance.node;
         was_holder
     }
 
-    /// Every holder is to drop it; readers who wait are told why, or wait on if there is no error.
+    /// Makes every holder drop its copy. Waiting readers get the error; without an error they continue to wait.
     pub(super) fn drop_copies(&self, id: &ObjectId, error: Option<&Error>, mail: &mut Mail) {
         self.tell_holders(mail, || {
             let (id, instance, error) = (id.clone(), self.instance, error.cloned());
@@ -103,7 +104,7 @@ impl Live {
         });
     }
 
-    /// Tells every holder of a part to drop it: no node has the rest.
+    /// Makes every holder of a partial copy drop it, because no node has the rest.
     pub(super) fn strand_copies(&self, id: &ObjectId, error: &Error, mail: &mut Mail) {
         self.tell_holders(mail, || {
             let (id, instance, error) = (id.clone(), self.instance, error.clone());
@@ -115,20 +116,21 @@ impl Live {
         mail.extend(self.tree.nodes().map(|holder| (holder, message())));
     }
 
-    /// All holders, by node.
+    /// All holders, ordered by node.
     pub(super) fn holdings(&self) -> Vec<Holding> {
         let holding =
             |(node, holder): (NodeId, &Holder)| Holding { node, complete: holder.is_complete() };
         self.tree.iter().map(holding).collect()
     }
 
-    /// Whether this is a small object of which only the holders have the bytes.
+    /// Whether this is a small object whose bytes are only at its holders.
     pub(super) const fn lacks_bytes(&self) -> bool {
         self.small.is_none() && self.meta.size <= INLINE_BYTES_MAX
     }
 
-    /// Asks for the bytes of a small object that are not here, unless that was done: its maker, or if that has none, all that
-    /// hold it. What they tell answers those who wait. Returns whether the bytes are to come.
+    /// Requests the missing bytes of a small object, unless that was done: from its maker, or from all complete
+    /// holders if the maker has no copy. Their announcements let the owner reply to waiting nodes. Returns whether the
+    /// bytes will come.
     pub(super) fn seek_bytes(&mut self, id: &ObjectId, mail: &mut Mail) -> bool {
         if !self.lacks_bytes() || self.is_asked {
             return self.is_asked;
@@ -145,28 +147,31 @@ impl Live {
         self.is_asked
     }
 
-    /// Whether a copy is known that is pinned where it is.
+    /// Whether a pinned copy exists.
     pub(super) fn has_original(&self) -> bool {
         self.tree.iter().any(|(_, holder)| holder.is_origin())
     }
 
-    /// Whether all bytes are somewhere.
+    /// Whether a complete copy exists.
     pub(super) fn is_complete(&self) -> bool {
         self.small.is_some() || self.tree.is_complete()
     }
 
-    /// Whether some copy is complete, or will be; the bytes of a small object are here, also when its other holders are gone.
+    /// Whether some copy is complete or will be. The bytes of a small object may be stored here after its holders are
+    /// gone.
     pub(super) fn is_fed(&self) -> bool {
         self.small.is_some() || self.tree.roots().next().is_some()
     }
 
-    /// Receivers that began before this, a quarter of a transfer ago, have too much to wait for one who has nothing.
+    /// Receivers that began earlier than this, a quarter of a transfer ago, would wait too long for a node that has
+    /// nothing yet.
     fn movable_since(&self, now: Instant, link: Link) -> Instant {
         let quarter_ns = link.transfer_ns(self.meta.size) / 4;
         now.before(u64::try_from(quarter_ns).unwrap_or(u64::MAX))
     }
 
-    /// `from` has told how it receives. Those who are to be fed by it instead of their senders are told so, or stay.
+    /// Executes the pending moves to `from`, which has announced how it receives: each receiver gets a redirect, or
+    /// stays.
     pub(super) fn move_receivers(&mut self, world: &mut World<'_>, from: NodeId, id: &ObjectId) {
         let (now, instance) = (world.now, self.instance);
         let since = self.movable_since(now, world.link);
@@ -184,7 +189,7 @@ impl Live {
         }
     }
 
-    /// Which node a receiver takes the object from; it may not have a source.
+    /// Chooses a source for a request, if there is one.
     pub(super) fn choose(
         &mut self,
         world: &World<'_>,
@@ -205,7 +210,7 @@ impl Live {
         choose_source(&candidates, request.bytes, request.link)
     }
 
-    /// How many transfers leave each group of places.
+    /// The number of transfers that leave each group of places.
     fn crossings(&self, members: &Members) -> BTreeMap<Place, u64> {
         let mut all = BTreeMap::new();
         if members.has_places() {
@@ -217,8 +222,8 @@ impl Live {
         all
     }
 
-    /// Those of many holders that may be the best source: of each of `places` the least loaded that are nearest to a root, as long
-    /// as one is not worse than another by that alone. If all of these are of no use, some roots.
+    /// Candidates among many holders: for each of `places` the least loaded ones nearest to a root, until they are
+    /// predicted to be worse than the best. If none of them can serve, a few roots.
     fn best_ranked(
         &mut self,
         world: &World<'_>,
@@ -269,7 +274,8 @@ impl Live {
         found
     }
 
-    /// What a holder is as a source for a node; none if it can't be one. `crossings`: those that the tree does not count.
+    /// Describes a holder as a source for a request; `None` if it cannot serve. `crossings`: transfers between groups,
+    /// if the tree does not count them.
     fn candidate(
         &mut self,
         world: &World<'_>,
@@ -285,7 +291,7 @@ impl Live {
         let Lineage { root, depth, .. } = self.tree.lineage(node)?;
         let depth = match planted::has(Bug::NamesDescendants) {
             true => depth.or(Some(0)),
-            // What is behind the asker has its bytes from it.
+            // A holder behind the requester receives its bytes through the requester.
             false => depth.filter(|_| root != asker),
         };
         let distance = members.distance(node, asker);
@@ -315,12 +321,12 @@ impl Live {
         })
     }
 
-    /// Whether what a holder has is given to others: not if it makes a part itself.
+    /// Whether a holder can serve others. Not if it makes a part of the object itself.
     fn is_readable(&self, node: NodeId) -> bool {
         !self.by_parts || self.tree.get(node).is_some_and(|holder| holder.told.is_some())
     }
 
-    /// Where an asker takes the object from; notes which holder feeds which from then on.
+    /// Assigns a source to a requester, and records it in the tree.
     pub(super) fn assign(
         &mut self,
         world: &World<'_>,
@@ -336,13 +342,13 @@ impl Live {
         if self.lacks_bytes() {
             return None;
         }
-        // An asker that asks again may be sent to another sender than the receivers that were to follow it.
+        // The requester may get another source this time, so cancel the pending moves to it.
         for (receiver, sender) in self.tree.take_moves(|source, _| source == asker) {
             self.tree.attach(receiver, sender);
         }
         self.tree.detach(asker);
-        // Only the first owner knows which holder feeds which at present; and a holder that feeds one already would feed two.
-        // A receiver is moved to one that stands nearer to its sender: not where all stand side by side.
+        // Only the primary owner knows all current transfers. A holder that already has a receiver would get a second
+        // one. A receiver is moved only to a node nearer to its source, so not if all members are in one place.
         let is_feeding = self.tree.receivers(asker).next().is_some();
         let can_move =
             members.has_places() && !is_feeding && members.owners(id).first == members.me();
@@ -361,8 +367,8 @@ impl Live {
         Some(Source::Holder { node, reason })
     }
 
-    /// What a watcher is told: itself as the holder if it is one, else the best copy to fold at.
-    /// Of a small object nothing before its bytes are here.
+    /// The reply to a watcher: the watcher itself if it is a holder, else the best copy to fold at. `None` for a small
+    /// object until its bytes are here.
     pub(super) fn found(&mut self, watcher: NodeId, members: &Members) -> Option<Found> {
         if self.lacks_bytes() {
             return None;
@@ -375,7 +381,7 @@ impl Live {
             let all = self.tree.nodes().collect();
             self.best_to_fold_at(all, watcher, members)
         });
-        // Small bytes come with the answer, whichever nodes hold them besides.
+        // The bytes of small objects are part of the reply, whichever nodes hold copies.
         let inline = self.small.as_ref().map(|small| small.bytes.clone());
         let holder = best.or(inline.as_ref().map(|_| watcher))?;
         let (instance, meta) = (self.instance, self.meta.clone());
@@ -399,7 +405,7 @@ impl Live {
         })
     }
 
-    /// Whether a member that stays holds it, so that a reduce can be told to fold it there.
+    /// Whether a member that is not leaving holds it, so that a reduce can fold it there.
     pub(super) fn is_at_a_node_that_stays(&mut self, members: &Members) -> bool {
         let nodes: Vec<NodeId> = self.tree.roots().chain(self.tree.nodes()).collect();
         let stays = |node: NodeId| !members.is_leaving(node) && self.is_foldable_at(node, members);
@@ -410,7 +416,7 @@ impl Live {
         members.contains(node) && self.is_readable(node) && self.tree.is_fed(node)
     }
 
-    /// What a receiver takes of its source's link: one that was found to be slow takes less of it.
+    /// The share that a receiver takes of its source's link: less if it was found to be slow.
     pub(super) fn weight(
         &self,
         now: Instant,
@@ -418,7 +424,7 @@ impl Live {
         reported: Option<u64>,
         speeds: &Speeds,
     ) -> u32 {
-        // What is sent to a host that is silent takes nothing of its sender's link.
+        // A transfer to an unresponsive host uses nothing of its source's link.
         let slowness = match speeds.is_stalled(now, node) {
             true => u64::MAX,
             false => reported.unwrap_or_else(|| speeds.received_slowness(now, node)),
@@ -432,8 +438,8 @@ fn is_movable(holder: &Holder, since: Instant) -> bool {
     holder.began.is_none_or(|began| began >= since)
 }
 
-/// How many transfers already share each of the links that lead from a holder's groups to an asker, for each that such a
-/// link carries at full rate: the most crowded of them counts.
+/// The load of the most crowded link from a holder's groups to a requester: transfers that share the link, divided by
+/// the number that it carries at full rate.
 fn crowd(
     crossings: &BTreeMap<Place, u64>,
     holder: NodeId,

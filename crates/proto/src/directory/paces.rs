@@ -1,14 +1,16 @@
-//! How fast nodes receive and send, as receivers report it, and who is moved to another sender for it.
+//! Receive rates that receivers report, and moves of receivers to faster sources.
 //!
-//! Receivers report how fast an object comes ([`crate::pace`]). The first owner keeps the last report of each holder and
-//! remembers, from object to object, which nodes are slow ([`super::speeds`]). It tells a node that receives slowly, and that node says so to
-//! the owner of each object that it asks for. A slow node is given to an asker only if no other holder can
-//! send ([`crate::broadcast`]); a receiver behind one is moved to a better sender and keeps what it has.
+//! Receivers report the rate at which an object arrives ([`crate::pace`]). The primary owner stores the last report of
+//! each holder, and remembers across objects which nodes are slow ([`super::speeds`]). It notifies a node that
+//! receives slowly (`Slow`), and that node includes this in its requests to other owners. A slow node becomes a source
+//! only if no other holder can serve ([`crate::broadcast`]). A receiver behind a slow node is moved to a better source
+//! and keeps its blocks.
 //!
-//! What counts as slow is relative: less than a third of what another branch of the same broadcast gets; while one branch is
-//! all that was reported, less than a third of what the receiver is used to. A transfer that shares a link is judged by its
-//! fair rate ([`crate::pace::Rate::fair`]): a link that is divided proves nothing about a host. A copy that a client fills or a
-//! reduce makes grows at that one's pace: what its receivers report says nothing of nodes.
+//! Slow is relative: less than a third of the rate of another branch of the same broadcast. While only one branch has
+//! reported, it is less than a third of the rate at which the receiver usually receives. A transfer that shares a link
+//! is judged by its fair rate ([`crate::pace::Rate::fair`]), because a shared link proves nothing about a host. A copy
+//! that a client fills or a reduce makes grows at the pace of its maker, so reports of its receivers prove nothing
+//! about nodes.
 //!
 //! Knows rates; does not know how they were measured.
 
@@ -32,21 +34,21 @@ use crate::{
     time::Instant,
 };
 
-/// How long a receiver is left alone after it, or a sender between it and the origin, was sent to another.
+/// How long a receiver stays where it is after it, or a source between it and the root, was moved.
 const SETTLE_NS: u64 = 200_000_000;
 
-/// How long a transfer runs before its receiver is moved for a rate that is less than twice too slow: the first report
-/// may show no more than a start.
+/// In the first part of a transfer, its receiver is moved only for a rate of less than half the limit: the first
+/// report may cover only the start.
 const PROBATION_NS: u64 = 90_000_000;
 
-/// How long an owner waits for a stalled sender's own report, which says that the trouble is further up.
+/// How long an owner waits for the report of a stalled source itself, which proves that the cause is further upstream.
 const JUDGE_NS: u64 = 60_000_000;
 
-/// What moving to another sender costs beside the bytes: a round trip to the owner, a new connection.
+/// The cost of a move in addition to the bytes: a round trip to the owner, and a new connection.
 const MOVE_NS: u64 = 20_000_000;
 
 impl Directory {
-    /// A receiver reports how fast an object comes.
+    /// Handles a receiver's report of the rate at which an object arrives.
     pub(super) fn paced(&mut self, world: &mut World<'_>, from: NodeId, paced: &Paced) {
         let now = world.now;
         let Paced { ref id, instance, source, rate, missing, usual } = *paced;
@@ -84,7 +86,7 @@ impl Directory {
         }
     }
 
-    /// Finds other senders for receivers that were stalled a moment ago and have reported nothing since.
+    /// Finds other sources for receivers that reported a stall a moment ago and nothing since.
     pub(super) fn judge_stalls(&mut self, world: &mut World<'_>, id: &ObjectId) {
         let now = world.now;
         let Some(live) = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut()) else {
@@ -97,7 +99,7 @@ impl Directory {
                 live.tree.move_now(now, node, new);
             }
             let (id, instance) = (id.clone(), live.instance);
-            // The receiver learns in any case that an owner knows.
+            // The reply is sent in any case: it confirms that an owner received the report.
             let source = new.unwrap_or(source);
             world.mail.push((node, Message::Redirect { id, instance, source }));
         }
@@ -105,7 +107,8 @@ impl Directory {
 }
 
 impl Live {
-    /// What a holder is as a sender to an asker: how many times slower than others, and whether it is stalled.
+    /// The pace of a holder as a source for `asker`: how many times slower than others it is, and whether it is
+    /// stalled.
     pub(super) fn pace_of(
         &mut self,
         now: Instant,
@@ -119,9 +122,9 @@ impl Live {
         Pace { slowness, is_stalled: speeds.is_stalled(now, node) }
     }
 
-    /// How many times less than others a receiver has reported to get, or less than it, the owner or the asker is used to
-    /// receive; none if it has not reported, or gets what there is of a copy that grows. A receiver that was moved away from
-    /// a sender that is well counts as slow until it reports of the next one.
+    /// How many times slower than others a receiver receives, according to its reports. With one branch, compared with
+    /// the usual rate of the receiver, the owner or `asker`. `None` without a report, or if the copy at the root still
+    /// grows. A receiver that was moved away from a healthy source counts as slow until it reports about the next one.
     fn reported_slowness(
         &mut self,
         now: Instant,
@@ -133,25 +136,25 @@ impl Live {
         let of_this = holder.fresh(now).map(|report| (None, report));
         let of_last = || holder.left().last().map(|left| (Some(left.node), left.report));
         let (left, report) = of_this.or_else(of_last).filter(|(_, report)| !report.is_stalled())?;
-        // While there is one branch, what the receiver, the owner or the asker is used to.
+        // While there is one branch: the usual rate of the receiver, the owner or the requester.
         let others = self.tree.best_rate(now);
         let typical = others.or(report.usual.max(speeds.usual_of(asker)))?;
         if self.grows(node) || left.is_some_and(|left| !self.is_well(now, left, typical)) {
             return None;
         }
         let times = if report.is_slow(typical) { report.slowness(typical) } else { 1 };
-        // What a slow node is used to is slow too: only other branches show that it is slow no more.
+        // The usual rate of a slow node is slow too: only other branches show that it is no longer slow.
         let known = others.is_none().then(|| speeds.received_slowness(now, node));
         Some(times.max(known.unwrap_or(1)))
     }
 
-    /// Whether a node's bytes come from a copy that is not complete where it is made, or from nowhere.
+    /// Whether a node's bytes come from a copy that still grows at its root, or from nowhere.
     fn grows(&mut self, node: NodeId) -> bool {
         self.tree.lineage(node).is_none_or(|lineage| !lineage.is_complete)
     }
 
-    /// Keeps for other objects whether a receiver gets far less than other branches do from a sender that is well, and how
-    /// many times less. A transfer that has begun only now says nothing.
+    /// Remembers for other objects whether a receiver is much slower than other branches although its source is
+    /// healthy; returns how many times slower. A transfer that has just begun proves nothing.
     fn remember(
         &self,
         now: Instant,
@@ -161,7 +164,8 @@ impl Live {
     ) -> Option<u64> {
         let holder = self.tree.get(node)?;
         let report = holder.last()?;
-        // It was as slow with the sender before; or another receiver shows that the sender is well at present.
+        // Clear cases need less time: it was slow with another source too, or another receiver shows that the source
+        // is healthy.
         let source = self.tree.source(node)?;
         let is_plain = !holder.left().is_empty()
             || self.feeds_others(source, node, |report| {
@@ -181,7 +185,8 @@ impl Live {
         }
     }
 
-    /// A receiver gets its share: where it was moved away from another sender, that one was slow, if it had the bytes.
+    /// Marks sources that a receiver was moved away from as slow, if they had the bytes. Called when it receives its
+    /// share.
     fn blame_left(
         &self,
         now: Instant,
@@ -199,7 +204,7 @@ impl Live {
         }
     }
 
-    /// Whether a sender has the bytes, or gets its share of them.
+    /// Whether a source has all bytes, or receives its share of them.
     fn is_well(&self, now: Instant, sender: NodeId, typical: u64) -> bool {
         let gets_its_share = |report: Report| report.has_its_share(typical);
         let has_bytes =
@@ -207,7 +212,7 @@ impl Live {
         self.tree.get(sender).is_none_or(has_bytes)
     }
 
-    /// A sender from which a receiver that gets too little is predicted to have the rest in less than half the time.
+    /// A source from which a slow receiver is predicted to get the missing bytes in less than half the time.
     fn better(
         &mut self,
         world: &World<'_>,
@@ -219,8 +224,8 @@ impl Live {
         let holder = self.tree.get(node)?;
         let report = holder.last()?;
         let is_new = holder.located.is_some_and(|located| now.since(located) < PROBATION_NS);
-        // What one branch alone gets, less than it is used to, may be as fast as the network is at present; and the first
-        // report may show no more than a start.
+        // If only one branch has reported, its low rate may be the current rate of the network. The first report may
+        // cover only the start of a transfer.
         let is_doubtful = is_new || others.is_none();
         let is_little = !is_doubtful || report.is_slow(typical / 2);
         if !is_little || self.is_settling(now, node) {
@@ -229,13 +234,13 @@ impl Live {
         let choice = self.choose_another(world, node, report, Some(typical), speeds)?;
         let rate = u128::from(report.rate.fair().max(1));
         let stay_ns = u128::from(report.missing) * 1_000_000_000 / rate;
-        // A receiver that is slow itself gets no more from another sender.
+        // A receiver that is slow itself is no faster with another source.
         let own = u128::from(speeds.received_slowness(now, node));
         let move_ns = (2 * own).saturating_mul(u128::from(choice.predicted_ns));
         (move_ns.saturating_add(u128::from(MOVE_NS)) < stay_ns).then_some(choice.node)
     }
 
-    /// Another source for a receiver that has one, if another is of use: neither that, nor one that it had before.
+    /// Chooses another usable source for a receiver: neither its current source nor an earlier one.
     fn choose_another(
         &mut self,
         world: &World<'_>,
@@ -259,7 +264,7 @@ impl Live {
         choice.filter(|choice| !choice.is_last_resort)
     }
 
-    /// Another sender for a receiver that gets nothing; none if its own sender only waits itself.
+    /// Another source for a stalled receiver; `None` if its own source only waits too.
     fn sender_for_stalled(
         &mut self,
         world: &World<'_>,
@@ -272,12 +277,12 @@ impl Live {
         if self.is_settling(now, node) {
             return None;
         }
-        // It is gone, or no node has that id: a receiver may say anything.
+        // The source may be gone, or no node may have that id: reports are not verified.
         let is_member = world.members.contains(source);
         let sender = self.tree.get(source).filter(|sender| !sender.is_complete());
         let is_silent = if let Some(sender) = sender {
             let of_late = sender.last().filter(|theirs| theirs.at + STALL_NS > report.at);
-            // It is stalled too and has said so; or a client fills it, or a reduce makes it, at that one's pace.
+            // It has reported a stall too; or a client fills it or a reduce makes it, at its own pace.
             if self.tree.source(source).is_none() || of_late.is_some_and(|it| it.is_stalled()) {
                 return None;
             }
@@ -292,14 +297,14 @@ impl Live {
         Some(self.choose_another(world, node, report, None, speeds)?.node)
     }
 
-    /// Whether other receivers of a sender have reported that its bytes come, in a report that counts.
+    /// Whether other receivers of a source have reported progress, in a report for which `counts` is true.
     fn feeds_others(&self, sender: NodeId, but: NodeId, counts: impl Fn(Report) -> bool) -> bool {
         let others = self.tree.receivers(sender).filter(|(node, _)| *node != but);
         let mut reports = others.filter_map(|(_, holder)| holder.last());
         reports.any(|report| !report.is_stalled() && counts(report))
     }
 
-    /// Whether the node, or a sender between it and the origin, was sent to its sender only now.
+    /// Whether the node, or a source between it and the root, was moved only recently.
     fn is_settling(&mut self, now: Instant, node: NodeId) -> bool {
         let moved = self.tree.lineage(node).map(|lineage| lineage.moved);
         let moved = moved.filter(|moved| *moved > Instant::default());

@@ -1,7 +1,8 @@
-//! A forest whose edges change: the root and the depth of a vertex in logarithmic time, amortised, however deep it lies.
+//! A dynamic forest: root and depth of a vertex in amortized logarithmic time, whatever its depth.
 //!
-//! A link-cut forest: each tree is divided into paths, and each path is a splay tree in the order from the root down. A
-//! question makes the way to its vertex one path. Knows vertices by number; does not know what they stand for.
+//! It is a link-cut forest: each tree is divided into paths, and each path is a splay tree in order from the root
+//! down. A query makes the path from the root to its vertex one of these paths. Vertices are numbers; this module does
+//! not know what they represent.
 //!
 //! Source: Sleator and Tarjan, "Self-adjusting binary search trees", Journal of the ACM 32(3), 1985, section 6.
 
@@ -12,13 +13,13 @@ use crate::time::Instant;
 /// No vertex.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The way from a root to a vertex.
+/// The path from a root to a vertex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) root: u32,
-    /// The vertex below the root; [`NONE`] if the way ends at the root.
+    /// The vertex below the root; [`NONE`] if the path ends at the root.
     pub(super) branch: u32,
-    /// Edges of the way.
+    /// Edges of the path.
     pub(super) depth: u32,
     /// The latest stamp of its vertices.
     pub(super) stamp: Instant,
@@ -29,14 +30,14 @@ pub(super) struct Paths(Vec<Vertex>);
 
 #[derive(Clone, Copy, Debug)]
 struct Vertex {
-    /// The parent in the splay tree; of its top, the vertex from which the path hangs.
+    /// The parent in the splay tree; for the top of a splay tree, the vertex from which the path hangs.
     up: u32,
-    /// The parts of the path that are nearer to the root and further from it.
+    /// Left and right subtrees: the parts of the path nearer to the root and further from it.
     sides: [u32; 2],
-    /// Vertices of this part of the path.
+    /// Vertices in this subtree.
     count: u32,
     stamp: Instant,
-    /// The latest stamp of this part.
+    /// The latest stamp in this subtree.
     latest: Instant,
 }
 
@@ -46,7 +47,7 @@ impl Vertex {
 }
 
 impl Paths {
-    /// Adds a vertex without edges; the next number, or one whose vertex has lost its edges.
+    /// Adds a vertex without edges: at the next number, or in place of one that has lost its edges.
     pub(super) fn add(&mut self, at: u32) {
         match self.0.get_mut(at as usize) {
             Some(vertex) => *vertex = Vertex::ALONE,
@@ -54,14 +55,14 @@ impl Paths {
         }
     }
 
-    /// Hangs the tree of which `child` is the root below a vertex of another tree.
+    /// Attaches the tree whose root is `child` below a vertex of another tree.
     pub(super) fn link(&mut self, child: u32, parent: u32) {
         self.access(child);
         self.access(parent);
         self.at(child).up = parent;
     }
 
-    /// Cuts the edge above a vertex.
+    /// Removes the edge above a vertex.
     pub(super) fn cut(&mut self, child: u32) {
         self.access(child);
         let above = core::mem::replace(&mut self.at(child).sides[0], NONE);
@@ -90,7 +91,7 @@ impl Paths {
         &mut self.0[at as usize]
     }
 
-    /// The vertex of a part of a path that is nearest to the root, which becomes the top of that part.
+    /// The vertex of a subtree that is nearest to the root; splays it to the top.
     fn first(&mut self, mut at: u32) -> u32 {
         while self.at(at).sides[0] != NONE {
             at = self.at(at).sides[0];
@@ -99,7 +100,7 @@ impl Paths {
         at
     }
 
-    /// Makes the way from the root to a vertex one path, with the vertex on top of its splay tree.
+    /// Makes the path from the root to a vertex one splay tree, with the vertex on top.
     fn access(&mut self, to: u32) {
         let (mut at, mut below) = (to, NONE);
         while at != NONE {
@@ -121,7 +122,7 @@ impl Paths {
         }
     }
 
-    /// On which side of its parent in the splay tree a vertex is; none if it is the top.
+    /// On which side of its parent in the splay tree a vertex is; `None` if it is the top.
     fn side(&mut self, at: u32) -> Option<usize> {
         let up = self.at(at).up;
         if up == NONE {
@@ -164,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// The way to a vertex, by walking.
+    /// Finds the path to a vertex by walking.
     fn walk(parents: &[Option<u32>], stamps: &[u64], to: u32) -> Way {
         let (mut root, mut branch, mut depth, mut stamp) = (to, NONE, 0, stamps[to as usize]);
         while let Some(parent) = parents[root as usize] {
@@ -175,7 +176,7 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: after any changes each way is what a walk to the root finds.
+        /// Goal: after any changes, each path is the one that a walk to the root finds.
         #[test]
         fn ways_are_those_that_a_walk_finds(
             steps in prop::collection::vec((0..4u8, 0..12u32, 0..12u32), 0..200),

@@ -1,7 +1,7 @@
-//! The holders of an object that has many, in the order in which they are likely to be the best source.
+//! Order of the holders of an object that has many, by how likely each is the best source.
 //!
-//! Those of one place are in one order: the least loaded first, then the nearest to a root. The depth is that of when a
-//! holder was last ranked: what changes above it does not rank it again. Knows no rates; does not choose.
+//! Each place has its own order: the least loaded first, then the nearest to a root. The depth dates from when a
+//! holder was last ranked; changes above it do not update it. Knows no rates; does not choose.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -15,20 +15,21 @@ use crate::{
     place::Place,
 };
 
-/// How a holder ranks among those of its place.
+/// Rank of a holder among those of its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
     pub(super) load: u32,
     pub(super) depth: u32,
     pub(super) partial: bool,
     pub(super) origin: bool,
-    /// Mixes equal holders, in another order for each object: readers of many objects do not all take the same few.
+    /// Orders equal holders differently for each object, so that readers of many objects do not all use the same few
+    /// holders.
     pub(super) tie: u32,
     pub(super) at: u32,
 }
 
 impl Rank {
-    /// Behind all with so many receivers.
+    /// A rank after all holders with the same load.
     pub(super) const fn behind(self) -> Self {
         Self { depth: u32::MAX, partial: true, origin: true, tie: u32::MAX, at: u32::MAX, ..self }
     }
@@ -36,14 +37,14 @@ impl Rank {
 
 #[derive(Debug, Default)]
 pub(super) struct Ranking {
-    /// Which version of the places of members it goes by.
+    /// The version of the members' places that this order uses.
     pub(super) places: u64,
     salt: u64,
     all: BTreeMap<Option<Place>, BTreeSet<Rank>>,
     spots: Vec<Spot>,
-    /// Spots that are to be placed.
+    /// Spots whose place must be looked up.
     later: Vec<u32>,
-    /// How many transfers leave each group of places.
+    /// The number of transfers that leave each group of places.
     crossings: BTreeMap<Place, u64>,
 }
 
@@ -65,7 +66,7 @@ impl Ranking {
         mix(node.0 ^ self.salt) as u32
     }
 
-    /// The places of holders, with how far they are from a place.
+    /// The places of holders, each with its distance from `place`, nearest first.
     pub(super) fn around(&self, place: Option<Place>) -> Vec<(u8, Option<Place>)> {
         let far = |other: &Option<Place>| place.zip(*other).map_or(0, |(a, b)| a.distance(&b));
         let mut places: Vec<_> = self.all.keys().map(|other| (far(other), *other)).collect();
@@ -73,7 +74,7 @@ impl Ranking {
         places
     }
 
-    /// The next holder of a place.
+    /// The next holder of a place, in order.
     pub(super) fn next(&self, place: &Option<Place>, after: Option<Rank>) -> Option<Rank> {
         let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.all.get(place)?.range((begin, Bound::Unbounded)).next().copied()
@@ -83,7 +84,7 @@ impl Ranking {
         &self.crossings
     }
 
-    /// A spot is new, or has another source.
+    /// Marks a spot that is new or has another source.
     pub(super) fn place_later(&mut self, at: u32) {
         if !core::mem::replace(&mut self.spot(at).is_later, true) {
             self.later.push(at);
@@ -94,7 +95,7 @@ impl Ranking {
         core::mem::take(&mut self.later)
     }
 
-    /// Looks up where a node is, and counts the transfer to it.
+    /// Looks up the place of a node, and counts the transfer to it.
     pub(super) fn place(
         &mut self,
         at: u32,
@@ -114,7 +115,7 @@ impl Ranking {
         self.spot(at).left = left;
     }
 
-    /// The transfer to a spot is over.
+    /// Stops counting the transfer to a spot.
     pub(super) fn stop_crossing(&mut self, at: u32) {
         for group in core::mem::take(&mut self.spot(at).left) {
             if let Some(count) = self.crossings.get_mut(&group) {
@@ -129,7 +130,7 @@ impl Ranking {
         self.spot(at).place = None;
     }
 
-    /// Ranks a spot; none if it is no holder.
+    /// Sets the rank of a spot; `None` if it is not a holder.
     pub(super) fn set(&mut self, at: u32, rank: Option<Rank>) {
         let Spot { place, rank: before, .. } = *self.spot(at);
         if before == rank {

@@ -1,13 +1,13 @@
-//! What an owner remembers of nodes from object to object: which are slow, which are stalled, and until when each is busy with
-//! the transfers that this owner has assigned to it.
+//! What an owner remembers of nodes across objects: which are slow, which are stalled, and until when each is busy
+//! with the transfers that this owner has assigned to it.
 //!
-//! Each mark has a proof, a decay and a way back:
+//! Each mark needs evidence, and ends by recovery or by time:
 //!
-//! | mark | proof | ends |
+//! | mark | evidence | ends |
 //! |---|---|---|
-//! | receives slowly | a fair rate below a third of that of another branch, from a sender that is well | with its first report of a rate that is its share; after a minute |
-//! | sends slowly | two such incidents, of receivers that had their share elsewhere | when a receiver has its share of it, or when it receives well again after having been slow; after 2 s, doubled up to a minute each time it proves to be slow again at once |
-//! | stalled | a receiver has nothing for 300 ms, and the sender is silent | with its next message; after 5 s |
+//! | receives slowly | a fair rate below a third of that of another branch, from a healthy source | with its first report of a rate that is its share; after a minute |
+//! | sends slowly | two such incidents, of receivers that got their share elsewhere | when a receiver gets its share from it, or when it receives well again after having been slow; after 2 s, doubled up to a minute each time it is slow again at once |
+//! | stalled | a receiver gets nothing for 300 ms, and the source sends no message | with its next message; after 5 s |
 //!
 //! Does not know how rates are measured.
 
@@ -18,79 +18,79 @@ use crate::{
     time::Instant,
 };
 
-/// How long a node counts as stalled that has said nothing since.
+/// How long a node counts as stalled that has sent no message since.
 const STALLED_NS: u64 = 5_000_000_000;
 
-/// What is seen within so long is one moment of a host, whichever receivers report it.
+/// Incidents within this time count as one, whichever receivers report them.
 const APART_NS: u64 = 200_000_000;
 
-/// What is remembered of nodes.
+/// Records about nodes.
 #[derive(Debug, Default)]
 pub(super) struct Speeds {
     nodes: BTreeMap<NodeId, Speed>,
-    /// Bytes per second that this owner itself is used to receive, once that was measured.
+    /// The rate at which this owner itself usually receives, in bytes per second, once it was measured.
     pub(super) usual: Option<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Speed {
-    /// How many times slower than others it received, and when that was found.
+    /// How many times slower than others it received, and when that was detected.
     down: Option<(u64, Instant)>,
     up: Option<SendsSlowly>,
-    /// When it first sent slowly; once proves nothing, since every host is busy now and then.
+    /// When it first sent slowly. One incident proves nothing, since every host is busy now and then.
     suspected: Option<Instant>,
-    /// Incidents up to then were judged, or are void since it was well later.
+    /// Incidents until then were judged, or are void because the node was healthy later.
     judged_until: Instant,
-    /// When a receiver of it was stalled and it said nothing.
+    /// When a receiver of it was stalled while it sent no message.
     stalled: Option<Instant>,
-    /// Bytes per second that it says it is used to receive.
+    /// The usual receive rate that it reports, in bytes per second.
     usual: Option<u64>,
     /// Predicted end of the transfers that this owner has assigned to it as their source.
     busy_until: Instant,
 }
 
-/// That a node sends slowly.
+/// The mark of a node that sends slowly.
 #[derive(Clone, Copy, Debug)]
 struct SendsSlowly {
-    /// How many times less a receiver had of it than elsewhere.
+    /// How many times slower a receiver received from it than from another source.
     times: u64,
     until: Instant,
-    /// For how long the mark counts, from when it was set.
+    /// How long the mark counts, from when it was set.
     lasts_ns: u64,
 }
 
 impl Speed {
-    /// The node sends well: what happened before proves nothing any more.
+    /// Clears the marks of a node that sends well; earlier incidents prove nothing any more.
     const fn acquit(&mut self, now: Instant) {
         (self.up, self.suspected, self.judged_until) = (None, None, now);
     }
 }
 
-/// How long a node that sends slowly is left alone before it is tried again: at first, and at most.
+/// How long a node that sends slowly is not used before it is tried again: at first, and at most.
 const MARK_NS_MIN: u64 = 2_000_000_000;
 const MARK_NS_MAX: u64 = REMEMBERED_NS;
 
-/// How far ahead the transfers that a node was assigned count.
+/// The maximum time for which assigned transfers count.
 const BUSY_NS_MAX: u64 = 1_000_000_000;
 
 /// Two incidents further apart than this prove nothing.
 const SUSPECTED_NS: u64 = 10_000_000_000;
 
 impl Speeds {
-    /// A node has said something: it is not stalled.
+    /// Records a message from a node: it is not stalled.
     pub(super) fn heard(&mut self, from: NodeId) {
         if let Some(speed) = self.nodes.get_mut(&from) {
             speed.stalled = None;
         }
     }
 
-    /// A node says how fast it receives.
+    /// Records how fast a node reports to receive.
     pub(super) fn says(&mut self, now: Instant, from: NodeId, receives: Receives) {
         let Receives { slowness, usual } = receives;
         if slowness > 1 {
             self.receives_slowly(now, from, slowness);
         } else if let Some(speed) = self.nodes.get_mut(&from) {
-            // It may not know yet what was found, so this is no proof of how it sends.
+            // The node may not have received `Slow` yet, so this does not prove that it sends well.
             speed.down = None;
         }
         if usual.is_some() {
@@ -98,24 +98,25 @@ impl Speeds {
         }
     }
 
-    /// A node is the source of one more transfer, which takes its link for `transfer_ns`.
+    /// Records that a node is the source of one more transfer, which uses its link for `transfer_ns`.
     pub(super) fn assigned(&mut self, now: Instant, source: NodeId, transfer_ns: u64) {
         let speed = self.nodes.entry(source).or_default();
-        // Bounded: a wrong estimate of the link must not count for long.
+        // Bounded, so that a wrong estimate of the link does not count for long.
         speed.busy_until = (speed.busy_until.max(now) + transfer_ns).min(now + BUSY_NS_MAX);
     }
 
-    /// Predicted end of the transfers that this owner has assigned to a node; it sees those of its own objects only.
+    /// Predicted end of the transfers that this owner has assigned to a node. Other owners' transfers are not known
+    /// here.
     pub(super) fn busy_until(&self, node: NodeId) -> Instant {
         self.nodes.get(&node).map_or_else(Instant::default, |speed| speed.busy_until)
     }
 
-    /// Bytes per second that a node, or this owner, is used to receive, if either was measured.
+    /// The rate at which a node, or this owner, usually receives, in bytes per second, if either was measured.
     pub(super) fn usual_of(&self, node: NodeId) -> Option<u64> {
         self.nodes.get(&node).and_then(|speed| speed.usual).max(self.usual)
     }
 
-    /// The link as this owner knows it; where it has received nothing yet, as the asker does.
+    /// The link as this owner measured it; if it has received nothing yet, as the requester reports it.
     pub(super) fn link_of(&self, asker: NodeId, link: Link) -> Link {
         match self.usual_of(asker).filter(|_| self.usual.is_none()) {
             Some(bytes_per_second) => Link { bytes_per_second, ..link },
@@ -123,7 +124,8 @@ impl Speeds {
         }
     }
 
-    /// A node receives as fast as others. If it did not before, its link is well again in the other direction too.
+    /// Records that a node receives as fast as others. If it was slow before, its link has recovered in both
+    /// directions.
     pub(super) fn is_quick(&mut self, now: Instant, node: NodeId) {
         if let Some(speed) = self.nodes.get_mut(&node)
             && speed.down.take().is_some()
@@ -132,26 +134,27 @@ impl Speeds {
         }
     }
 
-    /// A receiver has its share of what a node sends.
+    /// Records that a receiver gets its share from a node.
     pub(super) fn sends_well(&mut self, now: Instant, node: NodeId) {
         if let Some(speed) = self.nodes.get_mut(&node) {
             speed.acquit(now);
         }
     }
 
-    /// A node receives so many times slower than others.
+    /// Records that a node receives `times` times slower than others.
     pub(super) fn receives_slowly(&mut self, now: Instant, node: NodeId, times: u64) {
         self.nodes.entry(node).or_default().down = Some((times, now));
     }
 
-    /// A node sent so many times less to a receiver than that gets elsewhere, in an incident `at` some time.
+    /// Records that a node sent `times` times slower to a receiver than another source did, in an incident at the time
+    /// `at`.
     pub(super) fn sends_slowly(&mut self, now: Instant, node: NodeId, times: u64, at: Instant) {
         let speed = self.nodes.entry(node).or_default();
         if at <= speed.judged_until {
             return;
         }
         match &mut speed.up {
-            // It was tried again, and proved to be slow again.
+            // It was tried again, and was slow again.
             Some(mark) if now < mark.until + mark.lasts_ns => {
                 mark.lasts_ns = mark.lasts_ns.saturating_mul(2).min(MARK_NS_MAX);
                 (mark.times, mark.until) = (times, now + mark.lasts_ns);
@@ -169,34 +172,34 @@ impl Speeds {
         }
     }
 
-    /// A receiver of a node is stalled, and the node says nothing.
+    /// Records that a receiver of a node is stalled while the node sends no message.
     pub(super) fn stalls(&mut self, now: Instant, node: NodeId) {
         self.nodes.entry(node).or_default().stalled = Some(now);
     }
 
-    /// A member is gone.
+    /// Removes a member that is gone.
     pub(super) fn forget(&mut self, node: NodeId) {
         self.nodes.remove(&node);
     }
 
-    /// Of how many nodes that are no members something is remembered; for checkers.
+    /// The number of nodes that have a record here but are not members; for checkers.
     pub(super) fn strangers(&self, members: &Members) -> usize {
         self.nodes.keys().filter(|node| !members.contains(**node)).count()
     }
 
-    /// Whether a receiver of a node was stalled a moment ago, and the node has said nothing since.
+    /// Whether a receiver of a node was stalled recently, and the node has sent no message since.
     pub(super) fn is_stalled(&self, now: Instant, node: NodeId) -> bool {
         let stalled = self.nodes.get(&node).and_then(|speed| speed.stalled);
         stalled.is_some_and(|at| now.since(at) < STALLED_NS)
     }
 
-    /// How many times slower than others a node was found to receive, or says that it does; 1 if neither.
+    /// How many times slower than others a node receives, as detected or reported; 1 if it is not slow.
     pub(super) fn received_slowness(&self, now: Instant, node: NodeId) -> u64 {
         let speed = self.nodes.get(&node);
         speed.and_then(|speed| remembered(now, speed.down)).unwrap_or(1)
     }
 
-    /// How many times slower than others a node was found to send; 1 if it was not.
+    /// How many times slower than others a node was found to send; 1 if it is not slow.
     pub(super) fn sent_slowness(&self, now: Instant, node: NodeId) -> u64 {
         let mark = self.nodes.get(&node).and_then(|speed| speed.up);
         mark.filter(|mark| now < mark.until).map_or(1, |mark| mark.times)

@@ -1,10 +1,10 @@
 //! The broadcast tree of one object: which nodes hold or receive a copy, and which of them receives from which.
 //!
-//! A holder without a source that is complete, or grows where it is made, is a root. A source may be a node that holds
-//! nothing, if receivers report so; what is behind it has no root until it does.
+//! A root is a holder without a source whose copy is complete, or grows where it is made. A source may be a node
+//! without a copy, if receivers report so; until that node announces a copy, the nodes behind it have no root.
 //!
-//! A few holders are looked through, for most objects have one all their lives. Of more, depth and root are kept while
-//! the tree changes, and an index: no question goes through all, or along a chain.
+//! Up to 16 holders are scanned, because most objects never have more than one. For more holders, the tree maintains
+//! depths, roots and an index, so that no query scans all holders or follows a chain.
 //!
 //! Invariants: there is no circle; a complete copy has no source. Does not know why a source was chosen.
 
@@ -22,39 +22,41 @@ use super::{
 };
 use crate::{id::NodeId, members::Members, place::Place, time::Instant};
 
-/// How many holders are looked through.
+/// Up to how many holders are scanned.
 pub(super) const FEW: usize = 16;
 
 #[derive(Debug, Default)]
 pub(super) struct Tree {
-    /// In no order; with idle ones, which are used again.
+    /// In no order. Idle spots are reused.
     spots: Vec<Spot>,
-    /// What is known of transfers.
+    /// Pending moves and reports of transfers.
     traffic: Option<Box<Traffic>>,
-    /// What there is to know of more than a few.
+    /// Index for more than [`FEW`] holders.
     web: Option<Box<Web>>,
 }
 
-/// Where a holder's bytes come from.
+/// The path of a holder's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lineage {
     pub(super) root: NodeId,
-    /// The first receiver on the way from the root; none for the root itself.
+    /// The first receiver on the path from the root; `None` for the root itself.
     pub(super) branch: Option<NodeId>,
-    /// Relays between the holder and a copy that needs none; none if no node feeds its root.
+    /// Relays between the holder and its root; `None` if the last node of the path is not a root, so that no bytes
+    /// come.
     pub(super) depth: Option<u32>,
     /// Whether the root has all bytes.
     pub(super) is_complete: bool,
-    /// When a receiver on the way was last moved to another source.
+    /// When a receiver on the path was last moved to another source.
     pub(super) moved: Instant,
 }
 
 #[derive(Debug, Default)]
 struct Traffic {
-    /// Receivers that are to be moved to their source when that begins to receive, and who feeds them until then.
+    /// Receivers with a pending move, each with its current source. They move to their planned source when that begins
+    /// to receive.
     moves: BTreeMap<NodeId, NodeId>,
     branches: Branches,
-    /// Receivers that have reported to be stalled, and when.
+    /// When receivers have reported a stall.
     stalled: BTreeSet<(Instant, NodeId)>,
 }
 
@@ -64,7 +66,7 @@ struct Web {
     by_node: BTreeMap<NodeId, u32>,
     idle: Vec<u32>,
     paths: Paths,
-    /// Each source with each of its receivers.
+    /// Pairs of a source and one of its receivers.
     edges: BTreeSet<(u32, u32)>,
     roots: BTreeSet<(bool, bool, NodeId)>,
     ranking: Option<Ranking>,
@@ -75,13 +77,13 @@ impl Tree {
         self.iter().next().is_none()
     }
 
-    /// Whether a node holds all of it.
+    /// Whether a node holds a complete copy.
     pub(super) fn is_complete(&self) -> bool {
         let first = self.roots().next().and_then(|root| self.get(root));
         first.is_some_and(|holder| holder.complete)
     }
 
-    /// All holders, by node.
+    /// All holders, ordered by node.
     pub(super) fn iter(&self) -> impl Iterator<Item = (NodeId, &Holder)> {
         let many = self.web.iter().flat_map(|web| web.by_node.values());
         let many = many.map(|at| &self.spots[*at as usize]);
@@ -97,7 +99,7 @@ impl Tree {
         self.iter().map(|(node, _)| node)
     }
 
-    /// Those that need no source: complete originals first, then other complete copies, then growing originals.
+    /// The roots: complete pinned copies first, then other complete copies, then growing pinned copies.
     pub(super) fn roots(&self) -> impl Iterator<Item = NodeId> {
         let mut few: Vec<_> = match self.web {
             Some(_) => Vec::new(),
@@ -117,7 +119,7 @@ impl Tree {
         self.spots[at as usize].holder.as_mut()
     }
 
-    /// Which node an incomplete copy is received from.
+    /// The source of an incomplete copy.
     pub(super) fn source(&self, node: NodeId) -> Option<NodeId> {
         let source = self.spot(node)?.source;
         (source != NONE).then(|| self.spots[source as usize].node)
@@ -133,12 +135,12 @@ impl Tree {
         few.chain(many).filter_map(|spot| Some((spot.node, spot.holder.as_ref()?)))
     }
 
-    /// How many receivers a node feeds; those that are slow count for less.
+    /// How many receivers a node sends to; slow ones count for less.
     pub(super) fn load(&self, node: NodeId) -> u32 {
         self.spot(node).map_or(0, |spot| spot.receivers_fed())
     }
 
-    /// Where a holder's bytes come from.
+    /// The path of a holder's bytes.
     pub(super) fn lineage(&mut self, node: NodeId) -> Option<Lineage> {
         let at = self.at(node)?;
         let way = self.way(at);
@@ -165,12 +167,12 @@ impl Tree {
         way
     }
 
-    /// Whether a holder has all bytes, or gets them.
+    /// Whether a holder has all bytes or receives them.
     pub(super) fn is_fed(&mut self, node: NodeId) -> bool {
         self.get(node).is_some() && self.lineage(node).is_some_and(|it| it.depth.is_some())
     }
 
-    /// A node holds or receives a copy, or has more of it than before.
+    /// Records that a node holds or receives a copy, or that its copy has changed.
     pub(super) fn enter(&mut self, node: NodeId, complete: bool, origin: bool) -> &mut Holder {
         let at = self.open(node);
         if complete {
@@ -188,7 +190,8 @@ impl Tree {
         holder
     }
 
-    /// Removes a holder; its receivers keep it as their source, until they tell of another. False if it was none.
+    /// Removes a holder. Its receivers keep it as their source until they announce another one. Returns false if it
+    /// was not a holder.
     pub(super) fn remove(&mut self, node: NodeId) -> bool {
         let Some(at) = self.at(node).filter(|_| self.get(node).is_some()) else { return false };
         self.detach(node);
@@ -201,7 +204,7 @@ impl Tree {
         true
     }
 
-    /// A holder receives from `source` from now on, unless that receives from it: false then, and it has no source.
+    /// Sets the source of a holder. If that would be a circle, the holder has no source, and this returns false.
     pub(super) fn attach(&mut self, node: NodeId, source: NodeId) -> bool {
         if self.source(node) == Some(source) && self.moving_from(node).is_none() {
             return true;
@@ -223,7 +226,7 @@ impl Tree {
         true
     }
 
-    /// A holder receives from no node any more.
+    /// Removes the source of a holder.
     pub(super) fn detach(&mut self, node: NodeId) {
         if self.set_aside(node).is_some()
             && let Some(traffic) = &mut self.traffic
@@ -233,7 +236,8 @@ impl Tree {
         }
     }
 
-    /// Takes a holder from below its source until it is attached again; from which source.
+    /// Detaches a holder from its source until it is attached again; returns the source. Pending moves and reports are
+    /// kept.
     pub(super) fn set_aside(&mut self, node: NodeId) -> Option<NodeId> {
         let source = self.source(node)?;
         let at = self.at(node)?;
@@ -249,7 +253,7 @@ impl Tree {
         Some(source)
     }
 
-    /// A receiver is to be moved from its source to `to`, when that has begun to receive.
+    /// Plans to move a receiver to `to`, once that has begun to receive.
     pub(super) fn move_soon(&mut self, node: NodeId, to: NodeId) {
         let sender = self.moving_from(node).or_else(|| self.source(node));
         if let Some(sender) = sender
@@ -259,13 +263,13 @@ impl Tree {
         }
     }
 
-    /// The node that feeds a receiver that is to be moved to its source.
+    /// The current source of a receiver with a pending move.
     pub(super) fn moving_from(&self, node: NodeId) -> Option<NodeId> {
         self.traffic.as_ref()?.moves.get(&node).copied()
     }
 
-    /// Forgets what receivers wait for that are to be moved, by their source of then and their present one; each receiver
-    /// with the present one.
+    /// Removes the pending moves for which `is_meant(planned source, current source)` is true, and those without a
+    /// planned source. Returns each receiver with its current source.
     pub(super) fn take_moves(
         &mut self,
         is_meant: impl Fn(NodeId, NodeId) -> bool,
@@ -281,7 +285,7 @@ impl Tree {
         taken.into_iter().collect()
     }
 
-    /// A receiver takes so many thousandths of its source's link.
+    /// Sets the share that a receiver takes of its source's link, in thousandths.
     pub(super) fn weigh(&mut self, node: NodeId, weight: u32) {
         let Some(at) = self.at(node) else { return };
         let Spot { source, weight: before, .. } = self.spots[at as usize];
@@ -291,7 +295,7 @@ impl Tree {
         }
     }
 
-    /// A receiver has reported how fast the object comes.
+    /// Records a rate report of a receiver.
     pub(super) fn report(&mut self, node: NodeId, report: Report) {
         let Some(Lineage { branch, depth, .. }) = self.lineage(node) else { return };
         if let Some(holder) = self.get_mut(node) {
@@ -305,7 +309,7 @@ impl Tree {
         }
     }
 
-    /// Receivers that have reported by then to be stalled, and nothing since: each once.
+    /// Removes and returns the receivers that reported a stall no later than `until` and nothing since.
     pub(super) fn take_stalled(&mut self, until: Instant) -> Vec<NodeId> {
         let Some(traffic) = &mut self.traffic else { return Vec::new() };
         let later = traffic.stalled.split_off(&(until + 1, NodeId(0)));
@@ -318,12 +322,12 @@ impl Tree {
         due.into_iter().filter(is_due).map(|(_, node)| node).collect()
     }
 
-    /// What the best of at least two branches has reported.
+    /// The best reported rate, if at least two branches have reported.
     pub(super) fn best_rate(&self, now: Instant) -> Option<u64> {
         self.traffic.as_ref()?.branches.best(now)
     }
 
-    /// A receiver is moved to another source at once, and keeps what it has. False if that receives from it.
+    /// Moves a receiver to another source at once; it keeps its blocks. Returns false if that would be a circle.
     pub(super) fn move_now(&mut self, now: Instant, node: NodeId, to: NodeId) -> bool {
         let Some((at, from)) = self.at(node).zip(self.source(node)) else { return false };
         let is_moved = self.attach(node, to);
@@ -340,7 +344,7 @@ impl Tree {
         is_moved
     }
 
-    /// The index of more than a few holders, up to date with where members are.
+    /// The index for more than [`FEW`] holders, updated to the current places of members.
     pub(super) fn ranking(&mut self, members: &Members, salt: u64) -> Option<&Ranking> {
         let (web, places) = (self.web.as_mut()?, members.places_version());
         if web.ranking.as_ref().is_none_or(|ranking| ranking.places != places) {
@@ -363,17 +367,17 @@ impl Tree {
         self.web.as_ref()?.ranking.as_ref()?.next(place, after)
     }
 
-    /// How many transfers leave each group of places, if that is counted.
+    /// The number of transfers that leave each group of places, if the index has it.
     pub(super) fn crossings(&self) -> Option<&BTreeMap<Place, u64>> {
         Some(self.web.as_ref()?.ranking.as_ref()?.crossings())
     }
 
-    /// The node of a rank.
+    /// The node at a position of a rank.
     pub(super) fn node_at(&self, at: u32) -> NodeId {
         self.spots[at as usize].node
     }
 
-    /// Puts a holder in its place in the index again.
+    /// Updates the rank of a holder in the index.
     pub(super) fn rank(&mut self, at: u32) {
         let Some(web) = &mut self.web else { return };
         let Some(ranking) = &mut web.ranking else { return };
@@ -407,7 +411,7 @@ impl Tree {
         }
     }
 
-    /// The spot of a node, a new one if there is none.
+    /// Returns the spot of a node; creates one if it is missing.
     fn open(&mut self, node: NodeId) -> u32 {
         if let Some(at) = self.at(node) {
             return at;
@@ -435,7 +439,7 @@ impl Tree {
         match self.spots.get_mut(at as usize) {
             Some(idle) => *idle = spot,
             None => {
-                // Not room for four at once.
+                // `push` alone would reserve memory for four.
                 self.spots.reserve_exact(usize::from(self.spots.is_empty()));
                 self.spots.push(spot);
             }
@@ -443,7 +447,7 @@ impl Tree {
         at
     }
 
-    /// Forgets a node that neither holds a copy nor is a source.
+    /// Frees the spot of a node that is neither a holder nor a source.
     fn tidy(&mut self, at: u32) {
         let spot = &mut self.spots[at as usize];
         if !spot.is_idle() {
@@ -459,7 +463,7 @@ impl Tree {
         }
     }
 
-    /// Changes a spot, and what follows from it for all.
+    /// Changes a spot, and updates the roots and the index.
     fn change(&mut self, at: u32, change: impl FnOnce(&mut Spot)) {
         let spot = &mut self.spots[at as usize];
         let before = spot.as_root();
@@ -507,10 +511,10 @@ mod tests {
 
     use super::*;
 
-    /// What a holder's source is, and whether it is complete or grows where it is made.
+    /// For each holder its source, whether it is complete, and whether it grows where it is made.
     type Facts = BTreeMap<NodeId, (Option<NodeId>, bool, bool)>;
 
-    /// The root and the depth of a holder, by walking.
+    /// Finds the root and the depth of a holder by walking.
     fn walk(facts: &Facts, node: NodeId) -> (NodeId, u32) {
         let (mut at, mut depth) = (node, 0);
         while let Some((Some(source), ..)) = facts.get(&at) {
@@ -539,7 +543,7 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: after any changes the tree says what a walk through all holders finds, in a ranking of them too.
+        /// Goal: after any changes the tree and its ranking agree with a walk through all holders.
         #[test]
         fn a_tree_is_what_a_walk_finds(
             steps in prop::collection::vec((0..8u8, 0..24u64, 0..24u64), 0..200),
