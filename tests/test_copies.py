@@ -151,7 +151,7 @@ def test_a_deletion_ends_the_wait_for_copies() -> None:
         with small, roomy.client() as client:
             testing.wait_for_members([roomy], 2)
             value = numbers(8 << 20, "uint8")
-            with pytest.raises(hoplite.Timeout, match="it is at 1 nodes"):
+            with pytest.raises(hoplite.Timeout, match="it has 1 of 2 replicas"):
                 client.put(value, name="late/1", replicas=2, timeout=0.3)
             same(client.get("late/1", timeout=SOON), value)
             again = Later(client.put, value, name="late/2", replicas=2)

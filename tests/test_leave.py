@@ -85,7 +85,7 @@ def test_what_no_other_node_has_room_for_is_named() -> None:
         kept = []
         for ref in refs:
             if ref in said:
-                with pytest.raises(hoplite.ObjectLost, match="no other node had room"):
+                with pytest.raises(hoplite.ObjectLost, match="no other node had capacity"):
                     client.get(ref, timeout=SOON)
             else:
                 client.get(ref, timeout=SOON)

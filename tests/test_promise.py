@@ -74,7 +74,7 @@ def test_who_waits_for_a_buffer_is_told_when_it_is_given_up(crew: Crew, size: in
 
 def test_a_promise_is_kept_once_and_by_nobody_else(crew: Crew) -> None:
     ref = crew.putter.reserve()
-    with crew.another() as other, pytest.raises(hoplite.InvalidArgument, match="not promised to this client"):
+    with crew.another() as other, pytest.raises(hoplite.InvalidArgument, match="not reserved for this client"):
         other.put(b"mine", name=ref)
     crew.putter.put(b"kept", name=ref)
     for value in (b"kept", numbers(50_000)):
@@ -91,7 +91,7 @@ def test_a_promise_is_lost_with_its_client(crew: Crew) -> None:
         ref = other.reserve()
         waiting = Later(crew.getter.get, ref, timeout=SOON)
         assert not waiting.done(within=0.05)
-    with pytest.raises(hoplite.ObjectLost, match="promised it and has closed"):
+    with pytest.raises(hoplite.ObjectLost, match="reserved it and has closed"):
         waiting.result()
     same(view, numbers(50_000))
 

@@ -1,4 +1,4 @@
-//! A change of members, for those who keep state at other nodes: which of these have to be told, or asked, anew.
+//! A membership change, for machines whose state other nodes hold: which nodes need requests and announcements again.
 
 use alloc::{collections::BTreeSet, vec::Vec};
 
@@ -8,34 +8,34 @@ use crate::{
     members::Members,
 };
 
-/// Members came, went, or have to be told anew.
+/// Members joined, left or failed, or a member needs everything again.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
-    /// The members before it.
+    /// The members before the change.
     pub(crate) before: Members,
-    /// For which nodes what was said before may be lost.
+    /// The node that may have lost what it received before.
     pub(crate) renewed: Option<NodeId>,
 }
 
 impl Change {
-    /// Whether everything has to be said to `node`, which heard none of it, or lost it.
+    /// Whether `node` needs everything, because it received nothing before or has lost it.
     fn concerns(&self, node: NodeId, was_told: bool) -> bool {
         !was_told || self.renewed == Some(node)
     }
 
-    /// The owners of `id` that were none before or have to be told anew.
+    /// The owners of `id` that were not owners before, or need everything again.
     pub(crate) fn new_owners(&self, id: &ObjectId, world: &World) -> Vec<NodeId> {
         let (then, now) = (self.before.owners(id), world.members().owners(id));
         now.iter().filter(|owner| self.concerns(*owner, then.contains(*owner))).collect()
     }
 
-    /// The first owner of `id`, if it was not that before or has to be told anew.
+    /// The primary owner of `id`, if it was not the primary owner before, or needs everything again.
     pub(crate) fn new_owner(&self, id: &ObjectId, world: &World) -> Option<NodeId> {
         let (then, now) = (self.before.owners(id).first, world.members().owners(id).first);
         self.concerns(now, then == now).then_some(now)
     }
 
-    /// The other members that are new or have to be told anew.
+    /// The other members that are new, or need everything again.
     pub(crate) fn new_members(&self, world: &World) -> BTreeSet<NodeId> {
         let others = world.others().into_iter();
         others.filter(|node| self.concerns(*node, self.before.contains(*node))).collect()

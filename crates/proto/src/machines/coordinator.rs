@@ -1,7 +1,7 @@
-//! The reduces that clients of this node asked for: each from its first input until its result is complete or void, the
-//! results that wait for room, and what became of the inputs.
+//! The reduces that clients of this node started: each from its first input until its result is complete or void. Also
+//! results that wait for capacity, and what happened to inputs.
 //!
-//! What a reduce decides is in [`crate::reduce`]. Does not know copies, nor how a step is carried out.
+//! The decisions of a reduce are in [`crate::reduce`]. Does not know copies, nor how a step is carried out.
 
 use alloc::{
     boxed::Box,
@@ -29,17 +29,17 @@ use crate::{
 pub(crate) struct Coordinator {
     all: Timed<ReduceId, Reduce>,
     by_result: BTreeMap<ObjectId, ReduceId>,
-    /// How long results are to live, if not until they are deleted.
+    /// Lifetimes of results; a missing entry means until deletion.
     terms: BTreeMap<ReduceId, Box<Terms>>,
-    /// Results of current attempts that have no room or memory yet.
+    /// Results of current epochs that wait for capacity or memory.
     targets: BTreeMap<ReduceId, Target>,
-    /// What went into results that are held here.
+    /// The inputs of results that are held here.
     folded: BTreeMap<ObjectId, Inputs>,
-    /// The inputs that were lost of reduces that failed, the last one last.
+    /// The lost inputs of failed reduces, oldest first.
     failed: VecDeque<(ObjectId, Vec<ObjectId>)>,
 }
 
-/// The result of an attempt: what will be folded into it once there is room.
+/// The result of an epoch, and what will be folded into it once there is capacity.
 #[derive(Debug)]
 pub(crate) struct Target {
     instance: Instance,
@@ -48,10 +48,10 @@ pub(crate) struct Target {
     pub(crate) children: Vec<(NodeId, u32)>,
 }
 
-/// Reduces that failed and of which the node still knows which inputs were lost.
+/// Maximum number of failed reduces whose lost inputs are remembered.
 const FAILED_MAX: usize = 256;
 
-/// What became of the inputs of a reduce that is over.
+/// The inputs of a completed reduce.
 #[derive(Debug)]
 struct Inputs {
     folded: Vec<ObjectId>,
@@ -63,7 +63,7 @@ impl Coordinator {
         self.all.len()
     }
 
-    /// How many results have no room or memory.
+    /// The number of results that wait for capacity or memory.
     pub(crate) fn unfinished_results(&self) -> usize {
         self.targets.len()
     }
@@ -84,7 +84,7 @@ impl Coordinator {
         self.all.get(&key)
     }
 
-    /// How long the result of a reduce is to live.
+    /// The lifetime of the result of a reduce.
     pub(crate) fn terms(&self, key: ReduceId) -> Option<Box<Terms>> {
         self.terms.get(&key).cloned()
     }
@@ -94,40 +94,40 @@ impl Coordinator {
         self.by_result.keys().cloned().collect()
     }
 
-    /// The reduce that makes an object.
+    /// The id of the reduce that makes an object.
     pub(crate) fn maker(&self, id: &ObjectId) -> Option<ReduceId> {
         self.by_result.get(id).copied()
     }
 
-    /// The reduce that makes an object, as it stands.
+    /// The reduce that makes an object.
     pub(crate) fn making(&self, id: &ObjectId) -> Option<&Reduce> {
         self.get(self.maker(id)?)
     }
 
-    /// The reduce, if this is its attempt.
+    /// The reduce, if `epoch` is its current epoch.
     pub(crate) fn current(&self, key: ReduceId, epoch: u32) -> Option<&Reduce> {
         self.get(key).filter(|reduce| reduce.epoch() == epoch)
     }
 
-    /// The nodes where reduces have a seat.
+    /// The nodes at which reduces have a position.
     pub(crate) fn seats(&self) -> BTreeSet<NodeId> {
         self.all.values().flat_map(Reduce::nodes).collect()
     }
 
-    /// The attempts that read an input at a node.
+    /// The epochs that read an input at a node.
     pub(crate) fn depending_on(&self, node: NodeId) -> Vec<(ReduceId, u32)> {
         let hit = self.all.iter().filter(|(_, reduce)| reduce.depends_on(node));
         hit.map(|(key, reduce)| (*key, reduce.epoch())).collect()
     }
 
-    /// Begins a reduce, whose result no other here makes.
+    /// Begins a reduce. No other reduce of this node may make the same result.
     pub(crate) fn begin(&mut self, key: ReduceId, reduce: Reduce, terms: Option<Box<Terms>>) {
         self.terms.extend(terms.map(|terms| (key, terms)));
         self.by_result.insert(reduce.result().clone(), key);
         self.all.insert(key, reduce);
     }
 
-    /// Lets a reduce know something, and what of its surroundings it has to know to plan; the steps that it wants done.
+    /// Passes a fact to a reduce, with the state of this node that it needs to plan; returns the steps to carry out.
     pub(crate) fn advise(
         &mut self,
         key: ReduceId,
@@ -148,7 +148,7 @@ impl Coordinator {
         steps
     }
 
-    /// An attempt failed; what is to be done about it.
+    /// Reports to a reduce that an epoch failed; returns the steps to carry out.
     pub(crate) fn attempt_failed(
         &mut self,
         key: ReduceId,
@@ -162,7 +162,7 @@ impl Coordinator {
         steps
     }
 
-    /// A position waits for the stream of a child; what is to be done about it.
+    /// Reports to a reduce that a position waits for the stream of a child; returns the steps to carry out.
     pub(crate) fn starves(
         &mut self,
         (key, epoch): (ReduceId, u32),
@@ -179,7 +179,7 @@ impl Coordinator {
         steps
     }
 
-    /// A node that a position waits for lives.
+    /// Reports to a reduce that a node that a position waits for is alive.
     pub(crate) fn alive(&mut self, (key, epoch): (ReduceId, u32), from: NodeId) {
         self.all.update(&key, |reduce| {
             if reduce.epoch() == epoch {
@@ -188,7 +188,7 @@ impl Coordinator {
         });
     }
 
-    /// The result of the current attempt waits for room; false if there is no such reduce.
+    /// Makes the result of the current epoch wait for capacity. Returns false if there is no such reduce.
     pub(crate) fn await_room(
         &mut self,
         instance: Instance,
@@ -202,25 +202,25 @@ impl Coordinator {
         true
     }
 
-    /// There is room and memory for a result.
+    /// Takes a result for which capacity and memory are available now.
     pub(crate) fn take_target(&mut self, id: &ObjectId, instance: Instance) -> Option<Target> {
         let key = self.maker(id)?;
         self.targets.get(&key).filter(|target| target.instance == instance)?;
         self.targets.remove(&key)
     }
 
-    /// The instance that waits for room or memory to become this result.
+    /// The instance that waits for capacity or memory to become this result.
     pub(crate) fn instance_of(&self, id: &ObjectId) -> Option<Instance> {
         self.targets.get(&self.maker(id)?).map(|target| target.instance)
     }
 
-    /// An attempt is void; the instance of its result, if nothing is folded into it yet.
+    /// Drops the waiting result of a void epoch; returns its instance, unless a fold into it has begun.
     pub(crate) fn drop_target(&mut self, key: FoldKey) -> Option<Instance> {
         self.targets.get(&key.reduce).filter(|target| target.key == key)?;
         self.targets.remove(&key.reduce).map(|target| target.instance)
     }
 
-    /// Ends a reduce: it listens to no input any more.
+    /// Ends a reduce and stops watching its inputs.
     pub(crate) fn forget(
         &mut self,
         key: ReduceId,
@@ -236,14 +236,14 @@ impl Coordinator {
         Some(reduce)
     }
 
-    /// A result is complete; what it was made of.
+    /// Records and returns the inputs of a complete result.
     pub(crate) fn remember_folded(&mut self, reduce: &Reduce) -> Vec<ObjectId> {
         let (folded, lost) = (reduce.folded(), reduce.lost());
         self.folded.insert(reduce.result().clone(), Inputs { folded: folded.clone(), lost });
         folded
     }
 
-    /// A result is no more.
+    /// Forgets the inputs of a result that no longer exists.
     pub(crate) fn forget_folded(&mut self, id: &ObjectId) {
         self.folded.remove(id);
     }
@@ -255,12 +255,12 @@ impl Coordinator {
         self.failed.push_back((reduce.result().clone(), reduce.lost()));
     }
 
-    /// What went into a result that is here.
+    /// The folded inputs of a result that is here.
     pub(crate) fn folded(&self, id: &ObjectId) -> Option<&[ObjectId]> {
         self.folded.get(id).map(|inputs| &inputs.folded[..])
     }
 
-    /// Which inputs of a reduce can't come any more, or could not when it ended.
+    /// The inputs of a reduce that are lost, or were when it ended.
     pub(crate) fn lost(&self, id: &ObjectId) -> Option<Vec<ObjectId>> {
         if let Some(reduce) = self.making(id) {
             return Some(reduce.lost());

@@ -1,6 +1,6 @@
-//! What is left to be done before this node may close: originals to hand over, folds to finish, members to hear from.
+//! Work left before this node may close: pinned copies to hand over, folds to finish, replies of members to receive.
 //!
-//! The order of it all is in [`crate::node`]. Does not know copies beyond what it is handed.
+//! The sequence is in [`crate::node`]. Does not know copies beyond its arguments.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -15,14 +15,14 @@ use crate::{
     time::Instant,
 };
 
-/// How long it waits for clients to seal what they are filling: 1 s.
+/// How long the node waits for clients to seal objects that they are filling: 1 s.
 const FILL_PATIENCE_NS: u64 = 1_000_000_000;
 
-/// How far this node is with leaving, and which members wait for it to be ready for theirs.
+/// Progress of leaving, and the members that wait for this node before they leave.
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
     stage: Stage,
-    /// Members that leave, and wait to hear that no reduce of this node needs them.
+    /// Leaving members that wait until no reduce of this node needs them.
     unseating: BTreeSet<NodeId>,
 }
 
@@ -34,19 +34,19 @@ enum Stage {
     HasLeft,
 }
 
-/// What is still to be done before this node may close.
+/// Work left before this node may close.
 #[derive(Debug)]
 struct Work {
-    /// Originals, and who was asked to take each so far.
+    /// Pinned copies to hand over, each with the members that were requested to take it.
     open: BTreeMap<Instance, BTreeSet<NodeId>>,
-    /// Originals that no other node can take.
+    /// Pinned copies that no other node can take.
     homeless: BTreeSet<Instance>,
-    /// Originals that were to be written to disk.
+    /// Pinned copies that were submitted for writing to disk.
     filed: BTreeSet<Instance>,
-    /// Originals that clients are filling, and until when they are waited for.
+    /// Pinned copies that clients are filling, and until when the node waits for them.
     filling: BTreeSet<Instance>,
     filling_until: Instant,
-    /// Members whose reduces may have a seat here.
+    /// Members whose reduces may have a position here.
     seated_by: BTreeSet<NodeId>,
     until: Instant,
 }
@@ -56,7 +56,7 @@ impl Work {
         self.open.is_empty() && self.filling.is_empty()
     }
 
-    /// Asks the next member that was not asked before to keep an original.
+    /// Requests that another member take a pinned copy.
     fn hand_over(
         &mut self,
         instance: Instance,
@@ -66,7 +66,7 @@ impl Work {
     ) {
         let Some(copy) = table.get(instance) else { return };
         let now = world.now();
-        // By the order of ownership, so that originals spread over all who stay.
+        // In order of ownership, so that copies spread over all remaining members.
         let mut others = world.members().clone();
         others.resign();
         let all: Vec<NodeId> = others.iter().map(|other| other.id).collect();
@@ -83,12 +83,12 @@ impl Work {
         self.open.insert(instance, asked);
         let (id, meta, inline) = (copy.id.clone(), copy.meta.clone(), copy.inline.clone());
         let lifetime = copy.lifetime(now);
-        // It may have room later; without it the object is lost.
+        // It may have capacity later; without that, the object is lost.
         let may_wait = true;
         world.send(target, Message::Adopt { id, instance, meta, inline, lifetime, may_wait });
     }
 
-    /// The originals that `node` was asked to take.
+    /// The pinned copies that `node` was requested to take.
     fn asked_of(&self, node: NodeId) -> Vec<(Instance, BTreeSet<NodeId>)> {
         let hit = self.open.iter().filter(|(_, asked)| asked.contains(&node));
         hit.map(|(instance, asked)| (*instance, asked.clone())).collect()
@@ -96,7 +96,7 @@ impl Work {
 }
 
 impl Leaving {
-    /// Whether this node was told to leave.
+    /// Whether this node has begun to leave.
     pub(crate) const fn has_begun(&self) -> bool {
         !matches!(self.stage, Stage::Stays)
     }
@@ -108,23 +108,23 @@ impl Leaving {
         }
     }
 
-    /// A member leaves, and waits until no reduce of this node has a seat there.
+    /// Records a leaving member, which waits until no reduce of this node has a position there.
     pub(crate) fn begin_unseating(&mut self, node: NodeId) {
         self.unseating.insert(node);
     }
 
-    /// How many members wait for this node.
+    /// The number of members that wait for this node.
     pub(crate) fn unseating(&self) -> usize {
         self.unseating.len()
     }
 
-    /// When what it waits for has had its time.
+    /// When the current wait times out.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let Stage::Leaves(work) = &self.stage else { return None };
         Some(if work.filling.is_empty() { work.until } else { work.filling_until })
     }
 
-    /// This node shall leave; `filling` are the originals that clients are filling.
+    /// Begins to leave. `filling` are the pinned copies that clients are filling.
     pub(crate) fn begin(
         &mut self,
         patience_ns: u64,
@@ -151,21 +151,21 @@ impl Leaving {
         }
     }
 
-    /// Members that are new, or have forgotten it, hear that this node leaves.
+    /// Announces to members that are new, or have lost the announcement, that this node leaves.
     pub(crate) fn tell_again(&mut self, change: &Change, world: &mut World) {
         for other in change.new_members(world) {
             self.tell(other, world);
         }
     }
 
-    /// No reduce of a member has a seat here, nor will have one.
+    /// Records that no reduce of a member has a position here, nor will have one.
     pub(crate) fn unseated(&mut self, by: NodeId) {
         if let Some(work) = self.work() {
             work.seated_by.remove(&by);
         }
     }
 
-    /// Whether this node leaves, and has finished what `coordinator` ordered.
+    /// Whether this node leaves, and no reduce of `coordinator` has a position here any more.
     pub(crate) fn takes_no_orders_of(&self, coordinator: NodeId) -> bool {
         match &self.stage {
             Stage::Stays => false,
@@ -174,16 +174,16 @@ impl Leaving {
         }
     }
 
-    /// A client has filled what it was filling when this node was told to leave.
+    /// Hands over a copy that a client was filling when this node began to leave.
     pub(crate) fn filled(&mut self, instance: Instance, table: &Table, world: &mut World) {
         if let Some(work) = self.work() {
             work.filling.remove(&instance);
-            // Also one that was not waited for any more, as long as others are.
+            // Even after its timeout, while other copies are still open.
             work.hand_over(instance, BTreeSet::new(), table, world);
         }
     }
 
-    /// An original is no more: no member need take it over.
+    /// Forgets a pinned copy that no longer exists.
     pub(crate) fn forget(&mut self, instance: Instance) {
         if let Some(work) = self.work() {
             work.open.remove(&instance);
@@ -192,7 +192,7 @@ impl Leaving {
         }
     }
 
-    /// A member that is there has forgotten what it was asked to take over: it is asked again.
+    /// Repeats requests to a member that has lost them.
     pub(crate) fn ask_anew(&mut self, node: NodeId, table: &Table, world: &mut World) {
         let Some(work) = self.work() else { return };
         for (instance, mut asked) in work.asked_of(node) {
@@ -201,7 +201,7 @@ impl Leaving {
         }
     }
 
-    /// A member is gone, with all that it was asked to take over: others are asked. It need not be told of seats.
+    /// Sends the requests of a member that is gone, with all that it took, to other members.
     pub(crate) fn forget_member(&mut self, node: NodeId, table: &Table, world: &mut World) {
         let Some(work) = self.work() else { return };
         for (instance, asked) in work.asked_of(node) {
@@ -209,12 +209,12 @@ impl Leaving {
         }
     }
 
-    /// A member is gone, and does not wait for this node.
+    /// Stops waiting for positions at a member that is gone.
     pub(crate) fn stop_unseating(&mut self, node: NodeId) {
         self.unseating.remove(&node);
     }
 
-    /// A member keeps an original, or can't.
+    /// Handles the reply of a member that keeps a copy, or cannot.
     pub(crate) fn adopted(
         &mut self,
         from: NodeId,
@@ -238,7 +238,7 @@ impl Leaving {
         }
     }
 
-    /// Originals that no other node has taken, and that were not to be written to disk so far.
+    /// Pinned copies that no other node has taken, and that were not submitted for writing to disk yet.
     pub(crate) fn take_unfiled(&mut self) -> Vec<Instance> {
         let Some(work) = self.work() else { return Vec::new() };
         let here = work.homeless.iter().chain(work.open.keys()).copied();
@@ -247,12 +247,12 @@ impl Leaving {
         new
     }
 
-    /// Whether something is so of each original that no other node can take.
+    /// Whether `is_so` is true for each pinned copy that no other node can take.
     pub(crate) fn is_so_of_the_homeless(&mut self, is_so: impl Fn(Instance) -> bool) -> bool {
         self.work().is_none_or(|work| work.homeless.iter().all(|instance| is_so(*instance)))
     }
 
-    /// Members that leave hear when no reduce of this node has a seat there.
+    /// Notifies leaving members at which no reduce of this node has a position any more.
     pub(crate) fn unseat(&mut self, seats: &BTreeSet<NodeId>, world: &mut World) {
         for node in self.unseating.difference(seats).copied().collect::<Vec<_>>() {
             self.unseating.remove(&node);
@@ -260,7 +260,8 @@ impl Leaving {
         }
     }
 
-    /// Whether nothing is left to be done, or its time is over; and the originals that no other node has then. Said once.
+    /// Ends leaving if no work is left or the deadline has passed. Returns, once, the pinned copies that no other node
+    /// has taken.
     pub(crate) fn end(&mut self, has_folded: bool, now: Instant) -> Option<BTreeSet<Instance>> {
         let work = self.work()?;
         let is_over = work.until <= now;

@@ -1,7 +1,8 @@
-//! Membership: which nodes take part, as this node sees it; it meets them, doubts them, loses them and calls them again.
+//! Membership in this node's view: which nodes are members, which are suspected, which are lost, and reconnects to
+//! lost ones.
 //!
-//! Owns the failure detector and the redial. What follows from a change for objects, sums and questions is not known here:
-//! each change is returned, and [`super::change`] hands it to those who keep state at other nodes.
+//! Owns the failure detector and the redial. Does not know what a change means for objects, reduces and requests: it
+//! returns each change, and [`super::change`] passes it to the machines whose state other nodes hold.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -26,22 +27,22 @@ use crate::{
 pub(crate) struct Membership {
     swim: Swim,
     redial: Redial,
-    /// Members of which others have told and from which nothing has come: this node calls each of them.
+    /// Members known from others that have sent nothing yet: this node connects to each of them.
     unmet: BTreeSet<NodeId>,
 }
 
-/// How a member went.
+/// How a member was lost.
 #[derive(Debug)]
 pub(crate) enum Loss {
-    /// It said so.
+    /// It announced that it leaves.
     Left,
-    /// This node found its process gone: nothing that it said before will be said by it again.
+    /// This node detected that its process has ended: it will repeat none of its messages.
     Ended,
-    /// This node takes it for a member no more: what the shell knows of it has changed.
+    /// This node does not accept it as a member any more, because the information of the shell about it has changed.
     Barred { reason: String },
-    /// This node found it silent since this incarnation, and tells the others.
+    /// This node detected that it is unresponsive in this incarnation, and announces that to the others.
     Silent { incarnation: u32, reason: String },
-    /// Another node found it silent.
+    /// Another node detected that it is unresponsive.
     Told { reason: String },
 }
 
@@ -51,10 +52,10 @@ impl Loss {
         matches!(self, Self::Left | Self::Ended | Self::Barred { .. })
     }
 
-    /// The incarnation in which this node found it dead, and why.
+    /// The incarnation in which this node declared it dead, and the reason.
     fn finding(&self) -> Option<(u32, String)> {
         match self {
-            Self::Ended => Some((ENDED, "its process is gone".into())),
+            Self::Ended => Some((ENDED, "its process has ended".into())),
             Self::Barred { reason } => Some((ENDED, reason.clone())),
             Self::Silent { incarnation, reason } => Some((*incarnation, reason.clone())),
             Self::Left | Self::Told { .. } => None,
@@ -62,7 +63,7 @@ impl Loss {
     }
 }
 
-/// A member that is one no more.
+/// A node that is no longer a member.
 pub(crate) struct Lost {
     pub(crate) node: NodeId,
     pub(crate) has_left: bool,
@@ -73,7 +74,7 @@ pub(crate) struct Lost {
 
 /// A node that introduced itself.
 pub(crate) struct Met {
-    /// Whether it was a member before, and lost.
+    /// Whether it was a member before and was lost.
     pub(crate) is_back: bool,
     pub(crate) change: Change,
 }
@@ -88,7 +89,7 @@ impl Membership {
         self.swim.deadline().into_iter().chain(self.redial.deadline()).min()
     }
 
-    /// Members that asked this node about others too often, since this was last asked.
+    /// Members that sent too many probe requests about others since the last call.
     pub(crate) fn take_limited(&mut self) -> Vec<NodeId> {
         self.swim.take_limited()
     }
@@ -101,13 +102,14 @@ impl Membership {
         self.redial.iter().cloned().collect()
     }
 
-    /// A member has said something.
+    /// Records a message of a member.
     pub(crate) fn heard(&mut self, from: NodeId) {
         self.swim.heard(from);
         self.unmet.remove(&from);
     }
 
-    /// A node has introduced itself, or answered this node's call; none if it is this node.
+    /// Handles a node that introduced itself, or replied to a connection of this node. Returns `None` if it is this
+    /// node.
     pub(crate) fn meet(&mut self, member: Member, world: &mut World) -> Option<Met> {
         if member.id == world.me() {
             return None;
@@ -128,11 +130,11 @@ impl Membership {
         }
         let all = world.members().iter().collect();
         world.send(member.id, Message::Members(all));
-        // Also of a member: what was sent to it over a connection that broke may be lost.
+        // Even if it was a member: messages over a connection that broke may be lost.
         Some(Met { is_back, change: Change { before, renewed: Some(member.id) } })
     }
 
-    /// A member tells of others; none if this node knew them all.
+    /// Adds members that `from` reported. Returns `None` if this node knew all of them.
     pub(crate) fn learn(
         &mut self,
         from: NodeId,
@@ -140,8 +142,8 @@ impl Membership {
         world: &mut World,
     ) -> Option<Change> {
         let before = world.members().clone();
-        // Of a node that is gone only its own word counts: what others tell may have been said before it went, and
-        // two nodes that believed each other's old news would tell it to each other for ever.
+        // A departed node is a member again only by its own message. Reports of others may predate its departure, and
+        // two nodes that trusted each other's outdated reports would exchange them forever.
         let is_news = |member: &Member| {
             !before.contains(member.id) && (member.id == from || !before.is_departed(member.id))
         };
@@ -150,8 +152,8 @@ impl Membership {
             .filter(|member| is_news(member))
             .map(|member| (member.id, *member))
             .collect();
-        // A cluster is that large or made up. Those that there is no room for now introduce themselves, or are told of again
-        // by those that are met.
+        // A larger number exceeds the maximum size of a cluster. Nodes beyond the limit introduce themselves, or are
+        // reported again by members that this node meets.
         let calls = UNMET_MAX.saturating_sub(self.unmet.len());
         let places = MEMBERS_MAX.saturating_sub(before.len());
         if new.len() > calls.min(places) {
@@ -178,7 +180,7 @@ impl Membership {
         Some(Change { before, renewed: None })
     }
 
-    /// The connection to a node broke and can't be made again now; the loss, if the node is lost with it.
+    /// Handles a connection that broke and cannot be restored now. Returns the loss, if the node is lost with it.
     pub(crate) fn peer_lost(
         &mut self,
         node: NodeId,
@@ -192,7 +194,7 @@ impl Membership {
         None
     }
 
-    /// A member may not be one any more; the loss, if it was one.
+    /// Removes a member that is not allowed any more. Returns the loss, if it was a member.
     pub(crate) fn peer_barred(
         &mut self,
         node: NodeId,
@@ -208,7 +210,7 @@ impl Membership {
         spread(mail, world);
     }
 
-    /// A node is no member any more; none if it was none.
+    /// Removes a member. Returns `None` if it was not a member.
     pub(crate) fn lose(&mut self, node: NodeId, loss: Loss, world: &mut World) -> Option<Lost> {
         let member = world.members().iter().find(|member| member.id == node)?;
         let before = world.members().clone();
@@ -236,14 +238,14 @@ impl Membership {
         Some(Lost { node, has_left, is_over, change: Change { before, renewed: None } })
     }
 
-    /// A member had taken this node for dead: this node refutes all that was said of its silence.
+    /// Refutes all suspicions against this node, after a member had declared it dead.
     pub(crate) fn outlive(&mut self, world: &mut World) {
         let mut mail = Vec::new();
         self.swim.forgotten(world.members(), &mut mail);
         spread(mail, world);
     }
 
-    /// A member found a node dead; the loss, if this node believes it.
+    /// Handles the report that `from` declared a node dead. Returns the loss, if this node accepts it.
     pub(crate) fn told_down(
         &mut self,
         from: NodeId,
@@ -253,11 +255,11 @@ impl Membership {
         world: &mut World,
     ) -> Option<Lost> {
         if node == world.me() {
-            // A member that believes the sender learns otherwise.
+            // A member that believed the report learns that this node is alive.
             world.send(from, Message::Members(Vec::from([world.my_member()])));
         } else if incarnation == ENDED {
-            // The node refused the sender's call. If its process is over this node hears so itself; and if not, as where
-            // only the sender's way to it is barred, it answers.
+            // The node refused a connection of the sender. If its process has ended, this node detects that by a probe
+            // of its own. If not, for example if only the sender's path to it is blocked, the node replies.
             self.doubt(node, world);
         } else if self.swim.is_refuted(node, incarnation) {
             let incarnation = self.swim.incarnation_of(node);
@@ -265,7 +267,7 @@ impl Membership {
         } else if self.swim.believes_death(world.now(), node) {
             return self.lose(node, Loss::Told { reason }, world);
         } else {
-            // It may have a word to say to that.
+            // The node may refute it.
             self.hear_rumour(from, Rumour::Suspect { node, incarnation }, world);
         }
         None
@@ -281,8 +283,8 @@ impl Membership {
         self.redial.call_failed(node, failure);
     }
 
-    /// Probes members that are due, and calls the lost; the members that are silent for too long, which the caller loses
-    /// one after the other.
+    /// Probes members that are due and reconnects to lost ones. Returns the members that were unresponsive for too
+    /// long; the caller loses them one by one.
     pub(crate) fn expire(&mut self, world: &mut World) -> Vec<(NodeId, Loss)> {
         let mut mail = Vec::new();
         let dead = self.swim.expire(world.now(), world.members(), &mut mail);
@@ -308,7 +310,7 @@ fn spread(mail: swim::Mail, world: &mut World) {
 mod tests {
     use super::*;
 
-    /// Node 1, which has met nodes 2 and 3.
+    /// Node 1 after it has met nodes 2 and 3.
     fn met() -> (Membership, World) {
         let mut world = World::of(1);
         let mut membership = Membership::new(NodeId(1), world.config().detection_ns);
@@ -327,7 +329,7 @@ mod tests {
         let told = Message::Down {
             node: NodeId(2),
             incarnation: ENDED,
-            reason: "its process is gone".into(),
+            reason: "its process has ended".into(),
         };
         let drop = Action::DropPeer { node: NodeId(2), has_left: false };
         assert_eq!(world.taken(), [drop, Action::Send { to: NodeId(3), message: told }]);
@@ -357,7 +359,7 @@ mod tests {
         assert_eq!(world.taken(), [Action::Send { to: two, message: ping }]);
     }
 
-    /// Goal: one member's word ends no other that has a word to say to it.
+    /// Goal: the report of one member ends no other member that can refute it.
     #[test]
     fn a_member_is_lost_by_the_word_of_another_when_it_had_time_to_answer() {
         let (mut membership, mut world) = met();
@@ -368,7 +370,7 @@ mod tests {
         assert!(down(&mut membership, &mut world).is_none());
         let suspect = Rumour::Suspect { node: two, incarnation: 0 };
         let asked = Action::Send { to: two, message: Message::Rumour(suspect) };
-        assert_eq!(world.taken(), [asked], "it is asked to answer");
+        assert_eq!(world.taken(), [asked], "it can refute that");
         let alive = Rumour::Alive { node: two, incarnation: 1 };
         membership.hear_rumour(two, alive, &mut world);
         assert!(down(&mut membership, &mut world).is_none());
@@ -397,7 +399,7 @@ mod tests {
         membership.learn(NodeId(2), &told[100_000..], &mut world);
         let actions = world.taken();
         let called = actions.iter().filter(|action| matches!(action, Action::AddPeer(_)));
-        assert_eq!(called.count(), 2, "one is there, and one is gone");
+        assert_eq!(called.count(), 2, "one has sent a message, and one is lost");
     }
 
     #[test]

@@ -1,21 +1,21 @@
-//! The machines of a node: each owns one part of its state in private fields, and is tested alone.
+//! The machines of a node. Each owns one part of the node's state in private fields, and is tested alone.
 //!
-//! None knows [`crate::node`], which calls them. What each may know of the others it is handed.
+//! Machines do not depend on [`crate::node`], which calls them and passes the other state that they need.
 //!
 //! | machine | owns |
 //! |---|---|
-//! | [`world`] | members, time, settings; the actions and messages that follow from the event at hand |
-//! | [`membership`] | who takes part; the failure detector, the redial |
-//! | [`requests`], [`watches`] | questions of clients; objects of which owners are to tell |
-//! | [`copies`] | local copies: what waits for room and memory, what is evicted, the way to disk and back |
-//! | [`puts`], [`promises`] | objects that clients make, or said they would |
+//! | [`world`] | members, time, settings; the actions and messages that the current event causes |
+//! | [`membership`] | who is a member; the failure detector, reconnects to lost members |
+//! | [`requests`], [`watches`] | requests of clients; objects that this node watches at their owners |
+//! | [`copies`] | local copies: admission, memory, eviction, spilling to disk and back |
+//! | [`puts`], [`promises`] | objects that clients make; reserved ids |
 //! | [`leases`] | leases that clients of this node have taken: of jobs, and of objects |
-//! | [`pulls`], [`readers`] | objects on their way to here; who waits for them, reads and receives copies |
-//! | [`coordinator`], [`reservations`] | reduces of clients of this node; the names of their results |
-//! | [`worker`], [`scatters`] | folds that run here; results that grow here by parts |
-//! | [`replicas`], [`replicated`], [`adoptions`], [`leaving`] | originals that others keep, those kept for others; what has to be done before leaving |
-//! | [`surveys`] | surveys of the network, and the part of this node in them |
-//! | [`retelling`], [`crate::directory`] | what owners are to hear after a change of members; what this node owns |
+//! | [`pulls`], [`readers`] | objects in transfer to this node; local readers and remote receivers |
+//! | [`coordinator`], [`reservations`] | reduces of clients of this node; the reserved names of their results |
+//! | [`worker`], [`scatters`] | folds on this node; results of ring reduces that grow here |
+//! | [`replicas`], [`replicated`], [`adoptions`], [`leaving`] | this node's pinned copies that others replicate; those replicated here; work left before leaving |
+//! | [`surveys`] | surveys of the network, and this node's part in them |
+//! | [`retelling`], [`crate::directory`] | re-announcements that are due after membership changes; this node's shard of the directory |
 
 pub(crate) mod adoptions;
 pub(crate) mod change;

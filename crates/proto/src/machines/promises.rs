@@ -1,12 +1,13 @@
-//! Promises: ids that are given out before their objects exist, so that others can wait for them.
+//! Reservations: ids that a client receives before their objects exist, so that others can wait for them.
 //!
 //! ```text
 //!   promised --> kept (the object is put, created or reduced)
 //!      |
-//!      +-------> broken (its client is gone), or deleted: those who wait are told
+//!      +-------> broken (its client is gone), or deleted: waiting nodes get an error
 //! ```
-//! This node owns the ids that it mints, so a get of one waits here, and what is small goes to it in one message. What is
-//! promised to a client that has a capability is a name below its prefix, which its owner hears of when the promise ends.
+//! This node owns the ids that it generates. Therefore a get of one waits here, and a small object reaches it in one
+//! message. A client with a capability reserves a name below its prefix instead. The owner of that name learns of the
+//! reservation only when it ends.
 
 use alloc::{collections::BTreeMap, format, vec::Vec};
 
@@ -19,7 +20,7 @@ use crate::{
     message::Message,
 };
 
-/// Ids of objects that clients have said they will make.
+/// Ids and names that clients have reserved.
 #[derive(Debug, Default)]
 pub(crate) struct Promises {
     all: BTreeMap<ObjectId, ClientId>,
@@ -30,7 +31,7 @@ impl Promises {
         self.all.len()
     }
 
-    /// A client will make an object of a name, or of an id that is new.
+    /// Reserves a name, or a new id, for a client.
     pub(crate) fn promise(
         &mut self,
         client: ClientId,
@@ -42,17 +43,18 @@ impl Promises {
         Answer::Promised { id }
     }
 
-    /// An id is given out to a client, or back to it.
+    /// Assigns an id to a client, or returns it to that client.
     pub(crate) fn give(&mut self, id: ObjectId, client: ClientId) {
         self.all.insert(id, client);
     }
 
-    /// Whether a client has promised that, and not made it.
+    /// Whether a client has reserved an id and not made its object yet.
     pub(crate) fn has(&self, id: &ObjectId, client: ClientId) -> bool {
         self.all.get(id) == Some(&client)
     }
 
-    /// The id of what a client is about to make: a name of its choice, one that it was promised, or a new one.
+    /// Returns the id of an object that a client is about to make: a name of its choice, one that it has reserved, or
+    /// a new one.
     pub(crate) fn id_for(
         &mut self,
         client: ClientId,
@@ -62,7 +64,7 @@ impl Promises {
     ) -> Result<ObjectId, Error> {
         let Some(id) = id else { return Ok(world.mint()) };
         if id.minter().is_none() {
-            // Whichever client makes it: the end of the promise must not end the object.
+            // Whichever client makes the object, the end of the reservation must not end it.
             self.forget(&id);
             return Ok(id);
         }
@@ -71,8 +73,8 @@ impl Promises {
         }
         if !self.has(&id, client) {
             let said = format!(
-                "{id} was not promised to this client, or was put before: put with a name, or with a ref that \
-                 promise() returned here"
+                "{id} is not reserved for this client, or was put before: put with a name, or with a ref that \
+                 reserve() returned here"
             );
             return Err(Error::InvalidArgument(said));
         }
@@ -80,16 +82,18 @@ impl Promises {
         Ok(id)
     }
 
-    /// A client is gone, or closes while its views live on: no other client makes what it promised.
+    /// Ends the reservations of a client that is gone, or that closes while its views live on: no other client makes
+    /// the objects.
     pub(crate) fn end(&mut self, client: ClientId, world: &mut World) {
         let broken = self.all.iter().filter(|(_, promiser)| **promiser == client);
         for id in broken.map(|(id, _)| id.clone()).collect::<Vec<ObjectId>>() {
-            let detail = "its client promised it and has closed".into();
+            let detail = "its client reserved it and has closed".into();
             self.fail(Error::ObjectLost { id: id.clone(), detail }, &id, world);
         }
     }
 
-    /// A name is about to be deleted: its owner can't tell those who wait that it was promised.
+    /// Ends the reservation of a name that is about to be deleted: its owner cannot notify those who wait, because it
+    /// does not know of the reservation.
     pub(crate) fn take_back(&mut self, id: &ObjectId, world: &mut World) {
         if id.minter().is_none() && self.all.contains_key(id) {
             self.fail(Error::ObjectDeleted { id: id.clone() }, id, world);
@@ -101,7 +105,7 @@ impl Promises {
         world.send_owners(id, &Message::Fail { id: id.clone(), error, reserved: None });
     }
 
-    /// What was promised is deleted, or another client makes it.
+    /// Forgets a reservation whose id was deleted, or whose object another client makes.
     pub(crate) fn forget(&mut self, id: &ObjectId) {
         self.all.remove(id);
     }

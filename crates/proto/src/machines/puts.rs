@@ -1,10 +1,10 @@
-//! Objects that clients of this node are making: in which phase each is, and which owner was asked for its name.
+//! Objects that clients of this node are making: the phase of each, and which owner it claimed its name at.
 //!
 //! ```text
-//!   Room --> Name --> Filling --> (complete)      large; a minted id needs no Name
+//!   Room --> Name --> Filling --> (complete)      large; a generated id needs no Name
 //!   Room --> Name --> (complete)                  small
 //! ```
-//! Does not know the copies that are made, nor other reasons for which a name may be taken.
+//! Does not know the copies themselves, nor other reasons for which a name may be taken.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -23,25 +23,25 @@ pub(crate) struct Puts {
     all: BTreeMap<Instance, Create>,
 }
 
-/// An object that is being made by a client.
+/// An object that a client is making.
 #[derive(Debug)]
 pub(crate) struct Create {
     pub(crate) client: ClientId,
-    /// The question, until it is answered.
+    /// The request, until it has a reply.
     pub(crate) request: Option<RequestId>,
     pub(crate) id: ObjectId,
-    /// Whether its id was promised before.
+    /// Whether its id was reserved before.
     pub(crate) is_promised: bool,
     pub(crate) phase: Phase,
-    /// The owner that was asked for its name.
+    /// The owner at which its name is claimed.
     asked: Option<NodeId>,
-    /// Whether it was deleted since its name was confirmed.
+    /// Whether it was deleted after its name was confirmed.
     is_deleted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It waits for room or memory.
+    /// It waits for capacity or memory.
     Room,
     Name,
     Filling,
@@ -59,7 +59,7 @@ impl Create {
         Self { client, request, id, is_promised, phase, asked, is_deleted }
     }
 
-    /// Whether owners may know of it.
+    /// Whether owners may have an entry for it.
     pub(crate) fn is_announced(&self) -> bool {
         matches!(self.phase, Phase::Name | Phase::Filling)
     }
@@ -82,12 +82,12 @@ impl Puts {
         self.all.contains_key(&instance)
     }
 
-    /// One that will be this object.
+    /// An instance that will become this object.
     pub(crate) fn instance_of(&self, id: &ObjectId) -> Option<Instance> {
         self.all.iter().find(|(_, create)| create.id == *id).map(|(instance, _)| *instance)
     }
 
-    /// The owner that was asked for the name of an object, if one was.
+    /// The owner at which the name of an object is claimed, if any.
     pub(crate) fn asked_for_name(&self, instance: Instance) -> Option<NodeId> {
         self.all.get(&instance)?.asked
     }
@@ -96,7 +96,7 @@ impl Puts {
         self.all.get(&instance).map(|create| create.phase)
     }
 
-    /// Whether another client than this makes it.
+    /// Whether a client other than `client` makes it.
     pub(crate) fn is_of_another(&self, instance: Instance, client: ClientId) -> bool {
         self.all.get(&instance).is_some_and(|create| create.client != client)
     }
@@ -106,13 +106,14 @@ impl Puts {
         its.map(|(instance, _)| *instance).collect()
     }
 
-    /// Those that clients may be filling.
+    /// The instances that clients may be filling.
     pub(crate) fn filling(&self) -> BTreeSet<Instance> {
         let filling = self.all.iter().filter(|(_, create)| create.phase == Phase::Filling);
         filling.map(|(instance, _)| *instance).collect()
     }
 
-    /// Asks the owner for the name of an object that has room and memory. False if it needs none: it has a minted id.
+    /// Claims the name of an object that has capacity and memory. Returns false if it needs no claim: it has a
+    /// generated id.
     pub(crate) fn ask_for_name(
         &mut self,
         instance: Instance,
@@ -133,7 +134,7 @@ impl Puts {
         let (id, meta, claim) = (create.id.clone(), copy.meta.clone(), true);
         let owner = world.members().owners(&id).first;
         create.asked = Some(owner);
-        // A small object is complete when its name is confirmed; its owner hears no more of it.
+        // A small object is complete when its name is confirmed; there is no further announcement to its owner.
         let is_small = copy.inline.is_some();
         let lifetime = copy.terms.clone().map(|mut terms| {
             if is_small {
@@ -146,9 +147,9 @@ impl Puts {
         true
     }
 
-    /// Asks for names of which no answer will come any more, after a change of members: `renewed` has lost what it was
-    /// told. Others answer although they are no owners by now: a new owner may not know yet what they know, and give to
-    /// this put a name that they refuse.
+    /// Repeats claims that will get no reply, after a membership change: `renewed` has lost its requests. Former
+    /// owners do reply. Their replies count, because a new owner may not know their entries yet, and could grant a
+    /// name that they refuse.
     pub(crate) fn ask_again(&mut self, renewed: Option<NodeId>, table: &Table, world: &mut World) {
         let will_answer = |asked: NodeId| world.members().contains(asked) && renewed != Some(asked);
         let is_void =
@@ -159,21 +160,23 @@ impl Puts {
         }
     }
 
-    /// The name is its own, or it needs none: the client may fill it, or it is complete. Its id and the question to answer.
+    /// Confirms that the name is granted or not needed: the client may fill the object, or it is complete. Returns its
+    /// id and the request to reply to.
     pub(crate) fn confirm(&mut self, instance: Instance) -> Option<(ObjectId, Option<RequestId>)> {
         let create = self.all.get_mut(&instance)?;
         create.phase = Phase::Filling;
         Some((create.id.clone(), create.request.take()))
     }
 
-    /// What may still be filled was deleted.
+    /// Records that an object that may still be filled was deleted.
     pub(crate) fn deleted(&mut self, instance: Instance) {
         if let Some(create) = self.all.get_mut(&instance) {
             create.is_deleted = true;
         }
     }
 
-    /// A client has filled an object; its id, and whether it was deleted meanwhile. None if the client fills no such object.
+    /// Ends an object that its client has filled. Returns its id and whether it was deleted meanwhile; `None` if the
+    /// client fills no such object.
     pub(crate) fn seal(
         &mut self,
         client: ClientId,
@@ -193,7 +196,7 @@ mod tests {
 
     const INSTANCE: Instance = Instance { node: NodeId(1), serial: 1 };
 
-    /// A large object whose name is asked for, and its copy.
+    /// A large object whose name is claimed, and its copy.
     fn asking(id: &str, world: &mut World) -> (Puts, Table) {
         let (mut puts, mut table) = (Puts::default(), Table::new(1 << 20));
         let id: ObjectId = id.parse().expect("it is a name");
@@ -218,9 +221,9 @@ mod tests {
         let owner = world.members().owners(&"policy/1".parse().expect("a name")).first;
         let other = world.others().into_iter().find(|node| *node != owner);
         puts.ask_again(other, &table, &mut world);
-        assert_eq!(claims(&mut world), 0, "the owner that was asked will answer");
+        assert_eq!(claims(&mut world), 0, "the owner will reply");
         puts.ask_again(Some(owner), &table, &mut world);
-        assert_eq!(claims(&mut world), 1, "it has lost the question");
+        assert_eq!(claims(&mut world), 1, "it has lost the claim");
     }
 
     #[test]

@@ -1,13 +1,14 @@
-//! Replicas: other nodes hold an original too, so that the object outlives the death of the node that it was put at.
+//! Replicas: other nodes hold pinned copies of this node's objects too, so that an object survives the failure of the
+//! node of its put.
 //!
-//! As long as this node lives it sees to it that there are as many copies as its client asked for, whichever nodes come and
-//! go. A copy that another node keeps is as good as the original, and is not evicted. Does not know the memory of this node,
-//! nor whether a copy here is an original.
+//! While this node runs, it maintains as many replicas as its client requested, whichever nodes join and leave. A
+//! replica on another node is equivalent to the pinned copy here, and is not evicted. Does not know the memory of this
+//! node, nor whether a copy here is pinned.
 //!
-//! Copies spread evenly over all nodes, by their bytes. A keeper whose own clients need the room asks to give copies back,
+//! Replicas spread evenly over all nodes, by bytes. A node whose own clients need the capacity offers replicas back,
 //! and holds them until another node has them.
 //!
-//! What was asked for one of them is in [`super::replicated`].
+//! The requests for one object are in [`super::replicated`].
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -32,13 +33,13 @@ use crate::{
     timed::Timed,
 };
 
-/// The originals of this node that are to be at several nodes.
+/// This node's pinned copies that are to have replicas.
 #[derive(Debug, Default)]
 pub(crate) struct Replicas {
     all: Timed<Instance, Replicated>,
-    /// How many bytes of them each other node keeps, or was asked to.
+    /// Bytes of replicas that each other node keeps, or was requested to keep.
     load: BTreeMap<NodeId, u64>,
-    /// Nodes that did not answer in time, and have answered nothing since: they are asked last.
+    /// Nodes that missed a deadline and have not replied since: they are requested last.
     silent: BTreeSet<NodeId>,
 }
 
@@ -55,7 +56,7 @@ impl Replicas {
         self.all.deadline()
     }
 
-    /// A client wants an original of this node to be at `copies` nodes.
+    /// Handles the request of a client for `copies` replicas of a pinned copy of this node, the pinned copy included.
     pub(crate) fn want(
         &mut self,
         asked: &Asked,
@@ -75,12 +76,12 @@ impl Replicas {
         self.ask(instance, requests, world);
     }
 
-    /// A client does not wait any more.
+    /// Removes a request that no longer waits.
     pub(crate) fn stop_waiting(&mut self, instance: Instance, request: RequestId) {
         self.all.update(&instance, |original| original.requests.retain(|it| *it != request));
     }
 
-    /// Asks as many others as it takes, and answers the clients that wait once they have it.
+    /// Requests as many replicas as are missing, and replies to waiting clients once enough exist.
     fn ask(&mut self, instance: Instance, requests: &mut Requests, world: &mut World) {
         let Self { all, load, silent } = self;
         let answered = all.update(&instance, |original| {
@@ -94,14 +95,14 @@ impl Replicas {
         }
     }
 
-    /// A node keeps so much less for this one.
+    /// Subtracts bytes from the load of a node.
     fn discharge(&mut self, node: NodeId, bytes: u64) {
         if let Some(kept) = self.load.get_mut(&node) {
             *kept = kept.saturating_sub(bytes);
         }
     }
 
-    /// Another node keeps an original of this one, or can't, or wants to give it back.
+    /// Handles the reply of a node that keeps a replica, cannot, or wants to give it back.
     pub(crate) fn answered(
         &mut self,
         from: NodeId,
@@ -116,7 +117,7 @@ impl Replicas {
                 self.silent.remove(&from);
                 original.lost.remove(&from);
                 if is_kept && original.kept.len() >= original.wanted(wanted_of) {
-                    // Another one was asked beside it, and was faster.
+                    // Another node was requested in addition, and was faster.
                     world.send(from, Message::Unkeep { id: original.id.clone(), instance });
                     return Some(Some(original.bytes));
                 }
@@ -136,7 +137,7 @@ impl Replicas {
         self.ask(instance, requests, world);
     }
 
-    /// What a node kept is lost with it, and what it was asked is void. One that is there all the same is asked again.
+    /// Drops the replicas of a lost node, and its open requests. If the node is still there, it gets new requests.
     pub(crate) fn forget_node(&mut self, node: NodeId) {
         if !planted::has(Bug::ReplacesNoKeepers) {
             for instance in self.all.keys().copied().collect::<Vec<_>>() {
@@ -147,7 +148,8 @@ impl Replicas {
         }
     }
 
-    /// Members came or went: others may have to be asked, or can be. What was said to `renewed` may be lost.
+    /// Handles a membership change: other nodes may have to be requested, or can be. Messages to `renewed` may be
+    /// lost.
     pub(crate) fn ask_again(
         &mut self,
         renewed: Option<NodeId>,
@@ -168,7 +170,8 @@ impl Replicas {
         }
     }
 
-    /// Asks those again that had no room, and others beside those that are late; the questions that no node is left for.
+    /// Repeats requests to nodes that had no capacity, and requests other nodes in addition to late ones. Returns the
+    /// client requests for which no node is left.
     pub(crate) fn expire(&mut self, requests: &mut Requests, world: &mut World) -> Vec<RequestId> {
         let now = world.now();
         let is_due = |at: &mut Instant| *at <= now;
@@ -191,10 +194,10 @@ impl Replicas {
         hopeless
     }
 
-    /// The original is no more.
+    /// Ends the replication of a pinned copy that no longer exists.
     pub(crate) fn end(&mut self, instance: Instance, requests: &mut Requests, world: &mut World) {
         let Some(original) = self.all.remove(&instance) else { return };
-        // What they look for may not be found any more, and be put by no node again.
+        // They may look for an object that can no longer be found, and that no node puts again.
         for node in original.unanswered() {
             world.send(node, Message::Unkeep { id: original.id.clone(), instance });
         }
@@ -205,13 +208,13 @@ impl Replicas {
         }
     }
 
-    /// How far it is, in words.
+    /// Describes the progress in words.
     pub(crate) fn state(&self, instance: Instance) -> String {
         let state = self.all.get(&instance).map(Replicated::state);
-        state.unwrap_or_else(|| "it is at 1 node".into())
+        state.unwrap_or_else(|| "it has 1 replica".into())
     }
 
-    /// Whether no other node has room taken by originals of this one.
+    /// Whether no other node is charged for replicas of this one.
     #[cfg(test)]
     pub(crate) fn takes_no_room(&self) -> bool {
         self.load.values().all(|bytes| *bytes == 0)
@@ -233,7 +236,7 @@ mod tests {
 
     const INSTANCE: Instance = Instance { node: NodeId(1), serial: 1 };
 
-    /// Nodes that are asked to keep the original, in order.
+    /// Nodes that received a request for a replica, in order.
     fn asked(world: &mut World) -> Vec<u64> {
         let asked = |action| match action {
             Action::Send { to, message: Message::Adopt { .. } } => Some(to.0),
@@ -242,7 +245,7 @@ mod tests {
         world.taken().into_iter().filter_map(asked).collect()
     }
 
-    /// An original of node 1, one of so many, of which a client wants so many copies.
+    /// A pinned copy of node 1 in a cluster, with a client that requests replicas.
     struct Asking {
         world: World,
         table: Table,
@@ -277,7 +280,7 @@ mod tests {
             replicas.answered(NodeId(node), INSTANCE, is_kept, requests, world);
         }
 
-        /// Time passes until something is due; the questions that no node is left for.
+        /// Advances time to the next deadline. Returns the client requests for which no node is left.
         fn expire(&mut self) -> Vec<RequestId> {
             let due = self.replicas.deadline().expect("something is due");
             assert!(due > self.world.now());
@@ -285,7 +288,7 @@ mod tests {
             self.replicas.expire(&mut self.requests, &mut self.world)
         }
 
-        /// Nodes that were asked to keep an original, and those that need not, since this was asked last.
+        /// Nodes that were requested to keep a replica, and those that were released, since the last call.
         fn told(&mut self) -> (Vec<u64>, Vec<u64>) {
             let (mut asked, mut let_go) = (Vec::new(), Vec::new());
             for action in self.world.taken() {
@@ -299,7 +302,7 @@ mod tests {
         }
     }
 
-    /// Goal: a member that never answers holds up no client, and no other object.
+    /// Goal: a member that never replies delays no client, and no other object.
     #[test]
     fn a_node_that_does_not_answer_in_time_has_another_asked_beside_it() {
         let mut asking = Asking::new(4, 2);
@@ -319,14 +322,15 @@ mod tests {
         assert!(actions.iter().any(is_to_third) && actions.len() == 2, "{actions:?}");
         asking.answered(3, true);
         assert_eq!((asking.requests.len(), asking.replicas.deadline()), (0, None));
-        // Of the next originals nodes 3 and 4 are asked first.
+        // The next requests go to nodes 3 and 4 first.
         for serial in 2..6 {
             asking.want(Instance { serial, ..INSTANCE }, 2);
         }
         assert_eq!(asking.told(), (vec![4, 3, 4, 3], vec![]));
     }
 
-    /// Goal: no more nodes keep an object than are to, and one that was slow is asked like all others then.
+    /// Goal: no more nodes keep an object than needed, and a node that was slow gets requests like all others
+    /// afterwards.
     #[test]
     fn the_first_that_has_an_object_keeps_it_and_a_later_one_lets_go() {
         let mut asking = Asking::new(3, 2);
@@ -353,15 +357,18 @@ mod tests {
         asking.answered(2, true);
         assert!(asking.expire().is_empty());
         let state = asking.replicas.state(INSTANCE);
-        assert!(state.contains("at 2 nodes") && state.contains("does not answer"), "{state}");
+        assert!(
+            state.contains("has 2 of 3 replicas") && state.contains("has not replied"),
+            "{state}"
+        );
         assert_eq!(asking.expire(), [RequestId(1)]);
         assert_eq!((asking.replicas.deadline(), asking.told()), (None, (vec![], vec![])));
-        // The next question for it has as long.
+        // The next request for it has as much time.
         asking.ask(INSTANCE, RequestId(2), 3);
         assert_eq!(asking.expire(), [RequestId(2)]);
-        // What comes late is kept all the same.
+        // A late replica is kept all the same.
         asking.answered(3, true);
-        assert!(asking.replicas.state(INSTANCE).contains("at 3 nodes"));
+        assert!(asking.replicas.state(INSTANCE).contains("has 3 of 3 replicas"));
     }
 
     #[test]
@@ -379,7 +386,7 @@ mod tests {
         assert_eq!(asked(&mut world), [3]);
         replicas.answered(NodeId(3), INSTANCE, false, &mut requests, &mut world);
         assert_eq!((asked(&mut world), requests.len()), (Vec::new(), 1));
-        let due = replicas.deadline().expect("both are asked again");
+        let due = replicas.deadline().expect("both get another request");
         world.wait_until(due);
         replicas.expire(&mut requests, &mut world);
         assert_eq!(asked(&mut world).len(), 1);
@@ -389,7 +396,7 @@ mod tests {
         assert!(replicas.takes_no_room());
     }
 
-    /// Goal: no node looks for ever for an original that ended before it came there, and that is put by no node again.
+    /// Goal: no node looks forever for an object that ended before its replica arrived, and that no node puts again.
     #[test]
     fn who_was_asked_for_what_ends_hears_of_it() {
         let mut world = World::of(2);

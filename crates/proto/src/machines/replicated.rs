@@ -1,17 +1,17 @@
-//! One original that is to be at several nodes: which were asked, and which keep it.
+//! Replicas of one pinned copy: which nodes were requested to keep one, and which keep it.
 //!
-//! A node that was asked may fetch a large object for long, or may never answer. Once it has had its time
-//! ([`patience_ns`]) another node is asked beside it. The first that has the object keeps it; a later one lets go of its copy.
-//! A question of a client ends with an error when every other node was asked and has had its time twice.
+//! A node may take long to fetch a large object, or may never reply. After its deadline ([`patience_ns`]), another
+//! node is requested in addition. The first one that has the object keeps it; a later one is released. A client's
+//! request fails when every other node was requested and twice the time has passed.
 //!
 //! ```text
 //!   unknown --> asked --> kept --> tired (it wants to give the copy back)
-//!                 |  \--> refused (it has no room), for RETRY_NS
+//!                 |  \--> refused (it has no capacity), for RETRY_NS
 //!                 |
-//!                 +--> late (its time is over) --> as above, or unknown again if enough others keep it
+//!                 +--> late (past its deadline) --> as above, or unknown again if enough others keep it
 //! ```
 //!
-//! Does not know other originals, nor who waits beyond the numbers of their questions.
+//! Does not know other objects. Of the waiting clients it knows only the numbers of their requests.
 
 use alloc::{
     boxed::Box,
@@ -36,50 +36,51 @@ use crate::{
     timed::Deadline,
 };
 
-/// An original that is to be at several nodes.
+/// A pinned copy that is to have replicas.
 #[derive(Debug)]
 pub(crate) struct Replicated {
     pub(crate) id: ObjectId,
     meta: Meta,
     inline: Option<Inline>,
-    /// How long it lives, if not until it is deleted.
+    /// Its lifetime; `None` if it lives until it is deleted.
     terms: Option<Box<Terms>>,
-    /// What a copy takes where it is kept.
+    /// The capacity that a replica takes.
     pub(crate) bytes: u64,
-    /// At how many nodes it is to be, this one among them.
+    /// The number of nodes that should hold it, this one included.
     pub(crate) copies: usize,
-    /// The questions that wait for that.
+    /// The client requests that wait for that.
     pub(crate) requests: Vec<RequestId>,
-    /// Nodes that were asked to keep it, and have not answered: until when no other is asked beside each.
+    /// Nodes that were requested and have not replied, each with its deadline, after which another node is requested
+    /// in addition.
     asked: BTreeMap<NodeId, Instant>,
-    /// Nodes that have not answered in time.
+    /// Nodes that have missed their deadline.
     late: BTreeSet<NodeId>,
     pub(crate) kept: BTreeSet<NodeId>,
     /// Nodes that keep it until another node does.
     pub(crate) tired: BTreeSet<NodeId>,
-    /// Nodes that had no room for it, or were leaving.
+    /// Nodes that had no capacity for it, or were leaving.
     pub(crate) refused: BTreeSet<NodeId>,
-    /// Nodes that kept it, and were lost since. One may have it still when it is met again.
+    /// Nodes that kept it and were lost since. One may still have it when it rejoins.
     pub(crate) lost: BTreeSet<NodeId>,
-    /// When those without room are asked again.
+    /// When nodes without capacity are requested again.
     pub(crate) retry_at: Option<Instant>,
-    /// When those who wait hear that no other node is left to be asked.
+    /// When waiting requests fail because no other node is left.
     pub(crate) hopeless_at: Option<Instant>,
 }
 
-/// So much of a link a node that receives a copy has at least, else another is asked beside it: a hundredth, for a hundred other
-/// transfers may share it.
+/// Minimum share of a link that a node receives a replica with, before another one is requested: a hundredth, because
+/// a hundred other transfers may share the link.
 const SHARE_OF_LINK: u64 = 100;
 
-/// How long a node may take to have a copy of so many bytes, before another one is asked beside it: 30 s, and 14 minutes for
-/// each GiB at 1 Gbit/s.
+/// The time that a node has to get a replica of `bytes` bytes, before another one is requested in addition: 30 s, plus
+/// 14 minutes for each GiB at 1 Gbit/s.
 pub(crate) fn patience_ns(bytes: u64, link: Link) -> u64 {
     let bytes_per_second = u128::from((link.bytes_per_second / SHARE_OF_LINK).max(1));
     let arriving_ns = u128::from(bytes) * 1_000_000_000 / bytes_per_second;
     TURN_NS.saturating_add(u64::try_from(arriving_ns).unwrap_or(u64::MAX))
 }
 
-/// Between two questions to those that had no room: 1 s.
+/// Time between two requests to nodes that had no capacity: 1 s.
 const RETRY_NS: u64 = 1_000_000_000;
 
 impl Deadline for Replicated {
@@ -110,7 +111,7 @@ impl Replicated {
         }
     }
 
-    /// Asks a node to keep it.
+    /// The message that requests a node to keep a replica.
     fn request_of(&self, instance: Instance, now: Instant) -> Message {
         let (id, meta, inline) = (self.id.clone(), self.meta.clone(), self.inline.clone());
         let lifetime = self.terms.as_ref().map(|terms| terms.tell(now));
@@ -122,17 +123,17 @@ impl Replicated {
         self.asked.contains_key(&node) || known.iter().any(|nodes| nodes.contains(&node))
     }
 
-    /// Nodes that have not answered.
+    /// Nodes that were requested and have not replied.
     pub(crate) fn unanswered(&self) -> impl Iterator<Item = NodeId> {
         self.asked.keys().chain(&self.late).copied()
     }
 
-    /// What a node was asked is answered, or void; whether it was asked.
+    /// Marks the request to a node as answered or void. Returns whether there was one.
     pub(crate) fn answers(&mut self, node: NodeId) -> bool {
         self.asked.remove(&node).is_some() || self.late.remove(&node)
     }
 
-    /// Nodes that have had their time.
+    /// Moves nodes that are past their deadline to `late`, and returns them.
     pub(crate) fn take_overdue(&mut self, now: Instant) -> Vec<NodeId> {
         let overdue = self.asked.iter().filter(|(_, until)| **until <= now);
         let overdue: Vec<NodeId> = overdue.map(|(node, _)| *node).collect();
@@ -151,17 +152,17 @@ impl Replicated {
         self.refused.remove(&node);
     }
 
-    /// Nodes where it takes room, or will.
+    /// Nodes where a replica takes capacity, or will.
     pub(crate) fn charged(&self) -> impl Iterator<Item = NodeId> {
         self.unanswered().chain(self.kept.iter().copied())
     }
 
-    /// How many others are to have it, of those that there are.
+    /// How many of the other nodes should have a replica.
     pub(crate) fn wanted(&self, others: usize) -> usize {
         self.copies.saturating_sub(1).min(others)
     }
 
-    /// Asks as many others as it takes, those that are `silent` last; whether there are enough copies now.
+    /// Requests as many replicas as are missing, from `silent` nodes last. Returns whether there are enough now.
     pub(crate) fn ask(
         &mut self,
         instance: Instance,
@@ -177,8 +178,8 @@ impl Replicated {
         }
         let missing = wanted.saturating_sub(self.kept.len() + self.asked.len());
         let others = world.members().others().filter(|other| !self.is_known(other.id));
-        // One that may have it still; else the one that keeps least for this node, and after it in a ring of all nodes, so
-        // that the copies of many nodes spread, too.
+        // First, nodes that may still have it. Then, the node that keeps the least for this one. Ties go to the next
+        // node in a ring of all nodes, so that the replicas of many nodes spread as well.
         let rank = |node: NodeId| {
             let kept = load.get(&node).copied().unwrap_or_default();
             let is_new = !self.lost.contains(&node);
@@ -198,14 +199,14 @@ impl Replicated {
         let is_stuck = is_short && !may_have_room && self.asked.is_empty();
         let is_hopeless = is_stuck && !self.requests.is_empty();
         self.hopeless_at = is_hopeless.then(|| self.hopeless_at.unwrap_or(until));
-        // Those that want to give it back hold it until others do.
+        // Nodes that want to give it back hold it until other nodes do.
         self.kept.len() + self.tired.len() >= wanted
     }
 
-    /// Enough nodes keep it: others that do need not.
+    /// Handles that enough nodes keep it: releases the others.
     fn has_enough(&mut self, instance: Instance, world: &mut World) {
         (self.retry_at, self.hopeless_at) = (None, None);
-        // Others kept it before; those that are no members hear of it when they are met again.
+        // Others kept it before. Those that are not members now are released when they rejoin.
         let spare = self.lost.iter().chain(&self.tired).copied();
         let spare = spare.filter(|node| {
             world.members().contains(*node) && !self.charged().any(|it| it == *node)
@@ -218,19 +219,19 @@ impl Replicated {
         self.lost.retain(|node| !members.contains(*node) && members.is_departed(*node));
     }
 
-    /// How many nodes hold it, this one among them.
+    /// The number of nodes that hold it, this one included.
     pub(crate) fn reached(&self) -> u32 {
         u32::try_from(self.kept.len() + self.tired.len() + 1).unwrap_or(u32::MAX)
     }
 
-    /// How far it is, in words.
+    /// Describes the progress in words.
     pub(crate) fn state(&self) -> String {
-        let mut state = format!("it is at {} nodes", self.reached());
+        let mut state = format!("it has {} of {} replicas", self.reached(), self.copies);
         if !self.refused.is_empty() {
-            state += &format!(", {} have no room for it", self.refused.len());
+            state += &format!(", {} nodes have no capacity for it", self.refused.len());
         }
         for node in &self.late {
-            state += &format!(", node {node} was asked to keep it and does not answer");
+            state += &format!(", node {node} has not replied to the request for a replica");
         }
         state
     }

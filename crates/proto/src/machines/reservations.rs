@@ -1,4 +1,4 @@
-//! Names that are reserved for results, by the reduce and by the instance that stands for it at the owner.
+//! Names that are reserved for results of reduces. At the owner of the name, an instance represents the reduce.
 //!
 //! Does not know what reduces decide.
 
@@ -11,19 +11,19 @@ use crate::{
     reduce::Step,
 };
 
-/// The names that are kept for results, by the reduce.
+/// The reserved names, by reduce.
 #[derive(Debug, Default)]
 pub(crate) struct Reservations {
     all: BTreeMap<ReduceId, Reservation>,
     by_instance: BTreeMap<Instance, ReduceId>,
 }
 
-/// A name that is kept for a reduce.
+/// A name that is reserved for a reduce.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    /// Stands for the reduce at the owner of the name; no bytes ever have it.
+    /// Represents the reduce at the owner of the name. No object ever has this instance.
     pub(crate) instance: Instance,
-    /// Until the owner has confirmed: whom to answer, and what the reduce then begins with.
+    /// Until the owner has confirmed: the request to reply to, and the first steps of the reduce.
     pub(crate) begins: Option<(RequestId, Vec<Step>)>,
 }
 
@@ -42,7 +42,7 @@ impl Reservations {
         self.all.insert(key, reservation);
     }
 
-    /// The name is kept no more.
+    /// Ends the reservation of a reduce.
     pub(crate) fn remove(&mut self, key: ReduceId) -> Option<Reservation> {
         let reservation = self.all.remove(&key)?;
         self.by_instance.remove(&reservation.instance);
@@ -53,7 +53,7 @@ impl Reservations {
         self.all.get_mut(&key)
     }
 
-    /// Tells new owners of the names that are kept, and asks them for those that are not confirmed.
+    /// Sends confirmed reservations to new owners, and repeats unconfirmed ones.
     pub(crate) fn reserve_again(
         &self,
         coordinator: &Coordinator,

@@ -1,39 +1,39 @@
-//! How far new owners have been told of the copies here after changes of members.
+//! Progress of re-announcing local copies to new owners after membership changes.
 //!
-//! Does not know copies, nor what is told.
+//! Does not know copies, nor the contents of announcements.
 
 use alloc::vec::Vec;
 
 use crate::{id::Instance, machines::change::Change, time::Instant};
 
-/// Changes of which the owners of some copies have not been told.
+/// Membership changes after which some copies are not re-announced yet.
 #[derive(Debug, Default)]
 pub(crate) struct Retelling {
-    /// Those that the walk through the copies is about, and those that came since it began.
+    /// The changes that the current walk through the copies handles, and those that came since it began.
     changes: Vec<Change>,
     later: Vec<Change>,
-    /// How far the walk has come.
+    /// The last copy that the walk has handled.
     after: Option<Instance>,
     next_at: Instant,
 }
 
 impl Retelling {
-    /// When the next slice is to be told.
+    /// When the next slice is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         (!self.changes.is_empty()).then_some(self.next_at)
     }
 
-    /// All changes of which some owners have not been told.
+    /// All changes after which some copies are not re-announced yet.
     pub(crate) fn all(&self) -> [&[Change]; 2] {
         [&self.changes, &self.later]
     }
 
-    /// The changes that the next slice is about, and the copy after which it begins.
+    /// The changes that the next slice handles, and the copy after which it begins.
     pub(crate) fn next(&self) -> (&[Change], Option<Instance>) {
         (&self.changes, self.after)
     }
 
-    /// A change of members concerns all copies.
+    /// Adds a membership change, which affects all copies.
     pub(crate) fn note(&mut self, change: Change) {
         if self.after.is_some() {
             self.later.push(change);
@@ -42,7 +42,7 @@ impl Retelling {
         }
     }
 
-    /// A slice of `most` copies was told of; whether there are more, the next one at a given time.
+    /// Records that a slice of at most `most` copies is re-announced; the next one is due at `next_at`.
     pub(crate) fn told(&mut self, some: &[Instance], most: usize, next_at: Instant) {
         self.after = some.last().copied().filter(|_| some.len() == most);
         if self.after.is_none() {

@@ -1,12 +1,14 @@
-//! Surveys: nodes that were told nothing find out which of them share a link ([`crate::survey`]).
+//! Surveys: nodes without a configured place measure which of them share a link ([`crate::survey`]).
 //!
-//! The member with the lowest id surveys, and tells all members what it has found. It begins when members have not changed for
-//! 2 s, if one of them was not asked before, and each round waits until no node moves objects: a node that does says so, and
-//! the round counts for nothing. What was found counts until another survey finds other groups, or two find none. If the member
-//! that surveys is gone the next one goes on, which knows who was asked.
+//! The member with the lowest id surveys, and sends the result to all members. A survey begins when membership has not
+//! changed for 2 s, if a member was not part of a survey before. Each round needs nodes that transfer no objects: a
+//! busy node reports that, and the round does not count. A result is valid until another survey finds other groups, or
+//! two surveys find none. If the surveying member is gone, the next one continues; it knows which members were
+//! surveyed.
 //!
-//! A member can be lied to: then objects take longer ways. So the word of the member with the lowest id alone counts, and it has a node
-//! send little: a burst at most every 50 ms. Knows members and bursts; does not know objects.
+//! A wrong result makes objects take longer paths. Therefore only messages of the member with the lowest id count, and
+//! they cause little traffic: a node sends at most one burst every 50 ms. Knows members and bursts; does not know
+//! objects.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -28,57 +30,57 @@ use crate::{
     time::Instant,
 };
 
-/// How long members have not changed when a survey begins: nodes that are started together have met by then.
+/// How long membership must not change before a survey begins: nodes that start together have met by then.
 const SETTLE_NS: u64 = 2_000_000_000;
 
-/// Between two rounds: with bursts of 16 ms, a link is busy for a seventh of the time of a survey.
+/// Pause between two rounds: with bursts of 16 ms, a survey uses a link for a seventh of the time.
 const GAP_NS: u64 = 100_000_000;
 
-/// When a round is given up: ten times what the longest burst takes on a link of 1 Gbit/s that eight share.
+/// Timeout of a round: ten times what the longest burst takes on a link of 1 Gbit/s that eight nodes share.
 const ROUND_NS: u64 = 1_500_000_000;
 
-/// After a round that counts for nothing: 1 s, twice as long after each further one, and so long at most.
+/// Pause after a round that does not count: 1 s, doubled after each further one up to the maximum.
 const PAUSE_NS: u64 = 1_000_000_000;
 const PAUSE_NS_MAX: u64 = 16 * PAUSE_NS;
 
-/// Between two surveys, as many times as long as the one before took.
+/// Pause between two surveys, as a multiple of the duration of the previous one.
 const RESTS: u64 = 9;
 
-/// Between two bursts of a node, whatever it is told.
+/// Minimum time between two bursts of a node, whatever it is ordered to do.
 const BURSTS_NS: u64 = 50_000_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Surveys {
     is_on: bool,
-    /// A member takes no part, and so nothing is asked of the others.
+    /// Whether a member takes no part, so that no survey is held.
     is_refused: bool,
-    /// Members that a survey has asked.
+    /// Members that were part of a survey.
     asked: BTreeSet<NodeId>,
-    /// When this node begins a survey, or has to do with the one it holds.
+    /// When this node begins a survey, or continues the current one.
     due: Option<Instant>,
     held: Option<Held>,
     /// When the next survey may begin.
     rests_until: Instant,
     /// The number of the last round.
     number: u32,
-    /// Rounds in a row that counted for nothing.
+    /// Consecutive rounds that did not count.
     void: u32,
-    /// The burst that this node sends.
+    /// The burst that this node is sending.
     sent: Option<Sent>,
     sent_at: Option<Instant>,
 }
 
-/// The survey that this node holds.
+/// The survey that this node is holding.
 #[derive(Debug)]
 struct Held {
     survey: Survey,
     begun: Instant,
     round: Round,
-    /// Whose answers are missing; empty between rounds.
+    /// Nodes whose reports are missing; empty between rounds.
     missing: BTreeSet<NodeId>,
     times: BTreeMap<(NodeId, NodeId), u64>,
     is_void: bool,
-    /// Another one has found no groups, where there were some before.
+    /// Whether it repeats a survey that found no groups although there were some before.
     is_second: bool,
 }
 
@@ -91,7 +93,7 @@ struct Sent {
 }
 
 impl Surveys {
-    /// This node takes part.
+    /// Enables surveys on this node.
     pub(crate) const fn begin(&mut self) {
         self.is_on = true;
     }
@@ -100,7 +102,7 @@ impl Surveys {
         self.due
     }
 
-    /// How far it is, in a word.
+    /// The state of surveys as one word.
     pub(crate) fn state(&self, members: &Members) -> &'static str {
         if !self.is_on || self.is_refused || !can_be_surveyed(members) {
             "none"
@@ -113,7 +115,7 @@ impl Surveys {
         }
     }
 
-    /// Members have come or gone: who has come has to be asked, together with all others.
+    /// Handles a membership change: new members must be surveyed, together with all others.
     pub(crate) fn members_changed(&mut self, world: &World) {
         if let Some(held) = self.held.take() {
             self.rest(held.begun, world.now());
@@ -124,12 +126,13 @@ impl Surveys {
         self.due = self.wants(world.members()).then_some(begins);
     }
 
-    /// A survey is over, or given up: nodes that come again and again have others measure for a small part of the time only.
+    /// Sets the pause after a survey has ended or was aborted. Nodes that rejoin often cause measurements for only a
+    /// small part of the time.
     fn rest(&mut self, begun: Instant, now: Instant) {
         self.rests_until = now + RESTS * now.since(begun);
     }
 
-    /// Whether this node is to hold a survey.
+    /// Whether this node should hold a survey.
     fn wants(&self, members: &Members) -> bool {
         self.is_on
             && is_surveyor(members.me(), members)
@@ -137,7 +140,7 @@ impl Surveys {
             && members.iter().any(|member| !self.asked.contains(&member.id))
     }
 
-    /// Something may be due.
+    /// Handles what is due.
     pub(crate) fn expire(&mut self, world: &mut World) {
         if self.due.take_if(|due| *due <= world.now()).is_none() {
             return;
@@ -146,7 +149,7 @@ impl Surveys {
             Some(held) if !held.missing.is_empty() => self.give_up_round(world.now()),
             Some(_) => self.begin_round(world),
             None if self.wants(world.members()) => {
-                // Those who have come know where they stand as soon as there is something to know.
+                // New members get the current result at once, before the next survey.
                 if !world.members().found().is_empty() {
                     let found = world.members().found();
                     let asked = self.asked.iter();
@@ -192,14 +195,14 @@ impl Surveys {
         self.due = Some(now + pause_ns);
     }
 
-    /// What became of a burst of the round at hand.
+    /// Handles the report of a burst of the current round.
     fn measured(&mut self, from: NodeId, round: u32, burst: Burst, world: &World) {
         let Some(held) = self.held.as_mut().filter(|_| round == self.number) else { return };
         if !held.missing.remove(&from) {
             return;
         }
         if burst == Burst::Refused {
-            // Without one node nothing is found of all: until members change.
+            // Without one node there is no result at all, until membership changes.
             (self.is_refused, self.held, self.due) = (true, None, None);
             return;
         }
@@ -221,7 +224,7 @@ impl Surveys {
         self.due = Some(world.now() + GAP_NS);
     }
 
-    /// A survey is over: all members hear what it found.
+    /// Ends a survey, and sends its result to all members.
     fn end(&mut self, world: &mut World) {
         let Some(Held { survey, begun, is_second, .. }) = self.held.take() else { return };
         self.rest(begun, world.now());
@@ -236,7 +239,7 @@ impl Surveys {
         tell(placed(survey.nodes(), &found), world);
     }
 
-    /// Handles a message of a survey. This node is busy if it moves objects: its bursts would say nothing.
+    /// Handles a message of a survey. If this node transfers objects (`is_busy`), its bursts do not count.
     pub(crate) fn receive(
         &mut self,
         from: NodeId,
@@ -260,7 +263,7 @@ impl Surveys {
         }
     }
 
-    /// The member that surveys has this node send a burst to another.
+    /// Sends a burst to another member, on behalf of the surveying member.
     fn measure(
         &mut self,
         surveyor: NodeId,
@@ -289,7 +292,7 @@ impl Surveys {
         }
     }
 
-    /// All of the burst that this node sends has come.
+    /// Handles the confirmation that the burst of this node has arrived completely.
     fn burst_came(&mut self, from: NodeId, round: u32, is_busy: bool, world: &mut World) {
         let is_it = |sent: &mut Sent| sent.to == from && sent.round == round;
         let Some(Sent { surveyor, at, .. }) = self.sent.take_if(is_it) else { return };
@@ -297,7 +300,7 @@ impl Surveys {
         world.send(surveyor, Message::Measured { round, burst });
     }
 
-    /// The member that surveys tells where members stand.
+    /// Handles the places that the surveying member has found.
     fn told(&mut self, from: NodeId, places: Vec<(NodeId, Option<Place>)>, world: &mut World) {
         if !self.is_on || !is_surveyor(from, world.members()) {
             return;
@@ -309,14 +312,14 @@ impl Surveys {
     }
 }
 
-/// Tells all members, and this node itself.
+/// Sends places to all members, including this node.
 fn tell(places: Vec<(NodeId, Option<Place>)>, world: &mut World) {
     for node in world.others().into_iter().chain([world.me()]) {
         world.send(node, Message::Places { places: places.clone() });
     }
 }
 
-/// Where each node stands, by what was found at each level, the outermost first.
+/// The place of each node, from the groups found at each level, the outermost level first.
 fn placed(nodes: &[NodeId], found: &[Vec<Found>]) -> Vec<(NodeId, Option<Place>)> {
     let place = |node: &NodeId| {
         let (mut groups, mut label) = (Vec::new(), String::from("measured"));
@@ -336,7 +339,7 @@ fn is_surveyor(node: NodeId, members: &Members) -> bool {
     members.iter().next().is_some_and(|first| first.id == node)
 }
 
-/// Whether a survey would say anything: of a few hosts that were told nothing, not of nodes of one host.
+/// Whether a survey is useful: for a few hosts without configured places, but not for nodes on one host.
 fn can_be_surveyed(members: &Members) -> bool {
     let is_strange = |address: core::net::IpAddr| !address.is_loopback();
     let hosts: BTreeSet<_> = members.iter().map(|member| member.address.ip()).collect();
@@ -351,14 +354,14 @@ mod tests {
     use super::*;
     use crate::event::Action;
 
-    /// Node 1 of three, which takes part.
+    /// Node 1 of three, with surveys enabled.
     fn begun() -> (Surveys, World) {
         let (mut surveys, world) = (Surveys::default(), World::of(3));
         surveys.begin();
         (surveys, world)
     }
 
-    /// Goal: a member that is not to survey has a node send nothing, and the one that is has it send little.
+    /// Goal: a member that may not survey causes no bursts, and the one that may causes few.
     #[test]
     fn only_the_member_with_the_lowest_id_has_a_node_send_and_not_much() {
         let (mut surveys, mut world) = begun();
@@ -371,7 +374,7 @@ mod tests {
         let bursts = world.taken();
         assert_eq!(bursts.len() as u64 * FILLING_BYTES, BURST_BYTES_MAX);
         surveys.measure(one, 3, three, 1, false, &mut world);
-        assert_eq!(world.taken(), [], "it has sent a burst a moment ago");
+        assert_eq!(world.taken(), [], "it has just sent a burst");
         assert_eq!(world.next_loopback(), Some(Message::Measured { round: 3, burst: Burst::Void }));
         surveys.burst_came(three, 2, false, &mut world);
         assert_eq!(

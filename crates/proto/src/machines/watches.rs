@@ -1,8 +1,8 @@
-//! Watches: the objects of which this node has owners tell, now and whenever that changes, and on whose behalf.
+//! Watches: objects whose owners notify this node now and at each change, and the listeners of each.
 //!
-//! If the first owner does not answer, because it is cut off from this node and from no other, the second is asked too; and
-//! if the object is lost, or at a node that is no member here, both are asked anew, for one of them may not have heard yet
-//! of what happened to it. Does not know what follows from an answer.
+//! If the primary owner does not reply, because a partition separates it from this node only, the backup owner gets
+//! the request too. If the object is lost, or is at a node that is not a member here, the request is sent again later,
+//! because one owner may not know yet what happened to it. Does not know what follows from a reply.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -17,33 +17,33 @@ use crate::{
     time::Instant,
 };
 
-/// On whose behalf this node listens to an object.
+/// A reduce or a request of this node that listens to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Listener {
     /// The object is an input of this reduce.
     Reduce(ReduceId),
     /// A client waits for the object.
     Request(RequestId),
-    /// All parts of this result are here, and it is not known whether it is complete.
+    /// All parts of this result are here, but it is not known whether it is complete.
     Parts(Instance),
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
     listeners: BTreeMap<ObjectId, BTreeSet<Listener>>,
-    /// Those of them that exist, or did since this node listens.
+    /// Objects that exist, or did since this node started to listen.
     seen: BTreeSet<ObjectId>,
-    /// Objects of which no owner has spoken.
+    /// Objects about which no owner has replied yet.
     unanswered: Due,
-    /// Inputs that are lost, or at nodes which are no members.
+    /// Inputs that are lost, or at nodes that are not members.
     missed: Due,
 }
 
-/// Objects of which owners are asked again, each at its time.
+/// Objects whose owners get another request, each at its time.
 #[derive(Debug, Default)]
 struct Due {
     ids: BTreeSet<ObjectId>,
-    /// When each is to be asked for, in order; some need not be any more.
+    /// When each request is due, in order; some are no longer needed.
     until: VecDeque<(Instant, ObjectId)>,
 }
 
@@ -88,7 +88,7 @@ impl Watches {
         self.unanswered.deadline().into_iter().chain(self.missed.deadline()).min()
     }
 
-    /// Asks the owner of an object, and goes on listening until [`Self::stop`].
+    /// Sends a watch request for an object to its owner; the watch lasts until [`Self::stop`].
     pub(crate) fn start(&mut self, id: &ObjectId, listener: Listener, world: &mut World) {
         self.listeners.entry(id.clone()).or_default().insert(listener);
         self.ask(id, world);
@@ -106,14 +106,14 @@ impl Watches {
         world.send(owners.first, self.watch(id));
     }
 
-    /// One listener less; the owners hear when there is none left.
+    /// Removes a listener. After the last one the owners are notified.
     pub(crate) fn stop(&mut self, id: &ObjectId, listener: Listener, world: &mut World) {
         if self.listeners.get_mut(id).is_some_and(|listeners| listeners.remove(&listener)) {
             self.end_if_unheard(id, world);
         }
     }
 
-    /// The questions of clients for an object are answered.
+    /// Removes all client requests that listen to an object.
     pub(crate) fn stop_requests(&mut self, id: &ObjectId, world: &mut World) {
         if let Some(listeners) = self.listeners.get_mut(id) {
             listeners.retain(|listener| !matches!(listener, Listener::Request(_)));
@@ -126,7 +126,7 @@ impl Watches {
             self.listeners.remove(id);
             self.seen.remove(id);
             self.unanswered.remove(id);
-            // The second may have been the first when it was asked.
+            // The current backup owner may have been the primary owner when the request was sent.
             world.send_owners(id, &Message::Unwatch { id: id.clone() });
         }
     }
@@ -135,7 +135,7 @@ impl Watches {
         self.listeners.get(id).into_iter().flatten().copied()
     }
 
-    /// The reduces that an object is an input of.
+    /// The reduces that have an object as an input.
     pub(crate) fn reduces(&self, id: &ObjectId) -> Vec<ReduceId> {
         let reduce = |listener| match listener {
             Listener::Reduce(key) => Some(key),
@@ -144,7 +144,7 @@ impl Watches {
         self.of(id).filter_map(reduce).collect()
     }
 
-    /// The questions of clients that wait for an object.
+    /// The client requests that wait for an object.
     pub(crate) fn requests(&self, id: &ObjectId) -> Vec<RequestId> {
         let request = |listener| match listener {
             Listener::Request(request) => Some(request),
@@ -153,25 +153,26 @@ impl Watches {
         self.of(id).filter_map(request).collect()
     }
 
-    /// An owner has spoken.
+    /// Records that an owner has replied.
     pub(crate) fn answered(&mut self, id: &ObjectId) {
         self.unanswered.remove(id);
     }
 
-    /// An owner knows of the object.
+    /// Records that an owner has the object.
     pub(crate) fn saw(&mut self, id: &ObjectId) {
         if self.listeners.contains_key(id) {
             self.seen.insert(id.clone());
         }
     }
 
-    /// The object has ended: whoever asks for its name from now on waits for another one.
+    /// Records that the object has ended: later requests for its name wait for another object.
     pub(crate) fn ended(&mut self, id: &ObjectId) {
         self.seen.remove(id);
     }
 
-    /// An owner knows of no object so far. If it is the first the second is asked to tell of it, too: the first may be
-    /// frozen or cut off when the object comes, and the news would be late by as long as its death takes to be noticed.
+    /// Handles the reply of an owner that has no such object yet. If it is the primary owner, the backup owner gets a
+    /// watch request too. Otherwise, if the primary owner freezes or is partitioned before the object appears, the
+    /// notification would be late by the time until its failure is detected.
     pub(crate) fn absent(&self, from: NodeId, id: &ObjectId, world: &mut World) {
         let owners = world.members().owners(id);
         let is_wanted = self.of(id).any(|listener| !matches!(listener, Listener::Parts(_)));
@@ -180,7 +181,7 @@ impl Watches {
         }
     }
 
-    /// An input can't be had as it is: its owner is asked again later.
+    /// Schedules another request to the owner of an input that is unavailable.
     pub(crate) fn missed(&mut self, id: &ObjectId, world: &World) {
         self.missed.insert(world.now() + OWNER_PATIENCE_NS, id.clone());
     }
@@ -198,7 +199,7 @@ impl Watches {
         }
     }
 
-    /// Asks the owners that are new.
+    /// Repeats the watch requests to new owners.
     pub(crate) fn ask_again(&mut self, change: &Change, world: &mut World) {
         for id in self.listeners.keys().cloned().collect::<Vec<ObjectId>>() {
             if change.new_owner(&id, world).is_some() {
@@ -251,10 +252,10 @@ mod tests {
         watches.start(&id, listener, &mut world);
         let watch = Message::Watch { id: id.clone(), seen: false };
         assert_eq!(sent(&mut world), [(2, watch.clone())]);
-        let due = watches.deadline().expect("the first may not answer");
+        let due = watches.deadline().expect("the primary owner may not reply");
         world.wait_until(due);
         watches.expire(&mut world);
-        let second = world.members().owners(&id).second.expect("there are three");
+        let second = world.members().owners(&id).second.expect("there are three nodes");
         let expected =
             if second == world.me() { Vec::new() } else { Vec::from([(second.0, watch)]) };
         assert_eq!(sent(&mut world), expected);

@@ -1,6 +1,6 @@
-//! Folds that run at this node, for its own reduces or those of others, and what each reads.
+//! Folds that run on this node, for its own reduces or those of others, and the inputs of each.
 //!
-//! Does not know copies: the caller pins the inputs, or holds those of a fold that waits for room.
+//! Does not know copies: the caller pins the inputs, or holds those of a fold that waits for capacity.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
@@ -15,16 +15,16 @@ pub(crate) struct Worker {
     folds: BTreeMap<FoldKey, Fold>,
 }
 
-/// A fold that runs here; its inputs are pinned until it ends.
+/// A fold that runs here. Its inputs are pinned until it ends.
 #[derive(Debug)]
 struct Fold {
     inputs: Vec<Instance>,
-    /// Whether it has no room for its result yet: its inputs are held, and not pinned.
+    /// Whether it waits for capacity for its result: its inputs are held, and not pinned.
     is_waiting: bool,
     is_stopped: bool,
 }
 
-/// A fold that is over.
+/// A fold that has ended.
 pub(crate) struct Ended {
     pub(crate) inputs: Vec<Instance>,
     pub(crate) was_waiting: bool,
@@ -40,22 +40,22 @@ impl Worker {
         self.folds.contains_key(key)
     }
 
-    /// Whether every fold that still runs was told to stop.
+    /// Whether every fold that still runs was stopped.
     pub(crate) fn is_done(&self) -> bool {
         self.folds.values().all(|fold| fold.is_stopped)
     }
 
-    /// The folds of which this is true.
+    /// The keys of the folds for which `is_it` is true.
     pub(crate) fn that(&self, is_it: impl Fn(&FoldKey) -> bool) -> Vec<FoldKey> {
         self.folds.keys().filter(|key| is_it(key)).copied().collect()
     }
 
-    /// How many a coordinator has ordered.
+    /// The number of folds that a coordinator has ordered.
     pub(crate) fn ordered_by(&self, coordinator: NodeId) -> usize {
         self.folds.range(FoldKey::all_of(coordinator)).count()
     }
 
-    /// The folds of an attempt.
+    /// The folds of an epoch.
     pub(crate) fn of(&self, reduce: ReduceId, epoch: u32) -> Vec<FoldKey> {
         self.that(|key| key.is_of(reduce, epoch))
     }
@@ -64,12 +64,12 @@ impl Worker {
         self.folds.insert(key, Fold { inputs, is_waiting: false, is_stopped: false });
     }
 
-    /// A fold waits for room for its result.
+    /// Begins a fold that waits for capacity for its result.
     pub(crate) fn begin_to_wait(&mut self, key: FoldKey, inputs: Vec<Instance>) {
         self.folds.insert(key, Fold { inputs, is_waiting: true, is_stopped: false });
     }
 
-    /// A fold that waited for room goes on; its inputs are to be pinned now.
+    /// Ends the wait of a fold; returns the inputs, which the caller must pin now.
     pub(crate) fn end_waiting(&mut self, key: &FoldKey) -> Vec<Instance> {
         let waiting = self.folds.get_mut(key).filter(|fold| fold.is_waiting);
         waiting.map_or_else(Vec::new, |fold| {
@@ -78,13 +78,13 @@ impl Worker {
         })
     }
 
-    /// A fold shall stop; whether it runs and was not told so before.
+    /// Marks a fold as stopped. Returns whether it runs and was not stopped before.
     pub(crate) fn stop(&mut self, key: FoldKey) -> bool {
         let running = self.folds.get_mut(&key).filter(|fold| !fold.is_stopped);
         running.is_some_and(|fold| !core::mem::replace(&mut fold.is_stopped, true))
     }
 
-    /// What a fold reads here.
+    /// The inputs that a fold reads here.
     pub(crate) fn inputs(&self, key: &FoldKey) -> &[Instance] {
         self.folds.get(key).map_or(&[], |fold| &fold.inputs)
     }

@@ -1,7 +1,6 @@
-//! What every machine of a node may know, and the one way in which it says something: members, time, settings, and the
-//! actions of the event at hand.
+//! State and output that all machines of a node share: members, time, settings, and the actions of the current event.
 //!
-//! Knows no object, copy or question.
+//! Knows no object, copy or request.
 
 use alloc::{collections::VecDeque, vec::Vec};
 
@@ -20,11 +19,11 @@ use crate::{
 pub(crate) struct World {
     me: Member,
     members: Members,
-    /// When the event at hand was handed over.
+    /// When the current event arrived.
     now: Instant,
     config: Config,
     next_serial: u64,
-    /// What the event at hand has led to so far, in order.
+    /// The actions that the current event has caused so far, in order.
     actions: Vec<Action>,
     /// Messages to this node itself, handled before [`crate::node::Node::handle`] returns.
     loopback: VecDeque<Message>,
@@ -43,13 +42,13 @@ impl World {
         }
     }
 
-    /// An event begins; `actions` receives what follows from it.
+    /// Begins an event; its actions go to `actions`.
     pub(crate) fn begin(&mut self, now: Instant, actions: &mut Vec<Action>) {
         self.now = now;
         core::mem::swap(&mut self.actions, actions);
     }
 
-    /// The event is over.
+    /// Ends the event.
     pub(crate) fn end(&mut self, actions: &mut Vec<Action>) {
         core::mem::swap(&mut self.actions, actions);
     }
@@ -82,7 +81,7 @@ impl World {
         &mut self.members
     }
 
-    /// Every other member, for what is sent to all.
+    /// All other members.
     pub(crate) fn others(&self) -> Vec<NodeId> {
         self.members.others().map(|other| other.id).collect()
     }
@@ -95,7 +94,7 @@ impl World {
         self.act(Action::Note(note));
     }
 
-    /// A limit turned away what a member said, or what a client asked for.
+    /// Reports that a limit rejected input of a member or a request of a client.
     pub(crate) fn turned_away(&mut self, whose: Whose, limit: &'static str) {
         self.note(Note::Limited { whose, limit });
     }
@@ -109,7 +108,7 @@ impl World {
         self.act(Action::Reply { client, request, answer });
     }
 
-    /// Sends a message to a member, or to this node itself; one to any other node is dropped.
+    /// Sends a message to a member, or to this node itself. Messages to any other node are dropped.
     pub(crate) fn send(&mut self, to: NodeId, message: Message) {
         if to == self.me() {
             self.loopback.push_back(message);
@@ -130,12 +129,12 @@ impl World {
         }
     }
 
-    /// The next message of this node to itself.
+    /// Removes and returns the next message of this node to itself.
     pub(crate) fn next_loopback(&mut self) -> Option<Message> {
         self.loopback.pop_front()
     }
 
-    /// A number that this node has given to nothing else.
+    /// Returns a number that this node has used for nothing else.
     pub(crate) const fn next_serial(&mut self) -> u64 {
         self.next_serial += 1;
         self.next_serial
@@ -149,7 +148,7 @@ impl World {
         ObjectId::Minted { node: self.me.id, serial: self.next_serial() }
     }
 
-    /// Whether an instance names this node as its maker, which has made none of that number.
+    /// Whether an instance names this node as its maker, but this node has not used its number yet.
     pub(crate) fn is_unmade(&self, instance: Instance) -> bool {
         instance.node == self.me() && instance.serial > self.next_serial
     }
@@ -157,7 +156,7 @@ impl World {
 
 #[cfg(test)]
 impl World {
-    /// What node 1 of nodes 1 to `count` sees.
+    /// The world of node 1 in a cluster of nodes 1 to `count`.
     pub(crate) fn of(count: u64) -> Self {
         let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
         let config = Config { detection_ns: Some(3_000_000_000), ..Config::new(1 << 20, link) };
@@ -170,12 +169,12 @@ impl World {
         Member { id: NodeId(number), address: ([10, 0, 0, 1], 7420).into(), place: None }
     }
 
-    /// Time passes.
+    /// Advances the time.
     pub(crate) fn wait_until(&mut self, now: Instant) {
         self.now = now;
     }
 
-    /// The actions since this was asked last.
+    /// The actions since the last call.
     pub(crate) fn taken(&mut self) -> Vec<Action> {
         core::mem::take(&mut self.actions)
     }

@@ -17,7 +17,7 @@ fn put(id: &ObjectId) -> Ask {
 }
 
 fn is_invalid(reply: &Result<Answer, Error>) -> bool {
-    matches!(reply, Err(Error::InvalidArgument(said)) if said.contains("was not promised"))
+    matches!(reply, Err(Error::InvalidArgument(said)) if said.contains("is not reserved"))
 }
 
 #[test]
