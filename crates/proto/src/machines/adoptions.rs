@@ -1,6 +1,6 @@
-//! Originals of other nodes that this one was asked to keep: those on their way, and those that are here.
+//! Replicas and handed-over copies of other nodes: those in transfer to this node, and those that are here.
 //!
-//! Does not know how they come here, nor who wants their room.
+//! Does not know how they are transferred, nor who needs their capacity.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
@@ -11,36 +11,36 @@ use crate::{
     table::Table,
 };
 
-/// Originals of other nodes that this one was asked to keep.
+/// Pinned copies that other nodes requested this one to keep.
 #[derive(Debug, Default)]
 pub(crate) struct Adoptions {
-    /// On their way to here.
+    /// In transfer to this node.
     coming: BTreeMap<ObjectId, Adoption>,
-    /// Here, for nodes that have them too.
+    /// Here, as replicas for nodes that have them too.
     held: Held,
 }
 
-/// An original on its way to here.
+/// A pinned copy in transfer to this node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Adoption {
     pub(crate) asker: NodeId,
     pub(crate) instance: Instance,
-    /// Whether the asker waits until there is room here.
+    /// Whether the requester waits until there is capacity here. It does so only when it leaves.
     pub(crate) may_wait: bool,
 }
 
-/// Originals that are kept for nodes that have them too.
+/// Replicas that are kept for nodes that have the objects too.
 #[derive(Debug, Default)]
 struct Held {
-    /// Those that were not given back.
+    /// Replicas that were not given back.
     kept: BTreeMap<Instance, HeldFor>,
     kept_bytes: u64,
-    /// Those for which another keeper is sought.
+    /// Replicas that this node gives back: another node is being sought.
     given_back: BTreeMap<Instance, HeldFor>,
     given_back_bytes: u64,
 }
 
-/// For whom an original is kept, and what it takes of the capacity.
+/// The node that a replica is kept for, and the capacity that the replica takes.
 #[derive(Clone, Copy, Debug)]
 struct HeldFor {
     asker: NodeId,
@@ -72,7 +72,7 @@ impl Held {
         }
     }
 
-    /// What an original takes of the capacity from now on.
+    /// Updates the capacity that a replica takes.
     fn weigh(&mut self, instance: Instance, bytes: u64) {
         let held = [
             (&mut self.kept, &mut self.kept_bytes),
@@ -94,7 +94,7 @@ impl Held {
         }
     }
 
-    /// A node that is lost looks for no other keepers.
+    /// Takes back the replicas given back to a lost node, which seeks no other nodes any more.
     fn without(&mut self, node: NodeId) {
         let hit = self.given_back.iter().filter(|(_, given)| given.asker == node);
         for (instance, given) in hit.map(|(i, given)| (*i, *given)).collect::<Vec<_>>() {
@@ -104,12 +104,12 @@ impl Held {
 }
 
 impl Adoptions {
-    /// How many are on their way.
+    /// The number of copies in transfer.
     pub(crate) fn coming(&self) -> usize {
         self.coming.len()
     }
 
-    /// Whether an object is on its way to here for another node.
+    /// Whether an object is in transfer to this node for another node.
     pub(crate) fn wants(&self, id: &ObjectId) -> bool {
         self.coming.contains_key(id)
     }
@@ -122,21 +122,21 @@ impl Adoptions {
         }
     }
 
-    /// An original will not come to here.
+    /// Refuses a pinned copy that will not arrive.
     pub(crate) fn refuse(&mut self, id: &ObjectId, world: &mut World) {
         if let Some(adoption) = self.coming.remove(id) {
             adoption.answer(id, false, world);
         }
     }
 
-    /// Nothing is adopted any more; the objects that were on their way.
+    /// Refuses all copies in transfer. Returns their objects.
     pub(crate) fn refuse_all(&mut self, world: &mut World) -> Vec<ObjectId> {
         let all: Vec<ObjectId> = self.coming.keys().cloned().collect();
         all.iter().for_each(|id| self.refuse(id, world));
         all
     }
 
-    /// The asker is gone; the objects that were on their way for it.
+    /// Forgets a requester that is gone. Returns the objects in transfer for it.
     pub(crate) fn forget_node(&mut self, node: NodeId) -> Vec<ObjectId> {
         let owed = self.coming.iter().filter(|(_, adoption)| adoption.asker == node);
         let owed: Vec<ObjectId> = owed.map(|(id, _)| id.clone()).collect();
@@ -145,7 +145,8 @@ impl Adoptions {
         owed
     }
 
-    /// The asker has no such original any more; the object, if it was on its way.
+    /// Cancels the transfer of a copy that the requester does not have any more. Returns the object, if it was in
+    /// transfer.
     pub(crate) fn cancel(&mut self, asker: NodeId, instance: Instance) -> Option<ObjectId> {
         let is_it = |adoption: &Adoption| (adoption.asker, adoption.instance) == (asker, instance);
         let id = self.coming.iter().find(|(_, adoption)| is_it(adoption))?.0.clone();
@@ -153,7 +154,8 @@ impl Adoptions {
         Some(id)
     }
 
-    /// There is no room for an object now; whether its adoption was refused for that, so that another node may be asked.
+    /// Refuses a replica for lack of capacity, so that the requester can choose another node. Returns false if the
+    /// requester waits instead.
     pub(crate) fn refuse_without_room(&mut self, id: &ObjectId, world: &mut World) -> bool {
         let is_refused = self.coming.get(id).is_some_and(|adoption| !adoption.may_wait);
         if is_refused {
@@ -162,7 +164,8 @@ impl Adoptions {
         is_refused
     }
 
-    /// An original of this many bytes is held for the asker: for good if that leaves.
+    /// Records a replica of `bytes` bytes for the requester. If the requester leaves, the copy stays here for good and
+    /// is not recorded.
     pub(crate) fn hold(&mut self, adoption: Adoption, was_original: bool, bytes: u64) {
         let Adoption { asker, instance, may_wait: leaves } = adoption;
         if leaves {
@@ -172,32 +175,32 @@ impl Adoptions {
         }
     }
 
-    /// An original has come, or a copy of it: it is expected no more.
+    /// Ends an adoption whose copy has arrived.
     pub(crate) fn take(&mut self, id: &ObjectId) -> Option<Adoption> {
         self.coming.remove(id)
     }
 
-    /// What an original takes of the capacity from now on.
+    /// Updates the capacity that a replica takes.
     pub(crate) fn weigh(&mut self, instance: Instance, bytes: u64) {
         self.held.weigh(instance, bytes);
     }
 
-    /// Bytes of the originals that were not given back, and of those that were.
+    /// Bytes of the replicas that were not given back, and of those that were.
     pub(crate) const fn bytes(&self) -> (u64, u64) {
         (self.held.kept_bytes, self.held.given_back_bytes)
     }
 
-    /// Another keeper is sought for an original.
+    /// Marks a replica as given back: another node is being sought.
     pub(crate) fn give_back(&mut self, instance: Instance) {
         self.held.give_back(instance);
     }
 
-    /// The copy is no more.
+    /// Forgets a copy that no longer exists.
     pub(crate) fn forget(&mut self, instance: Instance) {
         self.held.remove(instance);
     }
 
-    /// The asker does not need the copy here any more; whether it was held for that node.
+    /// Releases a replica that the requester does not need any more. Returns whether it was kept for that node.
     pub(crate) fn release(&mut self, asker: NodeId, instance: Instance) -> bool {
         let is_its = self.held.asker(instance) == Some(asker);
         if is_its {
@@ -206,7 +209,7 @@ impl Adoptions {
         is_its
     }
 
-    /// Originals of others that can go, enough of them for `missing` bytes or all; and the bytes that they take.
+    /// Replicas that can be given back, enough for `missing` bytes or all of them, and the bytes that they take.
     pub(crate) fn returnable(
         &self,
         missing: u64,
@@ -236,7 +239,7 @@ impl Adoptions {
 }
 
 impl Adoption {
-    /// Tells the asker whether this node keeps the original.
+    /// Reports to the requester whether this node keeps the copy.
     pub(crate) fn answer(self, id: &ObjectId, kept: bool, world: &mut World) {
         let (id, instance) = (id.clone(), self.instance);
         world.send(self.asker, Message::Adopted { id, instance, kept });

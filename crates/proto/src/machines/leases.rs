@@ -1,8 +1,9 @@
-//! Leases that clients of this node have taken: of their jobs, and of objects that they hold.
+//! Leases that clients of this node have taken: of their jobs, and of objects.
 //!
-//! The owners of a lease know which nodes have such clients ([`crate::directory`]), and hear it from this node: when the first
-//! takes it, when the last is gone, and again when they have changed. So that a new owner also hears of a lease whose last
-//! taker has just gone, this node remembers it for as long as the owner waits. Does not know objects.
+//! The owners of a lease record which nodes have such clients ([`crate::directory`]). This node reports it to them
+//! when the first client takes the lease, when the last one is gone, and again when the owners have changed. It
+//! remembers a released lease for as long as the owners wait, so that a new owner learns of the release too. Does not
+//! know objects.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
@@ -26,7 +27,7 @@ pub(crate) struct Leases {
 #[derive(Debug, Default)]
 struct Taken {
     by: BTreeMap<ClientId, u32>,
-    /// When it is forgotten that the last one has gone.
+    /// When to forget that the last client is gone.
     forgotten_at: Option<Instant>,
 }
 
@@ -41,7 +42,7 @@ impl Leases {
         self.taken.deadline()
     }
 
-    /// How many leases clients have.
+    /// The number of leases that clients have.
     pub(crate) fn len(&self) -> usize {
         self.taken.values().filter(|taken| !taken.by.is_empty()).count()
     }
@@ -51,7 +52,7 @@ impl Leases {
         self.jobs.get(&client).cloned()
     }
 
-    /// What a client makes from now on is of a job.
+    /// Makes later objects of a client belong to a job.
     pub(crate) fn join(&mut self, client: ClientId, job: Job, world: &mut World) {
         let left = self.jobs.insert(client, job.clone());
         if job.cleanup {
@@ -91,7 +92,7 @@ impl Leases {
         }
     }
 
-    /// A client is gone, and with it all that it has taken.
+    /// Releases all leases of a client that is gone.
     pub(crate) fn client_gone(&mut self, client: ClientId, world: &mut World) {
         self.jobs.remove(&client);
         let its = self.taken.iter().filter(|(_, taken)| taken.by.contains_key(&client));
@@ -106,7 +107,7 @@ impl Leases {
         }
     }
 
-    /// Tells owners that are new, or have to be told anew.
+    /// Reports leases to owners that are new, or need everything again.
     pub(crate) fn tell_again(&self, change: &Change, world: &mut World) {
         for (lease, taken) in self.taken.iter() {
             let is_taken = !taken.by.is_empty();
@@ -124,7 +125,7 @@ impl Leases {
 }
 
 impl Taken {
-    /// If the last client is gone this is forgotten later; whether it is.
+    /// Schedules that the lease is forgotten, if its last client is gone. Returns whether it is.
     fn ends_if_last(&mut self, now: Instant) -> bool {
         let is_last = self.by.is_empty();
         self.forgotten_at = is_last.then_some(now + LEASE_GRACE_NS);
@@ -147,7 +148,7 @@ mod tests {
         Lease::Job(LEASE.parse().expect("a name"))
     }
 
-    /// What owners were told, each telling counted once though there are two.
+    /// The reports to owners; equal reports to both owners count once.
     fn told(world: &mut World) -> Vec<bool> {
         let mut told = Vec::new();
         while world.next_loopback().is_some() {}

@@ -1,10 +1,10 @@
-//! One object on its way to this node: how far it is.
+//! One object in transfer to this node, and its phase.
 //!
 //! ```text
 //!   Asking --> Located --> Receiving --> (complete)
 //!     ^           ^            |
-//!     |           +------------+  all of it arrived with another digest: it is fetched anew
-//!     +-------- Pause <--------+  the sender failed; what has arrived stays
+//!     |           +------------+  it arrived complete with the wrong digest: it is fetched again
+//!     +-------- Pause <--------+  the source failed; the received blocks stay
 //! ```
 //! Does not know which object it is, nor other pulls.
 
@@ -17,38 +17,39 @@ use crate::{
     timed::Deadline,
 };
 
-/// One object on its way to this node.
+/// An object in transfer to this node.
 #[derive(Debug)]
 pub(crate) struct Pull {
     pub(crate) phase: Phase,
-    /// Senders that failed, to be taken only if no other node has it.
+    /// Sources that failed, to be used only if no other node has it.
     pub(crate) avoid: Vec<NodeId>,
     pub(crate) not_here: Option<(NodeId, Instance)>,
-    /// Whether it was located: a deletion then ends the pull, which otherwise waits for the next put of the name.
+    /// Whether it was located. If so, a deletion ends the pull; otherwise the pull waits for the next put of the name.
     pub(crate) seen: bool,
     pub(crate) failures: u32,
-    /// Senders from which it arrived with another digest.
+    /// Sources from which it arrived with the wrong digest.
     pub(crate) corrupt: Vec<NodeId>,
-    /// Transfers that have filled its memory so far.
+    /// Transfers that have written to its memory so far.
     transfers: u32,
-    /// How often it arrived with another digest from several senders.
+    /// How often it arrived with the wrong digest from several sources.
     mixed: u32,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// `second_at`: when the second owner is asked too; none once the first has acknowledged.
+    /// `second_at`: when the backup owner gets the request too; `None` once the primary owner has acknowledged it.
     Asking {
         second_at: Option<Instant>,
     },
-    /// This instance waits for room or memory, or its owner has sent its bytes.
+    /// This instance waits for capacity or memory, or its owner has sent its bytes.
     Located(Instance),
     Receiving {
         instance: Instance,
         pace: Pace,
-        /// Bytes that are still to come, as far as the shell has said.
+        /// Bytes that are still missing, according to the shell.
         missing: u64,
-        /// Bytes per second that this node was used to receive before it: a slow transfer changes what it is used to.
+        /// The usual receive rate of this node before the transfer, in bytes per second: a slow transfer lowers the
+        /// usual rate.
         usual: Option<u64>,
     },
     Pause {
@@ -56,14 +57,14 @@ pub(crate) enum Phase {
     },
 }
 
-/// What is due of a pull.
+/// Why a pull is due.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Overdue {
-    /// The first owner has not answered: the second is to be asked.
+    /// The primary owner has not replied: the backup owner gets the request.
     Answer,
-    /// A sender is to be sought anew.
+    /// Another request for a source is due.
     Pause,
-    /// No byte has come for a while.
+    /// Nothing has arrived for a while.
     Bytes,
 }
 
@@ -92,8 +93,8 @@ impl Pull {
         }
     }
 
-    /// A transfer of an object of `size` bytes begins, perhaps of what another sender has sent a part of. This node is used to
-    /// receive `usual` bytes per second.
+    /// Begins a transfer of an object of `size` bytes, of which another source may have sent a part. `usual` is the
+    /// usual receive rate of this node, in bytes per second.
     pub(crate) fn receive(
         &mut self,
         instance: Instance,
@@ -109,8 +110,9 @@ impl Pull {
         self.transfers += 1;
     }
 
-    /// All of it arrived with another digest, from `source` at last: what follows. If the same happened with that source
-    /// before, every other holder was tried, since the owner names an avoided sender last.
+    /// Handles an object that arrived complete with the wrong digest, and whose last source is `source`. If the same
+    /// happened with that source before, all other holders were tried, because the owner chooses an avoided source
+    /// last.
     pub(crate) fn mismatched(&mut self, source: NodeId) -> Mismatch {
         if let Phase::Receiving { instance, .. } = self.phase {
             self.phase = Phase::Located(instance);
@@ -123,48 +125,49 @@ impl Pull {
             return Mismatch::All;
         }
         self.corrupt.push(source);
-        // A sender that only failed is asked again before one that sent a corrupt copy.
+        // A source that only failed is tried again before one that sent a corrupt copy.
         self.avoid.clone_from(&self.corrupt);
         Mismatch::One
     }
 
-    /// A sender failed, or what an owner offers can't be received now: the owner is asked again later.
+    /// Pauses after a failed source, or an offered source that cannot be used now: the owner gets another request
+    /// later.
     pub(crate) fn pause(&mut self, now: Instant) {
         self.failures += 1;
         self.phase = Phase::Pause { until: now + pause_ns(self.failures) };
     }
 
-    /// How far it is, in words.
+    /// Describes the progress in words.
     pub(crate) fn state(&self, owner: NodeId) -> String {
         match &self.phase {
             Phase::Asking { second_at: Some(_) } => {
-                format!("its owner, node {owner}, has not answered yet")
+                format!("its owner, node {owner}, has not replied yet")
             }
             Phase::Asking { second_at: None } => "no client has put it".into(),
-            // The store says how much it lacks; this is what is true of a place in the queue.
-            Phase::Located(_) => "it waits for room here".into(),
+            // The store reports how much capacity is missing; this text applies to any position in the queue.
+            Phase::Located(_) => "it waits for capacity on this node".into(),
             Phase::Receiving { .. } => "it is arriving".into(),
-            Phase::Pause { .. } => format!("{} senders of it have failed", self.failures),
+            Phase::Pause { .. } => format!("{} attempts to receive it have failed", self.failures),
         }
     }
 }
 
-/// An object arrived with another digest than its maker announced.
+/// Who sent an object that arrived with the wrong digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mismatch {
-    /// From one sender, which is avoided now.
+    /// A single source, which is avoided now.
     One,
-    /// Parts came from several senders, and it is not known whose is corrupt: none is avoided.
+    /// Several sources: it is not known which one is corrupt, so none is avoided.
     Several,
-    /// From each holder that there is.
+    /// Each of the holders, one after the other.
     All,
 }
 
-/// How often an object is fetched anew that came from several senders, until the last of them counts as corrupt.
+/// How often an object from several sources is fetched again before the last one counts as corrupt.
 const MIXED_MAX: u32 = 3;
 
-/// How long to wait after a sender has failed: 40 ms, doubled each time up to 1.28 s. A sender that is lost is out of
-/// the directory by then.
+/// How long to wait after a failure: 40 ms, doubled each time up to 1.28 s. By then the directory has removed a source
+/// that is lost.
 fn pause_ns(failures: u32) -> u64 {
     20_000_000 << failures.min(6)
 }

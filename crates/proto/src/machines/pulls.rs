@@ -1,10 +1,10 @@
-//! Pulls: objects on their way to this node, each from the question for a sender until its last byte.
+//! Pulls: objects in transfer to this node, each from the request for a source until its last byte.
 //!
 //! One pull ([`super::pull`]) serves all local readers and all receivers behind this node.
 //!
-//! Also which senders are avoided: those that failed a pull, and those whose bytes differ from their checksums. Each such
-//! block is fetched again, from whichever node it came. A relay passes on the checksums of the first sender, so it is the
-//! node beside this one, or the way from it, that changes bytes.
+//! Also records the sources to avoid: those that failed a pull, and those that sent corrupt blocks. Each corrupt block
+//! is fetched again, from any source. A relay passes on the checksums of the first source, so a corrupt block was
+//! changed by the direct source or on the way from it.
 //!
 //! Does not know which copies are here, nor which readers wait.
 
@@ -21,34 +21,34 @@ use crate::{
     timed::Timed,
 };
 
-/// All objects on their way to this node.
+/// All objects in transfer to this node.
 #[derive(Debug, Default)]
 pub(crate) struct Pulls {
     all: Timed<ObjectId, Pull>,
-    /// How many blocks a member has sent that differ from their checksums.
+    /// The number of corrupt blocks that each member has sent.
     corrupt: BTreeMap<NodeId, u32>,
-    /// Bytes per second that this node receives when its senders are well, once that was measured.
+    /// The rate at which this node receives from healthy sources, in bytes per second, once it was measured.
     usual_rate: Option<u64>,
-    /// That this node receives slowly, as an owner has told it.
+    /// That this node receives slowly, as reported by an owner.
     slow: Option<Slow>,
 }
 
-/// What arrives.
+/// An object that arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arriving {
     pub(crate) instance: Instance,
-    /// Bytes that are still to come.
+    /// Bytes that are still missing.
     pub(crate) missing: u64,
-    /// Bytes per second that this node was used to receive before.
+    /// The rate at which this node usually received before, in bytes per second.
     pub(crate) usual: Option<u64>,
 }
 
-/// That this node receives slowly.
+/// A report that this node receives slowly.
 #[derive(Clone, Copy, Debug)]
 struct Slow {
     /// How many times slower than others.
     times: u64,
-    /// What it received when that was found, and when it was.
+    /// The rate at the time of the report, and that time.
     bytes_per_second: u64,
     at: Instant,
 }
@@ -62,7 +62,7 @@ impl Pulls {
         self.all.contains_key(id)
     }
 
-    /// Objects that this node looks for or receives.
+    /// Objects that this node requests or receives.
     pub(crate) fn ids(&self) -> Vec<ObjectId> {
         self.all.keys().cloned().collect()
     }
@@ -79,7 +79,7 @@ impl Pulls {
         matches!(self.phase(id), Some(Phase::Receiving { .. }))
     }
 
-    /// The instance that was located, while it waits for room or memory.
+    /// The instance that was located, while it waits for capacity or memory.
     pub(crate) fn located(&self, id: &ObjectId) -> Option<Instance> {
         match self.phase(id)? {
             Phase::Located(instance) => Some(*instance),
@@ -95,7 +95,7 @@ impl Pulls {
         })
     }
 
-    /// How far it is, in words.
+    /// Describes the progress in words.
     pub(crate) fn state(&self, id: &ObjectId, members: &Members) -> Option<String> {
         self.all.get(id).map(|pull| pull.state(members.owners(id).first))
     }
@@ -104,7 +104,7 @@ impl Pulls {
         self.all.insert(id.clone(), Pull::new(phase));
     }
 
-    /// Begins to look for an object; the owner is still to be asked.
+    /// Begins to look for an object; the caller still has to send the request to its owner.
     pub(crate) fn seek(&mut self, id: &ObjectId) {
         self.begin(id, Phase::Asking { second_at: None });
     }
@@ -119,7 +119,7 @@ impl Pulls {
         self.all.remove(id).map(|pull| pull.phase)
     }
 
-    /// The owner is asked for a sender: which to avoid, and one that said that it has no such copy.
+    /// Marks the owner as requested. Returns the sources to avoid, and the last one that had no such copy.
     #[allow(clippy::type_complexity)]
     pub(crate) fn ask(
         &mut self,
@@ -133,17 +133,17 @@ impl Pulls {
         })
     }
 
-    /// An owner has located the object.
+    /// Records that an owner has located the object.
     pub(crate) fn saw(&mut self, id: &ObjectId) {
         self.all.update(id, |pull| pull.seen = true);
     }
 
-    /// Whether the object was located since it is sought.
+    /// Whether the object was located since the pull began.
     pub(crate) fn has_seen(&self, id: &ObjectId) -> bool {
         self.all.get(id).is_some_and(|pull| pull.seen)
     }
 
-    /// An owner keeps the question; whether there is a pull that asks.
+    /// Records that an owner keeps the request. Returns whether a pull of the object exists.
     pub(crate) fn acknowledged(&mut self, id: &ObjectId) -> bool {
         let known = self.all.update(id, |pull| {
             if let Phase::Asking { second_at } = &mut pull.phase {
@@ -153,38 +153,39 @@ impl Pulls {
         known.is_some()
     }
 
-    /// The object was located: it waits for room, or its owner has sent its bytes. False if this node does not look for it.
+    /// Records that the object was located: it waits for capacity, or its owner has sent its bytes. Returns false if
+    /// no pull of it exists.
     pub(crate) fn locate_at(&mut self, id: &ObjectId, instance: Instance) -> bool {
         self.all.update(id, |pull| pull.phase = Phase::Located(instance)).is_some()
     }
 
-    /// What an owner offers can't be received now: it is asked again later.
+    /// Pauses a pull whose offered source cannot be used now; its owner gets another request later.
     pub(crate) fn pause(&mut self, id: &ObjectId, now: Instant) {
         self.all.update(id, |pull| pull.pause(now));
     }
 
-    /// A transfer of an object of `size` bytes begins, perhaps of what another sender has sent a part of.
+    /// Begins a transfer of an object of `size` bytes, of which another source may have sent a part before.
     pub(crate) fn receive(&mut self, id: &ObjectId, instance: Instance, size: u64, now: Instant) {
         let usual = self.usual_rate;
         self.all.update(id, |pull| pull.receive(instance, size, usual, now));
     }
 
-    /// All of it arrived with another digest; none if there is no such pull.
+    /// Handles an object that arrived complete with the wrong digest. Returns `None` if no pull of it exists.
     pub(crate) fn mismatched(&mut self, id: &ObjectId, source: NodeId) -> Option<Mismatch> {
         self.all.update(id, |pull| pull.mismatched(source))
     }
 
-    /// Senders from which it arrived with another digest.
+    /// Sources from which it arrived with the wrong digest.
     pub(crate) fn corrupt_senders(&self, id: &ObjectId) -> Vec<NodeId> {
         self.all.get(id).map_or_else(Vec::new, |pull| pull.corrupt.clone())
     }
 
-    /// Whether this sender has failed before.
+    /// Whether this source has failed before.
     pub(crate) fn avoids(&self, id: &ObjectId, node: NodeId) -> bool {
         self.all.get(id).is_some_and(|pull| pull.avoid.contains(&node))
     }
 
-    /// A sender has failed; whether it is the first of this pull, none if there is no such pull.
+    /// Records that a source failed. Returns whether it is the first failure of this pull, `None` if no pull exists.
     pub(crate) fn failed(
         &mut self,
         id: &ObjectId,
@@ -202,12 +203,12 @@ impl Pulls {
         })
     }
 
-    /// The pulls of which something is due, by their deadlines.
+    /// The pulls that are due, by their deadlines.
     pub(crate) fn due(&self, now: Instant) -> Vec<ObjectId> {
         self.all.due(now)
     }
 
-    /// What is due of a pull.
+    /// Returns why a pull is due.
     pub(crate) fn overdue(&mut self, id: &ObjectId) -> Option<Overdue> {
         self.all.update(id, |pull| match &mut pull.phase {
             Phase::Asking { second_at } => {
@@ -223,7 +224,8 @@ impl Pulls {
         self.usual_rate = rate;
     }
 
-    /// More has come, beside `shares - 1` other transfers; the rate, if a report to its owner is due.
+    /// Records progress, while `shares - 1` other transfers share the link. Returns the rate, if a report to the owner
+    /// is due.
     pub(crate) fn grew(
         &mut self,
         id: &ObjectId,
@@ -240,7 +242,8 @@ impl Pulls {
             pace.grew(now, received, shares, *usual)
         });
         let rate = rate.flatten()?;
-        // It is slow no more: what others got then was so many times more.
+        // It is no longer slow, compared with the rate of others at the time of the report, which was `times` times
+        // higher.
         self.slow.take_if(|slow| {
             slow.bytes_per_second.saturating_mul(slow.times)
                 < rate.fair().saturating_mul(SLOW_TIMES)
@@ -248,18 +251,19 @@ impl Pulls {
         Some(rate)
     }
 
-    /// An owner has found that this node receives so many times slower than others.
+    /// Records that an owner found this node to receive `times` times slower than others.
     pub(crate) fn found_slow(&mut self, times: u64, bytes_per_second: u64, now: Instant) {
         self.slow = Some(Slow { times, bytes_per_second, at: now });
     }
 
-    /// How fast this node receives, as it tells the owners of what it asks for.
+    /// The receive rate that this node includes in its requests to owners.
     pub(crate) fn receives(&self, now: Instant) -> Receives {
         let known = self.slow.filter(|slow| now.since(slow.at) < REMEMBERED_NS);
         Receives { slowness: known.map_or(1, |slow| slow.times), usual: self.usual_rate }
     }
 
-    /// Nothing has come for a while; which instance, and which owner is to hear of it.
+    /// Handles a transfer in which nothing has arrived for a while. Returns the instance, and which owner gets the
+    /// report.
     pub(crate) fn stalled(&mut self, id: &ObjectId, now: Instant) -> Option<(Instance, Due)> {
         let due = self.all.update(id, |pull| {
             let Phase::Receiving { instance, pace, .. } = &mut pull.phase else { return None };
@@ -268,7 +272,7 @@ impl Pulls {
         due.flatten()
     }
 
-    /// What arrives.
+    /// The state of a transfer to this node.
     pub(crate) fn arriving(&self, id: &ObjectId) -> Option<Arriving> {
         match *self.phase(id)? {
             Phase::Receiving { instance, missing, usual, .. } => {
@@ -278,7 +282,7 @@ impl Pulls {
         }
     }
 
-    /// An owner knows of no better sender.
+    /// Records that an owner has no better source.
     pub(crate) fn sender_confirmed(&mut self, id: &ObjectId) {
         self.all.update(id, |pull| {
             if let Phase::Receiving { pace, .. } = &mut pull.phase {
@@ -287,14 +291,14 @@ impl Pulls {
         });
     }
 
-    /// A member has sent a block that differs from its checksum; how many, if it is avoided from now on.
+    /// Counts a corrupt block of a member. Returns the count when the member starts to be avoided.
     pub(crate) fn block_corrupt(&mut self, source: NodeId) -> Option<u32> {
         let count = self.corrupt.entry(source).or_default();
         *count = count.saturating_add(1);
         (*count == CORRUPT_BLOCKS_MAX).then_some(*count)
     }
 
-    /// How many such blocks each member has sent.
+    /// The number of corrupt blocks of each member.
     pub(crate) fn corrupt(&self) -> Vec<(NodeId, u32)> {
         self.corrupt.iter().map(|(node, blocks)| (*node, *blocks)).collect()
     }
@@ -303,7 +307,7 @@ impl Pulls {
         self.corrupt.remove(&node);
     }
 
-    /// Which nodes are to send an object only if no other has it: those that failed to, and those that send other bytes.
+    /// Sources to use only if no other node has the object: those that failed, and those that send corrupt blocks.
     pub(crate) fn avoided(&self, id: &ObjectId) -> Vec<NodeId> {
         let mut avoided = self.all.get(id).map_or_else(Vec::new, |pull| pull.avoid.clone());
         let corrupt = self.corrupt.iter().filter(|(_, count)| **count >= CORRUPT_BLOCKS_MAX);

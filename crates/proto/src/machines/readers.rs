@@ -1,7 +1,7 @@
-//! Readers: which questions of clients wait for an object here, which copies clients read or other nodes receive, and which
-//! receivers wait until there is something to send.
+//! Readers: client requests that wait for an object here, copies that clients read or other nodes receive, and
+//! receivers that wait for the first byte.
 //!
-//! Does not know how an object comes to here, nor what a copy is.
+//! Does not know how an object comes to this node, nor what a copy is.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -12,15 +12,15 @@ use crate::id::{ClientId, Instance, ObjectId, RequestId, ServeId};
 
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
-    /// Gets of objects that are not complete here, in order of asking.
+    /// Gets of objects that are not complete here, in order of the requests.
     waiting: ByObject,
-    /// Those that want to read an object while it arrives.
+    /// Requests to read an object while it arrives.
     followers: ByObject,
     /// Copies that clients read, and how often each.
     reads: BTreeMap<ClientId, BTreeMap<Instance, u32>>,
-    /// Copies that are sent to other nodes.
+    /// Copies that this node sends to others.
     serves: BTreeMap<ServeId, Instance>,
-    /// Receivers that were sent here before the first byte was, by object, and what each is to have.
+    /// Receivers that were sent here before the first byte, by object, each with the instance that it wants.
     parked: BTreeMap<ObjectId, BTreeMap<ServeId, Instance>>,
     parked_for: BTreeMap<ServeId, ObjectId>,
 }
@@ -33,7 +33,7 @@ impl ByObject {
         self.0.entry(id.clone()).or_default().insert(request);
     }
 
-    /// Whether it was there, and was the last.
+    /// Returns whether it was the last one.
     fn remove(&mut self, id: &ObjectId, request: RequestId) -> bool {
         let Some(requests) = self.0.get_mut(id) else { return false };
         let was_there = requests.remove(&request);
@@ -50,7 +50,8 @@ impl ByObject {
 }
 
 impl Readers {
-    /// How many objects clients wait for, how many they follow, how many copies they read, and how many are sent.
+    /// The numbers of objects that clients wait for and follow, of copies that they read, of transfers to other nodes,
+    /// and of waiting receivers.
     pub(crate) fn counts(&self) -> [(&'static str, usize); 5] {
         let reads = self.reads.values().map(BTreeMap::len).sum();
         let (waiting, followers) = (self.waiting.0.len(), self.followers.0.len());
@@ -60,7 +61,7 @@ impl Readers {
             ("followers", followers),
             ("reads", reads),
             ("serves", serves),
-            ("receivers that wait for its first byte", parked),
+            ("receivers that wait for the first byte", parked),
         ]
     }
 
@@ -72,12 +73,12 @@ impl Readers {
         self.waiting.0.contains_key(id)
     }
 
-    /// One reader waits no more; whether it was the last.
+    /// Removes a waiting reader. Returns whether it was the last one.
     pub(crate) fn stop_waiting(&mut self, id: &ObjectId, request: RequestId) -> bool {
         self.waiting.remove(id, request)
     }
 
-    /// Those that wait, who are to be answered now.
+    /// Removes and returns the waiting requests, which get their replies now.
     pub(crate) fn take_waiting(&mut self, id: &ObjectId) -> BTreeSet<RequestId> {
         self.waiting.take(id)
     }
@@ -90,17 +91,17 @@ impl Readers {
         self.followers.remove(id, request);
     }
 
-    /// Those that follow, who are to be answered now.
+    /// Removes and returns the following requests, which get their replies now.
     pub(crate) fn take_followers(&mut self, id: &ObjectId) -> BTreeSet<RequestId> {
         self.followers.take(id)
     }
 
-    /// A client reads a copy, which its node pins once more.
+    /// Records that a client reads a copy, which the node pins once more.
     pub(crate) fn begin(&mut self, client: ClientId, instance: Instance) {
         *self.reads.entry(client).or_default().entry(instance).or_default() += 1;
     }
 
-    /// A client reads a copy once less; false if it does not read it.
+    /// Records that a client reads a copy once less. Returns false if it does not read it.
     pub(crate) fn end(&mut self, client: ClientId, instance: Instance) -> bool {
         let Some(reads) = self.reads.get_mut(&client) else { return false };
         let Some(count) = reads.get_mut(&instance) else { return false };
@@ -111,27 +112,27 @@ impl Readers {
         true
     }
 
-    /// A client is gone; what it read, and how often.
+    /// Removes a client that is gone. Returns what it read, and how often.
     pub(crate) fn end_all(&mut self, client: ClientId) -> BTreeMap<Instance, u32> {
         self.reads.remove(&client).unwrap_or_default()
     }
 
-    /// Whether a copy is on its way from this node.
+    /// Whether this node is sending a copy.
     pub(crate) fn is_serving(&self) -> bool {
         !self.serves.is_empty()
     }
 
-    /// A copy is sent to another node, and pinned until that ends.
+    /// Records a transfer to another node; the copy is pinned until the transfer ends.
     pub(crate) fn begin_serve(&mut self, serve: ServeId, instance: Instance) {
         self.serves.insert(serve, instance);
     }
 
-    /// A transfer out of here is over; none if it had not begun.
+    /// Ends a transfer to another node. Returns `None` if it had not begun.
     pub(crate) fn end_serve(&mut self, serve: ServeId) -> Option<Instance> {
         self.serves.remove(&serve)
     }
 
-    /// Keeps a receiver waiting.
+    /// Makes a receiver wait.
     pub(crate) fn park(&mut self, id: &ObjectId, serve: ServeId, instance: Instance) {
         self.parked.entry(id.clone()).or_default().insert(serve, instance);
         self.parked_for.insert(serve, id.clone());
@@ -141,7 +142,7 @@ impl Readers {
         self.parked.contains_key(id)
     }
 
-    /// The receivers that waited for an object, and what each is to have.
+    /// Removes and returns the receivers that waited for an object, each with the instance that it wants.
     pub(crate) fn take_parked(&mut self, id: &ObjectId) -> BTreeMap<ServeId, Instance> {
         let taken = self.parked.remove(id).unwrap_or_default();
         for serve in taken.keys() {
@@ -150,7 +151,7 @@ impl Readers {
         taken
     }
 
-    /// A receiver that waited has hung up; for what.
+    /// Removes a waiting receiver that has disconnected. Returns the object that it waited for.
     pub(crate) fn unpark(&mut self, serve: ServeId) -> Option<ObjectId> {
         let id = self.parked_for.remove(&serve)?;
         if let Some(parked) = self.parked.get_mut(&id) {
@@ -162,7 +163,7 @@ impl Readers {
         Some(id)
     }
 
-    /// The heir reads what a client reads, once; which copies these are.
+    /// Makes `heir` read once each copy that a client reads. Returns these copies.
     pub(crate) fn inherit(&mut self, client: ClientId, heir: ClientId) -> Vec<Instance> {
         let read = self.reads.get(&client).into_iter().flat_map(BTreeMap::keys);
         let held: Vec<Instance> = read.copied().collect();

@@ -1,13 +1,14 @@
-//! Results that grow at this node by parts, each folded at another node: what was ordered, and how far each is.
+//! Results of ring reduces that grow on this node in parts, each part folded on another node: their orders and progress.
 //!
 //! ```text
-//!   ordered --> room, at once or not at all --> memory --> growing --> all here --> complete
-//!                                                            |            |
-//!                                                            +------------+--> void: dropped, and asked for anew
+//!   ordered --> capacity, at once or not at all --> memory --> growing --> all here --> complete
+//!                                                                |            |
+//!                                                                +------------+--> void: dropped, and requested again
 //! ```
 //!
-//! What is all here is complete only when the coordinator's is: as long as that may begin again, and come to another sum,
-//! no reader is given this one, and no owner hears of it. Does not know copies, nor folds beyond their number.
+//! A result that is all here is complete only when the coordinator's is. Until then the coordinator may start another
+//! epoch with another sum, so readers do not get this result and owners do not learn of it. Does not know copies, and
+//! knows only the number of folds.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
@@ -20,23 +21,23 @@ use crate::{
 pub(crate) struct Scatters {
     all: BTreeMap<Instance, Parts>,
     by_attempt: BTreeMap<(ReduceId, u32), Instance>,
-    /// The newest serial of an order of each coordinator.
+    /// The highest serial among the orders of each coordinator.
     newest: BTreeMap<NodeId, u64>,
 }
 
-/// A result that grows here by parts.
+/// A result that grows here in parts.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) order: ScatterOrder,
-    /// This node's, if it is one; its inputs are pinned.
+    /// This node's index among the contributors, if it is one; its inputs are pinned.
     pub(crate) seat: Option<usize>,
-    /// How many folds it has begun.
+    /// The number of folds that this node has begun.
     begun: usize,
-    /// Whether there is memory for what is folded last, and for the rest.
+    /// Whether memory is available for the last fold and the other parts.
     has_memory: bool,
-    /// Whether all of it has come; then the owner is asked whether it is complete.
+    /// Whether all parts have arrived. Then a watch at the owner reports whether the result is complete.
     pub(crate) is_all_here: bool,
-    /// Whether the coordinator has all of it, and so begins no other attempt.
+    /// Whether the coordinator has all of it, and therefore starts no other epoch.
     is_decided: bool,
 }
 
@@ -45,7 +46,7 @@ impl Scatters {
         self.all.len()
     }
 
-    /// Whether a copy is a result that grows by parts.
+    /// Whether a copy is a result that grows in parts.
     pub(crate) fn contains(&self, instance: Instance) -> bool {
         self.all.contains_key(&instance)
     }
@@ -54,13 +55,13 @@ impl Scatters {
         self.all.get(&instance).map(|parts| &parts.order)
     }
 
-    /// The result of an attempt that grows here.
+    /// The result of an epoch that grows here.
     pub(crate) fn of(&self, reduce: ReduceId, epoch: u32) -> Option<Instance> {
         self.by_attempt.get(&(reduce, epoch)).copied()
     }
 
-    /// Whether an order is newer than all that came from its coordinator: serials only grow, and one that came before is
-    /// not carried out twice.
+    /// Whether an order is newer than all others of its coordinator. Serials only grow, so an order is never carried
+    /// out twice.
     pub(crate) fn is_new(&mut self, order: &ScatterOrder) -> bool {
         let newest = self.newest.entry(order.reduce.node).or_default();
         let is_new = order.instance.serial > *newest;
@@ -68,7 +69,7 @@ impl Scatters {
         is_new
     }
 
-    /// Begins to make a result; `seat` is this node's, if it has one.
+    /// Begins to make a result; `seat` is this node's index among the contributors, if it is one.
     pub(crate) fn begin(&mut self, order: ScatterOrder, seat: Option<usize>) {
         let (begun, has_memory, is_all_here, is_decided) = (0, false, false, false);
         let instance = order.instance;
@@ -86,7 +87,7 @@ impl Scatters {
         Some(parts)
     }
 
-    /// The fold of this node's seat that is next, and whether it makes this node's own part; counted as begun.
+    /// Returns the next fold of this node and whether it makes this node's own part, and counts it as begun.
     pub(crate) fn next_fold(&mut self, instance: Instance) -> Option<(FoldOrder, bool)> {
         let parts = self.all.get_mut(&instance)?;
         let fold = parts.order.fold(parts.seat?, parts.begun)?;
@@ -98,35 +99,36 @@ impl Scatters {
         Some((fold, is_own))
     }
 
-    /// There is memory for a result; what was ordered of it.
+    /// Records that memory is available for a result; returns its order.
     pub(crate) fn in_memory(&mut self, instance: Instance) -> Option<&ScatterOrder> {
         let parts = self.all.get_mut(&instance)?;
         parts.has_memory = true;
         Some(&parts.order)
     }
 
-    /// All of a result has come here; whether the coordinator has all of it as well.
+    /// Records that all of a result is here. Returns whether the coordinator has all of it too.
     pub(crate) fn all_here(&mut self, instance: Instance) -> Option<bool> {
         let parts = self.all.get_mut(&instance)?;
         parts.is_all_here |= !parts.is_decided;
         Some(parts.is_decided)
     }
 
-    /// The coordinator has all of a result: what is here of it will not be void. Whether all of it is here.
+    /// Records that the coordinator has all of a result, so that the copy here cannot become void. Returns whether all
+    /// of it is here.
     pub(crate) fn decide(&mut self, instance: Instance) -> bool {
         let Some(parts) = self.all.get_mut(&instance) else { return false };
         parts.is_decided = true;
         parts.is_all_here
     }
 
-    /// What there is of a reduce up to an attempt.
+    /// The results of a reduce up to and including an epoch.
     pub(crate) fn up_to(&self, reduce: ReduceId, epoch: u32) -> Vec<(Instance, ObjectId)> {
         let void =
             self.by_attempt.range((reduce, 0)..=(reduce, epoch)).map(|(_, instance)| instance);
         void.filter_map(|it| Some((*it, self.order(*it)?.id.clone()))).collect()
     }
 
-    /// A coordinator is lost; its results, and whether all of each is here.
+    /// Forgets a lost coordinator. Returns its results, and whether all of each is here.
     pub(crate) fn forget_node(&mut self, node: NodeId) -> Vec<(Instance, ObjectId, bool)> {
         self.newest.remove(&node);
         let theirs = self.all.iter().filter(|(_, parts)| parts.order.reduce.node == node);

@@ -1,8 +1,9 @@
-//! The way to disk and back: originals that were not used for long are written when others need their room.
+//! Spilling: pinned copies that were not used for long are written to disk when others need their memory, and read
+//! back.
 //!
-//! Which originals go first is in [`crate::table`]. A copy that is on disk alone counts as complete, so its owners are told
-//! nothing of where it is. A fold reads it from there; clients and other nodes read it in memory, for which it gets room
-//! as any copy does.
+//! [`crate::table`] decides which copies go first. A copy that is only on disk counts as complete, so its owners are
+//! not notified. A fold reads it from the file. Clients and other nodes read it in memory, for which it is admitted
+//! like any copy.
 
 use alloc::{boxed::Box, string::String, vec, vec::Vec};
 
@@ -15,11 +16,12 @@ use crate::{
     table::{Filed, Place, Shed, file_bytes},
 };
 
-/// How many originals are looked at, and written, in one go.
+/// The maximum number of copies that are considered, and written, at a time.
 const AT_ONCE: usize = 256;
 
 impl Copies {
-    /// Lets originals go to disk, to files of so many bytes; and whether they are left there when this node ends.
+    /// Enables spilling, with a limit for the bytes of files; `is_keeping` leaves the files on disk when this node
+    /// ends.
     pub(crate) const fn set_up_disk(&mut self, limit: u64, is_keeping: bool) {
         self.spills.set_up(limit, is_keeping);
     }
@@ -33,7 +35,8 @@ impl Copies {
         self.spills.is_keeping()
     }
 
-    /// Takes over what a node of before has left in a file; false, and the file goes, if it is not valid or has no room.
+    /// Takes over a copy that an earlier node has left in a file. If it is not valid or does not fit, removes the file
+    /// and returns false.
     pub(crate) fn insert_kept(&mut self, kept: Kept, world: &mut World) -> bool {
         let Kept { id, instance, meta, inline, .. } = kept;
         let is_small = meta.size <= INLINE_BYTES_MAX;
@@ -53,7 +56,7 @@ impl Copies {
         true
     }
 
-    /// Copies wait for room: has so many originals written that all of them have some, as far as the disk has room.
+    /// Writes pinned copies to disk, as the disk has capacity, until all waiting copies that could fit have capacity.
     pub(crate) fn spill_for_room(&mut self, world: &mut World) {
         if self.spills.limit() == 0 || self.queue.len() == 0 {
             return;
@@ -67,15 +70,16 @@ impl Copies {
                 self.spill_bytes(self.table.missing_for(wanted), true, world);
             }
         }
-        // What comes back changes places with what is in memory.
+        // Copies that come back from disk are swapped with copies in memory.
         let returning = self.queue.returning_bytes();
         if returning > 0 {
             self.spill_bytes(self.table.missing_for(returning), false, world);
         }
     }
 
-    /// Has originals of `bytes` written, as far as the disk has room, but for what is being written already; whether it is to
-    /// have its reserve left. None that is read; the least recently used first.
+    /// Writes pinned copies of `bytes` bytes to disk, less those that are being written already, as the disk has
+    /// capacity. With `has_reserve`, the reserve stays free. Skips copies that are being read; starts with the least
+    /// recently used.
     pub(crate) fn spill_bytes(&mut self, bytes: u64, has_reserve: bool, world: &mut World) {
         let bytes = bytes.saturating_sub(self.spills.writing_bytes());
         let mut left = self.spills.left(self.table.on_disk());
@@ -95,7 +99,7 @@ impl Copies {
         chosen.into_iter().for_each(|instance| self.write(instance, world));
     }
 
-    /// Has a copy written that no other node has, if the disk has room for it.
+    /// Writes a copy that no other node has, if the disk has capacity for it.
     pub(crate) fn write_if_room(&mut self, instance: Instance, world: &mut World) {
         let copy = self.table.get(instance);
         let Some(copy) = copy.filter(|copy| copy.filed == Filed::No && !copy.doomed) else {
@@ -106,7 +110,7 @@ impl Copies {
         }
     }
 
-    /// Has a copy written to a file.
+    /// Orders the shell to write a copy to a file.
     fn write(&mut self, instance: Instance, world: &mut World) {
         let Some(copy) = self.table.get(instance) else { return };
         let (id, meta, inline) = (copy.id.clone(), copy.meta.clone(), copy.inline.clone());
@@ -120,7 +124,7 @@ impl Copies {
     pub(crate) fn spilled(&mut self, instance: Instance, world: &World) {
         if self.spills.written(instance) {
             self.table.set_filed(instance, Filed::Written);
-            // It leaves memory when that is needed, if it is not read by then.
+            // It leaves memory when the memory is needed and the copy is not being read.
             self.freed(world);
         }
     }
@@ -132,7 +136,7 @@ impl Copies {
         }
     }
 
-    /// Gives room to a copy again, if it is on disk alone.
+    /// Requests capacity in memory for a copy that is only on disk.
     pub(crate) fn want_back(&mut self, instance: Instance, world: &mut World) {
         let copy = self.table.get(instance).filter(|copy| copy.place == Place::Disk);
         let Some(size) = copy.map(|copy| copy.meta.size) else { return };
@@ -149,14 +153,14 @@ impl Copies {
         self.order_slot(instance, world);
     }
 
-    /// Whether a copy on disk waits for room or memory to come back.
+    /// Whether a copy on disk waits for capacity or memory to come back.
     pub(crate) fn is_coming_back(&self, instance: Instance) -> bool {
         self.table.get(instance).is_some_and(|copy| {
             copy.is_complete() && (copy.place == Place::Awaited || self.queue.contains(instance))
         })
     }
 
-    /// A copy does not come back for now.
+    /// Cancels the return of a copy from disk.
     pub(crate) fn stay_on_disk(&mut self, instance: Instance, world: &mut World) {
         self.queue.remove(instance);
         if self.table.get(instance).is_some_and(|copy| copy.is_complete() && copy.is_growing()) {
@@ -168,7 +172,7 @@ impl Copies {
         }
     }
 
-    /// A copy is in memory again as a whole; false if that is no news.
+    /// Records that a copy is completely in memory again. Returns false if that was known.
     pub(crate) fn unspilled(&mut self, instance: Instance, world: &mut World) -> bool {
         let is_news = self.table.get(instance).is_some_and(|copy| copy.place == Place::Returning);
         if !is_news {
@@ -178,13 +182,13 @@ impl Copies {
         self.has_changed = true;
         let left = self.spills.left(self.table.on_disk());
         if left < self.spills.reserve(0) && !self.spills.is_failing() {
-            // The next that comes back needs the room on the disk.
+            // The next copy that comes back needs the disk space.
             self.drop_file(instance, world);
         }
         true
     }
 
-    /// The file of a copy can't be read, or is not what was written; the object, if that copy is lost with it.
+    /// Handles a file that cannot be read or has changed. Returns the object, if its copy is lost with the file.
     pub(crate) fn unspill_failed(
         &mut self,
         instance: Instance,
@@ -208,17 +212,17 @@ impl Copies {
         world.act(Action::DropSpilled { instance });
     }
 
-    /// What was wrong with the file of a lost object. Said once: to those who waited when it was lost.
+    /// Removes and returns the error of a lost object's file; it is reported once, to those who waited for the object.
     pub(crate) fn what_broke(&mut self, id: &ObjectId) -> Option<String> {
         self.spills.what_broke(id)
     }
 
-    /// A copy that is no original any more goes from the disk: it is had again elsewhere.
+    /// Removes a copy that is no longer pinned from disk: other nodes have the object.
     pub(crate) fn leave_disk(&mut self, instance: Instance, world: &mut World) {
         if let Some(removed) = self.table.evict_from_disk(instance) {
             let id = removed.id.clone();
             self.evict(Shed { evicted: vec![removed], spilled: Vec::new() }, world);
-            // It was about to come back, perhaps.
+            // It may have been about to come back.
             self.queue.remove(instance);
             self.facts.push_back(Fact::Left(id));
         }

@@ -1,15 +1,15 @@
-//! The life of every local copy, from the wish for it to its end: room, memory, eviction, the way to disk and back.
+//! The life of every local copy, from its request to its removal: capacity, memory, eviction, spilling to disk.
 //!
 //! ```text
-//!   want --> room --> memory --> (whoever makes it fills it) --> complete --> evicted, or doomed and let go of
-//!                                                                  |    ^
-//!                                           written, then on disk alone |
-//!                                                                  |    |
-//!                                           want_back --> room --> memory, read from its file
+//!   want --> capacity --> memory --> (its maker fills it) --> complete --> evicted, or doomed and released
+//!                                                               |    ^
+//!                                         written, then only on disk |
+//!                                                               |    |
+//!                                      want_back --> capacity --> memory, read from its file
 //! ```
-//! The accounts and the order of eviction are in [`crate::table`]; what waits for room in [`queue`], for memory in
-//! [`shortage`]; what goes to disk in [`spills`] and [`disk`]. What follows for others is a [`Fact`], which the node takes
-//! from here. Does not know readers, pulls, puts or reduces.
+//! [`crate::table`] has the capacity accounts and the order of eviction. Copies wait for capacity in [`queue`], and
+//! for memory in [`shortage`]; [`spills`] and [`disk`] spill them. Consequences for other machines are [`Fact`]s,
+//! which the node fetches. Does not know readers, pulls, puts or reduces.
 
 mod disk;
 mod queue;
@@ -41,23 +41,23 @@ pub(crate) struct Copies {
     shortage: Shortage,
     spills: Spills,
     facts: VecDeque<Fact>,
-    /// Whether some that wait for room may have it since they were last looked at.
+    /// Whether waiting copies may fit since they were last checked.
     has_changed: bool,
 }
 
-/// What concerns others.
+/// A change that concerns other machines.
 #[derive(Debug)]
 pub(crate) enum Fact {
-    /// There is room for a copy that was wanted, and the shell makes its memory if it needs any.
+    /// A requested copy was admitted, and the shell allocates its memory if it needs any.
     Admitted {
-        /// Which.
+        /// The instance.
         instance: Instance,
-        /// Whether there was none at first.
+        /// Whether it had to wait.
         has_waited: bool,
     },
     /// A copy takes more or less of the capacity than before.
     Weighs(Instance),
-    /// What was on disk alone went, since other nodes have it.
+    /// A copy that was only on disk was removed, because other nodes have the object.
     Left(ObjectId),
 }
 
@@ -86,30 +86,30 @@ impl Copies {
         self.table.current(id)
     }
 
-    /// Which object an instance is of that is here, or is to be.
+    /// The object of an instance that is here or waits for capacity.
     pub(crate) fn id_of(&self, instance: Instance) -> Option<&ObjectId> {
         let wanted = || self.queue.wanted(instance).map(|wanted| &wanted.id);
         self.table.get(instance).map(|copy| &copy.id).or_else(wanted)
     }
 
-    /// What a copy will be that waits for room.
+    /// The description of a new copy that waits for capacity.
     pub(crate) fn wanted(&self, instance: Instance) -> Option<&Wanted> {
         self.queue.wanted(instance)
     }
 
-    /// Those that wait for room, from the largest on of those that `size` bytes are enough for.
+    /// The waiting copies for which `size` bytes are enough, the largest first.
     pub(crate) fn largest_within(&self, size: u64) -> impl Iterator<Item = (Instance, u64)> {
         self.queue.largest_within(size)
     }
 
-    /// How many wait, for what.
+    /// The numbers of waiting copies, by what they wait for.
     pub(crate) fn counts(&self) -> [(&'static str, usize); 4] {
         let reads = self.table.iter().filter(|(_, copy)| copy.is_complete() && copy.is_growing());
         [
-            ("that wait for room", self.queue.len()),
-            ("that wait for memory", self.shortage.len()),
-            ("that are being spilled", self.spills.count_writing()),
-            ("that come back from disk", self.queue.count_returning() + reads.count()),
+            ("copies that wait for capacity", self.queue.len()),
+            ("copies that wait for memory", self.shortage.len()),
+            ("copies that are being spilled", self.spills.count_writing()),
+            ("copies that come back from disk", self.queue.count_returning() + reads.count()),
         ]
     }
 
@@ -129,12 +129,12 @@ impl Copies {
         self.facts.pop_front()
     }
 
-    /// Gives room to a copy, at once or when there is some; a [`Fact`] says so.
+    /// Admits a copy, at once or when there is capacity; a [`Fact`] reports it.
     pub(crate) fn want(&mut self, instance: Instance, wanted: Wanted, world: &mut World) {
         let size = wanted.meta.size;
-        // What became free before is for those that have waited.
+        // Capacity that became free before is for copies that have waited.
         self.settle(world);
-        // Others wait only for what does not fit: one that does need not be queued.
+        // Waiting copies are those that do not fit, so one that fits need not be queued behind them.
         if self.table.missing_to_add(size) == 0 && !self.queue.contains(instance) {
             return self.admit(instance, wanted, false, world);
         }
@@ -143,17 +143,17 @@ impl Copies {
         self.has_changed = true;
     }
 
-    /// A copy is not wanted any more, if it still waits for room.
+    /// Cancels a copy that still waits for capacity.
     pub(crate) fn cancel(&mut self, instance: Instance) {
         self.queue.remove(instance);
     }
 
-    /// A copy that waits for room will come from another node; false if it does not wait.
+    /// Changes the source of a copy that waits for capacity. Returns false if it does not wait.
     pub(crate) fn redirect(&mut self, instance: Instance, source: NodeId) -> bool {
         self.queue.redirect(instance, source)
     }
 
-    /// Gives room to those that may have it now; false if none may have it that did not before.
+    /// Admits the copies that fit now. Returns false if nothing has changed since the last call.
     pub(crate) fn settle(&mut self, world: &mut World) -> bool {
         let has_changed = core::mem::take(&mut self.has_changed);
         if has_changed {
@@ -162,12 +162,12 @@ impl Copies {
         has_changed
     }
 
-    /// Whether some wait for room, and nothing is being written that would help.
+    /// Whether copies wait for capacity, and nothing is being written that would help.
     pub(crate) fn is_short(&self) -> bool {
         self.queue.len() > 0 && !self.spills.is_writing()
     }
 
-    /// Gives room in order, but to each that fits. `new` has not waited before.
+    /// Admits waiting copies in order, skipping those that do not fit. `new` has not waited before.
     fn grant(&mut self, new: Option<Instance>, world: &mut World) {
         while let Some((instance, size)) =
             self.table.room().and_then(|room| self.queue.first_within(room))
@@ -193,7 +193,7 @@ impl Copies {
         self.facts.push_back(Fact::Admitted { instance, has_waited });
     }
 
-    /// Adds a copy for which there is room. What does not come from another node is an original.
+    /// Adds a copy for which there is capacity. It is pinned unless it comes from another node.
     fn insert(&mut self, instance: Instance, wanted: Wanted) {
         let Wanted { id, meta, inline, state, terms } = wanted;
         let origin = !matches!(state, State::Flowing(_));
@@ -203,7 +203,7 @@ impl Copies {
         }
     }
 
-    /// Carries out what others need room for.
+    /// Carries out evictions that other copies need.
     fn evict(&mut self, Shed { evicted, spilled }: Shed, world: &mut World) {
         for instance in spilled {
             world.act(Action::FreeSlot { instance });
@@ -220,7 +220,7 @@ impl Copies {
         }
     }
 
-    /// Lets go of the memory and of the file of a copy that is no more.
+    /// Frees the memory and the file of a removed copy.
     fn free(&mut self, removed: &Removed, world: &mut World) {
         let Removed { instance, has_slot, has_file, .. } = *removed;
         if has_slot {
@@ -232,7 +232,7 @@ impl Copies {
         }
     }
 
-    /// Adds a small complete copy at once; false if there is no room for it.
+    /// Adds a small complete copy at once. Returns false if there is no capacity for it.
     pub(crate) fn insert_small(
         &mut self,
         instance: Instance,
@@ -245,13 +245,14 @@ impl Copies {
         true
     }
 
-    /// More of a copy is there, or it comes from another node.
+    /// Updates the state of a copy: it has more blocks, or another source.
     pub(crate) fn set_state(&mut self, instance: Instance, state: State) {
         self.table.set_state(instance, state);
         self.has_changed = true;
     }
 
-    /// Whether a copy is pinned until deletion from now on; whether it was before, none if there is no such copy.
+    /// Sets whether a copy is pinned until its deletion. Returns whether it was before, `None` if there is no such
+    /// copy.
     pub(crate) fn set_origin(&mut self, instance: Instance, origin: bool) -> Option<bool> {
         self.has_changed = true;
         self.table.set_origin(instance, origin)
@@ -287,13 +288,13 @@ impl Copies {
         }
         match self.table.unpin(instance) {
             Some(removed) => self.removed(&removed, world),
-            // What is unpinned may be evicted for an object that waits for room.
+            // An unpinned copy may be evicted for an object that waits for capacity.
             None if planted::has(Bug::GrantsNoRoomLater) => {}
             None => self.let_go(instance, world),
         }
     }
 
-    /// A copy that was to be pinned later is not any more.
+    /// Releases a copy that was held in order to be pinned later.
     pub(crate) fn unhold(&mut self, instance: Instance, world: &mut World) {
         if self.table.get(instance).is_none() {
             return;
@@ -304,7 +305,7 @@ impl Copies {
         }
     }
 
-    /// A copy that was held is pinned now, which takes nothing away.
+    /// Pins a copy that was held; it stays protected throughout.
     pub(crate) fn pin_held(&mut self, instance: Instance) {
         self.table.pin(instance);
         self.table.unhold(instance);
@@ -315,8 +316,8 @@ impl Copies {
         self.freed(world);
     }
 
-    /// Takes a copy out of use; whether it was coming back from disk. A client that fills it may go on; readers of any other
-    /// that grows are told that the rest will not come.
+    /// Takes a copy out of use. Returns whether it was coming back from disk. A client that fills it may continue;
+    /// readers of any other growing copy are notified that the rest will not arrive.
     pub(crate) fn doom(&mut self, instance: Instance, world: &mut World) -> bool {
         let Some(copy) = self.table.get(instance) else { return false };
         let is_read = copy.is_complete() && copy.is_growing();
@@ -338,13 +339,13 @@ impl Copies {
         self.freed(world);
     }
 
-    /// Memory was freed, or a copy may go that could not before.
+    /// Records that memory was freed, or that a copy became evictable.
     fn freed(&mut self, world: &World) {
         self.shortage.freed(world.now());
         self.has_changed = true;
     }
 
-    /// There is memory for a copy; for what, unless it went meanwhile.
+    /// Handles that memory is available for a copy. Returns its state, unless the copy was removed meanwhile.
     pub(crate) fn slot_ready(&mut self, instance: Instance, world: &mut World) -> Option<State> {
         self.settled(instance, world);
         let copy = self.table.get(instance).filter(|copy| copy.place != Place::Disk);
@@ -365,7 +366,8 @@ impl Copies {
         Some(state)
     }
 
-    /// There can't be memory for a copy; what was to have it, and the error for those who wait.
+    /// Handles that memory cannot be allocated for a copy. Returns the object, its state, and the error for those who
+    /// wait.
     pub(crate) fn slot_failed(
         &mut self,
         instance: Instance,
@@ -378,14 +380,14 @@ impl Copies {
         Some((copy.id.clone(), copy.state, error))
     }
 
-    /// The shell has no memory for a copy now: what may go does, then the copy waits.
+    /// Handles that the shell has no memory for a copy now: evicts copies, or else makes the copy wait.
     pub(crate) fn slot_refused(&mut self, instance: Instance, said: String, world: &mut World) {
         let Some(copy) = self.awaited(instance) else { return self.settled(instance, world) };
         let bytes = copy.cost();
         let shed = self.table.shed(bytes);
         if shed.is_empty() {
             let next = self.shortage.refused(instance, said, world.now());
-            // When some are written they may go.
+            // Written copies may leave memory later.
             self.spill_bytes(bytes, true, world);
             return self.order_next(next, world);
         }
@@ -393,20 +395,20 @@ impl Copies {
         self.order_next(Some(instance), world);
     }
 
-    /// A copy that is to have memory.
+    /// A copy that waits for its memory.
     fn awaited(&self, instance: Instance) -> Option<&Copy> {
         let copy = self.table.get(instance)?;
         (copy.place == Place::Awaited && !copy.is_given_up()).then_some(copy)
     }
 
-    /// A copy gets other memory, for what is in it turned out to be wrong.
+    /// Gives a copy new memory, because its content turned out to be corrupt.
     pub(crate) fn replace_memory(&mut self, instance: Instance, world: &mut World) {
         world.act(Action::FreeSlot { instance });
         self.table.set_place(instance, Place::Awaited);
         self.order_slot(instance, world);
     }
 
-    /// A copy has memory, or needs none any more.
+    /// Ends the wait of a copy that has memory, or no longer needs any.
     fn settled(&mut self, instance: Instance, world: &mut World) {
         let next = self.shortage.settled(instance, world.now());
         self.order_next(next, world);
@@ -418,12 +420,12 @@ impl Copies {
             if self.order_slot(instance, world) {
                 return;
             }
-            // It went while it waited.
+            // It was removed while it waited.
             next = self.shortage.settled(instance, world.now());
         }
     }
 
-    /// Has the shell make the memory of a copy; false if it needs none.
+    /// Orders the memory of a copy from the shell. Returns false if the copy needs none.
     fn order_slot(&self, instance: Instance, world: &mut World) -> bool {
         let copy = self.table.get(instance);
         let Some(copy) = copy.filter(|copy| copy.place == Place::Awaited && !copy.doomed) else {
@@ -435,7 +437,7 @@ impl Copies {
         true
     }
 
-    /// Why a copy is not here yet, if it waits for room or memory.
+    /// Why a copy is not here yet, if it waits for capacity or memory.
     pub(crate) fn shortfall(&self, instance: Instance) -> Option<Error> {
         if let Some(needed) = self.queue.size(instance) {
             return Some(self.store_full(needed));
@@ -446,7 +448,7 @@ impl Copies {
         Some(Error::NoMemory { needed, detail })
     }
 
-    /// How many bytes a copy waits for, without what it costs beside them.
+    /// The bytes that a copy waits for, without its overhead.
     pub(crate) fn waits_for(&self, instance: Instance) -> Option<u64> {
         self.queue.size(instance)
     }
@@ -456,7 +458,8 @@ impl Copies {
         Error::StoreFull { needed, capacity, pinned, largest: self.what_is_held(needed) }
     }
 
-    /// What keeps an object of `needed` bytes out, in words: the largest copies that can't go, and why they don't go to disk.
+    /// Describes what occupies the capacity that an object of `needed` bytes lacks: the largest copies that cannot be
+    /// evicted, and why they are not spilled.
     fn what_is_held(&self, needed: u64) -> String {
         let largest = self.table.largest_held();
         match self.spills.problem(self.table.on_disk(), file_bytes(needed)) {

@@ -1,8 +1,8 @@
-//! Copies that wait for room, and which of them gets it when there is some.
+//! Copies that wait for capacity, and the order in which they are admitted.
 //!
-//! In order of arrival, but none waits behind one that does not fit: that one may never fit, and room for the others may be
-//! what lets a client delete. They are kept by size, so that a change of what is free costs the same however many wait.
-//! Does not know what is free.
+//! They are admitted in order of arrival, but none waits behind one that does not fit. That one may never fit, and
+//! admitting the others may be what lets a client delete objects. Copies are indexed by size, so that a change of the
+//! free capacity costs the same however many wait. Does not know how much is free.
 
 use alloc::{boxed::Box, collections::BTreeMap};
 
@@ -15,30 +15,30 @@ use crate::{
     table::{COPY_OVERHEAD_BYTES, State},
 };
 
-/// A copy that is to be here once there is room for it.
+/// A new copy that waits for capacity.
 #[derive(Debug)]
 pub(crate) struct Wanted {
-    /// Of which object.
+    /// Its object.
     pub(crate) id: ObjectId,
-    /// What it will be.
+    /// The metadata of the object.
     pub(crate) meta: Meta,
-    /// Its bytes if they are few.
+    /// The bytes of a small object.
     pub(crate) inline: Option<Inline>,
-    /// Who makes it, or that it is complete as soon as there is room.
+    /// What fills it, or that it is complete as soon as it is admitted.
     pub(crate) state: State,
-    /// How long the object lives, if not until it is deleted.
+    /// The lifetime of the object; `None` if it lives until it is deleted.
     pub(crate) terms: Option<Box<Terms>>,
 }
 
-/// Those that wait for room, and for how much.
+/// The waiting copies, by the capacity that they need.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// By size, and those of one size by their tickets.
+    /// By size; copies of one size by their tickets.
     by_size: BTreeMap<u64, BTreeMap<u64, Instance>>,
     sums: Sizes,
     waiting: BTreeMap<Instance, Waiting>,
     last_ticket: u64,
-    /// What those take that are on disk alone.
+    /// Capacity for all waiting copies that are only on disk.
     returning: u64,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Queue {
 struct Waiting {
     size: u64,
     ticket: u64,
-    /// None for a copy that is on disk alone and comes back.
+    /// `None` for a copy that is only on disk and comes back.
     wanted: Option<Wanted>,
 }
 
@@ -59,22 +59,22 @@ impl Queue {
         self.waiting.contains_key(&instance)
     }
 
-    /// What a new copy will be that waits for room.
+    /// The description of a new copy that waits for capacity.
     pub(crate) fn wanted(&self, instance: Instance) -> Option<&Wanted> {
         self.waiting.get(&instance)?.wanted.as_ref()
     }
 
-    /// How many bytes a copy waits for, without what it costs beside them.
+    /// The bytes that a copy waits for, without its overhead.
     pub(crate) fn size(&self, instance: Instance) -> Option<u64> {
         self.waiting.get(&instance).map(|it| it.size)
     }
 
-    /// How many copies wait that are on disk alone.
+    /// The number of waiting copies that are only on disk.
     pub(crate) fn count_returning(&self) -> usize {
         self.waiting.values().filter(|it| it.wanted.is_none()).count()
     }
 
-    /// An arriving copy that waits for room will come from another node.
+    /// Changes the source of an arriving copy that waits for capacity.
     pub(crate) fn redirect(&mut self, instance: Instance, source: NodeId) -> bool {
         let wanted = self.waiting.get_mut(&instance).and_then(|it| it.wanted.as_mut());
         wanted.is_some_and(|wanted| {
@@ -95,7 +95,7 @@ impl Queue {
         self.sum(size);
     }
 
-    /// A copy waits no more; what it was to be, if it is a new one. None if it did not wait.
+    /// Removes a copy. Returns its description if it is a new one; the outer `None` means that it did not wait.
     pub(crate) fn remove(&mut self, instance: Instance) -> Option<Option<Wanted>> {
         let Waiting { size, ticket, wanted } = self.waiting.remove(&instance)?;
         if wanted.is_none() {
@@ -111,7 +111,7 @@ impl Queue {
         Some(wanted)
     }
 
-    /// Those that wait for a size have changed.
+    /// Updates the sum of the copies that wait for one size.
     fn sum(&mut self, size: u64) {
         let same = self.by_size.get(&size);
         let sum = same.and_then(|same| {
@@ -122,24 +122,24 @@ impl Queue {
         self.sums.set(size, sum);
     }
 
-    /// The first of those that `size` bytes are enough for, and its size.
+    /// The first waiting copy for which `size` bytes are enough, and its size.
     pub(crate) fn first_within(&self, size: u64) -> Option<(Instance, u64)> {
         let (ticket, size) = self.sums.within(size)?.first;
         Some((*self.by_size.get(&size)?.get(&ticket)?, size))
     }
 
-    /// What all those would take that `size` bytes are enough for, each alone, less what one copy costs beside its bytes.
+    /// The total capacity of the waiting copies for which `size` bytes are enough, less the overhead of one copy.
     pub(crate) fn bytes_within(&self, size: u64) -> u64 {
         let bytes = self.sums.within(size).map_or(0, |sum| sum.bytes);
         bytes.saturating_sub(COPY_OVERHEAD_BYTES)
     }
 
-    /// The same of all that are on disk alone.
+    /// The same for all copies that are only on disk.
     pub(crate) const fn returning_bytes(&self) -> u64 {
         self.returning.saturating_sub(COPY_OVERHEAD_BYTES)
     }
 
-    /// From the largest on of those that `size` bytes are enough for.
+    /// The waiting copies for which `size` bytes are enough, the largest first.
     pub(crate) fn largest_within(&self, size: u64) -> impl Iterator<Item = (Instance, u64)> {
         let sizes = self.by_size.range(..=size).rev();
         sizes.flat_map(|(size, same)| same.values().map(|instance| (*instance, *size)))

@@ -1,39 +1,39 @@
-//! Copies that have room in the accounts, and for which the shell has no memory: what may go does, then they wait.
+//! Copies that are admitted, but for which the shell has no memory: others are evicted for them, or else they wait.
 //!
 //! ```text
-//! refused -> copies are evicted -> asked again
-//!         -> nothing may go     -> waits -> asked again, one after the other, when memory was freed and every 250 ms
-//!                                  originals are written to disk meanwhile, and may go then
+//! refused -> copies are evicted    -> requested again
+//!         -> nothing is evictable   -> waits -> requested again, one by one, when memory was freed and every 250 ms
+//!                                      pinned copies are written to disk meanwhile, and can then be evicted
 //! ```
-//! The shell may have less memory than the capacity allows: the host or a control group has no more, or what is free lies
-//! in pieces between objects. Does not know which, nor how much there is.
+//! The shell may have less memory than the capacity allows: the host or a control group has no more, or the free
+//! memory is fragmented. Does not know the reason, nor how much there is.
 
 use alloc::{collections::BTreeMap, string::String};
 
 use crate::{id::Instance, time::Instant};
 
-/// How long those that wait are not tried again while nothing is freed here: 250 ms. Other processes free memory too.
+/// Time between attempts while nothing is freed here: 250 ms. Other processes free memory too.
 const RETRY_NS: u64 = 250_000_000;
 
-/// How long they are not tried again after something was freed: 2 ms, so that what many free at once is one reason.
+/// Delay of the next attempt after memory was freed: 2 ms, so that many releases at once cause one attempt.
 const FREED_NS: u64 = 2_000_000;
 
-/// How long the shell may take to answer before all are tried again: 10 s, in which it makes 14 GiB.
+/// How long the shell may take to reply before all are tried again: 10 s, in which it allocates 14 GiB.
 const ANSWER_NS: u64 = 10_000_000_000;
 
-/// Those that wait for memory.
+/// The copies that wait for memory.
 #[derive(Debug, Default)]
 pub(crate) struct Shortage {
-    /// In the order in which they were first refused.
+    /// In the order of their first refusals.
     waiting: BTreeMap<u64, Instance>,
     tickets: BTreeMap<Instance, u64>,
     last_ticket: u64,
-    /// The one that the shell was asked for again. Those after it are next.
+    /// The ticket whose memory was requested last. Later tickets are next.
     asked: Option<u64>,
-    /// Whether memory was freed since the first of them was asked for.
+    /// Whether memory was freed since the first of them was requested.
     was_freed: bool,
     retry_at: Option<Instant>,
-    /// What the shell said last.
+    /// The last reason that the shell reported.
     said: String,
 }
 
@@ -51,7 +51,7 @@ impl Shortage {
         self.tickets.contains_key(&instance).then_some(self.said.as_str())
     }
 
-    /// The shell has no memory for a copy. The next that it is to be asked for.
+    /// Records that the shell has no memory for a copy. Returns the next copy to request memory for.
     pub(crate) fn refused(
         &mut self,
         instance: Instance,
@@ -72,7 +72,7 @@ impl Shortage {
         }
     }
 
-    /// A copy waits no more: it has memory, or is gone. The next that the shell is to be asked for.
+    /// Removes a copy that has memory or is gone. Returns the next copy to request memory for.
     pub(crate) fn settled(&mut self, instance: Instance, now: Instant) -> Option<Instance> {
         let ticket = self.tickets.remove(&instance)?;
         self.waiting.remove(&ticket);
@@ -83,7 +83,7 @@ impl Shortage {
         if self.asked == Some(ticket) { self.next_after(Some(ticket), now) } else { None }
     }
 
-    /// Memory is free, or a copy may go.
+    /// Records that memory is free, or that a copy became evictable.
     pub(crate) fn freed(&mut self, now: Instant) {
         if self.asked.is_some() {
             self.was_freed = true;
@@ -92,7 +92,7 @@ impl Shortage {
         }
     }
 
-    /// The first that the shell is to be asked for, if it is time.
+    /// The first copy to request memory for, if an attempt is due.
     pub(crate) fn due(&mut self, now: Instant) -> Option<Instance> {
         if self.retry_at.is_none_or(|at| at > now) {
             return None;
@@ -158,7 +158,7 @@ mod tests {
         let soon = START + FREED_NS;
         assert_eq!(shortage.deadline(), Some(soon));
         assert_eq!(shortage.due(soon), Some(instance(1)));
-        // Also what is freed while they are tried.
+        // The same for memory that is freed during an attempt.
         shortage.freed(soon);
         assert_eq!(shortage.refused(instance(1), "no".into(), soon), Some(instance(2)));
         assert_eq!(shortage.refused(instance(2), "no".into(), soon), Some(instance(3)));

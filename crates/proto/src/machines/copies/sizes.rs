@@ -1,14 +1,15 @@
-//! Sums over all that wait for at most so much: the first of them, and what they take together.
+//! Sums over all copies that wait for at most a given size: the first of them, and their total.
 //!
-//! A tree over the hexadecimal digits of sizes: an answer and a change each look at 16 nodes of it, however many wait and
-//! however many sizes there are. Knows sizes and tickets; does not know who waits, nor for what.
+//! A tree over the hexadecimal digits of sizes: a query and a change each visit at most 16 of its nodes per digit,
+//! however many copies wait and however many sizes there are. Knows sizes and tickets; does not know who waits, nor
+//! for what.
 
 use alloc::collections::BTreeMap;
 
 const DIGIT_BITS: u32 = 4;
 const DIGITS: u32 = u64::BITS / DIGIT_BITS;
 
-/// Those who wait for some sizes.
+/// A sum over the copies that wait for some sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sum {
     /// The lowest ticket among them, and its size.
@@ -23,12 +24,13 @@ impl Sum {
     }
 }
 
-/// The sums of all sizes that begin with the same digits: by how many digits are left out, and the others.
+/// The sums of all sizes with the same leading digits; the key is the number of omitted digits, and the leading
+/// digits.
 #[derive(Debug, Default)]
 pub(crate) struct Sizes(BTreeMap<(u32, u64), Sum>);
 
 impl Sizes {
-    /// Sets the sum of one size; none if nobody waits for it any more.
+    /// Sets the sum of one size; `None` if no copy waits for it any more.
     pub(crate) fn set(&mut self, size: u64, sum: Option<Sum>) {
         self.put((0, size), sum);
         for left_out in 1..DIGITS {
@@ -48,12 +50,12 @@ impl Sizes {
         }
     }
 
-    /// The sum of all sizes up to this one; none if nobody waits for so little.
+    /// The sum of all sizes up to this one; `None` if no copy waits for so little.
     pub(crate) fn within(&self, size: u64) -> Option<Sum> {
         let itself = self.0.get(&(0, size)).copied();
         let below = (0..DIGITS).flat_map(|left_out| {
             let end = size >> (left_out * DIGIT_BITS);
-            // Those that differ from it in this digit first.
+            // Sizes that first differ from it in this digit.
             let begin = end >> DIGIT_BITS << DIGIT_BITS;
             self.0.range((left_out, begin)..(left_out, end)).map(|(_, sum)| *sum)
         });

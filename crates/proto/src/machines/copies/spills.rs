@@ -1,6 +1,6 @@
-//! Files of copies: which are being written, what they may take, and what went wrong with them.
+//! Files of copies: which are being written, the space that they may take, and their failures.
 //!
-//! Does not know copies: where the bytes of each are stands in [`crate::table`].
+//! Does not know copies: [`crate::table`] records where the bytes of each are.
 
 use alloc::{collections::BTreeMap, format, string::String};
 
@@ -9,30 +9,30 @@ use crate::{
     time::Instant,
 };
 
-/// How long nothing is written after a write has failed: 1 s. A disk that was full may have room again.
+/// How long nothing is written after a write has failed: 1 s. A disk that was full may have space again.
 const RETRY_NS: u64 = 1_000_000_000;
 
-/// Lost objects of which the node remembers what was wrong with their files; of more the first by id are forgotten.
+/// Maximum number of lost objects whose file errors are remembered; of more, the first by id are forgotten.
 const BROKEN_MAX: usize = 1024;
 
-/// Files, and those that are being written.
+/// Accounts of files, and of those that are being written.
 #[derive(Debug, Default)]
 pub(crate) struct Spills {
-    /// Bytes that files may take; none if the node has no disk for copies.
+    /// Maximum bytes of all files; 0 if the node has no disk for copies.
     limit: u64,
     /// Whether files are left for the next node when this one ends.
     is_keeping: bool,
-    /// What each that is being written takes of the capacity.
+    /// The capacity that each copy takes that is being written.
     writing: BTreeMap<Instance, u64>,
     writing_bytes: u64,
-    /// Bytes of the largest file that there was.
+    /// Bytes of the largest file so far.
     largest: u64,
     failure: Option<Failure>,
     /// What was wrong with the files of objects that were lost here.
     broken: BTreeMap<ObjectId, String>,
 }
 
-/// The last write failed.
+/// The last write, if it failed.
 #[derive(Debug)]
 struct Failure {
     said: String,
@@ -61,38 +61,39 @@ impl Spills {
         !self.writing.is_empty()
     }
 
-    /// Bytes of the capacity that are free when what is written now is written.
+    /// Bytes of the capacity that become free when the current writes finish.
     pub(crate) const fn writing_bytes(&self) -> u64 {
         self.writing_bytes
     }
 
-    /// Bytes that files may take beside those that there are; none while a failure is fresh.
+    /// Bytes that more files may take; 0 for a while after a failure.
     pub(crate) fn left(&self, on_disk: u64) -> u64 {
         let has_failed = self.failure.as_ref().is_some_and(|failure| failure.retry_at.is_some());
         if has_failed { 0 } else { self.limit.saturating_sub(on_disk) }
     }
 
-    /// Whether a failure is fresh.
+    /// Whether a write has failed recently.
     pub(crate) fn is_failing(&self) -> bool {
         self.deadline().is_some()
     }
 
-    /// What is left free of the limit for those that come back, if a file of `bytes` is among the rest: twice the largest file.
-    /// One that comes back may need room that the next largest leaves to it; then its own file may go. Without that, a
-    /// node whose memory and disk are full could read nothing of what is on its disk.
+    /// The disk space that must stay free for copies that come back, if there is a file of `bytes` bytes: twice the
+    /// largest file. A copy that comes back may need memory that the next largest copy occupies, which is then written
+    /// first. Only after that can its own file be removed. Without the reserve, a node whose memory and disk are full
+    /// could not read anything back.
     pub(crate) const fn reserve(&self, bytes: u64) -> u64 {
         let largest = if bytes > self.largest { bytes } else { self.largest };
         largest.saturating_mul(2)
     }
 
-    /// There is a file of a node of before.
+    /// Records a file of an earlier node.
     pub(crate) const fn found(&mut self, bytes: u64) {
         if bytes > self.largest {
             self.largest = bytes;
         }
     }
 
-    /// Why nothing can be written, if that is so: a write has failed, or files of `needed` bytes are too many.
+    /// Why nothing can be written, if so: a write has failed, or files of `needed` bytes do not fit.
     pub(crate) fn problem(&self, on_disk: u64, needed: u64) -> Option<String> {
         if self.limit == 0 {
             return None;
@@ -106,14 +107,14 @@ impl Spills {
         is_full.then(|| format!("{on_disk} of the {limit} bytes that may be spilled are taken"))
     }
 
-    /// A copy that takes `bytes` of the capacity is written to a file.
+    /// Records that a copy that takes `bytes` of the capacity is being written to a file.
     pub(crate) fn begin_to_write(&mut self, instance: Instance, bytes: u64, file: u64) {
         self.found(file);
         self.writing.insert(instance, bytes);
         self.writing_bytes += bytes;
     }
 
-    /// A copy is written; false if that is no news.
+    /// Records that a copy is written. Returns false if it was not being written.
     pub(crate) fn written(&mut self, instance: Instance) -> bool {
         let is_news = self.end_writing(instance);
         if is_news {
@@ -122,7 +123,7 @@ impl Spills {
         is_news
     }
 
-    /// A copy could not be written; false if that is no news.
+    /// Records that a copy could not be written. Returns false if it was not being written.
     pub(crate) fn failed(&mut self, instance: Instance, said: String, now: Instant) -> bool {
         let is_news = self.end_writing(instance);
         if is_news {
@@ -148,12 +149,12 @@ impl Spills {
         failure.is_some_and(|failure| failure.retry_at.take_if(|at| *at <= now).is_some())
     }
 
-    /// A copy is no more.
+    /// Forgets a copy that no longer exists.
     pub(crate) fn forget(&mut self, instance: Instance) {
         self.end_writing(instance);
     }
 
-    /// The file of an object can't be read: it is lost here.
+    /// Records that the file of an object cannot be read, so that the object is lost here.
     pub(crate) fn broke(&mut self, id: &ObjectId, said: String) {
         self.broken.insert(id.clone(), said);
         if self.broken.len() > BROKEN_MAX {
@@ -161,7 +162,7 @@ impl Spills {
         }
     }
 
-    /// What was wrong with the file of a lost object. Said once: to those who waited when it was lost.
+    /// Removes and returns the error of a lost object's file; it is reported once, to those who waited for the object.
     pub(crate) fn what_broke(&mut self, id: &ObjectId) -> Option<String> {
         self.broken.remove(id)
     }

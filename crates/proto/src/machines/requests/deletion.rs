@@ -1,4 +1,4 @@
-//! Deletions that clients ask for: over when the first owner of each object has said that it is carried out.
+//! Deletions by clients: complete when the primary owner of each object has confirmed the deletion.
 
 use alloc::{collections::BTreeSet, vec::Vec};
 
@@ -25,13 +25,13 @@ impl Requests {
         self.remember(asked, Waiting::Deletion(ids.clone()), world);
         for id in ids {
             let (request, pruned) = (asked.request, false);
-            // Both must know; the first owner's answer ends the wait.
+            // Both owners need the deletion; the reply of the primary owner ends the wait.
             world.send_owners(&id, &Message::Delete { id: id.clone(), request, pruned });
         }
         None
     }
 
-    /// An owner has carried out a deletion. Only the first knows of all copies.
+    /// Handles the confirmation of a deletion by an owner. Only the primary owner knows all copies.
     pub(crate) fn deleted(
         &mut self,
         from: NodeId,
@@ -50,7 +50,7 @@ impl Requests {
         }
     }
 
-    /// Objects whose deletion no owner has confirmed.
+    /// Objects whose deletion no owner has confirmed yet.
     pub(crate) fn unconfirmed_deletions(&self) -> Vec<ObjectId> {
         let ids = |pending: &Pending| match &pending.kind {
             Waiting::Deletion(ids) => ids.iter().cloned().collect(),
@@ -59,7 +59,7 @@ impl Requests {
         self.all.values().flat_map(ids).collect()
     }
 
-    /// Repeats to new owners the deletions that no owner has confirmed.
+    /// Repeats unconfirmed deletions to new owners.
     pub(crate) fn delete_again(&self, change: &Change, world: &mut World) {
         for (request, pending) in &self.all {
             let Waiting::Deletion(ids) = &pending.kind else { continue };

@@ -1,4 +1,4 @@
-//! The question who holds an object, now or as that changes.
+//! Requests for the holders of an object, now or at the next change.
 
 use alloc::vec::Vec;
 
@@ -41,7 +41,7 @@ impl Requests {
         else {
             return;
         };
-        // One that was the first before may answer first.
+        // A former primary owner may reply first.
         let id = id.clone();
         let others = world.members().owners(&id).iter().filter(|owner| *owner != from);
         for owner in others.collect::<Vec<_>>() {

@@ -1,7 +1,8 @@
-//! Questions of clients, each from [`Asked`] until its one `Reply`: what it waits for, and by when.
+//! Client requests, each from [`Asked`] until its one `Reply`: what it waits for, and its deadline.
 //!
-//! A question that only waits for what owners say is whole here: [`deletion`], [`locations`], [`names`], [`pages`] and
-//! [`several`]. Of any other it knows whose it is and what it waits for, not what the answer takes.
+//! Requests that only wait for replies of owners are handled here completely: [`deletion`], [`locations`], [`names`],
+//! [`pages`] and [`several`]. Of any other request this module knows the client and what it waits for, but not how its
+//! reply is produced.
 
 mod deletion;
 mod locations;
@@ -28,23 +29,23 @@ use crate::{
     time::Instant,
 };
 
-/// All questions without an answer.
+/// All requests without a reply.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     all: BTreeMap<RequestId, Pending>,
     deadlines: BTreeSet<(Instant, RequestId)>,
-    /// The questions that may have to be found by what they wait for.
+    /// Requests that must be found by what they wait for.
     subjects: BTreeSet<(Subject, RequestId)>,
 }
 
-/// A question that was ended without its answer.
+/// A request that ended without its reply.
 pub(crate) struct Ended {
     pub(crate) client: ClientId,
     pub(crate) waited_ns: u64,
     pub(crate) kind: Waiting,
 }
 
-/// A question on its way to its answer.
+/// A request that has no reply yet.
 pub(crate) struct Asked {
     pub(crate) client: ClientId,
     pub(crate) request: RequestId,
@@ -55,40 +56,40 @@ pub(crate) struct Asked {
 pub(crate) struct Pending {
     client: ClientId,
     since: Instant,
-    /// When it is looked at again: the client's own deadline, or a moment later.
+    /// When to check it: at the client's deadline, or a moment later.
     deadline: Option<Instant>,
-    /// Whether the client's deadline has passed and only the first word of an owner is waited for.
+    /// Whether the client's deadline has passed, so that the request waits only for the first reply of an owner.
     is_late: bool,
     kind: Waiting,
 }
 
-/// What several questions may wait for at once, so that they are found by it.
+/// What several requests may wait for at once; an index to find them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Subject {
-    /// The end of a reduce.
+    /// The inputs of a reduce, known at its end.
     Inputs(ObjectId),
-    /// A page of what a member owns.
+    /// A page of the objects that a member owns.
     Page(NodeId),
 }
 
-/// What a question waits for.
+/// What a request waits for.
 #[derive(Clone, Debug)]
 pub(crate) enum Waiting {
     Object(ObjectId),
-    /// For room, for memory or for a name.
+    /// For capacity, for memory or for a name.
     Create(Instance),
-    /// For the memory of an object that arrives.
+    /// For the memory of an object in transfer.
     Growth(ObjectId),
-    /// For a name that a reduce will make.
+    /// For the reserved name of a reduce's result.
     Reservation(ReduceId),
     Inputs(ObjectId),
-    /// For others to keep an original too.
+    /// For replicas on other nodes.
     Copies(ObjectId, Instance),
     Deletion(BTreeSet<ObjectId>),
     Latest {
         prefix: String,
         after: Option<u64>,
-        /// Whether its owner has said that there is none yet.
+        /// Whether its owner has replied that there is none yet.
         is_answered: bool,
     },
     /// For the list of names to delete.
@@ -96,7 +97,7 @@ pub(crate) enum Waiting {
         name: Name,
         keep: u64,
     },
-    /// For a page of what a member owns.
+    /// For a page of the objects that a member owns.
     Page {
         owner: NodeId,
     },
@@ -104,7 +105,7 @@ pub(crate) enum Waiting {
     Locations {
         id: ObjectId,
         known: Option<Vec<Holding>>,
-        /// Whether its owner has said that there is nothing new.
+        /// Whether its owner has replied that there is nothing new.
         is_answered: bool,
     },
 }
@@ -124,12 +125,12 @@ impl Requests {
         self.all.len()
     }
 
-    /// When the first question is to be looked at again.
+    /// When to check the next request.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// Every question, the oldest number first.
+    /// All requests, the lowest number first.
     pub(crate) fn numbers(&self) -> Vec<RequestId> {
         self.all.keys().copied().collect()
     }
@@ -139,23 +140,23 @@ impl Requests {
         its.map(|(request, _)| *request).collect()
     }
 
-    /// The questions that wait for this.
+    /// The requests that wait for `subject`.
     pub(crate) fn askers(&self, subject: Subject) -> Vec<RequestId> {
         let (first, last) = ((subject.clone(), RequestId(0)), (subject, RequestId(u64::MAX)));
         self.subjects.range(first..=last).map(|(_, request)| *request).collect()
     }
 
-    /// The client that asks.
+    /// The client of a request.
     pub(crate) fn client(&self, request: RequestId) -> Option<ClientId> {
         self.all.get(&request).map(|pending| pending.client)
     }
 
-    /// What a question waits for.
+    /// What a request waits for.
     pub(crate) fn kind(&self, request: RequestId) -> Option<&Waiting> {
         self.all.get(&request).map(|pending| &pending.kind)
     }
 
-    /// Keeps a question until it is answered.
+    /// Stores a request until its reply.
     pub(crate) fn remember(&mut self, asked: &Asked, kind: Waiting, world: &World) {
         let Asked { client, request, deadline } = *asked;
         if let Some(deadline) = deadline.filter(|_| !planted::has(Bug::ForgetsDeadlines)) {
@@ -177,13 +178,13 @@ impl Requests {
         Some(pending)
     }
 
-    /// Ends a question; its answer is up to the caller.
+    /// Ends a request; the caller sends the reply.
     pub(crate) fn end(&mut self, request: RequestId, world: &World) -> Option<Ended> {
         let Pending { client, since, kind, .. } = self.forget(request)?;
         Some(Ended { client, waited_ns: world.now().since(since), kind })
     }
 
-    /// Answers a question, if it still has no answer.
+    /// Replies to a request, if it has no reply yet.
     pub(crate) fn reply(
         &mut self,
         request: RequestId,
@@ -195,8 +196,8 @@ impl Requests {
         }
     }
 
-    /// The first question whose time is over. `awaits_name` says whether an object that is being made waits for the owner of
-    /// its name.
+    /// The first request whose deadline has passed. `awaits_name` returns whether a put waits for the owner of its
+    /// name.
     pub(crate) fn next_overdue(
         &mut self,
         awaits_name: impl Fn(Instance) -> bool,
@@ -213,8 +214,8 @@ impl Requests {
         None
     }
 
-    /// A question about what others know is not over before they have been asked: a client that gives it no time wants to
-    /// hear what is so now. Whether it was put off until its owner should have answered.
+    /// Extends the deadline of a request about the state of other nodes until its owner has had time to reply, since a
+    /// client without a timeout wants the current state. Returns whether the deadline was extended.
     fn postpone(
         &mut self,
         request: RequestId,
@@ -243,12 +244,13 @@ impl Requests {
         true
     }
 
-    /// Whether the client's deadline has passed and only the first word of an owner is waited for.
+    /// Whether the client's deadline has passed, so that the request waits only for the first reply of an owner.
     fn is_late(&self, request: RequestId) -> bool {
         self.all.get(&request).is_some_and(|pending| pending.is_late)
     }
 
-    /// An owner has nothing to say yet, and keeps the question; whether that ends it.
+    /// Handles the reply of an owner that has nothing yet and keeps the request. Returns whether that ends the
+    /// request.
     #[must_use]
     pub(crate) fn nothing_yet(
         &mut self,
@@ -258,7 +260,7 @@ impl Requests {
         world: &mut World,
     ) -> bool {
         let Some(pending) = self.all.get_mut(&request) else {
-            // It was asked twice, as members came and went, and is answered since the first.
+            // The request was sent twice, because membership changed, and an earlier reply has ended it.
             let taken_back = match id {
                 Some(id) => Message::Unlocations { id, request },
                 None => Message::Unlatest { request },
@@ -275,7 +277,7 @@ impl Requests {
         }
     }
 
-    /// Repeats to new owners what they are to answer.
+    /// Repeats requests to new owners.
     pub(crate) fn ask_again(&self, change: &Change, world: &mut World) {
         self.delete_again(change, world);
         for (id, question) in self.owner_questions() {
@@ -294,7 +296,7 @@ mod tests {
     const ASKED: Instant = Instant(1_000_000_000);
     const REQUEST: RequestId = RequestId(7);
 
-    /// A question for a name that is to be answered at once.
+    /// A request for a name with a timeout of zero.
     fn asked_at_once() -> (Requests, World) {
         let mut world = World::of(1);
         world.wait_until(ASKED);

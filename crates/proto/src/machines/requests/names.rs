@@ -1,4 +1,4 @@
-//! Names that end in a number: the latest under a prefix, and the deletion of those before one.
+//! Names that end in a number: the latest under a prefix, and the deletion of older ones.
 
 use alloc::{format, string::String, vec::Vec};
 
@@ -22,8 +22,10 @@ impl Requests {
     ) -> Option<Result<Answer, Error>> {
         let owner = prefix_owner(&prefix, world.members()).filter(|_| prefix.ends_with('/'));
         let Some(owner) = owner else {
-            let said =
-                format!("{} is no prefix of names: write it like \"policy/\"", Quoted(&prefix));
+            let said = format!(
+                "{} is not a prefix of names: end it with \"/\", like \"policy/\"",
+                Quoted(&prefix)
+            );
             return Some(Err(Error::InvalidArgument(said)));
         };
         let request = asked.request;
@@ -44,7 +46,7 @@ impl Requests {
         else {
             return;
         };
-        // One that was the owner before may answer first.
+        // A former owner may reply first.
         if prefix_owner(prefix, world.members()).is_some_and(|owner| owner != from) {
             self.stop_latest(&prefix.clone(), request, world);
         }
@@ -57,7 +59,7 @@ impl Requests {
         }
     }
 
-    /// Deletes what is older than a name, but for the newest of it.
+    /// Deletes the versions older than a name, except the newest ones: `keep` versions stay, `name` included.
     pub(crate) fn prune(
         &mut self,
         asked: &Asked,
@@ -67,7 +69,7 @@ impl Requests {
     ) -> Option<Result<Answer, Error>> {
         if name.version().is_none() || keep == 0 {
             let said = format!(
-                "keep={keep} of {}: keep counts names that end in \"/\" and a number, from 1 on",
+                "retain={keep} of {}: set at least 1 version to keep, and end the name in \"/\" and a number",
                 Quoted(name.as_str())
             );
             return Some(Err(Error::InvalidArgument(said)));
@@ -79,8 +81,9 @@ impl Requests {
         None
     }
 
-    /// The owner has said what is older. That its holders drop it is not waited for: one that lags must not hold up
-    /// a publisher, and what an owner forgets by dying is found at the next prune.
+    /// Deletes the older names that the owner has listed, and replies at once. Waiting until all holders have dropped
+    /// them would let a slow holder delay a publisher. Names that an owner loses by failing are found at the next
+    /// prune.
     pub(crate) fn prune_these(&mut self, request: RequestId, ids: &[ObjectId], world: &mut World) {
         if !matches!(self.kind(request), Some(Waiting::Older { .. })) {
             return;
@@ -91,13 +94,13 @@ impl Requests {
         self.reply(request, Ok(Answer::Done), world);
     }
 
-    /// Questions about names and holders, to be repeated to new owners.
+    /// Requests about names and holders, which are repeated to new owners.
     pub(crate) fn owner_questions(&self) -> Vec<(ObjectId, Message)> {
         let question = |(request, pending): (&RequestId, &Pending)| {
             let request = *request;
             match &pending.kind {
                 Waiting::Latest { prefix, after, .. } => {
-                    // Whatever is under the prefix has its owner.
+                    // All names under the prefix have the same owner.
                     let any = format!("{prefix}0").parse().ok()?;
                     let (prefix, after) = (prefix.clone(), *after);
                     Some((any, Message::Latest { prefix, after, request }))

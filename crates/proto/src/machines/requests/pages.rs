@@ -1,4 +1,4 @@
-//! Listings of the whole cluster: a client asks its node for each member's part of the directory, page by page.
+//! Listings of the whole cluster: a client requests each member's shard of the directory, page by page.
 
 use alloc::{format, string::String, vec::Vec};
 
@@ -23,7 +23,7 @@ impl Requests {
     ) -> Option<Result<Answer, Error>> {
         if prefix.len() > NAME_BYTES_MAX {
             let said = format!(
-                "a prefix of {} bytes: no name has more than {NAME_BYTES_MAX}",
+                "a prefix of {} bytes is too long: use at most {NAME_BYTES_MAX} bytes",
                 prefix.len()
             );
             return Some(Err(Error::InvalidArgument(said)));
@@ -51,7 +51,7 @@ impl Requests {
         }
     }
 
-    /// What a node was asked for it does not answer any more, and others own what it did.
+    /// Fails the listings of a node that is lost; other nodes own its objects now.
     pub(crate) fn lists_without(&mut self, node: NodeId, world: &mut World) {
         for request in self.askers(Subject::Page(node)) {
             self.reply(request, Err(no_member(node)), world);
@@ -60,6 +60,7 @@ impl Requests {
 }
 
 fn no_member(node: NodeId) -> Error {
-    let said = format!("node {node} is no member any more: list the objects again, from the first");
+    let said =
+        format!("node {node} is not a member any more: list the objects again from the start");
     Error::NodeDown(said)
 }

@@ -1,4 +1,4 @@
-//! The question which of several objects have come.
+//! Waits for several objects.
 
 use alloc::{collections::BTreeMap, format, vec::Vec};
 
@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl Requests {
-    /// An object has come when all its bytes are somewhere, or when it is certain that it can't: in both cases a get
-    /// of it waits for the network alone.
+    /// Waits until `count` of `ids` have come. An object has come when a complete copy exists, or when it is certain
+    /// that none can. In both cases a get of it waits only for the network.
     pub(crate) fn wait(
         &mut self,
         asked: &Asked,
@@ -31,14 +31,17 @@ impl Requests {
         let places = ids.len();
         if places > WAIT_OBJECTS_MAX {
             world.turned_away(Whose::Client(asked.client), limit_name!(WAIT_OBJECTS_MAX));
-            let said =
-                format!("a wait for {places} objects: at most {WAIT_OBJECTS_MAX} in one call");
+            let said = format!(
+                "cannot wait for {places} objects: pass at most {WAIT_OBJECTS_MAX} in one call"
+            );
             return Some(Err(Error::InvalidArgument(said)));
         }
         let missing: BTreeMap<ObjectId, u32> = ids.into_iter().zip(0..).collect();
         if missing.len() < places || count as usize > places {
-            let said =
-                format!("a wait for {count} of {places} refs, {} of them different", missing.len());
+            let said = format!(
+                "cannot wait for {count} of {places} refs, {} of them distinct: pass each ref once",
+                missing.len()
+            );
             return Some(Err(Error::InvalidArgument(said)));
         }
         let mut waited = Waited::new(missing, count as usize);
@@ -61,7 +64,7 @@ impl Requests {
         None
     }
 
-    /// An owner says that an object has not come; the questions that only waited for that word.
+    /// Handles the reply that an object has not come. Returns the requests that only waited for that reply.
     #[must_use]
     pub(crate) fn several_absent(&mut self, id: &ObjectId, watches: &Watches) -> Vec<RequestId> {
         let is_over = |request: &RequestId| {
@@ -71,7 +74,8 @@ impl Requests {
         watches.requests(id).into_iter().filter(is_over).collect()
     }
 
-    /// An object has come, or can't; the questions that only waited for the word of an owner.
+    /// Handles that an object has come, or cannot come any more. Returns the requests that only waited for a reply of
+    /// an owner.
     #[must_use]
     pub(crate) fn several_settled(
         &mut self,

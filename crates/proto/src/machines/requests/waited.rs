@@ -1,6 +1,6 @@
-//! What one question for several objects has seen of them.
+//! Progress of one request that waits for several objects.
 //!
-//! Does not know how owners are asked, nor other questions.
+//! Does not know how owners are queried, nor other requests.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -15,42 +15,43 @@ use crate::{
     },
 };
 
-/// What a client waits for, and what of it has been seen.
+/// The objects that a client waits for, and which of them have come.
 #[derive(Clone, Debug)]
 pub(crate) struct Waited {
-    /// Those that have not come, and their places in the question.
+    /// Objects that have not come, with their positions in the request.
     missing: BTreeMap<ObjectId, u32>,
-    /// Places of those that have, in the order in which they were seen.
+    /// Positions of objects that have come, in the order of their arrival.
     ready: Vec<u32>,
     count: usize,
-    /// Those that no owner has spoken of: a question whose time is over waits for their word, if that is not long.
+    /// Objects about which no owner has replied. A request past its deadline still waits for these replies for a short
+    /// time.
     unanswered: BTreeSet<ObjectId>,
 }
 
 impl Waited {
-    /// Nothing has come so far; `missing` has the places in the question.
+    /// Creates the state without arrivals; `missing` has the positions in the request.
     pub(super) const fn new(missing: BTreeMap<ObjectId, u32>, count: usize) -> Self {
         Self { missing, ready: Vec::new(), count, unanswered: BTreeSet::new() }
     }
 
-    /// Those that have not come, in the order of the question.
+    /// Objects that have not come, in the order of the request.
     pub(super) fn missing(&self) -> Vec<ObjectId> {
         let mut missing: Vec<_> = self.missing.iter().collect();
         missing.sort_unstable_by_key(|(_, place)| **place);
         missing.into_iter().map(|(id, _)| id.clone()).collect()
     }
 
-    /// No owner has spoken of those that have not come.
+    /// Marks all missing objects as unanswered.
     pub(super) fn begin_to_ask(&mut self) {
         self.unanswered = self.missing.keys().cloned().collect();
     }
 
-    /// An owner has spoken of an object; whether that is news.
+    /// Records that an owner has replied about an object. Returns whether that is the first reply.
     pub(super) fn answered(&mut self, id: &ObjectId) -> bool {
         self.unanswered.remove(id)
     }
 
-    /// Whether as many have come as were asked for.
+    /// Whether the requested number of objects has come.
     pub(super) fn is_over(&self) -> bool {
         self.ready.len() >= self.count
     }
@@ -59,19 +60,19 @@ impl Waited {
         self.unanswered.is_empty()
     }
 
-    /// The first that came, as many as were asked for.
+    /// The first objects that came, at most the requested number.
     pub(crate) fn ready(&self) -> Vec<u32> {
         self.ready.iter().take(self.count).copied().collect()
     }
 
-    /// The question is over: it does not listen any more to what has not come.
+    /// Ends the request: stops the watches of objects that have not come.
     pub(crate) fn stop(&self, request: RequestId, watches: &mut Watches, world: &mut World) {
         for id in self.missing.keys() {
             watches.stop(id, Listener::Request(request), world);
         }
     }
 
-    /// An object has come, or can't; whether the question is over.
+    /// Records that an object has come, or cannot come any more. Returns whether the request is complete.
     pub(super) fn settle(&mut self, id: &ObjectId) -> bool {
         self.unanswered.remove(id);
         self.ready.extend(self.missing.remove(id));
