@@ -158,7 +158,7 @@ def test_status_says_who_was_lost(group: Group) -> None:
         told = CliRunner().invoke(status_command, ["--socket", group.nodes[0].socket], catch_exceptions=False).output
     (line,) = [line for line in told.splitlines() if group.nodes[3].id in line]
     assert "failed" in line
-    assert "answered no node" in line
+    assert "replied to no node" in line
     assert sum("alive" in line for line in told.splitlines()) == 3
 
 

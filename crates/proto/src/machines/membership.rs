@@ -1,5 +1,4 @@
-//! Membership in this node's view: which nodes are members, which are suspected, which are lost, and reconnects to
-//! lost ones.
+//! Membership in this node's view: members, suspected members, and reconnects to lost ones.
 //!
 //! Owns the failure detector and the redial. Does not know what a change means for objects, reduces and requests: it
 //! returns each change, and [`super::change`] passes it to the machines whose state other nodes hold.

@@ -1,5 +1,5 @@
-//! A guess which nodes share a link, from how fast pairs of them were: those that were fast together are put together. Of the ways to
-//! do so, the one counts that explains most of what speeds differ by. Knows speeds alone.
+//! Guesses which nodes share a link, from the rates of pairs: nodes whose pairs were fast form groups. Of all possible
+//! groupings, the one that explains most of the variation of rates is chosen. Knows only rates.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -9,24 +9,24 @@ use alloc::{
 
 use crate::id::NodeId;
 
-/// How much faster pairs of a group are than pairs of two, if there are groups.
+/// How much faster pairs within groups must be than pairs across them, if there are groups.
 const GAP: f64 = 1.25;
 
-/// What counts of a pair is what four of five of its bursts were faster than, or one of two. The former shows links that few share at a time,
-/// and the latter stands more noise: the groups count that explain more.
+/// Which burst of a pair counts: a rate that four of five bursts exceed, or that one of two exceeds. The first reveals
+/// links that few share at a time, the second tolerates more noise. The groups that explain more are chosen.
 const COUNTED: [usize; 2] = [5, 2];
 
-/// How often each node is asked to which group it belongs: moves of others may change the answer.
+/// How often each node is reassigned: moves of other nodes may change the best group.
 const SETTLINGS: usize = 8;
 
-/// How fast bursts of pairs were, in any unit.
+/// Rates of bursts between pairs, in any unit.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Speeds {
-    /// By the pair, the lower node first.
+    /// By pair, the lower node first.
     pairs: BTreeMap<(NodeId, NodeId), Vec<f64>>,
 }
 
-/// Groups of nodes, by their numbers.
+/// Groups of nodes, by their indexes.
 type Groups = Vec<Vec<usize>>;
 
 impl Speeds {
@@ -34,14 +34,14 @@ impl Speeds {
         self.pairs.entry((one.min(other), one.max(other))).or_default().push(speed);
     }
 
-    /// Two or more groups; none if no gap shows any.
+    /// At least two groups; `None` if there is no clear gap.
     pub(super) fn groups(&self, nodes: &[NodeId]) -> Option<Guess> {
         let guesses = COUNTED.map(|part| self.groups_by(nodes, part));
         let best = guesses.into_iter().flatten();
         best.max_by(|one, other| one.explained.total_cmp(&other.explained))
     }
 
-    /// As [`Speeds::groups`]; of each pair the burst counts than which one of so many was slower.
+    /// Like [`Speeds::groups`]; of each pair, the burst counts than which one of `part` was slower.
     fn groups_by(&self, nodes: &[NodeId], part: usize) -> Option<Guess> {
         let table = Table::of(self, nodes, part);
         let all: BTreeSet<Groups> =
@@ -62,11 +62,11 @@ impl Speeds {
 #[derive(Clone, Debug)]
 pub(super) struct Guess {
     pub(super) groups: Vec<Vec<NodeId>>,
-    /// How much of what speeds differ by they explain, of 1.
+    /// The share of the variation of rates that they explain, from 0 to 1.
     pub(super) explained: f64,
 }
 
-/// What counts of each pair; none of pairs that have not met.
+/// The rate that counts for each pair; `None` for pairs that have not met.
 struct Table(Vec<Vec<Option<f64>>>);
 
 impl Table {
@@ -79,7 +79,8 @@ impl Table {
         )
     }
 
-    /// All nodes for themselves, then again and again with the two groups put together that are fastest to each other.
+    /// Agglomerative clustering: starts with single nodes and merges the two fastest groups repeatedly; returns each
+    /// step.
     fn steps(&self) -> Vec<Groups> {
         let mut groups: Groups = (0..self.0.len()).map(|node| vec![node]).collect();
         let mut steps = Vec::new();
@@ -97,7 +98,7 @@ impl Table {
         steps
     }
 
-    /// Each node where it is fastest on average: what was put together early, by chance, is mended.
+    /// Moves each node to the group with which its mean rate is highest, which corrects early merges by chance.
     fn settled(&self, mut groups: Groups) -> Groups {
         for _ in 0..SETTLINGS {
             let mut has_moved = false;
@@ -111,7 +112,7 @@ impl Table {
                 let Some((best, to)) = means.max_by(|one, other| one.0.total_cmp(&other.0)) else {
                     continue;
                 };
-                // A node for itself may be one that is slow to all.
+                // A single node may be one that is slow with all others.
                 let least = match self.mean(&[node], &groups[own]) {
                     Some(mean) => mean,
                     None => self.mean(&groups[to], &groups[to]).unwrap_or(f64::INFINITY) / GAP,
@@ -132,7 +133,7 @@ impl Table {
         groups
     }
 
-    /// The pairs of one group, and those of two.
+    /// Divides the pairs into those within groups and those across them.
     fn parted(&self, groups: &Groups) -> Option<Parted> {
         let mut group_of = vec![0; self.0.len()];
         for (number, group) in groups.iter().enumerate() {
@@ -148,7 +149,7 @@ impl Table {
         (within.count > 0 && across.count > 0).then_some(Parted { within, across })
     }
 
-    /// What pairs differ by: the sum of squares.
+    /// The variation of rates: the sum of squared deviations.
     fn spread(&self) -> f64 {
         let pairs = self.0.iter().enumerate().flat_map(|(one, row)| row.iter().take(one));
         let (mut mean, mut squares) = (Mean::default(), 0.0);
@@ -172,26 +173,27 @@ impl Table {
     }
 }
 
-/// How fast pairs are on average, of one group and of two.
+/// The mean rates of pairs within groups and across groups.
 struct Parted {
     within: Mean,
     across: Mean,
 }
 
 impl Parted {
-    /// How much faster pairs of one group are than those of two.
+    /// How much faster pairs within groups are than pairs across groups.
     fn gap(&self) -> f64 {
         let mean = |mean: &Mean| mean.get().unwrap_or_default();
         mean(&self.within) / mean(&self.across).max(f64::MIN_POSITIVE)
     }
 
-    /// How much of what speeds differ by is the difference of the two means: the sum of squares between the two kinds of pairs.
-    /// Groups that leave a fast pair out explain less, however fast their own pairs are. The gap says nothing of that: of many small
-    /// racks few pairs are within, and it is largest where the fastest of them alone are.
+    /// The variation that the difference of the two means explains: the sum of squares between the two kinds of pairs.
+    /// Groups that leave out a fast pair explain less, however fast their own pairs are. The gap does not show that:
+    /// with many small racks, few pairs are within groups, and the gap is largest for groups of the fastest pairs
+    /// only.
     fn explained(&self) -> f64 {
         let [within, across] = [&self.within, &self.across]
             .map(|mean| (mean.get().unwrap_or_default(), f64::from(mean.count)));
-        // Pairs that are slower in a group than across explain nothing.
+        // Pairs that are slower within groups than across them explain nothing.
         let apart = (within.0 - across.0).max(0.0);
         within.1 * across.1 / (within.1 + across.1).max(1.0) * apart * apart
     }
@@ -213,8 +215,8 @@ impl Mean {
     }
 }
 
-/// What all but one of `part` were faster than. A pair that shares a link is fast when few others cross it; one that doesn't is slow
-/// only when a host is busy.
+/// The rate that all but one of `part` bursts exceed. A pair that shares a link with others is fast when few of them use
+/// it; a pair that shares none is slow only when a host is busy.
 fn low(speeds: &[f64], part: usize) -> f64 {
     let mut all = speeds.to_vec();
     all.sort_by(f64::total_cmp);

@@ -1,12 +1,13 @@
-//! Which hosts share a link to the others: what is asked of the network, and what the answers say.
+//! Surveys: which measurements to take between hosts, and which hosts share a link according to the results.
 //!
-//! Two hosts of a rack reach each other as fast as one does alone, however much leaves the rack at the same time; two of
-//! different racks share the links of these with all others that cross them. So in each round of a survey all nodes exchange
-//! a burst with one other, at once, and those that do so are drawn from a pool ([`pool`]). On an even network nothing is found.
+//! Two hosts of one rack reach each other at the full rate of a host, however much traffic leaves the rack at the same
+//! time. Two hosts in different racks share the links of their racks with all other traffic that crosses them.
+//! Therefore, in each round of a survey, each node exchanges a burst with one other node, all at once. The pairs are
+//! drawn from a pool ([`pool`]). On an even network a survey finds no groups.
 //!
-//! Racks may be in pods that share a link too. The groups that are found first may be either. So each is asked again, for itself, until none has
-//! groups of its own: these are the innermost. Then such groups meet as wholes, each with as many nodes at once, and what keeps
-//! them from each other are the links of outer groups alone.
+//! Racks may be in pods that share a link too, and the first groups found may be racks or pods. Each group is then
+//! surveyed on its own until none contains groups: these are the innermost groups. Finally, such groups meet as
+//! wholes, with the same number of nodes at once; only the links of outer groups can slow them down.
 //!
 //! Knows nodes and times; does not know messages, or when a survey is held.
 
@@ -23,13 +24,13 @@ use serde::{Deserialize, Serialize};
 use self::pool::{Outcome, Pool, Times, UNITS_MIN};
 use crate::{id::NodeId, place::LEVELS_MAX};
 
-/// Fewer nodes have no two groups of two.
+/// Minimum number of nodes: fewer cannot form two groups of two.
 pub const NODES_MIN: usize = UNITS_MIN;
 
-/// With more nodes pairs meet too seldom, and are told by a file where they stand.
+/// Maximum number of nodes: with more, each pair meets too rarely, and places must be configured by a file.
 pub const NODES_MAX: usize = 64;
 
-/// Bytes of a burst in the first round, from which on the rate is known.
+/// Bytes of a burst in the first round, after which the rate is known.
 pub const BURST_BYTES_MIN: u64 = 256 * 1024;
 
 /// Bytes of one message of a burst.
@@ -38,66 +39,67 @@ pub const FILLING_BYTES: u64 = 64 * 1024;
 /// Bytes of the longest burst.
 pub const BURST_BYTES_MAX: u64 = 2 * 1024 * 1024;
 
-/// How long a burst takes where nothing is in its way: several times what a busy host keeps a process waiting.
+/// How long an unhindered burst takes: several times as long as a busy host delays a process.
 const BURST_NS: u64 = 16_000_000;
 
-/// Rounds before these, of which each shows the rate better than the one before.
+/// Initial rounds that only measure the rate, each better than the one before.
 const WARMING: usize = 2;
 
-/// What became of a burst, as its sender tells it.
+/// The result of a burst, as reported by its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Burst {
-    /// It took so many nanoseconds.
+    /// The duration in nanoseconds.
     Took(u64),
-    /// One of both nodes moved objects, or the sender can't send a burst now.
+    /// One of the two nodes transferred objects, or the sender cannot send a burst now.
     Void,
     /// The sender takes no part in surveys.
     Refused,
 }
 
-/// Pairs of a round, each of which sends a burst both ways.
+/// The pairs of a round; both nodes of a pair send a burst to each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Round {
-    /// No node is in two.
+    /// Pairs of nodes; each node is in at most one.
     pub pairs: Vec<(NodeId, NodeId)>,
-    /// Of each burst.
+    /// The size of each burst.
     pub bytes: u64,
 }
 
 /// A group that a survey has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Nodes that share a link to all others; none of them alone.
+    /// Nodes that share a link to all others; at least two.
     pub nodes: Vec<NodeId>,
-    /// How many transfers at the full rate of a host that link carries at once.
+    /// How many transfers at the full rate of a host the link carries at once.
     pub carries: u8,
 }
 
-/// Groups that make up the nodes between them.
+/// Groups that together contain all nodes.
 type Level = Vec<Vec<NodeId>>;
 
-/// One survey of a few nodes.
+/// A survey of a few nodes.
 #[derive(Clone, Debug)]
 pub struct Survey {
     nodes: Vec<NodeId>,
     bytes: u64,
-    /// Rounds that only show the rate, and are to come.
+    /// Remaining rounds that only measure the rate.
     warming: usize,
-    /// Those that are asked at the same time.
+    /// The pools that meet at the same time.
     pools: Vec<Pool>,
-    /// What is known, the outermost first. Only the last may still be parted, or all are part of something larger.
+    /// The levels found so far, the outermost first. Only the last one may still be divided, or all may be part of
+    /// larger groups.
     levels: Vec<Level>,
-    /// Outer levels, which were found by having groups meet: the innermost of these first.
+    /// Outer levels, found by letting groups meet as wholes; the innermost of these first.
     outer: Vec<Level>,
     is_outward: bool,
-    /// Bytes per millisecond that have left a group at once.
+    /// The largest rate at which bursts left a group together, in bytes per millisecond.
     leaving: BTreeMap<Vec<NodeId>, f64>,
-    /// Bytes per millisecond of a burst that nothing hindered.
+    /// The rate of an unhindered burst, in bytes per millisecond.
     fast: f64,
 }
 
 impl Survey {
-    /// Of these nodes, in any order.
+    /// Creates a survey of these nodes, in any order.
     pub fn new(mut nodes: Vec<NodeId>) -> Self {
         nodes.sort_unstable();
         nodes.dedup();
@@ -120,18 +122,18 @@ impl Survey {
         }
     }
 
-    /// Which nodes are asked.
+    /// The surveyed nodes.
     pub fn nodes(&self) -> &[NodeId] {
         &self.nodes
     }
 
-    /// The next round; none when the survey is over.
+    /// The next round; `None` when the survey is over.
     pub fn next(&self) -> Option<Round> {
         let pairs: Vec<_> = self.pools.iter().flat_map(Pool::pairs).collect();
         (!pairs.is_empty()).then_some(Round { pairs, bytes: self.bytes })
     }
 
-    /// How long each burst of the last round took, in nanoseconds, by its sender and receiver.
+    /// Records how long each burst of the last round took, in nanoseconds, by sender and receiver.
     pub fn took(&mut self, round: &Round, times: &Times) {
         let speed = |ns: &u64| round.bytes as f64 * 1e6 / (*ns).max(1) as f64;
         self.size(times.values().map(speed));
@@ -147,7 +149,7 @@ impl Survey {
         }
     }
 
-    /// All pools are over: the next ones.
+    /// Starts the next pools after all current ones are over.
     fn go_on(&mut self) {
         let outcomes: Vec<Outcome> = self.pools.iter().filter_map(Pool::outcome).collect();
         self.pools.clear();
@@ -183,7 +185,7 @@ impl Survey {
         }
     }
 
-    /// These groups meet as wholes.
+    /// Lets these groups meet as wholes.
     fn go_out(&mut self, level: &Level) {
         self.is_outward = true;
         let several = level.iter().filter(|group| group.len() > 1).cloned();
@@ -191,7 +193,7 @@ impl Survey {
         self.pools.retain(|pool| !pool.is_over());
     }
 
-    /// The groups that have none within.
+    /// The groups that contain no other groups.
     fn innermost(&self) -> Level {
         let mut inner: Level = Vec::new();
         for group in self.levels.iter().rev().flatten() {
@@ -203,12 +205,13 @@ impl Survey {
         inner
     }
 
-    /// The groups that share a link, by level, the outermost first; empty while the survey goes on, and of an even network.
+    /// The groups that share a link, by level, the outermost first. Empty while the survey runs, and for an even
+    /// network.
     pub fn found(&self) -> Vec<Vec<Found>> {
         if !self.pools.is_empty() {
             return Vec::new();
         }
-        // Of groups that met as wholes more is known than of those that were parted.
+        // Meetings of whole groups show more than dividing groups does.
         let levels: Vec<Level> = if self.outer.is_empty() {
             self.levels.clone()
         } else {
@@ -227,8 +230,9 @@ impl Survey {
         (leaving / self.fast.max(f64::MIN_POSITIVE) + 0.5).clamp(1.0, 255.0) as u8
     }
 
-    /// Has further bursts take [`BURST_NS`] where nothing is in their way, as the fastest had it; no shorter than before, since
-    /// in some rounds all share links. Of many small racks one pair of a round in thirty is in one rack.
+    /// Makes further bursts take [`BURST_NS`] if unhindered, by the rate of the fastest burst. Bursts never become
+    /// shorter, because in some rounds all pairs share links: with many small racks, only one pair in thirty is inside
+    /// a rack.
     fn size(&mut self, speeds: impl Iterator<Item = f64>) {
         let bytes = speeds.fold(0.0, f64::max) * BURST_NS as f64 / 1e6;
         self.bytes = self.bytes.max(bytes as u64).min(BURST_BYTES_MAX);

@@ -1,9 +1,11 @@
-//! Units that meet each other, and the groups of them that share a link. A unit is a node; or some nodes that are known to share a link,
-//! of which as many send at once as the smallest unit has.
+//! A pool: units that meet each other, and the groups of them that share a link. A unit is a node, or a set of nodes
+//! known to share a link. Of each set, as many nodes send at once as the smallest unit has.
 //!
-//! First, pairs are drawn until each has met a few times ([`rounds`]), and units whose pairs were fast are put together ([`groups`]). If these
-//! groups explain little of what speeds differ by, pairs are drawn again. Then this guess is tried: rounds within groups and rounds across them take turns. It holds if all that is known by then leads to the same guess,
-//! and those across are much slower; else the new guess is tried, a few times.
+//! First, pairs are drawn until each has met a few times ([`rounds`]), and units whose pairs were fast form groups
+//! ([`groups`]). If these groups explain little of the variation of rates, more pairs are drawn. Then this guess is
+//! tested: rounds within groups alternate with rounds across them. The guess is accepted if all measurements so far
+//! lead to the same guess, and rounds across groups are much slower. Otherwise the new guess is tested, a few times at
+//! most.
 //!
 //! Knows its own units; does not know what others exchange at the same time.
 
@@ -12,54 +14,54 @@ use alloc::{collections::BTreeMap, vec::Vec};
 use super::{groups::Speeds, rounds};
 use crate::id::NodeId;
 
-/// Fewer units have no two groups of two.
+/// Minimum number of units: fewer cannot form two groups of two.
 pub(super) const UNITS_MIN: usize = 4;
 
-/// Rounds of drawn pairs: every pair meets three times, five times of four units, or once in the largest clusters.
+/// Rounds of drawn pairs: every pair meets three times; with four units five times, in the largest clusters once.
 const TOURNAMENTS: usize = 3;
 const DRAWN: core::ops::RangeInclusive<usize> = 15..=64;
 
-/// Hosts are busy, or the network has levels, where the first guess explains less of what speeds differ by than this. Then as many pairs are
-/// drawn again, so that the noise of single bursts counts less.
+/// Share of the variation that the first guess must explain. If it explains less, hosts are busy or the network has
+/// levels. Then as many pairs are drawn again, so that the noise of single bursts counts less.
 const CLEAR: f64 = 0.8;
 
-/// How often pairs are drawn, at most, and only until there were as many rounds as of the largest clusters.
+/// How often pairs are drawn at most, up to the number of rounds that the largest clusters use.
 const LOOKS: usize = 3;
 
-/// Rounds within the groups of a guess, and as many across them.
+/// Rounds within the groups of a guess, and the same number across them.
 const TRIED: usize = 2;
 
-/// Guesses that are tried.
+/// Maximum number of guesses that are tested.
 const GUESSES: usize = 6;
 
-/// Rounds of a pool, at most.
+/// Maximum number of rounds of a pool.
 #[cfg(test)]
 pub(super) const ROUNDS_MAX: usize = 2 * *DRAWN.end() + 2 * TRIED * GUESSES;
 
-/// How much slower than rounds within groups those across are at least, if groups are to be believed.
+/// How much slower rounds across groups must be than rounds within groups for a guess to be accepted.
 const SLOWER: f64 = 1.3;
 
-/// How long each burst took, in nanoseconds, by its sender and receiver.
+/// The duration of each burst in nanoseconds, by sender and receiver.
 pub(super) type Times = BTreeMap<(NodeId, NodeId), u64>;
 
 #[derive(Clone, Debug)]
 pub(super) struct Pool {
-    /// Each by its first node, which stands for it.
+    /// The nodes of each unit, by its first node, which identifies the unit.
     units: BTreeMap<NodeId, Vec<NodeId>>,
-    /// Nodes of a unit that send at once.
+    /// The number of nodes of a unit that send at once.
     width: usize,
-    /// Rounds that are over, of those that are drawn, or of a guess.
+    /// Completed rounds of the current phase: of drawn pairs, or of one guess.
     turn: usize,
     speeds: Speeds,
     guess: Option<Vec<Vec<NodeId>>>,
     guesses: usize,
-    /// Bytes per millisecond of the bursts between two units, one way, within the groups that were guessed, and across.
+    /// Rates between two units, one way, in bytes per millisecond: within the guessed groups, and across them.
     within: Vec<(NodeId, f64)>,
     across: Vec<(NodeId, f64)>,
     is_over: bool,
 }
 
-/// Groups of a pool, which share a link.
+/// The groups of a pool, which share a link.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub(super) groups: Vec<Vec<NodeId>>,
@@ -94,12 +96,12 @@ impl Pool {
         self.is_over
     }
 
-    /// Pairs of nodes that exchange bursts next.
+    /// The pairs of nodes that exchange bursts next.
     pub(super) fn pairs(&self) -> Vec<(NodeId, NodeId)> {
         self.meetings().into_iter().flat_map(|(one, other)| self.between(one, other)).collect()
     }
 
-    /// Pairs of units of the next round.
+    /// The pairs of units of the next round.
     fn meetings(&self) -> Vec<(NodeId, NodeId)> {
         if self.is_over {
             return Vec::new();
@@ -121,7 +123,7 @@ impl Pool {
         nodes(one).zip(nodes(other))
     }
 
-    /// What the last round showed.
+    /// Records the rates of the last round.
     pub(super) fn took(&mut self, speed: impl Fn(NodeId, NodeId) -> Option<f64>) {
         if self.is_over {
             return;
@@ -130,10 +132,10 @@ impl Pool {
             for (from, to) in [(one, other), (other, one)] {
                 let speeds = self.between(from, to).filter_map(|(a, b)| speed(a, b));
                 let speeds: Vec<f64> = speeds.collect();
-                // A whole unit has arrived with its last burst, whichever came first.
+                // The transfer of a whole unit ends with its slowest burst.
                 let Some(slowest) = speeds.iter().copied().reduce(f64::min) else { continue };
                 let sum = slowest * self.width as f64;
-                // A link that they share makes all of them slow, and a busy host one.
+                // A shared link slows all of them down, a busy host only one.
                 self.speeds.add(from, to, speeds.iter().sum::<f64>() / speeds.len() as f64);
                 match &self.guess {
                     None => {}
@@ -149,7 +151,7 @@ impl Pool {
         }
     }
 
-    /// What is guessed now is tried, unless it is what was tried.
+    /// Tests the current guess, or ends if it is the guess that was just tested.
     fn try_next(&mut self) {
         let next = self.speeds.groups(&self.names());
         let is_clear = next.as_ref().is_none_or(|guess| guess.explained >= CLEAR);
@@ -168,7 +170,7 @@ impl Pool {
         (self.turn, self.within, self.across) = (0, Vec::new(), Vec::new());
     }
 
-    /// The groups that share a link; none of an even network.
+    /// The groups that share a link; `None` for an even network.
     pub(super) fn outcome(&self) -> Option<Outcome> {
         let groups = self.guess.as_ref().filter(|_| self.is_over)?;
         let sums = |all: &[(NodeId, f64)]| median(all.iter().map(|(_, sum)| *sum).collect());
@@ -188,7 +190,8 @@ impl Pool {
         let of_groups = groups.iter().map(|group| {
             (nodes(group), of(group, &self.across).iter().sum::<f64>() / TRIED as f64)
         });
-        // What a unit sends another of its group takes its own link, but not that of the group. In some rounds it may rest.
+        // Traffic between units of one group uses the link of each unit, but not that of the group. A unit may rest in
+        // some rounds.
         let wide = self.units.keys().filter(|_| self.width > 1);
         let of_units = wide.map(|unit| (nodes(&[*unit]), median(of(&[*unit], &self.within))));
         let leaving = of_groups.chain(of_units).collect();
@@ -202,12 +205,12 @@ impl Pool {
     }
 }
 
-/// Whether two groups have several units: one beside single units are hosts of which some are slow.
+/// Whether at least two groups have several units. One such group next to single units means that some hosts are slow.
 fn are_several(groups: &[Vec<NodeId>]) -> bool {
     groups.iter().filter(|group| group.len() > 1).count() > 1
 }
 
-/// The middle one, or the smaller of the two in the middle; 0 of none.
+/// The median, or the smaller of the two middle values; 0 if there are none.
 fn median(mut all: Vec<f64>) -> f64 {
     all.sort_by(f64::total_cmp);
     all.get(all.len().saturating_sub(1) / 2).copied().unwrap_or_default()

@@ -1,27 +1,28 @@
-//! Which nodes exchange bursts in a round: drawn, within groups, or across them. Knows nodes alone.
+//! Pairs of nodes that exchange bursts in a round: drawn at random, within groups, or across them. Knows only nodes.
 
 use alloc::vec::Vec;
 
 use crate::id::{NodeId, mix};
 
-/// In each tournament every node meets every other once, one in each round; the next one draws anew who meets when.
+/// Draws pairs: in each tournament every node meets every other once, one in each round. The next tournament uses a
+/// new random order.
 pub(super) fn drawn(nodes: &[NodeId], round: usize) -> Vec<(NodeId, NodeId)> {
     let rounds = rounds_of(nodes.len());
     meet(&shuffled(nodes, round / rounds), round % rounds)
 }
 
-/// Every node meets one of its own group, each time another.
+/// Pairs each node with one of its own group, another one each time.
 pub(super) fn within(groups: &[Vec<NodeId>], turn: usize) -> Vec<(NodeId, NodeId)> {
     let of_group = |group: &Vec<NodeId>| drawn(group, turn);
     groups.iter().filter(|group| group.len() > 1).flat_map(of_group).collect()
 }
 
-/// As many nodes as can be meet one of another group.
+/// Pairs as many nodes as possible with one of another group.
 pub(super) fn across(groups: &[Vec<NodeId>], turn: usize) -> Vec<(NodeId, NodeId)> {
     let mut groups: Vec<Vec<NodeId>> = groups.iter().map(|group| shuffled(group, turn)).collect();
     let mut pairs = Vec::new();
     loop {
-        // The two groups of which most are left.
+        // The two groups with the most nodes left.
         groups.sort_by_key(|group| group.len());
         let [.., one, other] = &mut groups[..] else { return pairs };
         let Some(pair) = one.pop().zip(other.pop()) else { return pairs };
@@ -33,7 +34,7 @@ const fn rounds_of(nodes: usize) -> usize {
     if nodes < 2 { 1 } else { (nodes + nodes % 2) - 1 }
 }
 
-/// The method of the circle: the first stays where it is, all others move on by one; of an odd count one rests.
+/// The circle method: the first node stays in place and all others move on by one. With an odd count, one node rests.
 fn meet(nodes: &[NodeId], round: usize) -> Vec<(NodeId, NodeId)> {
     let rounds = rounds_of(nodes.len());
     let seat = |number: usize| match number {

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::id::mix;
 
-/// A network: groups within groups, by the number of each node's, and how many bursts at once the link of such a group carries.
+/// A network: groups within groups. For each level, the group number of each node, and how many bursts at once the
+/// link of a group carries.
 #[derive(Debug)]
 struct Network {
     levels: Vec<(Vec<u8>, f64)>,
@@ -21,7 +22,7 @@ impl Network {
         self.levels[0].0.len()
     }
 
-    /// What bursts of a round take, each at 125 000 bytes per millisecond where nothing is in its way.
+    /// The durations of the bursts of a round. An unhindered burst has 125 000 bytes per millisecond.
     fn times(&mut self, round: &Round) -> BTreeMap<(NodeId, NodeId), u64> {
         let ways: Vec<_> = round.pairs.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
         let mut times = BTreeMap::new();
@@ -30,7 +31,7 @@ impl Network {
                 let group = |node: NodeId| groups[node.0 as usize];
                 let crossing =
                     |of: u8, (a, b): &&(NodeId, NodeId)| group(*a) == of && group(*b) != of;
-                // What one group sends another is received by that.
+                // Traffic that leaves one group enters another, so both directions count.
                 let most = |of: u8| ways.iter().filter(|way| crossing(of, way)).count() as f64;
                 if group(*from) == group(*to) {
                     1.0
@@ -58,7 +59,7 @@ impl Network {
         (survey.found(), rounds, bytes)
     }
 
-    /// What a survey should find.
+    /// The groups that a survey should find.
     fn groups(&self) -> Vec<Vec<Vec<NodeId>>> {
         let level = |(groups, _): &(Vec<u8>, f64)| {
             let of = |number: u8| -> Vec<NodeId> {
@@ -84,13 +85,13 @@ fn nodes_of(found: &[Vec<Found>]) -> Vec<Vec<Vec<NodeId>>> {
     found.iter().map(level).collect()
 }
 
-/// How many of 60 surveys find all groups of a network of such groups, outermost first, with hosts in any order and the noise of
-/// busy hosts.
+/// How many of 60 surveys find all groups of a network of such groups, outermost first, with hosts in random order and
+/// the noise of busy hosts.
 fn successes(nodes: usize, levels: &[(usize, f64)]) -> usize {
     successes_amid(nodes, levels, 4.0, 0.0)
 }
 
-/// As [`successes`]: each burst takes so many milliseconds longer at most, and one of ten `seldom_ms` more than that.
+/// Like [`successes`], but each burst takes up to `most_ms` longer, and one of ten `seldom_ms` more than that.
 fn successes_amid(nodes: usize, levels: &[(usize, f64)], most_ms: f64, seldom_ms: f64) -> usize {
     let mut state = nodes as u64;
     let mut below = |count: usize| {
@@ -127,7 +128,7 @@ fn racks_whose_links_carry_several_are_found() {
     }
 }
 
-/// Goal: of 64 nodes each pair meets once, and one of thirty in one rack; racks are found all the same.
+/// Goal: racks are found although each pair of 64 nodes meets once, and only one pair in thirty is in one rack.
 #[test]
 fn many_small_racks_are_found() {
     let networks: [&[(usize, f64)]; 6] = [
@@ -160,10 +161,10 @@ fn racks_in_pods_are_found() {
     }
 }
 
-/// Of each level, how many nodes a group has, and how many transfers its link carries.
+/// For each level, the number of nodes of a group, and how many transfers its link carries.
 type Levels = &'static [(usize, f64)];
 
-/// Goal: hosts that keep a burst waiting for longer than it takes alone hide few links, and show none on an even network.
+/// Goal: hosts that delay a burst by more than its duration hide few links, and cause no groups on an even network.
 #[test]
 fn links_are_found_amid_heavy_noise() {
     let networks: [(usize, Levels, usize); 9] = [
@@ -188,7 +189,7 @@ fn links_are_found_amid_heavy_noise() {
     }
 }
 
-/// Goal: outer links are known for what they carry, and inner ones are not taken for slower than they are.
+/// Goal: the capacity of outer links is found, and inner links are not taken for slower than they are.
 #[test]
 fn links_of_each_level_carry_what_they_do() {
     let level = |size: usize| (0..16).map(|node| (node / size) as u8).collect::<Vec<u8>>();
@@ -206,7 +207,7 @@ fn noise() -> impl Strategy<Value = Vec<f64>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Goal: racks are found whatever the order of nodes, with the noise of a busy host.
+    /// Goal: racks are found in any order of nodes, with the noise of a busy host.
     #[test]
     fn racks_that_share_a_link_are_found(
         racks in prop_oneof![
@@ -223,7 +224,7 @@ proptest! {
         prop_assert!(rounds <= WARMING + 3 * pool::ROUNDS_MAX && bytes <= rounds as u64 * BURST_BYTES_MAX);
     }
 
-    /// Goal: where few cross a link at a time, which is then fast, no rack is taken for a part of another.
+    /// Goal: if few transfers cross a link at a time, so that it is fast, no rack is taken for a part of another.
     #[test]
     fn no_group_is_of_two_racks(
         racks in prop_oneof![
@@ -240,7 +241,7 @@ proptest! {
         }
     }
 
-    /// Goal: a network that carries all at once has no groups, and neither has one host that is slow.
+    /// Goal: a network that carries all bursts at once has no groups, and neither has one with a single slow host.
     #[test]
     fn an_even_network_has_no_groups(
         nodes in 4..40usize,

@@ -1,19 +1,21 @@
-//! Who lives: probes, suspicion and refutation, for members whose connections are open and say nothing.
+//! Failure detector: probes, suspicion and refutation, for members that send nothing although their connections are
+//! open.
 //!
-//! After SWIM (Das, Gupta, Motivala: "SWIM: Scalable Weakly-consistent Infection-style Process Group Membership
-//! Protocol", 2002): its probes by way of others (section 3.1), suspicion (4.2) and incarnations. It differs where this
-//! cluster is not its own: every two members have a connection, so that rumours go to all at once and nothing is
-//! gossiped; and a member is probed by the one before it in the order of ids, not by one that chance picks, so that the
-//! time until one asks has a bound. As in Lifeguard (Dadgar, Phillips, Currey, 2018), a node that was asleep itself takes
-//! no other for dead because of it.
+//! Follows SWIM (Das, Gupta, Motivala: "SWIM: Scalable Weakly-consistent Infection-style Process Group Membership
+//! Protocol", 2002): indirect probes (section 3.1), suspicion (4.2) and incarnations. It differs where this cluster
+//! differs. Every two members have a connection, so rumors go to all members at once, without gossip. A member is
+//! probed by its predecessor in the order of ids, not by a random one, so the time until the next probe is bounded. As
+//! in Lifeguard (Dadgar, Phillips, Currey, 2018), a node that was paused itself declares no other dead because of
+//! that.
 //!
-//! A process that ended is known sooner, by its connections. Knows members by id; not connections, nor what they hold.
+//! The end of a process is detected sooner, by its connections. Knows members by id; does not know connections, nor
+//! what members hold.
 //!
 //! ```text
-//!            Ping, nothing      PingReq to others, nothing        no member refutes it
-//!   alive ------------------> asked for -----------------> suspect ----------------> dead
-//!     ^  anything from it         |       Alive with a higher incarnation  |
-//!     +---------------------------+<--------------------------------------+
+//!            Ping, no ack       PingReq to others, no ack         no refutation
+//!   alive ------------------> probing -----------------> suspect ----------------> dead
+//!     ^  any message from it      |      Alive with a higher incarnation |
+//!     +---------------------------+<-------------------------------------+
 //! ```
 
 #[cfg(test)]
@@ -25,99 +27,99 @@ use serde::{Deserialize, Serialize};
 
 use crate::{id::NodeId, limits::ERRANDS_MAX, members::Members, time::Instant};
 
-/// The incarnation that stands for the end of a node's process.
+/// The incarnation that represents the end of a node's process.
 pub const ENDED: u32 = u32::MAX;
 
-/// Rumours to be sent, and to which members.
+/// Rumors to send, each with its receiver.
 pub(crate) type Mail = Vec<(NodeId, Rumour)>;
 
-/// What members say of who lives.
+/// Messages of the failure detector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rumour {
-    /// Are you there? Answered by `Ack`.
+    /// Probe of the receiver, which replies with `Ack`.
     Ping {
-        /// To be named in the answer.
+        /// To be included in the reply.
         sequence: u64,
     },
-    /// I am alive, or the member that you had me ask is.
+    /// Reply to a probe: the sender, or the member that it probed on request, is alive.
     Ack {
-        /// Of the question.
+        /// The sequence number of the probe.
         sequence: u64,
     },
-    /// Please ask this node for me; answered by `Ack` if it answers.
+    /// Request to probe another member; answered by `Ack` if that member replies.
     PingReq {
-        /// Which member to ask.
+        /// The member to probe.
         node: NodeId,
-        /// To be named in the answer.
+        /// To be included in the reply.
         sequence: u64,
     },
-    /// It does not answer. Said to all, and by all to itself.
+    /// A member does not reply to probes. Sent to all members, and by each of them to the suspect.
     Suspect {
-        /// Who.
+        /// The suspect.
         node: NodeId,
-        /// The last that was heard of it.
+        /// Its last incarnation known to the sender.
         incarnation: u32,
     },
-    /// It lives: what was said of it in lower incarnations is void.
+    /// A member is alive: suspicions of lower incarnations are void.
     Alive {
-        /// Who.
+        /// The member.
         node: NodeId,
-        /// Counted by itself alone.
+        /// Incremented by that member alone.
         incarnation: u32,
     },
 }
 
-/// A member that does not answer.
+/// A member that does not reply to probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspicion {
-    /// Who says so.
+    /// The member that first suspected it.
     pub by: NodeId,
     /// Since when.
     pub since: Instant,
-    /// When it counts as dead.
+    /// When it is declared dead.
     pub until: Instant,
     incarnation: u32,
 }
 
-/// Counted as dead just now, and why.
+/// A member that was declared dead just now, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Death {
-    /// Who.
+    /// The member.
     pub node: NodeId,
-    /// The last that was heard of it.
+    /// Its last known incarnation.
     pub incarnation: u32,
-    /// Why, in words.
+    /// The reason, in words.
     pub reason: String,
-    /// Whether this node was the first to suspect it: it tells the others.
+    /// Whether this node was the first to suspect it. Then it notifies the others.
     pub is_mine: bool,
 }
 
-/// What this node does to know who lives.
+/// The failure detector of this node.
 #[derive(Debug)]
 pub(crate) struct Swim {
     me: NodeId,
-    /// A node that falls silent counts as dead after this; none never asks.
+    /// An unresponsive node is declared dead after this time; `None` disables probes.
     detection_ns: Option<u64>,
     incarnation: u32,
-    /// What others have said of themselves, where that is more than nothing; also those who are gone, for they may be back.
+    /// Incarnations above 0 that others have announced. Includes departed members, because they may rejoin.
     incarnations: BTreeMap<NodeId, u32>,
     next_round: Option<Instant>,
     rounds: u64,
-    /// The member that this node asked last of those that it asks in turn.
+    /// The last member that this node probed in turn, in addition to its successor.
     last_in_turn: NodeId,
     counted: u64,
     probes: BTreeMap<NodeId, Probe>,
     suspicions: BTreeMap<NodeId, Suspicion>,
-    /// Members for which one errand more was not run, since this was last asked.
+    /// Members whose probe requests were rejected by the limit since the last [`Self::take_limited`].
     limited: Vec<NodeId>,
-    /// Asked on behalf of others: by own sequence, which member, for which, by what sequence, until when.
+    /// Probes on behalf of others, by this node's sequence number.
     errands: BTreeMap<u64, Errand>,
 }
 
 #[derive(Debug)]
 struct Probe {
     sequence: u64,
-    /// When others are asked, or when they were: when it is suspected.
+    /// When indirect probes begin; or, if they have begun, when the member is suspected.
     until: Instant,
     is_indirect: bool,
 }
@@ -130,14 +132,14 @@ struct Errand {
     until: Instant,
 }
 
-/// Others that are asked to ask.
+/// The number of other members that probe indirectly.
 const HELPERS: usize = 3;
 
-/// In every so many rounds a second member is asked, one after the other in turn.
+/// In every so many rounds, a second member is probed, each of them in turn.
 const ROUNDS_PER_TURN: u64 = 4;
 
-/// How many parts the time of detection has: one until the next probe, one for its answer, one for the answers to
-/// others, and three for the suspect to learn of it.
+/// The parts of the detection time: one until the next probe, one for its ack, one for the acks of indirect probes,
+/// and three for the suspect to refute the suspicion.
 const PARTS: u64 = 6;
 const SUSPICION_PARTS: u64 = 3;
 
@@ -159,29 +161,29 @@ impl Swim {
         }
     }
 
-    /// Members for which one errand more was not run, since this was last asked.
+    /// Members whose probe requests were rejected by the limit since the last call.
     pub(crate) fn take_limited(&mut self) -> Vec<NodeId> {
         core::mem::take(&mut self.limited)
     }
 
-    /// Who is suspected, by id.
+    /// The suspected members, by id.
     pub(crate) fn suspicions(&self) -> impl Iterator<Item = (NodeId, Suspicion)> {
         self.suspicions.iter().map(|(node, suspicion)| (*node, *suspicion))
     }
 
-    /// The last that was heard of a member.
+    /// The last known incarnation of a member.
     pub(crate) fn incarnation_of(&self, node: NodeId) -> u32 {
         self.incarnations.get(&node).copied().unwrap_or_default()
     }
 
-    /// When time alone changes something.
+    /// When to call [`Self::expire`] next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let probes = self.probes.values().map(|probe| probe.until).min();
         let suspicions = self.suspicions.values().map(|suspicion| suspicion.until).min();
         [self.next_round, probes, suspicions].into_iter().flatten().min()
     }
 
-    /// There are other members, or none any more.
+    /// Handles a membership change.
     pub(crate) fn members_changed(&mut self, now: Instant, members: &Members) {
         self.probes.retain(|node, _| members.contains(*node));
         self.suspicions.retain(|node, _| members.contains(*node));
@@ -194,19 +196,19 @@ impl Swim {
         };
     }
 
-    /// Something came from a member.
+    /// Records that a message came from a member.
     pub(crate) fn heard(&mut self, from: NodeId) {
         self.probes.remove(&from);
     }
 
-    /// A connection to a member broke and can't be made again just now.
+    /// Probes a member whose connection broke and cannot be restored now.
     pub(crate) fn doubt(&mut self, now: Instant, node: NodeId, members: &Members, mail: &mut Mail) {
         if members.contains(node) && !self.suspicions.contains_key(&node) {
             self.probe(now, node, mail);
         }
     }
 
-    /// Asks who is to be asked, and finds out who does not answer; those who count as dead now.
+    /// Probes the members that are due and handles missing acks. Returns the members that are dead now.
     pub(crate) fn expire(
         &mut self,
         now: Instant,
@@ -228,7 +230,7 @@ impl Swim {
             if let Some(node) = next {
                 self.probe(now, node, mail);
             }
-            // Members do not always agree on which comes after which: each asks every other now and then.
+            // Members do not always agree on the order, so each probes every other from time to time.
             let in_turn = self.after(self.last_in_turn, members).next();
             if let Some(node) = in_turn.filter(|_| self.rounds.is_multiple_of(ROUNDS_PER_TURN)) {
                 self.last_in_turn = node;
@@ -242,7 +244,7 @@ impl Swim {
             node: *node,
             incarnation: suspicion.incarnation,
             reason: format!(
-                "it answered no node for {:.1} s, as node {} found",
+                "it replied to no node for {:.1} s, as node {} detected",
                 detection_ns as f64 / 1e9,
                 suspicion.by
             ),
@@ -251,7 +253,7 @@ impl Swim {
         dead.map(death).collect()
     }
 
-    /// Takes what a member says.
+    /// Handles a rumor from a member.
     pub(crate) fn handle(
         &mut self,
         now: Instant,
@@ -282,7 +284,7 @@ impl Swim {
         !self.probes.contains_key(&node) && !self.suspicions.contains_key(&node)
     }
 
-    /// The others that come after one in the order of ids, round to it.
+    /// The other members in the order of ids, beginning after `node` and wrapping around.
     fn after(&self, node: NodeId, members: &Members) -> impl Iterator<Item = NodeId> {
         let before = members.others().filter(move |member| member.id < node);
         let after = members.others().filter(move |member| member.id > node);
@@ -305,7 +307,7 @@ impl Swim {
         mail.push((node, Rumour::Ping { sequence }));
     }
 
-    /// A probe had no answer: first others try, then the member is suspected.
+    /// Handles a missing ack: starts indirect probes, or suspects the member after these.
     fn probe_over(
         &mut self,
         now: Instant,
@@ -323,7 +325,7 @@ impl Swim {
             mail.extend(members.others().map(|other| (other.id, rumour)));
             let until = now + SUSPICION_PARTS * part_ns;
             self.suspicions.insert(node, Suspicion { by, since: now, until, incarnation });
-            // The members that come after it were left to it.
+            // It would have probed the members after it, so probe the next one now.
             self.next_round = Some(now);
             return;
         }
@@ -331,7 +333,7 @@ impl Swim {
         mail.extend(
             helpers.take(HELPERS).map(|helper| (helper, Rumour::PingReq { node, sequence })),
         );
-        // What was lost with a connection is said again.
+        // The first probe may be lost with a connection.
         mail.push((node, Rumour::Ping { sequence }));
         if let Some(probe) = self.probes.get_mut(&node) {
             probe.is_indirect = true;
@@ -340,7 +342,7 @@ impl Swim {
     }
 
     fn answered(&mut self, from: NodeId, sequence: u64, mail: &mut Mail) {
-        // One that was asked itself, or others when it did not answer: any member may be one of those.
+        // The ack comes from the probed member; or, after indirect probes have begun, from any member.
         self.probes.retain(|node, probe| {
             probe.sequence != sequence || *node != from && !probe.is_indirect
         });
@@ -372,7 +374,7 @@ impl Swim {
         mail.push((target, Rumour::Ping { sequence }));
     }
 
-    /// A member suspects this node.
+    /// Handles a suspicion of this node.
     fn refute(&mut self, from: NodeId, incarnation: u32, members: &Members, mail: &mut Mail) {
         if incarnation >= self.incarnation {
             self.outlive(incarnation, members, mail);
@@ -392,7 +394,7 @@ impl Swim {
         mail: &mut Mail,
     ) {
         let known = self.incarnation_of(node);
-        // Only the node itself counts: one of which this node has not heard may be made up.
+        // Only the node itself announces incarnations: one that this node has not received may be wrong.
         let incarnation = incarnation.min(known);
         let is_known = self.suspicions.get(&node).is_some_and(|it| it.incarnation >= incarnation);
         if !members.contains(node) || is_known {
@@ -402,7 +404,7 @@ impl Swim {
             return mail.push((by, Rumour::Alive { node, incarnation: known }));
         }
         self.probes.remove(&node);
-        // The member that suspects it may not reach it.
+        // The member that suspects it may not be able to reach it.
         mail.push((node, Rumour::Suspect { node, incarnation }));
         let Some(detection_ns) = self.detection_ns else { return };
         let until = now + SUSPICION_PARTS * (detection_ns / PARTS);
@@ -418,7 +420,7 @@ impl Swim {
         mail: &mut Mail,
     ) {
         let known = self.incarnation_of(node);
-        // What it says of itself holds, whatever others have said that it says.
+        // Its own announcement counts, whatever others have reported about it.
         let is_news = if from == node { incarnation != known } else { incarnation > known };
         if !members.contains(node) || !is_news {
             return;
@@ -426,7 +428,7 @@ impl Swim {
         self.incarnations.insert(node, incarnation);
         self.probes.remove(&node);
         let Some(suspicion) = self.suspicions.remove(&node) else { return };
-        // Those who suspect it may not be reached by it.
+        // It may not be able to reach the members that suspect it.
         let is_mine = suspicion.by == self.me;
         let told = members.others().map(|other| other.id);
         let told = told.filter(|other| *other != from && *other != node);
@@ -434,13 +436,14 @@ impl Swim {
         mail.extend(told.map(|other| (other, Rumour::Alive { node, incarnation })));
     }
 
-    /// Some had given this node up: whatever is said of its silence was said before.
+    /// Refutes all earlier suspicions, after members had declared this node dead.
     pub(crate) fn forgotten(&mut self, members: &Members, mail: &mut Mail) {
         self.outlive(self.incarnation, members, mail);
     }
 
-    /// Tells all members that what was said of this node in an incarnation is void. It counts on from its own, for no member
-    /// can have heard of a later one; what one says that it has heard is left out, so that the answer is news to it.
+    /// Announces to all members that suspicions of this node up to now are void. It increments its own incarnation,
+    /// because no member can have received a higher one. It skips the incarnation `said` that a suspicion names, so
+    /// that the announcement is new to the sender.
     fn outlive(&mut self, said: u32, members: &Members, mail: &mut Mail) {
         let after = |incarnation: u32| (incarnation + 1) % ENDED;
         self.incarnation = after(self.incarnation);
@@ -451,7 +454,7 @@ impl Swim {
         mail.extend(members.others().map(|other| (other.id, alive)));
     }
 
-    /// Time in which this process did not run is no other's silence: their answers may lie unread.
+    /// Extends deadlines by the time in which this process did not run: acks of others may be waiting unread.
     fn forgive_own_absence(&mut self, now: Instant, part_ns: u64) {
         let late = self.deadline().map_or(0, |due| now.since(due));
         if late <= part_ns {
@@ -461,13 +464,13 @@ impl Swim {
         self.suspicions.values_mut().for_each(|suspicion| suspicion.until = suspicion.until + late);
     }
 
-    /// Another node counts a member as dead; whether this one knows better.
+    /// Whether this node has received a refutation of a report that a member is dead.
     pub(crate) fn is_refuted(&self, node: NodeId, incarnation: u32) -> bool {
         self.incarnation_of(node) > incarnation
     }
 
-    /// Whether this node has suspected a member for so long that it could have answered: then the word of another that it
-    /// is dead is enough.
+    /// Whether this node has suspected a member for long enough that it could have replied. Then it accepts the report
+    /// of another node that the member is dead.
     pub(crate) fn believes_death(&self, now: Instant, node: NodeId) -> bool {
         let since = self.suspicions.get(&node).map(|suspicion| suspicion.since);
         let time_ns = self.detection_ns.map(|detection_ns| detection_ns / PARTS);

@@ -1,4 +1,4 @@
-//! A few members, whose rumours arrive at once but for those that a test loses.
+//! A group of members whose rumors arrive at once, except those that a test drops.
 
 use alloc::{collections::VecDeque, vec};
 
@@ -12,12 +12,12 @@ const STEP: u64 = 10_000_000;
 struct Group {
     now: Instant,
     all: BTreeMap<NodeId, (Swim, Members)>,
-    /// Who runs no more.
+    /// Members that do not run.
     frozen: Vec<NodeId>,
-    /// From whom to whom nothing comes.
+    /// Pairs of sender and receiver between which all messages are lost.
     cut: Vec<(NodeId, NodeId)>,
     said: Vec<(NodeId, NodeId, Rumour)>,
-    /// Who counted whom as dead, and when.
+    /// When each member declared which other dead.
     deaths: Vec<(Instant, NodeId, Death)>,
 }
 
@@ -85,7 +85,7 @@ impl Group {
         }
     }
 
-    /// Who counts `node` as dead.
+    /// The members that declared `node` dead.
     fn mourners(&self, node: u64) -> Vec<u64> {
         let of = self.deaths.iter().filter(|(_, _, death)| death.node == NodeId(node));
         let mut all: Vec<u64> = of.map(|(_, by, _)| by.0).collect();
@@ -106,8 +106,8 @@ fn nobody_is_suspected_while_all_answer() {
     group.run(60 * SECOND);
     assert!(group.deaths.is_empty());
     assert!(group.all.values().all(|(swim, _)| swim.suspicions().next().is_none()));
-    // A question and an answer of each in each round, a second one in every fourth, and nothing else. One that is asked
-    // already is not asked twice.
+    // Each node sends a probe and an ack in each round, and one more pair in every fourth. A member that is already
+    // being probed gets no second probe.
     let rounds = 8 * 2 * 120;
     assert!((rounds..=rounds + rounds / 4).contains(&group.said.len()), "{}", group.said.len());
 }
@@ -146,7 +146,7 @@ fn whoever_wakes_in_time_refutes_it_and_takes_nobody_for_dead() {
     group.run(2 * SECOND);
     assert!(group.all[&NodeId(1)].0.suspicions().any(|(node, _)| node == NodeId(3)));
     group.frozen.clear();
-    // It hears what was said of it meanwhile.
+    // It receives the suspicion that was sent meanwhile.
     let rumour = Rumour::Suspect { node: NodeId(3), incarnation: 0 };
     group.deliver(NodeId(1), vec![(NodeId(3), rumour)]);
     group.run(20 * SECOND);
@@ -161,7 +161,7 @@ fn time_asleep_is_not_the_silence_of_others() {
     let mut group = Group::new(4);
     group.run(SECOND);
     group.frozen.push(NodeId(2));
-    // All others leave it alone: what it thinks of them is the question.
+    // All others are paused too: the test is about what node 2 concludes about them.
     group.frozen.extend([NodeId(1), NodeId(3), NodeId(4)]);
     group.run(60 * SECOND);
     group.frozen.clear();
@@ -202,11 +202,11 @@ fn neighbours_that_freeze_together_are_both_found() {
     assert!(last <= 2 * DETECTION, "{last} ns");
 }
 
-/// Goal: a member that its neighbour in the ring takes for gone is asked all the same.
+/// Goal: a member that its neighbor in the ring does not know is probed all the same.
 #[test]
 fn one_that_only_some_know_is_asked_by_them() {
     let mut group = Group::new(5);
-    // The one before it in the order of ids lost it, and tells nobody.
+    // Its predecessor in the order of ids lost it, and notifies no other.
     let (swim, members) = group.all.get_mut(&NodeId(2)).unwrap();
     members.remove(NodeId(3));
     swim.members_changed(Instant(SECOND), members);
@@ -221,7 +221,7 @@ fn a_refutation_reaches_who_cannot_hear_the_suspect() {
     group.cut.extend([(NodeId(1), NodeId(2)), (NodeId(2), NodeId(1))]);
     let (swim, members) = group.all.get_mut(&NodeId(1)).unwrap();
     let mut mail = Vec::new();
-    // Two parts of the time, in which its question and those of others have no answer.
+    // Two parts of the detection time, in which its own probe and the indirect ones have no ack.
     swim.doubt(group.now, NodeId(2), members, &mut mail);
     for part in 1..=2 {
         swim.expire(group.now + part * DETECTION / 6, members, &mut mail);
@@ -258,7 +258,7 @@ fn a_doubt_is_looked_into_at_once() {
     assert!(swim.probes.is_empty());
 }
 
-/// Goal: what one member says of another does not keep that from being heard, nor from being missed.
+/// Goal: reports of one member about another neither silence that member, nor prevent that its failure is detected.
 #[test]
 fn no_word_of_others_silences_a_member_or_keeps_it_alive() {
     let mut group = Group::new(4);

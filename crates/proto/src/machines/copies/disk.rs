@@ -1,5 +1,4 @@
-//! Spilling: pinned copies that were not used for long are written to disk when others need their memory, and read
-//! back.
+//! Spilling: writes pinned copies to disk when others need their memory, and reads them back.
 //!
 //! [`crate::table`] decides which copies go first. A copy that is only on disk counts as complete, so its owners are
 //! not notified. A fold reads it from the file. Clients and other nodes read it in memory, for which it is admitted
