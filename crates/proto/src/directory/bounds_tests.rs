@@ -1,4 +1,4 @@
-//! What members say again and again does not add up at an owner, nor keep others waiting.
+//! Repeated messages of members neither accumulate at an owner nor delay others.
 
 use alloc::{format, vec, vec::Vec};
 
@@ -20,7 +20,7 @@ fn name(text: &str) -> ObjectId {
     ObjectId::Named(text.parse::<Name>().unwrap())
 }
 
-/// One of which the owner of these tests is an owner, and so is node 2.
+/// A name owned by node 1, the owner in these tests, and node 2.
 fn mine(owner: &Owner) -> ObjectId {
     let names = (0..).map(|group| name(&format!("group{group}/x")));
     let is_mine = |id: &ObjectId| {
@@ -30,7 +30,7 @@ fn mine(owner: &Owner) -> ObjectId {
     names.into_iter().find(is_mine).unwrap()
 }
 
-fn told(id: &ObjectId, instance: Instance) -> Message {
+fn announced(id: &ObjectId, instance: Instance) -> Message {
     let (id, meta, progress) = (id.clone(), Meta::bytes(1 << 20), Progress::Complete);
     Message::Announce(Announce {
         id,
@@ -44,12 +44,12 @@ fn told(id: &ObjectId, instance: Instance) -> Message {
 }
 
 #[test]
-fn however_often_a_member_forgets_an_owner_it_answers_claims() {
+fn repeated_catching_up_does_not_delay_replies_to_claims() {
     let mut owner = Owner::new();
     let id = mine(&owner);
-    owner.hears(2, told(&id, instance(2, 1)));
+    owner.receives(2, announced(&id, instance(2, 1)));
     owner.directory.catch_up(owner.now);
-    assert_eq!(owner.hears(3, told(&id, instance(3, 1))), []);
+    assert_eq!(owner.receives(3, announced(&id, instance(3, 1))), []);
     let refused = Message::Drop { id: id.clone(), instance: instance(3, 1), error: None };
     let mut answered = Mail::new();
     for _ in 0..20 {
@@ -59,30 +59,30 @@ fn however_often_a_member_forgets_an_owner_it_answers_claims() {
     assert_eq!(answered, [(NodeId(3), refused)]);
 }
 
-/// Goal: senders that no node is, of which a member says that they send nothing, are not remembered.
+/// Goal: sources that do not exist are not remembered when a member reports them as stalled.
 #[test]
-fn a_sender_that_is_no_member_is_not_remembered_as_stalled() {
+fn a_source_that_is_not_a_member_is_not_marked_as_stalled() {
     let mut owner = Owner::new();
     let id = mine(&owner);
-    owner.hears(2, told(&id, instance(2, 1)));
+    owner.receives(2, announced(&id, instance(2, 1)));
     for source in 1000..1100 {
         let source = NodeId(source);
         let (progress, instance) = (Progress::Partial { source: Some(source) }, instance(2, 1));
         let (of, meta, claim) = (id.clone(), Meta::bytes(1 << 20), false);
         let begun =
             Announce { id: of, instance, meta, origin: false, progress, claim, lifetime: None };
-        owner.hears(3, Message::Announce(begun));
+        owner.receives(3, Message::Announce(begun));
         owner.waits(ORPHAN_GRACE_NS);
         let (id, missing) = (id.clone(), 1 << 20);
         let paced = Paced { id, instance, source, rate: Rate::STALLED, missing, usual: None };
-        owner.hears(3, Message::Paced(paced));
+        owner.receives(3, Message::Paced(paced));
         owner.waits(ORPHAN_GRACE_NS);
     }
     assert_eq!(owner.directory.strangers(&owner.members), 0);
 }
 
 #[test]
-fn what_a_name_was_is_remembered_so_many_times() {
+fn earlier_instances_of_a_name_are_limited() {
     let mut owner = Owner::new();
     let id = mine(&owner);
     let count = 2 * BURIED_MAX as u64;
@@ -90,11 +90,11 @@ fn what_a_name_was_is_remembered_so_many_times() {
         |instances, error| Message::Remember { id: id.clone(), instances, error, pruned: false };
     let deleted = || Error::ObjectDeleted { id: id.clone() };
     for serial in 0..count {
-        owner.hears(3, gone(vec![instance(3, serial)], None));
-        owner.hears(4, gone(vec![instance(4, serial)], Some(deleted())));
+        owner.receives(3, gone(vec![instance(3, serial)], None));
+        owner.receives(4, gone(vec![instance(4, serial)], Some(deleted())));
     }
     let mail = owner.loses(2);
-    let told = mail.iter().filter_map(|(_, message)| match message {
+    let sent = mail.iter().filter_map(|(_, message)| match message {
         Message::Remember { instances, .. } => {
             assert!(message.is_sound(), "{} instances", instances.len());
             Some(
@@ -104,16 +104,16 @@ fn what_a_name_was_is_remembered_so_many_times() {
         }
         _ => None,
     });
-    assert_eq!(told.collect::<Vec<_>>(), [true; 2], "the last are");
+    assert_eq!(sent.collect::<Vec<_>>(), [true; 2], "the latest ones are remembered");
 }
 
 #[test]
-fn why_an_object_is_gone_is_remembered_in_few_words() {
+fn remembered_reasons_are_shortened() {
     let mut owner = Owner::new();
     let (id, detail) = (mine(&owner), "x".repeat(1 << 20));
     let error = Error::ObjectLost { id: id.clone(), detail };
-    owner.hears(3, told(&id, instance(3, 1)));
-    owner.hears(3, Message::Fail { id: id.clone(), error, reserved: None });
+    owner.receives(3, announced(&id, instance(3, 1)));
+    owner.receives(3, Message::Fail { id: id.clone(), error, reserved: None });
     let Some(Error::ObjectLost { detail, .. }) = owner.directory.why_gone(&id) else {
         panic!("it is gone")
     };
@@ -121,27 +121,28 @@ fn why_an_object_is_gone_is_remembered_in_few_words() {
 }
 
 #[test]
-fn those_who_delete_and_those_who_follow_a_prefix_are_so_many() {
+fn waiting_deleters_and_followers_of_a_prefix_are_limited() {
     let mut owner = Owner::new();
     let id = mine(&owner);
-    owner.hears(3, told(&id, instance(3, 1)));
+    owner.receives(3, announced(&id, instance(3, 1)));
     let deletions = (0..).map(|number| Message::Delete {
         id: id.clone(),
         request: RequestId(number),
         pruned: false,
     });
     let answers: Vec<usize> =
-        deletions.take(DELETERS_MAX + 2).map(|delete| owner.hears(2, delete).len()).collect();
-    // The first has the holder drop it.
+        deletions.take(DELETERS_MAX + 2).map(|delete| owner.receives(2, delete).len()).collect();
+    // The first deletion makes the holder drop it.
     assert_eq!(answers.iter().sum::<usize>(), 1 + 2);
     let (id, instance) = (id.clone(), instance(3, 1));
-    assert_eq!(owner.hears(3, Message::Dropped { id, instance }).len(), DELETERS_MAX);
+    assert_eq!(owner.receives(3, Message::Dropped { id, instance }).len(), DELETERS_MAX);
 
     for request in (0..2 * LATEST_MAX as u64).map(RequestId) {
-        owner.hears(2, Message::Latest { prefix: "policy/".into(), after: None, request });
+        owner.receives(2, Message::Latest { prefix: "policy/".into(), after: None, request });
     }
     assert_eq!(owner.directory.latest.len(), LATEST_MAX);
     let request = RequestId(1);
-    let mail = owner.hears(3, Message::Latest { prefix: "policy/".into(), after: None, request });
+    let mail =
+        owner.receives(3, Message::Latest { prefix: "policy/".into(), after: None, request });
     assert_eq!(mail, [(NodeId(3), Message::NothingYet { request, id: None })]);
 }

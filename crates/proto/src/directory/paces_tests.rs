@@ -1,10 +1,10 @@
-//! Slow and stalled nodes in a broadcast, as their receivers report them.
+//! Slow and stalled nodes in a broadcast, as reported by their receivers.
 
 use alloc::vec::Vec;
 
 use super::{
     speeds::Speeds,
-    tests::{Owner, SIZE, fed_by, instance, locate, minted, told},
+    tests::{Owner, SIZE, announced, fed_by, instance, locate, minted},
     *,
 };
 use crate::{
@@ -16,43 +16,45 @@ use crate::{
 };
 
 const MS: u64 = 1_000_000;
-/// Bytes per second that all get who are well, and a tenth of that.
+/// Receive rate of healthy nodes in bytes per second, and a tenth of it.
 const WELL: u64 = 60_000_000;
 const SLOW: u64 = 6_000_000;
 
-/// Node 3 has an object, and receivers take it in a chain: from 3, or the one before.
+/// Node 3 has an object, and the receivers form a chain behind it.
 fn chain(receivers: &[u64]) -> (Owner, ObjectId) {
     let (mut owner, id) = (Owner::new(), minted());
-    owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete));
+    owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
     for receiver in receivers {
         joins(&mut owner, &id, *receiver);
     }
     (owner, id)
 }
 
-/// Asks for a sender and begins to receive from it.
+/// Requests a source and begins to receive from it.
 fn joins(owner: &mut Owner, id: &ObjectId, receiver: u64) -> u64 {
-    let source = owner.source_of(receiver, id).expect("a sender");
-    owner.hears(receiver, told(id, instance(3, 1), false, fed_by(source)));
+    let source = owner.source_of(receiver, id).expect("a source");
+    owner.receives(receiver, announced(id, instance(3, 1), false, fed_by(source)));
     source
 }
 
-/// Asks for a sender, and says how fast it receives.
-fn asks(owner: &mut Owner, asker: u64, id: &ObjectId, receives: Receives) -> Mail {
+/// Requests a source, and reports a receive rate.
+fn requests(owner: &mut Owner, requester: u64, id: &ObjectId, receives: Receives) -> Mail {
     let (id, avoid, not_here) = (id.clone(), Vec::new(), None);
-    owner.hears(asker, Message::Locate { id, avoid, not_here, receives, seen: false })
+    owner.receives(requester, Message::Locate { id, avoid, not_here, receives, seen: false })
 }
 
-fn sent_to(mail: &Mail, asker: u64) -> Option<u64> {
+fn sent_to(mail: &Mail, requester: u64) -> Option<u64> {
     mail.iter().find_map(|(to, message)| match message {
-        Message::Located { source: Source::Holder { node, .. }, .. } if *to == NodeId(asker) => {
+        Message::Located { source: Source::Holder { node, .. }, .. }
+            if *to == NodeId(requester) =>
+        {
             Some(node.0)
         }
         _ => None,
     })
 }
 
-/// A receiver's report; the sender that it is named in answer.
+/// Sends the report of a receiver; returns the source that it is redirected to.
 fn reports(
     owner: &mut Owner,
     id: &ObjectId,
@@ -60,7 +62,7 @@ fn reports(
     rate: u64,
     usual: Option<u64>,
 ) -> Option<u64> {
-    redirected(owner.hears(receiver, paced(id, source, rate, usual)), receiver)
+    redirected(owner.receives(receiver, paced(id, source, rate, usual)), receiver)
 }
 
 fn paced(id: &ObjectId, source: u64, rate: u64, usual: Option<u64>) -> Message {
@@ -82,32 +84,32 @@ fn redirected(mail: Mail, receiver: u64) -> Option<u64> {
 }
 
 #[test]
-fn who_asks_is_not_sent_to_a_node_that_has_reported_to_be_slow() {
+fn a_requester_gets_no_source_that_reports_to_be_slow() {
     let (mut owner, id) = chain(&[2]);
     owner.waits(50 * MS);
     assert_eq!(
         reports(&mut owner, &id, (2, 3), SLOW, Some(WELL)),
         None,
-        "there is no other sender"
+        "there is no other source"
     );
-    assert_eq!(joins(&mut owner, &id, 4), 3, "beside a slow receiver");
-    assert_eq!(joins(&mut owner, &id, 5), 4, "the next takes it from the one that is well");
+    assert_eq!(joins(&mut owner, &id, 4), 3, "next to a slow receiver");
+    assert_eq!(joins(&mut owner, &id, 5), 4, "the next receives from the healthy one");
 }
 
-/// Goal: an owner that has received nothing yet, which may be the slow node itself, learns from the asker what is slow.
+/// Goal: an owner that has received nothing yet, or is slow itself, learns from the requester which nodes are slow.
 #[test]
-fn what_an_asker_is_used_to_shows_that_a_relay_is_slow() {
+fn the_usual_rate_of_a_requester_reveals_a_slow_relay() {
     for (usual, sender) in [(Some(WELL), 3), (Some(2 * SLOW), 2), (None, 2)] {
         let (mut owner, id) = chain(&[2]);
         owner.waits(50 * MS);
         assert_eq!(reports(&mut owner, &id, (2, 3), SLOW, None), None);
-        let mail = asks(&mut owner, 4, &id, Receives { slowness: 1, usual });
+        let mail = requests(&mut owner, 4, &id, Receives { slowness: 1, usual });
         assert_eq!(sent_to(&mail, 4), Some(sender), "{usual:?}");
     }
 }
 
 #[test]
-fn the_link_is_what_the_owner_or_else_the_asker_has_measured() {
+fn the_link_is_measured_by_the_owner_or_else_by_the_requester() {
     let assumed = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
     let mut speeds = Speeds::default();
     assert_eq!(speeds.link_of(NodeId(4), assumed), assumed);
@@ -118,9 +120,9 @@ fn the_link_is_what_the_owner_or_else_the_asker_has_measured() {
     assert_eq!(speeds.link_of(NodeId(4), assumed), assumed);
 }
 
-/// Goal: one hiccup of a host is no proof; two are, for two seconds, and for longer each time they repeat at once.
+/// Goal: one incident proves nothing; two mark a node for 2 s, and longer each time they repeat at once.
 #[test]
-fn a_node_sends_slowly_after_two_incidents_and_is_tried_again_ever_later() {
+fn two_incidents_mark_a_slow_sender_and_retries_back_off() {
     let (node, at) = (NodeId(2), |ms: u64| Instant(ms * MS));
     let mut speeds = Speeds::default();
     speeds.sends_slowly(at(100), node, 10, at(50));
@@ -141,10 +143,10 @@ fn a_node_sends_slowly_after_two_incidents_and_is_tried_again_ever_later() {
     for incident in [18_000, 18_400, 18_550] {
         speeds.sends_slowly(at(18_600), node, 10, at(incident));
     }
-    assert_eq!(speeds.sent_slowness(at(18_600), node), 1, "what was proved before is void");
+    assert_eq!(speeds.sent_slowness(at(18_600), node), 1, "earlier incidents are void");
 }
 
-/// Goal: a host whose link was slow in both directions is a relay again with the first object that comes to it well.
+/// Goal: a host whose link was slow in both directions is a relay again after the first object that it receives well.
 #[test]
 fn a_node_that_receives_well_again_sends_well_too() {
     let (node, at) = (NodeId(2), |ms: u64| Instant(ms * MS));
@@ -153,10 +155,10 @@ fn a_node_that_receives_well_again_sends_well_too() {
         speeds.sends_slowly(at(ms), node, 10, at(ms));
     }
     speeds.is_quick(at(2100), node);
-    assert_eq!(speeds.sent_slowness(at(2100), node), 10, "it has received well all the time");
+    assert_eq!(speeds.sent_slowness(at(2100), node), 10, "it never received slowly");
     speeds.receives_slowly(at(2200), node, 10);
     speeds.says(at(2250), node, Receives { slowness: 1, usual: None });
-    assert_eq!(speeds.sent_slowness(at(2250), node), 10, "it may not know yet");
+    assert_eq!(speeds.sent_slowness(at(2250), node), 10, "it may not have received the report yet");
     speeds.receives_slowly(at(2260), node, 10);
     speeds.is_quick(at(2300), node);
     assert_eq!(speeds.sent_slowness(at(2300), node), 1);
@@ -174,7 +176,7 @@ fn a_receiver_that_shares_a_link_is_neither_moved_nor_slow() {
             unreachable!("it is a report")
         };
         let rate = Rate { shares, ..paced.rate };
-        let mail = owner.hears(4, Message::Paced(Paced { rate, ..paced }));
+        let mail = owner.receives(4, Message::Paced(Paced { rate, ..paced }));
         assert_eq!(redirected(mail, 4), moved_to, "{shares} transfers share the link");
     }
 }
@@ -188,7 +190,7 @@ fn a_receiver_behind_a_slow_node_is_moved_and_those_behind_it_stay() {
     assert_eq!(
         reports(&mut owner, &id, (5, 4), SLOW, Some(WELL)),
         None,
-        "its sender has just been moved"
+        "its source has just been moved"
     );
     owner.waits(100 * MS);
     assert_eq!(reports(&mut owner, &id, (4, 3), WELL, Some(WELL)), None);
@@ -196,7 +198,7 @@ fn a_receiver_behind_a_slow_node_is_moved_and_those_behind_it_stay() {
 }
 
 #[test]
-fn where_all_are_alike_nobody_is_moved() {
+fn no_receiver_is_moved_between_equal_nodes() {
     let (mut owner, id) = chain(&[2, 4, 5]);
     for _ in 0..5 {
         owner.waits(100 * MS);
@@ -207,22 +209,22 @@ fn where_all_are_alike_nobody_is_moved() {
 }
 
 #[test]
-fn a_node_that_is_slow_beside_another_branch_is_told_so() {
+fn a_node_slower_than_another_branch_is_notified() {
     let (mut owner, id) = chain(&[2]);
     owner.waits(50 * MS);
     reports(&mut owner, &id, (2, 3), SLOW, Some(WELL));
     assert_eq!(joins(&mut owner, &id, 4), 3);
     owner.waits(200 * MS);
     reports(&mut owner, &id, (4, 3), WELL, None);
-    let mail = owner.hears(2, paced(&id, 3, SLOW, None));
+    let mail = owner.receives(2, paced(&id, 3, SLOW, None));
     let slow = Message::Slow { times: 10, bytes_per_second: SLOW };
     assert!(mail.contains(&(NodeId(2), slow)), "{mail:?}");
 }
 
-/// Goal: a slow receiver is told so while its sender shows, by another receiver, that it is well; it is not moved to a
-/// relay of that sender, where it would look like the slow end of the only branch.
+/// Goal: a slow receiver is notified while another receiver shows that its source is healthy. It is not moved to a
+/// relay of that source, where it would look like the slow end of the only branch.
 #[test]
-fn a_slow_receiver_of_a_sender_that_feeds_another_well_stays_and_is_told() {
+fn a_slow_receiver_of_a_healthy_source_stays_and_is_notified() {
     let (mut owner, id) = chain(&[2]);
     owner.waits(50 * MS);
     reports(&mut owner, &id, (2, 3), SLOW, Some(WELL));
@@ -230,7 +232,7 @@ fn a_slow_receiver_of_a_sender_that_feeds_another_well_stays_and_is_told() {
     assert_eq!(joins(&mut owner, &id, 5), 4);
     owner.waits(50 * MS);
     reports(&mut owner, &id, (4, 3), WELL, None);
-    let mail = owner.hears(2, paced(&id, 3, SLOW, Some(SLOW)));
+    let mail = owner.receives(2, paced(&id, 3, SLOW, Some(SLOW)));
     let slow = Message::Slow { times: 10, bytes_per_second: SLOW };
     assert!(mail.contains(&(NodeId(2), slow)), "{mail:?}");
     assert_eq!(redirected(mail, 2), None);
@@ -238,7 +240,7 @@ fn a_slow_receiver_of_a_sender_that_feeds_another_well_stays_and_is_told() {
     assert_eq!(
         reports(&mut owner, &id, (2, 3), SLOW, Some(SLOW)),
         None,
-        "it is no sooner behind a relay"
+        "a relay would not be faster"
     );
 }
 
@@ -246,24 +248,24 @@ fn a_slow_receiver_of_a_sender_that_feeds_another_well_stays_and_is_told() {
 fn a_node_that_reports_to_be_slow_is_a_leaf() {
     for (slowness, sender) in [(10, 3), (1, 2)] {
         let (mut owner, id) = chain(&[]);
-        asks(&mut owner, 2, &id, Receives { slowness, usual: None });
+        requests(&mut owner, 2, &id, Receives { slowness, usual: None });
         owner.waits(100 * MS);
-        owner.hears(2, told(&id, instance(3, 1), false, fed_by(3)));
+        owner.receives(2, announced(&id, instance(3, 1), false, fed_by(3)));
         assert_eq!(joins(&mut owner, &id, 4), sender, "node 2 is {slowness} times slower");
     }
 }
 
-/// Goal: a node that was slow is in nobody's way, whether it still is or not.
+/// Goal: a node that was slow delays no other, whether it is still slow or not.
 #[test]
-fn a_node_that_reports_to_be_slow_lets_others_go_first() {
+fn a_node_that_reports_to_be_slow_yields() {
     let slow = Receives { slowness: 10, usual: None };
     let (mut owner, id) = chain(&[]);
-    let mail = asks(&mut owner, 2, &id, slow);
+    let mail = requests(&mut owner, 2, &id, slow);
     assert_eq!(sent_to(&mail, 2), None);
     assert!(mail.contains(&(NodeId(2), Message::Waiting { id: id.clone() })));
     assert_eq!((joins(&mut owner, &id, 4), joins(&mut owner, &id, 5)), (3, 4));
-    assert_eq!(sent_to(&owner.waits(100 * MS), 2), Some(5), "behind the last of them");
-    // One whose sender has failed has waited already.
+    assert_eq!(sent_to(&owner.waits(100 * MS), 2), Some(5), "at the end of the chain");
+    // A requester whose source has failed has yielded already.
     let again = Message::Locate {
         id: id.clone(),
         avoid: Vec::from([NodeId(5)]),
@@ -271,65 +273,65 @@ fn a_node_that_reports_to_be_slow_lets_others_go_first() {
         receives: slow,
         seen: false,
     };
-    assert!(sent_to(&owner.hears(2, again), 2).is_some());
+    assert!(sent_to(&owner.receives(2, again), 2).is_some());
 }
 
 #[test]
-fn a_node_that_asks_again_and_again_yields_once() {
+fn a_node_that_repeats_its_lookup_yields_once() {
     let (mut owner, id) = chain(&[]);
     let is_sent = (0..100).any(|_| {
-        let mail = asks(&mut owner, 2, &id, Receives { slowness: 10, usual: None });
+        let mail = requests(&mut owner, 2, &id, Receives { slowness: 10, usual: None });
         sent_to(&mail, 2).or_else(|| sent_to(&owner.waits(MS), 2)).is_some()
     });
     assert!(is_sent);
-    owner.hears(2, told(&id, instance(3, 1), false, fed_by(3)));
-    let mail = asks(&mut owner, 2, &id, Receives { slowness: 10, usual: None });
-    assert_eq!(sent_to(&mail, 2), Some(3), "one that has a part of it does not yield");
+    owner.receives(2, announced(&id, instance(3, 1), false, fed_by(3)));
+    let mail = requests(&mut owner, 2, &id, Receives { slowness: 10, usual: None });
+    assert_eq!(sent_to(&mail, 2), Some(3), "a node with a partial copy does not yield");
 }
 
 #[test]
 fn nodes_that_wait_for_a_put_yield_to_each_other_too() {
     let (mut owner, id) = (Owner::new(), minted());
-    asks(&mut owner, 2, &id, Receives { slowness: 10, usual: None });
-    asks(&mut owner, 4, &id, Receives { slowness: 1, usual: None });
-    let mail = owner.hears(3, told(&id, instance(3, 1), true, Progress::Complete));
+    requests(&mut owner, 2, &id, Receives { slowness: 10, usual: None });
+    requests(&mut owner, 4, &id, Receives { slowness: 1, usual: None });
+    let mail = owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
     assert_eq!((sent_to(&mail, 2), sent_to(&mail, 4)), (None, Some(3)));
-    owner.hears(4, told(&id, instance(3, 1), false, fed_by(3)));
+    owner.receives(4, announced(&id, instance(3, 1), false, fed_by(3)));
     assert_eq!(sent_to(&owner.waits(100 * MS), 2), Some(4));
 }
 
 #[test]
-fn a_slow_node_that_gets_what_it_is_used_to_is_a_leaf_still() {
+fn a_slow_node_at_its_usual_rate_is_still_a_leaf() {
     let (mut owner, id) = chain(&[]);
-    asks(&mut owner, 2, &id, Receives { slowness: 10, usual: None });
+    requests(&mut owner, 2, &id, Receives { slowness: 10, usual: None });
     owner.waits(100 * MS);
-    owner.hears(2, told(&id, instance(3, 1), false, fed_by(3)));
+    owner.receives(2, announced(&id, instance(3, 1), false, fed_by(3)));
     owner.waits(50 * MS);
     reports(&mut owner, &id, (2, 3), SLOW, Some(SLOW));
     assert_eq!(joins(&mut owner, &id, 4), 3);
 }
 
 #[test]
-fn what_a_growing_copy_brings_says_nothing_of_nodes() {
+fn the_rate_of_a_growing_copy_marks_no_node() {
     let (mut owner, id) = (Owner::new(), minted());
-    owner.hears(3, told(&id, instance(3, 1), true, Progress::Partial { source: None }));
+    owner.receives(3, announced(&id, instance(3, 1), true, Progress::Partial { source: None }));
     for receiver in [2, 4] {
         joins(&mut owner, &id, receiver);
     }
     owner.waits(200 * MS);
     assert_eq!(reports(&mut owner, &id, (2, 3), SLOW, Some(WELL)), None);
     assert_eq!(reports(&mut owner, &id, (4, 2), SLOW, Some(WELL)), None);
-    assert_eq!(joins(&mut owner, &id, 5), 4, "the chain goes on");
+    assert_eq!(joins(&mut owner, &id, 5), 4, "the chain continues");
 }
 
 #[test]
-fn a_receiver_of_a_silent_sender_is_given_another_and_new_askers_avoid_it() {
+fn a_receiver_of_an_unresponsive_source_is_moved_to_another() {
     let (mut owner, id) = chain(&[2, 4, 5]);
     owner.waits(1000 * MS);
     assert_eq!(
         reports(&mut owner, &id, (4, 2), 0, None),
         None,
-        "the sender may be stalled itself, and say so"
+        "the source may be stalled itself and report that"
     );
     assert_eq!(reports(&mut owner, &id, (5, 4), 0, None), None);
     let mail = owner.waits(60 * MS);
@@ -337,19 +339,19 @@ fn a_receiver_of_a_silent_sender_is_given_another_and_new_askers_avoid_it() {
     assert_eq!(
         redirected(mail, 5),
         Some(4),
-        "its sender lives: it stays, and knows that the owner knows"
+        "its source is alive: it stays, and the reply confirms its report"
     );
     let (mut owner, id) = chain(&[2]);
     owner.waits(1000 * MS);
     reports(&mut owner, &id, (2, 3), 0, None);
     let mail = owner.waits(60 * MS);
-    assert_eq!(redirected(mail, 2), Some(3), "there is no other");
+    assert_eq!(redirected(mail, 2), Some(3), "there is no other source");
 }
 
 #[test]
-fn a_copy_that_grows_slowly_at_its_origin_moves_nobody() {
+fn a_copy_that_grows_slowly_at_its_maker_moves_no_receiver() {
     let (mut owner, id) = (Owner::new(), minted());
-    owner.hears(3, told(&id, instance(3, 1), true, Progress::Partial { source: None }));
+    owner.receives(3, announced(&id, instance(3, 1), true, Progress::Partial { source: None }));
     joins(&mut owner, &id, 2);
     joins(&mut owner, &id, 4);
     owner.waits(1000 * MS);
@@ -360,14 +362,14 @@ fn a_copy_that_grows_slowly_at_its_origin_moves_nobody() {
 }
 
 #[test]
-fn a_stalled_node_that_speaks_again_is_a_sender_again() {
+fn a_stalled_node_is_a_source_again_after_its_next_message() {
     let (mut owner, id) = chain(&[2, 4]);
     owner.waits(1000 * MS);
     reports(&mut owner, &id, (4, 2), 0, None);
     assert_eq!(redirected(owner.waits(60 * MS), 4), Some(3));
     assert_ne!(owner.source_of(5, &id), Some(2));
-    owner.hears(2, locate(&id));
-    owner.hears(2, told(&id, instance(3, 1), false, Progress::Complete));
-    owner.hears(5, Message::Unlocate { id: id.clone() });
+    owner.receives(2, locate(&id));
+    owner.receives(2, announced(&id, instance(3, 1), false, Progress::Complete));
+    owner.receives(5, Message::Unlocate { id: id.clone() });
     assert_eq!(owner.source_of(5, &id), Some(2), "complete and idle");
 }

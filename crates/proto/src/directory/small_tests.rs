@@ -1,4 +1,4 @@
-//! Bytes of small objects at an owner: as many as there is room for; those of the others come from their holders.
+//! Bytes of small objects at an owner: stored within its capacity; beyond that, they come from their holders.
 
 use alloc::{format, string::ToString, vec, vec::Vec};
 
@@ -16,23 +16,23 @@ use crate::{
     meta::Meta,
 };
 
-/// Bytes of an object: two of one member find no room.
+/// Bytes of an object. Two of them exceed the limit of one member.
 const SIZE: u64 = 60;
 const OF_ONE: u64 = 100;
 
-/// Node 1, in whose store there is room for 100 bytes of each of two others.
+/// Node 1, which stores up to 100 bytes of each of two others.
 fn owner() -> Owner {
     let directory = Directory::new(None, Slice::default(), OF_ONE * SHARE_OF_ONE);
     Owner { directory, ..Owner::new() }
 }
 
-/// Names that node 1 owns first.
+/// Names whose primary owner is node 1.
 fn names(owner: &Owner) -> impl Iterator<Item = ObjectId> {
     let all = (0..).map(|group| format!("group{group}/x").parse().unwrap());
     all.filter(|id| owner.members.owners(id).first == NodeId(1))
 }
 
-/// What a node made under a name: of each name another.
+/// The instance that a node has made under a name, a different one for each name.
 fn made(id: &ObjectId, maker: u64) -> Instance {
     let text = id.to_string();
     let group = text.trim_start_matches("group").trim_end_matches("/x");
@@ -43,30 +43,30 @@ fn bytes(fill: u8) -> Inline {
     vec![fill; SIZE as usize].into()
 }
 
-fn told(id: &ObjectId, maker: u64, progress: Progress) -> Message {
+fn announced(id: &ObjectId, maker: u64, progress: Progress) -> Message {
     let (instance, id, meta) = (made(id, maker), id.clone(), Meta::bytes(SIZE));
     let (origin, claim, lifetime) = (true, false, None);
     Message::Announce(Announce { id, instance, meta, origin, progress, claim, lifetime })
 }
 
-/// A node tells of a small object that node `maker` has made.
+/// The announcement of a small object made by node `maker`.
 fn small(id: &ObjectId, maker: u64) -> Message {
-    told(id, maker, Progress::Inline(bytes(maker as u8)))
+    announced(id, maker, Progress::Inline(bytes(maker as u8)))
 }
 
 fn doubted(id: &ObjectId, by: u64, maker: u64) -> (NodeId, Message) {
     (NodeId(by), Message::Doubted { id: id.clone(), instance: made(id, maker) })
 }
 
-fn waiting(id: &ObjectId, asker: u64) -> (NodeId, Message) {
-    (NodeId(asker), Message::Waiting { id: id.clone() })
+fn waiting(id: &ObjectId, requester: u64) -> (NodeId, Message) {
+    (NodeId(requester), Message::Waiting { id: id.clone() })
 }
 
 fn delete(id: &ObjectId) -> Message {
     Message::Delete { id: id.clone(), request: RequestId(1), pruned: false }
 }
 
-/// Whose bytes one message brings to a node.
+/// The receiver and the bytes of a single message.
 fn brought(mail: &Mail) -> (u64, Inline) {
     let [(to, message)] = &mail[..] else { panic!("{mail:?}") };
     match message {
@@ -78,116 +78,124 @@ fn brought(mail: &Mail) -> (u64, Inline) {
     }
 }
 
-/// An owner that has one object of node 3 with its bytes, and another without.
+/// An owner that has one object of node 3 with its bytes, and another one without them.
 fn with_two_of_node_3() -> (Owner, ObjectId, ObjectId) {
     let mut owner = owner();
     let [kept, other] = [names(&owner).next().unwrap(), names(&owner).nth(1).unwrap()];
-    assert_eq!(owner.hears(3, small(&kept, 3)), []);
-    assert_eq!(owner.hears(3, small(&other, 3)), []);
+    assert_eq!(owner.receives(3, small(&kept, 3)), []);
+    assert_eq!(owner.receives(3, small(&other, 3)), []);
     assert_eq!(owner.directory.take_limited(), [(NodeId(3), "SMALL_SHARE")]);
     (owner, kept, other)
 }
 
 #[test]
-fn bytes_without_room_come_from_their_holder_for_all_who_wait() {
+fn bytes_beyond_the_capacity_come_from_their_holder_for_all_waiting_nodes() {
     let (mut owner, kept, other) = with_two_of_node_3();
     assert_eq!(owner.directory.small_bytes().0, SIZE);
-    assert_eq!(brought(&owner.hears(2, locate(&kept))), (2, bytes(3)));
-    assert_eq!(owner.hears(2, locate(&other)), [waiting(&other, 2), doubted(&other, 3, 3)]);
-    assert_eq!(owner.hears(4, locate(&other)), [waiting(&other, 4)], "node 3 was asked");
-    let mail = owner.hears(3, small(&other, 3));
+    assert_eq!(brought(&owner.receives(2, locate(&kept))), (2, bytes(3)));
+    assert_eq!(owner.receives(2, locate(&other)), [waiting(&other, 2), doubted(&other, 3, 3)]);
+    assert_eq!(
+        owner.receives(4, locate(&other)),
+        [waiting(&other, 4)],
+        "node 3 has the request already"
+    );
+    let mail = owner.receives(3, small(&other, 3));
     let (first, second) = mail.split_at(1);
     assert_eq!(brought(&first.to_vec()), (2, bytes(3)));
     assert_eq!(brought(&second.to_vec()), (4, bytes(3)));
     assert_eq!(owner.directory.small_bytes().0, SIZE);
-    assert_eq!(owner.directory.take_limited(), [], "it was asked for them");
-    assert_eq!(owner.hears(2, locate(&other)), [waiting(&other, 2), doubted(&other, 3, 3)]);
+    assert_eq!(owner.directory.take_limited(), [], "the owner had requested the bytes");
+    assert_eq!(owner.receives(2, locate(&other)), [waiting(&other, 2), doubted(&other, 3, 3)]);
 }
 
 #[test]
-fn who_waited_before_gets_bytes_for_which_there_is_no_room() {
+fn a_waiting_node_gets_bytes_beyond_the_capacity() {
     let (mut owner, _, _) = with_two_of_node_3();
     let third = names(&owner).nth(2).unwrap();
     assert_eq!(owner.source_of(2, &third), None);
-    assert_eq!(brought(&owner.hears(3, small(&third, 3))), (2, bytes(3)));
+    assert_eq!(brought(&owner.receives(3, small(&third, 3))), (2, bytes(3)));
 }
 
 #[test]
-fn a_watcher_hears_of_an_object_with_its_bytes() {
+fn a_watcher_of_a_small_object_gets_its_bytes() {
     let (mut owner, _, other) = with_two_of_node_3();
     let watch = Message::Watch { id: other.clone(), seen: false };
-    assert_eq!(owner.hears(2, watch), [doubted(&other, 3, 3)]);
-    assert_eq!(brought(&owner.hears(3, small(&other, 3))), (2, bytes(3)));
+    assert_eq!(owner.receives(2, watch), [doubted(&other, 3, 3)]);
+    assert_eq!(brought(&owner.receives(3, small(&other, 3))), (2, bytes(3)));
 }
 
 #[test]
-fn the_bytes_of_what_is_deleted_make_room_for_others() {
+fn a_deletion_frees_capacity_for_other_small_objects() {
     let (mut owner, kept, other) = with_two_of_node_3();
-    owner.hears(2, delete(&kept));
+    owner.receives(2, delete(&kept));
     assert_eq!(owner.directory.small_bytes().0, 0);
-    owner.hears(2, locate(&other));
-    assert_eq!(brought(&owner.hears(3, small(&other, 3))), (2, bytes(3)));
+    owner.receives(2, locate(&other));
+    assert_eq!(brought(&owner.receives(3, small(&other, 3))), (2, bytes(3)));
     assert_eq!(owner.directory.small_bytes().0, SIZE);
-    assert_eq!(brought(&owner.hears(2, locate(&other))), (2, bytes(3)));
+    assert_eq!(brought(&owner.receives(2, locate(&other))), (2, bytes(3)));
 }
 
 #[test]
-fn what_one_member_puts_leaves_room_for_another() {
+fn one_member_leaves_capacity_for_another() {
     let (mut owner, _, _) = with_two_of_node_3();
     let [third, fourth] = [2, 3].map(|at| names(&owner).nth(at).unwrap());
-    owner.hears(4, small(&third, 4));
+    owner.receives(4, small(&third, 4));
     assert_eq!(owner.directory.small_bytes(), (2 * SIZE, OF_ONE * SHARE_OF_ONE));
     assert_eq!(owner.directory.take_limited(), []);
-    // What this node itself puts is in its store.
-    owner.hears(1, small(&fourth, 1));
+    // This node stores the objects of its own puts anyway.
+    owner.receives(1, small(&fourth, 1));
     assert_eq!(owner.directory.small_bytes().0, 2 * SIZE);
-    assert_eq!(brought(&owner.hears(2, locate(&fourth))), (2, bytes(1)));
+    assert_eq!(brought(&owner.receives(2, locate(&fourth))), (2, bytes(1)));
 }
 
 /// Goal: the bytes of a small object are requested from its maker, and from the node that keeps it when the maker is gone.
 #[test]
-fn a_second_copy_gives_the_bytes_when_the_maker_is_gone() {
+fn another_holder_sends_the_bytes_when_the_maker_is_gone() {
     let (mut owner, kept, other) = with_two_of_node_3();
     let third = names(&owner).nth(2).unwrap();
-    owner.hears(4, small(&third, 4));
-    assert_eq!(owner.hears(4, small(&other, 3)), [], "node 4 has no room for more");
-    assert_eq!(owner.hears(2, locate(&other)), [waiting(&other, 2), doubted(&other, 3, 3)]);
+    owner.receives(4, small(&third, 4));
+    assert_eq!(owner.receives(4, small(&other, 3)), [], "the limit of node 4 is reached");
+    assert_eq!(owner.receives(2, locate(&other)), [waiting(&other, 2), doubted(&other, 3, 3)]);
     let mail = owner.loses(3);
-    assert_eq!(mail, [doubted(&other, 4, 3)], "who waits is not forgotten");
-    assert_eq!(brought(&owner.hears(4, small(&other, 3))), (2, bytes(3)));
-    assert_eq!(brought(&owner.hears(2, locate(&kept))), (2, bytes(3)), "as before it was lost");
+    assert_eq!(mail, [doubted(&other, 4, 3)], "the owner requests them for the waiting node");
+    assert_eq!(brought(&owner.receives(4, small(&other, 3))), (2, bytes(3)));
+    assert_eq!(
+        brought(&owner.receives(2, locate(&kept))),
+        (2, bytes(3)),
+        "as before node 3 was lost"
+    );
 }
 
 #[test]
 fn an_object_without_its_bytes_is_lost_with_its_last_holder() {
     let (mut owner, kept, other) = with_two_of_node_3();
-    owner.hears(2, locate(&other));
+    owner.receives(2, locate(&other));
     owner.loses(3);
     let mail = owner.waits(ORPHAN_GRACE_NS);
     let [(NodeId(2), Message::Gone { id, .. })] = &mail[..] else { panic!("{mail:?}") };
     assert_eq!(*id, other);
-    assert_eq!(brought(&owner.hears(2, locate(&kept))), (2, bytes(3)));
+    assert_eq!(brought(&owner.receives(2, locate(&kept))), (2, bytes(3)));
 }
 
 /// Goal: bytes of copies whose maker has announced nothing, and is gone, are kept within the same bounds.
 #[test]
-fn bytes_of_copies_without_their_maker_are_asked_for() {
+fn bytes_of_copies_without_a_maker_are_requested() {
     let mut owner = owner();
     let ids: Vec<ObjectId> = names(&owner).take(3).collect();
     for id in &ids {
-        assert_eq!(owner.hears(4, small(id, 3)), []);
+        assert_eq!(owner.receives(4, small(id, 3)), []);
     }
-    assert_eq!(owner.directory.small_bytes().0, SIZE, "of the first of three");
+    assert_eq!(owner.directory.small_bytes().0, SIZE, "only the first of three");
     let mut mail = owner.loses(3);
     mail.extend(owner.waits(1));
     assert_eq!(mail, []);
-    assert_eq!(brought(&owner.hears(2, locate(&ids[0]))), (2, bytes(3)));
-    assert_eq!(owner.hears(2, locate(&ids[1])), [waiting(&ids[1], 2), doubted(&ids[1], 4, 3)]);
-    assert_eq!(brought(&owner.hears(4, small(&ids[1], 3))), (2, bytes(3)));
+    assert_eq!(brought(&owner.receives(2, locate(&ids[0]))), (2, bytes(3)));
+    assert_eq!(owner.receives(2, locate(&ids[1])), [waiting(&ids[1], 2), doubted(&ids[1], 4, 3)]);
+    assert_eq!(brought(&owner.receives(4, small(&ids[1], 3))), (2, bytes(3)));
 }
 
 proptest! {
-    /// Goal: whatever is said and deleted in whatever order, the bytes are within their bounds and are those of the entries.
+    /// Goal: after any sequence of messages, the bytes are within their limits and equal those of the entries.
     #[test]
     fn the_accounts_are_those_of_the_entries(
         steps in prop::collection::vec((0..8usize, 1..5u64, 0..6u8), 0..200),
@@ -197,22 +205,22 @@ proptest! {
         for (at, node, what) in steps {
             let id = &ids[at];
             match what {
-                0 | 1 => drop(owner.hears(node, small(id, node))),
-                2 => drop(owner.hears(node, small(id, node % 4 + 1))),
-                3 => drop(owner.hears(node, locate(id))),
-                4 => drop(owner.hears(node, delete(id))),
+                0 | 1 => drop(owner.receives(node, small(id, node))),
+                2 => drop(owner.receives(node, small(id, node % 4 + 1))),
+                3 => drop(owner.receives(node, locate(id))),
+                4 => drop(owner.receives(node, delete(id))),
                 _ => {
                     let (instance, id) = (made(id, node), id.clone());
-                    owner.hears(node, Message::Withdraw { id, instance });
+                    owner.receives(node, Message::Withdraw { id, instance });
                 }
             }
             let (bytes, most) = owner.directory.small_bytes();
             prop_assert!(bytes <= most);
             let live = owner.directory.entries.iter().filter_map(|(_, entry)| entry.live.as_ref());
             let foreign = live.filter(|live| live.small.is_some() && live.instance.node != NodeId(1));
-            prop_assert!(foreign.count() as u64 * SIZE <= bytes, "each has its charge");
+            prop_assert!(foreign.count() as u64 * SIZE <= bytes, "each has a charge");
         }
-        ids.iter().for_each(|id| drop(owner.hears(2, delete(id))));
+        ids.iter().for_each(|id| drop(owner.receives(2, delete(id))));
         owner.waits(2 * STRAY_NS);
         prop_assert_eq!(owner.directory.small_bytes().0, 0);
     }

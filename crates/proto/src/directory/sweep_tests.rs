@@ -1,9 +1,9 @@
-//! Changes of members in slices, with messages in between: the answers are those of a change in one go.
+//! Membership changes in slices, with messages in between: the replies equal those after a change in one step.
 
 use alloc::{collections::BTreeSet, format, string::String, vec, vec::Vec};
 
 use super::{
-    tests::{Owner, fed_by, instance, locate, told},
+    tests::{Owner, announced, fed_by, instance, locate},
     *,
 };
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 
 const ONE_AT_A_TIME: Slice = Slice { entries: 1, pause_ns: 1 };
 
-/// Slices that come only when they are asked for.
+/// An owner with slices of one entry, which run only on demand.
 fn sliced() -> Owner {
     Owner { directory: Directory::new(None, ONE_AT_A_TIME, u64::MAX), ..Owner::new() }
 }
@@ -28,15 +28,15 @@ impl Owner {
         let mut mail = Vec::new();
         while let Some(at) = self.directory.next_slice() {
             self.now = self.now.max(at);
-            mail.extend(self.told(Directory::work_off).1);
+            mail.extend(self.run(Directory::work_off).1);
         }
         mail
     }
 
-    /// The same node is met again, and has forgotten everything.
+    /// The same node joins again, after it has forgotten everything.
     fn meets(&mut self, member: Member) -> Mail {
         self.members.insert(member);
-        self.told(|directory, world| directory.members_changed(world, Some(member.id))).1
+        self.run(|directory, world| directory.members_changed(world, Some(member.id))).1
     }
 
     fn member(&self, node: u64) -> Member {
@@ -45,15 +45,15 @@ impl Owner {
 }
 
 #[test]
-fn an_entry_is_up_to_date_for_whoever_asks_between_two_slices() {
+fn an_entry_is_up_to_date_between_two_slices() {
     let mut owner = sliced();
     let ids: Vec<ObjectId> = (1..=9).map(|serial| minted_by(1, serial)).collect();
     for (id, serial) in ids.iter().zip(1..) {
-        owner.hears(2, told(id, instance(2, serial), true, Progress::Complete));
-        owner.hears(3, told(id, instance(2, serial), false, Progress::Complete));
+        owner.receives(2, announced(id, instance(2, serial), true, Progress::Complete));
+        owner.receives(3, announced(id, instance(2, serial), false, Progress::Complete));
     }
     owner.loses(2);
-    assert!(owner.directory.next_slice().is_some(), "one of nine was looked at");
+    assert!(owner.directory.next_slice().is_some(), "one of nine entries was updated");
     let last = &ids[8];
     assert_eq!(owner.source_of(4, last), Some(3), "the other holder is gone");
     assert_eq!(owner.holders(last), [3, 4]);
@@ -63,20 +63,20 @@ fn an_entry_is_up_to_date_for_whoever_asks_between_two_slices() {
 }
 
 #[test]
-fn what_a_node_says_when_it_is_back_outlives_the_slices_of_its_end() {
+fn announcements_of_a_rejoined_node_survive_the_slices_of_its_loss() {
     let mut owner = sliced();
     let ids: Vec<ObjectId> = (1..=9).map(|serial| minted_by(1, serial)).collect();
     for (id, serial) in ids.iter().zip(1..) {
-        owner.hears(2, told(id, instance(2, serial), true, Progress::Complete));
+        owner.receives(2, announced(id, instance(2, serial), true, Progress::Complete));
     }
     let member = owner.member(2);
     owner.loses(2);
     owner.meets(member);
-    // It still has the last; and another, of which nothing was known.
+    // It still has the last object, and another one without an entry here.
     let another = minted_by(1, 99);
-    owner.hears(2, told(&ids[8], instance(2, 9), true, Progress::Complete));
-    owner.hears(2, told(&another, instance(2, 99), true, Progress::Complete));
-    owner.hears(2, locate(&minted_by(1, 100)));
+    owner.receives(2, announced(&ids[8], instance(2, 9), true, Progress::Complete));
+    owner.receives(2, announced(&another, instance(2, 99), true, Progress::Complete));
+    owner.receives(2, locate(&minted_by(1, 100)));
     owner.work_off_all();
     assert!(ids[..8].iter().all(|id| owner.holders(id).is_empty()));
     assert_eq!((owner.holders(&ids[8]), owner.holders(&another)), (vec![2], vec![2]));
@@ -84,12 +84,12 @@ fn what_a_node_says_when_it_is_back_outlives_the_slices_of_its_end() {
 }
 
 #[test]
-fn a_change_in_the_middle_of_another_is_worked_off_everywhere() {
+fn a_change_during_another_reaches_all_entries() {
     let mut owner = sliced();
     let ids: Vec<ObjectId> = (1..=9).map(|serial| minted_by(1, serial)).collect();
     for (id, serial) in ids.iter().zip(1..) {
         for holder in 2..=4 {
-            owner.hears(holder, told(id, instance(2, serial), true, Progress::Complete));
+            owner.receives(holder, announced(id, instance(2, serial), true, Progress::Complete));
         }
     }
     owner.loses(2);
@@ -100,34 +100,35 @@ fn a_change_in_the_middle_of_another_is_worked_off_everywhere() {
 }
 
 #[test]
-fn whoever_leaves_tells_of_all_deletions_before_it_goes() {
+fn a_leaving_node_sends_all_deletions_first() {
     let mut owner = sliced();
     let ids: Vec<ObjectId> = (1..=9).map(|serial| minted_by(1, serial)).collect();
     for id in &ids {
-        owner.hears(3, Message::Delete { id: id.clone(), request: RequestId(1), pruned: false });
+        owner.receives(3, Message::Delete { id: id.clone(), request: RequestId(1), pruned: false });
     }
     let mut without_me = owner.members.clone();
     without_me.resign();
-    let ((), mail) = owner.told(|directory, world| {
+    let ((), mail) = owner.run(|directory, world| {
         directory.leave(&mut World { members: &without_me, mail: world.mail, ..*world });
     });
-    let heard = |id: &ObjectId| {
+    let sent = |id: &ObjectId| {
         mail.iter()
-            .filter(|(_, said)| matches!(said, Message::Remember { id: of, .. } if of == id))
+            .filter(|(_, message)| matches!(message, Message::Remember { id: of, .. } if of == id))
             .count()
     };
-    assert!(ids.iter().all(|id| heard(id) == 2), "each by both owners of then");
+    assert!(ids.iter().all(|id| sent(id) == 2), "each goes to both later owners");
 }
 
-/// What was said, but for deletions, of which the owners of now are told and not those in between.
-fn answers(mail: Mail) -> BTreeSet<String> {
-    let answers = mail.into_iter().filter(|(_, said)| !matches!(said, Message::Remember { .. }));
-    answers.map(|said| format!("{said:?}")).collect()
+/// The messages except deletions, which go to the final owners and not to those in between.
+fn replies(mail: Mail) -> BTreeSet<String> {
+    let replies =
+        mail.into_iter().filter(|(_, message)| !matches!(message, Message::Remember { .. }));
+    replies.map(|message| format!("{message:?}")).collect()
 }
 
-/// The same is said to an owner that works off each change in one go and to one that does so entry by entry.
+/// Both owners get the same messages: one applies each change in one step, the other entry by entry.
 #[test]
-fn slices_change_no_answer() {
+fn slices_change_no_reply() {
     let mut behind = 0;
     for seed in 0..300_u64 {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -137,7 +138,7 @@ fn slices_change_no_answer() {
         };
         let mut both = [Owner::new(), sliced()];
         let all: Vec<Member> = both[0].members.others().collect();
-        let (mut said, mut was_behind) = ([BTreeSet::new(), BTreeSet::new()], false);
+        let (mut sent, mut was_behind) = ([BTreeSet::new(), BTreeSet::new()], false);
         for step in 0..60 {
             let (node, id) = (2 + dice(4), dice(8));
             let id = if id < 6 {
@@ -148,8 +149,8 @@ fn slices_change_no_answer() {
             let (of, kind) = (instance(2 + dice(2), 1), dice(12));
             let is_member = both[0].members.contains(NodeId(node));
             let message = match kind {
-                0 | 1 => told(&id, of, node == of.node.0, Progress::Complete),
-                2 => told(&id, of, false, fed_by(of.node.0)),
+                0 | 1 => announced(&id, of, node == of.node.0, Progress::Complete),
+                2 => announced(&id, of, false, fed_by(of.node.0)),
                 3 => Message::Withdraw { id, instance: of },
                 4 | 5 => locate(&id),
                 6 => Message::Watch { id, seen: dice(2) == 0 },
@@ -162,20 +163,20 @@ fn slices_change_no_answer() {
                 }
                 _ => Message::Unlocate { id },
             };
-            for (owner, said) in both.iter_mut().zip(&mut said) {
+            for (owner, sent) in both.iter_mut().zip(&mut sent) {
                 let mail = match (kind, is_member) {
                     (10, true) => owner.loses(node),
                     (_, false) => owner.meets(all[node as usize - 2]),
-                    _ => owner.hears(node, message.clone()),
+                    _ => owner.receives(node, message.clone()),
                 };
-                said.extend(answers(mail));
+                sent.extend(replies(mail));
             }
             was_behind |= both[1].directory.next_slice().is_some();
         }
         behind += u32::from(was_behind);
         let rest = both[1].work_off_all();
-        said[1].extend(answers(rest));
-        let [whole, sliced] = &said;
+        sent[1].extend(replies(rest));
+        let [whole, sliced] = &sent;
         let (missing, more): (Vec<_>, Vec<_>) =
             (whole.difference(sliced).collect(), sliced.difference(whole).collect());
         assert!(missing.is_empty() && more.is_empty(), "seed {seed}: {missing:#?} {more:#?}");
@@ -189,8 +190,5 @@ fn slices_change_no_answer() {
         };
         assert_eq!(known(&both[0]), known(&both[1]), "seed {seed}");
     }
-    assert!(
-        behind > 200,
-        "of 300 only {behind} had something left to work off while messages came"
-    );
+    assert!(behind > 200, "only {behind} of 300 runs had pending changes while messages arrived");
 }
