@@ -204,7 +204,7 @@ impl Directory {
     }
 
     /// Removes a holder that has no such copy according to a requester that was sent there. Requesters are sent there
-    /// again only after the holder, the only node that knows for certain, has announced its copy again.
+    /// again only after the holder has announced its copy again.
     pub(super) fn doubt_copy(
         &mut self,
         world: &mut World<'_>,

@@ -170,7 +170,7 @@ impl Directory {
     /// Returns the end of the object if it applies to a request from a node that has, or has not, `seen` the object. A
     /// deleted name is free: a later request waits for the next put. But a pruned version counts as gone while a newer
     /// one is live, because a program that follows [`Message::Latest`] may request it late. Only the primary owner
-    /// knows which versions are live.
+    /// has entries of all live versions.
     pub(super) fn end_for(&self, id: &ObjectId, seen: bool, members: &Members) -> Option<Error> {
         let gone = self.entries.get(id)?.gone.as_ref()?;
         let is_first = members.owners(id).first == members.me();

@@ -113,7 +113,7 @@ pub(super) struct Tombstone {
 pub(super) struct Locator {
     pub(super) node: NodeId,
     pub(super) request: RequestId,
-    /// The holders that the requester knows already; `None` if it wants a reply at once.
+    /// The last list of holders that the requester has; `None` if it wants a reply at once.
     pub(super) known: Option<Vec<Holding>>,
 }
 
@@ -122,7 +122,7 @@ impl Locator {
         (self.node, self.request) == (node, request)
     }
 
-    /// Whether the requester knows of a holder.
+    /// Whether the list of the requester contains a holder.
     fn has_seen(&self) -> bool {
         self.known.as_ref().is_some_and(|known| !known.is_empty())
     }

@@ -347,7 +347,7 @@ impl Live {
             self.tree.attach(receiver, sender);
         }
         self.tree.detach(asker);
-        // Only the primary owner knows all current transfers. A holder that already has a receiver would get a second
+        // Only the primary owner has records of all transfers. A holder that already has a receiver would get a second
         // one. A receiver is moved only to a node nearer to its source, so not if all members are in one place.
         let is_feeding = self.tree.receivers(asker).next().is_some();
         let can_move =

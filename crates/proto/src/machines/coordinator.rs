@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_deadline_of_all_reduces_is_known() {
+    fn the_deadline_is_the_first_of_all_reduces() {
         let mut coordinator = Coordinator::default();
         for serial in [30, 10, 20] {
             let (key, reduce) = reduce(serial);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_of_the_last_reduces_that_failed_is_remembered() {
+    fn lost_inputs_of_the_last_failed_reduces_are_remembered() {
         let mut coordinator = Coordinator::default();
         let last = FAILED_MAX as u64;
         (0..=last).for_each(|serial| coordinator.remember_failed(&reduce(serial).1));

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_hear_of_the_first_taker_and_of_the_last() {
+    fn owners_are_notified_of_the_first_taker_and_the_last() {
         let (mut leases, mut world) = (Leases::default(), World::of(3));
         let job = Job { name: LEASE.parse().expect("a name"), cleanup: true };
         leases.join(ClientId(1), job.clone(), &mut world);

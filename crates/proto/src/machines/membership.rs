@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ended_is_told_to_all_others_and_called_again() {
+    fn the_end_of_a_process_is_announced_and_a_reconnect_is_scheduled() {
         let (mut membership, mut world) = met();
         let lost = membership.peer_lost(NodeId(2), true, &mut world).expect("it was a member");
         assert!(lost.is_over && !lost.has_left && lost.change.before.contains(NodeId(2)));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_is_barred_is_lost_and_the_others_hear_why() {
+    fn a_barred_member_is_lost_and_the_others_get_the_reason() {
         let (mut membership, mut world) = met();
         let reason = String::from("its certificate is revoked");
         let lost = membership.peer_barred(NodeId(2), reason.clone(), &mut world);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ended_for_another_member_is_asked_before_it_is_lost() {
+    fn a_process_reported_as_ended_is_probed_before_it_is_lost() {
         let (mut membership, mut world) = met();
         let (two, three) = (NodeId(2), NodeId(3));
         let lost = membership.told_down(three, two, ENDED, "refused".into(), &mut world);
@@ -360,7 +360,7 @@ mod tests {
 
     /// Goal: the report of one member ends no other member that can refute it.
     #[test]
-    fn a_member_is_lost_by_the_word_of_another_when_it_had_time_to_answer() {
+    fn a_member_is_lost_by_another_report_after_it_had_time_to_refute_it() {
         let (mut membership, mut world) = met();
         let (two, three) = (NodeId(2), NodeId(3));
         let down = |membership: &mut Membership, world: &mut World| {
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_tells_of_many_has_few_of_them_called_at_once() {
+    fn many_reported_members_cause_few_connections_at_once() {
         let (mut membership, mut world) = met();
         let told: Vec<Member> = (4..500_000).map(World::member).collect();
         let other = Member { address: ([10, 0, 0, 2], 1).into(), ..World::member(4) };
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn news_of_a_lost_node_counts_from_itself_alone() {
+    fn only_a_lost_node_itself_can_rejoin() {
         let (mut membership, mut world) = met();
         assert!(membership.lose(NodeId(2), Loss::Left, &mut world).is_some());
         assert!(membership.learn(NodeId(3), &[World::member(2)], &mut world).is_none());

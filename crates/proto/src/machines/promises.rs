@@ -1,7 +1,7 @@
 //! Reservations: ids that a client receives before their objects exist, so that others can wait for them.
 //!
 //! ```text
-//!   promised --> kept (the object is put, created or reduced)
+//!   reserved --> kept (the object is put, created or reduced)
 //!      |
 //!      +-------> broken (its client is gone), or deleted: waiting nodes get an error
 //! ```

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_failed_is_avoided_and_asked_for_ever_later() {
+    fn a_failed_source_is_avoided_and_retries_back_off() {
         let mut pulls = Pulls::default();
         pulls.seek(&id());
         let mut before = NOW;
@@ -347,10 +347,10 @@ mod tests {
     }
 
     #[test]
-    fn members_that_send_other_bytes_are_avoided_for_every_object() {
+    fn members_that_send_corrupt_blocks_are_avoided_for_every_object() {
         let mut pulls = Pulls::default();
         let told = (0..2 * CORRUPT_BLOCKS_MAX).filter_map(|_| pulls.block_corrupt(NodeId(3)));
-        assert_eq!(told.collect::<Vec<_>>(), [CORRUPT_BLOCKS_MAX], "said once");
+        assert_eq!(told.collect::<Vec<_>>(), [CORRUPT_BLOCKS_MAX], "reported once");
         assert_eq!(pulls.avoided(&id()), [NodeId(3)]);
         pulls.forget_node(NodeId(3));
         assert!(pulls.avoided(&id()).is_empty());

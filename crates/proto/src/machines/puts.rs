@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_asked_for_again_where_no_answer_will_come() {
+    fn a_claim_is_repeated_if_no_reply_will_come() {
         let mut world = World::of(3);
         let (mut puts, table) = asking("policy/1", &mut world);
         assert_eq!(claims(&mut world), 1);

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn receivers_wait_until_there_is_something_to_send_or_they_hang_up() {
+    fn receivers_wait_for_the_first_byte_or_until_they_disconnect() {
         let mut readers = Readers::default();
         let id = ObjectId::Minted { node: INSTANCE.node, serial: 1 };
         (1..4).for_each(|serve| readers.park(&id, ServeId(serve), INSTANCE));
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_is_over_with_its_last_reader() {
+    fn a_pull_ends_with_its_last_reader() {
         let (mut readers, id) =
             (Readers::default(), ObjectId::Minted { node: INSTANCE.node, serial: 1 });
         readers.wait(&id, RequestId(1));

@@ -304,7 +304,7 @@ mod tests {
 
     /// Goal: a member that never replies delays no client, and no other object.
     #[test]
-    fn a_node_that_does_not_answer_in_time_has_another_asked_beside_it() {
+    fn another_node_is_requested_in_addition_to_a_late_one() {
         let mut asking = Asking::new(4, 2);
         let begun = asking.world.now();
         assert_eq!(asking.told(), (vec![2], vec![]));
@@ -332,7 +332,7 @@ mod tests {
     /// Goal: no more nodes keep an object than needed, and a node that was slow gets requests like all others
     /// afterwards.
     #[test]
-    fn the_first_that_has_an_object_keeps_it_and_a_later_one_lets_go() {
+    fn the_first_node_with_a_replica_keeps_it_and_a_later_one_is_released() {
         let mut asking = Asking::new(3, 2);
         asking.expire();
         assert_eq!(asking.told(), (vec![2, 3], vec![]));
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_ends_when_no_other_node_is_left_to_be_asked() {
+    fn a_request_fails_when_no_other_node_is_left() {
         let mut asking = Asking::new(3, 3);
         assert_eq!(asking.told(), (vec![2, 3], vec![]));
         asking.answered(2, true);
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_room_is_replaced_and_asked_again_later() {
+    fn a_node_without_capacity_is_replaced_and_requested_again_later() {
         let mut world = World::of(3);
         let mut table = Table::new(1 << 20);
         let id = ObjectId::Minted { node: NodeId(1), serial: 1 };
@@ -398,7 +398,7 @@ mod tests {
 
     /// Goal: no node looks forever for an object that ended before its replica arrived, and that no node puts again.
     #[test]
-    fn who_was_asked_for_what_ends_hears_of_it() {
+    fn a_requested_node_is_notified_when_the_object_ends() {
         let mut world = World::of(2);
         let mut table = Table::new(1 << 20);
         let id = ObjectId::Minted { node: NodeId(1), serial: 1 };

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_that_fetches_a_large_object_has_longer() {
+    fn the_deadline_of_a_replica_grows_with_its_size() {
         let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
         assert_eq!(patience_ns(1000, link) / 1_000_000_000, 30);
         assert_eq!(patience_ns(1 << 30, link) / 60_000_000_000, 14);

@@ -3,8 +3,8 @@
 //! The member with the lowest id surveys, and sends the result to all members. A survey begins when membership has not
 //! changed for 2 s, if a member was not part of a survey before. Each round needs nodes that transfer no objects: a
 //! busy node reports that, and the round does not count. A result is valid until another survey finds other groups, or
-//! two surveys find none. If the surveying member is gone, the next one continues; it knows which members were
-//! surveyed.
+//! two surveys find none. If the surveying member is gone, the next one continues; it has the list of
+//! surveyed members.
 //!
 //! A wrong result makes objects take longer paths. Therefore only messages of the member with the lowest id count, and
 //! they cause little traffic: a node sends at most one burst every 50 ms. Knows members and bursts; does not know
@@ -363,7 +363,7 @@ mod tests {
 
     /// Goal: a member that may not survey causes no bursts, and the one that may causes few.
     #[test]
-    fn only_the_member_with_the_lowest_id_has_a_node_send_and_not_much() {
+    fn only_the_member_with_the_lowest_id_causes_bursts_and_few() {
         let (mut surveys, mut world) = begun();
         let (one, two, three) = (NodeId(1), NodeId(2), NodeId(3));
         surveys.measure(two, 1, three, 1 << 20, false, &mut world);
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_moves_objects_sends_no_burst() {
+    fn a_node_that_transfers_objects_sends_no_burst() {
         let (mut surveys, mut world) = begun();
         surveys.measure(NodeId(1), 1, NodeId(3), 1 << 20, true, &mut world);
         assert_eq!(world.taken(), []);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_those_that_the_member_with_the_lowest_id_tells() {
+    fn places_are_accepted_only_from_the_member_with_the_lowest_id() {
         let (mut surveys, mut world) = begun();
         let places = Vec::from([(NodeId(2), "r".parse().ok()), (NodeId(3), None)]);
         surveys.told(NodeId(2), places.clone(), &mut world);

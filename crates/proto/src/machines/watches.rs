@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_hear_when_the_last_listener_has_gone() {
+    fn owners_are_notified_after_the_last_listener() {
         let ((mut world, id), mut watches) = (world(), Watches::default());
         let reduce = Listener::Reduce(ReduceId { node: NodeId(1), serial: 7 });
         let parts = Listener::Parts(Instance { node: NodeId(3), serial: 8 });
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_owner_is_asked_where_the_first_is_silent() {
+    fn the_backup_owner_gets_the_watch_if_the_primary_owner_does_not_reply() {
         let ((mut world, id), mut watches) = (world(), Watches::default());
         let listener = Listener::Reduce(ReduceId { node: NodeId(1), serial: 7 });
         watches.start(&id, listener, &mut world);

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_are_pinned_once_there_is_room_and_let_go_of_as_they_were_taken() {
+    fn inputs_are_pinned_after_the_wait_for_capacity_and_released_in_kind() {
         let mut worker = Worker::default();
         let inputs = Vec::from([Instance { node: NodeId(1), serial: 7 }]);
         worker.begin_to_wait(key(), inputs.clone());

@@ -166,7 +166,7 @@ type Levels = &'static [(usize, f64)];
 
 /// Goal: hosts that delay a burst by more than its duration hide few links, and cause no groups on an even network.
 #[test]
-fn links_are_found_amid_heavy_noise() {
+fn links_are_found_despite_heavy_noise() {
     let networks: [(usize, Levels, usize); 9] = [
         (8, &[(4, 1.0), (2, 1.0)], 55),
         (8, &[(4, 1.0)], 58),
@@ -191,7 +191,7 @@ fn links_are_found_amid_heavy_noise() {
 
 /// Goal: the capacity of outer links is found, and inner links are not taken for slower than they are.
 #[test]
-fn links_of_each_level_carry_what_they_do() {
+fn the_capacity_of_links_at_each_level_is_found() {
     let level = |size: usize| (0..16).map(|node| (node / size) as u8).collect::<Vec<u8>>();
     let levels = Vec::from([(level(8), 1.0), (level(4), 2.0)]);
     let mut network = Network { levels, noise: [0.5].to_vec() };
@@ -274,7 +274,7 @@ fn a_link_that_carries_two_is_crossed_by_two() {
 }
 
 #[test]
-fn few_and_many_nodes_are_not_asked() {
+fn too_few_and_too_many_nodes_are_not_surveyed() {
     for count in [1, 3, NODES_MAX + 1] {
         let survey = Survey::new((0..count as u64).map(NodeId).collect());
         assert_eq!((survey.next(), survey.found()), (None, Vec::new()));

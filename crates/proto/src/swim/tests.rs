@@ -101,7 +101,7 @@ impl Group {
 }
 
 #[test]
-fn nobody_is_suspected_while_all_answer() {
+fn no_member_is_suspected_while_all_reply() {
     let mut group = Group::new(8);
     group.run(60 * SECOND);
     assert!(group.deaths.is_empty());
@@ -113,7 +113,7 @@ fn nobody_is_suspected_while_all_answer() {
 }
 
 #[test]
-fn one_that_is_frozen_is_dead_to_all_in_time_and_to_each_once() {
+fn a_frozen_member_is_declared_dead_by_all_in_time_and_once() {
     for frozen in 1..=8 {
         let mut group = Group::new(8);
         group.run(10 * SECOND + frozen * 70_000_000);
@@ -132,7 +132,7 @@ fn one_that_is_frozen_is_dead_to_all_in_time_and_to_each_once() {
 }
 
 #[test]
-fn two_alone_find_each_other_dead() {
+fn a_cluster_of_two_detects_a_failure() {
     let mut group = Group::new(2);
     group.frozen.push(NodeId(2));
     group.run(DETECTION + STEP);
@@ -140,7 +140,7 @@ fn two_alone_find_each_other_dead() {
 }
 
 #[test]
-fn whoever_wakes_in_time_refutes_it_and_takes_nobody_for_dead() {
+fn a_member_that_wakes_in_time_refutes_the_suspicion() {
     let mut group = Group::new(5);
     group.frozen.push(NodeId(3));
     group.run(2 * SECOND);
@@ -157,7 +157,7 @@ fn whoever_wakes_in_time_refutes_it_and_takes_nobody_for_dead() {
 }
 
 #[test]
-fn time_asleep_is_not_the_silence_of_others() {
+fn a_pause_of_this_process_declares_no_other_dead() {
     let mut group = Group::new(4);
     group.run(SECOND);
     group.frozen.push(NodeId(2));
@@ -170,7 +170,7 @@ fn time_asleep_is_not_the_silence_of_others() {
 }
 
 #[test]
-fn one_that_only_its_prober_cannot_reach_lives() {
+fn a_member_that_only_its_prober_cannot_reach_stays_alive() {
     let mut group = Group::new(5);
     group.cut.extend([(NodeId(1), NodeId(2)), (NodeId(2), NodeId(1))]);
     group.run(60 * SECOND);
@@ -178,7 +178,7 @@ fn one_that_only_its_prober_cannot_reach_lives() {
 }
 
 #[test]
-fn one_that_is_cut_off_counts_all_others_as_dead_and_they_it() {
+fn a_partitioned_member_and_the_others_declare_each_other_dead() {
     let mut group = Group::new(5);
     group.cut_off(4);
     group.run(30 * SECOND);
@@ -189,7 +189,7 @@ fn one_that_is_cut_off_counts_all_others_as_dead_and_they_it() {
 }
 
 #[test]
-fn neighbours_that_freeze_together_are_both_found() {
+fn neighbors_that_freeze_together_are_all_detected() {
     let mut group = Group::new(8);
     group.run(SECOND);
     let since = group.now;
@@ -204,7 +204,7 @@ fn neighbours_that_freeze_together_are_both_found() {
 
 /// Goal: a member that its neighbor in the ring does not know is probed all the same.
 #[test]
-fn one_that_only_some_know_is_asked_by_them() {
+fn a_member_that_only_some_know_is_probed_by_them() {
     let mut group = Group::new(5);
     // Its predecessor in the order of ids lost it, and notifies no other.
     let (swim, members) = group.all.get_mut(&NodeId(2)).unwrap();
@@ -216,7 +216,7 @@ fn one_that_only_some_know_is_asked_by_them() {
 }
 
 #[test]
-fn a_refutation_reaches_who_cannot_hear_the_suspect() {
+fn a_refutation_reaches_members_that_cannot_reach_the_suspect() {
     let mut group = Group::new(4);
     group.cut.extend([(NodeId(1), NodeId(2)), (NodeId(2), NodeId(1))]);
     let (swim, members) = group.all.get_mut(&NodeId(1)).unwrap();
@@ -235,7 +235,7 @@ fn a_refutation_reaches_who_cannot_hear_the_suspect() {
 }
 
 #[test]
-fn an_old_suspicion_is_answered_with_what_refuted_it() {
+fn an_old_suspicion_gets_the_known_refutation() {
     let mut group = Group::new(3);
     let rumour = Rumour::Alive { node: NodeId(3), incarnation: 5 };
     group.deliver(NodeId(3), vec![(NodeId(1), rumour)]);
@@ -246,7 +246,7 @@ fn an_old_suspicion_is_answered_with_what_refuted_it() {
 }
 
 #[test]
-fn a_doubt_is_looked_into_at_once() {
+fn a_doubted_member_is_probed_at_once() {
     let mut group = Group::new(4);
     group.frozen.push(NodeId(3));
     let (swim, members) = group.all.get_mut(&NodeId(1)).unwrap();
@@ -260,7 +260,7 @@ fn a_doubt_is_looked_into_at_once() {
 
 /// Goal: reports of one member about another neither silence that member, nor prevent that its failure is detected.
 #[test]
-fn no_word_of_others_silences_a_member_or_keeps_it_alive() {
+fn reports_of_others_neither_silence_a_member_nor_keep_it_alive() {
     let mut group = Group::new(4);
     group.run(SECOND);
     let (hostile, victim) = (NodeId(4), NodeId(2));
@@ -280,7 +280,7 @@ fn no_word_of_others_silences_a_member_or_keeps_it_alive() {
 }
 
 #[test]
-fn an_answer_to_a_probe_counts_from_the_member_that_was_asked() {
+fn an_ack_counts_only_from_the_probed_member() {
     let mut group = Group::new(3);
     let (mut mail, now) = (Vec::new(), group.now);
     let (swim, members) = group.all.get_mut(&NodeId(1)).unwrap();
@@ -293,7 +293,7 @@ fn an_answer_to_a_probe_counts_from_the_member_that_was_asked() {
 }
 
 #[test]
-fn errands_and_what_was_heard_of_those_who_went_do_not_add_up() {
+fn indirect_probes_and_incarnations_of_departed_members_are_limited() {
     let mut group = Group::new(3);
     let now = group.now;
     let (swim, members) = group.all.get_mut(&NodeId(1)).unwrap();

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_tried_one_after_the_other_and_none_behind_one_that_does_not_fit() {
+    fn copies_are_tried_in_order_and_none_blocks_the_next() {
         let mut shortage = with_three();
         assert_eq!(shortage.due(START), None);
         let later = START + RETRY_NS;
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_freed_makes_them_be_tried_soon() {
+    fn freed_memory_causes_an_attempt_soon() {
         let mut shortage = with_three();
         shortage.freed(START);
         let soon = START + FREED_NS;
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn when_none_waits_nothing_is_due() {
+    fn nothing_is_due_while_no_copy_waits() {
         let mut shortage = with_three();
         let later = START + RETRY_NS;
         assert_eq!(shortage.due(later), Some(instance(1)));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_that_does_not_answer_is_asked_again() {
+    fn memory_is_requested_again_if_the_shell_does_not_reply() {
         let mut shortage = with_three();
         let later = START + RETRY_NS;
         assert_eq!(shortage.due(later), Some(instance(1)));

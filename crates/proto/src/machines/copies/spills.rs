@@ -99,7 +99,7 @@ impl Spills {
             return None;
         }
         if let Some(failure) = &self.failure {
-            return Some(format!("nothing can be spilled: {}", failure.said));
+            return Some(format!("spilling failed: {}", failure.said));
         }
         let is_full =
             self.limit.saturating_sub(on_disk) < needed.saturating_add(self.reserve(needed));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_counts_until_it_is_said_how_that_ended() {
+    fn a_write_counts_until_its_result_is_reported() {
         let mut spills = spills();
         spills.begin_to_write(FIRST, 300, 300);
         spills.begin_to_write(SECOND, 200, 200);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failure_nothing_is_written_for_a_while_and_the_reason_is_kept_for_longer() {
+    fn a_failure_pauses_writing_and_its_reason_is_kept_longer() {
         let mut spills = spills();
         spills.begin_to_write(FIRST, 300, 300);
         assert!(spills.failed(FIRST, "/a: no space".into(), NOW));

@@ -31,7 +31,7 @@ impl Requests {
         None
     }
 
-    /// Handles the confirmation of a deletion by an owner. Only the primary owner knows all copies.
+    /// Handles the confirmation of a deletion by an owner. Only the primary owner has records of all copies.
     pub(crate) fn deleted(
         &mut self,
         from: NodeId,

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_without_time_waits_for_the_first_word_of_the_owner() {
+    fn a_request_without_a_timeout_waits_for_the_first_reply_of_the_owner() {
         let (mut requests, mut world) = asked_at_once();
         assert_eq!(requests.next_overdue(|_| false, &world), None);
         assert_eq!(requests.deadline(), Some(ASKED + OWNER_PATIENCE_NS));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_owner_is_waited_for_no_longer_than_its_patience() {
+    fn an_unresponsive_owner_delays_a_request_no_longer_than_its_timeout() {
         let (mut requests, mut world) = asked_at_once();
         assert_eq!(requests.next_overdue(|_| false, &world), None);
         world.wait_until(ASKED + OWNER_PATIENCE_NS);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_answered_once() {
+    fn a_request_gets_one_reply() {
         let (mut requests, mut world) = asked_at_once();
         for _ in 0..2 {
             requests.reply(REQUEST, Ok(Answer::Done), &mut world);
