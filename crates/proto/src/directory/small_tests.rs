@@ -148,7 +148,7 @@ fn one_member_leaves_capacity_for_another() {
     assert_eq!(brought(&owner.receives(2, locate(&fourth))), (2, bytes(1)));
 }
 
-/// Goal: the bytes of a small object are requested from its maker, and from the node that keeps it when the maker is gone.
+/// Goal: missing bytes are requested from the maker, and from another holder when the maker is gone.
 #[test]
 fn another_holder_sends_the_bytes_when_the_maker_is_gone() {
     let (mut owner, kept, other) = with_two_of_node_3();

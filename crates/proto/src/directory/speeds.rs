@@ -3,11 +3,14 @@
 //!
 //! Each mark needs evidence, and ends by recovery or by time:
 //!
-//! | mark | evidence | ends |
-//! |---|---|---|
-//! | receives slowly | a fair rate below a third of that of another branch, from a healthy source | with its first report of a rate that is its share; after a minute |
-//! | sends slowly | two such incidents, of receivers that got their share elsewhere | when a receiver gets its share from it, or when it receives well again after having been slow; after 2 s, doubled up to a minute each time it is slow again at once |
-//! | stalled | a receiver gets nothing for 300 ms, and the source sends no message | with its next message; after 5 s |
+//! - **Receives slowly.** Evidence: a fair rate below a third of that of another branch, from a healthy source. Ends
+//!   with the first report in which the node has its share, or after a minute.
+//! - **Sends slowly.** Evidence: two incidents in which a receiver was at least three times slower than other
+//!   branches, and got its share from another source afterwards. Ends when a receiver gets its share from the node,
+//!   or when the node receives well again after having been slow. Otherwise it ends after 2 s, doubled up to a minute
+//!   each time the node is slow again at once.
+//! - **Stalled.** Evidence: a receiver gets nothing for 300 ms, and the source sends no message. Ends with the next
+//!   message of the node, or after 5 s.
 //!
 //! Does not know how rates are measured.
 

@@ -13,9 +13,12 @@
 //! | [`pulls`], [`readers`] | objects in transfer to this node; local readers and remote receivers |
 //! | [`coordinator`], [`reservations`] | reduces of clients of this node; the reserved names of their results |
 //! | [`worker`], [`scatters`] | folds on this node; results of ring reduces that grow here |
-//! | [`replicas`], [`replicated`], [`adoptions`], [`leaving`] | this node's pinned copies that others replicate; those replicated here; work left before leaving |
+//! | [`replicas`], [`replicated`] | this node's pinned copies that other nodes replicate |
+//! | [`adoptions`] | other nodes' pinned copies that are kept here |
+//! | [`leaving`] | work left before leaving |
 //! | [`surveys`] | surveys of the network, and this node's part in them |
-//! | [`retelling`], [`crate::directory`] | re-announcements that are due after membership changes; this node's shard of the directory |
+//! | [`retelling`] | re-announcements that are due after membership changes |
+//! | [`crate::directory`] | this node's shard of the directory |
 
 pub(crate) mod adoptions;
 pub(crate) mod change;

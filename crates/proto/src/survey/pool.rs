@@ -1,11 +1,11 @@
 //! A pool: units that meet each other, and the groups of them that share a link. A unit is a node, or a set of nodes
 //! known to share a link. Of each set, as many nodes send at once as the smallest unit has.
 //!
-//! First, pairs are drawn until each has met a few times ([`rounds`]), and units whose pairs were fast form groups
-//! ([`groups`]). If these groups explain little of the variation of rates, more pairs are drawn. Then this guess is
-//! tested: rounds within groups alternate with rounds across them. The guess is accepted if all measurements so far
-//! lead to the same guess, and rounds across groups are much slower. Otherwise the new guess is tested, a few times at
-//! most.
+//! First, pairs are drawn until each has met a few times ([`super::rounds`]), and units whose pairs were fast form
+//! groups ([`super::groups`]). If these groups explain little of the variation of rates, more pairs are drawn. Then
+//! this guess is tested: rounds within groups alternate with rounds across them. The guess is accepted if all
+//! measurements so far lead to the same guess, and rounds across groups are much slower. Otherwise the new guess is
+//! tested, a few times at most.
 //!
 //! Knows its own units; does not know what others exchange at the same time.
 
