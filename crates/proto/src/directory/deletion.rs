@@ -1,4 +1,4 @@
-//! Deletions: every holder drops its copy, and a tombstone prevents that a holder announces the object again.
+//! Deletions: every holder drops its copy, and a tombstone rejects late announcements.
 //!
 //! ```text
 //!   live --bury--> gone: remembered as a tombstone --reuse--> live again as another instance; the old ones are buried

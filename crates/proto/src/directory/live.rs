@@ -348,7 +348,7 @@ impl Live {
         }
         self.tree.detach(asker);
         // Only the primary owner has records of all transfers. A holder that already has a receiver would get a second
-        // one. A receiver is moved only to a node nearer to its source, so not if all members are in one place.
+        // one. A receiver is moved only to a node nearer to its source, so only if places are known.
         let is_feeding = self.tree.receivers(asker).next().is_some();
         let can_move =
             members.has_places() && !is_feeding && members.owners(id).first == members.me();

@@ -258,7 +258,7 @@ fn a_doubted_member_is_probed_at_once() {
     assert!(swim.probes.is_empty());
 }
 
-/// Goal: reports of one member about another neither silence that member, nor prevent that its failure is detected.
+/// Goal: reports of one member about another neither silence that member nor hide its failure.
 #[test]
 fn reports_of_others_neither_silence_a_member_nor_keep_it_alive() {
     let mut group = Group::new(4);
