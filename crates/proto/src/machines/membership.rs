@@ -151,7 +151,7 @@ impl Membership {
             .filter(|member| is_news(member))
             .map(|member| (member.id, *member))
             .collect();
-        // A larger number exceeds the maximum size of a cluster. Nodes beyond the limit introduce themselves, or are
+        // Accept as many as the limits of members and of unmet members allow. The others introduce themselves, or are
         // reported again by members that this node meets.
         let calls = UNMET_MAX.saturating_sub(self.unmet.len());
         let places = MEMBERS_MAX.saturating_sub(before.len());

@@ -216,7 +216,7 @@ impl Copies {
         self.spills.what_broke(id)
     }
 
-    /// Removes a copy that is no longer pinned from disk: other nodes have the object.
+    /// Removes a copy from disk that is no longer pinned: other nodes have the object.
     pub(crate) fn leave_disk(&mut self, instance: Instance, world: &mut World) {
         if let Some(removed) = self.table.evict_from_disk(instance) {
             let id = removed.id.clone();
