@@ -255,7 +255,7 @@ def test_an_error_names_no_object_of_another_tenant(tmp_path: Path) -> None:
         with pytest.raises(hoplite.StoreFull) as caught:
             mine.put(bytes(500_000), name="team-a/1", timeout=0.1)
         assert "team-b" not in str(caught.value)
-        assert "told to clients without a capability" in str(caught.value)
+        assert "hidden from clients with a capability" in str(caught.value)
         with pytest.raises(hoplite.StoreFull, match="team-b/secret"):
             node.client().put(bytes(500_000), name="team-a/1", timeout=0.1)
 
@@ -283,7 +283,7 @@ def test_an_expired_capability_begins_nothing(pair: tuple[Node, Node], full: Cli
 
     eventually(is_refused)
     assert 'get of "team-a/1" is not allowed' in said[0]
-    assert "it has expired: get another (hoplite token grant)" in said[0]
+    assert "it has expired: get a new one (hoplite token grant)" in said[0]
     for method, verb in {"reserve": "put", "objects": "list", "status": "status"}.items():
         with pytest.raises(NotAllowed, match=f"^{verb} is not allowed: .*it has expired"):
             getattr(mine, method)()

@@ -104,6 +104,6 @@ def test_a_node_that_is_late_says_what_is_missing(late: LateNode) -> None:
         assert not any(get.done() for get in waiting)
         late.release()
         for later in waiting:
-            with pytest.raises(hoplite.Timeout, match=r"object never/[12] did not come"):
+            with pytest.raises(hoplite.Timeout, match=r"waiting for object never/[12]:"):
                 later.result(SOON)
         assert client.get(client.put(b"x")) == b"x"

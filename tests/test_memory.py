@@ -257,7 +257,7 @@ def test_the_error_names_whose_limit_it_is_and_what_takes_most(tmp_path: Path) -
         assert 4 <= len(refs) <= 7
         assert "the control group /" in said, said
         assert tmp_path.name[-20:] in said, said
-        assert any(f"{ref} of {50 * MIB} bytes (kept until it is deleted)" in said for ref in refs), said
+        assert any(f"{ref} of {50 * MIB} bytes (pinned until it is deleted)" in said for ref in refs), said
         # One that waits goes on when there is memory.
         put = Later(client.put, value, timeout=SOON)
         assert not put.done(within=0.3)

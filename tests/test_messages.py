@@ -113,7 +113,7 @@ def test_joining_something_else_than_a_node_tells_what_it_says(said: bytes, told
             Node(join=[f"127.0.0.1:{port}"])
         listener.shutdown(socket.SHUT_RDWR)
     thread.join()
-    assert f"127.0.0.1:{port}: this is not Hoplite's protocol: it begins with " in str(raised.value)
+    assert f"127.0.0.1:{port}: the peer does not use the Hoplite protocol: its stream begins with " in str(raised.value)
     assert told in str(raised.value)
 
 

@@ -143,7 +143,7 @@ def test_what_is_read_stays_in_memory(tmp_path: Path) -> None:
         same(view, value(0))
         # All of the store is read: there is nothing that could go.
         views = [client.get(ref, timeout=SOON) for ref in refs[: CAPACITY // SIZE - 2]]
-        with pytest.raises(hoplite.StoreFull, match="read by 1"):
+        with pytest.raises(hoplite.StoreFull, match="readers: 1"):
             client.put(value(99), timeout=0.3)
         del views
         same(client.get(client.put(value(99), timeout=SOON)), value(99))
@@ -204,7 +204,7 @@ def test_a_limit_that_is_reached_costs_no_object(tmp_path: Path) -> None:
         refs = put_all(client, CAPACITY // SIZE - 1 + 4)
         with pytest.raises(hoplite.StoreFull, match=r"of the \d+ bytes that may be spilled are taken") as raised:
             client.put(value(len(refs)), timeout=0.5)
-        assert "kept until it is deleted" in str(raised.value)
+        assert "pinned until it is deleted" in str(raised.value)
         for number, ref in enumerate(refs * 2):
             same(client.get(ref, timeout=SOON), value(number % len(refs)))
             assert client.status()["store"]["spilled"] <= 7 * SIZE

@@ -64,7 +64,7 @@ impl Verb {
 
 fn unknown_verb(text: &str) -> BadRef {
     let all = Verb::ALL.iter().copied().collect();
-    BadRef(format!("{} is no verb: there are {}", Quoted(text), listed(&all)))
+    BadRef(format!("unknown verb {}: use some of {}", Quoted(text), listed(&all)))
 }
 
 fn listed(verbs: &BTreeSet<Verb>) -> String {
@@ -97,7 +97,12 @@ impl FromStr for Caveat {
     type Err = BadRef;
 
     fn from_str(text: &str) -> Result<Self, BadRef> {
-        let unknown = || BadRef(format!("{} is no prefix, verbs or expires", Quoted(text)));
+        let unknown = || {
+            BadRef(format!(
+                "unknown caveat {}: use prefix=TEXT/, verbs=VERB,VERB or expires=SECONDS since 1970",
+                Quoted(text)
+            ))
+        };
         let (what, value) = text.split_once('=').ok_or_else(unknown)?;
         match what {
             "prefix" => Ok(Self::Prefix(value.into())),
@@ -154,8 +159,8 @@ impl Capability {
                 self.verbs.clone_from(verbs);
             }
             Caveat::Expires(until) => {
-                if self.until.is_some_and(|own| own < *until) {
-                    return Err(BadRef("it would expire later than before".into()));
+                if let Some(own) = self.until.filter(|own| own < until) {
+                    return Err(BadRef(format!("it would expire later than at {}", Utc(own))));
                 }
                 self.until = Some(*until);
             }
@@ -265,9 +270,9 @@ impl Capability {
         let is_outside = |name: &&Cow<'_, str>| !name.starts_with(&self.prefix);
         // What was begun in time is ended at any time.
         let (name, advice) = if self.has_expired(now) && !ask.ends_something() {
-            (names.first(), "it has expired: get another (hoplite token grant)".into())
+            (names.first(), "it has expired: get a new one (hoplite token grant)".into())
         } else if let Some(verb) = verb.filter(|verb| !self.verbs.contains(verb)) {
-            (names.first(), format!("get one with {verb} (hoplite token grant)"))
+            (names.first(), format!("get one with the verb {verb} (hoplite token grant)"))
         } else if let Some(name) = names.iter().find(is_outside) {
             (Some(name), format!("use names that begin with {}", Quoted(&self.prefix)))
         } else {
@@ -329,7 +334,7 @@ impl Capability {
     fn shown_error(&self, error: Error) -> Error {
         let hidden = |what: &str| {
             Error::NotAllowed(format!(
-                "{what} outside the capability of this client, {self}: ask a client that may see it"
+                "{what} outside the capability of this client, which is {self}: use a client that may see it"
             ))
         };
         match error {
@@ -360,9 +365,9 @@ impl Capability {
             {
                 Error::ShapeMismatch { first, other, metas }
             }
-            Error::ShapeMismatch { .. } => {
-                hidden("inputs of a reduce must have one dtype and shape, and differ in an object")
-            }
+            Error::ShapeMismatch { .. } => hidden(
+                "inputs of a reduce must have the same dtype and shape, and differ in an object",
+            ),
             Error::Unreducible { id, meta, op, advice } if self.has(&id) => {
                 Error::Unreducible { id, meta, op, advice }
             }
@@ -432,7 +437,7 @@ impl fmt::Display for Capability {
 }
 
 /// What a client with a capability reads in place of names of others.
-const HIDDEN: &str = "which objects is told to clients without a capability";
+const HIDDEN: &str = "hidden from clients with a capability";
 
 /// Takes the names of what fills a store, and of inputs that are missing, out of a text, unless all of them may be shown; they
 /// are the last that it says.
@@ -452,11 +457,11 @@ fn check_prefix(prefix: &str) -> Result<(), BadRef> {
         return Ok(());
     }
     if !prefix.ends_with('/') {
-        return Err(BadRef(format!("the prefix {} does not end in /", Quoted(prefix))));
+        return Err(BadRef(format!("the prefix {} must end with /", Quoted(prefix))));
     }
     if prefix.len() > PREFIX_BYTES_MAX {
         return Err(BadRef(format!(
-            "a prefix of {} bytes: at most {PREFIX_BYTES_MAX}",
+            "a prefix of {} bytes is too long: use at most {PREFIX_BYTES_MAX}",
             prefix.len()
         )));
     }

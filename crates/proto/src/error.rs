@@ -17,7 +17,7 @@ use crate::{
 #[non_exhaustive]
 pub enum Error {
     /// What was awaited did not happen in time. Wait longer, or find out why it is late from `state`.
-    #[error("{what} did not come within {}: {state}", Seconds(*waited_ns))]
+    #[error("timed out after {} waiting for {what}: {state}", Seconds(*waited_ns))]
     Timeout {
         /// What was awaited.
         what: String,
@@ -42,8 +42,8 @@ pub enum Error {
     },
     /// The name belongs to a living object. Delete that first, or choose another name.
     #[error(
-        "the name {id} is taken by a living object of node {holder}, or by a reduce there that is to make it: delete it \
-         first or choose another name"
+        "the name {id} is taken by an object on node {holder}, or reserved by a reduce there: delete the object first or \
+         choose another name"
     )]
     NameTaken {
         /// The name.
@@ -53,7 +53,7 @@ pub enum Error {
     },
     /// Pinned bytes leave no room. Delete objects, drop views, or give the node more capacity.
     #[error(
-        "the store of {capacity} bytes has no room for {needed} bytes: {}",
+        "the store, with a capacity of {capacity} bytes, has no room for {needed} bytes: {}",
         remedy(*needed, *capacity, *pinned, largest)
     )]
     StoreFull {
@@ -67,7 +67,7 @@ pub enum Error {
         largest: String,
     },
     /// The host, a control group or the store has no memory for the object although the capacity allows it.
-    #[error("no shared memory for {needed} bytes: {detail}")]
+    #[error("can't allocate {needed} bytes of shared memory: {detail}")]
     NoMemory {
         /// Bytes asked for.
         needed: u64,
@@ -75,7 +75,7 @@ pub enum Error {
         detail: String,
     },
     /// Two inputs of one reduce differ in dtype or shape.
-    #[error("inputs of a reduce must have one dtype and shape: {first} is {} but {other} is {}", .metas.0, .metas.1)]
+    #[error("inputs of a reduce must have the same dtype and shape: {first} is {} but {other} is {}", .metas.0, .metas.1)]
     ShapeMismatch {
         /// The input that came first.
         first: ObjectId,
@@ -114,8 +114,8 @@ pub enum Error {
     InvalidArgument(String),
     /// Every node that has the object sent other bytes than those of which its maker announced the digest. Put it again.
     #[error(
-        "object {id} is corrupt: what came from {} has another digest than its maker announced, and no other node has \
-         it; delete it and put it again",
+        "object {id} is corrupt: the bytes from {} do not match the digest that its creator announced, and no other node \
+         has a copy; delete it and put it again",
         Nodes(senders)
     )]
     ObjectCorrupt {
@@ -158,7 +158,7 @@ impl Error {
     /// The advice for an input that can't be folded.
     pub fn unreducible(id: ObjectId, meta: Meta, op: Op) -> Self {
         let advice = match meta.kind {
-            Kind::Bytes => "put an array of numbers instead (NumPy, torch or any buffer)",
+            Kind::Bytes => "put a numeric array instead (NumPy, torch or any buffer)",
             Kind::Array { dtype, .. } => advice(op, dtype),
         };
         Self::Unreducible { id, meta: Box::new(meta), op, advice: advice.into() }
@@ -193,19 +193,19 @@ pub const fn is_reducible(op: Op, dtype: Dtype) -> bool {
 const fn advice(op: Op, dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::Bool => {
-            "take op=\"any\" or op=\"all\", or put it as uint8, int64 or a float for the others"
+            "use op=\"any\" or op=\"all\", or put it as uint8, int64 or a float type for the other operations"
         }
         Dtype::Complex64 | Dtype::Complex128 => {
-            "complex numbers have no order and no truth: take op=\"sum\", \"prod\" or \"mean\""
+            "complex numbers have no order and no truth value: use op=\"sum\", \"prod\" or \"mean\""
         }
         Dtype::Datetime64(_) => {
-            "dates have a least and a greatest only: take op=\"min\" or op=\"max\", or put differences of dates"
+            "dates have a minimum and a maximum only: use op=\"min\" or op=\"max\", or put differences of dates"
         }
-        Dtype::Timedelta64(_) => "take op=\"sum\", \"min\" or \"max\"; for a mean, divide the sum",
+        Dtype::Timedelta64(_) => "use op=\"sum\", \"min\" or \"max\"; for a mean, divide the sum",
         _ if matches!(op, Op::Any | Op::All) => {
-            "any and all fold arrays of bool: put array != 0 instead, or take op=\"max\" or \"min\""
+            "any and all fold arrays of bool: put array != 0 instead, or use op=\"max\" or \"min\""
         }
-        _ => "take op=\"sum\" and divide, or convert to a float dtype",
+        _ => "use op=\"sum\" and divide, or convert to a float dtype",
     }
 }
 
@@ -228,11 +228,11 @@ impl fmt::Display for Seconds {
 /// Why a store has no room for so many bytes, and what helps.
 fn remedy(needed: u64, capacity: u64, pinned: u64, largest: &str) -> String {
     if needed.saturating_add(COPY_OVERHEAD_BYTES) > capacity {
-        return "they would not fit into an empty store; give the node a larger capacity".into();
+        return "they do not fit even into an empty store; give the node a larger capacity".into();
     }
     format!(
-        "{pinned} bytes are pinned by puts and readers; {largest}; delete objects, drop views of them or give the node a larger \
-         capacity"
+        "{pinned} bytes are pinned by puts and readers; {largest}; delete objects, drop views of them, or give the node a \
+         larger capacity"
     )
 }
 

@@ -164,7 +164,7 @@ impl FromStr for ObjectId {
         };
         let bad = || {
             BadRef(format!(
-                "{} is not a ref: expected @ and 16 hex digits, a dot and a hex number",
+                "{} is not a valid ref: expected @, 16 hex digits, a dot and a hex number",
                 Quoted(text)
             ))
         };
@@ -221,18 +221,21 @@ impl FromStr for Name {
         }
         if text.len() > NAME_BYTES_MAX {
             return Err(BadRef(format!(
-                "a name has at most {NAME_BYTES_MAX} bytes, this one {}",
+                "a name of {} bytes is too long: use at most {NAME_BYTES_MAX}",
                 text.len()
             )));
         }
         if text.starts_with('@') {
             return Err(BadRef(format!(
-                "the name {} begins with @, which marks refs that Hoplite minted",
+                "the name {} begins with @, which marks generated refs: use another first character",
                 Quoted(text)
             )));
         }
         if text.chars().any(char::is_control) {
-            return Err(BadRef(format!("the name {} holds a control character", Quoted(text))));
+            return Err(BadRef(format!(
+                "the name {} contains a control character: remove it",
+                Quoted(text)
+            )));
         }
         let last = text.rsplit_once('/').map_or("", |(_, last)| last);
         let is_number = !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit());

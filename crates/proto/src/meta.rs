@@ -138,8 +138,8 @@ impl FromStr for Dtype {
 /// The name of an element type that Hoplite can't hold in an array.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown dtype {}: arrays are float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool, complex64, \
-     complex128, or datetime64 or timedelta64 with a unit of NumPy's",
+    "unknown dtype {}: use float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool, complex64, \
+     complex128, or datetime64 or timedelta64 with a NumPy unit",
     Quoted(.0)
 )]
 pub struct UnknownDtype(pub String);
@@ -193,7 +193,7 @@ fn unknown_op(text: &str) -> UnknownOp {
 
 /// The name of an operation that a reduce doesn't know.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown op {}: a reduce knows sum, min, max, prod, mean, any and all", Quoted(.0))]
+#[error("unknown op {}: use sum, min, max, prod, mean, any or all", Quoted(.0))]
 pub struct UnknownOp(pub String);
 
 /// How the bytes of an object are to be read.
@@ -256,7 +256,7 @@ fn unknown_form(text: &str) -> UnknownForm {
 
 /// The name of a form that this release does not know.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown form {}: values are plain, torch, arrow or pickle", Quoted(.0))]
+#[error("unknown form {}: use plain, torch, arrow or pickle", Quoted(.0))]
 pub struct UnknownForm(pub String);
 
 /// SHA-256 of an object's bytes. The shell makes it and compares it; a machine only carries it.

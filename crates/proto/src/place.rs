@@ -48,7 +48,7 @@ impl Place {
     pub fn new(groups: &[Group]) -> Result<Self, BadRef> {
         if !(1..=LEVELS_MAX).contains(&groups.len()) {
             return Err(BadRef(format!(
-                "a place has 1 to {LEVELS_MAX} groups, outermost first, not {}",
+                "a host has {} nested groups: use 1 to {LEVELS_MAX}, outermost first",
                 groups.len()
             )));
         }
@@ -59,7 +59,7 @@ impl Place {
             let end = length + group.label.len();
             if end >= PLACE_BYTES_MAX {
                 return Err(BadRef(format!(
-                    "the names of the groups of a host have at most {} bytes together: shorten {}",
+                    "the group names of a host may have at most {} bytes together: shorten {}",
                     PLACE_BYTES_MAX - groups.len(),
                     Quoted(&group.label)
                 )));
@@ -125,14 +125,14 @@ fn check(label: &str) -> Result<(), BadRef> {
     }
     if label.len() > LABEL_BYTES_MAX {
         return Err(BadRef(format!(
-            "the name of a rack or group has at most {LABEL_BYTES_MAX} bytes, {} has {}",
+            "the name of a rack or group may have at most {LABEL_BYTES_MAX} bytes: shorten {}, which has {}",
             Quoted(label),
             label.len()
         )));
     }
     if label.chars().any(char::is_control) {
         return Err(BadRef(format!(
-            "the name of a rack or group has control characters: {}",
+            "the name of a rack or group contains a control character, remove it: {}",
             Quoted(label)
         )));
     }

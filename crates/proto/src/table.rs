@@ -248,14 +248,14 @@ impl Table {
                     (State::Complete, _) if matches!(place, Place::Awaited | Place::Returning) => {
                         "read from disk".into()
                     }
-                    (State::Complete, true) if *pins == 0 => "kept until it is deleted".into(),
-                    (State::Complete, _) => format!("read by {}", pins + holds),
+                    (State::Complete, true) if *pins == 0 => "pinned until it is deleted".into(),
+                    (State::Complete, _) => format!("readers: {}", pins + holds),
                 };
                 Some(format!("{id} of {} bytes ({why})", meta.size))
             })
             .collect();
         match named[..] {
-            [] => "nothing in it is pinned".into(),
+            [] => "none of its copies is pinned".into(),
             _ => format!("{LARGEST}{}", named.join(", ")),
         }
     }

@@ -166,7 +166,7 @@ pub fn encode<T: Serialize>(body: &T) -> Vec<u8> {
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
     match postcard::take_from_bytes(bytes) {
         Ok((body, [])) => Ok(body),
-        Ok((_, rest)) => Err(WireError::Malformed(alloc::format!("{} bytes too many", rest.len()))),
+        Ok((_, rest)) => Err(WireError::Malformed(alloc::format!("{} extra bytes", rest.len()))),
         Err(error) => Err(WireError::Malformed(alloc::format!("{error}"))),
     }
 }
@@ -188,11 +188,11 @@ impl fmt::Display for Beginning {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// It does not begin as frames do.
-    #[error("this is not Hoplite's protocol: it begins with {}", Beginning(*.0))]
+    #[error("the peer does not use the Hoplite protocol: its stream begins with {}", Beginning(*.0))]
     NotHoplite([u8; 4]),
     /// The peer runs another release.
     #[error(
-        "the peer speaks protocol version {theirs}, this node {ours}: install the same release on both"
+        "the peer uses protocol version {theirs}, this node {ours}: install the same release on both"
     )]
     OtherVersion {
         /// What the peer speaks.
@@ -201,10 +201,10 @@ pub enum WireError {
         ours: u8,
     },
     /// No such kind.
-    #[error("unknown kind of frame: {0}")]
+    #[error("unknown frame kind {0}")]
     UnknownKind(u8),
     /// Longer than such a frame may be.
-    #[error("a frame of kind {kind} says it is {length} bytes long, the limit is {limit}")]
+    #[error("a frame of kind {kind} has a length of {length} bytes, above the limit of {limit}")]
     TooLong {
         /// Which kind.
         kind: FrameKind,
@@ -217,7 +217,7 @@ pub enum WireError {
     #[error("unexpected frame: {0}")]
     Unexpected(String),
     /// The body differs from its checksum.
-    #[error("checksum {theirs:08x} was sent with bytes whose checksum is {ours:08x}")]
+    #[error("checksum mismatch: the header has {theirs:08x}, the body {ours:08x}")]
     Checksum {
         /// What the header says.
         theirs: u32,
@@ -225,9 +225,7 @@ pub enum WireError {
         ours: u32,
     },
     /// The frame is not what the other side of the connection sealed.
-    #[error(
-        "a frame of kind {0} is not what the other node sealed: its bytes were changed on the way"
-    )]
+    #[error("a frame of kind {0} failed authentication: its bytes changed on the way")]
     NotAuthentic(FrameKind),
     /// The body is not what its kind says.
     #[error("malformed body: {0}")]
@@ -395,7 +393,7 @@ mod tests {
             Err(WireError::OtherVersion { theirs: VERSION + 1, ours: VERSION })
         );
         bytes[..4].copy_from_slice(b"GET ");
-        assert!(Header::decode(&bytes).unwrap_err().to_string().contains("not Hoplite"));
+        assert!(Header::decode(&bytes).unwrap_err().to_string().contains("not use the Hoplite"));
     }
 
     #[test]

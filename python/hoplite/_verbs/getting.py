@@ -91,7 +91,7 @@ class Getting(Attachment):
             [{'step': 0}, {'step': 1}, {'step': 2}]
             >>> hp.get("not/yet", timeout=0)
             Traceback (most recent call last):
-            hoplite.errors.Timeout: object not/yet did not come within 0 s: no client has put it
+            hoplite.errors.Timeout: timed out after 0 s waiting for object not/yet: no client has put it
         """
         limit = check_timeout(timeout)
         if out is None and isinstance(ref, _ONE):

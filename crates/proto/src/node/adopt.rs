@@ -204,7 +204,8 @@ impl Node {
         let original = copy.filter(|(_, copy)| copy.origin && copy.is_complete());
         let Some(original) = original else {
             let error = if current.is_some() {
-                let said = format!("{id} was not put at this node, which can't see to its copies");
+                let said =
+                    format!("{id} was not put on this node, which therefore can't replicate it");
                 Error::InvalidArgument(said)
             } else {
                 // This is asked right after the seal.

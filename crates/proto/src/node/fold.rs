@@ -26,9 +26,12 @@ impl Node {
             }
             _ if self.worker.ordered_by(from) >= FOLDS_MAX => {
                 self.world.turned_away(Whose::Member(from), limit_name!(FOLDS_MAX));
-                Some(format!("node {} folds {FOLDS_MAX} orders of yours", self.world.me()))
+                Some(format!(
+                    "node {} already runs {FOLDS_MAX} folds of this coordinator",
+                    self.world.me()
+                ))
             }
-            Some(missing) => Some(format!("node {} holds no instance {missing}", self.world.me())),
+            Some(missing) => Some(format!("node {} has no usable copy {missing}", self.world.me())),
             None => None,
         };
         if let Some(detail) = failure {

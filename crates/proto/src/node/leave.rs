@@ -43,7 +43,8 @@ impl Node {
         self.leaving.begin(patience_ns, filling, &mut self.world);
         let me = self.world.me();
         for id in self.coordinator.results() {
-            let said = alloc::format!("node {me}, which folds {id}, left the cluster");
+            let said =
+                alloc::format!("node {me}, which coordinated the reduce of {id}, left the cluster");
             self.fail_reduce_of(&id, &Error::NodeDown(said));
         }
         for request in self.requests.numbers() {

@@ -50,7 +50,7 @@ impl Node {
         if meta.size <= INLINE_BYTES_MAX || meta.size > OBJECT_BYTES_MAX {
             let limits = format!("{} to {OBJECT_BYTES_MAX} bytes", INLINE_BYTES_MAX + 1);
             let said =
-                format!("an object of {} bytes can't be created in place: {limits}", meta.size);
+                format!("an object of {} bytes can't be created in place: use {limits}", meta.size);
             return Some(Err(Error::InvalidArgument(said)));
         }
         self.begin_create(asked, id, meta, None, ttl_ns)
@@ -65,7 +65,9 @@ impl Node {
         ttl_ns: Option<u64>,
     ) -> Option<Result<Answer, Error>> {
         if !meta.is_consistent() {
-            return Some(Err(Error::InvalidArgument(format!("{meta} is not {} bytes", meta.size))));
+            let said =
+                format!("the metadata is inconsistent: {meta} does not take {} bytes", meta.size);
+            return Some(Err(Error::InvalidArgument(said)));
         }
         if ttl_ns == Some(0) {
             return Some(Err(no_time()));
@@ -158,7 +160,7 @@ impl Node {
     pub(super) fn seal(&mut self, client: ClientId, instance: Instance) -> Result<Answer, Error> {
         let Some((id, is_deleted)) = self.puts.seal(client, instance) else {
             let said =
-                format!("instance {instance} is not being filled: sealed or aborted before?");
+                format!("instance {instance} is not being filled: it was sealed or aborted before");
             return Err(Error::InvalidArgument(said));
         };
         let Some(copy) = self.copies.get(instance) else {
@@ -185,7 +187,7 @@ impl Node {
 
     pub(super) fn abort(&mut self, client: ClientId, instance: Instance) -> Result<Answer, Error> {
         if self.puts.is_of_another(instance, client) {
-            let said = format!("instance {instance} is made by another client");
+            let said = format!("instance {instance} is being filled by another client");
             return Err(Error::InvalidArgument(said));
         }
         if let Some(create) = self.puts.end(instance) {
@@ -219,7 +221,7 @@ impl Node {
                 // A name may be put by another client; this id will never be anything.
                 None => Message::Withdraw { id, instance },
                 Some(_) => {
-                    let detail = "its client gave it up before it was complete".into();
+                    let detail = "its client aborted it or failed before it was complete".into();
                     Message::Fail {
                         error: Error::ObjectLost { id: id.clone(), detail },
                         id,
@@ -249,7 +251,9 @@ impl Node {
         }
         let id = &create.id;
         let (what, state) = match create.phase {
-            Phase::Room => (format!("memory for {id}"), "the node is still making it".to_string()),
+            Phase::Room => {
+                (format!("memory for {id}"), "the node is still allocating it".to_string())
+            }
             Phase::Name | Phase::Filling => {
                 let owner = self.world.members().owners(id).first;
                 (format!("the name {id}"), format!("its owner, node {owner}, has not confirmed it"))
@@ -261,5 +265,7 @@ impl Node {
 
 /// What a client is told that gives an object no time to live.
 pub(super) fn no_time() -> Error {
-    Error::InvalidArgument("a ttl of 0 s: an object lives for more, or until it is deleted".into())
+    Error::InvalidArgument(
+        "ttl is 0 s: set a positive time, or none to keep the object until it is deleted".into(),
+    )
 }

@@ -98,7 +98,7 @@ impl Node {
 
     pub(super) fn fetch_failed(&mut self, instance: Instance, source: NodeId, not_here: bool) {
         if self.scatters.contains(instance) {
-            let detail = format!("a part did not come from node {source}");
+            let detail = format!("a part did not arrive from node {source}");
             return self.parts_failed(instance, detail);
         }
         let Some(copy) = self.copies.get(instance).filter(|copy| !copy.doomed) else { return };

@@ -45,23 +45,20 @@ impl Node {
         let distinct: BTreeSet<&ObjectId> = inputs.iter().collect();
         let said = if count == 0 || count > inputs.len() {
             format!(
-                "count is {count}: it must lie between 1 and the number of inputs, {}",
+                "count is {count}: it must be between 1 and the number of inputs, {}",
                 inputs.len()
             )
         } else if inputs.len() > REDUCE_INPUTS_MAX {
             self.world.turned_away(Whose::Client(asked.client), limit_name!(REDUCE_INPUTS_MAX));
             format!(
-                "{} inputs are more than {REDUCE_INPUTS_MAX}, the most of one reduce",
+                "{} inputs are too many: pass at most {REDUCE_INPUTS_MAX} to one reduce",
                 inputs.len()
             )
         } else if distinct.len() < inputs.len() {
             let repeated = inputs.len() - distinct.len();
-            format!(
-                "{repeated} of {} inputs are there twice: a reduce takes each input once",
-                inputs.len()
-            )
+            format!("{repeated} of {} inputs are duplicates: pass each input once", inputs.len())
         } else if let Some(id) = id.as_ref().filter(|id| distinct.contains(id)) {
-            format!("{id} is an input: the result needs a name of its own")
+            format!("{id} is an input: choose another name for the result")
         } else {
             String::new()
         };
@@ -122,7 +119,7 @@ impl Node {
     fn no_result(&self, id: &ObjectId) -> Error {
         // Its ids are minted here, so what became of one is in this node's part of the directory.
         self.directory.why_gone(id).unwrap_or_else(|| {
-            let said = format!("{id} is not the result of a reduce that was asked of this node");
+            let said = format!("{id} is not the result of a reduce that was started on this node");
             Error::InvalidArgument(said)
         })
     }
@@ -247,7 +244,7 @@ impl Node {
         let is_good = |copy: &Copy| !copy.doomed && copy.meta.size == meta.size;
         if !local.iter().all(|input| self.copies.get(*input).is_some_and(is_good)) {
             // Evicted or deleted since its owner told of it, or not what the owner told.
-            let failure = "an input at the caller was lost".into();
+            let failure = "an input on the calling node was lost".into();
             return self.reduce_failed(key, epoch, failure, false);
         }
         // The inputs wait with the result: what a client deletes meanwhile is folded all the same.
@@ -302,7 +299,7 @@ impl Node {
             self.copies.pin_held(input);
         }
         if !local.iter().all(|input| self.is_foldable(*input)) {
-            let failure = Some("an input at the caller was lost".into());
+            let failure = Some("an input on the calling node was lost".into());
             return self.fold_ended(key, failure);
         }
         let (inputs, part) = (local, 0..size);

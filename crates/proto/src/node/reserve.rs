@@ -66,7 +66,7 @@ impl Node {
         let Some(id) = self.coordinator.get(key).map(|reduce| reduce.result().clone()) else {
             return;
         };
-        let detail = "its reduce was given up before it had its name".into();
+        let detail = "its reduce was canceled before its name was reserved".into();
         self.fail_reduce_of(&id.clone(), &Error::ObjectLost { id, detail });
     }
 

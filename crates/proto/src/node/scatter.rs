@@ -36,7 +36,7 @@ impl Node {
         self.await_result(instance, key, Vec::new(), Vec::new());
         if self.copies.get(instance).is_none() {
             // Seats that hold memory until this node has some might keep it from having any.
-            let detail = String::from("the caller has no room for the result yet");
+            let detail = String::from("the calling node has no room for the result yet");
             return self.reduce_failed(key, epoch, detail, true);
         }
         let me = self.world.me();
@@ -44,7 +44,7 @@ impl Node {
             self.world.send(*node, Message::Scatter(order.clone().into()));
         }
         if !self.contribute(order) {
-            let detail = String::from("an input at the caller was lost");
+            let detail = String::from("an input on the calling node was lost");
             self.reduce_failed(key, epoch, detail, false);
         }
     }
@@ -64,7 +64,7 @@ impl Node {
             Some(format!("node {} is closing", self.world.me()))
         } else if self.copies.get(instance).is_some() {
             // Another owner told of it first.
-            Some(format!("node {} receives the result already", self.world.me()))
+            Some(format!("node {} already receives the result", self.world.me()))
         } else if !self.contribute(order.clone()) {
             Some(format!("node {} does not hold its inputs", self.world.me()))
         } else if !self.receive_parts(&order) {
@@ -121,7 +121,7 @@ impl Node {
             let Some((fold, is_own)) = self.scatters.next_fold(instance) else { return };
             let target = is_own.then_some((instance, count));
             if !fold.inputs.iter().all(|input| self.is_foldable(*input)) {
-                let detail = format!("an input at node {} was lost", self.world.me());
+                let detail = format!("an input on node {} was lost", self.world.me());
                 self.world.send(
                     reduce.node,
                     Message::FoldFailed { reduce, epoch, detail, is_lost: false },
@@ -164,7 +164,7 @@ impl Node {
             return;
         };
         if reduce.node != self.world.me() {
-            let detail = format!("node {} gave it up", self.world.me());
+            let detail = format!("node {} dropped its copy of the result", self.world.me());
             self.world
                 .send(reduce.node, Message::FoldFailed { reduce, epoch, detail, is_lost: false });
         }

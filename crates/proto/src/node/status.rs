@@ -27,13 +27,13 @@ impl Node {
             ("results", self.coordinator.unfinished_results()),
             ("folds", self.worker.len() + self.scatters.len()),
             ("adoptions", self.adoptions.coming()),
-            ("that others keep too", self.replicas.len()),
-            ("questions of others", self.directory.questions(self.world.members())),
-            ("nodes that are gone and remembered", self.directory.strangers(self.world.members())),
-            ("members that leave", self.leaving.unseating()),
-            ("names that are kept", self.directory.reservations()),
+            ("replicated objects", self.replicas.len()),
+            ("requests of other nodes", self.directory.questions(self.world.members())),
+            ("former members in the directory", self.directory.strangers(self.world.members())),
+            ("leaving members", self.leaving.unseating()),
+            ("reserved names", self.directory.reservations()),
             ("leases", self.leases.len()),
-            ("leases of others", self.directory.leases()),
+            ("leases of other nodes", self.directory.leases()),
         ];
         let readers = self.readers.counts().into_iter();
         let counts = readers
@@ -75,7 +75,7 @@ impl Node {
             return match copy.state {
                 State::Filling(_) => "a client of this node is still writing it".to_string(),
                 State::Flowing(Some(source)) => format!("it is arriving from node {source}"),
-                State::Flowing(None) => "its sender was lost and no other is known yet".to_string(),
+                State::Flowing(None) => "its source failed and no other is known yet".to_string(),
                 State::Folding => "a reduce is still folding it".to_string(),
                 State::Complete => match copy.place {
                     Place::Memory => "it is here".to_string(),

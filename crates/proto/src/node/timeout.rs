@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Of an owner who was asked.
-const SILENT: &str = "its owner has not answered";
+const SILENT: &str = "its owner has not replied";
 
 impl Node {
     pub(super) fn expire_requests(&mut self) {
@@ -75,13 +75,13 @@ impl Node {
             }
             Waiting::Growth(id) => {
                 self.readers.stop_following(id, request);
-                (format!("the first byte of {id}"), self.state_of(id))
+                (format!("the first bytes of {id}"), self.state_of(id))
             }
             Waiting::Reservation(key) => {
                 self.give_up_reservation(*key);
                 (
-                    "a name for the result of a reduce".into(),
-                    "its owner has not confirmed it".into(),
+                    "the name of a reduce result".into(),
+                    "its owner has not confirmed the reservation".into(),
                 )
             }
             Waiting::Copies(id, instance) => {
@@ -90,18 +90,15 @@ impl Node {
                 if self.copies.get(*instance).is_some_and(|copy| copy.place != Place::Memory) {
                     let me = self.world.me();
                     state += &format!(
-                        "; the original is on the disk of node {me}, which needs room in memory to read it back for them"
+                        "; the pinned copy is on the disk of node {me}, which needs free memory to read it back and send it"
                     );
                 }
-                (format!("more copies of {id}"), state)
+                (format!("replicas of {id}"), state)
             }
-            Waiting::Inputs(id) => (format!("the list of inputs of {id}"), self.state_of(id)),
+            Waiting::Inputs(id) => (format!("the inputs of {id}"), self.state_of(id)),
             Waiting::Deletion(ids) => {
                 let ids: Vec<ObjectId> = ids.iter().cloned().collect();
-                (
-                    format!("the deletion of {}", List(&ids)),
-                    "its owner has not answered".to_string(),
-                )
+                (format!("the deletion of {}", List(&ids)), SILENT.to_string())
             }
             Waiting::Latest { prefix, after, is_answered } => {
                 self.requests.stop_latest(prefix, request, &mut self.world);
@@ -110,10 +107,10 @@ impl Node {
                 (format!("a name under {}{newer}", Quoted(prefix)), state.to_string())
             }
             Waiting::Older { name, .. } => {
-                (format!("the names before {}", Quoted(name.as_str())), SILENT.to_string())
+                (format!("the names older than {}", Quoted(name.as_str())), SILENT.to_string())
             }
             Waiting::Page { owner } => {
-                (format!("the objects that node {owner} owns"), "it has not answered".to_string())
+                (format!("the objects owned by node {owner}"), "it has not replied".to_string())
             }
             Waiting::Several(waited) => {
                 // Time that is over is an answer too.
@@ -125,7 +122,7 @@ impl Node {
             Waiting::Locations { id, is_answered, .. } => {
                 self.requests.stop_locating(id, request, &mut self.world);
                 let state = if *is_answered { "they have not changed" } else { SILENT };
-                (format!("news of the holders of {id}"), state.to_string())
+                (format!("a change of the holders of {id}"), state.to_string())
             }
         };
         let answer = Err(full.unwrap_or(Error::Timeout { what, waited_ns, state }));

@@ -254,7 +254,7 @@ impl Reduce {
     pub fn state(&self) -> String {
         let missing: Vec<ObjectId> = self.missing();
         if missing.is_empty() || self.chosen == self.count {
-            return format!("all {} inputs arrived, the result is being folded", self.count);
+            return format!("all {} inputs arrived and are being folded", self.count);
         }
         let arrived = self.arrived.len();
         format!("{arrived} of {} inputs arrived; {MISSING}{}", self.count, List(&missing))
@@ -369,7 +369,7 @@ impl Reduce {
     /// Time has passed: asks again after a failure, begins without the last inputs, or gives up.
     pub fn expire(&mut self, now: Instant, around: Around<'_>, steps: &mut Vec<Step>) {
         if let Some(deadline) = self.deadline.filter(|deadline| *deadline <= now) {
-            let what = format!("the result {} of a reduce", self.result);
+            let what = format!("the reduce result {}", self.result);
             let waited_ns = deadline.since(self.asked_at);
             steps.push(Step::Fail(Error::Timeout { what, waited_ns, state: self.state() }));
         } else if self.retry_at.is_some_and(|at| at <= now) {
@@ -414,8 +414,8 @@ impl Reduce {
             return;
         }
         let said: Vec<String> =
-            silent.iter().map(|node| format!("node {node} sends nothing")).collect();
-        let detail = format!("{}; other inputs take its place", said.join(", "));
+            silent.iter().map(|node| format!("node {node} is unresponsive")).collect();
+        let detail = format!("{}; other inputs replace its inputs", said.join(", "));
         self.end_attempt(detail, steps);
         // In the order in which they came, those of silent nodes last.
         self.arrived.sort_by_key(|arrival| silent.contains(&arrival.holder));

@@ -61,7 +61,7 @@ fn what_is_shed_is_no_more_than_may_go() {
 #[test]
 fn the_largest_that_can_t_go_are_named_with_what_holds_them() {
     let mut table = Table::new(1 << 30);
-    assert_eq!(table.largest_held(), "nothing in it is pinned");
+    assert_eq!(table.largest_held(), "none of its copies is pinned");
     for serial in 1..6 {
         let meta = Meta::bytes(1000 * serial);
         table.insert(instance(serial), id(serial), meta, None, State::Complete, serial % 2 == 1);
@@ -69,8 +69,8 @@ fn the_largest_that_can_t_go_are_named_with_what_holds_them() {
     table.pin(instance(4));
     table.set_state(instance(3), State::Folding);
     let named = [
-        format!("{} of 5000 bytes (kept until it is deleted)", id(5)),
-        format!("{} of 4000 bytes (read by 1)", id(4)),
+        format!("{} of 5000 bytes (pinned until it is deleted)", id(5)),
+        format!("{} of 4000 bytes (readers: 1)", id(4)),
         format!("{} of 3000 bytes (being reduced)", id(3)),
     ];
     assert_eq!(table.largest_held(), format!("the largest are {}", named.join(", ")));

@@ -100,7 +100,7 @@ fn memory_that_never_comes_ends_with_who_has_it_and_whose_limit_it_is() {
         let Err(Error::NoMemory { needed: LARGE, detail }) = cluster.reply(request) else {
             panic!("{:?}", cluster.reply(request));
         };
-        let kept = format!("{here} of {LARGE} bytes (kept until it is deleted)");
+        let kept = format!("{here} of {LARGE} bytes (pinned until it is deleted)");
         assert!(detail.contains("/a/group") && detail.contains(&kept), "{detail}");
     }
     cluster.ask(1, Ask::Delete { ids: vec![here] });
