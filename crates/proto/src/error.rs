@@ -1,4 +1,4 @@
-//! What can go wrong for a caller, in words that name the object, the nodes and the numbers.
+//! Errors of client calls. Each message names the object, the nodes and the numbers involved.
 
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::fmt;
@@ -12,26 +12,26 @@ use crate::{
     table::COPY_OVERHEAD_BYTES,
 };
 
-/// Why a call failed. Each variant says what the caller may do.
+/// Why a call failed. The documentation of each variant states what the caller can do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What was awaited did not happen in time. Wait longer, or find out why it is late from `state`.
+    /// The call timed out. Use a longer timeout, or read in `state` why the result is late.
     #[error("timed out after {} waiting for {what}: {state}", Seconds(*waited_ns))]
     Timeout {
-        /// What was awaited.
+        /// What the call waited for.
         what: String,
-        /// How long, in nanoseconds: the timeout that was given, if it was this call's.
+        /// How long, in nanoseconds: the timeout of this call, if it has its own.
         waited_ns: u64,
-        /// How far it got.
+        /// The state of the operation when the time was over.
         state: String,
     },
-    /// The last copy is gone. Put the object again, under a new ref or the same name.
+    /// The last copy is lost. Put the object again, under a new ref or the same name.
     #[error("object {id} is lost: {detail}")]
     ObjectLost {
         /// The object.
         id: ObjectId,
-        /// Who held it last.
+        /// Which nodes held it last.
         detail: String,
     },
     /// A client deleted the object.
@@ -40,7 +40,7 @@ pub enum Error {
         /// The object.
         id: ObjectId,
     },
-    /// The name belongs to a living object. Delete that first, or choose another name.
+    /// The name belongs to an existing object, or a reduce has reserved it. Delete that first, or choose another name.
     #[error(
         "the name {id} is taken by an object on node {holder}, or reserved by a reduce there: delete the object first or \
          choose another name"
@@ -48,40 +48,40 @@ pub enum Error {
     NameTaken {
         /// The name.
         id: ObjectId,
-        /// Where the living object was put.
+        /// The node where the object was put, or whose reduce reserved the name.
         holder: NodeId,
     },
-    /// Pinned bytes leave no room. Delete objects, drop views, or give the node more capacity.
+    /// Pinned bytes leave no capacity. Delete objects, drop views, or give the node a larger capacity.
     #[error(
         "the store, with a capacity of {capacity} bytes, has no room for {needed} bytes: {}",
         remedy(*needed, *capacity, *pinned, largest)
     )]
     StoreFull {
-        /// Bytes asked for.
+        /// Bytes requested.
         needed: u64,
-        /// Bytes the store may hold.
+        /// Capacity of the store in bytes.
         capacity: u64,
         /// Bytes that can't be evicted.
         pinned: u64,
-        /// The largest copies that can't be evicted, in words.
+        /// The largest copies that can't be evicted, as text.
         largest: String,
     },
-    /// The host, a control group or the store has no memory for the object although the capacity allows it.
+    /// The host, a control group or the store has no memory for the object, although the capacity would allow it.
     #[error("can't allocate {needed} bytes of shared memory: {detail}")]
     NoMemory {
-        /// Bytes asked for.
+        /// Bytes requested.
         needed: u64,
-        /// What has no more, and what takes it.
+        /// What is exhausted, and what uses it.
         detail: String,
     },
     /// Two inputs of one reduce differ in dtype or shape.
     #[error("inputs of a reduce must have the same dtype and shape: {first} is {} but {other} is {}", .metas.0, .metas.1)]
     ShapeMismatch {
-        /// The input that came first.
+        /// The input that arrived first.
         first: ObjectId,
         /// The input that differs from it.
         other: ObjectId,
-        /// What each of them is.
+        /// Metadata of both.
         metas: Box<(Meta, Meta)>,
     },
     /// The input is not an array, or the operation is not defined for its elements.
@@ -89,30 +89,30 @@ pub enum Error {
     Unreducible {
         /// The input.
         id: ObjectId,
-        /// What it is.
+        /// Its metadata.
         meta: Box<Meta>,
-        /// The operation asked for.
+        /// The operation.
         op: Op,
         /// What to do instead.
         advice: String,
     },
-    /// Fewer inputs than `count` can ever arrive.
+    /// Fewer than `count` inputs can still arrive.
     #[error(
         "a reduce that needs {count} inputs can't complete: only {possible} can still arrive. Lost or deleted: {}",
         List(gone)
     )]
     TooFewInputs {
-        /// How many the caller asked for.
+        /// The `count` of the reduce.
         count: u64,
-        /// How many arrived or still may.
+        /// How many inputs have arrived or can still arrive.
         possible: u64,
-        /// Some of those that can't come any more.
+        /// Some of the inputs that can no longer arrive.
         gone: Vec<ObjectId>,
     },
-    /// An argument that can't be meant.
+    /// An argument is not valid.
     #[error("{0}")]
     InvalidArgument(String),
-    /// Every node that has the object sent other bytes than those of which its maker announced the digest. Put it again.
+    /// The bytes from every holder fail the check against the creator's digest. Put the object again.
     #[error(
         "object {id} is corrupt: the bytes from {} do not match the digest that its creator announced, and no other node \
          has a copy; delete it and put it again",
@@ -121,19 +121,19 @@ pub enum Error {
     ObjectCorrupt {
         /// The object.
         id: ObjectId,
-        /// Who sent it.
+        /// The nodes that sent corrupt bytes.
         senders: Vec<NodeId>,
     },
-    /// The node is closed or its process is gone. Attach to another, or start it again.
+    /// The node is closed or its process has ended. Attach to another node, or start it again.
     #[error("node down: {0}")]
     NodeDown(String),
-    /// The client's capability does not allow it, has expired, or is none that this cluster has given out.
+    /// The client's capability does not allow the request, has expired, or was not issued by this cluster.
     #[error("{0}")]
     NotAllowed(String),
 }
 
 impl Error {
-    /// The same with texts of `bytes` at most, to be kept for long.
+    /// Returns this error with each text cut to `bytes`, for long-term storage.
     pub(crate) fn shortened(mut self, bytes: usize) -> Self {
         match &mut self {
             Self::Timeout { what, state, .. } => {
@@ -148,14 +148,14 @@ impl Error {
             | Self::NodeDown(text)
             | Self::NotAllowed(text) => shorten(text, bytes),
             Self::ObjectCorrupt { senders, .. } => senders.truncate(10),
-            // As many as a reduce names that fails.
+            // The message of `TooFewInputs` names at most this many.
             Self::TooFewInputs { gone, .. } => gone.truncate(10),
             Self::ObjectDeleted { .. } | Self::NameTaken { .. } | Self::ShapeMismatch { .. } => {}
         }
         self
     }
 
-    /// The advice for an input that can't be folded.
+    /// An [`Error::Unreducible`] with advice for the input.
     pub fn unreducible(id: ObjectId, meta: Meta, op: Op) -> Self {
         let advice = match meta.kind {
             Kind::Bytes => "put a numeric array instead (NumPy, torch or any buffer)",
@@ -176,8 +176,8 @@ fn shorten(text: &mut String, bytes: usize) {
 
 /// Whether an operation is defined for an element type.
 ///
-/// A mean of integers or of times would have to round. A sum of bool could be a count or an "or", so it is neither.
-/// Complex numbers have no order. A sum of dates is no date.
+/// A mean of integers or of times would have to round. A sum of bool could be a count or an "or", so it is not defined.
+/// Complex numbers have no order. A sum of dates is not a date.
 pub const fn is_reducible(op: Op, dtype: Dtype) -> bool {
     match dtype {
         Dtype::Bool => matches!(op, Op::Any | Op::All),
@@ -189,7 +189,7 @@ pub const fn is_reducible(op: Op, dtype: Dtype) -> bool {
     }
 }
 
-/// What to do instead of an operation that is not defined for an element type.
+/// What to use instead of an operation that is not defined for an element type.
 const fn advice(op: Op, dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::Bool => {
@@ -209,7 +209,7 @@ const fn advice(op: Op, dtype: Dtype) -> &'static str {
     }
 }
 
-/// Nanoseconds, written as seconds with as many decimals as milliseconds need.
+/// Nanoseconds, displayed in seconds with up to three decimals.
 struct Seconds(u64);
 
 impl fmt::Display for Seconds {
@@ -225,7 +225,7 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// Why a store has no room for so many bytes, and what helps.
+/// Explains why a store has no room for `needed` bytes, and what helps.
 fn remedy(needed: u64, capacity: u64, pinned: u64, largest: &str) -> String {
     if needed.saturating_add(COPY_OVERHEAD_BYTES) > capacity {
         return "they do not fit even into an empty store; give the node a larger capacity".into();
@@ -236,7 +236,7 @@ fn remedy(needed: u64, capacity: u64, pinned: u64, largest: &str) -> String {
     )
 }
 
-/// Members, as a sentence names them.
+/// A list of nodes, as it appears in a sentence.
 struct Nodes<'a>(&'a [NodeId]);
 
 impl fmt::Display for Nodes<'_> {
@@ -248,7 +248,7 @@ impl fmt::Display for Nodes<'_> {
     }
 }
 
-/// The first few of a list, and how many more there are.
+/// The first ten of a list, and the number of the others.
 pub struct List<'a>(pub &'a [ObjectId]);
 
 impl fmt::Debug for List<'_> {
@@ -259,7 +259,7 @@ impl fmt::Debug for List<'_> {
 
 impl fmt::Display for List<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Ten names fit a line or two of a log; a reduce may have thousands of inputs.
+        // Ten names fit into a line or two of a log; a reduce may have thousands of inputs.
         for (index, id) in self.0.iter().take(10).enumerate() {
             write!(f, "{}{id}", if index == 0 { "" } else { ", " })?;
         }
@@ -299,15 +299,15 @@ mod tests {
     fn advice_names_an_operation_that_is_defined() {
         for dtype in Dtype::ALL {
             for op in Op::ALL.iter().copied().filter(|op| !is_reducible(*op, dtype)) {
-                let said = advice(op, dtype);
-                let defined = |op: &Op| is_reducible(*op, dtype) && said.contains(&op.to_string());
-                assert!(Op::ALL.iter().any(defined), "{op} of {dtype}: {said}");
+                let text = advice(op, dtype);
+                let defined = |op: &Op| is_reducible(*op, dtype) && text.contains(&op.to_string());
+                assert!(Op::ALL.iter().any(defined), "{op} of {dtype}: {text}");
             }
         }
     }
 
     #[test]
-    fn what_no_deletion_makes_room_for_is_told_apart() {
+    fn an_object_larger_than_the_store_gets_its_own_advice() {
         let largest = || "the largest is a/1".into();
         let full = |needed| {
             Error::StoreFull { needed, capacity: 1000, pinned: 800, largest: largest() }.to_string()
@@ -320,9 +320,9 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_is_written_as_it_was_given() {
+    fn a_timeout_is_displayed_as_it_was_given() {
         let written = |waited_ns| Seconds(waited_ns).to_string();
-        for (waited_ns, said) in [
+        for (waited_ns, expected) in [
             (0, "0 s"),
             (200_000_000, "0.2 s"),
             (50_000_000, "0.05 s"),
@@ -333,12 +333,12 @@ mod tests {
             (4_999_999_800, "5 s"),
             (60_000_000_000, "60 s"),
         ] {
-            assert_eq!(written(waited_ns), said);
+            assert_eq!(written(waited_ns), expected);
         }
     }
 
     #[test]
-    fn what_is_kept_for_long_is_short() {
+    fn stored_errors_are_shortened() {
         let id: ObjectId = "a".parse().unwrap();
         let lost = |detail: &str| Error::ObjectLost { id: id.clone(), detail: detail.into() };
         assert_eq!(lost("gone").shortened(4), lost("gone"));
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn two_units_in_one_reduce_are_both_named() {
+    fn a_shape_mismatch_names_both_units() {
         let times = |unit| Meta::array(Dtype::Datetime64(unit), vec![3]).unwrap();
         let microseconds = "[25us]".parse().unwrap();
         let error = Error::ShapeMismatch {
@@ -354,7 +354,7 @@ mod tests {
             other: "b".parse().unwrap(),
             metas: Box::new((times(Unit::NANOSECONDS), times(microseconds))),
         };
-        let said = error.to_string();
-        assert!(said.contains("datetime64[ns]") && said.contains("datetime64[25us]"), "{said}");
+        let text = error.to_string();
+        assert!(text.contains("datetime64[ns]") && text.contains("datetime64[25us]"), "{text}");
     }
 }

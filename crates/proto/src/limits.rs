@@ -1,6 +1,6 @@
-//! Every limit and default: its unit, why that number, what breaks beyond it.
+//! Every limit and default, with its unit, its reason, and what happens beyond it.
 
-/// The name of a limit, as the status of a node has it where the limit turned something away.
+/// The name of a limit, as the node's status reports it when the limit rejects something.
 macro_rules! limit_name {
     ($limit:ident) => {{
         let _ = $crate::limits::$limit;
@@ -9,181 +9,203 @@ macro_rules! limit_name {
 }
 pub(crate) use limit_name;
 
-/// Bytes of a block: the unit of progress, of which every frame of payload has a whole number.
+/// Bytes of a block, the unit of progress. Every payload frame consists of whole blocks.
 ///
-/// 16 KiB takes 0.13 ms at 1 Gbit/s, less than a hop of a chain takes anyway; see [`crate::pipeline::frame_bytes`].
+/// 16 KiB takes 0.13 ms at 1 Gbit/s, less than the latency of a hop; see [`crate::pipeline::frame_bytes`].
 pub const BLOCK_BYTES: u64 = 16 * 1024;
 
-/// Bytes of the longest frame of payload: what a receiver checks, and a position folds, in one go.
+/// Maximum size of a payload frame in bytes. A receiver verifies, and a position folds, one frame at a time.
 ///
-/// More leaves the second-level cache of a core before it is passed on.
+/// A larger frame would leave the second-level cache of a core before it is sent on.
 pub const FRAME_BYTES_MAX: u64 = 256 * 1024;
 
-/// Objects up to this many bytes travel inside control messages and live in the directory.
+/// Objects up to this size in bytes travel inside control messages and are stored in the directory.
 ///
-/// Half of the papers' threshold. All of them go out of their owner's link one by one, and delay the control messages
-/// behind them: of more than a hop's time, relays are sooner (decision 16).
+/// This is half of the papers' threshold. The owner sends such an object to each reader over its own link, which delays
+/// the control messages behind it. If that delay is longer than a hop, relays deliver sooner (decision 16).
 pub const INLINE_BYTES_MAX: u64 = 32 * 1024;
 
-/// Of a node's capacity, what the small objects of other members may take beside it, whose bytes live at their owners: a
-/// quarter. Where the capacity is 30 % of 8 GiB that is 600 MB, or 18 000 of the largest. Of what comes beyond it the owner
-/// keeps the entry, and asks a holder for the bytes whenever they are wanted: one round trip more.
+/// Limit of the owner-side inline cache, as a divisor of the capacity: a quarter.
+///
+/// The cache stores the bytes of other members' small objects, in addition to the capacity. With a capacity of 30 % of
+/// 8 GiB it is 600 MB, or 18 000 objects of the maximum inline size. For objects beyond the limit the owner stores only
+/// the entry, and requests the bytes from a holder for each reader, which costs one more round trip.
 pub const SMALL_SHARE: u64 = 4;
 
-/// Of what an owner keeps for all members, what one may take: half. One that puts ever more leaves as much to all others.
+/// Share of one member in an owner's storage for all members, as a divisor: half. A member that puts without bound
+/// leaves as much to the others.
 pub const SHARE_OF_ONE: u64 = 2;
 
-/// Entries that an owner keeps of objects that other members told it of, and of names that it keeps for their reduces, half of
-/// them for one member: four million, each of which takes half a kilobyte. Beyond them it refuses names, with an error; of an
-/// object with an id of its own the node that made it knows by itself.
+/// Maximum number of directory entries for objects of other members and for names that their reduces reserve: four
+/// million. One member may have half of them.
+///
+/// Each takes half a kilobyte. Beyond the limit the owner rejects names with an error. It also stores no entry for a
+/// generated id, which the generating node itself records.
 pub const ENTRIES_MAX: u64 = 1 << 22;
 
-/// Bytes of messages that wait for a member, 256 MiB: what a node says of two million objects to one that it meets. Of a member
-/// that takes too little, or can't be reached for so long, the connection is made anew, and what matters is said again.
+/// Maximum size in bytes of the messages queued for one member: 256 MiB.
+///
+/// A node sends as much about two million objects to a member that joins. If a member reads too slowly, or is
+/// unreachable for too long, its connection is replaced and the nodes re-announce their state.
 pub const OUTBOX_BYTES_MAX: usize = 256 << 20;
 
-/// Axes of an array. NumPy allows 64; a frame must not make us allocate more.
+/// Maximum number of axes of an array. NumPy allows 64; the limit bounds the memory that a frame can make a node
+/// allocate.
 pub const AXES_MAX: usize = 64;
 
-/// Bytes of a name.
+/// Maximum size of a name in bytes.
 pub const NAME_BYTES_MAX: usize = 1024;
 
-/// Bytes of one control message on the wire: an inline object, and room for the largest order of a reduce.
+/// Maximum size in bytes of a control message on the wire: enough for an inline object and the largest order of a
+/// reduce.
 pub const CONTROL_BYTES_MAX: u32 = 8 * 1024 * 1024;
 
-/// Bytes of the largest object, 1 TiB: beyond it a size is a broken peer or a wrong shape, not data.
+/// Maximum size of an object, 1 TiB. A larger size comes from a broken peer or a wrong shape.
 pub const OBJECT_BYTES_MAX: u64 = 1 << 40;
 
-/// Bytes that a receiver lets a sender have under way at most. 4 MiB covers 10 Gbit/s x 3 ms; more only fills the sender's
-/// kernel buffers.
+/// Maximum credit in bytes that a receiver grants a source. 4 MiB covers 10 Gbit/s x 3 ms; more would only fill the
+/// source's kernel buffers.
 pub const CREDIT_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Bytes that it grants before it knows how fast they come, and always grants. 512 KiB cover 1 Gbit/s x 4 ms, and take 84 ms at
-/// 50 Mbit/s; two of the longest frames.
+/// Initial and minimum credit in bytes, before the receiver has measured the rate. 512 KiB is two frames of maximum
+/// size. It covers 1 Gbit/s x 4 ms, and takes 84 ms at 50 Mbit/s.
 pub const FIRST_CREDIT_BYTES: u64 = 512 * 1024;
 
-/// Bytes of partial results that a position keeps between its children and its parent: 17 ms at 1 Gbit/s, longer than a
-/// busy host lets a process wait for its turn.
+/// Bytes of partial results that a position buffers between its children and its parent. They take 17 ms at 1 Gbit/s,
+/// longer than a process waits for its time slice on a busy host.
 pub const WINDOW_BYTES: u64 = 2 * 1024 * 1024;
 
-/// Bytes of frames that are being sent, or are on their way through folds, 64 MiB: what a dozen folds at work use. While there are
-/// more, each stream keeps one frame where it keeps several else.
+/// Bytes of frames being sent or folded at which streams shrink their buffers: 64 MiB, the need of a dozen active
+/// folds. Above it each stream buffers one frame instead of several.
 pub const FRAMES_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Inputs of one reduce.
+/// Maximum number of inputs of one reduce.
 pub const REDUCE_INPUTS_MAX: usize = 65_536;
 
-/// Objects that one wait may listen to: each is a message and an entry at its owner.
+/// Maximum number of objects of one wait. Each needs a message and an entry at its owner.
 pub const WAIT_OBJECTS_MAX: usize = 65_536;
 
-/// Objects that one page of a listing names: with the longest names and most axes they fit a control message four times.
+/// Maximum number of objects on one page of a listing. With the longest names and the most axes, a page is a quarter of
+/// a control message.
 pub const LISTED_MAX: usize = 1024;
 
-/// Objects that an owner looks at for one page of a listing: a few milliseconds, in which it does nothing else.
+/// Maximum number of objects that an owner scans for one page of a listing. It takes a few milliseconds, during which
+/// the owner handles nothing else.
 pub const LOOKED_AT_MAX: usize = 16_384;
 
-/// How long a deletion is remembered, so that a late message does not bring the object back: 10 minutes.
+/// Lifetime of a tombstone, which keeps a late message from restoring a deleted object: 10 minutes.
 pub const TOMBSTONE_NS: u64 = 600 * 1_000_000_000;
 
-/// Deletions that an owner remembers; of more the oldest are forgotten sooner, but for those that some holder has not
-/// carried out. Each takes half a kilobyte: 4 MiB in all.
+/// Maximum number of tombstones at an owner. Beyond it the oldest are dropped early, except deletions that a holder has
+/// not confirmed. Each takes half a kilobyte, 4 MiB in all.
 pub const REMEMBERED_MAX: usize = 8192;
 
-/// How long an owner waits for holders to tell it of an object whose minter is gone, before it is lost: 0.75 s.
+/// How long an owner waits for holders to announce an object whose minter is gone, before it declares the object lost:
+/// 0.75 s.
 pub const ORPHAN_GRACE_NS: u64 = 750_000_000;
 
-/// How long that is at most while nodes that had given each other up meet again: 5 s.
+/// Upper bound of that wait while nodes that declared each other dead merge again: 5 s.
 ///
-/// Longer than a cluster of eight that was cut in two took on a busy machine until all had told each other everything: up
-/// to 4.3 s.
+/// After a partition, a cluster of eight on a busy machine took up to 4.3 s until all nodes had re-announced
+/// everything.
 pub const MERGE_NS: u64 = 5 * 1_000_000_000;
 
-/// How long an owner keeps what is told to it though others own it, as it sees the members: 10 s at least.
+/// How long an owner keeps announcements of objects that other nodes own by its own membership view: at least 10 s.
 ///
-/// Who tells it knows of the end of a member that this node has not heard of yet, and does not tell it again. Members
-/// that hear nothing of each other for longer than detection give each other up, and then tell everything again.
+/// The sender has detected the failure of a member that this node still counts, and does not repeat the announcement.
+/// Members that are partitioned for longer than the detection time declare each other dead, and re-announce everything
+/// later.
 pub const STRAY_NS: u64 = 10 * 1_000_000_000;
 
-/// How long a transfer of a copy may take to move [`TURN_BYTES`], before it ends: 30 s.
+/// Time in which a transfer of a copy must move [`TURN_BYTES`], otherwise it ends: 30 s.
 ///
-/// Ten times what a silent host takes to be missed, so that this is for members that live and do not do their part. What
-/// has come stays, and the rest is asked for again.
+/// This is ten times the detection time of a failed host, so it concerns members that are alive but make no progress.
+/// Received blocks stay, and the rest is requested again.
 pub const TURN_NS: u64 = 30 * 1_000_000_000;
 
-/// Bytes that a transfer moves within [`TURN_NS`] at least: 8.7 KB/s.
+/// Bytes that a transfer must move within [`TURN_NS`]: 8.7 KB/s.
 ///
-/// A host that is a hundred times slower than 1 Gbit/s gives that to 140 transfers at once.
+/// A host with a hundredth of 1 Gbit/s serves 140 transfers at that rate.
 pub const TURN_BYTES: u64 = FRAME_BYTES_MAX;
 
-/// Blocks from one sender that differ from their checksums, after which it is avoided.
+/// Number of corrupt blocks from one source after which it is avoided.
 pub const CORRUPT_BLOCKS_MAX: u32 = 3;
 
-/// How long an owner may take to acknowledge a question before the second is asked: 1 s.
+/// Time in which an owner must acknowledge a request before the backup owner gets it: 1 s.
 ///
-/// An owner that is dead is noticed by its connection; this is for one that is silent. On a busy machine of two cores
-/// 200 ms passed often, and a second owner that does not know which senders the first has assigned sends all askers to the source.
+/// A broken connection reveals a dead owner; this timeout is for an unresponsive one. On a busy machine with two cores,
+/// 200 ms expired often. A backup owner does not know which sources the primary owner assigned, and sends all
+/// requesters to the original source.
 pub const OWNER_PATIENCE_NS: u64 = 1_000_000_000;
 
-/// Bytes of the words with which a member says why it counts another as dead. The longest that a node says has a hundred.
+/// Maximum size in bytes of a member's reason for declaring another member dead. A node's own reasons have at most a
+/// hundred bytes.
 pub const REASON_BYTES_MAX: usize = 256;
 
-/// Members of a cluster: a node believes no member that tells of more. Simulated with 1024; every two have a connection.
+/// Maximum number of members. A node ignores messages that list more. Simulated with 1024; every two members have a
+/// connection.
 pub const MEMBERS_MAX: usize = 4096;
 
-/// Members of which others have told and from which nothing has come yet: so many calls are open at once. A node that joins
-/// a cluster of a thousand calls all of them; in a larger one it is told of the rest by those that it meets.
+/// Maximum number of members known from others that have not connected yet, and thus of connection attempts at a time.
+/// A node that joins a cluster of a thousand connects to all of them. In a larger cluster the members it has met send
+/// it the rest.
 pub const UNMET_MAX: usize = 1024;
 
-/// Nodes that went, of which a node remembers that what others tell of them is old, and what they last said of themselves;
-/// as many as a cluster has members. Of one that is forgotten old news would be believed until it does not answer.
+/// Maximum number of former members that a node remembers, with their last incarnation, to reject outdated reports
+/// about them: as many as a cluster has members. An outdated report about a forgotten one is believed until that node
+/// fails to ack a probe.
 pub const DEPARTED_MAX: usize = 4096;
 
-/// Members that a node asks on behalf of others whether they live, at a time. Who asks for more has no answer, and suspects
-/// the member; it is told, and answers itself.
+/// Maximum number of indirect probes that a node runs for others at a time. A requester beyond the limit gets no ack
+/// and suspects the member. The suspected member receives the suspicion and refutes it.
 pub const ERRANDS_MAX: usize = 4096;
 
-/// Bytes of each text in the reason that an owner remembers why an object is gone: the rest is told to those who wait then,
-/// and not to those who ask later. With it a tombstone takes what [`REMEMBERED_MAX`] counts with.
+/// Maximum size in bytes of each text in the error that a tombstone stores. Nodes that wait during the deletion get the
+/// full text, later requesters the shortened one. [`REMEMBERED_MAX`] accounts for it.
 pub const REMEMBERED_WORDS_BYTES: usize = 256;
 
-/// Instances under one name that an owner remembers as gone, so that none of them comes back; of more the one that went first
-/// is forgotten. A name that is put and deleted each half second for ten minutes has as many.
+/// Maximum number of deleted instances of one name that an owner remembers, so that none of them returns. Beyond it the
+/// oldest is forgotten. A name that is put and deleted every half second for ten minutes has as many.
 pub const BURIED_MAX: usize = 1024;
 
-/// Questions for the end of a deletion that wait for the last holder of an object; a later one is answered at once.
+/// Maximum number of requests that wait for the last holder of one object to confirm its deletion. A later request gets
+/// its reply at once.
 pub const DELETERS_MAX: usize = 1024;
 
-/// Claims of names that an owner lets wait because it may have missed what became of them; a later one is answered by what
-/// the owner knows.
+/// Maximum number of claims of names that an owner parks because it may have missed what happened to the names. A later
+/// claim is decided with what the owner knows.
 pub const PARKED_MAX: usize = 16_384;
 
-/// Questions of one member for newer names that an owner keeps. Each client has one open for each prefix that it follows; to
-/// find one is to look at all.
+/// Maximum number of open requests of one member for newer names at an owner. Each client has one for each prefix that
+/// it follows. Finding one scans all of them.
 pub const LATEST_MAX: usize = 16_384;
 
-/// Originals that are on their way to a node because others want them kept there: more are refused, as without room. A node
-/// that leaves asks for all it has at once, and loses what no other takes; each takes half a kilobyte.
+/// Maximum number of pinned copies on their way to a node at the request of others. More are rejected as if there were
+/// no capacity. A leaving node requests adoption of all its objects at once, and loses those that no other node takes.
+/// Each takes half a kilobyte.
 pub const ADOPTIONS_MAX: usize = 1 << 20;
 
-/// How long objects outlive the last client of their job, or the last that has taken a lease of them: 5 s.
+/// How long objects outlive the last client of their job, or the last holder of a lease: 5 s.
 ///
-/// A client that restarts, or hands a ref to another one, is back by then; so is a member that was cut off and tells again
-/// which leases its clients have taken.
+/// In that time a client can restart, or hand a ref to another client. A member that was partitioned can re-announce
+/// the leases of its clients.
 pub const LEASE_GRACE_NS: u64 = 5 * 1_000_000_000;
 
-/// Leases of which an owner keeps who has taken them, jobs and objects together; of more it hears nothing, and what they are
-/// of lives until it is deleted. Each takes a quarter of a kilobyte.
+/// Maximum number of leases at an owner, of jobs and of objects together. It ignores leases beyond the limit; their
+/// objects live until they are deleted. Each takes a quarter of a kilobyte.
 pub const LEASES_MAX: usize = 1 << 20;
 
-/// Names of lost objects that a node which leaves tells its user.
+/// Maximum number of lost objects that a leaving node names to its user.
 pub const LOST_NAMED_MAX: usize = 20;
 
-/// Payload connections, and connections by way of this node to others, that one member may have open to it: 4096. A copy and a
-/// stream of a reduce take one each. Four coordinators with [`FOLDS_MAX`] folds each take that many streams from one node to
-/// another, and of copies a few dozen come from one sender at a time ([`crate::limiter`]). A node that may open few
-/// descriptors lets each member have half of them.
+/// Maximum number of connections that one member may have open to a node for payload, or to be forwarded to other
+/// members: 4096.
+///
+/// A copy and a stream of a reduce take one each. Four coordinators with [`FOLDS_MAX`] folds each need that many
+/// streams from one node to another. Only a few dozen copies come from one source at a time ([`crate::limiter`]). If
+/// the process may open few descriptors, each member may have half of them.
 pub const PAYLOAD_CONNECTIONS_MAX: usize = 4096;
 
-/// Folds that one coordinator may have at a node at a time; more fail. Each takes a task and, until its parent fetches it, a
-/// window of [`WINDOW_BYTES`].
+/// Maximum number of folds of one coordinator at a node at a time; more fail. Each takes a task and, until its parent
+/// fetches it, a window of [`WINDOW_BYTES`].
 pub const FOLDS_MAX: usize = 1024;

@@ -1,8 +1,8 @@
-//! Texts of users in messages.
+//! Quoted user text in messages.
 
 use core::fmt;
 
-/// A text of a user's in quotes, with what can't be printed escaped.
+/// A user's text in quotes, with unprintable characters escaped.
 #[derive(Clone, Copy, Debug)]
 pub struct Quoted<'a>(pub &'a str);
 
