@@ -1,5 +1,5 @@
-//! What clients ask of their node, and what they are answered: the same words for a client inside the process
-//! of the node and for one that is attached over a socket.
+//! Requests of clients and the node's replies. A client inside the node's process and a client attached over a socket
+//! use the same types.
 
 use alloc::{boxed::Box, string::String, vec::Vec};
 
@@ -16,173 +16,176 @@ use crate::{
     swim::Suspicion,
 };
 
-/// A question of a client; each but `Release` and `BreakPromises` is answered exactly once.
+/// A request of a client. Each gets exactly one reply, except `Release`, `ReleaseCopied` and `BreakPromises`, which get
+/// none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ask {
-    /// Store these few bytes.
+    /// Store an inline object.
     Put {
-        /// A name, an id that was promised to this client, or none for a new id.
+        /// A name, an id reserved by this client, or `None` for a new id.
         id: Option<ObjectId>,
-        /// Their metadata.
+        /// Its metadata.
         meta: Meta,
-        /// The bytes, at most [`crate::limits::INLINE_BYTES_MAX`].
+        /// Its bytes, at most [`crate::limits::INLINE_BYTES_MAX`].
         bytes: Inline,
-        /// How long they are to live from then; none until they are deleted.
+        /// Time to live from then on; `None` keeps it until it is deleted.
         ttl_ns: Option<u64>,
     },
-    /// What I make from now on is of this job. Answered with `Done`.
+    /// Assign all objects that this client creates from now on to a job. The reply is `Done`.
     Join {
         /// The job.
         job: Job,
     },
-    /// This object is to live as long as I do, or until I give it back so often as I have taken it. Answered with `Done`.
+    /// Keep an object while this client exists, until it has returned the lease as often as it took it. The reply is
+    /// `Done`.
     TakeLease {
-        /// Which.
+        /// The object.
         id: ObjectId,
     },
-    /// I need it no more. Answered with `Done`.
+    /// Return a lease of the object. The reply is `Done`.
     ReturnLease {
-        /// Which.
+        /// The object.
         id: ObjectId,
     },
-    /// Give me the id of an object that I will make, so that others can wait for it.
+    /// Reserve the id of an object that this client will create, so that others can wait for it.
     Promise {
-        /// What it is to be: a name that no object has, or none for a new id.
+        /// A name without an object, or `None` for a new id.
         name: Option<Name>,
     },
-    /// I make none of what I promised and have not made. Not answered.
+    /// Give up all reservations of this client whose objects do not exist. No reply.
     BreakPromises,
-    /// Give me space to fill.
+    /// Allocate space for the client to fill.
     Create {
         /// As in `Put`.
         id: Option<ObjectId>,
-        /// Metadata of what will be there.
+        /// Metadata of the future object.
         meta: Meta,
-        /// As in `Put`, from when it is sealed.
+        /// As in `Put`, counted from the seal.
         ttl_ns: Option<u64>,
     },
-    /// The space is filled.
+    /// Report that the space is filled.
     Seal {
-        /// As answered to `Create`.
+        /// The instance in the reply to `Create`.
         instance: Instance,
     },
-    /// The space will not be filled.
+    /// Give up the space without filling it.
     Abort {
-        /// As answered to `Create`.
+        /// The instance in the reply to `Create`.
         instance: Instance,
     },
-    /// Give me the object when it is complete.
+    /// Get the object once it is complete.
     Get {
-        /// Which.
+        /// The object.
         id: ObjectId,
     },
-    /// Let me read the object while it arrives. Answered when its memory is here, with `Growing`, or with `Done` when
-    /// there is nothing to follow. Asks no other node for the object: a `Get` beside it does that.
+    /// Read the object while it arrives. The reply is `Growing` once its memory is allocated, or `Done` if there is
+    /// nothing to follow. This request does not search for the object; a `Get` next to it does that.
     Follow {
-        /// Which.
+        /// The object.
         id: ObjectId,
     },
-    /// Which of these are complete somewhere, or can't come any more? Answered when `count` are, or at the deadline.
+    /// Wait until `count` of these objects are complete somewhere or can no longer appear, or until the deadline.
     Wait {
-        /// All different.
+        /// The objects, without duplicates.
         ids: Vec<ObjectId>,
-        /// How many; at most that many are named.
+        /// Number of objects to wait for; the reply lists at most that many.
         count: u32,
     },
-    /// See to it that so many nodes hold an object that was put at this one, or all if there are fewer. Answered when
-    /// they do, with `Kept`.
+    /// Replicate an object that was put on this node to `copies` nodes, or to all if there are fewer. The reply is
+    /// `Kept`, once they have it.
     Keep {
-        /// Which.
+        /// The object.
         id: ObjectId,
-        /// How many, this node among them.
+        /// Number of nodes, including this one.
         copies: u32,
     },
-    /// I read no more. Not answered.
+    /// Stop reading an object. No reply.
     Release {
-        /// As answered to `Get`.
+        /// The instance in the reply to `Get`.
         instance: Instance,
     },
-    /// Fold the first `count` of `inputs` to arrive. Answered at once; the deadline is that of the result.
+    /// Fold the first `count` of `inputs` to arrive. The reply comes at once; the deadline applies to the result.
     Reduce {
-        /// Candidates, all different.
+        /// Candidates, without duplicates.
         inputs: Vec<ObjectId>,
-        /// How to fold.
+        /// The operation.
         op: Op,
-        /// How many.
+        /// Number of inputs to fold.
         count: u32,
-        /// What the result is to be: as in `Put`.
+        /// Id of the result, as in `Put`.
         id: Option<ObjectId>,
-        /// As in `Put`, from when the result is complete.
+        /// As in `Put`, counted from when the result is complete.
         ttl_ns: Option<u64>,
     },
-    /// Which inputs were folded into the result of a reduce of this node, once it is there.
+    /// List the inputs that were folded into a result of this node's reduces, once it is complete.
     Inputs {
         /// The result.
         id: ObjectId,
     },
-    /// Which inputs of a reduce of this node can't come any more, as far as is known now?
+    /// List the inputs of a reduce of this node that are known to be lost or deleted.
     Lost {
         /// The result.
         id: ObjectId,
     },
-    /// Remove all copies everywhere.
+    /// Delete all copies on all nodes.
     Delete {
-        /// Of these.
+        /// The objects.
         ids: Vec<ObjectId>,
     },
-    /// The newest name under a prefix, newer than `after`, when there is one.
+    /// Get the newest name under a prefix that is newer than `after`, once there is one.
     Latest {
         /// The text before the number, with its `/`.
         prefix: String,
-        /// Only newer ones count.
+        /// Ignore names up to this number.
         after: Option<u64>,
     },
-    /// Delete the names that are older than this one, but for the newest `keep - 1`. Answered when that is ordered.
+    /// Delete the names older than `name`, except the newest `keep - 1`. The reply comes once the deletions are
+    /// ordered.
     Prune {
-        /// A name with a number.
+        /// A name that ends in a number.
         name: Name,
-        /// How many to keep, this one among them.
+        /// Number of names to retain, including `name`.
         keep: u64,
     },
-    /// Which nodes hold the object, as soon as that is not what is known already?
+    /// List the nodes that have the object, once the list differs from `known`.
     Locations {
-        /// Which.
+        /// The object.
         id: ObjectId,
-        /// What is known; none for an answer at once.
+        /// The list that the client has; `None` for a reply at once.
         known: Option<Vec<Holding>>,
     },
-    /// Why is the object not here?
+    /// Explain why the object is not here.
     Explain {
-        /// Which.
+        /// The object.
         id: ObjectId,
     },
-    /// Which nodes keep where the object is?
+    /// List the owners of the object.
     Owners {
-        /// Which.
+        /// The object.
         id: ObjectId,
     },
-    /// One page of the living objects that a member is the first owner of.
+    /// List one page of the objects whose primary owner is `owner`.
     List {
         /// The member.
         owner: NodeId,
-        /// What their refs begin with; all do with nothing.
+        /// Prefix of the refs; the empty text matches all.
         prefix: String,
-        /// Only those behind this one, in order.
+        /// Ids up to this one are on earlier pages.
         after: Option<ObjectId>,
     },
-    /// How the node is.
+    /// Report the status of the node.
     Status,
-    /// The copies that the node has.
+    /// List the copies of this node.
     Objects,
-    /// I read no more, since I have copied the object: of the copies that may go this is the first. Not answered.
+    /// Stop reading an object that the client has copied. Its cached copy is the first to be evicted. No reply.
     ReleaseCopied {
-        /// As answered to `Get`.
+        /// The instance in the reply to `Get`.
         instance: Instance,
     },
 }
 
 impl Ask {
-    /// Whether it begins nothing: a node that leaves still takes it.
+    /// Whether the request only ends something; a leaving node still accepts it.
     pub const fn ends_something(&self) -> bool {
         matches!(
             self,
@@ -196,170 +199,170 @@ impl Ask {
     }
 }
 
-/// The answer to an [`Ask`].
+/// The reply to an [`Ask`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// The object is in the store.
+    /// The object is stored.
     Put {
         /// Its id.
         id: ObjectId,
     },
-    /// An object of this id can come into being, and only if this client makes it.
+    /// The id is reserved. Only this client can create the object.
     Promised {
-        /// To be given to others now, and to this node with the object.
+        /// The id; other clients can wait for it from now on.
         id: ObjectId,
     },
-    /// There is space.
+    /// Space is allocated.
     Created {
-        /// The id it will have.
+        /// The id of the future object.
         id: ObjectId,
-        /// To be named when it is sealed or aborted.
+        /// Passed to `Seal` or `Abort`.
         instance: Instance,
     },
-    /// Here it is; to be released if it is in a slot.
+    /// The object. If it is in a slot, the client must release it.
     Got {
         /// The object.
         id: ObjectId,
-        /// What it is.
+        /// Its metadata.
         meta: Meta,
         /// Which instance.
         instance: Instance,
-        /// Its bytes, if they are few; otherwise it is in the slot of `instance`.
+        /// The bytes of an inline object; otherwise they are in the slot of `instance`.
         inline: Option<Inline>,
     },
-    /// It grows in the slot of `instance`.
+    /// The object arrives in the slot of `instance`.
     Growing {
-        /// What it will be.
+        /// Its metadata.
         meta: Meta,
         /// Which instance.
         instance: Instance,
     },
-    /// These have come, or can't.
+    /// Objects that are complete or can no longer appear.
     Waited {
-        /// Places in the list of the question, in the order in which they were seen.
+        /// Indexes into the request's list, in the order in which they were detected.
         ready: Vec<u32>,
     },
-    /// The result will have this id.
+    /// The reduce has begun; its result will have this id.
     Reducing {
         /// The id.
         id: ObjectId,
     },
-    /// These were folded; or these are lost.
+    /// Inputs that were folded, or that are lost.
     Inputs {
-        /// In the order in which they arrived; of lost ones, in no order.
+        /// Folded inputs in order of arrival; lost ones in no particular order.
         ids: Vec<ObjectId>,
     },
-    /// Nodes hold the object.
+    /// Enough nodes have the object.
     Kept {
-        /// How many, this node among them: fewer than were wanted if there are no more.
+        /// Number of nodes, including this one; fewer than requested if there are no more members.
         copies: u32,
     },
-    /// It is done.
+    /// Done.
     Done,
     /// The newest name.
     Latest {
         /// The name.
         name: Name,
     },
-    /// Who holds the object.
+    /// The holders of the object.
     Locations(Vec<Location>),
-    /// Why it is not here.
+    /// Why the object is not here.
     Explained {
-        /// In words.
+        /// As text.
         state: String,
-        /// If it waits for room: the bytes that it needs, and those of the whole store.
+        /// If it waits for capacity: the bytes that it needs, and the capacity of the store.
         lacks: Option<(u64, u64)>,
     },
-    /// Who keeps where it is: the first, and the second if there is one.
+    /// The owners of the object: primary first, then backup if there is one.
     Owners(Vec<NodeId>),
-    /// Living objects of one member's part of the directory.
+    /// One page of a member's part of the directory.
     List {
-        /// In order of their ids; perhaps none, though there is a next page.
+        /// Sorted by id. May be empty although another page follows.
         rows: Vec<Listed>,
-        /// Behind which object the next page begins; none if this is the last.
+        /// The id after which the next page begins; `None` on the last page.
         next: Option<ObjectId>,
     },
-    /// How the node is.
+    /// Status of the node.
     Status(Box<Status>),
-    /// The copies that the node has.
+    /// The copies of this node.
     Objects(Vec<ObjectRow>),
 }
 
-/// A copy and where it is.
+/// A copy and the node that has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Location {
-    /// The node that has it.
+    /// The holder.
     pub member: Member,
-    /// Whether it has all of it.
+    /// Whether the copy is complete.
     pub complete: bool,
 }
 
-/// How a node is.
+/// Status of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// The node itself.
+    /// This node.
     pub me: Member,
-    /// Everybody, the node too.
+    /// All members, including this node.
     pub members: Vec<Member>,
-    /// Members that do not answer just now.
+    /// Members that currently fail to ack probes.
     pub suspicions: Vec<(NodeId, Suspicion)>,
-    /// Nodes that were members and were lost; they are called again.
+    /// Failed members; the node tries to reconnect to them.
     pub lost: Vec<Absentee>,
-    /// Members that have sent blocks which differ from their checksums, and how many.
+    /// Members that sent corrupt blocks, and how many.
     pub corrupt: Vec<(NodeId, u32)>,
-    /// How much is here and under way.
+    /// Number of objects and operations.
     pub counts: Counts,
     /// The store.
     pub store: StoreCounts,
 }
 
-/// How much is at a node and under way there. The names of the fields are those of the status that users read.
+/// Numbers of objects and operations at a node. The status that users read has the same field names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Copies here.
+    /// Copies on this node.
     pub objects: u64,
-    /// Living objects in this node's part of the directory.
+    /// Objects in this node's part of the directory.
     pub owned: u64,
-    /// Requests of clients without a reply.
+    /// Client requests without a reply.
     pub waiting: u64,
-    /// Reduces of clients that are under way.
+    /// Client reduces in progress.
     pub reduces: u64,
-    /// Whether the network was surveyed: `none`, `waiting`, `even` or `found`.
+    /// State of the network survey: `none`, `waiting`, `even` or `found`.
     pub survey: String,
 }
 
-/// The store of a node, in bytes; named as in the status.
+/// Store sizes of a node in bytes. The status has the same field names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreCounts {
-    /// Of copies in memory.
+    /// Copies in memory.
     pub used: u64,
-    /// That these may take.
+    /// Limit of `used`.
     pub capacity: u64,
-    /// Of small objects of other members in the directory.
+    /// Other members' small objects in the directory.
     pub small: u64,
-    /// That these may take.
+    /// Limit of `small`.
     pub small_capacity: u64,
-    /// Of files of copies.
+    /// Files of copies.
     pub spilled: u64,
-    /// That these may take; zero if the node has no folder for them.
+    /// Limit of `spilled`; zero if the node has no spill directory.
     pub spill_limit: u64,
 }
 
-/// One copy.
+/// One copy on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectRow {
-    /// Of which object.
+    /// The object.
     pub id: ObjectId,
-    /// Which instance.
+    /// The instance.
     pub instance: Instance,
-    /// What it is.
+    /// Its metadata.
     pub meta: Meta,
-    /// `filling`, `flowing`, `folding`, `complete`, `spilled` (on disk alone) or `returning` (from disk).
+    /// `filling`, `flowing`, `folding`, `complete`, `spilled` (on disk only) or `returning` (from disk).
     pub state: String,
-    /// Whether it is an original, pinned until deletion.
+    /// Whether the copy is pinned until the object is deleted.
     pub origin: bool,
-    /// Readers, transfers and folds that use it now.
+    /// Readers, transfers and folds that use it.
     pub pins: u32,
-    /// How long it lives, if not until it is deleted.
+    /// Time to live and job; `None` if the object exists until it is deleted.
     pub lifetime: Option<Box<Lifetime>>,
 }

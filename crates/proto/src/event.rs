@@ -1,4 +1,4 @@
-//! The language between a node's decisions and its shell: facts that go in, orders that come out.
+//! Events and actions: the interface between a node's state machine and its shell.
 
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::ops::Range;
@@ -24,388 +24,393 @@ use crate::{
     time::Instant,
 };
 
-/// Nanoseconds between two [`Event::FetchGrew`] of a transfer, at least: 10 ms.
+/// Minimum interval of [`Event::FetchGrew`] for one transfer: 10 ms.
 pub const GROWTH_NS: u64 = 10_000_000;
 
-/// After how long a wait for a child is an [`Event::FoldWaited`], and again: 200 ms. The coordinator then begins the sum anew
-/// with another input, which takes as long as the sum itself; to wait as long as for a copy would be too long.
+/// Time after which a fold that waits for a child reports [`Event::FoldWaited`], and interval of further reports: 200
+/// ms. The coordinator then restarts the fold with another input, which takes as long as the fold itself. The timeout
+/// of a copy transfer would be too long.
 pub const FOLD_WAITED_NS: u64 = 200_000_000;
 
-/// How long a node that leaves waits for others if it is not said: 60 s.
+/// Default time that a leaving node waits for other nodes: 60 s.
 pub const LEAVE_PATIENCE_NS: u64 = 60 * 1_000_000_000;
 
-/// Originals that were lost with a node that left.
+/// Pinned copies that were lost when their node left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
     /// The first of them, at most [`LOST_NAMED_MAX`].
     pub ids: Vec<ObjectId>,
-    /// How many they are.
+    /// Their number.
     pub count: usize,
 }
 
-/// What a file says of the original that is in it.
+/// Metadata in the file of a pinned copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
-    /// Of which object.
+    /// The object.
     pub id: ObjectId,
-    /// Which instance.
+    /// The instance.
     pub instance: Instance,
-    /// What it is.
+    /// Its metadata.
     pub meta: Meta,
-    /// How long the object lives, if not until it is deleted.
+    /// Time to live and job; `None` if the object exists until it is deleted.
     pub lifetime: Option<Box<Lifetime>>,
-    /// Its bytes if they are few; otherwise they are in its slot, or in the file.
+    /// The bytes of an inline object; otherwise they are in its slot or in the file.
     pub inline: Option<Inline>,
 }
 
-/// What has happened.
+/// Something that happened outside the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A client asks.
+    /// A client sent a request.
     Asked {
-        /// Who.
+        /// The client.
         client: ClientId,
-        /// To be named in the reply.
+        /// Number of the request; the reply repeats it.
         request: RequestId,
-        /// What.
+        /// The request.
         ask: Ask,
-        /// When it wants an answer at the latest; now means: only if it is here already.
+        /// Deadline of the reply. A deadline of now means: only if the object is already here.
         deadline: Option<Instant>,
     },
-    /// A client does not want its answer any more. It is still given one.
+    /// A client canceled a request. It still gets a reply.
     Cancelled {
-        /// Of the question.
+        /// The request.
         request: RequestId,
     },
-    /// A client is gone: its pins, its questions and what it had not sealed go with it.
+    /// A client closed or failed. Its pins, its requests and its unsealed objects end with it.
     ClientGone {
-        /// Who.
+        /// The client.
         client: ClientId,
     },
-    /// A client is about to be forked: the copies that it reads are pinned once more, for `heir`, who asks nothing and
-    /// is gone one day.
+    /// A client is about to fork. The copies that it reads are pinned once more for `heir`, which sends no requests and
+    /// ends at some point.
     ClientForked {
-        /// Who.
+        /// The parent.
         client: ClientId,
-        /// On whose behalf.
+        /// The child.
         heir: ClientId,
     },
-    /// There is memory for a copy.
+    /// Memory for a copy is allocated.
     SlotReady {
-        /// Which.
+        /// The copy.
         instance: Instance,
     },
-    /// There is no memory for a copy now. What may go does, then the copy waits until some is free.
+    /// No memory for a copy is available now. The node evicts what it can, then the copy waits until memory is free.
     SlotRefused {
-        /// Which.
+        /// The copy.
         instance: Instance,
-        /// What has no more.
+        /// What is exhausted.
         detail: String,
     },
-    /// There can't be memory for a copy.
+    /// Memory for a copy can't be allocated.
     SlotFailed {
-        /// Which.
+        /// The copy.
         instance: Instance,
-        /// What the operating system said.
+        /// Error of the operating system.
         detail: String,
     },
-    /// A node of before has left these originals in files. Told before everything else.
+    /// An earlier node left pinned copies in files. This is the first event.
     Kept {
-        /// What the files say; of two instances under one name the later one last.
+        /// Metadata in the files. Of two instances of one name, the later one comes last.
         all: Vec<Kept>,
     },
-    /// A copy is in a file as a whole.
+    /// A copy is completely written to a file.
     Spilled {
-        /// Which.
+        /// The copy.
         instance: Instance,
     },
-    /// A copy is in no file, and can't be now.
+    /// A copy could not be written to a file.
     SpillFailed {
-        /// Which.
+        /// The copy.
         instance: Instance,
-        /// In which folder, and what the operating system said.
+        /// The folder and the error of the operating system.
         detail: String,
     },
-    /// A copy is in memory again as a whole.
+    /// A copy is completely back in memory.
     Unspilled {
-        /// Which.
+        /// The copy.
         instance: Instance,
     },
-    /// The file of a copy can't be read, or is not what was written.
+    /// The file of a copy is unreadable or corrupt.
     UnspillFailed {
-        /// Which.
+        /// The copy.
         instance: Instance,
-        /// Which file, and what is wrong with it.
+        /// The file and what is wrong with it.
         detail: String,
     },
-    /// A member says something.
+    /// A member sent a message.
     Message {
-        /// Who.
+        /// The member.
         from: NodeId,
-        /// What.
+        /// The message.
         message: Message,
     },
-    /// A node was met: it called us, or we it.
+    /// A connection to a node was established, in either direction.
     PeerUp {
-        /// Who.
+        /// The node.
         member: Member,
     },
-    /// A member has connected anew, for its connection to here broke: what it said last may be lost.
+    /// A member reconnected because its connection to this node broke. Its last messages may be lost.
     PeerAgain {
-        /// Who.
+        /// The member.
         member: Member,
     },
-    /// The connection to a node broke, and another can't be made.
+    /// The connection to a node broke, and a reconnect failed.
     PeerLost {
-        /// Who.
+        /// The node.
         node: NodeId,
-        /// Whether its process is gone: no process, or another one, is at its address. Otherwise the shell goes on trying.
+        /// Whether the node's process has ended: at its address there is no process or another one. Otherwise the shell
+        /// keeps trying.
         is_dead: bool,
     },
-    /// A member may not be one any more: the shell lets it in no more.
+    /// A member is barred from the cluster. The shell rejects its connections from now on.
     PeerBarred {
-        /// Who.
+        /// The member.
         node: NodeId,
         /// Why.
         reason: String,
     },
-    /// A node that was to be called can't be reached.
+    /// A connection attempt to a node failed.
     CallFailed {
-        /// Who.
+        /// The node.
         node: NodeId,
-        /// How.
+        /// How it failed.
         failure: CallFailure,
     },
-    /// A node wants to receive a copy.
+    /// A node requests a copy.
     FetchAsked {
-        /// To be named in the answer.
+        /// Number of the request; the reply repeats it.
         serve: ServeId,
-        /// Of which object.
+        /// The object.
         id: ObjectId,
-        /// Which instance.
+        /// The instance.
         instance: Instance,
     },
-    /// A transfer out of here is over, however it ended; or who asked for it gave up before it was answered.
+    /// A transfer from this node ended for any reason, or its requester gave up before the reply.
     ServeEnded {
-        /// Which.
+        /// The transfer.
         serve: ServeId,
     },
-    /// More of a copy has arrived. The shell says so every [`GROWTH_NS`] at most.
+    /// More of a copy has arrived. The shell reports this at most every [`GROWTH_NS`].
     FetchGrew {
-        /// Which.
+        /// The copy.
         instance: Instance,
-        /// Who sends it.
+        /// The source.
         source: NodeId,
-        /// Bytes that came by this transfer.
+        /// Bytes that this transfer has delivered.
         received: u64,
-        /// Bytes that are still to come by it.
+        /// Bytes that this transfer has yet to deliver.
         missing: u64,
-        /// How many transfers share the busier end of its link, this one included.
+        /// Number of transfers that share the busier end of its link, including this one.
         shares: u16,
     },
     /// A copy has arrived.
     Fetched {
-        /// Which.
+        /// The copy.
         instance: Instance,
     },
-    /// A copy stopped arriving.
+    /// The transfer of a copy ended before the copy was complete.
     FetchFailed {
-        /// Which.
+        /// The copy.
         instance: Instance,
-        /// Who sent it.
+        /// The source.
         source: NodeId,
-        /// Whether the sender said that it has no such copy.
+        /// Whether the source replied that it has no such copy.
         not_here: bool,
     },
-    /// Bytes that a node sent differ from their checksum; they are not used.
+    /// A block did not match its checksum and was dropped.
     BlockCorrupt {
-        /// Who sent them.
+        /// The node that sent it.
         source: NodeId,
     },
-    /// A whole copy has come, and its bytes have another digest than their maker announced.
+    /// A whole copy has arrived, but does not match its creator's digest.
     CopyDiffers {
-        /// Which.
+        /// The copy.
         instance: Instance,
-        /// Who sent its end.
+        /// The node that sent the last part.
         source: NodeId,
     },
-    /// An owner answered with bytes that have another digest than their maker announced. The answer is not handed on.
+    /// An inline object from an owner does not match its creator's digest. The shell drops the message.
     InlineDiffers {
-        /// Of which object.
+        /// The object.
         id: ObjectId,
         /// The owner.
         source: NodeId,
     },
-    /// Small inputs were folded.
+    /// Inline inputs were folded.
     FoldedInline {
-        /// For which reduce.
+        /// The reduce.
         reduce: ReduceId,
-        /// In which epoch.
+        /// Its epoch.
         epoch: u32,
         /// The result.
         result: Inline,
     },
-    /// A fold waits for the stream of a child, and nothing has come for [`FOLD_WAITED_NS`]. Stated again each time that it
-    /// has waited as long once more.
+    /// A fold waits for the stream of a child, and nothing has arrived for [`FOLD_WAITED_NS`]. Repeated at the same
+    /// interval.
     FoldWaited {
-        /// Which fold.
+        /// The fold.
         key: FoldKey,
         /// The node of the child.
         node: NodeId,
     },
-    /// A fold is over.
+    /// A fold ended.
     FoldEnded {
-        /// Which.
+        /// The fold.
         key: FoldKey,
-        /// Why it did not finish, if it did not.
+        /// Why it failed; `None` if it finished.
         failure: Option<String>,
     },
-    /// Latency and bandwidth to the others were measured.
+    /// Latency and bandwidth to the other nodes were measured.
     LinkMeasured {
-        /// As far as they are known, and else what was assumed.
+        /// The measured values; defaults where there are none.
         link: Link,
         /// Whether the bandwidth was measured.
         has_bandwidth: bool,
     },
-    /// This node shall leave the cluster.
+    /// This node must leave the cluster.
     LeaveAsked {
-        /// How long that may take.
+        /// Time limit.
         patience_ns: u64,
     },
-    /// The moment of [`Node::deadline`] is here.
+    /// The time of [`Node::deadline`] has come.
     DeadlinePassed,
 }
 
-/// What is to be done.
+/// Something that the shell must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Answer a client.
+    /// Reply to a client.
     Reply {
-        /// Which node.
+        /// The client.
         client: ClientId,
-        /// To which question.
+        /// The request.
         request: RequestId,
-        /// The answer.
+        /// The reply.
         answer: Result<Answer, Error>,
     },
-    /// Send a message, in the order of these actions.
+    /// Send a message. Messages are sent in the order of these actions.
     Send {
-        /// To which node.
+        /// The receiver.
         to: NodeId,
-        /// What.
+        /// The message.
         message: Message,
     },
-    /// Be ready to send to this member.
+    /// Prepare to send to this member.
     AddPeer(Member),
     /// Close all connections to this node.
     DropPeer {
-        /// Which.
+        /// The node.
         node: NodeId,
-        /// Whether it is there, and is to get what was sent. What was to be sent to one that was lost is void.
+        /// Whether the node left by itself, and must still receive what was sent. Messages queued for a failed node are
+        /// dropped.
         has_left: bool,
     },
-    /// Try to reach a node that was lost; answered by `PeerUp` or `CallFailed`.
+    /// Reconnect to a failed member; results in `PeerUp` or `CallFailed`.
     Call(Member),
-    /// Take memory for a copy; answered by `SlotReady`, `SlotRefused` or `SlotFailed`, unless `FreeSlot` comes first.
+    /// Allocate memory for a copy; results in `SlotReady`, `SlotRefused` or `SlotFailed`, unless `FreeSlot` comes
+    /// first.
     CreateSlot {
-        /// Which.
+        /// The copy.
         instance: Instance,
-        /// Its payload.
+        /// Its payload in bytes.
         size: u64,
-        /// The client that will write it, if one will.
+        /// The client that will write it, if any.
         writer: Option<ClientId>,
     },
-    /// Let go of the memory. Who reads a complete copy goes on; who waits for the rest of a growing one is told.
+    /// Release the memory of a copy. Readers of a complete copy keep it; readers that wait for the rest of a partial
+    /// one are notified.
     FreeSlot {
-        /// Which.
+        /// The copy.
         instance: Instance,
     },
-    /// Write a complete copy to a file; answered by `Spilled` or `SpillFailed`, unless `DropSpilled` comes first. It may lose its
-    /// memory meanwhile.
+    /// Write a complete copy to a file; results in `Spilled` or `SpillFailed`, unless `DropSpilled` comes first. The
+    /// copy may lose its memory meanwhile.
     Spill {
-        /// What the file is to say of it.
+        /// Metadata for the file.
         kept: Box<Kept>,
     },
-    /// Read a copy from its file into its slot, from front to end; answered by `Unspilled` or `UnspillFailed`, unless `FreeSlot`
-    /// comes first.
+    /// Read a copy from its file into its slot, front to back; results in `Unspilled` or `UnspillFailed`, unless
+    /// `FreeSlot` comes first.
     Unspill {
-        /// Which.
+        /// The copy.
         instance: Instance,
     },
-    /// Remove the file of a copy, also if it is being written.
+    /// Remove the file of a copy, even if it is still being written.
     DropSpilled {
-        /// Which.
+        /// The copy.
         instance: Instance,
     },
-    /// Receive what is missing of a copy; answered by `Fetched`, `FetchFailed` or `CopyDiffers`. Ends the transfer of that copy before
-    /// it, which is not answered then.
+    /// Receive the missing blocks of a copy; results in `Fetched`, `FetchFailed` or `CopyDiffers`. It replaces an
+    /// earlier transfer of the copy, which then has no result.
     Fetch {
-        /// Of which object.
+        /// The object.
         id: ObjectId,
-        /// Which instance.
+        /// The instance.
         instance: Instance,
-        /// From which node.
+        /// The source.
         source: NodeId,
-        /// What to receive, in this order, from a node that may not know yet that it will have it, while the rest is made
-        /// here; the copy has arrived when that is there too. Otherwise all that is missing.
+        /// Ranges to receive, in this order; `None` receives all that is missing. The other ranges are produced here,
+        /// and the copy is complete when they are there too. The source may not know yet that it will have the ranges.
         parts: Option<Vec<Range<u64>>>,
-        /// What the whole copy is to have; if it has another, that is [`Event::CopyDiffers`].
+        /// Expected digest of the whole copy; a mismatch results in [`Event::CopyDiffers`].
         digest: Option<Digest>,
     },
-    /// Stop receiving. Not answered.
+    /// Stop receiving. No event results.
     StopFetch {
-        /// Which.
+        /// The copy.
         instance: Instance,
     },
-    /// Send a copy, and what is still to come of it; ends with `ServeEnded`.
+    /// Send a copy, including what still arrives of it; results in `ServeEnded`.
     Serve {
-        /// To which question.
+        /// The request.
         serve: ServeId,
-        /// Which.
+        /// The copy.
         instance: Instance,
-        /// Whether the copy came over the network itself, or is made by a reduce.
+        /// Whether the copy itself arrived over the network, or is produced by a reduce.
         relayed: bool,
     },
-    /// Say that there is no such copy here.
+    /// Reply that this node has no such copy.
     Refuse {
-        /// To which question.
+        /// The request.
         serve: ServeId,
     },
-    /// Fold; ends with `FoldEnded`. Inputs that have no slot are in files.
+    /// Fold; results in `FoldEnded`. Inputs without a slot are in files.
     StartFold {
         /// The order.
         order: FoldOrder,
-        /// The copy to fold into and how many inputs it will hold; otherwise keep the stream for the parent.
+        /// The copy to fold into and the number of inputs it will contain; otherwise buffer the stream for the parent.
         target: Option<(Instance, u64)>,
     },
-    /// Stop folding; ends with `FoldEnded` too.
+    /// Stop a fold; also results in `FoldEnded`.
     StopFold {
-        /// Which.
+        /// The fold.
         key: FoldKey,
     },
-    /// Fold small inputs; answered by `FoldedInline`.
+    /// Fold inline inputs; results in `FoldedInline`.
     FoldInline {
-        /// For which reduce.
+        /// The reduce.
         reduce: ReduceId,
-        /// In which epoch.
+        /// Its epoch.
         epoch: u32,
-        /// How.
+        /// The operation.
         op: Op,
-        /// Elements of which type.
+        /// Element type.
         dtype: Dtype,
-        /// Equally long.
+        /// The inputs, all of the same length.
         inputs: Vec<Inline>,
     },
-    /// Worth a line in the log and a count.
+    /// Log and count a decision.
     Note(Note),
-    /// This node has said good-bye and may close.
+    /// This node has announced its departure and may close.
     Left {
-        /// The originals that no other node has taken over.
+        /// Pinned copies that no other node took over.
         lost: Lost,
     },
 }
 
-/// What a limit is one of.
+/// Whom a limit concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// A member of the cluster.
@@ -417,113 +422,114 @@ pub enum Whose {
 /// A decision and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// A sender was chosen for this node.
+    /// A source was chosen for this node.
     SourceChosen {
-        /// Of which object.
+        /// The object.
         id: ObjectId,
-        /// Which node.
+        /// The source.
         source: NodeId,
         /// Why.
         reason: Reason,
     },
-    /// An owner named another sender while the object arrived; what has come of it stays.
+    /// An owner replaced the source of an arriving object. Received blocks stay.
     SenderReplaced {
-        /// Of which object.
+        /// The object.
         id: ObjectId,
-        /// Who sent it until now.
+        /// The previous source.
         before: NodeId,
-        /// Who sends the rest.
+        /// The source of the rest.
         source: NodeId,
     },
-    /// The shape of a reduce was chosen.
+    /// The shape of a reduce tree was chosen.
     DegreeChosen {
         /// The result.
         id: ObjectId,
-        /// Which.
+        /// The degree of the tree.
         degree: Degree,
         /// Why.
         reason: DegreeReason,
     },
-    /// A reduce is folded in parts, each at another node.
+    /// A reduce runs as a ring; each of several nodes folds a part.
     Scattered {
         /// The result.
         id: ObjectId,
-        /// How many.
+        /// Number of parts.
         parts: usize,
     },
-    /// A node has sent bytes that differ from their checksums, and is avoided from now on.
+    /// A node has sent corrupt blocks, and is avoided from now on.
     SenderAvoided {
-        /// Which.
+        /// The node.
         node: NodeId,
-        /// How often.
+        /// Number of corrupt blocks.
         blocks: u32,
     },
-    /// An attempt of a reduce failed and the next begins.
+    /// An attempt of a reduce failed, and the next begins.
     ReduceRestarted {
         /// The result.
         id: ObjectId,
-        /// The attempt that failed.
+        /// The epoch that failed.
         epoch: u32,
         /// Why.
         detail: String,
     },
-    /// A node that was asked to keep an original of this one has not answered in time: another one is asked beside it.
+    /// A node has not confirmed in time that it keeps a replica. Another node gets the same request.
     KeeperLate {
-        /// The original.
+        /// The object.
         id: ObjectId,
-        /// Who was asked.
+        /// The late node.
         node: NodeId,
     },
-    /// A message was dropped: it is malformed, or its sender is not the owner that this node takes for one.
+    /// A message was dropped because it is malformed, or because its sender is not the owner in this node's membership
+    /// view.
     MessageRefused {
         /// The sender.
         from: NodeId,
         /// The message.
         message: Box<Message>,
     },
-    /// A limit turned away what a member said, or what a client asked for.
+    /// A limit rejected a message of a member or a request of a client.
     Limited {
-        /// Whose it was.
+        /// The member or client.
         whose: Whose,
         /// The name of the limit in [`crate::limits`].
         limit: &'static str,
     },
-    /// A survey of the network is over.
+    /// A survey of the network has finished.
     Surveyed {
-        /// How many nodes were asked.
+        /// Number of nodes probed.
         nodes: usize,
-        /// How many groups share a link each.
+        /// Number of groups that share a link.
         groups: usize,
     },
     /// Copies were evicted.
     Evicted {
-        /// How many.
+        /// Their number.
         copies: usize,
     },
 }
 
-/// What a node may use and assumes.
+/// Settings of a node.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Config {
-    /// Bytes of objects the node may hold.
+    /// Capacity of the store in bytes.
     pub capacity: u64,
-    /// Latency and bandwidth until they are measured.
+    /// Latency and bandwidth to assume until they are measured.
     pub link: Link,
-    /// The degree of every reduce, for the simulation, which tries all of them; none lets the cost model choose.
+    /// The degree of every reduce, for the simulator, which tries all of them; `None` lets the cost model choose.
     pub degree: Option<Degree>,
-    /// After how long a member that falls silent counts as dead; none waits for its connections to break.
+    /// Time after which an unresponsive member is declared dead; `None` waits until its connections break.
     pub detection_ns: Option<u64>,
-    /// How much of what a change of members touches is worked off in one go.
+    /// Number of entries and copies to update at a time after a membership change.
     #[serde(default)]
     pub slice: Slice,
-    /// Bytes of small objects of other members that live here beside that; none for a share of the capacity,
-    /// [`crate::limits::SMALL_SHARE`].
+    /// Limit of the inline cache for other members in bytes; `None` takes the share [`crate::limits::SMALL_SHARE`] of
+    /// the capacity.
     #[serde(default)]
     pub small: Option<u64>,
 }
 
 impl Config {
-    /// All but capacity and link as a node has it to which nothing is said; it waits for connections to break.
+    /// A configuration with defaults for all other settings. Failure detection by probes is off.
     pub fn new(capacity: u64, link: Link) -> Self {
         Self {
             capacity,
