@@ -1,9 +1,9 @@
-//! What nodes say to each other. Each message may arrive twice, or after its reason has passed: it names
-//! instances, so that nothing it says can be mistaken for something newer.
+//! Messages between nodes. A message may arrive twice, or after its cause has passed. Therefore it identifies
+//! instances, and can't be mistaken for newer state.
 //!
-//! Participants: a *holder* tells the two *owners* of an object what it has; an *asker* asks the first owner
-//! for a sender, the second if the first is silent; a *coordinator* watches the inputs of a reduce and orders
-//! the folding. Payload above [`crate::limits::INLINE_BYTES_MAX`] never travels here.
+//! Participants: a *holder* announces its copies to the two *owners* of an object. A *requester* requests a source from
+//! the primary owner, or from the backup owner if the primary is unresponsive. A *coordinator* watches the inputs of a
+//! reduce and orders the folds. Payload above [`crate::limits::INLINE_BYTES_MAX`] never travels in messages.
 
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::ops::{Range, RangeInclusive};
@@ -26,448 +26,451 @@ use crate::{
 
 pub use crate::swim::ENDED;
 
-/// One message from node to node.
+/// A message between two nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
-    /// Members that the sender knows, told to a node that may not.
+    /// Introduces members to a node that may not have met them.
     Members(Vec<Member>),
-    /// The sender was told to leave: it finishes the folds that it was ordered to do, and wants no new ones.
+    /// The sender is leaving: it finishes the folds that were ordered, and accepts no new ones.
     Leaving,
-    /// To a node that said [`Message::Leaving`]: no reduce of the sender has a seat there, and none will have one.
+    /// Reply to [`Message::Leaving`]: no reduce of the sender has a position on the receiver, or will have one.
     Unseated,
-    /// The sender leaves; it has handed over what only it held.
+    /// The sender leaves now; other nodes have taken over the copies that only it had.
     Leave,
-    /// The sender found `node` dead.
+    /// The sender has declared `node` dead.
     Down {
-        /// Who.
+        /// The dead node.
         node: NodeId,
-        /// The last that was heard of it, or [`ENDED`]: what it has said of itself later is true.
+        /// Its last known incarnation, or [`ENDED`]. The node refutes this message with a later incarnation.
         incarnation: u32,
-        /// Why, in words.
+        /// Why, as text.
         reason: String,
     },
-    /// To a node that is a member again: the sender had given it up, and forgotten all that it was told by it.
+    /// To a node that has rejoined: the sender had declared it dead, and dropped everything that it announced.
     Forgotten,
-    /// Who lives.
+    /// An update of the failure detector.
     Rumour(Rumour),
 
     /// To both owners: the sender has a copy.
     Announce(Announce),
-    /// To the holder that asked for it: whether its claim of a name stands.
+    /// To the holder that claimed a name: whether the claim is granted.
     Claimed {
         /// The object.
         id: ObjectId,
-        /// The instance that claimed it.
+        /// The instance that claimed the name.
         instance: Instance,
-        /// Which node holds the name, if another instance does.
+        /// The node of the instance that has the name; `None` grants the claim.
         taken_by: Option<NodeId>,
     },
-    /// To both owners: the sender has no copy any more.
+    /// To both owners: the sender no longer has a copy.
     Withdraw {
         /// The object.
         id: ObjectId,
-        /// The instance it had.
+        /// The instance of the copy.
         instance: Instance,
     },
-    /// To the owner: which node shall I receive the object from?
+    /// To the owner: requests a source for the object.
     Locate {
         /// The object.
         id: ObjectId,
-        /// Senders that failed the asker, to be taken only if no other node has it.
+        /// Sources that failed the requester. The owner assigns them only if no other node has the object.
         avoid: Vec<NodeId>,
-        /// A sender that said it has no such copy.
+        /// A node that replied that it has no such copy.
         not_here: Option<(NodeId, Instance)>,
-        /// How fast the asker receives.
+        /// How fast the requester receives.
         receives: Receives,
-        /// Whether the asker has been sent a location since its clients asked. Only then a deletion concerns it.
+        /// Whether an owner has located the object since the clients' requests. Only then do deletions apply to them.
         seen: bool,
     },
-    /// To the owner: the question is void.
+    /// To the owner: cancels `Locate`.
     Unlocate {
         /// The object.
         id: ObjectId,
     },
-    /// To the first owner: how fast an object comes; to the second too, where the first does not answer that it is stalled.
-    /// Answered by [`Message::Redirect`] if the receiver is stalled, or is to take the rest from another sender.
+    /// To the primary owner: reports the rate at which an object arrives. If the primary does not reply to a report of
+    /// a stall, the backup owner gets it too. The owner replies with [`Message::Redirect`] if the receiver is stalled,
+    /// or must take the rest from another source.
     Paced(Paced),
-    /// From the first owner to a receiver: so many times slower than others it receives. It says so to the owners of other
-    /// objects that it asks for.
+    /// From the primary owner to a receiver: it receives `times` slower than others. The receiver reports this to the
+    /// owners of other objects that it requests.
     Slow {
-        /// How many times.
+        /// The factor.
         times: u64,
-        /// Its fair rate then: see [`Rate::fair`].
+        /// The fair rate of the receiver; see [`Rate::fair`].
         bytes_per_second: u64,
     },
-    /// To the asker: the question is known, the object is not there yet.
+    /// To the requester: the request is registered, but the object does not exist yet.
     Waiting {
         /// The object.
         id: ObjectId,
     },
-    /// To the asker: here it is.
+    /// To the requester: assigns a source.
     Located {
         /// The object.
         id: ObjectId,
-        /// Which instance.
+        /// The instance.
         instance: Instance,
         /// Its metadata.
         meta: Meta,
-        /// Where to take it from.
+        /// Where the requester gets the object.
         source: Source,
-        /// How long it lives, if not until it is deleted.
+        /// Time to live and job; `None` if the object exists until it is deleted.
         lifetime: Option<Box<Lifetime>>,
     },
-    /// To a receiver: take the rest from this node. It stands nearer to those who have the object, or is faster than the
-    /// present sender. It may be the present sender: then the owner knows of none that is better.
+    /// To a receiver: assigns a source for the rest. The new source is nearer to the holders, or faster than the
+    /// present one. If it is the present one, the owner knows no better source.
     Redirect {
         /// The object.
         id: ObjectId,
-        /// Which instance.
+        /// The instance.
         instance: Instance,
-        /// The sender from now on.
+        /// The new source.
         source: NodeId,
     },
-    /// To askers and watchers: it can't come.
+    /// To requesters and watchers: the object can't appear.
     Gone {
         /// The object.
         id: ObjectId,
         /// Why.
         error: Error,
     },
-    /// To the owner: tell me now whether the object exists, and again when it comes to exist.
+    /// To the owner: subscribes to the object. The owner reports now whether it exists, and later when it appears.
     Watch {
         /// The object.
         id: ObjectId,
-        /// Whether the watcher has been told that it exists. Only then a deletion concerns it.
+        /// Whether the watcher has seen that the object exists. Only then do deletions apply to it.
         seen: bool,
     },
-    /// To both owners: tell me no more.
+    /// To both owners: cancels `Watch`.
     Unwatch {
         /// The object.
         id: ObjectId,
     },
-    /// To the watcher: what is known.
+    /// To the watcher: the state of the object.
     Found {
         /// The object.
         id: ObjectId,
-        /// What it is and who has it, if it exists.
+        /// Its metadata and a holder, if it exists.
         found: Option<Found>,
     },
-    /// To the owner: who holds the object, as soon as that is not what is known already?
+    /// To the owner: requests the holders of an object, once they differ from `known`.
     Locations {
         /// The object.
         id: ObjectId,
-        /// What the asker knows; none for an answer at once.
+        /// The holders that the requester knows; `None` for a reply at once.
         known: Option<Vec<Holding>>,
-        /// To be named in the answer.
+        /// Number of the request; the reply repeats it.
         request: RequestId,
     },
-    /// To both owners: the question is void.
+    /// To both owners: cancels `Locations`.
     Unlocations {
         /// The object.
         id: ObjectId,
-        /// Of the question.
+        /// The canceled request.
         request: RequestId,
     },
-    /// The answer to [`Message::Locations`].
+    /// The reply to [`Message::Locations`].
     LocationsAre {
-        /// Of the question.
+        /// The request.
         request: RequestId,
-        /// All holders, by node; or why there will be none.
+        /// All holders, sorted by node, or why there will be none.
         holdings: Result<Vec<Holding>, Error>,
     },
-    /// To the first owner, and to the second when that has agreed: the sender makes the object by a reduce; the name is
-    /// its own until the result is there. Answered by [`Message::Claimed`].
+    /// To the primary owner, and to the backup owner once the primary has granted it: reserves the name for the result
+    /// of a reduce of the sender. The reply is [`Message::Claimed`].
     Reserve {
-        /// The object, which has a name.
+        /// The name.
         id: ObjectId,
-        /// Stands for the reduce; no bytes ever have it.
+        /// Represents the reservation; no copy ever has this instance.
         instance: Instance,
     },
-    /// To both owners: remove every copy. The first owner answers the request.
+    /// To both owners: deletes all copies. The primary owner replies.
     Delete {
         /// The object.
         id: ObjectId,
-        /// To be named in the answer.
+        /// Number of the request; the reply repeats it.
         request: RequestId,
-        /// Whether a newer version of the name replaces the object.
+        /// Whether the object is deleted because newer versions of the name exist.
         pruned: bool,
     },
-    /// To the node that asked for the deletion: no holder gives the object to others any more.
+    /// Reply to [`Message::Delete`]: no holder serves the object any more.
     Deleted {
         /// The object.
         id: ObjectId,
-        /// Of the question.
+        /// The request.
         request: RequestId,
     },
-    /// To a holder: drop this instance. Answered by [`Message::Dropped`].
+    /// To a holder: drop this instance. The reply is [`Message::Dropped`].
     Drop {
         /// The object.
         id: ObjectId,
-        /// Which instance.
+        /// The instance.
         instance: Instance,
-        /// What a reader who waits for it is told; none if another instance is on its way.
+        /// The error for readers that wait for it; `None` if another instance is on its way.
         error: Option<Error>,
     },
-    /// To a holder: no node is known that has all of it. What of this instance is not complete, nor made there, never will
-    /// be, and is to be dropped; else the sender of this has missed something, and is told.
+    /// To a holder: the sender knows no complete copy. The holder drops a partial copy that arrives from another node,
+    /// since it can't be completed. If the copy is complete or produced there, the holder announces it again.
     Stranded {
         /// The object.
         id: ObjectId,
-        /// Which instance.
+        /// The instance.
         instance: Instance,
-        /// What a reader who waits for it is told.
+        /// The error for readers that wait for it.
         error: Error,
     },
-    /// To a holder: the sender may have missed the end of this instance, and has given its name to another; or was told by
-    /// one that asked there that the copy is gone. A holder that still has it announces it again.
+    /// To a holder: the sender doubts that this copy exists. It may have missed the deletion and has granted the name
+    /// to another instance, or a requester reported the copy missing. A holder that still has the copy announces it
+    /// again.
     Doubted {
         /// The object.
         id: ObjectId,
-        /// Which instance.
+        /// The instance.
         instance: Instance,
     },
-    /// To the owner: no node is given that copy any more.
+    /// To the owner: the sender no longer serves this copy.
     Dropped {
         /// The object.
         id: ObjectId,
-        /// Which instance.
+        /// The instance.
         instance: Instance,
     },
-    /// To both owners: the object can't come to exist, for this reason.
+    /// To both owners: the object can't be produced.
     Fail {
         /// The object.
         id: ObjectId,
         /// Why.
         error: Error,
-        /// The reservation of its name, if a reduce reserved one.
+        /// The reservation of its name, if a reduce has reserved it.
         reserved: Option<Instance>,
     },
-    /// To both owners: the sender leaves, and no other node could take over its original.
+    /// To both owners: the sender can no longer keep its pinned copy, and no other node has taken it over.
     Abandon {
         /// The object.
         id: ObjectId,
-        /// Which instance.
+        /// The instance.
         instance: Instance,
     },
-    /// From an owner that is one no longer: what is to be remembered of an object that is gone.
+    /// From a former owner: a tombstone.
     Remember {
         /// The object.
         id: ObjectId,
-        /// Which instances must not come back.
+        /// Deleted instances, which must not return.
         instances: Vec<Instance>,
-        /// What askers are told; none if the name is something else by now.
+        /// The error for requesters; `None` if the name belongs to another object by now.
         error: Option<Error>,
-        /// Whether a newer version replaced it.
+        /// Whether the object was deleted because a newer version exists.
         pruned: bool,
     },
-    /// To the owner of the prefix: the newest name under it that is newer than `after`, as soon as there is one.
+    /// To the owner of a prefix: requests the newest name that is newer than `after`, once there is one.
     Latest {
         /// The text before the number, with its `/`.
         prefix: String,
-        /// Only newer ones count; none takes any.
+        /// Ignore names up to this number; `None` accepts any.
         after: Option<u64>,
-        /// To be named in the answer.
+        /// Number of the request; the reply repeats it.
         request: RequestId,
     },
-    /// To the owner of the prefix: the question is void.
+    /// To the owner of a prefix: cancels `Latest`.
     Unlatest {
-        /// Of the question.
+        /// The canceled request.
         request: RequestId,
     },
-    /// The answer to [`Message::Latest`].
+    /// The reply to [`Message::Latest`].
     LatestIs {
         /// The newest name.
         name: Name,
-        /// Of the question.
+        /// The request.
         request: RequestId,
     },
 
-    /// To the asker of [`Message::Latest`] or [`Message::Locations`]: there is nothing new yet; the question is kept.
+    /// To the requester of [`Message::Latest`] or [`Message::Locations`]: there is nothing new yet. The owner keeps the
+    /// request open.
     NothingYet {
-        /// Of the question.
+        /// The request.
         request: RequestId,
-        /// Whose holders it asks for; none of a question for names.
+        /// The object of a `Locations` request; `None` for `Latest`.
         id: Option<ObjectId>,
     },
-    /// To the owner of the prefix: which names under it are older than `name`, but for the newest `keep - 1` of them?
+    /// To the owner of a prefix: requests the names older than `name`, except the newest `keep - 1` of them.
     Older {
-        /// A name with a number.
+        /// A name that ends in a number.
         name: Name,
-        /// How many to keep, `name` among them.
+        /// Number of names to retain, including `name`.
         keep: u64,
-        /// To be named in the answer.
+        /// Number of the request; the reply repeats it.
         request: RequestId,
     },
-    /// The answer to [`Message::Older`].
+    /// The reply to [`Message::Older`].
     OlderAre {
-        /// The names, oldest first, of living objects.
+        /// Names of existing objects, oldest first.
         names: Vec<Name>,
-        /// Of the question.
+        /// The request.
         request: RequestId,
     },
 
-    /// To any member: which living objects are you the first owner of, whose refs begin with `prefix`?
+    /// To any member: requests the objects whose refs begin with `prefix` and whose primary owner is the receiver.
     List {
-        /// What refs begin with; all do with nothing.
+        /// Prefix of the refs; the empty text matches all.
         prefix: String,
-        /// Only those behind this one, in order.
+        /// Ids up to this one are on earlier pages.
         after: Option<ObjectId>,
-        /// To be named in the answer.
+        /// Number of the request; the reply repeats it.
         request: RequestId,
     },
-    /// The answer to [`Message::List`]: one page, at most [`crate::limits::LISTED_MAX`] rows.
+    /// The reply to [`Message::List`]: one page, at most [`crate::limits::LISTED_MAX`] rows.
     ListIs {
-        /// Of the question.
+        /// The request.
         request: RequestId,
-        /// In order of their ids; perhaps none, though there is a next page.
+        /// Sorted by id. May be empty although another page follows.
         rows: Vec<Listed>,
-        /// Behind which object the next page begins; none if there is none.
+        /// The id after which the next page begins; `None` on the last page.
         next: Option<ObjectId>,
     },
 
-    /// To both owners of a lease: clients of the sender have taken it; or none of them has it any more.
+    /// To both owners of a lease: whether clients of the sender have the lease.
     Leased {
         /// The lease.
         lease: Lease,
         /// Whether a client of the sender has it.
         is_taken: bool,
     },
-    /// To both owners of the lease of a job: the sender owns objects that live as long as that; or none any more.
+    /// To both owners of a job's lease: whether the sender owns objects that exist as long as the job.
     Covers {
         /// The job.
         job: Name,
         /// Whether the sender owns such objects.
         covers: bool,
     },
-    /// From the first owner of the lease of a job to those that own its objects: no client of the job is left.
+    /// From the primary owner of a job's lease to the owners of its objects: the job has no clients any more.
     JobEnded {
         /// The job.
         job: Name,
     },
 
-    /// From a coordinator: fold these inputs and those children's streams, for the node that fetches the result.
+    /// From a coordinator: fold these inputs and the children's streams, for the node that fetches the result.
     Fold(FoldOrder),
-    /// From a coordinator: fold one part of the result, and take the others from those who fold them.
+    /// From a coordinator: fold one part of the result, and fetch the other parts from the nodes that fold them.
     Scatter(Box<ScatterOrder>),
-    /// From a coordinator: stop whatever this reduce does here in epochs up to this one.
+    /// From a coordinator: stop the folds of this reduce up to and including this epoch.
     Unfold {
         /// The reduce.
         reduce: ReduceId,
         /// The last epoch that is over.
         epoch: u32,
-        /// Whether the result of the last is void, also what there is of it here. Otherwise it is complete, and so is what
-        /// was made of it in parts, as soon as all of them are there.
+        /// Whether the last epoch failed, so that its result is dropped. Otherwise the result is complete, and so are
+        /// copies made of parts, once all parts have arrived.
         is_void: bool,
     },
-    /// To the coordinator: a position waits for the stream of a child, and nothing comes.
+    /// To the coordinator: a position waits for the stream of a child, and nothing arrives.
     FoldStarves {
         /// The reduce.
         reduce: ReduceId,
-        /// Its attempt.
+        /// The epoch.
         epoch: u32,
         /// The node of the child.
         node: NodeId,
     },
-    /// To a node that positions of a reduce wait for: do you live? Answered by [`Message::FoldAlive`].
+    /// To a node that positions of a reduce wait for: requests [`Message::FoldAlive`].
     FoldProbe {
         /// The reduce.
         reduce: ReduceId,
-        /// Its attempt.
+        /// The epoch.
         epoch: u32,
     },
-    /// To the coordinator: the sender lives.
+    /// To the coordinator: the sender is alive.
     FoldAlive {
         /// The reduce.
         reduce: ReduceId,
-        /// Its attempt.
+        /// The epoch.
         epoch: u32,
     },
-    /// To the coordinator: a position can't go on.
+    /// To the coordinator: a position failed.
     FoldFailed {
         /// The reduce.
         reduce: ReduceId,
         /// The epoch that failed.
         epoch: u32,
-        /// Why, in words.
+        /// Why, as text.
         detail: String,
-        /// Whether the stream of another node broke off: that may be lost, and its death not known everywhere yet.
+        /// Whether the stream of another node broke. That node may have failed, and not all nodes may have detected it.
         is_lost: bool,
     },
 
-    /// From a node that leaves, or wants an object to be at several nodes: take a copy of this and keep it.
+    /// From a leaving node, or from a node that replicates an object: requests that the receiver store a pinned copy.
     Adopt {
         /// The object.
         id: ObjectId,
-        /// Which instance.
+        /// The instance.
         instance: Instance,
         /// Its metadata.
         meta: Meta,
-        /// Its bytes, if they are few.
+        /// The bytes of an inline object.
         inline: Option<Inline>,
-        /// How long it lives, if not until it is deleted.
+        /// Time to live and job; `None` if the object exists until it is deleted.
         lifetime: Option<Box<Lifetime>>,
-        /// Whether the asker waits until there is room.
+        /// Whether the sender can wait until the receiver has capacity.
         may_wait: bool,
     },
-    /// To the node that asked: done, or it can't be done here. If it was done before: the sender needs the room, and keeps
-    /// the copy until it hears [`Message::Unkeep`].
+    /// Reply to [`Message::Adopt`]. If a node that has confirmed a replica sends `kept: false`, it needs the capacity.
+    /// It keeps the copy until it receives [`Message::Unkeep`].
     Adopted {
         /// The object.
         id: ObjectId,
-        /// Which instance.
+        /// The instance.
         instance: Instance,
-        /// Whether a copy is kept.
+        /// Whether the sender keeps a pinned copy.
         kept: bool,
     },
-    /// To a keeper: enough other nodes keep the object. Its copy may be evicted.
+    /// To a node with a replica: enough other nodes have one. This one becomes a cached copy.
     Unkeep {
         /// The object.
         id: ObjectId,
-        /// Which instance.
+        /// The instance.
         instance: Instance,
     },
 
-    /// From the member that surveys the network ([`crate::survey`]): send a burst to another member, now.
+    /// From the surveying member ([`crate::survey`]): send a burst to another member now.
     Measure {
         /// The round of the survey.
         round: u32,
-        /// Which member.
+        /// The receiver of the burst.
         to: NodeId,
-        /// How long the burst is.
+        /// Size of the burst in bytes.
         bytes: u32,
     },
-    /// A part of a burst.
+    /// One part of a burst.
     Burst {
         /// The round of the survey.
         round: u32,
-        /// How many parts follow.
+        /// Number of parts that follow.
         left: u16,
-        /// Bytes that say nothing.
+        /// Filler bytes without meaning.
         filling: Inline,
     },
-    /// To the sender of a burst: all of it is here.
+    /// To the sender of a burst: all of it has arrived.
     BurstCame {
         /// The round of the survey.
         round: u32,
-        /// Whether the receiver moved objects.
+        /// Whether the receiver was transferring objects.
         is_busy: bool,
     },
-    /// To the member that surveys: what became of a burst.
+    /// To the surveying member: the result of a burst.
     Measured {
         /// The round of the survey.
         round: u32,
-        /// What became of it.
+        /// The result.
         burst: Burst,
     },
-    /// From the member that surveys: where members stand.
+    /// From the surveying member: the measured places of members.
     Places {
-        /// The members that were asked, and the places of those that share a link.
+        /// The probed members, with the places of those that share a link.
         places: Vec<(NodeId, Option<Place>)>,
     },
 }
 
 impl Message {
-    /// The object that a message to an owner is about, if it is about one.
+    /// The object of a message to an owner, if it concerns one.
     pub const fn object(&self) -> Option<&ObjectId> {
         match self {
             Self::Announce(announce) => Some(&announce.id),
@@ -483,8 +486,8 @@ impl Message {
         }
     }
 
-    /// Whether nothing waits for what it brings about: it may leave with the next message to the same node, or a moment
-    /// later.
+    /// Whether nothing waits for the effect of this message. It can be sent a moment later, with the next message to
+    /// the same node.
     pub const fn can_wait(&self) -> bool {
         matches!(
             self,
@@ -499,29 +502,29 @@ impl Message {
     }
 }
 
-/// A living object, as its owner knows it.
+/// An existing object in a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
     /// The object.
     pub id: ObjectId,
     /// Its metadata.
     pub meta: Meta,
-    /// Nodes that have all of it.
+    /// Number of complete copies.
     pub complete: u32,
-    /// Nodes that have a part of it.
+    /// Number of partial copies.
     pub partial: u32,
-    /// Nanoseconds since its owner has first heard of it.
+    /// Nanoseconds since its owner first received an announcement of it.
     pub age_ns: u64,
-    /// How long it lives, if not until it is deleted.
+    /// Time to live and job; `None` if the object exists until it is deleted.
     pub lifetime: Option<Box<Lifetime>>,
 }
 
-/// How fast a node receives, as it tells the owners of what it asks for.
+/// How fast a node receives, as it reports it to the owners of objects that it requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receives {
-    /// How many times slower than others, as an owner has told it by [`Message::Slow`]; 1 if none has.
+    /// The factor of the last [`Message::Slow`]; 1 without one.
     pub slowness: u64,
-    /// Bytes per second that it is used to receive, if that was measured.
+    /// Usual rate in bytes per second, if measured.
     pub usual: Option<u64>,
 }
 
@@ -531,144 +534,144 @@ impl Default for Receives {
     }
 }
 
-/// How fast an object comes to a receiver.
+/// Report of the rate at which an object arrives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paced {
     /// The object.
     pub id: ObjectId,
-    /// Which instance.
+    /// The instance.
     pub instance: Instance,
-    /// The node that sends it.
+    /// The source.
     pub source: NodeId,
-    /// Since the last report.
+    /// The rate since the last report.
     pub rate: Rate,
-    /// Bytes that are still to come.
+    /// Bytes still missing.
     pub missing: u64,
-    /// Bytes per second at which the receiver has received from others, if that was measured.
+    /// The receiver's rate from other nodes in bytes per second, if measured.
     pub usual: Option<u64>,
 }
 
-/// That a node has a copy.
+/// Announcement of a copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Announce {
     /// The object.
     pub id: ObjectId,
-    /// Which instance of it.
+    /// The instance.
     pub instance: Instance,
     /// Its metadata.
     pub meta: Meta,
-    /// Whether the copy is pinned: put here, reduced here or adopted.
+    /// Whether the copy is pinned: put, reduced or adopted by this node.
     pub origin: bool,
-    /// How much of it there is.
+    /// How much of the copy has arrived.
     pub progress: Progress,
     /// Whether the sender waits for [`Message::Claimed`].
     pub claim: bool,
-    /// How long it lives, if not until it is deleted.
+    /// Time to live and job; `None` if the object exists until it is deleted.
     pub lifetime: Option<Box<Lifetime>>,
 }
 
-/// How much of a copy there is.
+/// How much of a copy has arrived.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Progress {
-    /// All, and these are the bytes.
+    /// Complete; the message contains the bytes.
     Inline(Inline),
-    /// All.
+    /// Complete.
     Complete,
-    /// It grows.
+    /// Partial.
     Partial {
-        /// Who sends it; none where a client writes it or a reduce makes it.
+        /// The source; `None` if a client writes the copy or a reduce produces it.
         source: Option<NodeId>,
     },
-    /// It grows by parts that others make, too. They may have all of it before this node does, which then may begin again:
-    /// it is to be taken from here, or from who takes it from here.
+    /// Partial, produced from the parts of a ring reduce. Another node may complete its copy earlier, before this node
+    /// restarts the attempt. Readers therefore receive it from this node, directly or through relays.
     Parts,
 }
 
 impl Progress {
-    /// Whether it is all.
+    /// Whether the copy is complete.
     pub const fn is_complete(&self) -> bool {
         matches!(self, Self::Inline(_) | Self::Complete)
     }
 }
 
-/// Where an asker takes an object from.
+/// Where a requester gets an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
-    /// From this message.
+    /// The bytes are in this message.
     Inline(Inline),
-    /// From a node.
+    /// Another node has a copy.
     Holder {
-        /// Which.
+        /// The source.
         node: NodeId,
-        /// Why this one.
+        /// Why the owner chose it.
         reason: Reason,
     },
 }
 
-/// That a node has a copy.
+/// A holder of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Holding {
-    /// Which node.
+    /// The node.
     pub node: NodeId,
-    /// Whether it has all of it.
+    /// Whether its copy is complete.
     pub complete: bool,
 }
 
-/// What a watcher learns.
+/// State of an object that a node watches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// Which instance exists.
+    /// The instance.
     pub instance: Instance,
     /// Its metadata.
     pub meta: Meta,
-    /// A node that has it, the watcher itself if it does.
+    /// A holder; the watcher itself if it has a copy.
     pub holder: NodeId,
-    /// Its bytes, if they are few.
+    /// The bytes of an inline object.
     pub inline: Option<Inline>,
-    /// Whether some copy is complete. If not, it is told again when one is.
+    /// Whether any copy is complete. If not, the owner reports again once one is.
     pub complete: bool,
 }
 
-/// What a position of a reduce has to do.
+/// The task of one position of a reduce.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoldOrder {
-    /// Which position of which attempt of which reduce.
+    /// The reduce, its epoch and the position.
     pub key: FoldKey,
-    /// The instances to fold, all of which the receiver of the order holds at least in part.
+    /// The instances to fold. The receiver of the order has at least a partial copy of each.
     pub inputs: Vec<Instance>,
-    /// Whose streams to fold in.
+    /// Nodes and positions whose streams are folded in.
     pub children: Vec<(NodeId, u32)>,
-    /// What to do.
+    /// The operation.
     pub op: Op,
-    /// To elements of which type.
+    /// Element type.
     pub dtype: Dtype,
-    /// Bytes of each input and of the result.
+    /// Size of each input and of the result in bytes.
     pub size: u64,
-    /// Which bytes of them: all, but in a scattered reduce.
+    /// The byte range to fold: everything, except in a ring reduce.
     pub part: Range<u64>,
-    /// Bytes of the frames of all streams of this reduce, a whole number of blocks.
+    /// Frame size of all streams of this reduce, in bytes; a whole number of blocks.
     pub frame: u32,
 }
 
-/// A scattered reduce, of which every node that holds inputs makes a part; each is sent the same. What follows from it
-/// is in [`crate::reduce::scatter`].
+/// A ring reduce, in which every node that has inputs folds one part. All of them receive the same order.
+/// [`crate::reduce::scatter`] derives the steps from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScatterOrder {
     /// The reduce.
     pub reduce: ReduceId,
-    /// Its attempt.
+    /// The epoch.
     pub epoch: u32,
     /// The result.
     pub id: ObjectId,
-    /// Which instance of it.
+    /// The instance of the result.
     pub instance: Instance,
     /// Its metadata.
     pub meta: Meta,
-    /// What to do.
+    /// The operation.
     pub op: Op,
-    /// Bytes of the frames of all streams.
+    /// Frame size of all streams, in bytes.
     pub frame: u32,
-    /// Who holds which inputs. The n-th makes the n-th part.
+    /// The nodes and their inputs. The n-th node folds the n-th part.
     pub seats: Vec<(NodeId, Vec<Instance>)>,
 }
 
@@ -677,24 +680,24 @@ pub struct ScatterOrder {
 pub struct FoldKey {
     /// The reduce.
     pub reduce: ReduceId,
-    /// Its attempt.
+    /// The epoch.
     pub epoch: u32,
-    /// The part of the index range that has a tree of its own.
+    /// The part of the index range that has its own tree.
     pub segment: u32,
-    /// The position; [`FoldKey::RESULT`] for the caller's own.
+    /// The position; [`FoldKey::RESULT`] for the calling node.
     pub position: u32,
 }
 
 impl FoldKey {
-    /// The caller's own place, above every tree.
+    /// The position of the calling node, above every tree.
     pub const RESULT: u32 = u32::MAX;
 
-    /// Whether it is of this attempt.
+    /// Whether the position belongs to this epoch.
     pub fn is_of(&self, reduce: ReduceId, epoch: u32) -> bool {
         (self.reduce, self.epoch) == (reduce, epoch)
     }
 
-    /// Those of all reduces of a coordinator.
+    /// The range of keys of one coordinator.
     pub(crate) const fn all_of(coordinator: NodeId) -> RangeInclusive<Self> {
         const fn key(node: NodeId, serial: u64, least: u32) -> FoldKey {
             let (epoch, segment, position) = (least, least, least);
@@ -703,7 +706,7 @@ impl FoldKey {
         key(coordinator, 0, 0)..=key(coordinator, u64::MAX, u32::MAX)
     }
 
-    /// The caller's own in an attempt.
+    /// The key of the calling node in an epoch.
     pub const fn result(reduce: ReduceId, epoch: u32) -> Self {
         Self { reduce, epoch, segment: 0, position: Self::RESULT }
     }

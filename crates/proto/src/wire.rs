@@ -1,15 +1,15 @@
-//! Bytes of the protocol: a fixed header, then a body. Encoding only; who says what when is in [`crate::message`].
+//! Wire format: a fixed header, then a body. Contains the encoding only; [`crate::message`] defines the protocol.
 //!
 //! ```text
 //!   0      4     5      6        8        12       16          24         32     48
 //!   | magic | ver | kind | shares | length | crc32c | transfer  | offset   | tag  | body ...
 //! ```
 //!
-//! All numbers are little-endian. `length` counts the body, `crc32c` covers it. Control bodies are postcard;
-//! the body of `Blocks` is payload, which goes straight between the socket and its place in memory.
+//! All numbers are little-endian. `length` is the size of the body in bytes, `crc32c` its checksum. Control bodies are
+//! postcard. The body of `Blocks` is payload, which moves directly between the socket and shared memory.
 //!
-//! Of a frame that is sealed the body is encrypted and `crc32c` is masked; `tag` authenticates the 32 bytes before it and
-//! the body. Of others `tag` is zero.
+//! In a sealed frame the body is encrypted and `crc32c` is masked; `tag` authenticates the 32 bytes before it and the
+//! body. In other frames `tag` is zero.
 
 use alloc::{string::String, vec::Vec};
 use core::{fmt, ops::Range};
@@ -24,25 +24,25 @@ use crate::{
     quoted::Quoted,
 };
 
-/// First bytes of every frame.
+/// The first bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"HPLT";
 
-/// Nodes of different versions don't talk.
+/// Protocol version. Nodes of different versions can't connect.
 pub const VERSION: u8 = 17;
 
-/// Bytes of a header.
+/// Size of a header in bytes.
 pub const HEADER_BYTES: usize = SIGNED_BYTES + TAG_BYTES;
 
-/// Bytes of a header that its tag authenticates.
+/// Size in bytes of the part of the header that its tag authenticates.
 pub const SIGNED_BYTES: usize = 32;
 
-/// Bytes of a tag: those of AES-GCM.
+/// Size of a tag in bytes, as in AES-GCM.
 pub const TAG_BYTES: usize = 16;
 
-/// Bytes of the number of a node's start, which a node with a certificate says before TLS.
+/// Size in bytes of the start number that a node with a certificate sends before TLS.
 pub const START_BYTES: u32 = 16;
 
-/// What a frame is.
+/// Type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::FromRepr)]
 #[strum(serialize_all = "lowercase")]
 #[repr(u8)]
@@ -51,29 +51,29 @@ pub enum FrameKind {
     Greeting = 1,
     /// A [`crate::message::Message`].
     Control = 2,
-    /// A [`Fetch`]: please send.
+    /// A request for payload: a [`Fetch`].
     Fetch = 3,
-    /// Payload of a transfer: a run of blocks.
+    /// Payload of a transfer: consecutive blocks.
     Blocks = 4,
-    /// `offset` more bytes may be sent in a transfer.
+    /// Grants `offset` more bytes of a transfer.
     Credit = 5,
     /// The transfer is complete.
     End = 6,
-    /// The transfer can't begin or go on: an [`Unavailable`].
+    /// The transfer can't begin or continue: an [`Unavailable`].
     Unavailable = 7,
-    /// A TLS handshake follows, in which the next greetings are said.
+    /// A TLS handshake follows, and the next greetings are sent inside TLS.
     Secure = 8,
-    /// The sender's own copy does not grow for the moment: it waits too ([`crate::patience`]).
+    /// The sender's own copy does not grow at the moment, because it waits too ([`crate::patience`]).
     Waits = 9,
 }
 
 impl FrameKind {
-    /// The longest body of such a frame.
+    /// Maximum size of the body in bytes.
     const fn length_max(self) -> u32 {
         match self {
             Self::Greeting => 16 * 1024,
             Self::Control => CONTROL_BYTES_MAX,
-            // The ranges still missing, or the parts of a result.
+            // The missing ranges, or the parts of a result.
             Self::Fetch => 1024 * 1024,
             Self::Blocks => FRAME_BYTES_MAX as u32,
             Self::Credit | Self::End | Self::Waits => 0,
@@ -83,32 +83,32 @@ impl FrameKind {
     }
 }
 
-/// The fixed part of every frame.
+/// The fixed part of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What follows.
+    /// Type of the frame.
     pub kind: FrameKind,
-    /// Of payload: how many transfers share the link of its sender, this one included. Zero in other frames.
+    /// In payload frames: number of transfers that share the sender's link, including this one. Otherwise zero.
     pub shares: u16,
-    /// Bytes that follow.
+    /// Size of the body in bytes.
     pub length: u32,
-    /// CRC-32C of these bytes.
+    /// CRC-32C of the body.
     pub checksum: u32,
-    /// Counts the transfers of a payload connection, so that late credits don't count for the next.
+    /// Number of the transfer on its payload connection, so that late credits do not count for the next transfer.
     pub transfer: u64,
-    /// Where blocks belong; how much a credit grants.
+    /// Offset of the blocks in the object, or bytes granted by a credit.
     pub offset: u64,
-    /// Authenticates a frame that is sealed.
+    /// Authenticates a sealed frame.
     pub tag: [u8; TAG_BYTES],
 }
 
 impl Header {
-    /// The header of a frame that is not sealed.
+    /// A header of a frame that is not sealed.
     pub const fn new(kind: FrameKind, length: u32, checksum: u32) -> Self {
         Self { kind, shares: 0, length, checksum, transfer: 0, offset: 0, tag: [0; TAG_BYTES] }
     }
 
-    /// The header as it travels.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -123,10 +123,10 @@ impl Header {
         bytes
     }
 
-    /// Reads a header, and checks its length against the limit of its kind before memory is taken for it.
+    /// Decodes a header, and checks its length against the limit of its type before memory is allocated for the body.
     ///
     /// # Errors
-    /// [`WireError`], which says what a stranger or a damaged stream sent instead.
+    /// [`WireError`] if a stranger or a corrupt stream sent something else.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, WireError> {
         let u32_at =
             |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default());
@@ -151,7 +151,7 @@ impl Header {
     }
 }
 
-/// A body as bytes.
+/// Encodes a body.
 ///
 /// # Panics
 /// Never: every type of this crate has an encoding.
@@ -159,7 +159,7 @@ pub fn encode<T: Serialize>(body: &T) -> Vec<u8> {
     postcard::to_allocvec(body).unwrap_or_else(|error| panic!("a body has no encoding: {error}"))
 }
 
-/// Bytes as a body.
+/// Decodes a body.
 ///
 /// # Errors
 /// [`WireError::Malformed`] for bytes that are not exactly one `T`.
@@ -171,7 +171,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
     }
 }
 
-/// First bytes of what is no frame: as text if they are, else as hex.
+/// First bytes of an unknown stream, displayed as text if they are printable, otherwise as hex.
 struct Beginning([u8; 4]);
 
 impl fmt::Display for Beginning {
@@ -184,177 +184,177 @@ impl fmt::Display for Beginning {
     }
 }
 
-/// Why a frame was not understood.
+/// Why a frame was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// It does not begin as frames do.
+    /// The stream does not begin with [`MAGIC`].
     #[error("the peer does not use the Hoplite protocol: its stream begins with {}", Beginning(*.0))]
     NotHoplite([u8; 4]),
-    /// The peer runs another release.
+    /// The peer runs another protocol version.
     #[error(
         "the peer uses protocol version {theirs}, this node {ours}: install the same release on both"
     )]
     OtherVersion {
-        /// What the peer speaks.
+        /// Version of the peer.
         theirs: u8,
-        /// What we speak.
+        /// Version of this node.
         ours: u8,
     },
-    /// No such kind.
+    /// The frame type is unknown.
     #[error("unknown frame kind {0}")]
     UnknownKind(u8),
-    /// Longer than such a frame may be.
+    /// The frame is longer than its type allows.
     #[error("a frame of kind {kind} has a length of {length} bytes, above the limit of {limit}")]
     TooLong {
-        /// Which kind.
+        /// Type of the frame.
         kind: FrameKind,
-        /// What it says.
+        /// Length in its header.
         length: u32,
         /// The limit.
         limit: u32,
     },
-    /// A kind that does not belong here.
+    /// The frame type is not valid at this point.
     #[error("unexpected frame: {0}")]
     Unexpected(String),
-    /// The body differs from its checksum.
+    /// The body does not match its checksum.
     #[error("checksum mismatch: the header has {theirs:08x}, the body {ours:08x}")]
     Checksum {
-        /// What the header says.
+        /// Checksum in the header.
         theirs: u32,
-        /// What the bytes say.
+        /// Checksum of the body.
         ours: u32,
     },
-    /// The frame is not what the other side of the connection sealed.
+    /// The sealed frame failed authentication.
     #[error("a frame of kind {0} failed authentication: its bytes changed on the way")]
     NotAuthentic(FrameKind),
-    /// The body is not what its kind says.
+    /// The body can't be decoded.
     #[error("malformed body: {0}")]
     Malformed(String),
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
-    /// Messages from the caller to the called.
+    /// Messages from the initiator to the acceptor.
     Control,
-    /// The same, in place of a connection that broke.
+    /// The same, replacing a connection that broke.
     ControlAgain,
-    /// Payload from the called to the caller.
+    /// Payload from the acceptor to the initiator.
     Payload,
-    /// To another member, which the caller can't reach: [`Greeting::PassOn`] follows.
+    /// Relay to a member that the initiator can't reach directly; [`Greeting::PassOn`] follows.
     Detour,
-    /// To get to know each other: nothing follows, and each calls the other for what it has to say.
+    /// Introduction only. Nothing follows; each node connects to the other for its own messages.
     Meet,
 }
 
-/// Bytes of a proof: an HMAC-SHA256.
+/// A proof: an HMAC-SHA256.
 pub type MacBytes = [u8; 32];
 
-/// What the caller says first, inside TLS.
+/// First greeting of the initiator, inside TLS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// Name of the caller's cluster.
+    /// Name of the initiator's cluster.
     pub cluster: String,
-    /// The caller. Its id is that of the key with which it has signed the TLS handshake.
+    /// The initiator. Its id belongs to the key that signed its TLS handshake.
     pub member: Member,
-    /// What the connection is for.
+    /// Purpose of the connection.
     pub role: Role,
-    /// The node that the caller means, if it knows.
+    /// The node that the initiator expects, if it knows the id.
     pub callee: Option<NodeId>,
-    /// Grows with each handshake of the caller: a control connection takes the place of those with a lower one.
+    /// Increases with each handshake of the initiator. A control connection replaces those with a lower number.
     pub turn: u64,
-    /// Whether the caller seals no frame.
+    /// Whether the initiator sends its frames without sealing.
     pub is_plain: bool,
-    /// That the caller knows the token: an HMAC over what only the two ends of this TLS connection know. One for each
-    /// token of the caller, at most [`TOKENS_MAX`]; none in a cluster without.
+    /// Proofs that the initiator knows the token: HMACs over secrets of this TLS connection. There is one for each
+    /// token of the initiator, at most [`TOKENS_MAX`]; none in a cluster without tokens.
     pub proofs: Vec<MacBytes>,
 }
 
-/// Tokens that a node may have at a time: the present one, and the one that it replaces.
+/// Maximum number of tokens of a node: the present one and the one that it replaces.
 pub const TOKENS_MAX: usize = 2;
 
-/// The answer to a [`Hello`], inside TLS: the caller is admitted.
+/// Reply to [`Hello`] inside TLS: the initiator is admitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
-    /// The called. Its id is that of the key with which it has signed the TLS handshake.
+    /// The acceptor. Its id belongs to the key that signed its TLS handshake.
     pub member: Member,
-    /// That the called knows the token; none in a cluster without.
+    /// Proof that the acceptor knows the token; `None` in a cluster without tokens.
     pub proof: Option<MacBytes>,
 }
 
-/// What a caller says first on a payload connection to a node that it has a control connection to. What it wants follows
-/// at once, sealed with keys that both nodes derive from the secret of that connection and the nonce.
+/// First greeting on a payload connection to a node with an existing control connection. The request follows at once,
+/// sealed with keys that both nodes derive from the secret of the control connection and the nonce.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resume {
-    /// The caller.
+    /// The initiator.
     pub caller: NodeId,
-    /// The node that it means.
+    /// The node that the initiator expects.
     pub callee: NodeId,
-    /// Fresh random bytes. The called takes each once.
+    /// Fresh random bytes. The acceptor accepts each nonce once.
     pub nonce: [u8; 16],
-    /// That the caller is the node that was admitted there.
+    /// Proof that the initiator is the node admitted on the control connection.
     pub pass: MacBytes,
 }
 
-/// What a greeting may be.
+/// A greeting of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Greeting {
-    /// First, inside TLS.
+    /// First greeting, inside TLS.
     Hello(Hello),
-    /// The answer to it, inside TLS.
+    /// The reply to `Hello`, inside TLS.
     Welcome(Welcome),
-    /// First, instead of TLS.
+    /// First greeting, instead of TLS.
     Resume(Resume),
-    /// The answer to it: that the called is the node that the caller means.
+    /// The reply to `Resume`: proof that the acceptor is the node that the initiator expects.
     Resumed(MacBytes),
-    /// On a [`Role::Detour`], sealed: connect to this member. After the answer [`Greeting::Admitted`] the called passes on
-    /// to the other what either says, as it is.
+    /// On a [`Role::Detour`], sealed: connect to this member. After [`Greeting::Admitted`] the acceptor forwards bytes
+    /// in both directions unchanged.
     PassOn(NodeId),
-    /// The answer to that, sealed.
+    /// The reply to `PassOn`, sealed.
     Admitted,
-    /// On a control connection, sealed: how long is the round trip?
+    /// On a control connection, sealed: measures the round-trip time.
     Ping,
-    /// The answer to that, sealed.
+    /// The reply to `Ping`, sealed.
     Pong,
-    /// Instead of any: go away, and why.
+    /// Instead of any other greeting: the connection is rejected, for this reason.
     Refused(String),
 }
 
-/// What a receiver asks for on a payload connection.
+/// Request on a payload connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetch {
-    /// Which bytes.
+    /// The payload.
     pub what: What,
-    /// How many may be sent before more is granted.
+    /// Bytes that may be sent before more credit is granted.
     pub credit: u64,
-    /// Bytes of the frames they are to come in, from the beginning of each range; a whole number of blocks.
+    /// Frame size in bytes, counted from the beginning of each range; a whole number of blocks.
     pub frame: u32,
 }
 
-/// What can be fetched.
+/// Payload that a node can fetch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
-    /// A copy, or the rest of one.
+    /// A copy, or the missing ranges of one.
     Copy {
-        /// Of which object.
+        /// The object.
         id: ObjectId,
-        /// Which instance.
+        /// The instance.
         instance: Instance,
-        /// What is missing, in the order in which it is to come.
+        /// Missing ranges, in the order to send them.
         ranges: Vec<Range<u64>>,
-        /// Whether the holder is to make it, and may hear so only now.
+        /// Whether a reduce orders the holder to produce the copy. The holder may not have received that order yet.
         ordered: bool,
     },
-    /// The stream of a position of a reduce.
+    /// The stream of one position of a reduce.
     Partial(FoldKey),
 }
 
-/// Why a transfer ended without its end.
+/// Why a transfer ended early.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unavailable {
-    /// There is no such copy here.
+    /// The node has no such copy.
     NotHere,
-    /// There was, but it was dropped before it was complete.
+    /// The copy was dropped before it was complete.
     Dropped,
     /// The fold failed or was stopped.
     Stopped,
