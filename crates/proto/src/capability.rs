@@ -1,11 +1,11 @@
-//! What a client may ask that has a capability: some verbs, of objects whose names begin with a prefix, until a time.
+//! Capabilities: what a client may do. A capability allows some verbs on objects below a name prefix, until a time.
 //!
 //! ```text
 //!   prefix=team-a/     verbs=get,put     prefix=team-a/runs/     expires=1790000000
 //!   `-- of the grant --------------'     `-- narrowed by a holder ----------------'
 //! ```
-//! Each caveat leaves less than those before it. Decides each question of such a client; does not know the key that proves a
-//! capability.
+//! Each caveat narrows the rights of the caveats before it. This module checks each request of a client with a
+//! capability. It does not know the key that authenticates capabilities.
 
 use alloc::{
     borrow::Cow,
@@ -26,10 +26,11 @@ use crate::{
     table,
 };
 
-/// Bytes of the longest prefix: below it there is room for the refs that are made for a client, and for short names.
+/// Maximum size of a prefix in bytes. It leaves space for the names that nodes generate for clients, and for short
+/// names.
 pub const PREFIX_BYTES_MAX: usize = NAME_BYTES_MAX - 64;
 
-/// What a client may do with the objects below its prefix.
+/// A right on the objects below a prefix.
 #[derive(
     Clone,
     Copy,
@@ -45,20 +46,20 @@ pub const PREFIX_BYTES_MAX: usize = NAME_BYTES_MAX - 64;
 )]
 #[strum(serialize_all = "lowercase", parse_err_ty = BadRef, parse_err_fn = unknown_verb)]
 pub enum Verb {
-    /// Make objects, promise them, and keep more copies of them.
+    /// Create and reserve objects, and replicate them.
     Put,
     /// Read objects, and wait for them.
     Get,
-    /// End objects: delete them, prune older ones, hold them, since what is held is deleted after that.
+    /// Delete objects, prune older ones, and take leases. A lease counts as deletion, since its end deletes the object.
     Delete,
     /// Fold objects into a new one.
     Reduce,
-    /// See which objects there are.
+    /// List the existing objects.
     List,
 }
 
 impl Verb {
-    /// All of them.
+    /// Every verb.
     pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 }
 
@@ -72,14 +73,14 @@ fn listed(verbs: &BTreeSet<Verb>) -> String {
     names.join(",")
 }
 
-/// One line of a capability: it leaves less than the lines before it.
+/// One line of a capability. It narrows the rights of the lines before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Caveat {
-    /// Only names that begin so; ends in `/`. An empty one takes every name and every id.
+    /// Only names that begin with this text, which ends with `/`. The empty prefix allows every name and every id.
     Prefix(String),
-    /// Only these.
+    /// Only these verbs.
     Verbs(BTreeSet<Verb>),
-    /// Only until then, in seconds since 1970.
+    /// Only until this time, in seconds since 1970.
     Expires(u64),
 }
 
@@ -113,7 +114,7 @@ impl FromStr for Caveat {
     }
 }
 
-/// What a client may ask.
+/// The rights of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capability {
     tenant: String,
@@ -123,15 +124,15 @@ pub struct Capability {
 }
 
 impl Capability {
-    /// What a chain of caveats leaves.
+    /// The rights that a chain of caveats leaves.
     ///
     /// # Errors
-    /// [`BadRef`] if one of them would allow more than those before it, or none names a prefix.
+    /// [`BadRef`] if a caveat would extend the rights of those before it, or if no caveat has a prefix.
     pub fn of(caveats: &[Caveat]) -> Result<Self, BadRef> {
         let (tenant, prefix) = (String::new(), String::new());
         let all = Self { tenant, prefix, verbs: Verb::ALL.iter().copied().collect(), until: None };
         let left = caveats.iter().try_fold(all, Self::narrowed)?;
-        // Everything has to be said too.
+        // Even unlimited rights must be explicit.
         if !caveats.iter().any(|caveat| matches!(caveat, Caveat::Prefix(_))) {
             return Err(BadRef("a capability needs a prefix, such as team-a/".into()));
         }
@@ -168,36 +169,36 @@ impl Capability {
         Ok(self)
     }
 
-    /// The first prefix of the chain that is not empty. Holders that narrow it can't change that.
+    /// The first prefix of the chain that is not empty. Narrowing the capability does not change it.
     pub fn tenant(&self) -> &str {
         &self.tenant
     }
 
-    /// What the names begin with.
+    /// The prefix of the allowed names.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// What may be done with them.
+    /// The allowed verbs.
     pub const fn verbs(&self) -> &BTreeSet<Verb> {
         &self.verbs
     }
 
-    /// Until when, in seconds since 1970; none for ever.
+    /// When the capability expires, in seconds since 1970; `None` means never.
     pub const fn until(&self) -> Option<u64> {
         self.until
     }
 
-    /// Whether it is over, in seconds since 1970.
+    /// Whether the capability has expired at `now`, in seconds since 1970.
     pub fn has_expired(&self, now: u64) -> bool {
         self.until.is_some_and(|until| until <= now)
     }
 
-    /// The question as it is asked of the node at `now`, in seconds since 1970: what has no name gets one below the prefix,
-    /// whose end is `unique`, and a listing is one of the prefix.
+    /// Checks a request at `now`, in seconds since 1970, and rewrites it for the node. An object without a name gets
+    /// one below the prefix that ends in `unique`. A listing is limited to the prefix.
     ///
     /// # Errors
-    /// [`Error::NotAllowed`] if the client may not ask that, or not any more.
+    /// [`Error::NotAllowed`] if the capability does not allow the request, or has expired.
     pub fn admit(&self, ask: Ask, now: u64, unique: impl FnOnce() -> String) -> Result<Ask, Error> {
         self.judge(&ask, now)?;
         let fresh = || {
@@ -223,13 +224,13 @@ impl Capability {
         })
     }
 
-    /// What a question takes.
+    /// The rights that a request needs.
     fn claim<'a>(&self, ask: &'a Ask) -> Claim<'a> {
         match ask {
             Ask::Put { id, .. } | Ask::Create { id, .. } => Claim::of(Verb::Put, id),
             Ask::Keep { id, .. } => Claim::of(Verb::Put, [id]),
             Ask::Promise { name: None } => Claim::of(Verb::Put, []),
-            // It may be that of an object, which the end of the promise would end.
+            // The name may belong to an object, which the end of the reservation would delete.
             Ask::Promise { name: Some(name) } => Claim::of_text(Verb::Delete, name.as_str()),
             Ask::Join { job } => Claim::of_text(Verb::Put, job.name.as_str()),
             Ask::Get { id } | Ask::Follow { id } => Claim::of(Verb::Get, [id]),
@@ -238,11 +239,11 @@ impl Capability {
             Ask::Reduce { inputs, id, .. } => Claim::of(Verb::Reduce, inputs.iter().chain(id)),
             Ask::Inputs { id } | Ask::Lost { id } => Claim::of(Verb::Reduce, [id]),
             Ask::Delete { ids } => Claim::of(Verb::Delete, ids),
-            // What was held is deleted after that.
+            // The end of a lease deletes the object.
             Ask::TakeLease { id } => Claim::of(Verb::Delete, [id]),
-            // The older names of its group begin with the prefix too, which ends in a slash.
+            // The older names of its group begin with the prefix too, since the prefix ends with a slash.
             Ask::Prune { name, .. } => Claim::of_text(Verb::Delete, name.as_str()),
-            // Whether and where there is something each verb tells.
+            // Every verb may learn whether and where an object exists.
             Ask::Locations { id, .. } | Ask::Explain { id } | Ask::Owners { id } => {
                 Claim { what: "locations", verb: None, ..Claim::of(Verb::Get, [id]) }
             }
@@ -254,9 +255,9 @@ impl Capability {
             Ask::ReturnLease { id } => {
                 Claim { what: "release", verb: None, ..Claim::of(Verb::Delete, [id]) }
             }
-            // It tells of no object.
+            // The status names no object.
             Ask::Status => Claim { what: "status", verb: None, names: Vec::new() },
-            // Of what the client has begun itself, which the machine looks at.
+            // These end what the client itself has begun, which the state machine checks.
             Ask::Seal { .. }
             | Ask::Abort { .. }
             | Ask::Release { .. }
@@ -268,7 +269,7 @@ impl Capability {
     fn judge(&self, ask: &Ask, now: u64) -> Result<(), Error> {
         let Claim { what, verb, names } = self.claim(ask);
         let is_outside = |name: &&Cow<'_, str>| !name.starts_with(&self.prefix);
-        // What was begun in time is ended at any time.
+        // An operation that began in time may end at any time.
         let (name, advice) = if self.has_expired(now) && !ask.ends_something() {
             (names.first(), "it has expired: get a new one (hoplite token grant)".into())
         } else if let Some(verb) = verb.filter(|verb| !self.verbs.contains(verb)) {
@@ -292,7 +293,7 @@ impl Capability {
         }
     }
 
-    /// An answer as the client may hear it: without names of objects that are not below its prefix.
+    /// Removes the names of objects outside the prefix from a reply.
     pub fn shown(&self, answer: Result<Answer, Error>) -> Result<Answer, Error> {
         match answer {
             all if self.prefix.is_empty() => all,
@@ -330,7 +331,8 @@ impl Capability {
         }
     }
 
-    /// An error as the client may hear it. A reduce may have a name below the prefix and inputs that are not.
+    /// Removes the names of objects outside the prefix from an error. A reduce may have a name below the prefix and
+    /// inputs outside.
     fn shown_error(&self, error: Error) -> Error {
         let hidden = |what: &str| {
             Error::NotAllowed(format!(
@@ -355,7 +357,7 @@ impl Capability {
                 hide_names(&mut largest, |_| false);
                 Error::StoreFull { needed, capacity, pinned, largest }
             }
-            // It may name a control group, and no object but the largest.
+            // It may name a control group. The largest objects are the only ones that it names.
             Error::NoMemory { needed, mut detail } => {
                 hide_names(&mut detail, |_| false);
                 Error::NoMemory { needed, detail }
@@ -382,12 +384,13 @@ impl Capability {
             Error::ObjectCorrupt { .. } => hidden("an object is corrupt"),
             Error::InvalidArgument(said) => Error::InvalidArgument(self.shown_text(said)),
             Error::NodeDown(said) => Error::NodeDown(self.shown_text(said)),
-            // In words of this file, about what the client asked.
+            // This module wrote it, about the client's own request.
             same @ Error::NotAllowed(_) => same,
         }
     }
 
-    /// A text without the names of objects that are not below the prefix: if a word of it may be one, without all of it.
+    /// Removes names of objects outside the prefix from a text. If a word could be such a name, the whole text is
+    /// hidden.
     fn shown_text(&self, mut text: String) -> String {
         let is_own = |name: &str| name.starts_with(&self.prefix);
         hide_names(&mut text, is_own);
@@ -399,11 +402,11 @@ impl Capability {
     }
 }
 
-/// What a question takes: a verb, and names that begin with the prefix.
+/// The rights that a request needs: a verb, and names that begin with the prefix.
 struct Claim<'a> {
-    /// In words.
+    /// The request, as text.
     what: &'static str,
-    /// None: any.
+    /// `None` accepts any verb.
     verb: Option<Verb>,
     names: Vec<Cow<'a, str>>,
 }
@@ -412,7 +415,7 @@ impl<'a> Claim<'a> {
     fn of(verb: Verb, ids: impl IntoIterator<Item = &'a ObjectId>) -> Self {
         let text = |id: &'a ObjectId| match id {
             ObjectId::Named(name) => Cow::Borrowed(name.as_str()),
-            // It begins with no prefix but the empty one.
+            // A generated id begins with no prefix except the empty one.
             minted @ ObjectId::Minted { .. } => Cow::Owned(minted.to_string()),
         };
         let names = ids.into_iter().map(text).collect();
@@ -424,7 +427,7 @@ impl<'a> Claim<'a> {
     }
 }
 
-/// The words for what a capability leaves.
+/// Describes the rights as text.
 impl fmt::Display for Capability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "for {} ", listed(&self.verbs))?;
@@ -436,11 +439,11 @@ impl fmt::Display for Capability {
     }
 }
 
-/// What a client with a capability reads in place of names of others.
+/// Replaces the names of other tenants' objects in replies to a client with a capability.
 const HIDDEN: &str = "hidden from clients with a capability";
 
-/// Takes the names of what fills a store, and of inputs that are missing, out of a text, unless all of them may be shown; they
-/// are the last that it says.
+/// Removes the names of the largest objects in a store, and of missing inputs, from the end of a text. The names of
+/// missing inputs stay if the client may see all of them.
 fn hide_names(text: &mut String, may_show: impl Fn(&str) -> bool) {
     for (before, are_shown) in [(table::LARGEST, false), (MISSING, true)] {
         let Some(at) = text.find(before) else { continue };
@@ -468,13 +471,13 @@ fn check_prefix(prefix: &str) -> Result<(), BadRef> {
     prefix.parse::<Name>().map(drop)
 }
 
-/// Seconds since 1970, written as a date.
+/// Seconds since 1970, displayed as a date.
 struct Utc(u64);
 
 impl fmt::Display for Utc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (days, second) = (self.0 / 86_400, self.0 % 86_400);
-        // Years that begin in March, in cycles of 400 years, so that the leap day is the last of each.
+        // Years begin in March, in cycles of 400 years, so that the leap day is the last day of a year.
         let days = days + 719_468;
         let (era, day) = (days / 146_097, days % 146_097);
         let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

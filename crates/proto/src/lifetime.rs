@@ -1,8 +1,8 @@
-//! How long an object lives, if not until it is deleted: for a time after it is complete, while a client of a job lives, while
-//! a client holds it.
+//! Lifetimes of objects that are deleted automatically: after a time to live, with the last client of a job, or with
+//! the last lease.
 //!
-//! Nodes have no clock in common: one tells another how much time is left, each counts by its own clock, and the least
-//! counts. Knows neither objects nor who decides; that the first owner of the object does, see [`crate::directory`].
+//! Clocks of nodes differ. Messages therefore carry the remaining time, each node counts it by its own clock, and the
+//! earliest end wins. The primary owner of an object decides about its deletion, see [`crate::directory`].
 
 use alloc::boxed::Box;
 
@@ -16,45 +16,45 @@ use crate::{
 /// The job of a client.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Job {
-    /// What its user calls it.
+    /// The name that the user gave it.
     pub name: Name,
-    /// Whether the objects of the client are deleted when the last client of the job is gone.
+    /// Whether the client's objects are deleted after the last client of the job has ended.
     pub cleanup: bool,
 }
 
-/// What one node tells another of how long an object lives.
+/// The lifetime of an object in a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lifetime {
-    /// Nanoseconds until it is to be deleted, from when this is said.
+    /// Nanoseconds until the deletion, counted from when the message was sent.
     pub left_ns: Option<u64>,
-    /// Nanoseconds that it is to live from when it is complete, which it was not yet.
+    /// Time to live in nanoseconds of an object that is not complete yet.
     pub ttl_ns: Option<u64>,
-    /// The job of the client that made it.
+    /// The job of the client that created the object.
     pub job: Option<Job>,
 }
 
-/// How long an object lives, as one node knows it.
+/// The lifetime of an object at one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Nanoseconds that it is to live from when it is complete, as long as it is not.
+    /// Time to live in nanoseconds, until the object is complete.
     pub ttl_ns: Option<u64>,
-    /// When it is to be deleted, once it is complete.
+    /// When to delete the object, once it is complete.
     pub ends_at: Option<Instant>,
-    /// The job of the client that made it.
+    /// The job of the client that created the object.
     pub job: Option<Job>,
 }
 
-/// A reason for which objects live on: the lease is taken by clients, and they are deleted when the last one is gone.
+/// A lease: clients take it, and its objects are deleted after the last client has ended or returned it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Lease {
-    /// A job: all that its clients have made. Taken by each of its clients.
+    /// A job, with all objects that its clients create. Each of its clients takes the lease.
     Job(Name),
-    /// One object, taken by whichever client wants it to live on.
+    /// One object. Any client can take the lease.
     Object(ObjectId),
 }
 
 impl Lease {
-    /// Its owners are the nodes that own, or would own, this object.
+    /// The object whose owners are also the owners of the lease.
     pub fn place(&self) -> ObjectId {
         match self {
             Self::Job(name) => ObjectId::Named(name.clone()),
@@ -64,43 +64,43 @@ impl Lease {
 }
 
 impl Terms {
-    /// Those of what a client makes; none if it lives until it is deleted and is of no job.
+    /// The terms of a new object; `None` if it exists until it is deleted and has no job.
     pub fn new(ttl_ns: Option<u64>, job: Option<Job>) -> Option<Box<Self>> {
         let is_bound = ttl_ns.is_some() || job.is_some();
         is_bound.then(|| Box::new(Self { ttl_ns, ends_at: None, job }))
     }
 
-    /// As another node tells them.
+    /// Converts the lifetime in a message of another node.
     pub fn told(told: &Lifetime, now: Instant) -> Box<Self> {
         let ends_at = told.left_ns.map(|left| now + left);
         Box::new(Self { ttl_ns: told.ttl_ns, ends_at, job: told.job.clone() })
     }
 
-    /// The object is complete: its time runs.
+    /// Starts the time to live, since the object is complete.
     pub fn begin(&mut self, now: Instant) {
         if let Some(ttl) = self.ttl_ns.take() {
             self.ends_at = self.ends_at.into_iter().chain([now + ttl]).min();
         }
     }
 
-    /// What to tell another node now.
+    /// The lifetime to send to another node now.
     pub fn tell(&self, now: Instant) -> Box<Lifetime> {
         let left_ns = self.ends_at.map(|at| at.since(now));
         let ttl_ns = self.ttl_ns.filter(|_| left_ns.is_none());
         Box::new(Lifetime { left_ns, ttl_ns, job: self.job.clone() })
     }
 
-    /// Another node tells of the same object. What it says comes late rather than early: the earlier end is the right one.
+    /// Merges the terms from another node. Reported times can only be too late, so the earlier end is the correct one.
     pub fn join(&mut self, other: &Self) {
         self.ends_at = self.ends_at.into_iter().chain(other.ends_at).min();
-        // A node that received it while it grew counts from when its own copy is complete.
+        // A node that received the object while it grew counts from the completion of its own copy.
         self.ttl_ns = self.ttl_ns.or(other.ttl_ns).filter(|_| self.ends_at.is_none());
         if self.job.is_none() {
             self.job.clone_from(&other.job);
         }
     }
 
-    /// The job whose end is that of the object.
+    /// The job whose end deletes the object.
     pub fn lease(&self) -> Option<&Name> {
         self.job.as_ref().filter(|job| job.cleanup).map(|job| &job.name)
     }

@@ -1,6 +1,6 @@
-//! What is known of an object beside its bytes: size, element type, shape; and the operations of a reduce.
+//! Metadata of an object: size, element type, shape. Also the operations of a reduce.
 //!
-//! Knows nothing of where bytes are or how they are folded.
+//! Contains neither the bytes nor the arithmetic.
 
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::{fmt, str::FromStr};
@@ -27,18 +27,18 @@ pub enum Dtype {
     UInt64,
     /// One byte: 0 is false, anything else true.
     Bool,
-    /// Two float32: the real part, then the imaginary one.
+    /// Two float32: the real part, then the imaginary part.
     Complex64,
     /// Two float64.
     Complex128,
-    /// Steps since 1970 in 64 bits with a sign; the least number is NaT, "not a time".
+    /// Signed 64-bit number of time units since 1970. The smallest number is NaT, "not a time".
     Datetime64(Unit),
-    /// So many steps, as above.
+    /// Signed 64-bit number of time units, with NaT as above.
     Timedelta64(Unit),
 }
 
 impl Dtype {
-    /// Every element type, in the order of the documentation; of those with a unit, the one in nanoseconds.
+    /// Every element type, in the order of the documentation. Types with a unit appear once, in nanoseconds.
     pub const ALL: [Self; 17] = [
         Self::Float16,
         Self::BFloat16,
@@ -59,7 +59,7 @@ impl Dtype {
         Self::Timedelta64(Unit::NANOSECONDS),
     ];
 
-    /// The name as NumPy and torch write it, such as `float32`; without the unit, if it has one.
+    /// The name in NumPy and torch, such as `float32`, without a unit.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Float16 => "float16",
@@ -82,7 +82,7 @@ impl Dtype {
         }
     }
 
-    /// Bytes of one element.
+    /// Size of one element in bytes.
     pub const fn size(self) -> u64 {
         match self {
             Self::Int8 | Self::UInt8 | Self::Bool => 1,
@@ -98,7 +98,7 @@ impl Dtype {
         }
     }
 
-    /// What a step of it is worth, if it is dates or times.
+    /// The time unit of dates and times; `None` for other types.
     pub const fn unit(self) -> Option<Unit> {
         match self {
             Self::Datetime64(unit) | Self::Timedelta64(unit) => Some(unit),
@@ -106,7 +106,7 @@ impl Dtype {
         }
     }
 
-    /// Whether the type holds real numbers with fractions.
+    /// Whether the type is a real floating-point type.
     pub const fn is_float(self) -> bool {
         matches!(self, Self::Float16 | Self::BFloat16 | Self::Float32 | Self::Float64)
     }
@@ -135,7 +135,7 @@ impl FromStr for Dtype {
     }
 }
 
-/// The name of an element type that Hoplite can't hold in an array.
+/// An element type that Hoplite can't store in an array.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown dtype {}: use float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool, complex64, \
@@ -144,11 +144,12 @@ impl FromStr for Dtype {
 )]
 pub struct UnknownDtype(pub String);
 
-/// What a reduce does with two elements.
+/// The operation that a reduce applies to two elements.
 ///
-/// Integers and times wrap around on overflow, as in NumPy. `Min` and `Max` of floats give NaN when either element is
-/// NaN, and of dates and times, as the sum of times, NaT when either is NaT. `Mean` is the sum divided by the number of
-/// inputs. `Any` and `All` are for bool. [`crate::error::is_reducible`] says which goes with what.
+/// Integers and times wrap around on overflow, as in NumPy. `Min` and `Max` of floats are NaN if either element is NaN.
+/// `Min` and `Max` of dates and times, and the sum of times, are NaT if either element is NaT. `Mean` is the sum
+/// divided by the number of inputs. `Any` and `All` apply to bool. [`crate::error::is_reducible`] defines the valid
+/// combinations.
 #[derive(
     Clone,
     Copy,
@@ -181,7 +182,7 @@ impl Op {
     /// Every operation, in the order of the documentation.
     pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
-    /// The name that users write.
+    /// The name of the operation in the Python API.
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -191,15 +192,15 @@ fn unknown_op(text: &str) -> UnknownOp {
     UnknownOp(text.into())
 }
 
-/// The name of an operation that a reduce doesn't know.
+/// An operation that a reduce does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown op {}: use sum, min, max, prod, mean, any or all", Quoted(.0))]
 pub struct UnknownOp(pub String);
 
-/// How the bytes of an object are to be read.
+/// Layout of an object's bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
-    /// Bytes without further meaning; can't be reduced.
+    /// Bytes without a layout; they can't be reduced.
     Bytes,
     /// Elements in row-major order, little-endian.
     Array {
@@ -210,7 +211,7 @@ pub enum Kind {
     },
 }
 
-/// What a reader is to make of the bytes: the library whose value was put. No decision depends on it.
+/// The library whose value was put, so that a reader can restore it. No decision depends on it.
 #[derive(
     Clone,
     Copy,
@@ -229,12 +230,12 @@ pub enum Kind {
 )]
 #[strum(serialize_all = "lowercase", parse_err_ty = UnknownForm, parse_err_fn = unknown_form)]
 pub enum Form {
-    /// Bytes, or an array of no library in particular.
+    /// Bytes, or an array of no particular library.
     #[default]
     Plain,
     /// A torch tensor.
     Torch,
-    /// Arrow's IPC stream.
+    /// An Arrow IPC stream.
     Arrow,
     /// A pickled object with its buffers.
     Pickle,
@@ -244,7 +245,7 @@ impl Form {
     /// Every form.
     pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 
-    /// The name that clients use.
+    /// The name of the form in clients.
     pub fn name(self) -> &'static str {
         self.into()
     }
@@ -254,12 +255,12 @@ fn unknown_form(text: &str) -> UnknownForm {
     UnknownForm(text.into())
 }
 
-/// The name of a form that this release does not know.
+/// A form that this release does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown form {}: use plain, torch, arrow or pickle", Quoted(.0))]
 pub struct UnknownForm(pub String);
 
-/// SHA-256 of an object's bytes. The shell makes it and compares it; a machine only carries it.
+/// SHA-256 of an object's bytes. The shell computes and compares it; the state machine only stores it.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digest(pub [u8; 32]);
 
@@ -269,16 +270,16 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// What is known of an object beside its bytes.
+/// Metadata of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
-    /// Length of the object in bytes.
+    /// Size of the object in bytes.
     pub size: u64,
-    /// How the bytes are to be read.
+    /// Layout of the bytes.
     pub kind: Kind,
-    /// What a reader is to make of them.
+    /// The library whose value was put.
     pub form: Form,
-    /// What each node that receives the bytes is to find in them, if their maker has said it. Apart, since few have one.
+    /// Digest that each receiver checks, if the creator announced one. Boxed, since few objects have one.
     pub digest: Option<Box<Digest>>,
 }
 
@@ -288,12 +289,12 @@ impl Meta {
         Self { size, kind: Kind::Bytes, form: Form::Plain, digest: None }
     }
 
-    /// The same, to be read in another form.
+    /// Returns the metadata with another form.
     pub fn with_form(self, form: Form) -> Self {
         Self { form, ..self }
     }
 
-    /// The type of its elements, if it is an array.
+    /// Element type; `None` for bytes.
     pub const fn dtype(&self) -> Option<Dtype> {
         match self.kind {
             Kind::Bytes => None,
@@ -301,23 +302,23 @@ impl Meta {
         }
     }
 
-    /// The same, of bytes that have this digest.
+    /// Returns the metadata with a digest.
     pub fn with_digest(self, digest: Digest) -> Self {
         Self { digest: Some(Box::new(digest)), ..self }
     }
 
-    /// The same of other bytes, such as a sum of several objects.
+    /// Returns the metadata without a digest, for other bytes such as a sum of several objects.
     pub fn without_digest(self) -> Self {
         Self { digest: None, ..self }
     }
 
-    /// Metadata of an array; `None` if its size in bytes doesn't fit 64 bits.
+    /// Metadata of an array; `None` if its size in bytes does not fit into 64 bits.
     pub fn array(dtype: Dtype, shape: Vec<u64>) -> Option<Self> {
         let (size, shape) = (array_bytes(dtype, &shape)?, shape.into());
         Some(Self { size, kind: Kind::Array { dtype, shape }, form: Form::Plain, digest: None })
     }
 
-    /// Whether size, element type, shape and form agree with each other; false only for metadata from a broken peer.
+    /// Whether size, element type, shape and form agree. They disagree only in metadata from a broken peer.
     pub fn is_consistent(&self) -> bool {
         match &self.kind {
             Kind::Bytes => self.form != Form::Torch,
@@ -331,7 +332,7 @@ impl Meta {
     }
 }
 
-/// Bytes of an array; `None` if they don't fit 64 bits.
+/// Size of an array in bytes; `None` if it does not fit into 64 bits.
 fn array_bytes(dtype: Dtype, shape: &[u64]) -> Option<u64> {
     let elements = shape.iter().try_fold(1u64, |product, axis| product.checked_mul(*axis))?;
     elements.checked_mul(dtype.size())
@@ -403,7 +404,8 @@ mod tests {
     #[test]
     fn a_unit_from_a_broken_peer_is_found_out() {
         let times = |count: u32| {
-            // As the wire has it: the size, the kind, the dtype's place, the unit's number and place, a shape, the form, no digest.
+            // The wire order: the size, the kind, the dtype index, the unit's count and index, a shape, the form, no
+            // digest.
             let unit = postcard::to_allocvec(&(count, Scale::Seconds)).unwrap();
             let head = [8, 1, 15].into_iter();
             head.chain(unit).chain([1, 1, 0, 0]).collect::<Vec<u8>>()

@@ -1,7 +1,7 @@
-//! Malformed messages: numbers that contradict each other, or more of something than there may be.
+//! Validation of messages: contradictory numbers, and lists above their limits.
 //!
-//! Knows one message at a time: neither its sender, nor the state of its receiver, which are in [`crate::node`], in the
-//! file `permit`.
+//! Checks one message at a time. Checks that depend on the sender or on the receiver's state are in the file `permit`
+//! of [`crate::node`].
 
 use core::ops::Range;
 
@@ -21,8 +21,7 @@ use crate::{
 };
 
 impl Message {
-    /// Whether what it says can be true at all; a message for which it can't comes from a broken peer, and is not
-    /// handled.
+    /// Whether the message is well-formed. A malformed message comes from a broken peer and is dropped.
     pub fn is_sound(&self) -> bool {
         let are_whole = match self {
             Self::Announce(announce) => announce.is_sound(),
@@ -46,7 +45,7 @@ impl Message {
             Self::Down { reason, .. } => reason.len() <= REASON_BYTES_MAX,
             Self::Burst { filling, .. } => filling.len() <= FILLING_BYTES,
             Self::Places { places } => places.len() <= NODES_MAX,
-            // That number says something else.
+            // That number is reserved for the end of a process.
             Self::Rumour(
                 Rumour::Suspect { incarnation, .. } | Rumour::Alive { incarnation, .. },
             ) => *incarnation < ENDED,
@@ -55,7 +54,7 @@ impl Message {
         are_whole && self.instances().all(|(id, instance)| can_be(id, instance))
     }
 
-    /// The small object that it brings, if it brings one: what it is, and its bytes.
+    /// Metadata and bytes of the inline object in the message, if there is one.
     pub fn small_object(&self) -> Option<(&Meta, &Inline)> {
         match self {
             Self::Announce(Announce { meta, progress: Progress::Inline(bytes), .. })
@@ -66,7 +65,7 @@ impl Message {
         }
     }
 
-    /// The instances that it names, and of what.
+    /// The instances that the message names, with their objects.
     pub(crate) fn instances(&self) -> impl Iterator<Item = (&ObjectId, Instance)> {
         let one = match self {
             Self::Announce(Announce { id, instance, .. })
@@ -98,7 +97,7 @@ impl Message {
     }
 }
 
-/// Whether an object can be this: the node that minted an id makes whatever has it.
+/// Whether an object can have this instance: only the node that generated an id creates its bytes.
 fn can_be(id: &ObjectId, instance: Instance) -> bool {
     id.minter().is_none_or(|minter| minter == instance.node)
 }
@@ -117,7 +116,7 @@ impl Meta {
         self.is_consistent() && self.size <= OBJECT_BYTES_MAX
     }
 
-    /// Whether an object like this travels with these bytes, or without.
+    /// Whether the object travels with these bytes, or without.
     fn carries(&self, inline: Option<&Inline>) -> bool {
         let fits = match inline {
             Some(bytes) => bytes.len() == self.size && self.size <= INLINE_BYTES_MAX,
