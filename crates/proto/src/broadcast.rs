@@ -1,6 +1,6 @@
-//! Which node a receiver takes an object from: the whole of a broadcast follows from these answers.
+//! The choice of a source for each receiver. A broadcast consists of these choices.
 //!
-//! Knows numbers about holders; does not know how they were learned or that there is a network.
+//! Computes with numbers about holders. It does not depend on how they were measured.
 
 use core::fmt;
 
@@ -8,33 +8,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::{id::NodeId, pipeline::frame_bytes, reduce::cost::Link, time::Instant};
 
-/// A holder that could send, and what it would cost.
+/// A holder that could send, and its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The holder.
     pub node: NodeId,
-    /// Relays between the holder and a copy that needs none; zero for complete and for growing original copies.
+    /// Relays between the holder and a copy that needs none; zero for complete copies, and for copies that a client or
+    /// reduce is producing.
     pub depth: u32,
-    /// Receivers that it feeds now; those that are known to be slow count for less.
+    /// Number of receivers that it feeds; slow ones count less.
     pub load: u32,
-    /// Whether all of it is there.
+    /// Whether its copy is complete.
     pub complete: bool,
-    /// Whether it is where the object was made, which is asked more than others.
+    /// Whether its copy is pinned. Such a holder gets more requests than others.
     pub origin: bool,
-    /// Whether it failed this asker before: taken only if no other node has the object.
+    /// Whether it failed this requester before. It is chosen only if no other node has the object.
     pub avoided: bool,
-    /// How far from the asker it is, as [`crate::place::Place::distance`].
+    /// Distance from the requester, as [`crate::place::Place::distance`].
     pub distance: u8,
-    /// A receiver further from it than the asker is, among those that it feeds.
+    /// One of its receivers that is further from it than the requester is.
     pub feeds_far: Option<NodeId>,
-    /// How fast it is known to be.
+    /// Its known rate.
     pub pace: Pace,
-    /// Predicted end of the transfers that the chooser has assigned to it, of all objects.
+    /// Predicted end of all transfers, of all objects, that the owner has assigned to it.
     pub busy_until: Instant,
 }
 
 impl Candidate {
-    /// A complete copy that feeds no node.
+    /// A candidate with a complete copy that feeds no node.
     pub fn idle(node: NodeId) -> Self {
         Self {
             node,
@@ -51,12 +52,12 @@ impl Candidate {
     }
 }
 
-/// How fast a node is known to send, beside others.
+/// Sending rate of a node compared with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// How many times slower than others it is; 1 if it is not known to be slow.
+    /// Factor by which it is slower than others; 1 if unknown.
     pub slowness: u64,
-    /// Whether it sends nothing at all to its receivers at present.
+    /// Whether it currently sends nothing to its receivers.
     pub is_stalled: bool,
 }
 
@@ -66,43 +67,43 @@ impl Default for Pace {
     }
 }
 
-/// Which node a receiver takes an object from.
+/// The source of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The sender.
+    /// The source.
     pub node: NodeId,
-    /// Why this one.
+    /// Why it was chosen.
     pub reason: Reason,
-    /// Which node the receiver is to feed from now on in the sender's stead.
+    /// The receiver of the source that the requester must feed from now on.
     pub takes_over: Option<NodeId>,
-    /// Predicted nanoseconds until the asker has it all.
+    /// Predicted nanoseconds until the requester has the whole object.
     pub predicted_ns: u64,
-    /// Whether it failed the asker before or is stalled: no other holder is left.
+    /// Whether it failed the requester before or is stalled, and no other holder is left.
     pub is_last_resort: bool,
 }
 
-/// Why a sender was chosen.
+/// Why a source was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
-    /// No other node has it.
+    /// No other node has the object.
     OnlyHolder,
-    /// It has everything and feeds no node.
+    /// Its copy is complete and it feeds no node.
     IdleComplete,
-    /// It relays what it receives and feeds no node yet: cheaper than a second receiver at a complete copy.
+    /// It is a relay that feeds no node yet. This is cheaper than a second receiver of a complete copy.
     IdleRelay {
-        /// Relays between it and a complete copy.
+        /// Number of relays between it and a complete copy.
         depth: u32,
     },
     /// Every holder feeds another node; this one is predicted to finish first.
     LeastLoaded {
-        /// Receivers it feeds already.
+        /// Number of receivers that it feeds already.
         load: u32,
-        /// Predicted nanoseconds until the asker has it all.
+        /// Predicted nanoseconds until the requester has the whole object.
         predicted_ns: u64,
     },
-    /// It feeds a node further away, which from now on takes the object from the asker.
+    /// It feeds a node further away, which from now on receives the object from the requester.
     TakesOver {
-        /// Which node the asker will feed.
+        /// The node that the requester will feed.
         receiver: NodeId,
     },
 }
@@ -112,36 +113,37 @@ impl fmt::Display for Reason {
         match self {
             Self::OnlyHolder => f.write_str("only holder"),
             Self::IdleComplete => f.write_str("complete and idle"),
-            Self::IdleRelay { depth } => write!(f, "idle relay {depth} deep"),
+            Self::IdleRelay { depth } => write!(f, "idle relay at depth {depth}"),
             Self::LeastLoaded { load, predicted_ns } => {
-                write!(f, "least loaded: feeds {load}, predicted {predicted_ns} ns")
+                write!(f, "least loaded: {load} receivers, predicted {predicted_ns} ns")
             }
             Self::TakesOver { receiver } => {
-                write!(f, "near: hands over its receiver {receiver} that is further away")
+                write!(f, "near: hands over its more distant receiver {receiver}")
             }
         }
     }
 }
 
-/// Chooses the sender that is predicted to serve `bytes` soonest; none if there is no candidate.
+/// Chooses the source that is predicted to deliver `bytes` soonest; `None` without candidates.
 ///
-/// A receiver behind `depth` relays begins that many hops late, and a sender that feeds `load` others divides its
-/// link: the prediction is `(depth + 1) * (L + frame / B) + (load + 1) * S / B`. Large objects therefore form a
-/// chain, small ones a bush. It is a preference, never a lock: some holder is always chosen. On a tie complete
-/// copies come before partial ones, then the shallower, then those that were received rather than made, then the holder whose
-/// assigned transfers of all objects end first, then the lower id. Without the last but one, readers of many objects would all
-/// choose the same holder each time, and fall behind it.
+/// A receiver behind `depth` relays begins that many hops late, and a source that feeds `load` others divides its link.
+/// The prediction is `(depth + 1) * (L + frame / B) + (load + 1) * S / B`. Large objects therefore form a chain, small
+/// ones a shallow tree. Some holder is always chosen.
 ///
-/// Places come first: as long as a node of the asker's own rack has some of it, no other is taken, and then one of its own
-/// pod, so that an object comes into a group once however many want it there. Where that one feeds a node further away
-/// already, the asker steps in between, if that is predicted to be sooner: otherwise the order in which receivers ask would
-/// decide how often an object goes from group to group.
+/// Ties are broken in this order: complete copies, smaller depth, cached before pinned copies, the holder whose
+/// assigned transfers of all objects end first, the lower id. Without the last but one, readers of many objects would
+/// all choose the same holder each time and queue there.
 ///
-/// A sender that is known to be slow is predicted to take so many times longer, and its place near the asker counts for
-/// nothing: it becomes a leaf. One that is stalled comes last, with those that failed the asker.
+/// Places come first. While a node in the requester's rack has some of the object, no node outside is chosen, and next
+/// comes the requester's pod. An object therefore enters each group once, whatever the number of readers. If that node
+/// already feeds a node further away, the requester is inserted between the two when the prediction is better.
+/// Otherwise the order of requests would determine how often an object crosses between groups.
 ///
-/// Source: the receiver-driven broadcast of Hoplite, SIGCOMM 2021, section 3.3, in which a holder that serves is
-/// locked; here load is a cost instead, so that a late receiver never waits for a sender to become free.
+/// A source that is known to be slow is predicted to take that many times longer, and its distance is ignored: it
+/// becomes a leaf. A stalled source comes last, with the sources that failed the requester.
+///
+/// Source: the receiver-driven broadcast of Hoplite, SIGCOMM 2021, section 3.3, in which a sending holder is locked.
+/// Here load is a cost instead, so that a late receiver never waits for a source to become free.
 pub fn choose_source(candidates: &[Candidate], bytes: u64, link: Link) -> Option<Choice> {
     let rank = |(candidate, predicted): &(Candidate, Predicted)| {
         (
@@ -170,7 +172,7 @@ pub fn choose_source(candidates: &[Candidate], bytes: u64, link: Link) -> Option
     Some(Choice { node: best.node, reason, takes_over, predicted_ns: ns, is_last_resort })
 }
 
-/// Predicted nanoseconds until a receiver of a candidate has all `bytes`, as [`choose_source`] compares them.
+/// Predicted nanoseconds until a receiver of the candidate has all `bytes`, as compared by [`choose_source`].
 pub fn predicted_ns(candidate: &Candidate, bytes: u64, link: Link) -> u64 {
     predict(candidate, bytes, link).ns
 }
@@ -188,7 +190,7 @@ fn predict(candidate: &Candidate, bytes: u64, link: Link) -> Predicted {
     let alone = transfer(bytes).saturating_mul(candidate.pace.slowness);
     let divided_by = |shares: u64| alone.saturating_mul(shares);
     let beside = hop.saturating_mul(hops).saturating_add(divided_by(load.saturating_add(1)));
-    // Told by the owner, the receiver ends one transfer and begins another: two round trips.
+    // On a request from the owner, the receiver ends one transfer and begins another: two round trips.
     let told = hops.saturating_add(4);
     let instead = hop.saturating_mul(told).saturating_add(divided_by(load.max(1)));
     match candidate.feeds_far.filter(|_| !candidate.avoided) {

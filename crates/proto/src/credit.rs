@@ -1,47 +1,47 @@
-//! How many bytes a receiver lets its sender have under way.
+//! Flow control: the credit that a receiver grants its source.
 //!
-//! What is under way waits in the queue of the slowest link, and the control messages of that host wait behind it: 4 MiB to
-//! a host that gets 50 Mbit/s delay each of them by 0.7 s. So a transfer begins with little, and is granted more while
-//! what it is granted comes within a horizon of 25 ms: a fast link is granted 4 MiB after a few of its round trips, and a
-//! slow one stays at the first grant.
+//! Bytes in flight wait in the queue of the slowest link, and delay that host's control messages: 4 MiB to a host with
+//! 50 Mbit/s delay each of them by 0.7 s. A transfer therefore begins with a small window. The window grows while a
+//! whole window arrives within 25 ms. A fast link reaches 4 MiB after a few round trips, and a slow link stays at the
+//! first window.
 //!
-//! Knows bytes and times of one transfer; does not know what is received, nor from which node.
+//! Counts bytes and times of one transfer. It does not depend on the object or on the source.
 
 use crate::{
     limits::{CREDIT_BYTES, FIRST_CREDIT_BYTES},
     time::Instant,
 };
 
-/// How long what is under way may take to arrive, beside the way there and back: longer than a busy host lets a process
-/// wait for its turn.
+/// Time in which a window must arrive, in addition to the round trip. It is longer than a process waits for its time
+/// slice on a busy host.
 const HORIZON_NS: u64 = 25_000_000;
 
-/// What one receiver grants to one sender.
+/// The credit of one transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credit {
     horizon_ns: u64,
-    /// Bytes that may be under way.
+    /// Bytes that may be in flight.
     window: u64,
-    /// Bytes that came and were not granted again.
+    /// Bytes that arrived and were not granted again.
     owed: u64,
-    /// Bytes that came since then: a whole window is looked at, for part of it may have waited in the kernel and come as
-    /// fast as memory.
+    /// When the present measurement began, and the bytes since then. It covers a whole window, since part of it may
+    /// have waited in the kernel and arrive at memory speed.
     run: (Instant, u64),
 }
 
 impl Credit {
-    /// Of a transfer that begins, over a link of so many nanoseconds in one direction.
+    /// A transfer that begins now, over a link with this one-way latency.
     pub const fn new(now: Instant, latency_ns: u64) -> Self {
         let horizon_ns = HORIZON_NS.saturating_add(latency_ns.saturating_mul(2));
         Self { horizon_ns, window: FIRST_CREDIT_BYTES, owed: 0, run: (now, 0) }
     }
 
-    /// Bytes that may be under way at once.
+    /// Bytes that may be in flight at a time.
     pub const fn window(&self) -> u64 {
         self.window
     }
 
-    /// So many more bytes have come; how many more are to be granted, if it is time to say so.
+    /// Records that `bytes` more arrived. Returns the credit to grant, once it is worth a message.
     pub fn received(&mut self, now: Instant, bytes: u64) -> Option<u64> {
         self.owed += bytes;
         self.run.1 += bytes;
@@ -54,7 +54,7 @@ impl Credit {
         Some(core::mem::take(&mut self.owed))
     }
 
-    /// Changes the window by how fast the last one came.
+    /// Adapts the window to the time that the last one took.
     fn adapt(&mut self, now: Instant) {
         let took = u128::from(now.since(self.run.0).max(1));
         let within_horizon = u128::from(self.run.1) * u128::from(self.horizon_ns) / took;
@@ -63,7 +63,7 @@ impl Credit {
             self.window += more;
             self.owed += more;
         } else if within_horizon < u128::from(self.window / 2) {
-            // Not what was granted already.
+            // Credit that was already granted can't be withdrawn.
             let less = (self.window - FIRST_CREDIT_BYTES).min(self.window / 2).min(self.owed);
             self.window -= less;
             self.owed -= less;

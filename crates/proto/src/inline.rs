@@ -1,14 +1,14 @@
 //! Bytes of an object small enough to travel inside control messages.
 //!
-//! The deciders carry such bytes from message to message and never look at them: no code of this crate but
-//! the codec calls [`Inline::as_bytes`].
+//! The state machines pass these bytes between messages without reading them: in this crate only the codec calls
+//! [`Inline::as_bytes`].
 
 use alloc::{sync::Arc, vec::Vec};
 use core::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// The bytes of a small object; a clone shares them.
+/// The bytes of an inline object. Clones share them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Inline(Arc<[u8]>);
 
@@ -18,12 +18,12 @@ impl Inline {
         &self.0
     }
 
-    /// How many bytes there are.
+    /// Number of bytes.
     pub fn len(&self) -> u64 {
         self.0.len() as u64
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

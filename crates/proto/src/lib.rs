@@ -1,35 +1,35 @@
-//! Every decision of Hoplite, and nothing else: no clock, no socket, no thread, no entropy, no payload.
+//! The decisions of Hoplite: state machines without clock, socket, thread, entropy or payload.
 //!
-//! A shell (`hoplite-node`, or the simulation) owns a [`node::Node`], hands it facts ([`node::Event`]) together with
-//! the time, and carries out the orders ([`node::Action`]) that it appends:
+//! A shell (`hoplite-node`, or the simulator) owns a [`node::Node`]. It passes events ([`node::Event`]) and the time to
+//! the node, and executes the actions ([`node::Action`]) that the node appends:
 //!
 //! ```text
-//!   node.handle(now, event, &mut actions);      // past-tense facts in, imperatives out
-//!   node.deadline()                             // when to hand it Event::DeadlinePassed
+//!   node.handle(now, event, &mut actions);      // events in, actions out
+//!   node.deadline()                             // when to pass Event::DeadlinePassed
 //! ```
 //!
-//! The same facts at the same times give the same orders, which is what makes a whole cluster testable in one
-//! thread from one seed. The crate is `no_std`, so that there is no clock to reach for.
+//! The same events at the same times produce the same actions, so a whole cluster can be tested in one thread from one
+//! seed. The crate is `no_std`, which makes the system clock unavailable.
 //!
-//! | module | decides |
+//! | module | owns |
 //! |---|---|
-//! | [`node`] | what a node does next: put, get, serve, reduce, delete, join, leave |
-//! | [`directory`] | who holds an object, who is told of it |
-//! | [`broadcast`] | which node a receiver takes an object from |
-//! | [`reduce`] | which node folds what with which, in which shape of tree |
-//! | [`table`] | what a node holds, and what it evicts |
-//! | [`lifetime`] | when an object ends that is not deleted |
-//! | [`swim`], [`redial`] | which members live, and which of the lost this node calls again |
-//! | [`reconnect`] | when a broken control connection is made again, and when not |
-//! | [`members`], [`place`] | which node owns an object's directory entry, which nodes are near each other |
-//! | [`survey`] | which hosts share a link, as bursts between them show |
-//! | [`message`], [`wire`] | what nodes say to each other, and its bytes |
-//! | [`ask`], [`capability`] | what clients ask of a node, and which of them may ask what |
-//! | [`limiter`] | how many copies are received from one sender at a time |
-//! | [`pace`], [`patience`] | when a transfer is worth a report, and when it has moved too little and ends |
-//! | [`link`] | what samples of transfers say of the link |
-//! | [`limits`] | every bound and default |
-//! | [`planted`] | mistakes on purpose, for tests of the simulation |
+//! | [`node`] | the state machine of a node: put, get, serve, reduce, delete, join, leave |
+//! | [`directory`] | this node's shard of the directory: holders, watchers, deletions |
+//! | [`broadcast`] | the choice of a source for a reader |
+//! | [`reduce`] | the tree of a reduce: its shape, its inputs and its positions |
+//! | [`table`] | copies on this node, capacity and eviction |
+//! | [`lifetime`] | times to live, jobs and leases of objects |
+//! | [`swim`], [`redial`] | failure detection; reconnects to failed members |
+//! | [`reconnect`] | backoff for broken control connections |
+//! | [`members`], [`place`] | owners of an object's directory entry; racks and zones of hosts |
+//! | [`survey`] | groups of hosts that share a link, measured by bursts |
+//! | [`message`], [`wire`] | messages between nodes and their encoding |
+//! | [`ask`], [`capability`] | requests of clients; which requests a capability allows |
+//! | [`limiter`] | concurrent transfers from one source |
+//! | [`pace`], [`patience`] | rate reports of transfers; timeouts of stalled transfers |
+//! | [`link`] | estimates of latency and bandwidth |
+//! | [`limits`] | every limit and default |
+//! | [`planted`] | mutations for tests of the simulator |
 
 #![no_std]
 

@@ -1,10 +1,11 @@
-//! How many copies a node receives from one sender at a time.
+//! Limits the number of copies that a node receives from one source at a time.
 //!
-//! Each is a connection of its own: of a thousand at once every one has a thousandth of the link, and a process has no
-//! descriptors left. What is small has other permits than what is large, or it would wait for far more than itself. A
-//! transfer that has received nothing for a while holds no other up: its sender waits for the bytes itself, so its permit
-//! goes to another, and it goes on beside that. So no transfer waits for what may never come. Knows nothing of what is
-//! received.
+//! Each transfer uses a connection of its own. With a thousand at once, each would get a thousandth of the link, and
+//! the process would run out of descriptors. Small copies have separate permits, so that they do not wait for large
+//! ones.
+//!
+//! A transfer that has received nothing for a while blocks no other: its source itself waits for bytes. Its permit goes
+//! to another transfer, and it continues without one. Therefore no transfer waits for one that never progresses.
 
 use alloc::{
     collections::{BTreeMap, VecDeque},
@@ -13,12 +14,13 @@ use alloc::{
 
 use crate::{id::NodeId, time::Instant};
 
-/// Permits of one sender, for copies of about the same size: while some wait for an answer, the others keep its link busy.
-/// With 8, relays that fed each other waited for each other's permits more often.
+/// Permits per source for copies of similar size. While some transfers wait for a reply, the others keep the link busy.
+/// With 8, relays that feed each other more often waited for each other's permits.
 const PERMITS: usize = 16;
 
-/// How often it is looked whose sender waits: 10 ms. Within 5 ms a busy machine often lets no transfer receive anything;
-/// and after 20 ms broadcasts of many objects, whose relays wait for each other's permits, took longer.
+/// Interval at which transfers without progress lose their permits: 10 ms. Within 5 ms on a busy machine, often no
+/// transfer receives anything. With 20 ms, broadcasts of many objects took longer, since their relays wait for each
+/// other's permits.
 const LOOK_NS: u64 = 10_000_000;
 
 /// The permits of all transfers to a node.
@@ -28,7 +30,7 @@ pub struct Limiter {
     tickets: u64,
 }
 
-/// From which node, and copies of about which size: of the same power of four.
+/// The source, and the size class of the copy: its power of four.
 type Class = (NodeId, u32);
 
 /// A transfer that has a permit or waits for one.
@@ -40,11 +42,11 @@ pub struct Ticket {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Transfers with a permit: whether each has received something since it was last looked.
+    /// Transfers with a permit, and whether each has received bytes since the last check.
     busy: BTreeMap<u64, bool>,
-    /// Transfers that wait for one, in order.
+    /// Transfers that wait for a permit, in order.
     waiting: VecDeque<u64>,
-    /// When it is looked again which transfers have received something.
+    /// When to check again which transfers have received bytes.
     look_at: Option<Instant>,
 }
 
@@ -60,8 +62,8 @@ impl Queue {
 }
 
 impl Limiter {
-    /// A transfer of `size` bytes from `sender` is to begin; whether it has a permit already. If not, it is granted one
-    /// later, in order of asking.
+    /// Registers a transfer of `size` bytes from `sender`. Returns whether it has a permit already; otherwise permits
+    /// are granted in order of registration.
     pub fn enter(&mut self, now: Instant, sender: NodeId, size: u64) -> (Ticket, bool) {
         let class = (sender, size.max(1).ilog2() / 2);
         self.tickets += 1;
@@ -77,7 +79,7 @@ impl Limiter {
         (Ticket { class, number }, is_granted)
     }
 
-    /// A transfer has received something.
+    /// Records that a transfer has received bytes.
     pub fn moved(&mut self, ticket: Ticket) {
         let queue = self.classes.get_mut(&ticket.class);
         if let Some(has_moved) = queue.and_then(|queue| queue.busy.get_mut(&ticket.number)) {
@@ -85,7 +87,7 @@ impl Limiter {
         }
     }
 
-    /// A transfer is over, or does not wait any more; which transfers its permit goes to.
+    /// Ends a transfer, or its wait. Appends the transfers that get its permit to `granted`.
     pub fn leave(&mut self, ticket: Ticket, granted: &mut Vec<Ticket>) {
         let Some(queue) = self.classes.get_mut(&ticket.class) else { return };
         if queue.busy.remove(&ticket.number).is_none() {
@@ -97,12 +99,12 @@ impl Limiter {
         }
     }
 
-    /// When [`Limiter::expire`] is to be called.
+    /// When [`Limiter::expire`] must be called.
     pub fn deadline(&self) -> Option<Instant> {
         self.classes.values().filter_map(|queue| queue.look_at).min()
     }
 
-    /// Gives the permits of transfers that receive nothing to those that wait.
+    /// Gives the permits of transfers without progress to waiting ones.
     pub fn expire(&mut self, now: Instant, granted: &mut Vec<Ticket>) {
         self.classes.retain(|class, queue| {
             if queue.look_at.is_some_and(|look_at| look_at <= now) {

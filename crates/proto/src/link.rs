@@ -1,25 +1,25 @@
-//! A link, and an estimate of it from samples of transfers: how much a new sample changes it.
+//! A link between nodes, and its estimate from samples of transfers.
 //!
-//! Latency in nanoseconds one way, bandwidth in bytes a second. Knows samples, not how they are taken.
+//! Latency is one-way, in nanoseconds; bandwidth is in bytes per second. The shell takes the samples.
 
 use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a transfer that shows the rate of a link. Fewer may pass in the burst that a shaped link lets through at once.
+/// Minimum size in bytes of a transfer that shows the rate of a link. A traffic shaper may pass less in one burst.
 const LONG_BYTES: u64 = 1024 * 1024;
 
-/// A measured link between two nodes.
+/// Latency and bandwidth of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
-    /// From the order to send until the first byte is there, in nanoseconds.
+    /// Nanoseconds between the order to send and the arrival of the first byte.
     pub latency_ns: u64,
-    /// Bytes that one direction carries per second. 0 is a link that carries nothing.
+    /// Bytes per second in one direction. A link with 0 carries nothing.
     pub bytes_per_second: u64,
 }
 
 impl Link {
-    /// Time that `bytes` take beside the latency, in nanoseconds.
+    /// Nanoseconds that `bytes` take on the link, without the latency.
     pub(crate) fn transfer_ns(self, bytes: u64) -> u128 {
         match (bytes, self.bytes_per_second) {
             (0, _) => 0,
@@ -36,7 +36,7 @@ impl fmt::Display for Link {
     }
 }
 
-/// What is known of the link of a node to the others.
+/// Estimate of a node's link to other nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkEstimate {
     link: Link,
@@ -47,12 +47,12 @@ pub struct LinkEstimate {
 }
 
 impl LinkEstimate {
-    /// `assumed` counts until the first sample.
+    /// Starts with `assumed`, until the first sample.
     pub const fn new(assumed: Link) -> Self {
         Self { link: assumed, has_latency: false, has_bandwidth: false, has_long: false }
     }
 
-    /// Latency and bandwidth as they are known now.
+    /// The present estimate.
     pub const fn link(&self) -> Link {
         self.link
     }
@@ -62,10 +62,10 @@ impl LinkEstimate {
         self.has_bandwidth
     }
 
-    /// A question was answered after so many nanoseconds.
+    /// Records a round trip.
     pub const fn round_trip(&mut self, nanoseconds: u64) {
         let (old, sample) = (self.link.latency_ns, nanoseconds / 2);
-        // A busy process answers late, and none too early: a longer sample counts little.
+        // A busy process replies late, but never early: a longer sample has little weight.
         self.link.latency_ns = match self.has_latency {
             true if sample > old => old + (sample - old) / 16,
             _ => sample,
@@ -73,8 +73,9 @@ impl LinkEstimate {
         self.has_latency = true;
     }
 
-    /// `bytes` arrived from one sender in so many nanoseconds. The sender may have waited for them itself, or shared its
-    /// link: then the link is at least so fast, and only `is_steady` says that it is not much faster.
+    /// Records that `bytes` arrived from one source within `nanoseconds`. The source may have waited for the bytes
+    /// itself or shared its link, so the sample is a lower bound. Only with `is_steady` is it also close to the actual
+    /// rate.
     pub fn transfer(&mut self, bytes: u64, nanoseconds: u64, is_steady: bool) {
         let sample = u128::from(bytes) * 1_000_000_000 / u128::from(nanoseconds.max(1));
         let sample = u64::try_from(sample).unwrap_or(u64::MAX);
@@ -82,10 +83,10 @@ impl LinkEstimate {
         let is_first = !self.has_bandwidth || is_long && !self.has_long;
         self.link.bytes_per_second = match sample < old {
             _ if is_first => sample,
-            // A quarter of the new, three of the old: a single odd sample does not change a plan.
+            // Three quarters old, one quarter new: a single odd sample does not change a plan.
             true if is_steady => old / 4 * 3 + sample / 4,
             false if is_long => old + (sample - old) / 4,
-            // What says little shows in the end too.
+            // Weak samples change the estimate slowly.
             true => old - (old - sample) / 64,
             false => old + (sample - old) / 64,
         };

@@ -1,6 +1,6 @@
-//! Who is in the cluster, and therefore who owns which object.
+//! The members of the cluster, and the owners of each object.
 //!
-//! Knows members by id and address; does not know how they are reached or whether they answer.
+//! Records members by id, address and place. Connections and failure detection are elsewhere.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::net::SocketAddr;
@@ -13,59 +13,59 @@ use crate::{
     place::Place,
 };
 
-/// A node that takes part.
+/// A node in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Member {
-    /// Its identity for as long as its process runs.
+    /// Its id, valid while its process runs.
     pub id: NodeId,
-    /// Where others reach it.
+    /// Its address for other nodes.
     pub address: SocketAddr,
-    /// Where it stands, if it was told.
+    /// Its configured place, if any.
     pub place: Option<Place>,
 }
 
-/// The two nodes that keep the directory entry of an object.
+/// The two nodes that store an object's directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owners {
-    /// Answers first, and alone assigns senders.
+    /// The primary owner: replies to requests, and alone assigns sources.
     pub first: NodeId,
-    /// Takes over; none in a cluster of one.
+    /// The backup owner; `None` in a cluster of one.
     pub second: Option<NodeId>,
 }
 
 impl Owners {
-    /// Both, first the owner.
+    /// Both owners, primary first.
     pub fn iter(self) -> impl Iterator<Item = NodeId> {
         core::iter::once(self.first).chain(self.second)
     }
 
-    /// Whether `node` is one of the two.
+    /// Whether `node` is one of the owners.
     pub fn contains(self, node: NodeId) -> bool {
         self.iter().any(|owner| owner == node)
     }
 }
 
-/// The cluster as this node sees it; always holds this node itself.
+/// This node's membership view. It always includes this node.
 #[derive(Clone, Debug)]
 pub struct Members {
     me: NodeId,
     all: BTreeMap<NodeId, Member>,
-    /// Those that were members and are none any more. What others tell of them may be old.
+    /// Former members. Reports about them may be outdated.
     departed: Departed,
-    /// Members that were told to leave, and are here until they have finished what they do.
+    /// Leaving members, which remain until their work is finished.
     leaving: BTreeSet<NodeId>,
-    /// Where members stand that were not told, as was measured.
+    /// Measured places of members that have no configured place.
     found: BTreeMap<NodeId, Place>,
-    /// Changes whenever a member is found to be elsewhere. 0 until a place is known: no question about places looks anything
-    /// up then.
+    /// Changes when the place of a member changes. It is 0 until any place is known, so that lookups of places can be
+    /// skipped.
     places_version: u64,
 }
 
-/// Those that were members, up to a number: of more, the one that departed first is forgotten.
+/// Former members, up to a limit; beyond it the earliest is forgotten.
 #[derive(Clone, Debug, Default)]
 struct Departed {
     all: BTreeSet<NodeId>,
-    /// In the order in which they went.
+    /// In order of departure.
     order: VecDeque<NodeId>,
 }
 
@@ -89,7 +89,7 @@ impl Departed {
 }
 
 impl Members {
-    /// A cluster of one.
+    /// A cluster of one node.
     pub fn new(me: Member) -> Self {
         let all = BTreeMap::from([(me.id, me)]);
         let (departed, leaving, found) = (Departed::default(), BTreeSet::new(), BTreeMap::new());
@@ -97,7 +97,7 @@ impl Members {
         Self { me: me.id, all, departed, leaving, found, places_version }
     }
 
-    /// Adds a member; false if it was known as this.
+    /// Adds a member. Returns false if it is already known in this form.
     pub fn insert(&mut self, member: Member) -> bool {
         self.departed.remove(member.id);
         let before = self.all.insert(member.id, member);
@@ -108,7 +108,7 @@ impl Members {
         before != Some(member)
     }
 
-    /// Removes a member; false if it was unknown. This node never removes itself.
+    /// Removes a member. Returns false if it is unknown. This node never removes itself.
     pub fn remove(&mut self, node: NodeId) -> bool {
         let is_removed = node != self.me && self.all.remove(&node).is_some();
         if is_removed {
@@ -118,59 +118,59 @@ impl Members {
         is_removed
     }
 
-    /// A member, or this node, was told to leave.
+    /// Marks a member, or this node, as leaving.
     pub fn begin_to_leave(&mut self, node: NodeId) {
         if self.contains(node) {
             self.leaving.insert(node);
         }
     }
 
-    /// Whether `node` is a member that was told to leave.
+    /// Whether `node` is a leaving member.
     pub fn is_leaving(&self, node: NodeId) -> bool {
         self.leaving.contains(&node)
     }
 
-    /// Whether any member was told to leave.
+    /// Whether any member is leaving.
     pub fn has_leaving(&self) -> bool {
         !self.leaving.is_empty()
     }
 
-    /// Whether `node` was a member and is none any more.
+    /// Whether `node` is a former member.
     pub fn is_departed(&self, node: NodeId) -> bool {
         self.departed.all.contains(&node)
     }
 
-    /// This node itself.
+    /// This node.
     pub const fn me(&self) -> NodeId {
         self.me
     }
 
-    /// Removes this node itself, to see who owns what when it has left.
+    /// Removes this node, to compute the owners after it has left.
     pub fn resign(&mut self) {
         self.all.remove(&self.me);
     }
 
-    /// How many take part, this node too.
+    /// Number of members, including this node.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether none does: never, for this node takes part.
+    /// Always false, since this node is a member.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Whether `node` takes part.
+    /// Whether `node` is a member.
     pub fn contains(&self, node: NodeId) -> bool {
         self.all.contains_key(&node)
     }
 
-    /// Where `node` is reached.
+    /// Address of `node`.
     pub fn address(&self, node: NodeId) -> Option<SocketAddr> {
         self.all.get(&node).map(|member| member.address)
     }
 
-    /// Where `node` stands, if that was told, or else measured.
+    /// Configured place of `node`, or else its measured place.
     pub fn place(&self, node: NodeId) -> Option<Place> {
         self.known_place(node).copied()
     }
@@ -180,17 +180,17 @@ impl Members {
         member.place.as_ref().or_else(|| self.found.get(&node))
     }
 
-    /// Whether it is known where any member stands.
+    /// Whether the place of any member is known.
     pub const fn has_places(&self) -> bool {
         self.places_version > 0
     }
 
-    /// A number that changes whenever a member is found to be elsewhere; 0 while no place is known.
+    /// A number that changes when the place of a member changes; 0 while no place is known.
     pub const fn places_version(&self) -> u64 {
         self.places_version
     }
 
-    /// Where members stand, as was measured. Those that were told know better.
+    /// Sets the measured places. Configured places take precedence.
     pub fn find(&mut self, found: BTreeMap<NodeId, Place>) {
         if self.found != found {
             self.places_version += 1;
@@ -198,35 +198,36 @@ impl Members {
         }
     }
 
-    /// What was measured of where members stand.
+    /// The measured places.
     pub const fn found(&self) -> &BTreeMap<NodeId, Place> {
         &self.found
     }
 
-    /// How far apart two nodes are, as [`Place::distance`]. Nodes of which no place is known are near to all others.
+    /// Distance of two nodes, as [`Place::distance`]. A node without a known place is near to all others.
     pub fn distance(&self, one: NodeId, other: NodeId) -> u8 {
         let places = self.known_place(one).zip(self.known_place(other));
         places.map_or(0, |(one, other)| one.distance(other))
     }
 
-    /// Whether what one of two nodes sends the other goes from group to group.
+    /// Whether traffic between two nodes crosses from one group to another.
     pub fn are_apart(&self, one: NodeId, other: NodeId) -> bool {
         self.distance(one, other) > 0
     }
 
-    /// Everybody, this node too, in order of id.
+    /// All members including this node, sorted by id.
     pub fn iter(&self) -> impl Iterator<Item = Member> {
         self.all.values().copied()
     }
 
-    /// Everybody else, in order of id.
+    /// All other members, sorted by id.
     pub fn others(&self) -> impl Iterator<Item = Member> {
         self.iter().filter(|member| member.id != self.me)
     }
 
-    /// The first two in the order of rendezvous hashing; a minted id has its minter in front while that lives.
+    /// The owners of an object: the first two nodes by rendezvous hashing. For a generated id the node that generated
+    /// it comes first, while it is a member.
     ///
-    /// When a member comes or goes only the objects that it owns change owners.
+    /// A membership change moves only the objects whose owners joined or left.
     pub fn owners(&self, id: &ObjectId) -> Owners {
         let minter = id.minter().filter(|node| self.contains(*node));
         let (best, next) = self.best_two(id.owner_hash(), minter);
@@ -236,7 +237,7 @@ impl Members {
         }
     }
 
-    /// The members with the highest and the second highest score for `hash`, without `skip`.
+    /// The members with the highest and the second highest score for `hash`, except `skip`.
     fn best_two(&self, hash: u64, skip: Option<NodeId>) -> (Option<NodeId>, Option<NodeId>) {
         let (mut best, mut next) = (None, None);
         for node in self.all.keys().copied().filter(|node| Some(*node) != skip) {

@@ -1,57 +1,57 @@
-//! How fast one transfer comes, and when that is worth a report to the owner of the object.
+//! Rate of one transfer, and when to report it to the owner of the object.
 //!
-//! Knows bytes and times of one transfer; does not know who sends it, or what the owner does with a report.
+//! Counts bytes and times of one transfer. It does not depend on the source, or on the owner's reaction to a report.
 //!
-//! A receiver reports after 30 ms how fast the bytes have come since the first of them, and then each time that the
-//! transfer has taken twice as long: short transfers cost no message, long ones a few. One that is slow, or can't know, reports
-//! each 20 ms at first, so that those behind it are soon sent elsewhere. When nothing arrives for 300 ms the receiver
-//! reports that it is stalled.
+//! A receiver reports the rate since the first bytes after 30 ms, and then each time the transfer has taken twice as
+//! long. Short transfers therefore cost no message, long ones a few. If a transfer is slow, or its usual rate is
+//! unknown, the receiver first reports every 20 ms, so that its own receivers soon get another source. When nothing
+//! arrives for 300 ms, it reports that the transfer is stalled.
 //!
-//! A low rate is evidence against a host only if the transfer had the link to itself. Frames carry how many transfers share
-//! the busiest link on their way, so a report carries the fair rate: at most what the transfer would have had alone.
+//! A low rate is evidence against a host only if the transfer has the link to itself. Frames carry the number of
+//! transfers that share the busiest link on their path. A report therefore contains the fair rate: an upper bound of
+//! the rate without the other transfers.
 
 use serde::{Deserialize, Serialize};
 
 use crate::time::Instant;
 
-/// When a transfer is first reported: shorter ones are over before another sender could begin.
+/// Time of the first report: shorter transfers end before another source could begin.
 pub const FIRST_REPORT_NS: u64 = 30_000_000;
 
-/// Of how long a time since the first bytes a report tells at least. Busy hosts begin late, and how late says nothing of the
-/// rate.
+/// Minimum time between the first bytes and a report. Busy hosts begin late, and this delay is unrelated to the rate.
 const LEAST_NS: u64 = 20_000_000;
 
-/// After how long without a byte a transfer counts as stalled: 300 ms.
+/// Time without a byte after which a transfer counts as stalled: 300 ms.
 ///
-/// Longer than a busy host lets a process wait for its turn, a tenth of what detection of a dead host takes.
+/// It is longer than a process waits for its time slice on a busy host, and a tenth of the time to detect a dead host.
 pub const STALL_NS: u64 = 300_000_000;
 
-/// How long an owner may take to answer that a transfer is stalled, before the second owner is told: it may be the same
-/// host that sends nothing.
+/// Time in which the primary owner must reply to a stall report. After that the backup owner gets it, since the primary
+/// owner may itself be the stalled source.
 pub const STALL_ANSWER_NS: u64 = 120_000_000;
 
-/// The longest time between two reports of a transfer that is slower than usual: 200 ms, and 20 ms until it has taken so long.
+/// Maximum interval of reports of a slow transfer: 200 ms, and 20 ms while it is younger than that.
 const SLOW_REPORT_NS_MAX: u64 = 200_000_000;
 const EARLY_REPORT_NS: u64 = 20_000_000;
 
-/// How many times slower than usual a transfer is that counts as slow.
+/// Factor below the usual rate from which a transfer counts as slow.
 pub const SLOW_TIMES: u64 = 3;
 
-/// How long a slow node is remembered, and says so itself: a minute. After that it is tried again.
+/// How long a slow node is remembered, and reports this itself: one minute. After that it may be a source again.
 pub const REMEMBERED_NS: u64 = 60_000_000_000;
 
-/// The longest time between two reports of a transfer that goes on, or is stalled.
+/// Maximum interval of reports of a running or stalled transfer.
 const REPORT_NS_MAX: u64 = 2_000_000_000;
 
-/// A sender can't excuse itself by more transfers than this.
+/// Maximum number of transfers by which a report scales its rate, so that a source can't excuse any slowness.
 const SHARES_MAX: u16 = 64;
 
-/// How fast a transfer comes.
+/// Rate of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
-    /// Zero if the transfer is stalled.
+    /// Zero for a stalled transfer.
     pub bytes_per_second: u64,
-    /// How many transfers shared the busier end of its link at most, this one included.
+    /// Largest number of transfers that shared the busier end of the link, including this one.
     pub shares: u16,
 }
 
@@ -59,42 +59,42 @@ impl Rate {
     /// A transfer that makes no progress.
     pub const STALLED: Self = Self { bytes_per_second: 0, shares: 1 };
 
-    /// Bytes per second that the transfer would have if it had the link to itself.
+    /// Estimated rate in bytes per second if the transfer had the link to itself.
     pub fn fair(self) -> u64 {
         self.bytes_per_second.saturating_mul(self.shares.clamp(1, SHARES_MAX).into())
     }
 }
 
-/// The pace of one transfer from one sender.
+/// Measures one transfer from one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// When the first bytes came; until then, when the transfer began.
+    /// When the first bytes arrived; before that, when the transfer began.
     since: Instant,
-    /// Bytes that have come from this sender.
+    /// Bytes received from this source.
     received: u64,
     grew_at: Instant,
-    /// When the last report was made, and how many bytes had come by then.
+    /// Time of the last report, and the bytes received until then.
     reported: (Instant, u64),
-    /// The most transfers that shared the link since then.
+    /// Largest number of transfers that shared the link since then.
     shares: u16,
     next_report: Instant,
-    /// When it counts as stalled, again if it was reported already.
+    /// When the transfer counts as stalled, or is reported again.
     stalls_at: Instant,
-    /// When the second owner is told, if the first has not answered until then.
+    /// When the backup owner gets the report, unless the primary owner has replied.
     second_at: Option<Instant>,
 }
 
-/// What is due.
+/// A report that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// Tell the first owner that nothing comes.
+    /// Report to the primary owner that nothing arrives.
     Stalled,
-    /// The first owner has not answered that: tell the second.
+    /// The primary owner has not replied: report to the backup owner.
     Unanswered,
 }
 
 impl Pace {
-    /// A transfer that begins.
+    /// A transfer that begins now.
     pub fn new(now: Instant) -> Self {
         Self {
             since: now,
@@ -108,8 +108,9 @@ impl Pace {
         }
     }
 
-    /// So many bytes have come in all, the last of them beside `shares - 1` other transfers; the rate since the last
-    /// report, if another is due. `usual` is the rate of other transfers: what is much slower is reported more often.
+    /// Records that `received` bytes have arrived in total, the last of them while `shares - 1` other transfers used
+    /// the link. Returns the rate since the last report if another report is due. `usual` is the rate of other
+    /// transfers; much slower ones are reported more often.
     pub fn grew(
         &mut self,
         now: Instant,
@@ -132,7 +133,7 @@ impl Pace {
         }
         let (then, before) = self.reported;
         self.reported = (now, received);
-        // Zero stands for a stalled transfer.
+        // Zero means stalled.
         let bytes_per_second = bytes_per_second(received - before, now.since(then)).max(1);
         let rate = Rate { bytes_per_second, shares: core::mem::replace(&mut self.shares, shares) };
         let is_slow = usual.map(|usual| rate.fair().saturating_mul(SLOW_TIMES) < usual);
@@ -146,12 +147,12 @@ impl Pace {
         Some(rate)
     }
 
-    /// When [`Pace::expire`] has something to say.
+    /// When [`Pace::expire`] must be called.
     pub fn deadline(&self) -> Instant {
         self.second_at.map_or(self.stalls_at, |second_at| second_at.min(self.stalls_at))
     }
 
-    /// What is due because nothing came.
+    /// The report that is due because nothing arrived.
     pub fn expire(&mut self, now: Instant) -> Option<Due> {
         if self.stalls_at <= now {
             self.stalls_at = now + now.since(self.grew_at).clamp(STALL_NS, REPORT_NS_MAX);
@@ -161,7 +162,7 @@ impl Pace {
         self.second_at.take_if(|at| *at <= now).map(|_| Due::Unanswered)
     }
 
-    /// An owner has heard that it is stalled.
+    /// An owner has received the stall report.
     pub const fn answered(&mut self) {
         self.second_at = None;
     }

@@ -1,35 +1,36 @@
-//! How long the two ends of a transfer bear with each other, and what a sender that itself waits has to say meanwhile.
+//! Timeouts of transfers, and the messages of a source that itself waits for bytes.
 //!
-//! A transfer moves a few blocks within each turn, or it ends: a receiver that takes nothing would hold the sender's copy
-//! for ever, and a sender that gives a byte a minute would keep a receiver from asking another. A sender whose own copy does
-//! not grow says that it waits, and has as much time again; how often it may say so is bounded too.
+//! A transfer moves a minimum number of bytes within each turn, otherwise it ends. Without this, a receiver that reads
+//! nothing would keep the source's copy pinned forever, and a source that sends a byte per minute would keep a receiver
+//! from switching. If the source's own copy does not grow, the source sends `Waits` and gets another turn. The number
+//! of `Waits` is limited too.
 //!
-//! Knows bytes and times of one transfer; does not know what is sent, and which node is at the other end.
+//! Counts bytes and times of one transfer. It does not depend on the object or on the other node.
 
 use crate::{limits::TURN_BYTES, time::Instant};
 
-/// A sender that waits says so this often within a turn: a busy host that is late with some of it is borne with.
+/// Number of `Waits` per turn. More than one, so that a busy host may be late with some of them.
 const SAID_IN_A_TURN: u64 = 6;
 
-/// What one end of a transfer has seen of the other.
+/// Progress of a transfer, as seen from one end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Patience {
     turn_ns: u64,
     begun: Instant,
-    /// When the present turn began, and the bytes that it has moved.
+    /// When the present turn began, and the bytes moved in it.
     since: Instant,
     moved: u64,
-    /// How often the other end has said that it waits.
+    /// Number of `Waits` received.
     said: u64,
 }
 
 impl Patience {
-    /// Of a transfer that begins; `turn_ns` is [`crate::limits::TURN_NS`] but in tests.
+    /// A transfer that begins now. `turn_ns` is [`crate::limits::TURN_NS`], except in tests.
     pub const fn new(now: Instant, turn_ns: u64) -> Self {
         Self { turn_ns, begun: now, since: now, moved: 0, said: 0 }
     }
 
-    /// So many more bytes were moved.
+    /// Records that more bytes moved.
     pub const fn moved(&mut self, now: Instant, bytes: u64) {
         self.moved = self.moved.saturating_add(bytes);
         if self.moved >= TURN_BYTES {
@@ -37,28 +38,28 @@ impl Patience {
         }
     }
 
-    /// Nothing could be moved until now, and not because of the other end.
+    /// Begins a new turn, since the other end was not the cause of the lack of progress.
     pub const fn restart(&mut self, now: Instant) {
         (self.since, self.moved) = (now, 0);
     }
 
-    /// The sender says that its own copy does not grow; whether it may say so, which it can't do all the time.
+    /// Records a `Waits` of the source. Returns false if the source has sent too many.
     pub fn waits(&mut self, now: Instant) -> bool {
         self.restart(now);
         self.said += 1;
-        // Its waiting began after this transfer.
+        // The source may have begun to wait one turn before this transfer.
         let least_ns = self.said.saturating_mul(self.turn_ns / SAID_IN_A_TURN);
         least_ns <= now.since(self.begun).saturating_add(self.turn_ns)
     }
 
-    /// When the transfer ends unless more is moved before.
+    /// When the transfer ends, unless enough bytes move before.
     pub fn deadline(&self) -> Instant {
         self.since + self.turn_ns
     }
 }
 
-/// How long a sender has waited for its own copy since it last said so, in all: many short waits make it as slow as a long
-/// one.
+/// Total time that a source has waited for its own copy since its last `Waits`. Many short waits slow the transfer as
+/// much as a long one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waited {
     turn_ns: u64,
@@ -66,17 +67,17 @@ pub struct Waited {
 }
 
 impl Waited {
-    /// Of a transfer that begins.
+    /// A transfer that begins now.
     pub const fn new(turn_ns: u64) -> Self {
         Self { turn_ns, ns: 0 }
     }
 
-    /// How much longer it may wait without a word.
+    /// Time left to wait before the next `Waits`.
     pub const fn left_ns(&self) -> u64 {
         (self.turn_ns / SAID_IN_A_TURN).saturating_sub(self.ns)
     }
 
-    /// It has waited; whether it is to say so now.
+    /// Records that the source waited. Returns whether to send `Waits` now.
     pub const fn waited(&mut self, ns: u64) -> bool {
         self.ns = self.ns.saturating_add(ns);
         let is_due = self.left_ns() == 0;

@@ -1,33 +1,33 @@
-//! How large the frames are in which an object travels through relays. Knows sizes and links, not who relays.
+//! Frame size for transfers through relays.
 
 use crate::{
     limits::{BLOCK_BYTES, FRAME_BYTES_MAX},
     link::Link,
 };
 
-/// Processor time that a relay spends on a frame whatever its length: woken once, two system calls, a checksum's start.
+/// Processor time that a relay spends on a frame of any length: one wakeup, two system calls, the start of a checksum.
 const FRAME_NS: u128 = 20_000;
 
-/// Relays that are counted with. Twice as many make frames shorter by less than a third.
+/// Number of relays to assume. Twice as many would shorten frames by less than a third.
 const RELAYS: u128 = 8;
 
-/// Bytes of the frames in which `size` bytes best go over links like `link`, a power of two.
+/// Best frame size in bytes, a power of two, for `size` bytes over links like `link`.
 ///
-/// Behind h relays the last byte of S bytes in frames of b is there after `(S/b + h) * (b/B + o)`, where o is what a
-/// frame costs beside its bytes: shorter frames reach the last relay sooner, longer ones cost each relay less. The sum
-/// is smallest at `b = sqrt(S * o * B / h)`.
+/// After h relays, the last byte of S bytes in frames of b bytes arrives at `(S/b + h) * (b/B + o)`, where o is the
+/// fixed cost of a frame. Shorter frames reach the last relay sooner, longer frames cost each relay less. The sum is
+/// minimal at `b = sqrt(S * o * B / h)`.
 ///
-/// Source: the optimal segment size of a pipeline in Hockney's model, as in Pjesivac-Grbovic et al., Performance Analysis
-/// of MPI Collective Operations, 2007; L is not in it, as a link holds many frames at once.
+/// Source: the optimal segment size of a pipeline in Hockney's model, as in Pjesivac-Grbovic et al., Performance
+/// Analysis of MPI Collective Operations, 2007. L does not appear, since a link holds many frames at once.
 pub fn frame_bytes(size: u64, link: Link) -> u64 {
-    // What a link carries while a relay is busy with a frame.
+    // Bytes that a link carries while a relay handles a frame.
     let idle = u128::from(link.bytes_per_second) * FRAME_NS / 1_000_000_000;
     let best = (u128::from(size) * idle / RELAYS).isqrt();
     let best = u64::try_from(best).unwrap_or(u64::MAX).clamp(BLOCK_BYTES, FRAME_BYTES_MAX);
     1 << best.ilog2()
 }
 
-/// Whether frames of so many bytes can be: a whole number of blocks, at least one, and not too long.
+/// Whether a frame may have this size: whole blocks, at least one, and at most the maximum.
 pub fn is_frame_length(bytes: u32) -> bool {
     let bytes = u64::from(bytes);
     (BLOCK_BYTES..=FRAME_BYTES_MAX).contains(&bytes) && bytes.is_multiple_of(BLOCK_BYTES)

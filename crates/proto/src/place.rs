@@ -1,4 +1,4 @@
-//! The place of a host: the groups of hosts that it is in, outermost first. Knows nothing of who else is in them.
+//! The place of a host: its nested groups, outermost first.
 
 use alloc::{
     format,
@@ -11,23 +11,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::{id::BadRef, quoted::Quoted};
 
-/// As long as the value of a label in Kubernetes, which is where such names often come from.
+/// Maximum size of a group name in bytes: that of a Kubernetes label value, where such names often come from.
 pub const LABEL_BYTES_MAX: usize = 63;
 
-/// Groups within groups: a zone, a pod, a rack, and one more.
+/// Maximum number of nested groups: for example a zone, a pod, a rack, and one more.
 pub const LEVELS_MAX: usize = 4;
 
-/// Bytes of all labels of a place, and a zero after each. A place is a part of every member, and these are copied.
+/// Maximum size in bytes of all group names of a place, with a zero after each. Every member contains its place and is
+/// copied often.
 pub const PLACE_BYTES_MAX: usize = 96;
 
-/// Where a host stands: in a rack, or in a rack of a pod. Hosts of a group reach each other over links of their own; between two
-/// groups there is less bandwidth than all their hosts have together.
+/// The groups of a host, such as a rack inside a pod. Hosts of one group have links of their own. Between groups there
+/// is less bandwidth than the total of their hosts.
 ///
-/// In order, places of one group follow each other, at every level.
+/// Sorting places puts hosts of one group next to each other, at every level.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Group>", into = "Vec<Group>")]
 pub struct Place {
-    /// The labels, outermost first, each followed by a zero; then zeros.
+    /// The names, outermost first, each followed by a zero; then zeros.
     labels: [u8; PLACE_BYTES_MAX],
     /// See [`Group::carries`].
     carries: [u8; LEVELS_MAX],
@@ -36,15 +37,15 @@ pub struct Place {
 /// One group of a place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
-    /// Its name, which no other group inside the same outer group has.
+    /// The name of the group, unique inside its outer group.
     pub label: String,
-    /// Transfers at the full rate of a host that its link to the rest of the network carries at once, each way; 0 if that
-    /// is not known.
+    /// Number of full-rate transfers of a host that the uplink of the group carries at a time in each direction; 0 if
+    /// unknown.
     pub carries: u8,
 }
 
 impl Place {
-    /// Of such groups, outermost first.
+    /// A place with these groups, outermost first.
     pub fn new(groups: &[Group]) -> Result<Self, BadRef> {
         if !(1..=LEVELS_MAX).contains(&groups.len()) {
             return Err(BadRef(format!(
@@ -71,12 +72,12 @@ impl Place {
         Ok(place)
     }
 
-    /// The labels, outermost first.
+    /// The group names, outermost first.
     fn labels(&self) -> impl Iterator<Item = &[u8]> {
         self.labels.split(|byte| *byte == 0).take_while(|label| !label.is_empty())
     }
 
-    /// How many groups there are, at least one.
+    /// Number of groups, at least one.
     pub fn depth(&self) -> usize {
         self.labels().count()
     }
@@ -94,7 +95,7 @@ impl Place {
         self.groups().last().map(|group| group.label).unwrap_or_default()
     }
 
-    /// The group at a level, 0 the outermost, with those around it.
+    /// The place that ends at the group of this level; level 0 is the outermost.
     pub fn outer(&self, level: usize) -> Self {
         let mut outer = *self;
         let length: usize = self.labels().take(level + 1).map(|label| label.len() + 1).sum();
@@ -103,17 +104,18 @@ impl Place {
         outer
     }
 
-    /// [`Group::carries`] of the group at a level; 1 where that is not known.
+    /// [`Group::carries`] of the group at a level; 1 if unknown.
     pub fn carries(&self, level: usize) -> u64 {
         u64::from(self.carries[level]).max(1)
     }
 
-    /// The outermost level at which two places are in different groups, as far as both are known.
+    /// The outermost level at which two places are in different groups; `None` if they do not differ where both are
+    /// known.
     pub fn parts_at(&self, other: &Self) -> Option<usize> {
         self.labels().zip(other.labels()).position(|(one, other)| one != other)
     }
 
-    /// How far apart two places are: 0 in one group, and the more the further out the group is that has both.
+    /// Distance of two places: 0 within one group, larger if their common group is further out.
     pub fn distance(&self, other: &Self) -> u8 {
         self.parts_at(other).map_or(0, |level| (LEVELS_MAX - level) as u8)
     }
@@ -139,7 +141,7 @@ fn check(label: &str) -> Result<(), BadRef> {
     Ok(())
 }
 
-/// A place of one group.
+/// Parses a place of one group.
 impl FromStr for Place {
     type Err = BadRef;
 

@@ -1,83 +1,83 @@
-//! Mistakes that are made on purpose, to see that a simulation finds them: test only.
+//! Mutations of a node's behavior, to test that the simulator detects them.
 //!
-//! Without the feature `planted-bugs` [`has`] is false and costs nothing. With it one mistake at a time can be planted,
-//! for the calling thread.
+//! Without the feature `planted-bugs`, [`has`] is always false and costs nothing. With it, one mutation at a time can
+//! be active in the calling thread.
 
-/// Something that a node does wrong.
+/// A mutation: something that a node does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantArray)]
 pub enum Bug {
-    /// A get is answered with a copy that is still growing.
+    /// A get returns a copy that is still partial.
     AnswersGetsTooEarly,
-    /// All attempts of a reduce go by the number of the first.
+    /// All epochs of a reduce use the number of the first.
     IgnoresEpochs,
-    /// What is left of an attempt that has failed is not stopped.
+    /// The folds of a failed epoch are not stopped.
     KeepsVoidAttempts,
-    /// A reduce that failed once is not begun again.
+    /// A failed reduce is not restarted.
     NeverFoldsAgain,
-    /// The first input of a reduce is folded twice.
+    /// A reduce folds its first input twice.
     FoldsAnInputTwice,
-    /// Folds of a caller that died go on.
+    /// Folds of a dead coordinator continue.
     LeavesFoldsOfTheDead,
-    /// New owners are not told of the copies that are here.
+    /// Copies are not announced to new owners.
     TellsNewOwnersNothing,
-    /// An owner keeps the copies of a member that is gone.
+    /// An owner keeps the copies of a failed member as holders.
     KeepsHoldersThatAreGone,
-    /// An owner names a sender that itself waits for the asker.
+    /// An owner assigns a source that itself waits for the requester.
     NamesDescendants,
     /// An owner grants a name that is taken.
     GrantsNamesTwice,
-    /// A copy that comes back after its deletion is taken for a new one.
+    /// A copy that is announced after its deletion counts as new.
     ForgetsDeletions,
-    /// A new owner answers a deletion before the holders have had their time to tell it of the object.
+    /// A new owner confirms a deletion before the holders have had time to announce the object.
     DeletesUnheard,
-    /// Who waits for what is gone is not told.
+    /// Requesters of a lost object get no error.
     TellsNobodyOfLosses,
-    /// Who watches an object is not told that it came.
+    /// Watchers of an object are not notified when it appears.
     TellsNoWatchers,
     /// A deletion does not reach the copies.
     KeepsDroppedCopies,
-    /// When a sender is lost no other is sought.
+    /// A receiver whose source failed requests no other.
     GivesUpAfterOneSender,
-    /// Receivers that were sent here too early are never answered.
+    /// Receivers that were assigned to this node too early never get a reply.
     LosesParkedReceivers,
-    /// What clients read may be evicted.
+    /// A copy that clients read may be evicted.
     EvictsWhatIsRead,
-    /// Deadlines pass unnoticed.
+    /// Deadlines are ignored.
     ForgetsDeadlines,
-    /// Members that were lost are not called again.
+    /// Failed members are never redialed.
     NeverCallsTheLost,
-    /// What waits for room is not looked at again when there is some.
+    /// Objects that wait for capacity stay queued when capacity is free.
     GrantsNoRoomLater,
-    /// What was said over a connection that broke counts as heard.
+    /// Messages sent over a connection that broke count as received.
     TrustsBrokenConnections,
-    /// A node that was asked to keep an object counts as if it did.
+    /// A node that was requested to keep a replica counts as if it had one.
     CountsQuestionsAsCopies,
-    /// No node takes the place of a member that kept an object and is gone.
+    /// A replica that is lost with its node is not replaced.
     ReplacesNoKeepers,
-    /// Of two objects that were put under one name an owner keeps the one that it heard of first.
+    /// Of two objects with the same name, an owner keeps the one that it received first.
     KeepsTheFirstOfTwo,
-    /// An owner looks at an entry as it was before the members changed, until the next slice brings it up to date.
+    /// An owner reads an entry in the state before a membership change, until the next slice updates it.
     ReadsWhatIsNotSettled,
-    /// A node that lets others go first is never given a sender.
+    /// A reader that yields to others is never assigned a source.
     ForgetsThoseThatYield,
-    /// An owner hears nothing of how fast objects come.
+    /// An owner ignores rate reports.
     IgnoresPaces,
-    /// A coordinator hears nothing of positions that wait for a child.
+    /// A coordinator ignores reports of positions that wait for a child.
     IgnoresSilentChildren,
-    /// An owner does not end what has had its time.
+    /// An owner does not delete objects after their time to live.
     ForgetsTimes,
-    /// An original whose file could not be written counts as written.
+    /// A pinned copy whose file could not be written counts as written.
     BelievesFailedWrites,
-    /// Leases that clients of a dead member had taken count as taken.
+    /// Leases of a dead member's clients remain.
     KeepsLeasesOfTheDead,
 }
 
 impl Bug {
-    /// All of them.
+    /// Every mutation.
     pub const ALL: &[Self] = <Self as strum::VariantArray>::VARIANTS;
 }
 
-/// Whether this mistake is to be made.
+/// Whether this mutation is active.
 #[cfg(not(feature = "planted-bugs"))]
 pub(crate) const fn has(_: Bug) -> bool {
     false
@@ -100,7 +100,7 @@ mod planting {
         static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
     }
 
-    /// Has all nodes of the calling thread make this mistake from now on, or none.
+    /// Activates a mutation for all nodes of the calling thread; `None` deactivates it.
     pub fn plant(bug: Option<Bug>) {
         PLANTED.set(bug);
     }

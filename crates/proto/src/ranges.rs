@@ -1,20 +1,19 @@
-//! Sets of byte ranges: which bytes of a copy are ready, which are still missing.
+//! Sets of byte ranges: the bytes of a copy that are ready, or still missing.
 //!
-//! Knows nothing of blocks, of objects or of how long the whole is; a caller that needs a bound
-//! passes it.
+//! A set does not depend on blocks, objects or the total size. A caller that needs a bound passes it.
 
 use alloc::vec::Vec;
 use core::{fmt, iter, ops::Range};
 
-/// A set of bytes, kept as half-open runs that are sorted, not empty and apart. Most copies grow from
-/// the front, so one run is the usual case and many are rare.
+/// A set of bytes, stored as sorted, disjoint, half-open runs that are not empty. Most copies grow from the front, so a
+/// set usually has one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges {
     runs: Vec<Range<u64>>,
 }
 
 impl Ranges {
-    /// No bytes.
+    /// The empty set.
     pub const fn new() -> Self {
         Self { runs: Vec::new() }
     }
@@ -24,12 +23,12 @@ impl Ranges {
         iter::once(0..len).collect()
     }
 
-    /// Adds the bytes of `range`; those that were there stay.
+    /// Adds the bytes of `range`.
     pub fn insert(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
         }
-        // Runs that only touch the range join it too, or one stretch would be told as two.
+        // Runs that only touch the range are joined with it, otherwise one stretch would appear as two.
         let first = self.runs.partition_point(|run| run.end < range.start);
         let after = self.runs.partition_point(|run| run.start <= range.end);
         let joined = match self.runs[first..after] {
@@ -40,7 +39,7 @@ impl Ranges {
         self.runs.splice(first..after, [joined]);
     }
 
-    /// Takes the bytes of `range` out; those that were not there stay out.
+    /// Removes the bytes of `range`.
     pub fn remove(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -72,17 +71,17 @@ impl Ranges {
         self.runs.is_empty()
     }
 
-    /// How many bytes are in the set.
+    /// Number of bytes in the set.
     pub fn total(&self) -> u64 {
         self.runs.iter().map(|run| run.end - run.start).sum()
     }
 
-    /// Length of the run that starts at byte 0, 0 if there is none.
+    /// Length of the run that starts at byte 0; 0 without one.
     pub fn prefix(&self) -> u64 {
         self.runs.first().filter(|run| run.start == 0).map_or(0, |run| run.end)
     }
 
-    /// The runs, lowest first.
+    /// The runs, in ascending order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Range<u64>> + ExactSizeIterator {
         self.runs.iter().cloned()
     }

@@ -1,22 +1,22 @@
-//! When a node connects again to a member whose control connection broke, and when it gives that up.
+//! Backoff for control connections: when a node reconnects to a member, and when it gives up.
 //!
-//! Knows how a try ended, not how a node connects.
+//! Decides on the result of each attempt. The shell connects.
 
 use crate::time::Instant;
 
-/// Pauses before the tries to make one connection: a node that lives accepts within the first, one that restarts its
-/// network within all of them.
+/// Pauses before the attempts to make one connection. A live node accepts within the first; a node that restarts its
+/// network accepts within all of them.
 const PAUSES_NS: [u64; 4] = [0, 20_000_000, 100_000_000, 400_000_000];
 
-/// A connection that lives shorter than this is made again only after such a pause: a node that lets others in and closes
-/// at once must not keep both sides busy.
+/// Minimum lifetime of a connection. After a shorter one the next attempt waits this long, so that a node that accepts
+/// and closes at once does not keep both sides busy.
 const STABLE_NS: u64 = 200_000_000;
 
-/// Between two tries to do without a helper.
+/// Time between two attempts to replace a relayed connection by a direct one.
 const LOOK_AGAIN_MIN_NS: u64 = 5_000_000_000;
 const LOOK_AGAIN_MAX_NS: u64 = 160_000_000_000;
 
-/// The tries of a node to keep a control connection to one member.
+/// State of the control connection to one member.
 #[derive(Clone, Debug)]
 pub struct Reconnect {
     tries: usize,
@@ -32,23 +32,23 @@ struct Connected {
     is_direct: bool,
 }
 
-/// Why a try to connect failed.
+/// Why a connection attempt failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// No process listens at the address, or that of another node.
+    /// No process listens at the address, or another node does.
     Elsewhere,
-    /// Nothing was heard from there, nor could another member help.
+    /// There was no response, and no other member could relay.
     Unreachable,
-    /// Anything else.
+    /// Any other failure.
     Other,
 }
 
-/// What to do after a try that failed.
+/// What to do after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Try again.
     Try,
-    /// The member may be lost. What was to be sent to it is void, and it is tried again.
+    /// The member may have failed. Drop its queued messages and try again.
     Doubt,
     /// The member is gone.
     GiveUp,
@@ -67,22 +67,23 @@ impl Default for Reconnect {
 }
 
 impl Reconnect {
-    /// Nanoseconds before the next try.
+    /// Nanoseconds before the next attempt.
     pub const fn pause_ns(&self) -> u64 {
         self.pause_ns
     }
 
-    /// Whether the member was connected or given up as lost before: then it is told so, and both say again what matters.
+    /// Whether the member was connected, or in doubt, before. It is then notified, and both sides re-announce their
+    /// state.
     pub const fn is_again(&self) -> bool {
         self.is_again
     }
 
-    /// Nanoseconds between two tries to reach the member without the helper that it is reached by.
+    /// Nanoseconds between two attempts to reach the member without the present relay.
     pub const fn look_again_ns(&self) -> u64 {
         self.look_again_ns
     }
 
-    /// A try failed.
+    /// Records a failed attempt.
     pub fn failed(&mut self, failure: Failure) -> Next {
         match failure {
             Failure::Elsewhere => Next::GiveUp,
@@ -91,7 +92,7 @@ impl Reconnect {
                 self.pause_ns = PAUSES_NS[self.tries];
                 Next::Try
             }
-            // Others have been asked, and all have been patient already.
+            // Other members could not relay either, and all attempts have timed out.
             Failure::Unreachable | Failure::Other => {
                 self.begin_after(STABLE_NS);
                 Next::Doubt
@@ -99,18 +100,20 @@ impl Reconnect {
         }
     }
 
-    /// The member is connected, directly or by way of another one.
+    /// Records a connection, direct or relayed.
     pub fn connected(&mut self, now: Instant, is_direct: bool) {
         self.is_again = true;
         self.connected = Some(Connected { at: now, is_direct });
     }
 
-    /// The connection is over; `is_needless` if it went by way of a helper without which the member can be reached.
+    /// Records that the connection ended. `is_needless` means that it was relayed, and the member can be reached
+    /// directly.
     pub fn broke(&mut self, now: Instant, is_needless: bool) {
         let Some(Connected { at, is_direct }) = self.connected.take() else { return };
         let lived_ns = now.since(at);
         if is_needless {
-            // Should that not last, it is not tried as often: both sides say everything again each time.
+            // If the direct connection does not last, attempts become rarer, since both sides re-announce everything
+            // each time.
             self.look_again_ns = (2 * self.look_again_ns).min(LOOK_AGAIN_MAX_NS);
         }
         if is_direct && lived_ns > LOOK_AGAIN_MAX_NS {

@@ -1,6 +1,6 @@
-//! Redial: a node calls the members that it lost, so that a cluster that was cut in two becomes one again by itself.
+//! Reconnects to failed members, so that a partitioned cluster merges again by itself.
 //!
-//! Decides which node to call and when; does not know how a call is made, nor what both say when one answers.
+//! Decides which node to call and when. The shell connects, and other modules merge the state.
 
 use alloc::string::String;
 
@@ -13,29 +13,29 @@ use crate::{
     timed::{Deadline, Timed},
 };
 
-/// A lost member that this node calls now and then.
+/// A failed member that this node redials.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Absentee {
-    /// Who.
+    /// The member.
     pub member: Member,
-    /// Since when.
+    /// When it was declared dead.
     pub since: Instant,
-    /// Why it counts as lost, in words.
+    /// Why it was declared dead, as text.
     pub reason: String,
     pause_ns: u64,
     call_at: Instant,
-    /// How often no process was at its address, or one that refused.
+    /// Number of calls in a row that were refused.
     refusals: u32,
 }
 
-/// How a call to a lost member failed.
+/// How a call to a failed member failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CallFailure {
-    /// Nothing was heard from its address.
+    /// There was no response from its address.
     Unanswered,
-    /// No process listens at its address, or the one that does refuses the call.
+    /// No process listens at its address, or the process there refused the connection.
     Refused,
-    /// Another node listens at its address, so that its process has ended. Should it live elsewhere, it calls this node.
+    /// Another node listens at its address, so its process has ended. If it runs elsewhere, it connects to this node.
     Replaced,
 }
 
@@ -45,25 +45,25 @@ impl Deadline for Absentee {
     }
 }
 
-/// All lost members that this node calls.
+/// All failed members that this node redials.
 #[derive(Debug, Default)]
 pub(crate) struct Redial {
     all: Timed<NodeId, Absentee>,
-    /// However many are due, this node makes no call before this moment.
+    /// This node makes no call before this time, even if several are due.
     next_call: Instant,
 }
 
-/// The pause before the first call, and before all later ones: what heals is noticed so late.
+/// Pause before the first call, and maximum pause. A healed partition is detected with this delay.
 const PAUSE_MIN_NS: u64 = 500_000_000;
 const PAUSE_MAX_NS: u64 = 10 * 1_000_000_000;
 
-/// Between any two calls of one node.
+/// Minimum time between any two calls of one node.
 const CALLS_APART_NS: u64 = 100_000_000;
 
-/// A process that ended does not come back: after so many calls that were refused it is forgotten.
+/// Number of refused calls after which a member is forgotten. A process that ended does not return.
 const REFUSALS_MAX: u32 = 8;
 
-/// More are not remembered: the one that was lost first is forgotten.
+/// Maximum number of failed members to remember. Beyond it the earliest is forgotten.
 const ABSENTEES_MAX: usize = 4096;
 
 impl Redial {
@@ -71,7 +71,7 @@ impl Redial {
         self.all.values()
     }
 
-    /// A member was lost.
+    /// A member was declared dead.
     pub(crate) fn insert(&mut self, now: Instant, member: Member, reason: String) {
         let (pause_ns, refusals) = (PAUSE_MIN_NS, 0);
         let call_at = now + pause_ns;
@@ -85,7 +85,7 @@ impl Redial {
         }
     }
 
-    /// A node is there.
+    /// A node is connected again.
     pub(crate) fn remove(&mut self, node: NodeId) {
         self.all.remove(&node);
     }
@@ -123,7 +123,7 @@ impl Redial {
             return None;
         }
         let due = self.all.due(now).into_iter();
-        // The member that was lost last is the likeliest to be back; many that never will be must not keep it waiting.
+        // The member that failed last is the most likely to return. Many members that never return must not delay it.
         let rank = |node: &NodeId| {
             self.all.get(node).map(|absentee| (absentee.pause_ns, absentee.call_at))
         };

@@ -1,20 +1,20 @@
-//! Time as the deciders know it: nanoseconds since some start, given by the caller.
+//! Time in the state machines: nanoseconds since a start that the caller chooses.
 
 use core::{fmt, ops::Add};
 
 use serde::{Deserialize, Serialize};
 
-/// A moment: nanoseconds since the shell's (or the simulation's) start.
+/// A point in time, in nanoseconds since the start of the shell or simulator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Instant(pub u64);
 
 impl Instant {
-    /// Nanoseconds from `earlier` to `self`; zero if it is not earlier.
+    /// Nanoseconds since `earlier`; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The moment so many nanoseconds before this one, or the beginning.
+    /// The time `ns` nanoseconds earlier, or the start.
     pub const fn before(self, ns: u64) -> Self {
         Self(self.0.saturating_sub(ns))
     }
@@ -23,7 +23,7 @@ impl Instant {
 impl Add<u64> for Instant {
     type Output = Self;
 
-    /// The moment `nanoseconds` later.
+    /// The time `nanoseconds` later.
     fn add(self, nanoseconds: u64) -> Self {
         Self(self.0.saturating_add(nanoseconds))
     }

@@ -1,6 +1,6 @@
-//! A map whose values have deadlines, and the order of these.
+//! A map of values with deadlines, ordered by deadline.
 //!
-//! Does not know what a deadline is for.
+//! Does not depend on the meaning of a deadline.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use alloc::{
 use crate::time::Instant;
 
 pub(crate) trait Deadline {
-    /// When time alone changes this value.
+    /// The time at which this value needs attention; `None` for never.
     fn deadline(&self) -> Option<Instant>;
 }
 
@@ -65,7 +65,7 @@ impl<K: Clone + Ord, V: Deadline> Timed<K, V> {
         Some(value)
     }
 
-    /// Changes a value; none if there is none under this key.
+    /// Changes a value and its deadline; `None` if the key is unknown.
     pub(crate) fn update<R>(&mut self, key: &K, change: impl FnOnce(&mut V) -> R) -> Option<R> {
         let value = self.all.get_mut(key)?;
         let before = value.deadline();
@@ -80,12 +80,12 @@ impl<K: Clone + Ord, V: Deadline> Timed<K, V> {
         Some(result)
     }
 
-    /// The first deadline.
+    /// The earliest deadline.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Those whose deadline is here, the earliest first.
+    /// Keys of the values whose deadline has passed, earliest first.
     pub(crate) fn due(&self, now: Instant) -> Vec<K> {
         let due = self.due.iter().take_while(|(at, _)| *at <= now);
         due.map(|(_, key)| key.clone()).collect()

@@ -1,16 +1,16 @@
-//! Units of dates and of times: what one step of a datetime64 or timedelta64 is worth, such as `[ns]` or `[25us]`.
+//! Units of dates and times: the step of a datetime64 or timedelta64, such as `[ns]` or `[25us]`.
 //!
-//! As NumPy has them: a whole number of a unit, or no unit at all. Knows nothing of elements.
+//! As in NumPy, a step is a whole number of a unit, or has no unit.
 
 use core::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// What a step counts in.
+/// A time unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Scale {
-    /// No unit: NumPy's "generic", which is of one step.
+    /// No unit: NumPy's "generic", with a step of one.
     Generic,
     Years,
     Months,
@@ -28,7 +28,7 @@ pub enum Scale {
 }
 
 impl Scale {
-    /// Every unit but none.
+    /// Every unit except the generic one.
     const ALL: [Self; 13] = [
         Self::Years,
         Self::Months,
@@ -45,7 +45,7 @@ impl Scale {
         Self::Attoseconds,
     ];
 
-    /// The letters that NumPy writes; none for no unit.
+    /// NumPy's abbreviation; empty for no unit.
     const fn letters(self) -> &'static str {
         match self {
             Self::Generic => "",
@@ -66,9 +66,9 @@ impl Scale {
     }
 }
 
-/// A whole number of a unit; written as NumPy does behind `datetime64`: `[ns]`, `[25us]`, or nothing for no unit.
+/// A whole number of a unit. Written as NumPy does after `datetime64`: `[ns]`, `[25us]`, or empty for no unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-// Each object has one: without padding an announcement fits 128 bytes, up to which it is moved without a call.
+// Every object has a unit. Without padding an announcement fits into 128 bytes, up to which it is moved without a call.
 #[repr(Rust, packed)]
 pub struct Unit {
     count: u32,
@@ -79,19 +79,19 @@ impl Unit {
     /// No unit.
     pub const GENERIC: Self = Self { count: 1, scale: Scale::Generic };
 
-    /// Nanoseconds, one each, which most programs have.
+    /// One nanosecond, the unit of most programs.
     pub const NANOSECONDS: Self = Self { count: 1, scale: Scale::Nanoseconds };
 
-    /// So many of a unit; `None` if there is no such step.
+    /// A step of `count` units; `None` if NumPy has no such step.
     pub fn new(count: u32, scale: Scale) -> Option<Self> {
         Some(Self { count, scale }).filter(Self::is_consistent)
     }
 
-    /// Whether NumPy has such a step; false only for metadata from a broken peer.
+    /// Whether NumPy has this step; false only for metadata from a broken peer.
     pub const fn is_consistent(&self) -> bool {
         match self.scale {
             Scale::Generic => self.count == 1,
-            // NumPy keeps the number in 32 bits with a sign.
+            // NumPy stores the count as a signed 32-bit number.
             _ => 1 <= self.count && self.count <= i32::MAX as u32,
         }
     }
@@ -107,14 +107,14 @@ impl fmt::Display for Unit {
     }
 }
 
-/// A text that is no unit.
+/// A text that is not a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownUnit;
 
 impl FromStr for Unit {
     type Err = UnknownUnit;
 
-    /// Reads what `Display` writes, and nothing else: each unit has one text.
+    /// Parses exactly what `Display` writes: each unit has one text.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text.is_empty() {
             return Ok(Self::GENERIC);
