@@ -139,7 +139,7 @@ impl fmt::Display for Reason {
 /// already feeds a node further away, the requester is inserted between the two when the prediction is better.
 /// Otherwise the order of requests would determine how often an object crosses between groups.
 ///
-/// A source that is known to be slow is predicted to take that many times longer, and its distance is ignored: it
+/// A source that is known to be slow is predicted to take that many times longer, and counts as the most distant: it
 /// becomes a leaf. A stalled source comes last, with the sources that failed the requester.
 ///
 /// Source: the receiver-driven broadcast of Hoplite, SIGCOMM 2021, section 3.3, in which a sending holder is locked.

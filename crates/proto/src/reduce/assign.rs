@@ -1,61 +1,59 @@
-//! Turns arrivals into positions of a reduce tree, and positions into orders.
+//! Assigns arrived inputs to positions of a reduce tree, and turns positions into orders.
 //!
 //! ```text
 //! seat ──> waiting for children ──> ordered        a position
 //! open ──────────── full or closed ──> settled     the tree
 //! ```
 //!
-//! A position is ordered as soon as its children can't change any more: they sit, or the tree is
-//! settled and what is vacant stays vacant. An order is never taken back; a contributor that is
-//! lost needs a new tree.
+//! A position gets its order once its children can't change any more: either they have arrived, or the tree is settled
+//! and vacant positions stay vacant. An order is never revoked; if a contributor fails, a new tree is needed.
 //!
-//! Knows nothing of why an input arrived, of bytes or of time.
+//! Does not depend on bytes, time, or the reason of an arrival.
 
 use alloc::vec::Vec;
 
 use super::shape::Shape;
 use crate::id::{Instance, NodeId};
 
-/// One taken position: inputs of one node, folded there before anything is received.
+/// A taken position: inputs of one node, which folds them before it receives anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seat<N, I> {
-    /// The node that holds the inputs.
+    /// The node that has the inputs.
     pub node: N,
-    /// What it folds of its own.
+    /// Its own inputs.
     pub inputs: Vec<I>,
 }
 
-/// What one position has to do: fold its inputs with what its children send, for the node that pulls from
-/// it.
+/// The task of one position: fold its inputs with the streams of its children, for the node that fetches the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order<N, I> {
     /// The position.
     pub position: u32,
-    /// The node that sits there.
+    /// The node at this position.
     pub node: N,
-    /// What the node folds of its own.
+    /// Its own inputs.
     pub inputs: Vec<I>,
-    /// What it pulls from: node and position, left before right.
+    /// Node and position of each child, left before right.
     pub children: Vec<(N, u32)>,
 }
 
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) shape: PlanShape,
-    /// Bytes of the frames of its streams.
+    /// Frame size of its streams in bytes.
     pub(super) frame: u32,
 }
 
 #[derive(Debug)]
 pub(super) enum PlanShape {
-    /// All inputs are folded by the coordinator out of its messages.
+    /// The coordinator folds all inputs from its messages.
     Inline,
     Tree {
         tree: Tree<NodeId, Instance>,
-        /// Inputs at the caller's node.
+        /// Inputs on the calling node.
         local: Vec<Instance>,
     },
-    /// Who makes a part each.
+    /// A ring reduce; each of these nodes folds a part.
     Scattered(Vec<NodeId>),
 }
 
@@ -64,8 +62,8 @@ pub(super) enum PlanShape {
 pub struct Tree<N, I> {
     shape: Shape,
     seats: Vec<Seat<N, I>>,
-    /// Positions without an order yet. In a binary tree these are ancestors of the next position to
-    /// be taken, never more than its depth.
+    /// Positions without an order yet. In a binary tree these are ancestors of the next position to be taken, so their
+    /// number never exceeds the depth.
     waiting: Vec<u32>,
     closed: bool,
 }
@@ -76,10 +74,9 @@ impl<N: Copy + Ord, I: Clone> Tree<N, I> {
         Self { shape, seats: Vec::new(), waiting: Vec::new(), closed: shape.positions == 0 }
     }
 
-    /// Gives the next position to `node` and returns it. The last one closes the tree.
+    /// Assigns the next position to `node` and returns it. The last one closes the tree.
     ///
-    /// A node may sit at several positions: inputs that arrive there after its order was given get
-    /// one more.
+    /// A node may have several positions, since inputs that arrive there after its order get another one.
     ///
     /// # Panics
     /// If the tree is closed.
@@ -96,14 +93,14 @@ impl<N: Copy + Ord, I: Clone> Tree<N, I> {
         position
     }
 
-    /// No more arrivals: the positions that are vacant stay vacant. Closing twice is closing once.
+    /// Closes the tree: vacant positions stay vacant. Closing it again has no effect.
     pub const fn close(&mut self) {
         self.closed = true;
     }
 
-    /// The orders that became certain since the last call, lowest position first.
+    /// The orders that became final since the last call, lowest position first.
     ///
-    /// Each position's is given exactly once.
+    /// Each position gets exactly one order.
     pub fn orders(&mut self) -> Vec<Order<N, I>> {
         let (shape, seats, seated, closed) = (self.shape, &self.seats, self.seated(), self.closed);
         let certain = |position: &mut u32| closed || shape.children_ready(*position, seated);
@@ -121,27 +118,26 @@ impl<N: Copy + Ord, I: Clone> Tree<N, I> {
         self.waiting.extract_if(.., certain).map(order).collect()
     }
 
-    /// What the caller pulls from, node and position; `None` while more can arrive.
+    /// Node and position of each stream that the caller fetches; `None` while more inputs can arrive.
     ///
-    /// None at all if the tree was closed empty, every seat of a star, else exactly one. A star's
-    /// order already says that the caller pulls from it, so no node there needs to wait for the
-    /// last.
+    /// The list is empty if the tree was closed empty, contains every position of a star, and one position otherwise.
+    /// In a star no node waits for the last input, since its order already names the caller as parent.
     pub fn tops(&self) -> Option<Vec<(N, u32)>> {
         let top = |top: u32| (self.seats[top as usize].node, top);
         self.closed.then(|| self.shape.tops_within(self.seated()).into_iter().map(top).collect())
     }
 
-    /// The taken positions, in their order.
+    /// The taken positions, in order.
     pub fn seats(&self) -> &[Seat<N, I>] {
         &self.seats
     }
 
-    /// The shape that the tree was begun with.
+    /// The shape of the full tree.
     pub const fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// Whether no input can arrive any more: all positions are taken, or the tree was closed.
+    /// Whether no input can be added: all positions are taken, or the tree was closed.
     pub const fn is_closed(&self) -> bool {
         self.closed
     }

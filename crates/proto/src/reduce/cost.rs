@@ -1,18 +1,18 @@
-//! What a reduce of each degree would take, and the choice of the cheapest.
+//! Predicted time of a reduce for each degree, and the choice of the cheapest.
 //!
-//! Hoplite, SIGCOMM 2021, section 4: d from {1, 2, n} minimises the estimated latency, given the
-//! latency L and the bandwidth B of the links and the size S of an object. With n inputs:
+//! Hoplite, SIGCOMM 2021, section 4: d from {1, 2, n} minimizes the estimated latency, given the latency L and the
+//! bandwidth B of the links and the size S of an object. With n inputs:
 //!
 //! ```text
-//! chain    n L' + S/B                every link carries S once, at the same time as the others
+//! chain    n L' + S/B                every link carries S once, all links at the same time
 //! binary   ceil(log2 n) L' + 2 S/B   two children share their parent's incoming link
-//! star     L + n S/B                 all share the caller's, and no node relays
+//! star     L + n S/B                 all share the caller's incoming link, without relays
 //! ```
 //!
-//! L' = L + min(S, frame)/B: a relay folds and passes on whole frames, so nothing leaves it before
-//! the first is there.
+//! L' = L + min(S, frame)/B: a relay folds and sends whole frames, so it sends nothing before the first one is
+//! complete.
 //!
-//! Knows nothing of who the nodes are or how L and B were measured.
+//! Does not depend on the nodes, or on how L and B were measured.
 
 use core::fmt;
 
@@ -22,11 +22,10 @@ use super::shape::Degree;
 pub use crate::link::Link;
 use crate::pipeline::frame_bytes;
 
-/// Nanoseconds until the caller has the fold of `positions` inputs of `bytes` each, at most
-/// `u64::MAX`.
+/// Predicted nanoseconds until the caller has the fold of `positions` inputs of `bytes` each, at most `u64::MAX`.
 ///
-/// One input is one stream in every shape. The estimate never falls when an argument other than the
-/// bandwidth grows, and never grows when the bandwidth does.
+/// One input is one stream in every shape. The prediction does not decrease when an argument other than the bandwidth
+/// grows, and does not increase when the bandwidth grows.
 pub fn predicted_ns(degree: Degree, positions: u32, bytes: u64, link: Link) -> u64 {
     let latency = u128::from(link.latency_ns);
     let stream = link.transfer_ns(bytes);
@@ -41,9 +40,9 @@ pub fn predicted_ns(degree: Degree, positions: u32, bytes: u64, link: Link) -> u
     u64::try_from(total).unwrap_or(u64::MAX)
 }
 
-/// The degree with the smallest [`predicted_ns`], and the numbers that decided.
+/// The degree with the smallest [`predicted_ns`], and the numbers behind the choice.
 ///
-/// Of equal ones a chain is preferred, then a binary tree: they load the caller's link less.
+/// On a tie the chain comes first, then the binary tree, since they load the caller's link less.
 pub fn choose_degree(positions: u32, bytes: u64, link: Link) -> (Degree, DegreeReason) {
     let [chain_ns, binary_ns, star_ns] =
         Degree::ALL.map(|degree| predicted_ns(degree, positions, bytes, link));
@@ -57,7 +56,7 @@ pub fn choose_degree(positions: u32, bytes: u64, link: Link) -> (Degree, DegreeR
     (degree, DegreeReason { chain_ns, binary_ns, star_ns, positions, bytes })
 }
 
-/// Why a degree was chosen: what each of them was predicted to take.
+/// Why a degree was chosen: the prediction for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DegreeReason {
     /// Prediction for d = 1, in nanoseconds.
@@ -66,9 +65,9 @@ pub struct DegreeReason {
     pub binary_ns: u64,
     /// Prediction for d = n, in nanoseconds.
     pub star_ns: u64,
-    /// Inputs that were counted with.
+    /// Number of inputs.
     pub positions: u32,
-    /// Bytes of each.
+    /// Size of each input in bytes.
     pub bytes: u64,
 }
 
@@ -84,7 +83,7 @@ impl fmt::Display for DegreeReason {
     }
 }
 
-/// The smallest k with 2^k >= `number`, which is at least 1.
+/// The smallest k with 2^k >= `number`; `number` must be at least 1.
 const fn log2_ceil(number: u32) -> u32 {
     u32::BITS - (number - 1).leading_zeros()
 }

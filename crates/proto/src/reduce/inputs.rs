@@ -1,6 +1,6 @@
-//! One reduce at its coordinator: which inputs have arrived, and what becomes of the attempts to fold them.
+//! One reduce at its coordinator: arrived inputs, and attempts to fold them.
 //!
-//! Who folds what is in [`super::plan`].
+//! [`super::plan`] decides which nodes fold.
 
 use alloc::{
     boxed::Box,
@@ -28,17 +28,19 @@ use crate::{
     timed::Deadline,
 };
 
-/// Before the names of inputs that have not arrived, in the state of a reduce.
+/// Precedes the names of missing inputs in the state of a reduce.
 pub(crate) const MISSING: &str = "missing: ";
 
-/// The pause before another attempt, doubled with each up to 64 times. Where a node may be lost: 40 ms at first, long enough
-/// for the directory to learn of a death, short against any transfer that is worth a reduce.
+/// Pause before the next attempt if a node may have failed, doubled with each attempt up to 64 times. The first pause
+/// is thus 40 ms: long enough for the directory to detect a failed node, short compared with transfers that are worth a
+/// reduce.
 const LOST_PAUSE_NS: u64 = 20_000_000;
 
-/// Where the node that could not go on has answered: 2 ms at first, a few round trips for what it tells the owners.
+/// The same if the failed position's node is alive. The first pause is 2 ms: a few round trips, in which it reports to
+/// the owners.
 const ANSWERED_PAUSE_NS: u64 = 1_000_000;
 
-/// What is known of one input.
+/// State of one input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Input {
     Unanswered,
@@ -53,7 +55,7 @@ pub(super) struct Arrival {
     pub(super) instance: Instance,
     pub(super) holder: NodeId,
     pub(super) inline: Option<Inline>,
-    /// Whether some copy of it was complete.
+    /// Whether any copy of it was complete.
     pub(super) complete: bool,
 }
 
@@ -69,26 +71,26 @@ pub struct Reduce {
     pub(super) deadline: Option<Instant>,
     pub(super) forced: Option<Degree>,
     pub(super) inputs: BTreeMap<ObjectId, Input>,
-    /// How many of `inputs` no owner has spoken of.
+    /// Number of `inputs` about which no owner has reported.
     pub(super) unanswered: usize,
-    /// In the order in which they came.
+    /// In order of arrival.
     pub(super) arrived: Vec<Arrival>,
-    /// How many of `arrived` are in the fold; always its first.
+    /// Number of inputs in the fold; they are the first of `arrived`.
     pub(super) chosen: usize,
-    /// What every input must be: that of the first.
+    /// Metadata that every input must have: that of the first one.
     pub(super) like: Option<(ObjectId, Meta)>,
     pub(super) plan: Option<Plan>,
     pub(super) epoch: u32,
-    /// When the owners are to be asked again after an attempt failed.
+    /// When to watch the inputs again after an attempt failed.
     pub(super) retry_at: Option<Instant>,
     pub(super) patience: Patience,
     pub(super) starved: Starved,
 }
 
-/// How long a reduce that could begin waits for the last inputs, because with all of them it might be scattered.
+/// How long a reduce that could begin waits for the last inputs, since with all of them it may run as a ring.
 ///
-/// A sixteenth of what the object takes on a link. An object larger than a window waits for its last input in any case, and
-/// from then on so long for readers of the result.
+/// It is a sixteenth of the transfer time of the object. An object larger than a window waits for its last input in any
+/// case, and after that as long again for readers of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
     Fresh,
@@ -108,7 +110,7 @@ impl Deadline for Reduce {
 }
 
 impl Reduce {
-    /// A reduce of the first `count` of `inputs`, and the questions it begins with.
+    /// A reduce of the first `count` of `inputs`, with its first steps.
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         me: NodeId,
@@ -154,7 +156,7 @@ impl Reduce {
         &self.result
     }
 
-    /// The attempt that is under way.
+    /// Number of the present attempt.
     pub const fn epoch(&self) -> u32 {
         self.epoch
     }
@@ -164,17 +166,17 @@ impl Reduce {
         self.op
     }
 
-    /// Metadata of the result, once an input arrived.
+    /// Metadata of the result, once an input has arrived.
     pub fn meta(&self) -> Option<&Meta> {
         self.like.as_ref().map(|(_, meta)| meta)
     }
 
-    /// Element type of the result, once an input arrived.
+    /// Element type of the result, once an input has arrived.
     pub fn dtype(&self) -> Option<Dtype> {
         self.meta().and_then(Meta::dtype)
     }
 
-    /// Bytes of the frames of its streams, once it has begun.
+    /// Frame size of its streams in bytes, once the fold has begun.
     pub fn frame(&self) -> u32 {
         self.plan.as_ref().map_or(0, |plan| plan.frame)
     }
@@ -189,13 +191,13 @@ impl Reduce {
         self.arrived[..self.chosen].iter().map(|arrival| arrival.id.clone()).collect()
     }
 
-    /// The inputs that can't come any more.
+    /// Inputs that can no longer arrive.
     pub fn lost(&self) -> Vec<ObjectId> {
         let lost = self.inputs.iter().filter(|(_, input)| matches!(input, Input::Gone(_)));
         lost.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Nodes that were ordered to fold in this epoch.
+    /// Nodes that received orders in this epoch.
     pub fn nodes(&self) -> Vec<NodeId> {
         match self.plan.as_ref().map(|plan| &plan.shape) {
             Some(PlanShape::Tree { tree, .. }) => {
@@ -206,8 +208,8 @@ impl Reduce {
         }
     }
 
-    /// A node was told to leave. What it was ordered to fold it will; what was only found there has to be found elsewhere.
-    /// The bytes of small inputs are here.
+    /// A holder is leaving. It still folds what it was ordered to fold. Inputs that were only found there must be found
+    /// elsewhere, except inline inputs, whose bytes are on this node.
     pub fn holder_leaves(&mut self, node: NodeId, steps: &mut Vec<Step>) {
         let me = self.me;
         let is_small = |arrival: &&mut Arrival| arrival.holder == node && arrival.inline.is_some();
@@ -215,7 +217,7 @@ impl Reduce {
         self.look_up_again(|arrival| arrival.holder == node, steps);
     }
 
-    /// Inputs that were found at this node and are not chosen yet may have been evicted meanwhile.
+    /// Looks up inputs on this node again that are not chosen yet and were evicted meanwhile.
     pub(super) fn look_up_evicted(
         &mut self,
         Around { holds, .. }: Around<'_>,
@@ -226,7 +228,7 @@ impl Reduce {
         self.look_up_again(is_gone, steps);
     }
 
-    /// Forgets where some of the inputs that are not chosen yet were found, and asks their owners.
+    /// Drops the locations of some inputs that are not chosen yet, and watches them again.
     fn look_up_again(&mut self, is_void: impl Fn(&Arrival) -> bool, steps: &mut Vec<Step>) {
         let waiting = self.chosen..;
         let is_void = |arrival: &mut Arrival| arrival.inline.is_none() && is_void(arrival);
@@ -240,17 +242,17 @@ impl Reduce {
         }
     }
 
-    /// Whether an input was found at `node`.
+    /// Whether any input was found on `node`.
     pub fn depends_on(&self, node: NodeId) -> bool {
         self.arrived.iter().any(|arrival| arrival.holder == node)
     }
 
-    /// Whether an input in the fold is read at `node`.
+    /// Whether an input in the fold is read on `node`.
     pub fn folds_at(&self, node: NodeId) -> bool {
         self.arrived[..self.chosen].iter().any(|arrival| arrival.holder == node)
     }
 
-    /// How far it is, in words.
+    /// Describes the progress as text.
     pub fn state(&self) -> String {
         let missing: Vec<ObjectId> = self.missing();
         if missing.is_empty() || self.chosen == self.count {
@@ -260,7 +262,7 @@ impl Reduce {
         format!("{arrived} of {} inputs arrived; {MISSING}{}", self.count, List(&missing))
     }
 
-    /// An owner says whether an input exists.
+    /// An owner reported whether an input exists.
     pub fn found(
         &mut self,
         now: Instant,
@@ -271,7 +273,7 @@ impl Reduce {
     ) {
         let Some(input) = self.inputs.get_mut(id) else { return };
         let Some(found) = found else {
-            // Before the next attempt all are asked again: this is the answer to an older question.
+            // While a retry is due, all inputs are watched again soon: this report is outdated.
             if *input == Input::Unanswered && self.retry_at.is_none() {
                 *input = Input::Absent;
                 self.unanswered -= 1;
@@ -286,7 +288,7 @@ impl Reduce {
             return;
         }
         if (found.meta.size <= INLINE_BYTES_MAX) != found.inline.is_some() {
-            // Every node of this protocol sends small objects inline: the owner is broken, and its word void.
+            // Every node sends small objects inline: the owner is broken, so its report is dropped.
             return;
         }
         let before = self.inputs.insert(id.clone(), Input::Arrived);
@@ -296,7 +298,7 @@ impl Reduce {
         self.advance(now, around, steps);
     }
 
-    /// An owner says that an input can't come.
+    /// An owner reported that an input can't appear.
     pub fn gone(
         &mut self,
         now: Instant,
@@ -308,7 +310,7 @@ impl Reduce {
         let Some(input) = self.inputs.get_mut(id) else { return };
         let at = self.arrived.iter().position(|arrival| arrival.id == *id);
         match at {
-            // Its bytes are held fast where they are folded: the result will be right.
+            // Its bytes are pinned where they are folded, so the result stays correct.
             Some(at) if at < self.chosen => return,
             Some(at) => drop(self.arrived.remove(at)),
             None => {}
@@ -326,15 +328,15 @@ impl Reduce {
         let error = if self.count == self.inputs.len() {
             error.clone()
         } else {
-            // The first few say enough; thousands of long names would not fit a message.
+            // The first ten suffice; thousands of long names would not fit into a message.
             let gone = gone.into_iter().take(10).collect();
             Error::TooFewInputs { count: self.count as u64, possible: possible as u64, gone }
         };
         steps.push(Step::Fail(error));
     }
 
-    /// A position, a stream or the result of `epoch` failed: the next attempt begins after a pause, which is long if a node
-    /// may be lost whose end the owners of its inputs do not know yet.
+    /// A position, a stream or the result of `epoch` failed. The next attempt begins after a pause. It is long if a
+    /// node may have failed that the owners of its inputs still count as a member.
     pub fn failed(
         &mut self,
         now: Instant,
@@ -359,14 +361,14 @@ impl Reduce {
             .filter(|_| !planted::has(Bug::NeverFoldsAgain));
     }
 
-    /// A node asks for the result.
+    /// A node requested the result.
     pub fn asked(&mut self, now: Instant, around: Around<'_>, steps: &mut Vec<Step>) {
         if matches!(self.patience, Patience::Until(_)) {
             self.advance(now, around, steps);
         }
     }
 
-    /// Time has passed: asks again after a failure, begins without the last inputs, or gives up.
+    /// A deadline has passed: retries after a failure, begins without the last inputs, or gives up.
     pub fn expire(&mut self, now: Instant, around: Around<'_>, steps: &mut Vec<Step>) {
         if let Some(deadline) = self.deadline.filter(|deadline| *deadline <= now) {
             let what = format!("the reduce result {}", self.result);
@@ -386,20 +388,20 @@ impl Reduce {
 
     /// A position at `reporter` waits for the stream of a child at `node`.
     pub fn starves(&mut self, now: Instant, reporter: NodeId, node: NodeId, steps: &mut Vec<Step>) {
-        // Reports of other nodes than those of this attempt would add up.
+        // Reports about nodes outside this attempt would accumulate.
         let is_seat = node == self.me || self.nodes().contains(&node);
         if is_seat && self.starved.report(now, reporter, node) {
             steps.push(Step::Probe(node));
         }
     }
 
-    /// A node that a position waits for lives.
+    /// A node that a position waits for has replied.
     pub fn answered(&mut self, node: NodeId) {
         self.starved.answered(node);
     }
 
-    /// Gives the seats of silent nodes to inputs that are elsewhere, if there are enough of them: the next attempt begins at
-    /// once, with what has arrived. A sum that needs all its inputs waits.
+    /// Replaces the inputs of unresponsive nodes by other inputs that have arrived, if there are enough. The next
+    /// attempt then begins at once. A reduce that needs all its inputs waits.
     fn replace(
         &mut self,
         now: Instant,
@@ -417,12 +419,12 @@ impl Reduce {
             silent.iter().map(|node| format!("node {node} is unresponsive")).collect();
         let detail = format!("{}; other inputs replace its inputs", said.join(", "));
         self.end_attempt(detail, steps);
-        // In the order in which they came, those of silent nodes last.
+        // Sorted by arrival, inputs of unresponsive nodes last.
         self.arrived.sort_by_key(|arrival| silent.contains(&arrival.holder));
         self.advance(now, around, steps);
     }
 
-    /// The attempt is over; what has arrived stays.
+    /// Ends the attempt; arrived inputs stay.
     fn end_attempt(&mut self, detail: String, steps: &mut Vec<Step>) {
         let mut nodes = self.nodes();
         nodes.sort_unstable();
@@ -440,7 +442,7 @@ impl Reduce {
         missing.map(|(id, _)| id.clone()).collect()
     }
 
-    /// An input that arrived exists in another instance now, or is held by another node.
+    /// An input that has arrived now exists in another instance, or is on another node.
     fn found_again(
         &mut self,
         now: Instant,
@@ -466,7 +468,7 @@ impl Reduce {
             let detail = format!("input {id} was put again");
             return self.failed(now, self.epoch, detail, false, steps);
         }
-        // As if it came only now: it may be of another shape.
+        // Treat it as a new arrival: it may have another shape.
         self.arrived.remove(at);
         if self.arrived.is_empty() {
             self.like = None;
@@ -483,7 +485,7 @@ impl Reduce {
             self.like.get_or_insert_with(|| (id.clone(), meta.clone().without_digest()));
         if (like.size, &like.kind) == (meta.size, &meta.kind) {
             if like.form != meta.form {
-                // The sum of one library's array and another's is of no library in particular.
+                // A result of different libraries' arrays belongs to no library in particular.
                 like.form = Form::Plain;
             }
             return Ok(());

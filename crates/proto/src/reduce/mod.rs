@@ -1,16 +1,17 @@
-//! A reduce as its coordinator sees it: which inputs have arrived, which were chosen, who folds what.
+//! A reduce at its coordinator: arrived and chosen inputs, and the folds on each node.
 //!
-//! Pure: [`Reduce`] takes what the directory says of each input and answers with [`Step`]s for the node. It does not
-//! know messages, memory or other reduces. What it tells the node is in [`step`], who folds what in [`plan`].
+//! [`Reduce`] gets the directory's reports about each input, and returns [`Step`]s for the node. It does not depend on
+//! messages, memory or other reduces. [`step`] defines what it requests from the node, [`plan`] decides which nodes
+//! fold.
 //!
 //! ```text
 //!   Gathering --------------------> Folding ----------------> over (the node drops it)
 //!      ^   every owner has            |    count inputs chosen, the caller's own fold began
-//!      |   answered once; and if      |
+//!      |   replied once; and if       |
 //!      |   others want the result, a  |
 //!      |   moment for late inputs     |
-//!      +------------------------------+  an input or a position was lost: the next epoch begins with all
-//!             after a pause              inputs asked for again, and nothing of the old epoch is kept
+//!      +------------------------------+  an input or a position was lost: the next epoch begins,
+//!             after a pause              requests all inputs again, and keeps nothing of the old epoch
 //! ```
 //!
 //! Source: Hoplite, SIGCOMM 2021, section 3.4 (the tree is built in order of arrival) and section 4 (the degree).

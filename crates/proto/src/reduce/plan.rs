@@ -1,6 +1,6 @@
-//! The plan of one attempt: whether the inputs that have arrived are folded here, in a tree or in parts, and by which nodes.
+//! The plan of one attempt: fold the arrived inputs on this node, in a tree or as a ring, and on which nodes.
 //!
-//! Does not know how inputs are found, or what becomes of an attempt that failed.
+//! Finding inputs and handling failed attempts is in [`super::inputs`].
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -23,12 +23,12 @@ use crate::{
 };
 
 impl Reduce {
-    /// Chooses what has arrived, up to the count, and orders what can be ordered.
+    /// Chooses arrived inputs, up to the count, and orders the folds that are final.
     pub(super) fn advance(&mut self, now: Instant, around: Around<'_>, steps: &mut Vec<Step>) {
         if self.chosen == self.count || self.arrived.is_empty() {
             return;
         }
-        // Until every owner has answered once, inputs that exist already would look like late ones, and those of
+        // Wait until every owner has replied once. Before that, existing inputs would look like late ones, and those of
         // one node would get a position each.
         if self.plan.is_none() && self.unanswered > 0 {
             return;
@@ -41,8 +41,8 @@ impl Reduce {
             self.seat_late_arrivals();
             return self.order(steps);
         }
-        // Positions that wait for an input fill their windows and no more. An object larger than a window gains nothing by
-        // that, and would share the links with what the missing inputs are made from.
+        // Positions that wait for an input fill their windows and then stop. An object larger than a window gains
+        // nothing by an early start, and would share the links with the transfers that produce the missing inputs.
         if size > WINDOW_BYTES && self.arrived.len() < self.count {
             return;
         }
@@ -72,7 +72,7 @@ impl Reduce {
         steps.push(Step::FoldInline(chosen.filter_map(|arrival| arrival.inline.clone()).collect()));
     }
 
-    /// What has arrived of what will be folded, by node.
+    /// Arrived inputs of the fold, grouped by node.
     fn groups(&self) -> Vec<Seat<NodeId, Instance>> {
         let mut groups: Vec<Seat<NodeId, Instance>> = Vec::new();
         for arrival in self.arrived.iter().take(self.count) {
@@ -87,9 +87,11 @@ impl Reduce {
         groups
     }
 
-    /// A degree that is forced is that of a tree; and an attempt that failed may have failed for want of room.
+    /// Whether this attempt may run as a ring. A forced degree requires a tree, and the next attempt after a failure
+    /// uses one too, since a ring may fail for lack of capacity.
     ///
-    /// The coordinator owns what it mints, and so knows who waits for it; of a name it might be told by chance.
+    /// The coordinator owns the ids that it generates, and so receives the requests for the result. It does not own
+    /// most names.
     fn may_be_scattered(&self) -> bool {
         let is_minted = self.result.minter() == Some(self.me);
         let is_first = self.forced.is_none() && self.epoch == 0;
@@ -103,7 +105,7 @@ impl Reduce {
         Around { link, wants, .. }: Around<'_>,
     ) -> bool {
         let nodes: Vec<NodeId> = groups.iter().map(|group| group.node).collect();
-        // A seat begins anywhere in its inputs, but not before these have grown so far.
+        // A contributor may start anywhere in its inputs, so they must be complete.
         let is_whole = |arrival: &Arrival| arrival.complete;
         self.may_be_scattered()
             && self.arrived.len() >= self.count
@@ -111,7 +113,7 @@ impl Reduce {
             && scatter::is_best(size, &nodes, self.me, link, wants)
     }
 
-    /// Whether with what may come in a moment, inputs or questions for the result, it could be scattered.
+    /// Whether to wait a moment, since more inputs or more requests for the result would allow a ring.
     fn is_worth_waiting(
         &mut self,
         now: Instant,
@@ -122,7 +124,7 @@ impl Reduce {
         let missing = self.count.saturating_sub(self.arrived.len());
         let nodes: Vec<NodeId> = groups.iter().map(|group| group.node).collect();
         let (wanting, others) = scatter::askers(&nodes, self.me, wants);
-        // One reader of many is no sign of more.
+        // One reader among many does not suggest more.
         let is_likely = wanting > 0 && 4 * wanting >= others;
         if !(self.may_be_scattered()
             && is_likely
@@ -144,7 +146,7 @@ impl Reduce {
         Around { members, .. }: Around<'_>,
         steps: &mut Vec<Step>,
     ) {
-        // Neighbours send to each other: so a group is left once, and entered once.
+        // Neighbors in this order send to each other, so that traffic leaves and enters each group once.
         seats.sort_by_key(|seat| (members.place(seat.node), seat.node));
         self.chosen = self.count;
         self.patience = Patience::Over;
@@ -154,7 +156,7 @@ impl Reduce {
         steps.push(Step::Scatter(seats));
     }
 
-    /// Seats what exists already, by rack, in a tree with a position for each input still to come.
+    /// Assigns the existing inputs to positions, sorted by rack, in a tree with a position for each missing input.
     fn begin_tree(
         &mut self,
         size: u64,
@@ -168,8 +170,8 @@ impl Reduce {
             .extract_if(.., |group| group.node == self.me)
             .flat_map(|mine| mine.inputs)
             .collect();
-        // In a chain neighbours send to each other, and the last to the caller, which is nearest to it: so the sum of a group
-        // leaves it once, and comes into each of the caller's groups once.
+        // In a chain, neighbors send to each other, and the last node, nearest to the caller, sends to it. The sum of a
+        // group therefore leaves it once, and enters each of the caller's groups once.
         groups.sort_by_key(|group| {
             (Reverse(members.distance(group.node, self.me)), members.place(group.node))
         });

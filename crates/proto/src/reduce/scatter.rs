@@ -1,25 +1,26 @@
-//! A reduce whose result its contributors want: each makes one part of it, and all parts go round.
+//! A reduce whose result its contributors also want: reduce-scatter, then all-gather, in a ring.
 //!
-//! The seats form a ring, in which each takes from the next. Part 0 of four, left to right; the others go the same way, one
-//! seat further each:
+//! Each contributor has a seat in the ring and receives from the next seat. Part 0 of four, from left to right; the
+//! other parts take the same path, shifted by one seat each:
 //!
 //! ```text
 //!   seat 3 --------> seat 2 --------> seat 1 --------> seat 0 -------> seat 3 ------> seat 2 ------> seat 1
-//!   its inputs       folds its own    folds its own    makes it        has it         has it         has it
+//!   sends inputs     folds its own    folds its own    completes it    receives it    receives it    receives it
 //! ```
 //!
-//! A seat folds for the part of the next one first, of which no seat sends it anything, then for that of the next but one,
-//! and so on round; its own comes last. Of large objects the ring makes as many parts after each other, and a seat keeps
-//! no more of its partial sums than the few parts that are under way. So with n seats every link carries 2 (n - 1) / n of
-//! the object, where a chain to one place and a broadcast from there carry it twice; and every seat has a few streams in
-//! and out at a time, as many at once would each be slow, and cost the processor more. The coordinator is a seat if it
-//! holds inputs itself; else it stands between the last and the first when the parts go round. In any case its copy is the
-//! original.
+//! A seat first folds for the part of the next seat, for which it receives no stream. Then it folds for the seat after
+//! that, and so on around the ring; its own part comes last. Large objects have more parts than seats, and the ring
+//! completes them in rounds. A seat therefore buffers partial sums of only the few parts in progress.
 //!
-//! What is lost with a seat makes the whole attempt void, and the next is a tree. Knows nothing of messages or time.
+//! With n seats every link carries 2 (n - 1) / n of the object, while a chain to one node and a broadcast from there
+//! carry it twice. Every seat has only a few incoming and outgoing streams at a time: more would each be slow, and cost
+//! more processor time. If the coordinator has inputs itself, it has a seat. Otherwise it is between the last and the
+//! first seat when parts circulate. In both cases its copy is the pinned one.
 //!
-//! Source: Patarasuk and Yuan, Bandwidth Optimal All-reduce Algorithms, JPDC 2009; here the ring is that of the nodes where
-//! the inputs happen to be, and a relay passes on frames, not parts.
+//! If a seat fails, the whole attempt fails, and the next one is a tree. Does not depend on messages or time.
+//!
+//! Source: Patarasuk and Yuan, Bandwidth Optimal All-reduce Algorithms, JPDC 2009. Here the ring consists of the nodes
+//! that happen to have the inputs, and a relay forwards frames instead of parts.
 
 use alloc::{collections::BTreeSet, vec::Vec};
 use core::ops::{Range, RangeInclusive};
@@ -33,37 +34,38 @@ use crate::{
     pipeline::{self, is_frame_length},
 };
 
-/// Parts begin at multiples of so many bytes: a whole number of blocks and of elements of any type.
+/// Parts begin at multiples of this size in bytes: a whole number of blocks, and of elements of any type.
 pub const UNIT_BYTES: u64 = 64 * 1024;
 
-/// Below it a part costs its streams more than its bytes: 2 ms at 1 Gbit/s.
+/// Minimum size of a part: 2 ms at 1 Gbit/s. The streams of a smaller part cost more than its bytes.
 const PART_BYTES_MIN: u64 = 256 * 1024;
 
-/// Two have nothing to gain: a link carries one object in each direction in any case. The most keep orders short.
+/// Number of seats. Two gain nothing, since a link carries one object in each direction in any case. The maximum keeps
+/// orders short.
 const SEATS: RangeInclusive<usize> = 3..=1024;
 
-/// Inputs of one reduce that is scattered: every seat is told of all.
+/// Maximum number of inputs of a ring reduce: every seat gets the list of all.
 pub const INPUTS_MAX: usize = 1024;
 
-/// To begin a fold and its stream: a message in the node, a question and its answer.
+/// Time to begin a fold and its stream: a message inside the node, a request and its reply.
 const STEP_NS: u128 = 40_000;
 
-/// Folds of one seat at a time: one whose sums are taken, and the next, which takes those of another. With one alone every
-/// seat would wait for the next to begin another.
+/// Concurrent folds of one seat: one whose sums are fetched, and the next, which fetches from another seat. With only
+/// one, every seat would wait until the next seat begins another.
 pub const LANES: usize = 2;
 
-/// Bytes of the largest part. As many partial sums are kept in memory for each fold under way; 34 ms at 1 Gbit/s, beside
-/// which the beginning of a fold is short.
+/// Maximum size of a part in bytes. Each fold in progress buffers partial sums of this size. It takes 34 ms at 1
+/// Gbit/s, long compared with the start of a fold.
 pub const PART_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// Frames of a part, about: shorter ones cost the processor more, and what a seat holds back until a frame is whole only
-/// counts at the end, for it has other parts to pass on meanwhile.
+/// Approximate number of frames of a part. Shorter frames cost more processor time. The delay until a frame is complete
+/// matters only at the end, since a seat has other parts to forward meanwhile.
 const FRAMES: u64 = 16;
 
-/// Whether objects of `size` bytes at so many nodes are scattered with a gain.
+/// Whether a ring over `seats` nodes is faster for objects of `size` bytes.
 ///
-/// A chain and a broadcast along another, which overlap, take about `2 S / B + n (L + f / B)`, where f is a frame; the ring
-/// takes `2 S / B (n - 1) / n + 2 (n - 1) (L + o)`, where o is what it takes to begin a fold and its stream.
+/// A chain and an overlapping broadcast along another chain take about `2 S / B + n (L + f / B)`, where f is a frame.
+/// The ring takes `2 S / B (n - 1) / n + 2 (n - 1) (L + o)`, where o is the time to begin a fold and its stream.
 pub fn is_gain(size: u64, seats: usize, link: Link) -> bool {
     let (steps, seats) = (2 * (seats as u128).saturating_sub(1), seats as u128);
     let hop = u128::from(link.latency_ns) + link.transfer_ns(pipeline::frame_bytes(size, link));
@@ -73,9 +75,10 @@ pub fn is_gain(size: u64, seats: usize, link: Link) -> bool {
         && saved > steps * (u128::from(link.latency_ns) + STEP_NS)
 }
 
-/// Whether a reduce of `size` bytes at these `seats`, asked for by `me`, is scattered rather than folded along a tree.
+/// Whether a reduce of `size` bytes at these `seats`, called on `me`, runs as a ring rather than as a tree.
 ///
-/// If at least half of the others want the result; the rest will most likely ask in a moment, and has it then.
+/// It does if at least half of the other contributors want the result. The others will probably request it soon, and
+/// then have it.
 pub fn is_best(
     size: u64,
     seats: &[NodeId],
@@ -87,13 +90,13 @@ pub fn is_best(
     is_gain(size, seats.len(), link) && 2 * wanting >= others
 }
 
-/// How many of the nodes that hold inputs, but for `me`, want the result, and of how many.
+/// Number of contributors except `me` that want the result, and number of all contributors except `me`.
 pub fn askers(seats: &[NodeId], me: NodeId, wants: &dyn Fn(NodeId) -> bool) -> (usize, usize) {
     let others = seats.iter().filter(|node| **node != me);
     (others.clone().filter(|node| wants(**node)).count(), others.count())
 }
 
-/// Bytes of the frames of parts of `size` bytes at so many seats.
+/// Frame size in bytes for an object of `size` bytes at so many seats.
 pub fn frame_bytes(size: u64, seats: usize) -> u64 {
     let part = size / seats as u64;
     let frame = part.min(PART_BYTES_MAX) / FRAMES;
@@ -101,22 +104,22 @@ pub fn frame_bytes(size: u64, seats: usize) -> u64 {
 }
 
 impl ScatterOrder {
-    /// Which seat is that of `node`.
+    /// The seat of `node`.
     pub fn seat(&self, node: NodeId) -> Option<usize> {
         self.seats.iter().position(|(seated, _)| *seated == node)
     }
 
-    /// How many inputs there are.
+    /// Number of inputs.
     pub fn count(&self) -> u64 {
         self.seats.iter().map(|(_, inputs)| inputs.len() as u64).sum()
     }
 
-    /// All inputs of a seat.
+    /// The inputs of a seat.
     pub fn inputs(&self, seat: usize) -> &[Instance] {
         self.seats.get(seat).map_or(&[], |(_, inputs)| inputs)
     }
 
-    /// The fold that a seat begins as its `step`-th, from 0 on; none after the last.
+    /// The fold that a seat begins as number `step`, counted from 0; `None` after the last.
     pub fn fold(&self, seat: usize, step: usize) -> Option<FoldOrder> {
         let seats = self.seats.len();
         let (round, turn) = (step / seats, step % seats);
@@ -128,7 +131,7 @@ impl ScatterOrder {
         let position = if maker == seat { FoldKey::RESULT } else { seat as u32 };
         let (reduce, epoch, op) = (self.reduce, self.epoch, self.op);
         let key = FoldKey { reduce, epoch, segment: part as u32, position };
-        // No seat folds for a part before the seat in front of its own.
+        // The first fold of a part has no child.
         let children =
             if turn == 0 { Vec::new() } else { Vec::from([(self.seats[next].0, next as u32)]) };
         let (dtype, inputs) = (self.meta.dtype()?, self.inputs(seat).to_vec());
@@ -136,7 +139,7 @@ impl ScatterOrder {
         Some(FoldOrder { key, inputs, children, op, dtype, size, part, frame })
     }
 
-    /// Who sends a node what it does not make itself.
+    /// The node that sends `node` the parts that it does not fold itself.
     pub fn source(&self, node: NodeId) -> NodeId {
         let (first, coordinator) = (self.seats[0].0, self.reduce.node);
         let Some(seat) = self.seat(node) else { return first };
@@ -144,7 +147,7 @@ impl ScatterOrder {
         self.seats.get(seat + 1).map_or(last, |(next, _)| *next)
     }
 
-    /// What a node does not make itself, in the order in which its source comes to have it.
+    /// The byte ranges that `node` does not fold itself, in the order in which its source gets them.
     pub fn rest(&self, node: NodeId) -> Vec<Range<u64>> {
         let seats = self.seats.len();
         let (first, turns) = self.seat(node).map_or((0, seats), |seat| (seat + 1, seats - 1));
@@ -152,7 +155,7 @@ impl ScatterOrder {
         (0..self.rounds()).flat_map(turns).map(|part| self.part(part)).collect()
     }
 
-    /// How often the ring makes a part at each seat.
+    /// Number of parts that each seat completes.
     fn rounds(&self) -> usize {
         let round = PART_BYTES_MAX * self.seats.len() as u64;
         self.meta.size.div_ceil(round) as usize
@@ -165,7 +168,7 @@ impl ScatterOrder {
         start(part as u64)..start(part as u64 + 1)
     }
 
-    /// Whether it can be carried out, as far as a node can tell that holds none of the inputs.
+    /// Whether the order is well-formed, checked without any input.
     pub(crate) fn is_sound(&self) -> bool {
         let nodes: BTreeSet<NodeId> = self.seats.iter().map(|(node, _)| *node).collect();
         let inputs: BTreeSet<Instance> =

@@ -1,9 +1,9 @@
-//! Shapes of a reduce: who is whose child when inputs take positions one after the other.
+//! Shapes of a reduce tree: parents and children when inputs take positions one after another.
 //!
-//! Positions are numbered in order: left subtree, node, right subtree. The next input to arrive
-//! takes the next position, so whatever it folds on its left is there already, and links between
-//! arrived inputs exist at once (Hoplite, SIGCOMM 2021, section 4). Seven inputs in a binary tree
-//! and in a chain, a parent above its children:
+//! Positions are numbered in order: left subtree, node, right subtree. The next input to arrive takes the next
+//! position, so everything that it folds on its left has already arrived. Links between arrived inputs therefore exist
+//! at once (Hoplite, SIGCOMM 2021, section 4). Seven inputs in a binary tree and in a chain, a parent above its
+//! children:
 //!
 //! ```text
 //!         3                     6
@@ -12,11 +12,10 @@
 //!                         ...
 //! ```
 //!
-//! A tree that is closed after `m` arrivals is the same tree without the positions from `m` on: in
-//! the place of a vacant position stands the top of its left subtree, for what is right of it is
-//! vacant as well.
+//! A tree that is closed after `m` arrivals is the same tree without the positions from `m` on. A vacant position is
+//! replaced by the top of its left subtree, since everything on its right is vacant as well.
 //!
-//! Knows nothing of nodes, inputs or time.
+//! Does not depend on nodes, inputs or time.
 
 use alloc::vec::Vec;
 use core::{fmt, ops::Range};
@@ -26,16 +25,16 @@ use serde::{Deserialize, Serialize};
 /// Children per position, the paper's d: one of {1, 2, n}.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Degree {
-    /// d = 1: each position folds the one before it and sends the result on.
+    /// d = 1: each position folds the previous one and sends the result on.
     Chain,
     /// d = 2: a balanced tree.
     Binary,
-    /// d = n: the caller pulls from every position itself.
+    /// d = n: the caller fetches from every position itself.
     Star,
 }
 
 impl Degree {
-    /// Every degree, in the order in which ties between them are decided.
+    /// Every degree, in the order that decides ties.
     pub const ALL: [Self; 3] = [Self::Chain, Self::Binary, Self::Star];
 }
 
@@ -49,20 +48,19 @@ impl fmt::Display for Degree {
     }
 }
 
-/// A tree of `positions` positions, or a star, which is as many trees of one.
+/// A tree of `positions` positions, or a star, which consists of that many trees of one.
 ///
-/// Methods that take a position panic when the shape doesn't have it.
+/// Methods that take a position panic if the shape does not have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Shape {
     /// Children per position.
     pub degree: Degree,
-    /// How many positions there are, numbered from 0.
+    /// Number of positions, counted from 0.
     pub positions: u32,
 }
 
 impl Shape {
-    /// The position that folds what `position` sends; `None` for a top, whose receiver is the
-    /// caller.
+    /// The position that folds the stream of `position`; `None` for a top, whose stream goes to the caller.
     pub fn parent(&self, position: u32) -> Option<u32> {
         self.check(position);
         match self.degree {
@@ -72,12 +70,12 @@ impl Shape {
         }
     }
 
-    /// The positions that `position` folds, left before right; none in a star.
+    /// The positions whose streams `position` folds, left before right; none in a star.
     pub fn children(&self, position: u32) -> Vec<u32> {
         self.children_within(position, self.positions)
     }
 
-    /// How many positions there are from a top to the lowest leaf, both counted.
+    /// Number of positions from a top to the deepest leaf, including both.
     pub fn depth(&self) -> u32 {
         match self.degree {
             Degree::Chain => self.positions,
@@ -86,8 +84,7 @@ impl Shape {
         }
     }
 
-    /// The children of `position`, left before right, when only the positions below `seated` are
-    /// taken.
+    /// The children of `position`, left before right, if only the positions below `seated` are taken.
     pub fn children_within(&self, position: u32, seated: u32) -> Vec<u32> {
         self.check(position);
         assert!(position < seated, "position {position} is vacant with {seated} seated");
@@ -102,9 +99,9 @@ impl Shape {
         }
     }
 
-    /// The positions that the caller pulls from when only those below `seated` are taken.
+    /// The positions that the caller fetches from, if only those below `seated` are taken.
     ///
-    /// Every one of a star, else exactly one; none if no node sits.
+    /// All of a star, exactly one of other shapes, and none if no position is taken.
     pub fn tops_within(&self, seated: u32) -> Vec<u32> {
         let seated = seated.min(self.positions);
         match self.degree {
@@ -114,14 +111,12 @@ impl Shape {
         }
     }
 
-    /// Whether all children of `position` in the full shape are below `seated`, so that they can't
-    /// change.
+    /// Whether all children of `position` in the full shape are below `seated`, so that they are final.
     pub fn children_ready(&self, position: u32, seated: u32) -> bool {
         self.children(position).into_iter().all(|child| child < seated)
     }
 
-    /// The parent of `position` in the binary tree, and the span of positions in the subtree below
-    /// it.
+    /// The parent of `position` in the binary tree, and the span of positions in its subtree.
     fn descend(&self, position: u32) -> (Option<u32>, Range<u32>) {
         let (mut parent, mut span) = (None, 0..self.positions);
         loop {
@@ -146,12 +141,12 @@ impl fmt::Display for Shape {
     }
 }
 
-/// The node of a subtree. Of an even number the left side gets one more: it fills first.
+/// The root of a subtree. With an even number of positions the left side gets one more, since it fills first.
 const fn middle(span: &Range<u32>) -> u32 {
     span.start + (span.end - span.start) / 2
 }
 
-/// The node of a subtree, or while that is vacant the top of its left side.
+/// The root of a subtree or, while that is vacant, the top of its left side.
 fn top(mut span: Range<u32>, seated: u32) -> Option<u32> {
     while !span.is_empty() {
         let middle = middle(&span);

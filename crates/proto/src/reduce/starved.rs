@@ -1,35 +1,35 @@
-//! Which node holds a sum up, as the positions of its tree report it.
+//! Detection of an unresponsive node in a reduce tree, from reports of its positions.
 //!
-//! Where a node stands still all positions above it wait, each for its own child. The node to blame is one that is waited
-//! for and has not reported that it waits itself. It is asked whether it lives: a node that is frozen or cut off does not
-//! answer, and is blamed. One that answers waits for its own input, which a client fills, or shares its link with others.
+//! If a node is frozen, all positions above it wait, each for its own child. The culprit is a node that others wait for
+//! and that has not reported that it waits itself. The coordinator probes it: a frozen or partitioned node does not
+//! reply. A node that replies waits for its own input, which a client fills, or shares its link with other transfers.
 //!
-//! Knows nodes and times; does not know the tree, or what becomes of a silent node's seat.
+//! Depends on nodes and times only. The tree, and the replacement of inputs, are elsewhere.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
 use crate::{id::NodeId, time::Instant};
 
-/// How long after the first report the others may come, and answers of those that are asked: 150 ms.
+/// Time after the first report for other reports and probe replies: 150 ms.
 const JUDGE_NS: u64 = 150_000_000;
 
-/// How long a report holds. Positions that wait on repeat it after 200 ms.
+/// How long a report is valid. Waiting positions repeat it after 200 ms.
 const FRESH_NS: u64 = 400_000_000;
 
 /// Reports of one attempt.
 #[derive(Debug, Default)]
 pub(super) struct Starved {
-    /// When a position last reported that it waits for a child at this node.
+    /// When a position last reported that it waits for a child on this node.
     awaited: BTreeMap<NodeId, Instant>,
     /// When a node last reported that it waits.
     waiting: BTreeMap<NodeId, Instant>,
-    /// Nodes that have answered since the last judgement.
+    /// Nodes that have replied since the last judgment.
     alive: BTreeSet<NodeId>,
     judged_at: Option<Instant>,
 }
 
 impl Starved {
-    /// A position at `reporter` waits for a child at `node`; whether that is to be asked whether it lives.
+    /// Records that a position on `reporter` waits for a child on `node`. Returns whether to probe `node`.
     pub(super) fn report(&mut self, now: Instant, reporter: NodeId, node: NodeId) -> bool {
         self.waiting.insert(reporter, now);
         self.awaited.insert(node, now);
@@ -37,17 +37,17 @@ impl Starved {
         !self.alive.contains(&node)
     }
 
-    /// A node that was asked has answered.
+    /// A probed node has replied.
     pub(super) fn answered(&mut self, node: NodeId) {
         self.alive.insert(node);
     }
 
-    /// When [`Starved::judge`] has an answer.
+    /// When to call [`Starved::judge`].
     pub(super) const fn judged_at(&self) -> Option<Instant> {
         self.judged_at
     }
 
-    /// The nodes that hold the sum up; none before all had time to report.
+    /// Returns the unresponsive nodes, or `None` before all nodes had time to report.
     pub(super) fn judge(&mut self, now: Instant) -> Option<BTreeSet<NodeId>> {
         self.judged_at.take_if(|at| *at <= now)?;
         let alive = core::mem::take(&mut self.alive);

@@ -1,4 +1,4 @@
-//! What a reduce tells its node to do, and what it is told of the world to plan. Knows no plan.
+//! Steps that a reduce requests from its node, and the view of the cluster that it plans with.
 
 use alloc::{string::String, vec::Vec};
 use core::fmt;
@@ -16,49 +16,49 @@ use crate::{
     message::FoldOrder,
 };
 
-/// What a reduce wants its node to do.
+/// A step that the node executes for a reduce.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Ask the owner of this input, and go on listening.
+    /// Watch this input at its owner.
     Watch(ObjectId),
-    /// Send a position its order.
+    /// Send an order to a position.
     Order(NodeId, FoldOrder),
-    /// Ask a node that others wait for whether it lives.
+    /// Probe a node that others wait for.
     Probe(NodeId),
-    /// All inputs are small: fold these here.
+    /// All inputs are inline: fold these on this node.
     FoldInline(Vec<Inline>),
-    /// All inputs are chosen: make room for the result and fold these into it.
+    /// All inputs are chosen: allocate the result and fold these into it.
     Result {
-        /// Inputs at the caller's node.
+        /// Inputs on the calling node.
         local: Vec<Instance>,
-        /// Positions whose streams end here.
+        /// Positions whose streams go to the calling node.
         children: Vec<(NodeId, u32)>,
     },
-    /// An attempt is over: these nodes are to stop, and its result is void.
+    /// An attempt ended: stop these nodes and drop its result.
     Void {
-        /// The attempt.
+        /// The epoch.
         epoch: u32,
-        /// Who was ordered to fold.
+        /// Nodes that received orders.
         nodes: Vec<NodeId>,
-        /// Why, in words.
+        /// Why, as text.
         detail: String,
     },
-    /// All inputs are chosen, and most of those who hold them want the result: have each fold a part of it.
+    /// All inputs are chosen, and most contributors also want the result: run the reduce as a ring.
     Scatter(Vec<Seat<NodeId, Instance>>),
     /// The shape of the tree was chosen.
     Chose(Degree, DegreeReason),
-    /// It can't succeed.
+    /// The reduce can't succeed.
     Fail(Error),
 }
 
-/// What a reduce has to know of the world to plan.
+/// What a reduce uses to plan.
 #[derive(Clone, Copy)]
 pub struct Around<'a> {
-    /// Who there is.
+    /// The members.
     pub members: &'a Members,
-    /// Whether this node has a copy of an instance that is not about to go.
+    /// Whether this node has a usable copy of an instance.
     pub holds: &'a dyn Fn(Instance) -> bool,
-    /// Between any two of them.
+    /// The link between any two members.
     pub link: Link,
     /// Whether a node is known to wait for the result.
     pub wants: &'a dyn Fn(NodeId) -> bool,

@@ -1,6 +1,7 @@
-//! One copy: how far it is, where its bytes are, who uses it and what it takes. Does not know others, or what goes first.
+//! One copy: its progress, the place of its bytes, its users and its cost. Does not depend on other copies.
 //!
-//! Where the bytes of a copy are ([`Place`], [`Filed`]); the disk, if the node has one for them, takes complete originals:
+//! Places of a copy's bytes ([`Place`], [`Filed`]). The disk, if the node has one for copies, takes complete pinned
+//! copies:
 //!
 //! ```text
 //!   awaited --> in memory --> in memory, being written --> in memory and on disk --> on disk alone --> awaited --> returning --+
@@ -18,119 +19,119 @@ use crate::{
     time::Instant,
 };
 
-/// One copy of one instance.
+/// A copy of one instance on this node.
 #[derive(Debug)]
 pub struct Copy {
-    /// Of which object.
+    /// The object.
     pub id: ObjectId,
-    /// What is known of it.
+    /// Its metadata.
     pub meta: Meta,
-    /// Its bytes if they are few; otherwise the shell has a slot.
+    /// The bytes of an inline object; otherwise the shell has a slot.
     pub inline: Option<Inline>,
-    /// How far it is.
+    /// Its progress.
     pub state: State,
-    /// Pinned until deletion: put here, reduced here or adopted.
+    /// Whether the copy is pinned until the object is deleted: put, reduced or adopted on this node.
     pub origin: bool,
     /// Readers, transfers and folds that use it.
     pub pins: u32,
-    /// Folds that will use it and have no room so far: it may go to disk until then, and is there until then.
+    /// Folds that will use it and still wait for capacity. Until then it may go to disk.
     pub holds: u32,
     /// Deleted or replaced: no new reader, transfer or fold may use it.
     pub doomed: bool,
     /// Where its bytes are.
     pub place: Place,
-    /// Whether they are in a file.
+    /// Whether its bytes are in a file.
     pub filed: Filed,
-    /// It was left in a file by a node of before: what was put under its name meanwhile goes before it.
+    /// An earlier node left it in a file. An object put under its name since then takes precedence.
     pub returned: bool,
-    /// How long the object lives, if not until it is deleted.
+    /// Time to live and job; `None` if the object exists until it is deleted.
     pub terms: Option<Box<Terms>>,
-    /// Grows with each use; the smallest goes first.
+    /// Increases with each use; the smallest is evicted first.
     pub(super) last_use: u64,
 }
 
-/// How far a copy is.
+/// Progress of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// A client writes it.
     Filling(ClientId),
-    /// It comes from another node, or from none for the moment.
+    /// It arrives from another node; `None` while it has no source.
     Flowing(Option<NodeId>),
-    /// A reduce makes it.
+    /// A reduce produces it.
     Folding,
-    /// All of it is there and will never change.
+    /// Complete; it never changes.
     Complete,
 }
 
 /// Where the bytes of a copy are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// There is room for them in the accounts, and no memory yet.
+    /// Capacity is reserved, but memory is not allocated yet.
     Awaited,
-    /// In memory, or on their way there for the first time.
+    /// In memory, or arriving there for the first time.
     Memory,
-    /// In a file alone.
+    /// In a file only.
     Disk,
-    /// In a file, and on their way back into memory that is there.
+    /// In a file, and being read back into allocated memory.
     Returning,
 }
 
 /// Whether the bytes of a copy are in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filed {
-    /// They are not.
+    /// Not in a file.
     No,
-    /// They are being written.
+    /// Being written.
     Writing,
-    /// All of them are. They never change, so the file stays right when they come back.
+    /// Completely in a file. The bytes never change, so the file stays valid when they are back in memory.
     Written,
 }
 
-/// What a copy costs beside its bytes: entries here and in the directory.
+/// Cost of a copy in addition to its bytes: entries here and in the directory.
 pub const COPY_OVERHEAD_BYTES: u64 = 256;
 
-/// Bytes of the file of a copy of `size` bytes: what it says of the copy is a page or two; of each MiB it has a checksum.
+/// Size in bytes of the file of a copy with `size` bytes: one or two pages of metadata, and a checksum per MiB.
 pub const fn file_bytes(size: u64) -> u64 {
     size.saturating_add(8192).saturating_add(size >> 18)
 }
 
 impl Copy {
-    /// Whether all of it is there.
+    /// Whether the copy is complete.
     pub fn is_complete(&self) -> bool {
         self.state == State::Complete
     }
 
-    /// Whether it was coming back from disk when it was taken out of use: it stays there.
+    /// Whether it was taken out of use while it was being read back from disk; it stays there.
     pub fn is_given_up(&self) -> bool {
         self.doomed && self.is_complete()
     }
 
-    /// Whether there is memory for it, so that it can be read as it grows.
+    /// Whether it has memory, so that it can be read while it grows.
     pub fn has_memory(&self) -> bool {
         matches!(self.place, Place::Memory | Place::Returning)
     }
 
-    /// What to tell another node of how long the object lives.
+    /// The remaining lifetime, for another node.
     pub fn lifetime(&self, now: Instant) -> Option<Box<Lifetime>> {
         self.terms.as_ref().map(|terms| terms.tell(now))
     }
 
-    /// Whether all of it is there, and in memory.
+    /// Whether it is complete and in memory.
     pub fn is_readable(&self) -> bool {
         self.is_complete() && self.place == Place::Memory
     }
 
-    /// Whether a reader, a transfer or a fold uses it, or will.
+    /// Whether a reader, a transfer or a fold uses it or will use it.
     pub fn is_used(&self) -> bool {
         self.pins > 0 || self.holds > 0
     }
 
-    /// Whether it waits for memory or fills it.
+    /// Whether it waits for memory or is being filled.
     pub fn is_growing(&self) -> bool {
         !self.is_complete() || matches!(self.place, Place::Awaited | Place::Returning)
     }
 
-    /// What it takes of the capacity: nothing if it is on disk alone, where it takes of the limit of the files.
+    /// Its cost against the capacity. A copy that is on disk only counts against the spill limit instead.
     pub fn cost(&self) -> u64 {
         match self.place {
             Place::Disk => 0,
@@ -138,12 +139,12 @@ impl Copy {
         }
     }
 
-    /// What it takes of the capacity of a node that has it in memory.
+    /// Its cost against the capacity while it is in memory.
     pub fn bytes(&self) -> u64 {
         self.meta.size.saturating_add(COPY_OVERHEAD_BYTES)
     }
 
-    /// Bytes of its file, if it has one or one is being written.
+    /// Size of its file in bytes, if it has one or one is being written.
     pub(super) fn file_bytes(&self) -> u64 {
         match self.filed {
             Filed::No => 0,

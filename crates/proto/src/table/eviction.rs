@@ -1,5 +1,5 @@
-//! Which copies may leave memory, and in which order: those that other nodes have too, then originals that are in a file;
-//! of each the least recently used first. Does not know how much has to go, or what the shell does for it.
+//! Order of eviction: cached copies, then pinned copies that are in a file; least recently used first within each. How
+//! many bytes to evict is decided elsewhere.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -9,23 +9,23 @@ use crate::{
     planted::{self, Bug},
 };
 
-/// Which copies may go and which may not, so that neither the next of them nor what they take has to be looked for.
+/// Copies that may and may not be evicted, indexed so that the next one and the total bytes need no search.
 #[derive(Debug, Default)]
 pub(super) struct Evictable {
-    /// Copies that are had again elsewhere. No two copies have a last use in common.
+    /// Cached copies. No two copies have the same last use.
     by_last_use: BTreeMap<u64, Instance>,
-    /// Originals that are in memory and in a file.
+    /// Pinned copies that are in memory and in a file.
     filed: BTreeMap<u64, Instance>,
     /// Bytes of all of these.
     pub(super) bytes: u64,
-    /// Originals that could be written to a file, and their bytes.
+    /// Pinned copies that could be written to a file, and their bytes.
     pub(super) unfiled: BTreeMap<u64, Instance>,
     pub(super) unfiled_bytes: u64,
-    /// All that may not go now, by what they take.
+    /// All copies that may not be evicted now, by cost.
     pub(super) held: BTreeSet<(u64, Instance)>,
 }
 
-/// Whether a copy may leave memory, and when it goes among those that do so alike.
+/// Whether a copy may leave memory, and its rank within its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     Evictable(u64),
@@ -55,7 +55,7 @@ impl Evictable {
         }
     }
 
-    /// Takes a copy out that was put in when it had this turn.
+    /// Removes a copy that was inserted with this turn.
     pub(super) fn remove(&mut self, instance: Instance, turn: Turn, cost: u64) {
         match turn {
             Turn::Evictable(turn) => {
@@ -85,7 +85,7 @@ impl Evictable {
 }
 
 impl Copy {
-    /// When it goes among those that may, if it may.
+    /// Whether the copy may leave memory, and its rank.
     pub(super) fn turn(&self) -> Turn {
         let is_read = self.pins > 0 && !planted::has(Bug::EvictsWhatIsRead);
         if !self.is_readable() || is_read {
@@ -94,7 +94,7 @@ impl Copy {
         match (self.origin, self.filed) {
             (false, _) if self.holds > 0 => Turn::Held,
             (false, _) => Turn::Evictable(self.last_use),
-            // The few bytes of a small one stay.
+            // Inline bytes stay in memory: they are few.
             (true, _) if self.inline.is_some() || self.doomed => Turn::Held,
             (true, Filed::Written) => Turn::Filed(self.last_use),
             (true, Filed::No) => Turn::Unfiled(self.last_use),
