@@ -1,14 +1,14 @@
-//! The copies of one node: what is there, what is held fast, what may go.
+//! The copies of one node: capacity accounts, pins and eviction.
 //!
-//! Accounts bytes against the capacity and chooses what is evicted; the memory itself is the shell's.
+//! Charges bytes to the capacity and chooses the copies to evict. The shell owns the memory.
 //!
 //! ```text
-//!   growing --------> complete --------> (evicted: unpinned, not an original)
+//!   growing --------> complete --------> (evicted: unpinned, cached)
 //!      |                  |
-//!      +--- doomed -------+   deleted or replaced while it is read: goes with its last pin
+//!      +--- doomed -------+   deleted or replaced while in use: removed with its last pin
 //! ```
 //!
-//! Where the bytes of a copy are, and what it takes, is in [`copy`]; in which order copies go, in [`eviction`].
+//! [`copy`] defines where the bytes of a copy are and what it costs, [`eviction`] the order of eviction.
 
 mod copy;
 mod eviction;
@@ -28,30 +28,30 @@ use crate::{
     time::Instant,
 };
 
-/// A copy that was removed; its memory may be freed.
+/// A removed copy, whose memory may be freed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Removed {
-    /// Of which object.
+    /// The object.
     pub id: ObjectId,
-    /// Which instance.
+    /// The instance.
     pub instance: Instance,
     /// Whether the shell has a slot for it.
     pub has_slot: bool,
-    /// Whether the shell has a file for it, or writes one.
+    /// Whether the shell has a file for it, or is writing one.
     pub has_file: bool,
 }
 
-/// What went so that others have room.
+/// Copies that left memory to make room for others.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Shed {
-    /// Copies that are no more.
+    /// Copies that were removed.
     pub evicted: Vec<Removed>,
-    /// Originals that are on disk alone from now on.
+    /// Pinned copies that are now on disk only.
     pub spilled: Vec<Instance>,
 }
 
 impl Shed {
-    /// Whether nothing went.
+    /// Whether no copy left memory.
     pub fn is_empty(&self) -> bool {
         self.evicted.is_empty() && self.spilled.is_empty()
     }
@@ -65,21 +65,21 @@ pub struct Table {
     used: u64,
     capacity: u64,
     uses: u64,
-    /// How many copies were passed over.
+    /// Number of copies that were passed over.
     passed: u64,
-    /// Bytes of files that are there or being written.
+    /// Bytes of files that exist or are being written.
     on_disk: u64,
     evictable: Evictable,
 }
 
-/// From here on uses are counted; what was passed over has lower numbers.
+/// Numbers of uses begin here; copies that were passed over get lower numbers.
 const FIRST_USE: u64 = 1 << 63;
 
-/// Before the names of the largest copies, in an error that says what fills a store.
+/// Precedes the names of the largest copies in an error about a full store.
 pub(crate) const LARGEST: &str = "the largest are ";
 
 impl Table {
-    /// An empty store that may hold `capacity` bytes.
+    /// An empty store with a capacity in bytes.
     pub fn new(capacity: u64) -> Self {
         Self {
             copies: BTreeMap::new(),
@@ -93,12 +93,12 @@ impl Table {
         }
     }
 
-    /// Bytes the store may hold.
+    /// Capacity in bytes.
     pub const fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Bytes it holds.
+    /// Bytes charged to the capacity.
     pub const fn used(&self) -> u64 {
         self.used
     }
@@ -108,28 +108,28 @@ impl Table {
         self.used - self.evictable.bytes
     }
 
-    /// Bytes of files that are there or being written.
+    /// Bytes of files that exist or are being written.
     pub const fn on_disk(&self) -> u64 {
         self.on_disk
     }
 
-    /// Bytes in memory of originals that could be written to a file.
+    /// Bytes in memory of pinned copies that could be written to a file.
     pub const fn unfiled(&self) -> u64 {
         self.evictable.unfiled_bytes
     }
 
-    /// The originals that could be written to a file, the least recently used first.
+    /// Pinned copies that could be written to a file, least recently used first.
     pub fn to_file(&self) -> impl Iterator<Item = (Instance, &Copy)> {
         let all = self.evictable.unfiled.values();
         all.filter_map(|instance| Some((*instance, self.copies.get(instance)?)))
     }
 
-    /// How many copies there are.
+    /// Number of copies.
     pub fn len(&self) -> usize {
         self.copies.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no copies.
     pub fn is_empty(&self) -> bool {
         self.copies.is_empty()
     }
@@ -139,22 +139,22 @@ impl Table {
         self.copies.get(&instance)
     }
 
-    /// Whether there is a copy of an instance that is not about to go.
+    /// Whether there is a copy of an instance that is not doomed.
     pub fn holds(&self, instance: Instance) -> bool {
         self.get(instance).is_some_and(|copy| !copy.doomed)
     }
 
-    /// More of a copy is there, or it comes from another node.
+    /// Sets the progress of a copy.
     pub fn set_state(&mut self, instance: Instance, state: State) {
         self.change(instance, |copy| copy.state = state);
     }
 
-    /// Where the bytes of a copy are from now on.
+    /// Sets where the bytes of a copy are.
     pub fn set_place(&mut self, instance: Instance, place: Place) {
         self.change(instance, |copy| copy.place = place);
     }
 
-    /// Whether the bytes of a copy are in a file from now on.
+    /// Sets whether the bytes of a copy are in a file.
     pub fn set_filed(&mut self, instance: Instance, filed: Filed) {
         let before = self.get(instance).map_or(0, Copy::file_bytes);
         self.change(instance, |copy| copy.filed = filed);
@@ -162,12 +162,12 @@ impl Table {
         self.on_disk -= before;
     }
 
-    /// Whether a copy is pinned until deletion from now on; whether it was before, none if there is no such copy.
+    /// Sets whether a copy is pinned until deletion. Returns whether it was before; `None` if there is no such copy.
     pub fn set_origin(&mut self, instance: Instance, origin: bool) -> Option<bool> {
         self.change(instance, |copy| core::mem::replace(&mut copy.origin, origin))
     }
 
-    /// How long the object of a copy lives: also this, beside what is known of it.
+    /// Merges the lifetime of a copy's object with a reported one.
     pub fn add_terms(&mut self, instance: Instance, added: &Terms) {
         let Some(copy) = self.copies.get_mut(&instance) else { return };
         match &mut copy.terms {
@@ -176,7 +176,7 @@ impl Table {
         }
     }
 
-    /// If a copy is complete the time of its object runs.
+    /// Starts the time to live of a copy's object, if the copy is complete.
     pub fn begin_time(&mut self, instance: Instance, now: Instant) {
         let complete = self.copies.get_mut(&instance).filter(|copy| copy.is_complete());
         if let Some(terms) = complete.and_then(|copy| copy.terms.as_mut()) {
@@ -184,24 +184,24 @@ impl Table {
         }
     }
 
-    /// The instance that a get of `id` would use now.
+    /// The instance that a get of `id` uses.
     pub fn current(&self, id: &ObjectId) -> Option<Instance> {
         self.current.get(id).copied()
     }
 
-    /// Every copy, in order of instance.
+    /// All copies, sorted by instance.
     pub fn iter(&self) -> impl Iterator<Item = (Instance, &Copy)> {
         self.copies.iter().map(|(instance, copy)| (*instance, copy))
     }
 
-    /// The copies after one, or all, in order of instance.
+    /// The copies after one instance, or all, sorted by instance.
     pub fn following(&self, after: Option<Instance>) -> impl Iterator<Item = Instance> {
         let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.copies.range((begin, Bound::Unbounded)).map(|(instance, _)| *instance)
     }
 
-    /// Makes room for `size` more bytes: copies that are had again elsewhere go first, then what is on disk too, of each the
-    /// least recently used first. All that went, or none if that would not be enough.
+    /// Makes room for `size` more bytes. Evicts cached copies first, then pinned copies that are also on disk, least
+    /// recently used first within each. Returns what left memory; `None` if that would not suffice.
     pub fn make_room(&mut self, size: u64) -> Option<Shed> {
         if self.missing_for(size) > 0 {
             return None;
@@ -210,7 +210,7 @@ impl Table {
         Some(self.shed(self.used.saturating_add(needed).saturating_sub(self.capacity)))
     }
 
-    /// The same for `bytes` or more, if so much may go.
+    /// The same for at least `bytes` bytes, or as much as can be evicted.
     pub fn shed(&mut self, bytes: u64) -> Shed {
         let enough = self.used.saturating_sub(bytes);
         let mut shed = Shed::default();
@@ -227,14 +227,14 @@ impl Table {
         shed
     }
 
-    /// Removes a copy that is on disk alone and is no original any more, if it is not read: it is had again elsewhere.
+    /// Removes a copy that is on disk only, no longer pinned and not in use. Other nodes have the object.
     pub fn evict_from_disk(&mut self, instance: Instance) -> Option<Removed> {
         let copy = self.get(instance)?;
         let is_spare = copy.place == Place::Disk && !copy.origin && !copy.is_used();
         if is_spare { self.remove(instance) } else { None }
     }
 
-    /// The three largest copies that can't be evicted, and what holds them, in words.
+    /// The three largest copies that can't be evicted, and why, as text.
     pub fn largest_held(&self) -> String {
         let largest = self.evictable.held.iter().rev().take(3);
         let named: Vec<String> = largest
@@ -260,39 +260,38 @@ impl Table {
         }
     }
 
-    /// Bytes of the largest copy that there is room for, if what may go goes; none if there is not even room for an empty
-    /// one.
+    /// Bytes of the largest copy that fits after all possible evictions; `None` if not even an empty one fits.
     pub fn room(&self) -> Option<u64> {
         self.room_with(0)
     }
 
-    /// The same if so much else were to go, too.
+    /// The same if `more` bytes were evicted in addition.
     pub fn room_with(&self, more: u64) -> Option<u64> {
         let free = self.capacity.saturating_sub(self.pinned()).saturating_add(more);
         free.checked_sub(COPY_OVERHEAD_BYTES)
     }
 
-    /// How many bytes more than can be evicted would have to go for `size` more.
+    /// Bytes that `size` more bytes lack after all possible evictions.
     pub const fn missing_for(&self, size: u64) -> u64 {
         let free = self.capacity.saturating_sub(self.pinned());
         size.saturating_add(COPY_OVERHEAD_BYTES).saturating_sub(free)
     }
 
-    /// How many bytes have to be evicted for `size` more.
+    /// Bytes to evict for `size` more bytes.
     pub const fn missing_to_add(&self, size: u64) -> u64 {
         let free = self.capacity.saturating_sub(self.used);
         size.saturating_add(COPY_OVERHEAD_BYTES).saturating_sub(free)
     }
 
-    /// Whether `size` bytes could ever fit.
+    /// Whether `size` bytes fit into an empty store.
     pub const fn could_hold(&self, size: u64) -> bool {
         size.saturating_add(COPY_OVERHEAD_BYTES) <= self.capacity
     }
 
-    /// Adds a copy, which has no memory so far unless it is complete or small; a get finds it once it is revealed.
+    /// Adds a copy. It has no memory yet unless it is complete or inline. A get finds it after `reveal`.
     ///
     /// # Panics
-    /// If the instance is there already.
+    /// If the instance is already in the table.
     pub fn insert(
         &mut self,
         instance: Instance,
@@ -329,10 +328,10 @@ impl Table {
         assert!(before.is_none(), "instance {instance} was put into the table twice");
     }
 
-    /// Adds a complete original that a node of before has left in a file.
+    /// Adds a complete pinned copy that an earlier node left in a file.
     ///
     /// # Panics
-    /// If the instance is there already.
+    /// If the instance is already in the table.
     pub fn insert_returned(
         &mut self,
         instance: Instance,
@@ -341,7 +340,7 @@ impl Table {
         inline: Option<Inline>,
     ) {
         let place = if inline.is_some() { Place::Memory } else { Place::Disk };
-        // Its room is given back before it counts.
+        // The capacity charged here is returned by `set_place`.
         self.insert(instance, id, meta, inline, State::Complete, true);
         self.set_filed(instance, Filed::Written);
         self.set_place(instance, place);
@@ -350,14 +349,14 @@ impl Table {
         }
     }
 
-    /// Makes a copy the one that a get of its object uses.
+    /// Makes a copy the current one of its object, which a get uses.
     pub fn reveal(&mut self, instance: Instance) {
         if let Some(copy) = self.copies.get(&instance).filter(|copy| !copy.doomed) {
             self.current.insert(copy.id.clone(), instance);
         }
     }
 
-    /// Holds a copy fast.
+    /// Pins a copy.
     pub fn pin(&mut self, instance: Instance) {
         self.uses += 1;
         let last_use = self.uses;
@@ -367,8 +366,8 @@ impl Table {
         });
     }
 
-    /// The one that holds a copy fast needs it no more once it lets go: of those that may go it is then behind those that
-    /// were passed over before, and before all others. Not so if another holds it too.
+    /// Marks a copy whose only user has copied the bytes. Once unpinned it is evicted before all copies that were not
+    /// passed over. It has no effect if the copy has several pins.
     pub fn pass_over(&mut self, instance: Instance) {
         self.passed += 1;
         let passed = self.passed;
@@ -379,7 +378,7 @@ impl Table {
         });
     }
 
-    /// Takes a pin away; the copy if it was doomed and this was the last use of it.
+    /// Removes a pin. Returns the copy if it was doomed and this was its last use.
     pub fn unpin(&mut self, instance: Instance) -> Option<Removed> {
         let is_over = self.change(instance, |copy| {
             assert!(copy.pins > 0, "instance {instance} was unpinned more often than pinned");
@@ -389,12 +388,12 @@ impl Table {
         if is_over { self.remove(instance) } else { None }
     }
 
-    /// A copy will be pinned later: it is not removed until then.
+    /// Reserves a copy for a later pin: it is not removed until then.
     pub fn hold(&mut self, instance: Instance) {
         self.change(instance, |copy| copy.holds += 1);
     }
 
-    /// What was to be pinned later is not any more, or is now; the copy if it was doomed and this was the last use of it.
+    /// Releases such a reservation. Returns the copy if it was doomed and this was its last use.
     pub fn unhold(&mut self, instance: Instance) -> Option<Removed> {
         let is_over = self.change(instance, |copy| {
             assert!(copy.holds > 0, "instance {instance} was let go of more often than held");
@@ -404,7 +403,7 @@ impl Table {
         if is_over { self.remove(instance) } else { None }
     }
 
-    /// Takes a copy out of use: at once if nothing uses it, else with its last pin.
+    /// Takes a copy out of use. Removes it at once if nothing uses it, otherwise with its last pin.
     pub fn doom(&mut self, instance: Instance) -> Option<Removed> {
         self.change(instance, |copy| copy.doomed = true)?;
         let copy = self.copies.get(&instance)?;
@@ -426,7 +425,7 @@ impl Table {
         Some(Removed { id: copy.id, instance, has_slot, has_file: copy.filed != Filed::No })
     }
 
-    /// Changes a copy, and with it whether it may go and what it takes.
+    /// Changes a copy, and updates its cost and its place in the order of eviction.
     fn change<R>(&mut self, instance: Instance, change: impl FnOnce(&mut Copy) -> R) -> Option<R> {
         let copy = self.copies.get_mut(&instance)?;
         let (turn, cost) = (copy.turn(), copy.cost());

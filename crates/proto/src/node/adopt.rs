@@ -1,7 +1,7 @@
-//! Adopt: this node holds an original for another one, which leaves, or wants it to be at several nodes.
+//! Adopt: this node stores a pinned copy for a node that leaves, or that replicates an object.
 //!
-//! What is kept for a node that lives can be given back, when clients here need its room: the other node finds another
-//! keeper first.
+//! A replica for a live node can be returned when clients of this node need the capacity: the other node first
+//! replicates to another member.
 
 use alloc::{boxed::Box, format};
 
@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl Node {
-    /// Another node asks this one to keep an original.
+    /// Another node requests that this node store a pinned copy.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn adopt(
         &mut self,
@@ -35,7 +35,7 @@ impl Node {
     ) {
         let adoption = Adoption { asker, instance, may_wait };
         let is_void = self.copies.get(instance).is_some_and(|copy| copy.doomed);
-        // What is here of another instance is not it, and keeps it from being received.
+        // A copy of another instance does not count, and prevents the transfer of this one.
         let is_other = self.copies.current(&id).is_some_and(|current| current != instance);
         let is_full = self.adoptions.coming() >= ADOPTIONS_MAX;
         if is_full {
@@ -55,7 +55,7 @@ impl Node {
         } else if let Some(bytes) = inline.filter(|_| id.minter() == Some(asker)) {
             return self.adopt_small(id, adoption, meta, bytes, terms);
         }
-        // What the asker has not minted comes from the owners, who know what it is.
+        // Owners have the metadata of objects that the requester did not create: get the object from them.
         self.adoptions.expect(&id, adoption, &mut self.world);
         self.pull_if_wanted(&id);
         self.adoption_lacks_room(&id);
@@ -81,7 +81,7 @@ impl Node {
         adoption.answer(&id, true, &mut self.world);
     }
 
-    /// The owner has sent a small object. If this node was asked to keep it, it does.
+    /// An inline object arrived from the owner. If an adoption waits for it, it is pinned.
     pub(super) fn adoption_came(
         &mut self,
         id: &ObjectId,
@@ -97,7 +97,7 @@ impl Node {
         self.adopt_small(id.clone(), adoption, meta.clone(), bytes.clone(), terms);
     }
 
-    /// An original has left memory or comes back: it takes something else of the capacity.
+    /// A pinned copy has left memory or returned, which changes its cost.
     pub(super) fn weigh_adoption(&mut self, instance: Instance) {
         let bytes = self.copies.get(instance).map_or(0, Copy::cost);
         self.adoptions.weigh(instance, bytes);
@@ -108,7 +108,7 @@ impl Node {
         self.adoptions.hold(adoption, was_original, bytes);
     }
 
-    /// A copy that is complete is an original from now on.
+    /// Pins a complete copy for another node.
     fn adopted_here(&mut self, id: &ObjectId, adoption: Adoption) {
         if let Some(was_original) = self.copies.set_origin(adoption.instance, true) {
             self.hold(adoption, was_original);
@@ -117,7 +117,7 @@ impl Node {
         adoption.answer(id, true, &mut self.world);
     }
 
-    /// A copy has arrived; if it was taken over for another node, that is told.
+    /// A copy has arrived. If an adoption waits for it, the requester gets its reply.
     pub(super) fn adoption_arrived(&mut self, id: &ObjectId, instance: Instance) {
         let Some(adoption) = self.adoptions.take(id) else { return };
         if adoption.instance != instance {
@@ -126,8 +126,7 @@ impl Node {
         self.adopted_here(id, adoption);
     }
 
-    /// Clients of this node wait for room: asks to give back so much of what is kept for others as that takes, if it can be
-    /// enough for one of them.
+    /// Clients of this node wait for capacity: returns as many replicas as the largest satisfiable request needs.
     pub(super) fn give_back(&mut self) {
         let (kept_bytes, _) = self.adoptions.bytes();
         if kept_bytes == 0 {
@@ -137,7 +136,7 @@ impl Node {
         let (mut chosen, covered) =
             self.adoptions.returnable(missing, self.copies.table(), &self.replicas, &self.world);
         if covered < missing {
-            // Some of it is read now: the rest may be enough for another object.
+            // Some replicas are being read. The others may suffice for a smaller object.
             let Some(missing) = self.missing_with(covered) else { return };
             chosen = self
                 .adoptions
@@ -150,8 +149,8 @@ impl Node {
         }
     }
 
-    /// What the largest object that clients wait for would lack when all that was given back is gone, if `more` bytes beside
-    /// it are enough for that object.
+    /// Bytes that the largest waiting object lacks after all returned replicas are gone, if `more` bytes in addition
+    /// suffice for that object.
     fn missing_with(&self, more: u64) -> Option<u64> {
         let is_for_another = |instance: Instance| {
             self.copies.wanted(instance).is_some_and(|wanted| {
@@ -168,12 +167,12 @@ impl Node {
         Some(table.missing_for(size).saturating_sub(given_back))
     }
 
-    /// Enough other nodes keep an original, or it is no more: the copy here may go, and need not come.
+    /// The requester no longer needs the replica: the copy here becomes a cached one, and need not arrive.
     pub(super) fn unkeep(&mut self, asker: NodeId, instance: Instance) {
         if let Some(id) = self.adoptions.cancel(asker, instance) {
             return self.end_if_unwanted(&id);
         }
-        // A client of this node may want copies of it, too.
+        // A client of this node may want replicas of it, too.
         if !self.adoptions.release(asker, instance) || self.replicas.contains(instance) {
             return;
         }
@@ -183,7 +182,8 @@ impl Node {
         }
     }
 
-    /// There is no room for an object now. If its adoption is to be refused for that, another node may have some.
+    /// An object has no capacity now. If its adoption must not wait, it is refused, since another node may have
+    /// capacity.
     pub(super) fn adoption_lacks_room(&mut self, id: &ObjectId) {
         if self.pull_without_room(id).is_some()
             && self.adoptions.refuse_without_room(id, &mut self.world)
@@ -192,7 +192,7 @@ impl Node {
         }
     }
 
-    /// A client wants an original of this node to be at `copies` nodes.
+    /// A client wants an object of this node on `copies` nodes.
     pub(super) fn keep(
         &mut self,
         asked: &Asked,
@@ -208,7 +208,7 @@ impl Node {
                     format!("{id} was not put on this node, which therefore can't replicate it");
                 Error::InvalidArgument(said)
             } else {
-                // This is asked right after the seal.
+                // Clients send this request right after the seal.
                 self.directory.why_gone(&id).unwrap_or(Error::ObjectDeleted { id })
             };
             return Some(Err(error));
@@ -217,7 +217,7 @@ impl Node {
         None
     }
 
-    /// Another node keeps an original of this one, or can't, or wants to give it back.
+    /// Another node keeps a replica, can't keep it, or wants to return it.
     pub(super) fn adopted(&mut self, from: NodeId, instance: Instance, kept: bool) {
         self.replicas.answered(from, instance, kept, &mut self.requests, &mut self.world);
         self.leaving.adopted(from, instance, kept, self.copies.table(), &mut self.world);

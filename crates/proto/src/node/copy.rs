@@ -1,7 +1,7 @@
-//! What the life of a copy means for others: readers, owners, reduces, and nodes that keep it.
+//! Effects of a copy's state on readers, owners, reduces and replicas.
 //!
-//! The copies themselves are in [`crate::machines::copies`]; how each comes to be in [`super::put`], [`super::get`], [`super::reduce`] and
-//! [`super::adopt`].
+//! [`crate::machines::copies`] owns the copies. They are created in [`super::put`], [`super::get`], [`super::reduce`]
+//! and [`super::adopt`].
 
 use alloc::string::String;
 
@@ -14,26 +14,26 @@ use crate::{
 };
 
 impl Node {
-    /// Gives room to a copy, now or when there is some.
+    /// Admits a copy, now or when there is capacity.
     pub(super) fn want(&mut self, instance: Instance, wanted: Wanted) {
         self.copies.want(instance, wanted, &mut self.world);
         self.follow_copies();
     }
 
-    /// Brings a copy back into memory that is on disk alone.
+    /// Reads a copy that is only on disk back into memory.
     pub(super) fn want_back(&mut self, instance: Instance) {
         self.copies.want_back(instance, &mut self.world);
         self.follow_copies();
     }
 
-    /// Does what follows from what has become of copies.
+    /// Handles the changes of copies.
     pub(super) fn follow_copies(&mut self) {
         while let Some(fact) = self.copies.next_fact() {
             match fact {
                 Fact::Admitted { instance, has_waited } => self.admitted(instance, has_waited),
                 Fact::Weighs(instance) => self.weigh_adoption(instance),
                 Fact::Left(id) => {
-                    // Those who waited until it came back look elsewhere.
+                    // Nodes that waited for it to return look for another source.
                     self.serve_parked(&id);
                     self.pull_if_wanted(&id);
                 }
@@ -66,7 +66,7 @@ impl Node {
             Some(State::Flowing(source)) => self.pull_in_memory(instance, source),
             Some(State::Folding) => self.result_in_memory(instance),
             Some(State::Complete) => {
-                // Those who read it follow it while it is read.
+                // Its readers follow it while it is read.
                 let Some(id) = self.copies.id_of(instance).cloned() else { return };
                 self.growing(instance);
                 self.serve_parked(&id);
@@ -86,7 +86,7 @@ impl Node {
         }
     }
 
-    /// Makes a copy the one that gets use. What is here of another instance is not current any more.
+    /// Makes a copy the current one, which gets use. A copy of another instance is doomed.
     pub(super) fn reveal(&mut self, instance: Instance) {
         let Some(id) = self.copies.get(instance).map(|copy| copy.id.clone()) else { return };
         if let Some(before) = self.copies.current(&id).filter(|before| *before != instance) {
@@ -95,8 +95,8 @@ impl Node {
         self.copies.reveal(instance);
     }
 
-    /// Takes a copy out of use. A client that fills it may go on; readers of any other that grows are told that the rest will
-    /// not come.
+    /// Takes a copy out of use. A client that fills it may continue. Readers of any other partial copy are notified
+    /// that the rest will not arrive.
     pub(super) fn doom(&mut self, instance: Instance) {
         self.parts_doomed(instance);
         self.adoptions.forget(instance);
@@ -109,7 +109,7 @@ impl Node {
         self.leaving.forget(instance);
     }
 
-    /// Takes a copy out of use, and tells the owners of its object that it is here no more.
+    /// Takes a copy out of use, and withdraws it from the owners of its object.
     pub(super) fn withdraw(&mut self, id: &ObjectId, instance: Instance) {
         self.doom(instance);
         self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
@@ -119,10 +119,10 @@ impl Node {
         self.copies.unpin(instance, &mut self.world);
     }
 
-    /// What the owners have to know of a copy.
+    /// The announcement of a copy.
     pub(super) fn announcement(&self, instance: Instance) -> Option<Announce> {
         let copy = self.copies.get(instance).filter(|copy| !copy.doomed)?;
-        // Of a result that is made in parts only the coordinator tells, until it is complete.
+        // Only the coordinator announces a result that is produced in parts, until it is complete.
         if matches!(copy.state, State::Flowing(_)) && self.scatters.contains(instance) {
             return None;
         }
@@ -146,7 +146,7 @@ impl Node {
         self.announce_but(instance, None);
     }
 
-    /// Tells the owners of a copy, but for one that knows all of it.
+    /// Announces a copy to its owners, except one that has the same information.
     pub(super) fn announce_but(&mut self, instance: Instance, knows_it: Option<NodeId>) {
         self.copies.begin_time(instance, self.world.now());
         let Some(announce) = self.announcement(instance) else { return };

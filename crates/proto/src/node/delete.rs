@@ -1,4 +1,4 @@
-//! Delete: all copies go, everywhere.
+//! Delete: removes all copies on all nodes.
 
 use alloc::vec::Vec;
 
@@ -13,14 +13,14 @@ use crate::{
 };
 
 impl Node {
-    /// An owner has said which names are older than the one that is kept.
+    /// The owner replied which names are older than the retained ones.
     pub(super) fn prune_these(&mut self, request: RequestId, names: Vec<Name>) {
         let ids: Vec<ObjectId> = names.into_iter().map(ObjectId::Named).collect();
         ids.iter().for_each(|id| self.tell_before_deletion(id));
         self.requests.prune_these(request, &ids, &mut self.world);
     }
 
-    /// The owner says that a copy is void: deleted, failed, or replaced by another instance.
+    /// The owner requests that a copy be dropped: it was deleted, failed, or was replaced by another instance.
     pub(super) fn drop_copy(
         &mut self,
         from: NodeId,
@@ -43,7 +43,7 @@ impl Node {
             self.puts.deleted(instance);
         }
         let was_current = self.copies.current(id) == Some(instance);
-        // An attempt that was given up may still be read.
+        // A failed attempt may still be read.
         let state = self.copies.get(instance).filter(|copy| !copy.doomed).map(|copy| copy.state);
         if state == Some(State::Folding) {
             let error = error.clone().unwrap_or_else(|| Error::ObjectDeleted { id: id.clone() });
@@ -60,14 +60,15 @@ impl Node {
             self.world.send(from, Message::Dropped { id: id.clone(), instance });
         }
         if was_told {
-            // The other owner may have heard of the deletion before it heard of this copy, or not at all: it would keep the
-            // name for what is gone. So would this one, of what it is still to hear and does not remember as deleted.
+            // The other owner may have received the deletion before the announcement of this copy, or not at all, and
+            // would keep the name for it. Without an error, the requesting owner has no tombstone either, and a late
+            // announcement would have the same effect.
             let owners = self.world.members().owners(id).iter();
             let misled = owners.filter(|owner| *owner != from || error.is_none());
             for owner in misled.collect::<Vec<_>>() {
                 self.world.send(owner, Message::Withdraw { id: id.clone(), instance });
             }
-            // A name may have been put again meanwhile: who waits for that instance waits on.
+            // The name may have been put again meanwhile: clients that wait for that instance continue to wait.
             match &error {
                 Some(error) => self.pull_failed(id, error),
                 None => {
@@ -78,7 +79,7 @@ impl Node {
         }
     }
 
-    /// The owner knows of no node that has all of an object.
+    /// The owner has no holder with a complete copy.
     pub(super) fn stranded(
         &mut self,
         from: NodeId,
@@ -88,14 +89,14 @@ impl Node {
     ) {
         let copy = self.copies.get(instance).filter(|copy| !copy.doomed);
         if copy.is_some_and(|copy| !matches!(copy.state, State::Flowing(_))) {
-            // For a while nothing came through to it from here.
+            // For a while the owner received no announcements of this node.
             self.announce(instance);
         } else {
             self.drop_copy(from, id, instance, Some(error));
         }
     }
 
-    /// An owner does not know whether this copy is still here. If it is, the owners of now are told.
+    /// An owner doubts that this copy exists. If it does, announce it to the present owners.
     pub(super) fn doubted(&mut self, id: &ObjectId, instance: Instance) {
         if self.copies.current(id) == Some(instance) {
             self.announce(instance);
@@ -106,9 +107,10 @@ impl Node {
         }
     }
 
-    /// The owner says that an object can't come.
+    /// The owner reported that an object can't appear.
     pub(super) fn gone(&mut self, from: NodeId, id: &ObjectId, error: &Error) {
-        // The second owner, asked while the first was slow to answer, may not have heard of the next put of the name.
+        // The backup owner, which got the request because the primary was late, may not have the next put of the name
+        // yet.
         let is_first = self.world.members().owners(id).first == from;
         let is_located = self.pulls.contains(id) && !self.pulls.is_asking(id);
         self.watches.answered(id);

@@ -1,5 +1,5 @@
-//! Fold: this node at a position of a reduce, its own or that of another node. A fold that waits for a child is told to the
-//! coordinator, which may have another input for its seat.
+//! Fold: this node at a position of a reduce of any coordinator. If a fold waits for a child, the coordinator gets a
+//! report and may use another input.
 
 use alloc::{format, string::String};
 
@@ -48,14 +48,14 @@ impl Node {
         self.world.act(Action::StartFold { order, target });
     }
 
-    /// Whether a pinned input will be there to its end: what was deleted when it was complete, or is being filled still,
-    /// is folded all the same.
+    /// Whether a pinned input will be available to its end. An input that was deleted after it was complete, or is
+    /// still being filled, is folded anyway.
     pub(super) fn is_foldable(&self, input: Instance) -> bool {
         self.puts.contains(input)
             || self.copies.get(input).is_some_and(|copy| !copy.doomed || copy.is_complete())
     }
 
-    /// An input that is not here, or is not what it is taken for.
+    /// An input that is not on this node, or does not match the order.
     pub(super) fn unusable_input(&self, order: &FoldOrder) -> Option<Instance> {
         let usable = |input: &&Instance| {
             self.copies.get(**input).is_some_and(|copy| {
@@ -85,7 +85,7 @@ impl Node {
         }
     }
 
-    /// Lets go of the inputs of a fold; whether it had been told to stop.
+    /// Releases the inputs of a fold. Returns whether the fold had been stopped.
     pub(super) fn end_fold(&mut self, key: FoldKey) -> bool {
         let Some(ended) = self.worker.end(&key) else { return true };
         let Ended { inputs, was_waiting, was_stopped } = ended;
@@ -100,7 +100,7 @@ impl Node {
     }
 
     pub(super) fn fold_ended(&mut self, key: FoldKey, failure: Option<String>) {
-        // If its own inputs are here, the stream of a child broke off.
+        // If its own inputs are available, the stream of a child broke.
         let inputs = self.worker.inputs(&key);
         let is_lost = inputs.iter().all(|input| self.is_foldable(*input));
         let was_stopped = self.end_fold(key);
@@ -117,7 +117,7 @@ impl Node {
         }
     }
 
-    /// A fold here waits for the stream of a child, and nothing comes.
+    /// A fold on this node waits for the stream of a child, and nothing arrives.
     pub(super) fn fold_waited(&mut self, key: FoldKey, node: NodeId) {
         if self.worker.contains(&key) {
             let FoldKey { reduce, epoch, .. } = key;
@@ -125,14 +125,14 @@ impl Node {
         }
     }
 
-    /// A position of a reduce of this node waits for a child at `node`.
+    /// A position of a reduce of this node waits for a child on `node`.
     pub(super) fn fold_starves(&mut self, from: NodeId, key: ReduceId, epoch: u32, node: NodeId) {
         let now = self.world.now();
         let steps = self.coordinator.starves((key, epoch), from, node, now);
         self.take_steps(key, steps);
     }
 
-    /// A node that a position of a reduce of this node waits for lives.
+    /// A node that a position waits for is alive.
     pub(super) fn fold_alive(&mut self, from: NodeId, key: ReduceId, epoch: u32) {
         self.coordinator.alive((key, epoch), from);
     }

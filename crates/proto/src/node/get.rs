@@ -1,6 +1,6 @@
-//! Get: an object that is elsewhere, or nowhere yet, comes to this node.
+//! Get: brings an object to this node.
 //!
-//! What is on its way, and how far it is, is in [`crate::machines::pulls`]; which clients wait for it in [`crate::machines::readers`].
+//! [`crate::machines::pulls`] tracks its transfer, [`crate::machines::readers`] the clients that wait for it.
 
 use alloc::boxed::Box;
 
@@ -23,7 +23,8 @@ use crate::{
 };
 
 impl Node {
-    /// Ends a pull, as when the object comes into being here after all, and settles the receivers that it kept waiting.
+    /// Ends a pull, for example since the object was created on this node, and serves the receivers that it kept
+    /// waiting.
     pub(super) fn end_pull(&mut self, id: &ObjectId) {
         let Some(phase) = self.pulls.end(id) else { return };
         match phase {
@@ -41,7 +42,7 @@ impl Node {
         self.serve_parked(id);
     }
 
-    /// Starts to look for an object that is not on its way, if a client here waits for it, or another node wants it kept here.
+    /// Begins to search for an object that is not arriving, if a client or an adoption waits for it.
     pub(super) fn pull_if_wanted(&mut self, id: &ObjectId) {
         let is_wanted = self.readers.are_waiting(id) || self.adoptions.wants(id);
         let is_here = self.copies.current(id).is_some();
@@ -51,7 +52,7 @@ impl Node {
         }
     }
 
-    /// Has the parts of an object that a reduce makes brought here, whether a client here waits for it or not.
+    /// Fetches the parts of a reduce result, whether or not a client waits for it.
     pub(super) fn pull_parts(&mut self, order: &ScatterOrder) {
         let (id, meta) = (order.id.clone(), order.meta.clone());
         let state = State::Flowing(Some(order.source(self.world.me())));
@@ -59,7 +60,7 @@ impl Node {
         self.want(order.instance, Wanted { id, meta, inline: None, state, terms: None });
     }
 
-    /// Asks the owner for a sender.
+    /// Requests a source from the owner.
     pub(super) fn locate(&mut self, id: &ObjectId) {
         let owner = self.world.members().owners(id).first;
         let is_here = owner == self.world.me();
@@ -70,17 +71,17 @@ impl Node {
         self.world.send(owner, Message::Locate { id, avoid, not_here, receives, seen });
     }
 
-    /// Asks the owners again, since they have changed.
+    /// Repeats the request to changed owners.
     pub(super) fn locate_again(&mut self, id: &ObjectId) {
         if self.pulls.is_asking(id) {
             self.locate(id);
         }
     }
 
-    /// An owner keeps the question for a sender.
+    /// An owner has registered the request for a source.
     pub(super) fn pull_acknowledged(&mut self, from: NodeId, id: &ObjectId) {
         if !self.pulls.acknowledged(id) {
-            // It was asked twice, and the first answer has ended what the second question was for.
+            // Both owners got the request, and the first reply ended its purpose.
             self.world.send(from, Message::Unlocate { id: id.clone() });
         }
     }
@@ -95,8 +96,9 @@ impl Node {
         terms: Option<Box<Terms>>,
     ) {
         if !self.pulls.is_asking(&id) {
-            // The pull ended another way, or both owners were asked and this one was slower. What the first says holds:
-            // of two who each know a part of which node feeds which, both obeyed, copies could grow from each other.
+            // The pull ended another way, or both owners got the request and this reply is the second. The primary
+            // owner's reply holds. If this node followed both, whose views of the broadcast tree differ, copies could
+            // grow from each other in a cycle.
             if let Source::Holder { node, .. } = source
                 && self.world.members().owners(&id).first == from
             {
@@ -111,7 +113,7 @@ impl Node {
             Source::Inline(bytes) => {
                 self.located_inline(from, &id, instance, meta, bytes, terms);
             }
-            // It knows no better than this node.
+            // The owner's information is outdated: this node has no source either.
             Source::Holder { node, .. } if node == self.world.me() => {
                 self.pulls.pause(&id, self.world.now());
             }
@@ -123,7 +125,7 @@ impl Node {
         }
     }
 
-    /// Small objects are not kept where they are only read: their owner answers in one round trip.
+    /// Small objects are not cached where they are only read: their owner replies in one round trip.
     fn located_inline(
         &mut self,
         from: NodeId,
@@ -137,11 +139,11 @@ impl Node {
         if let Some(part) = part.filter(|part| {
             self.copies.get(*part).is_some_and(|copy| matches!(copy.state, State::Flowing(_)))
         }) {
-            // What has arrived of a larger object that had the name before.
+            // A part of an older, larger object with the same name.
             self.withdraw(id, part);
         }
         if self.world.members().owners(id).first == from {
-            // The owner keeps no question that would have to be taken back.
+            // The owner keeps no request that would have to be canceled.
             self.pulls.locate_at(id, instance);
         }
         self.end_pull(id);
@@ -169,10 +171,10 @@ impl Node {
             self.copies.add_terms(instance, terms);
         }
         if let Some(before) = self.copies.current(id).filter(|before| *before != instance) {
-            // What has arrived of another instance is of no use for this one.
+            // Blocks of another instance are useless for this one.
             self.doom(before);
         }
-        // A copy that is made here comes from no other node.
+        // A copy that is produced on this node has no source.
         let is_made = |copy: &Copy| matches!(copy.state, State::Filling(_) | State::Folding);
         let is_void = self.copies.get(instance).is_some_and(|copy| copy.doomed || is_made(copy));
         if let Some(copy) = self.copies.get(instance).filter(|_| !is_void) {
@@ -189,8 +191,8 @@ impl Node {
             return self.pull_failed(id, &error);
         }
         if is_void || self.copies.wanted(instance).is_some() {
-            // A client still uses a part of it that was given up here, the owner does not know of its deletion, or what waits
-            // for room under that instance is made here.
+            // Try again later. Either a client still uses a dropped part of this instance, or the owner has not
+            // received its deletion, or the instance that waits for capacity is produced on this node.
             return self.pulls.pause(id, self.world.now());
         }
         if self.pulls.locate_at(id, instance) {
@@ -200,7 +202,8 @@ impl Node {
         }
     }
 
-    /// If there was no room at once: owners shall send no receiver here meanwhile, for room may never come.
+    /// Announces that the object waits for capacity, so that owners send no receivers here: capacity may never become
+    /// free.
     fn tell_if_without_room(&mut self, id: &ObjectId) {
         if let Some(announce) = self.room_announcement(id) {
             self.world.send_owners(id, &Message::Announce(announce));
@@ -209,19 +212,19 @@ impl Node {
         }
     }
 
-    /// Whether an object has room here, so that what comes of it may be read.
+    /// Whether an object has capacity here, so that received blocks may be read.
     pub(super) fn pull_is_arriving(&self, id: &ObjectId) -> bool {
         let has_room = |instance: Instance| self.copies.get(instance).is_some();
         self.pulls.is_receiving(id) || self.pulls.located(id).is_some_and(has_room)
     }
 
-    /// The instance of an object that was located and waits for room here.
+    /// The instance of an object that was located and waits for capacity here.
     pub(super) fn pull_without_room(&self, id: &ObjectId) -> Option<Instance> {
         self.pulls.located(id).filter(|instance| self.copies.wanted(*instance).is_some())
     }
 
-    /// What the owners have to know of an object that waits for room here: as a holder without a sender this node still
-    /// hears of a deletion.
+    /// The announcement of an object that waits for capacity here. As a holder without a source, this node still
+    /// receives its deletion.
     pub(super) fn room_announcement(&self, id: &ObjectId) -> Option<Announce> {
         let instance = self.pull_without_room(id)?;
         let wanted = self.copies.wanted(instance)?;
@@ -231,7 +234,7 @@ impl Node {
         Some(Announce { id, instance, meta, origin, progress, claim, lifetime })
     }
 
-    /// There is memory for an object that arrives from `source`, or from a node that is still to be found.
+    /// Memory is allocated for an object that arrives from `source`, or from a source that is still unknown.
     pub(super) fn pull_in_memory(&mut self, instance: Instance, source: Option<NodeId>) {
         let Some(id) = self.copies.id_of(instance).cloned() else { return };
         if self.pulls.located(&id) != Some(instance) {
@@ -243,7 +246,7 @@ impl Node {
         }
     }
 
-    /// The object will not come: those who wait are told, and what has arrived of it goes.
+    /// Fails a pull: waiting clients get the error, and received blocks are dropped.
     pub(super) fn pull_failed(&mut self, id: &ObjectId, error: &Error) {
         if let Some(instance) = self.copies.current(id)
             && self.copies.get(instance).is_some_and(|copy| matches!(copy.state, State::Flowing(_)))
@@ -259,14 +262,14 @@ impl Node {
         self.adoptions.refuse(id, &mut self.world);
     }
 
-    /// One reader waits no more. What is arriving goes on; a search for no other reader ends.
+    /// Removes one waiting reader. An arriving object continues to arrive; a search without readers ends.
     pub(super) fn stop_waiting(&mut self, id: &ObjectId, request: RequestId) {
         if self.readers.stop_waiting(id, request) {
             self.end_if_unwanted(id);
         }
     }
 
-    /// Gives up an object that no client here waits for, nor a receiver behind here, unless it is arriving.
+    /// Ends the pull of an object that no client and no downstream receiver waits for, unless it is arriving.
     pub(super) fn end_if_unwanted(&mut self, id: &ObjectId) {
         self.leave_on_disk_if_unwanted(id);
         let is_arriving = self.pull_is_arriving(id);

@@ -1,22 +1,21 @@
-//! Leave: this node hands over what only it holds and finishes what it folds, then says good-bye.
+//! Leave: this node hands over the copies that only it has, finishes its folds, then leaves.
 //!
-//! Clients are told at once that it is closing; but what they are filling in that moment, and others may be reading while
-//! it grows, they may still seal.
+//! Client requests fail at once. But clients may still seal objects that they are filling, which others may be reading.
 //!
-//! What no other member takes stays on disk, if this node leaves files for the next one: all originals are written while
-//! others are asked, and the files of those that were taken go. Else it is lost, if a member stays: the owners are told
-//! ([`Message::Abandon`]), and the user of this node.
+//! If this node leaves files for the next one, all pinned copies are written to disk while other members are requested
+//! to adopt them. The files of adopted copies are removed; the others stay. Otherwise a copy that no member adopts is
+//! lost, if any member stays: the owners ([`Message::Abandon`]) and the user of this node are notified.
 //!
-//! A reduce that folds here would have to begin again, so this node asks every member ([`Message::Leaving`]). From then on
-//! the member's reduces take no seat here: an input that only this node holds they take from the node that adopts it. A
-//! member answers ([`Message::Unseated`]) when none of its reduces has a seat here any more; orders that it gave before
-//! have come by then, since messages of one member keep their order. What this node's own clients reduce fails at once:
-//! their result would be lost with this node.
+//! A reduce that folds on this node would have to restart, so this node sends [`Message::Leaving`] to every member.
+//! From then on the members' reduces use no position here; they take an input from the node that adopts it. A member
+//! replies ([`Message::Unseated`]) once none of its reduces has a position here. Earlier orders have arrived by then,
+//! since messages of one member keep their order. Reduces of this node's own clients fail at once: their results would
+//! be lost with this node.
 //!
 //! ```text
-//!   told to leave --> adopted or on disk, unseated, folds over --> good-bye
+//!   leave request --> adopted or on disk, unseated, folds over --> Leave
 //!         |                                                ^
-//!         +--------------- its time is over ---------------+  what it still folds begins again without it
+//!         +--------------- time limit reached -------------+  reduces that fold here restart without it
 //! ```
 
 use alloc::{collections::BTreeSet, vec::Vec};
@@ -34,7 +33,7 @@ use crate::{
 };
 
 impl Node {
-    /// This node shall leave: others take over the originals that are here.
+    /// Begins to leave: other members take over the pinned copies of this node.
     pub(super) fn leave(&mut self, patience_ns: u64) {
         if self.leaving.has_begun() {
             return;
@@ -59,7 +58,7 @@ impl Node {
             let error = Error::NodeDown(alloc::format!("node {me} is closing"));
             self.requests.reply(request, Err(error), &mut self.world);
         }
-        // A node that asked this one, and leaves too, asks another one.
+        // A node that requested adoption here requests it from another member.
         for id in self.adoptions.refuse_all(&mut self.world) {
             self.end_if_unwanted(&id);
         }
@@ -73,7 +72,7 @@ impl Node {
         }
     }
 
-    /// A member was told to leave: reduces of this node order it nothing new.
+    /// A member is leaving: reduces of this node order no new folds there.
     pub(super) fn member_leaves(&mut self, node: NodeId) {
         self.world.members_mut().begin_to_leave(node);
         self.leaving.begin_unseating(node);
@@ -82,7 +81,7 @@ impl Node {
         }
     }
 
-    /// Members that leave hear when no reduce of this node has a seat there.
+    /// Notifies leaving members when no reduce of this node has a position there.
     pub(super) fn unseat(&mut self) {
         if self.leaving.unseating() == 0 {
             return;
@@ -90,8 +89,8 @@ impl Node {
         self.leaving.unseat(&self.coordinator.seats(), &mut self.world);
     }
 
-    /// Says good-bye once nothing is left to be done, or its time is over; after each event, for what came of it is to be
-    /// said before.
+    /// Leaves once nothing is left to do, or when its time is over. Called after each event, so that all messages of
+    /// that event are sent first.
     pub(super) fn leave_when_empty(&mut self) {
         let has_folded = self.worker.is_done() && self.scatters.len() == 0;
         let has_written = !self.copies.is_keeping() || self.has_filed();
@@ -116,7 +115,7 @@ impl Node {
         self.world.act(Action::Left { lost });
     }
 
-    /// Has what no other node has taken written to disk, as far as there is room; whether that is done of what none takes.
+    /// Writes copies that no other node adopted to disk, if there is room. Returns whether all such writes have ended.
     fn has_filed(&mut self) -> bool {
         for instance in self.leaving.take_unfiled() {
             self.copies.write_if_room(instance, &mut self.world);
@@ -127,7 +126,7 @@ impl Node {
         })
     }
 
-    /// What other nodes have taken over is not to come back with the next node: it may be deleted by then.
+    /// Removes files of adopted copies. The next node must not restore them, since they may be deleted by then.
     fn drop_files_but(&mut self, homeless: &BTreeSet<Instance>) {
         let is_filed = |(instance, copy): &(Instance, &Copy)| {
             copy.filed != Filed::No
@@ -139,8 +138,8 @@ impl Node {
         }
     }
 
-    /// Tells the owners of originals that no other node has. Where no member stays nothing is lost to one; and the bytes of
-    /// a small object are at its owners too. What is on disk for the next node is not lost, and comes back with it.
+    /// Reports pinned copies that no other node has to their owners, unless no member stays. The owners have the bytes
+    /// of small objects. Copies on disk for the next node are not lost.
     fn abandon(&mut self, originals: &BTreeSet<Instance>) -> Lost {
         let mut lost = Lost::default();
         let members = self.world.members();
@@ -152,7 +151,7 @@ impl Node {
             let copy = self.copies.get(*instance);
             let Some(copy) = copy.filter(|copy| copy.inline.is_none()) else { continue };
             if self.copies.is_keeping() && copy.filed == Filed::Written {
-                // It comes back.
+                // The next node restores it.
                 continue;
             }
             let id = copy.id.clone();

@@ -1,7 +1,7 @@
-//! What a change of members means: everything that a lost node has said is void, and those who know something first-hand
-//! tell it to the owners that are new.
+//! Membership changes: everything that a failed node announced is dropped, and nodes re-announce their own state to new
+//! owners.
 //!
-//! Nodes need not agree on who is a member: holders and askers tell the directory again what it knows when its owners change.
+//! Nodes need no consensus on the membership: holders and requesters re-announce their state when the owners change.
 
 use alloc::vec::Vec;
 
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Node {
-    /// A node has introduced itself, or answered when it was called.
+    /// A node has connected.
     pub(super) fn meet(&mut self, member: Member) {
         let Some(met) = self.membership.meet(member, &mut self.world) else { return };
         if met.is_back {
@@ -27,8 +27,8 @@ impl Node {
         self.tell_again(&met.change);
     }
 
-    /// A member has connected anew: what it said last may be lost. Both begin with each other as if they never had met,
-    /// so that neither need know which of its messages can be lost.
+    /// A member has reconnected; its last messages may be lost. Both sides drop each other's state and begin anew, so
+    /// neither needs to find out which messages were lost.
     pub(super) fn meet_again(&mut self, member: Member) {
         let is_known = self.world.members().contains(member.id);
         if is_known && !planted::has(Bug::TrustsBrokenConnections) {
@@ -52,20 +52,20 @@ impl Node {
         self.go_on_without(lost);
     }
 
-    /// A member may have gone: all others get its work.
+    /// A member left or failed: others take over its work.
     pub(super) fn go_on_without(&mut self, lost: Option<Lost>) {
         let Some(Lost { node, has_left, is_over, change }) = lost else { return };
         self.leaving.stop_unseating(node);
         self.forget_node(node, is_over);
         if !has_left {
-            // A node that leaves sends what it has begun to send.
+            // A leaving node finishes the transfers that it has begun.
             self.pulls_without(node);
         }
         self.tell_again(&change);
         self.leaving.forget_member(node, self.copies.table(), &mut self.world);
     }
 
-    /// A member had given this node up, and takes it for a new one: so is that member for this node.
+    /// A member had declared this node dead and treats it as new. This node does the same with that member.
     pub(super) fn was_forgotten(&mut self, by: NodeId) {
         self.directory.catch_up(self.world.now());
         self.directory.merge(self.world.now());
@@ -83,7 +83,7 @@ impl Node {
         }
     }
 
-    /// Forgets all that a node has said and was to do; `is_over` if its process does nothing more.
+    /// Drops everything that a node announced and was to do. `is_over` means that its process has ended.
     fn forget_node(&mut self, node: NodeId, is_over: bool) {
         self.tell_directory(|directory, world| directory.member_gone(world, node));
         self.reduces_without(node, is_over);
@@ -96,15 +96,14 @@ impl Node {
         self.pulls.forget_node(node);
     }
 
-    /// Tells the owners that are new, and the node to be told anew, all that this node knows first-hand; asks them what it
-    /// still wants to know.
+    /// Re-announces this node's state to new owners and to a reconnected node, and repeats its open requests.
     fn tell_again(&mut self, change: &Change) {
         let renewed = change.renewed;
         self.surveys.members_changed(&self.world);
         self.leaving.tell_again(change, &mut self.world);
         self.tell_directory(|directory, world| directory.members_changed(world, renewed));
 
-        // Before the results that are made under them, for which they would be taken otherwise.
+        // Before the results that are produced under these names, which would otherwise be taken for claims.
         self.reservations.reserve_again(&self.coordinator, change, &mut self.world);
         self.leases.tell_again(change, &mut self.world);
         self.tell_of_copies(change);

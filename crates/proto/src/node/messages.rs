@@ -1,4 +1,4 @@
-//! Which machine handles a message of another node.
+//! Dispatches messages of other nodes to machines.
 
 use alloc::{boxed::Box, vec::Vec};
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Node {
-    /// Handles a message of another node, or of this one, unless it is to be dropped.
+    /// Handles a message of another node or of this node, unless it is not valid.
     pub(super) fn receive(&mut self, from: NodeId, message: Message) {
         if !self.accepts(from, &message) {
             self.world.note(Note::MessageRefused { from, message: Box::new(message) });
@@ -25,7 +25,8 @@ impl Node {
             Taken::No => self.receive_as_peer(from, message),
             Taken::Yes => {}
             Taken::SenderAsked(id) => self.result_asked(&id),
-            // A result that is not there yet has no copy that could be dropped. A name has: its reservation.
+            // A result that is still being folded has no copy to drop. A named one has a reservation, which is dropped
+            // instead.
             Taken::Deleted(id) if id.minter().is_some() => {
                 self.promises.forget(&id);
                 self.fail_reduce_of(&id, &Error::ObjectDeleted { id: id.clone() });
@@ -34,7 +35,7 @@ impl Node {
         }
     }
 
-    /// Handles what is not meant for an owner.
+    /// Handles a message that is not for an owner.
     fn receive_as_peer(&mut self, from: NodeId, message: Message) {
         match message {
             Message::Members(members) => self.learn(from, &members),
@@ -115,19 +116,19 @@ impl Node {
                 let is_busy = self.moves_objects();
                 self.surveys.receive(from, message, is_busy, &mut self.world);
             }
-            // The directory has taken the others.
+            // The directory has handled the other messages.
             _ => {}
         }
     }
 
-    /// Whether objects or partial results are on their way from or to this node.
+    /// Whether this node is transferring objects or partial results.
     fn moves_objects(&self) -> bool {
         self.pulls.receiving().next().is_some()
             || self.readers.is_serving()
             || self.worker.len() + self.scatters.len() > 0
     }
 
-    /// Has this node's part of the directory take a fact, and sends what it says to that.
+    /// Passes a fact to this node's shard of the directory, and sends the resulting messages.
     pub(super) fn tell_directory<T>(
         &mut self,
         fact: impl FnOnce(&mut Directory, &mut directory::World<'_>) -> T,

@@ -1,13 +1,13 @@
-//! The state machine of a node: every decision it takes, and nothing it does.
+//! The state machine of a node: it decides, and the shell acts.
 //!
-//! [`Node::handle`] takes a fact and appends orders; [`Node::deadline`] says when to hand it
-//! [`Event::DeadlinePassed`]. The state is kept by machines (`crate::machines`), which know nothing of each other but what they
-//! are handed.
+//! [`Node::handle`] takes an event and appends actions; [`Node::deadline`] is the time of the next
+//! [`Event::DeadlinePassed`]. Machines (`crate::machines`) own the state. They do not depend on each other: a caller
+//! passes what they need.
 //!
-//! [`route`], [`verbs`] and [`messages`] say which machine handles an event, a request of a client or a message; [`permit`] drops
-//! messages that are not valid. What concerns several machines is a method of [`Node`] that calls them by
-//! name, in a file for each part of the journey of an object: [`put`], [`read`], [`get`], [`pace`], [`serve`], [`copy`], [`spill`], [`reduce`],
-//! [`fold`], [`scatter`], [`delete`], [`timeout`], [`meet`] and [`status`].
+//! [`route`], [`verbs`] and [`messages`] dispatch events, client requests and messages to machines; [`permit`] drops
+//! messages that are not valid. Work that involves several machines is a method of [`Node`], in one file for each step
+//! of an object: [`put`], [`read`], [`get`], [`pace`], [`serve`], [`copy`], [`spill`], [`reduce`], [`fold`],
+//! [`scatter`], [`delete`], [`timeout`], [`meet`] and [`status`].
 
 mod adopt;
 mod copy;
@@ -55,7 +55,7 @@ use crate::{
     time::Instant,
 };
 
-/// One node of the cluster: its machines.
+/// One node of the cluster, which consists of its machines.
 #[derive(Debug)]
 pub struct Node {
     world: World,
@@ -81,7 +81,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node alone in its cluster.
+    /// A node that is alone in its cluster.
     pub fn new(me: Member, config: Config) -> Self {
         let small = config.small.unwrap_or(config.capacity / SMALL_SHARE);
         Self {
@@ -108,12 +108,12 @@ impl Node {
         }
     }
 
-    /// Takes part in surveys of the network, from the beginning on.
+    /// Takes part in network surveys. Called before the first event.
     pub const fn survey(&mut self) {
         self.surveys.begin();
     }
 
-    /// Takes a fact, and appends to `actions` what is to be done now, in order.
+    /// Handles an event, and appends the resulting actions to `actions`, in order.
     pub fn handle(&mut self, now: Instant, event: Event, actions: &mut Vec<Action>) {
         self.world.begin(now, actions);
         self.dispatch(event);
@@ -126,7 +126,7 @@ impl Node {
         self.world.end(actions);
     }
 
-    /// Says which limits have turned away what members said.
+    /// Reports the limits that rejected messages of members.
     fn note_limits(&mut self) {
         for (member, limit) in self.directory.take_limited() {
             self.world.turned_away(Whose::Member(member), limit);
@@ -136,14 +136,15 @@ impl Node {
         }
     }
 
-    /// Does what follows from what was done: for copies that wait for room, and for this node as an owner.
+    /// Continues until nothing is left to do: copies that wait for capacity, and messages of this node to itself as an
+    /// owner.
     fn settle(&mut self) {
         loop {
             self.follow_copies();
             while self.copies.settle(&mut self.world) {
                 self.follow_copies();
                 if self.copies.is_short() {
-                    // What other nodes want kept here goes when this node can make no room by itself.
+                    // Return other nodes' replicas once this node can free no more by itself.
                     self.give_back();
                 }
             }
@@ -152,7 +153,7 @@ impl Node {
         }
     }
 
-    /// When time alone changes something.
+    /// When the node must be called even if no event occurs.
     pub fn deadline(&self) -> Option<Instant> {
         let all = [
             self.requests.deadline(),
@@ -171,7 +172,7 @@ impl Node {
         all.into_iter().flatten().min()
     }
 
-    /// The members, as this node sees them.
+    /// This node's membership view.
     pub const fn members(&self) -> &Members {
         self.world.members()
     }
@@ -181,12 +182,12 @@ impl Node {
         self.copies.table()
     }
 
-    /// This node's part of the directory.
+    /// This node's shard of the directory.
     pub const fn directory(&self) -> &Directory {
         &self.directory
     }
 
-    /// Questions without an answer so far.
+    /// Number of client requests without a reply.
     pub fn open_requests(&self) -> usize {
         self.requests.len()
     }

@@ -1,4 +1,4 @@
-//! How fast objects come to this node: what it reports to their owners, and what becomes of that.
+//! Rate reports of arriving objects to their owners.
 
 use super::Node;
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl Node {
-    /// A transfer begins, perhaps of what another sender has sent a part of.
+    /// A transfer begins, possibly with blocks from an earlier source.
     pub(super) fn begin_to_receive(&mut self, id: &ObjectId, instance: Instance) {
         let Some(size) = self.copies.get(instance).map(|copy| copy.meta.size) else { return };
         self.pulls.receive(id, instance, size, self.world.now());
@@ -27,7 +27,7 @@ impl Node {
         shares: u16,
     ) {
         let Some(copy) = self.copies.get(instance) else { return };
-        // The transfer before this one may have told of its last bytes late.
+        // The previous transfer may report its last bytes late.
         if copy.state != State::Flowing(Some(source)) {
             return;
         }
@@ -67,7 +67,7 @@ impl Node {
         self.world.send(owner, Message::Paced(paced));
     }
 
-    /// Whether an owner names the sender that this node receives from already: it knows of none that is better.
+    /// Whether an owner assigned the source that this node already receives from, because it knows no better one.
     pub(super) fn keeps_sender(
         &mut self,
         id: &ObjectId,
@@ -84,7 +84,7 @@ impl Node {
         is_same
     }
 
-    /// Bytes that a member sent differ from their checksum.
+    /// A block from a member did not match its checksum.
     pub(super) fn block_corrupt(&mut self, source: NodeId) {
         if self.world.members().contains(source)
             && let Some(blocks) = self.pulls.block_corrupt(source)

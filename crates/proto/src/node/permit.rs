@@ -1,9 +1,9 @@
-//! Which messages a node drops before any machine handles them: malformed ones, and those of a stale owner.
+//! Validation of messages before a machine handles them: drops malformed messages, and messages of stale owners.
 //!
-//! Members are honest (docs/decisions/029-threat-model-trusted-members.md), but their views of the membership differ for
-//! a moment while nodes join and leave. A message that only an owner sends is dropped if this node takes other nodes for
-//! the owners: the sender does not know yet who owns the object, or does not own it any more. Nothing is lost, since every
-//! node repeats requests and announcements to the owners of now whenever its membership changes.
+//! Members are honest (docs/decisions/029-threat-model-trusted-members.md), but their membership views differ briefly
+//! while nodes join and leave. A message that only an owner sends is dropped if the sender is not an owner in this
+//! node's view: either the sender does not have the new owners yet, or it is no longer one. Nothing is lost, since
+//! every node repeats its requests and announcements to the new owners when its membership view changes.
 
 use super::Node;
 use crate::{
@@ -14,20 +14,21 @@ use crate::{
 };
 
 impl Node {
-    /// Whether a message is valid, and comes from an owner if only an owner sends it.
+    /// Whether a message is well-formed and, if only owners send it, comes from an owner.
     pub(super) fn accepts(&self, from: NodeId, message: &Message) -> bool {
         message.is_sound()
             && !message.instances().any(|(id, instance)| self.contradicts(id, instance))
             && (from == self.world.me() || self.is_current(from, message))
     }
 
-    /// Whether this node knows better what an instance is. Handled all the same, one instance would get two copies here.
+    /// Whether a message contradicts this node's records of an instance. Handling it would create two copies of one
+    /// instance.
     fn contradicts(&self, id: &ObjectId, instance: Instance) -> bool {
         self.copies.id_of(instance).is_some_and(|known| known != id)
             || self.world.is_unmade(instance)
     }
 
-    /// Whether the sender of an owner's message is an owner in this node's view of the membership.
+    /// Whether an owner's message comes from an owner in this node's membership view.
     fn is_current(&self, from: NodeId, message: &Message) -> bool {
         let owns = |id: &ObjectId| self.is_owner(from, id);
         match message {
@@ -38,7 +39,7 @@ impl Node {
             | Message::Found { id, .. }
             | Message::Deleted { id, .. }
             | Message::Stranded { id, .. } => owns(id),
-            // An owner of before waits for this answer. If there is no such copy, it harms nothing to give it.
+            // A former owner waits for this reply. If there is no such copy, the reply does no harm.
             Message::Drop { id, instance, error } => {
                 owns(id) || error.is_some() && self.lacks(id, *instance)
             }
@@ -50,7 +51,7 @@ impl Node {
             | Message::NothingYet { request, .. }
             | Message::LatestIs { request, .. }
             | Message::OlderAre { request, .. } => {
-                // Of a question that is over the answer says nothing.
+                // A reply to a request that has ended has no effect.
                 self.requests.kind(*request).is_none_or(|kind| match kind {
                     Waiting::Locations { id, .. } => owns(id),
                     Waiting::Older { name, .. } => owns(&ObjectId::Named(name.clone())),
@@ -68,7 +69,7 @@ impl Node {
         id.minter() == Some(node) || self.world.members().owners(id).contains(node)
     }
 
-    /// Whether nothing is here under an instance.
+    /// Whether nothing on this node has the instance.
     fn lacks(&self, id: &ObjectId, instance: Instance) -> bool {
         self.copies.get(instance).is_none()
             && self.pull_without_room(id) != Some(instance)

@@ -1,6 +1,6 @@
-//! Put: an object comes into being at this node.
+//! Put: creates an object on this node.
 //!
-//! How far each is stands in [`crate::machines::puts`].
+//! [`crate::machines::puts`] tracks the progress of each.
 
 use alloc::{format, string::ToString};
 
@@ -81,7 +81,7 @@ impl Node {
             Err(error) => return Some(Err(error)),
         };
         if self.coordinator.maker(&id).is_some() {
-            // Its owner may not have heard of the reduce yet.
+            // The owner may not have received the reservation of the reduce yet.
             return Some(Err(Error::NameTaken { id, holder: self.world.me() }));
         }
         let instance = self.world.next_instance();
@@ -93,22 +93,22 @@ impl Node {
         None
     }
 
-    /// There is room: the name of a small object is next, and memory for a large one. No get uses its copy before the name is
-    /// confirmed.
+    /// Capacity is reserved. A small object claims its name next; a large one needs memory first. No get uses the copy
+    /// before the name is confirmed.
     pub(super) fn create_in_room(&mut self, instance: Instance) {
         if self.copies.get(instance).is_some_and(|copy| copy.inline.is_some()) {
             self.claim_or_go_on(instance);
         }
     }
 
-    /// There is room, and memory for a client to fill.
+    /// Capacity and memory are reserved for a client to fill.
     pub(super) fn claim_or_go_on(&mut self, instance: Instance) {
         if !self.puts.ask_for_name(instance, self.copies.table(), &mut self.world) {
             self.create_confirmed(instance, None);
         }
     }
 
-    /// The owner of a name has spoken.
+    /// The owner of a name replied to the claim.
     pub(super) fn claimed(
         &mut self,
         from: NodeId,
@@ -124,7 +124,7 @@ impl Node {
             (Some(Phase::Name), Some(holder)) => {
                 self.fail_create(instance, Error::NameTaken { id: id.clone(), holder });
             }
-            // The client gave up while its claim was under way: the name is to be free again.
+            // The client gave up while its claim was in flight: release the name.
             (None, None) if self.copies.get(instance).is_none() => {
                 self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
             }
@@ -132,8 +132,8 @@ impl Node {
         }
     }
 
-    /// The object may exist: the client fills it, or it is complete. `knows_it` has confirmed its name, and has the bytes
-    /// of a small one since.
+    /// The object may exist: the client fills it, or it is complete. `knows_it` is the owner that confirmed the name,
+    /// and since then has the bytes of a small object.
     fn create_confirmed(&mut self, instance: Instance, knows_it: Option<NodeId>) {
         let Some((id, request)) = self.puts.confirm(instance) else { return };
         if self.copies.get(instance).is_some_and(|copy| copy.inline.is_some()) {
@@ -171,8 +171,9 @@ impl Node {
         self.unpin(instance);
         if is_doomed {
             self.leaving.forget(instance);
-            // A sum takes inputs while they are filled, and a client that has it may delete them at once: their putters have
-            // done their part. Of two that were put under one name on both sides of a cut, one has not come to be.
+            // A reduce folds inputs while they are filled, and a client with the result may delete them at once: for
+            // their creators the put has succeeded. If objects with one name were put on both sides of a partition,
+            // only one of them remains, and the other put has failed.
             return if is_deleted {
                 Ok(Answer::Put { id })
             } else {
@@ -218,7 +219,7 @@ impl Node {
         if create.is_announced() {
             let id = create.id.clone();
             let message = match id.minter() {
-                // A name may be put by another client; this id will never be anything.
+                // Another client may put a name, but a generated id can never get an object any more.
                 None => Message::Withdraw { id, instance },
                 Some(_) => {
                     let detail = "its client aborted it or failed before it was complete".into();
@@ -232,14 +233,14 @@ impl Node {
             self.world.send_owners(&create.id, &message);
         }
         if create.is_promised && (create.id.minter().is_none() || !create.is_announced()) {
-            // What other nodes have heard of it is taken back, if anything: its client may try again.
+            // Announcements are withdrawn, if any, and the client may try again.
             self.promises.give(create.id.clone(), create.client);
         }
         // Gets that found the object growing here look elsewhere now.
         self.pull_if_wanted(&create.id);
     }
 
-    /// A create gave up waiting for room, memory or its name, each of which has an error of its own.
+    /// A create timed out while it waited for capacity, memory or its name. Each has its own error.
     pub(super) fn create_timed_out(&mut self, instance: Instance, waited_ns: u64) -> Error {
         let Some(create) = self.puts.end(instance) else {
             return Error::NodeDown(format!("instance {instance} vanished"));
@@ -263,7 +264,7 @@ impl Node {
     }
 }
 
-/// What a client is told that gives an object no time to live.
+/// The error for a time to live of zero.
 pub(super) fn no_time() -> Error {
     Error::InvalidArgument(
         "ttl is 0 s: set a positive time, or none to keep the object until it is deleted".into(),

@@ -1,6 +1,6 @@
-//! Read: a client gets an object that is here, or waits for one; those that wait are answered when it is complete.
+//! Read: a client gets an object that is on this node, or waits until it is complete.
 //!
-//! How an object comes to here is in [`super::get`].
+//! [`super::get`] brings objects to this node.
 
 use alloc::format;
 
@@ -33,7 +33,7 @@ impl Node {
         None
     }
 
-    /// Hands a complete copy to a reader and pins it for as long as that reads.
+    /// Gives a complete copy to a reader, and pins it while the client reads.
     fn give(&mut self, client: ClientId, instance: Instance) -> Result<Answer, Error> {
         let Some(copy) = self.copies.get(instance) else {
             return Err(Error::NodeDown(format!("instance {instance} vanished")));
@@ -46,7 +46,7 @@ impl Node {
         Ok(Answer::Got { id, meta, instance, inline })
     }
 
-    /// A client reads no more. What it has copied, and no other reads, goes before all that may go.
+    /// A client stopped reading. If it has copied the object and no other client reads it, the copy is evicted first.
     pub(super) fn release(&mut self, client: ClientId, instance: Instance, is_copied: bool) {
         if self.readers.end(client, instance) {
             if is_copied {
@@ -56,7 +56,7 @@ impl Node {
         }
     }
 
-    /// A client wants to read what is here of an object before it is complete.
+    /// A client wants to read an object before it is complete.
     pub(super) fn follow(&mut self, asked: &Asked, id: ObjectId) -> Option<Result<Answer, Error>> {
         let current = self.copies.current(&id);
         if let Some((instance, copy)) = current.and_then(|i| Some((i, self.copies.get(i)?))) {
@@ -64,11 +64,11 @@ impl Node {
                 return Some(Ok(Answer::Done));
             }
             if copy.state == State::Filling(asked.client) {
-                // It has the memory to write, which it can't have to read as well before it is complete.
+                // It has the memory for writing, and must not have it for reading before the object is complete.
                 return Some(Ok(Answer::Done));
             }
             if copy.meta.digest.is_some() {
-                // What is here of it may turn out to be void.
+                // The bytes may fail the digest check later.
                 return Some(Ok(Answer::Done));
             }
             if copy.has_memory() {
@@ -77,7 +77,7 @@ impl Node {
             }
         }
         if !self.readers.are_waiting(&id) {
-            // The get beside it was answered already, by bytes in a message or with an error: nothing will come.
+            // The `Get` next to it already has its reply, inline or an error: nothing will arrive.
             return Some(Ok(Answer::Done));
         }
         self.readers.follow(&id, asked.request);
@@ -85,7 +85,7 @@ impl Node {
         None
     }
 
-    /// There is memory for a copy that begins to arrive.
+    /// Memory is allocated for an arriving copy.
     pub(super) fn growing(&mut self, instance: Instance) {
         let Some(copy) = self.copies.get(instance) else { return };
         let (id, meta, state) = (copy.id.clone(), copy.meta.clone(), copy.state);
@@ -102,14 +102,14 @@ impl Node {
         }
     }
 
-    /// What there is to say of the object is said to those who get it.
+    /// Ends the following of an object; the reply to the client's `Get` contains the result.
     pub(super) fn end_following(&mut self, id: &ObjectId) {
         for request in self.readers.take_followers(id) {
             self.requests.reply(request, Ok(Answer::Done), &mut self.world);
         }
     }
 
-    /// A copy is complete: all clients here that waited for the object get it now.
+    /// A copy is complete: all waiting clients on this node get it.
     pub(super) fn completed(&mut self, instance: Instance) {
         let Some(copy) = self.copies.get(instance).filter(|copy| !copy.doomed) else { return };
         let (id, is_readable) = (copy.id.clone(), copy.is_readable());

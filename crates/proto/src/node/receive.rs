@@ -1,6 +1,6 @@
-//! Receive: the bytes of an object come from one sender after another, until all are here.
+//! Receive: fetches the blocks of an object from one source after another until it is complete.
 //!
-//! How the first sender is found is in [`super::get`]; how fast the bytes come, in [`super::pace`]. The shell compares digests.
+//! [`super::get`] finds the first source; [`super::pace`] reports the rate. The shell compares digests.
 
 use alloc::{format, vec::Vec};
 
@@ -27,7 +27,8 @@ impl Node {
         } else {
             self.fetch(id, instance, source);
         }
-        // Both, for the owner who chose the sender may have been the second, or another before a change of members.
+        // To both owners, since the backup owner may have assigned the source, or another owner before a membership
+        // change.
         self.announce(instance);
         self.serve_parked(id);
     }
@@ -38,8 +39,8 @@ impl Node {
         self.world.act(Action::Fetch { id: id.clone(), instance, source, parts: None, digest });
     }
 
-    /// An owner names the sender from now on: a receiver that has stepped in between this node and its sender, or one that
-    /// is faster than the present sender.
+    /// An owner assigned a new source: a receiver was inserted between this node and its source, or the new source is
+    /// faster.
     pub(super) fn redirected(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
         if self.keeps_sender(id, instance, source) {
             return;
@@ -65,7 +66,7 @@ impl Node {
                 self.fetch(id, instance, source);
             }
         }
-        // Its owner believes that this node did as it was told.
+        // The owner assumes that this node followed its request.
         self.announce(current);
     }
 
@@ -81,9 +82,9 @@ impl Node {
         }
     }
 
-    /// A member is gone: what it sends is sought elsewhere, though its connection may be open for long.
+    /// A member is gone: its transfers continue from other sources, even if its connections stay open for long.
     pub(super) fn pulls_without(&mut self, node: NodeId) {
-        // One without memory so far has asked it for nothing: it will, and hear that it is gone.
+        // A copy without memory has not sent its request yet; it will, and fail then.
         let is_fed = |instance: &Instance| {
             let copy = self.copies.get(*instance).filter(|copy| !copy.doomed);
             copy.is_some_and(|copy| copy.state == State::Flowing(Some(node)))
@@ -120,9 +121,9 @@ impl Node {
         self.tell_second(instance);
     }
 
-    /// A whole copy arrived with another digest than its maker announced, as from a node with faulty memory. Readers and
-    /// receivers keep the memory in which it is, since a block that is ready never changes; it is fetched anew into other
-    /// memory.
+    /// A whole copy arrived, but does not match its creator's digest, for example because of faulty memory in the
+    /// source. Readers and receivers keep the present memory, since a ready block never changes. The copy is fetched
+    /// again into other memory.
     pub(super) fn copy_differs(&mut self, instance: Instance, source: NodeId) {
         let Some(copy) = self.copies.get(instance).filter(|copy| !copy.doomed) else { return };
         if copy.state != State::Flowing(Some(source)) {
@@ -144,14 +145,14 @@ impl Node {
         }
     }
 
-    /// There is other memory for an object that arrived with another digest: the owner is asked for a sender.
+    /// Other memory is allocated for a copy with a digest mismatch: request a source.
     pub(super) fn seek_other(&mut self, id: &ObjectId) {
         self.pulls.pause(id, self.world.now());
         self.end_if_unwanted(id);
         self.locate(id);
     }
 
-    /// A small object arrived with another digest than its maker announced. The other owner has the bytes too.
+    /// An inline object arrived that does not match its creator's digest. The other owner has the bytes too.
     pub(super) fn inline_differs(&mut self, id: &ObjectId, source: NodeId) {
         self.block_corrupt(source);
         if !self.pulls.is_asking(id) {
@@ -167,13 +168,13 @@ impl Node {
         self.world.send(owner, Message::Locate { id, avoid, not_here, receives, seen });
     }
 
-    /// Every holder sent a corrupt copy.
+    /// The copies of all holders are corrupt.
     fn pull_is_corrupt(&mut self, id: &ObjectId) {
         let (id, senders) = (id.clone(), self.pulls.corrupt_senders(id));
         self.pull_failed(&id.clone(), &Error::ObjectCorrupt { id, senders });
     }
 
-    /// The owners learn that no node feeds this copy: the first by the question for a sender.
+    /// Announces to the backup owner that this copy has no source. The primary owner learns it from the next `Locate`.
     pub(super) fn tell_second(&mut self, instance: Instance) {
         if let Some(announce) = self.announcement(instance) {
             self.send_second(announce);

@@ -1,6 +1,6 @@
-//! Reduce: this node as the coordinator of the reduces of its clients.
+//! Reduce: this node as the coordinator of its clients' reduces.
 //!
-//! What a reduce decides is in [`crate::reduce`]; here its steps become messages, room and folds.
+//! [`crate::reduce`] decides; here its steps become messages, allocations and folds.
 
 use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
@@ -109,37 +109,37 @@ impl Node {
         Some(Err(self.no_result(&id)))
     }
 
-    /// Which inputs of a reduce can't come any more.
+    /// The inputs of a reduce that can no longer arrive.
     pub(super) fn lost(&self, id: &ObjectId) -> Result<Answer, Error> {
         let ids = self.coordinator.lost(id).ok_or_else(|| self.no_result(id))?;
         Ok(Answer::Inputs { ids })
     }
 
-    /// Why an object is not the result of a reduce of this node, any more or at all.
+    /// Why an object is not the result of a reduce of this node.
     fn no_result(&self, id: &ObjectId) -> Error {
-        // Its ids are minted here, so what became of one is in this node's part of the directory.
+        // This node generated the ids of its results, so its shard of the directory has their tombstones.
         self.directory.why_gone(id).unwrap_or_else(|| {
             let said = format!("{id} is not the result of a reduce that was started on this node");
             Error::InvalidArgument(said)
         })
     }
 
-    /// An owner answers a watch, now or later.
+    /// An owner replied to a watch, now or later.
     pub(super) fn found(&mut self, from: NodeId, id: &ObjectId, found: Option<Found>) {
         self.watches.answered(id);
         match found {
             Some(_) => self.watches.saw(id),
             None => self.watches.absent(from, id, &mut self.world),
         }
-        // Its owner has not missed its holder yet, or has met it already, or does not know that it leaves, or that this node
-        // has evicted its copy: it can't be ordered to fold.
+        // The holder can't get a fold order if this node does not count it as a member, if it is leaving, or if this
+        // node has evicted its own copy. The owner may not have detected that yet.
         let (me, members) = (self.world.me(), self.world.members());
         let can_fold = |found: &Found| {
             let is_here = found.holder != me || self.copies.table().holds(found.instance);
             members.contains(found.holder) && !members.is_leaving(found.holder) && is_here
         };
         let usable = found.clone().and_then(|found| match found.inline {
-            // Its bytes are here from now on.
+            // The message contains the bytes, so this node is the holder.
             Some(_) if !can_fold(&found) => Some(Found { holder: me, ..found }),
             None if !can_fold(&found) => None,
             _ => Some(found),
@@ -172,12 +172,12 @@ impl Node {
             self.advise(key, hears);
         }
         if matches!(error, Error::ObjectLost { .. }) && !self.watches.reduces(id).is_empty() {
-            // Its holder may come back with it, or a client put it again.
+            // Its holder may reconnect, or a client may put it again.
             self.watches.missed(id, &self.world);
         }
     }
 
-    /// Lets a reduce know something, and does what it wants done.
+    /// Passes a fact to a reduce, and executes the resulting steps.
     pub(super) fn advise(
         &mut self,
         key: ReduceId,
@@ -231,7 +231,7 @@ impl Node {
         }
     }
 
-    /// All inputs are chosen: waits for room for the result.
+    /// All inputs are chosen: request capacity for the result.
     fn make_result(&mut self, key: ReduceId, local: Vec<Instance>, children: Vec<(NodeId, u32)>) {
         let Some(reduce) = self.coordinator.get(key) else { return };
         let Some(meta) = reduce.meta().cloned() else { return };
@@ -243,19 +243,19 @@ impl Node {
         let epoch = reduce.epoch();
         let is_good = |copy: &Copy| !copy.doomed && copy.meta.size == meta.size;
         if !local.iter().all(|input| self.copies.get(*input).is_some_and(is_good)) {
-            // Evicted or deleted since its owner told of it, or not what the owner told.
+            // Evicted or deleted since the owner's report, or different from it.
             let failure = "an input on the calling node was lost".into();
             return self.reduce_failed(key, epoch, failure, false);
         }
-        // The inputs wait with the result: what a client deletes meanwhile is folded all the same.
-        // They may go to disk meanwhile: pinned, they might keep the result from having room.
+        // The inputs wait together with the result: if a client deletes them meanwhile, they are still folded. They may
+        // go to disk meanwhile, since pins could keep the result from getting capacity.
         local.iter().for_each(|input| self.copies.hold(*input));
         self.worker.begin_to_wait(FoldKey::result(key, epoch), local.clone());
         let instance = self.world.next_instance();
         self.await_result(instance, key, local, children);
     }
 
-    /// Waits for room for the result of an attempt.
+    /// Waits for capacity for the result of an attempt.
     pub(super) fn await_result(
         &mut self,
         instance: Instance,
@@ -268,7 +268,7 @@ impl Node {
         }
     }
 
-    /// Wants room for the result of a reduce: a small one is complete by then.
+    /// Requests capacity for the result of a reduce. An inline result is already complete.
     fn want_result(&mut self, instance: Instance, key: ReduceId, inline: Option<Inline>) {
         let Some(reduce) = self.coordinator.get(key) else { return };
         let Some(meta) = reduce.meta().cloned() else { return };
@@ -277,7 +277,8 @@ impl Node {
         self.want(instance, Wanted { id, meta, inline, state, terms });
     }
 
-    /// There is memory: the result is published while it grows, so that its broadcast overlaps with the reduce.
+    /// Memory for the result is allocated. It is announced while it grows, so that its broadcast overlaps with the
+    /// reduce.
     pub(super) fn result_in_memory(&mut self, instance: Instance) {
         let Some(copy) = self.copies.get(instance) else { return };
         let (id, size) = (copy.id.clone(), copy.meta.size);
@@ -315,7 +316,7 @@ impl Node {
         }
     }
 
-    /// There is room for a small result, which is complete.
+    /// An inline result, which is complete, has capacity.
     pub(super) fn small_result_in_room(&mut self, instance: Instance) {
         let Some(id) = self.copies.id_of(instance).cloned() else { return };
         let Some(target) = self.coordinator.take_target(&id, instance) else { return };
@@ -329,7 +330,7 @@ impl Node {
         let Some(reduce) = self.forget_reduce(key) else { return };
         self.reservations.remove(key);
         let id = reduce.result().clone();
-        // All positions have sent all they had; an order that came twice must not wait for a parent for ever.
+        // All positions have sent everything. A position with a duplicate order must not wait for a parent forever.
         let nodes: BTreeSet<NodeId> = reduce.nodes().into_iter().collect();
         for node in nodes {
             let (epoch, is_void) = (reduce.epoch(), false);
@@ -342,7 +343,7 @@ impl Node {
         }
     }
 
-    /// A reduce can't succeed: all who wait for its result are told why.
+    /// Fails a reduce: all that wait for its result get the error.
     pub(super) fn fail_reduce_of(&mut self, id: &ObjectId, error: &Error) {
         let Some(key) = self.coordinator.maker(id) else { return };
         let Some(reduce) = self.forget_reduce(key) else { return };
@@ -364,7 +365,7 @@ impl Node {
         self.coordinator.forget(key, &mut self.watches, &mut self.world)
     }
 
-    /// Ends an attempt: the nodes that fold stop, and what there is of its result is dropped.
+    /// Ends an attempt: stops the nodes that fold, and drops its partial result.
     fn void(&mut self, reduce: ReduceId, id: &ObjectId, epoch: u32, nodes: Vec<NodeId>) {
         let nodes: BTreeSet<NodeId> = nodes.into_iter().collect();
         for node in nodes {
@@ -386,7 +387,7 @@ impl Node {
         });
         if let Some(instance) = growing {
             self.withdraw(id, instance);
-            // Local readers wait on for the next attempt.
+            // Local readers wait for the next attempt.
             self.pull_if_wanted(id);
         }
     }
@@ -403,7 +404,8 @@ impl Node {
         self.take_steps(key, steps);
     }
 
-    /// Attempts that fold an input at a node that is gone begin again; inputs that wait there are looked up again.
+    /// Restarts attempts that fold an input on a node that is gone. Inputs there that are not folded yet are looked up
+    /// again.
     pub(super) fn reduces_without(&mut self, node: NodeId, is_over: bool) {
         for (key, epoch) in self.coordinator.depending_on(node) {
             if self.coordinator.get(key).is_some_and(|reduce| reduce.folds_at(node)) {

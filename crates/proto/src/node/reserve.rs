@@ -1,4 +1,5 @@
-//! The name of a result: asked for before the reduce begins, so that no client puts it meanwhile, and kept until it ends.
+//! The name of a reduce result: reserved before the reduce begins, so that no client can put it, and released when the
+//! reduce ends.
 
 use alloc::vec::Vec;
 
@@ -13,7 +14,7 @@ use crate::{
 };
 
 impl Node {
-    /// Asks for the name; the reduce begins when it is granted.
+    /// Requests the name. The reduce begins once the name is granted.
     pub(super) fn reserve(
         &mut self,
         key: ReduceId,
@@ -27,7 +28,7 @@ impl Node {
         self.world.send(owner, Message::Reserve { id: id.clone(), instance });
     }
 
-    /// The owner of the name has spoken.
+    /// The owner replied to the reservation.
     pub(super) fn reserved(
         &mut self,
         from: NodeId,
@@ -36,7 +37,7 @@ impl Node {
         taken_by: Option<NodeId>,
     ) {
         let owners = self.world.members().owners(id);
-        // Only the first knows of all who want the name.
+        // Only the primary owner has all claims of the name.
         if owners.first != from {
             return;
         }
@@ -44,15 +45,16 @@ impl Node {
         let instance = kept.instance;
         if let Some(holder) = taken_by {
             if kept.begins.is_none() {
-                // Told again after a change of members: two nodes were granted one name while they did not know of
-                // each other. The name is the other's, so nothing is said of it.
+                // A repeated reservation after a membership change: two nodes got the name from owners that had not
+                // met. The other node keeps it, so its state at the owners must not change.
                 self.reservations.remove(key);
                 self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
             }
             return self.fail_reduce_of(id, &Error::NameTaken { id: id.clone(), holder });
         }
         if let Some((request, steps)) = kept.begins.take() {
-            // Should the first die, the second keeps the name, and knows whose death those who wait are to be told of.
+            // If the primary owner fails, the backup owner keeps the reservation. It also knows whose failure to report
+            // to requesters.
             if let Some(second) = owners.second {
                 self.world.send(second, Message::Reserve { id: id.clone(), instance });
             }
@@ -61,7 +63,7 @@ impl Node {
         }
     }
 
-    /// The client does not wait for the name any more.
+    /// The client no longer waits for the name.
     pub(super) fn give_up_reservation(&mut self, key: ReduceId) {
         let Some(id) = self.coordinator.get(key).map(|reduce| reduce.result().clone()) else {
             return;
@@ -70,7 +72,7 @@ impl Node {
         self.fail_reduce_of(&id.clone(), &Error::ObjectLost { id, detail });
     }
 
-    /// The owner says that the name was deleted before there was a result.
+    /// The owner reported that the name was deleted before the result existed.
     pub(super) fn reservation_dropped(
         &mut self,
         from: NodeId,
@@ -78,12 +80,12 @@ impl Node {
         id: &ObjectId,
         error: &Error,
     ) {
-        // The second may hear late of the deletion of what had the name before.
+        // The backup owner may receive the deletion of the previous object of that name late.
         if self.world.members().owners(id).first != from {
             return;
         }
         let Some(kept) = self.reservations.remove(key) else { return };
-        // The second may have heard of the deletion before it heard of the reduce.
+        // The backup owner may have received the deletion before the reservation.
         let instance = kept.instance;
         self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
         self.fail_reduce_of(id, error);
@@ -92,7 +94,7 @@ impl Node {
         }
     }
 
-    /// A reduce has failed: the reservation of its name, if it was granted. One that was requested only is withdrawn.
+    /// Ends the reservation of a failed reduce. Returns it if it was granted; a pending request is withdrawn.
     pub(super) fn end_reservation(
         &mut self,
         key: ReduceId,

@@ -1,7 +1,7 @@
-//! Copies that owners have to be told of again after a change of members, a slice of them at a time.
+//! Re-announces copies to owners after a membership change, a slice at a time.
 //!
-//! What this node does meanwhile it tells the owners of now by itself; only a deletion must not come to an owner that does
-//! not know yet of what is deleted.
+//! New copies are announced to the present owners in any case. Only a deletion must not reach an owner before the
+//! announcement of the deleted object.
 
 use alloc::vec::Vec;
 
@@ -14,9 +14,9 @@ use crate::{
 };
 
 impl Node {
-    /// Tells the owners that were not owners before, and the node to be told anew, of the copies here.
+    /// Announces the copies of this node to new owners and to a reconnected node.
     pub(super) fn tell_of_copies(&mut self, change: &Change) {
-        // An owner that is asked for the rest of an object has to know of the part that is here.
+        // An owner that gets a request for the rest of an object must have the announcement of the part on this node.
         for id in self.pulls.ids() {
             if let Some(instance) = self.copies.current(&id) {
                 self.tell_of(instance, core::slice::from_ref(change));
@@ -39,7 +39,7 @@ impl Node {
         let some = self.copies.table().following(after);
         let some: Vec<Instance> = some.take(slice.entries).collect();
         for instance in &some {
-            // Told of at once, or since.
+            // Already announced, at once or since.
             let is_told =
                 self.copies.get(*instance).is_none_or(|copy| self.pulls.contains(&copy.id));
             if !is_told {
@@ -50,7 +50,7 @@ impl Node {
         self.retelling = retelling;
     }
 
-    /// What is here of an object that is about to be deleted is told of first.
+    /// Announces the copy of an object that is about to be deleted first.
     pub(super) fn tell_before_deletion(&mut self, id: &ObjectId) {
         let Some(instance) = self.copies.current(id) else { return };
         let retelling = core::mem::take(&mut self.retelling);

@@ -1,4 +1,4 @@
-//! Which machine handles an event. Requests of clients are in [`super::verbs`], messages in [`super::messages`].
+//! Dispatches events to machines. Client requests are in [`super::verbs`], messages in [`super::messages`].
 
 use super::Node;
 use crate::{directory::Directory, event::Event};
@@ -23,7 +23,7 @@ impl Node {
             Event::Unspilled { instance } => self.unspilled(instance),
             Event::UnspillFailed { instance, detail } => self.unspill_failed(instance, detail),
             Event::Message { from, message } => {
-                // A node that is no member (any more) has to introduce itself first.
+                // A node outside this membership view must introduce itself first.
                 if self.world.members().contains(from) {
                     self.membership.heard(from);
                     self.receive(from, message);

@@ -1,10 +1,11 @@
-//! Scattered reduces: this node as the coordinator of one, and as a seat that makes a part.
+//! Ring reduces: this node as the coordinator of one, and as a contributor that folds parts.
 //!
-//! The copy of the result begins like any that arrives from the coordinator; but one part of it is folded here, and the
-//! rest comes from the next seat. Who does what follows from the order alone: [`crate::reduce::scatter`].
+//! The copy of the result begins like any copy that arrives from the coordinator. But its own parts are folded here,
+//! and the rest arrives from the next seat. [`crate::reduce::scatter`] derives all steps from the order.
 //!
-//! That what is all here is complete a seat hears from the coordinator ([`Message::Unfold`]), and should that be lost, from
-//! the owner, which it asks ([`Message::Watch`]). How far each is stands in [`crate::machines::scatters`].
+//! A contributor with all parts gets the confirmation that its copy is complete from the coordinator
+//! ([`Message::Unfold`]). In case that message is lost, it also watches the result at its owner ([`Message::Watch`]).
+//! [`crate::machines::scatters`] tracks the progress.
 
 use alloc::{format, string::String, vec::Vec};
 
@@ -19,7 +20,7 @@ use crate::{
 };
 
 impl Node {
-    /// All inputs are there, and most of those who hold them want the result.
+    /// All inputs have arrived, and most contributors want the result.
     pub(super) fn scatter(&mut self, key: ReduceId, seats: Vec<Seat<NodeId, Instance>>) {
         let Some(reduce) = self.coordinator.get(key) else { return };
         let Some(meta) = reduce.meta().cloned() else { return };
@@ -35,7 +36,7 @@ impl Node {
         let order = ScatterOrder { reduce: key, epoch, id, instance, meta, op, frame, seats };
         self.await_result(instance, key, Vec::new(), Vec::new());
         if self.copies.get(instance).is_none() {
-            // Seats that hold memory until this node has some might keep it from having any.
+            // Otherwise contributors could hold memory until this node has some, and keep it from getting any.
             let detail = String::from("the calling node has no room for the result yet");
             return self.reduce_failed(key, epoch, detail, true);
         }
@@ -49,7 +50,7 @@ impl Node {
         }
     }
 
-    /// A coordinator orders this node to make a part.
+    /// A coordinator orders this node to contribute to a ring.
     pub(super) fn scattered(&mut self, from: NodeId, order: ScatterOrder) {
         let ScatterOrder { reduce, epoch, instance, .. } = order;
         let is_theirs = reduce.node == from && instance.node == from;
@@ -63,7 +64,7 @@ impl Node {
         let failure = if self.leaving.takes_no_orders_of(from) {
             Some(format!("node {} is closing", self.world.me()))
         } else if self.copies.get(instance).is_some() {
-            // Another owner told of it first.
+            // Another owner's reply about the result was faster.
             Some(format!("node {} already receives the result", self.world.me()))
         } else if !self.contribute(order.clone()) {
             Some(format!("node {} does not hold its inputs", self.world.me()))
@@ -77,10 +78,10 @@ impl Node {
         }
     }
 
-    /// Makes room for the whole result; false if there is none at present.
+    /// Requests capacity for the whole result. Returns false if there is none at present.
     fn receive_parts(&mut self, order: &ScatterOrder) -> bool {
         let (id, instance) = (&order.id, order.instance);
-        // Whatever it was that this node looked for or received, this is newer.
+        // This is newer than any earlier pull or copy of the object.
         self.end_pull(id);
         if let Some(before) = self.copies.current(id) {
             self.doom(before);
@@ -95,7 +96,7 @@ impl Node {
         has_room
     }
 
-    /// Begins to fold for the parts of others; false if this node does not hold all inputs of its seat.
+    /// Begins to fold for the parts of others. Returns false if this node does not have all inputs of its seat.
     fn contribute(&mut self, order: ScatterOrder) -> bool {
         let (instance, seat) = (order.instance, order.seat(self.world.me()));
         if let Some(seat) = seat {
@@ -103,7 +104,7 @@ impl Node {
             if first.is_none_or(|fold| self.unusable_input(&fold).is_some()) {
                 return false;
             }
-            // What is deleted before the last fold of them has begun is folded all the same.
+            // Pinned, so that an input deleted before its last fold is folded anyway.
             order.inputs(seat).iter().for_each(|input| self.copies.pin(*input));
         }
         self.scatters.begin(order, seat);
@@ -111,7 +112,7 @@ impl Node {
         true
     }
 
-    /// Begins the folds of a seat that are next.
+    /// Begins the next folds of a seat.
     fn fold_on(&mut self, instance: Instance) {
         while let Some(order) = self.scatters.order(instance) {
             let (reduce, epoch, count) = (order.reduce, order.epoch, order.count());
@@ -132,14 +133,14 @@ impl Node {
         }
     }
 
-    /// A fold is over: the seat that it was of goes on; false if it was of none.
+    /// Continues the seat of a fold that ended. Returns false if the fold belongs to no ring.
     pub(super) fn part_folded(&mut self, key: &FoldKey) -> bool {
         let Some(instance) = self.scatters.of(key.reduce, key.epoch) else { return false };
         self.fold_on(instance);
         true
     }
 
-    /// There is memory for the result: its own part can be folded, the rest is received.
+    /// Memory for the result is allocated: its own parts can be folded, and the rest is fetched.
     pub(super) fn begin_parts(&mut self, instance: Instance) {
         let me = self.world.me();
         let Some(order) = self.scatters.in_memory(instance) else { return };
@@ -148,7 +149,7 @@ impl Node {
         self.fold_on(instance);
     }
 
-    /// A part can't come as ordered: the attempt is void, unless the coordinator has all of it already.
+    /// A part can't arrive as ordered: the attempt fails, unless the coordinator already has the whole result.
     pub(super) fn parts_failed(&mut self, instance: Instance, detail: String) {
         let Some(order) = self.scatters.order(instance) else { return };
         let (reduce, epoch, id) = (order.reduce, order.epoch, order.id.clone());
@@ -158,7 +159,7 @@ impl Node {
         }
     }
 
-    /// A copy goes in which parts were to be made: those who wait for them would wait in vain.
+    /// The copy that parts are folded into is doomed: the coordinator must not wait for its parts.
     pub(super) fn parts_doomed(&mut self, instance: Instance) {
         let Some(ScatterOrder { reduce, epoch, .. }) = self.end_parts(instance) else {
             return;
@@ -170,7 +171,7 @@ impl Node {
         }
     }
 
-    /// Lets go of what has come of a result, and asks for it like for any other object.
+    /// Drops what has arrived of a result, and requests it like any other object.
     fn begin_anew(&mut self, instance: Instance, id: &ObjectId) {
         self.end_parts(instance);
         self.doom(instance);
@@ -178,8 +179,8 @@ impl Node {
         self.pull_if_wanted(id);
     }
 
-    /// A copy is no longer made of parts: it is complete or void. If it is complete, all parts are; in both
-    /// cases no node needs another fold.
+    /// Ends the production of a copy from parts, since it is complete or failed. If it is complete, so are all parts.
+    /// In both cases no node needs another fold.
     fn end_parts(&mut self, instance: Instance) -> Option<ScatterOrder> {
         let Parts { order, seat, is_all_here, .. } = self.scatters.end(instance)?;
         if let Some(seat) = seat {
@@ -194,7 +195,7 @@ impl Node {
         Some(order)
     }
 
-    /// All of a result has come to a seat: whether it may be given to others already.
+    /// All parts of a result have arrived. Returns whether the copy may be served already.
     fn parts_here(&mut self, instance: Instance) -> bool {
         match self.scatters.all_here(instance) {
             None => true,
@@ -211,7 +212,7 @@ impl Node {
         }
     }
 
-    /// The coordinator has all of a result: what is here of it will not be void.
+    /// The coordinator has the whole result: the copy on this node is valid.
     fn decide_parts(&mut self, instance: Instance) {
         if self.scatters.decide(instance) {
             self.fetched(instance);
@@ -224,22 +225,22 @@ impl Node {
         }
     }
 
-    /// An owner says what there is of an object.
+    /// An owner reported the state of an object.
     pub(super) fn parts_found(&mut self, found: &Found) {
         if found.complete {
             self.decide_parts(found.instance);
         }
     }
 
-    /// The coordinator says that an attempt is void, and so is what there is of its result here.
+    /// The coordinator ended an attempt: drop its partial result on this node.
     pub(super) fn drop_parts(&mut self, reduce: ReduceId, epoch: u32) {
         for (instance, id) in self.scatters.up_to(reduce, epoch) {
             self.begin_anew(instance, &id);
         }
     }
 
-    /// The coordinator of scattered reduces is lost. If its process is over it does not begin again: what is all here is
-    /// complete. One that is only silent may come back and make another result.
+    /// The coordinator is lost. If its process has ended it can't restart the reduce, so a copy with all parts is
+    /// complete. If it is only unresponsive, it may return and produce another result.
     pub(super) fn parts_without(&mut self, node: NodeId, is_over: bool) {
         for (instance, id, is_all_here) in self.scatters.forget_node(node) {
             if is_all_here && is_over {
@@ -250,13 +251,14 @@ impl Node {
         }
     }
 
-    /// A node asks for a result that is not there yet.
+    /// A node requested a result that does not exist yet.
     pub(super) fn result_asked(&mut self, id: &ObjectId) {
         let Some(key) = self.coordinator.maker(id) else { return };
         self.advise(key, |reduce, around, now, steps| reduce.asked(now, around, steps));
     }
 
-    /// All of a copy has come: what was asked for here is the result of its reduce. Whether there is nothing more to do.
+    /// All missing parts of a copy have arrived. If it is the coordinator's copy, the result is complete. Returns
+    /// whether nothing is left to do.
     pub(super) fn parts_complete(&mut self, instance: Instance) -> bool {
         let is_result = self.copies.get(instance).is_some_and(|copy| copy.state == State::Folding);
         if !is_result {

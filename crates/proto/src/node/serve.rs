@@ -1,4 +1,4 @@
-//! Serve: another node receives a copy from this one.
+//! Serve: another node receives a copy from this node.
 
 use super::Node;
 use crate::{
@@ -11,8 +11,8 @@ use crate::{
 impl Node {
     pub(super) fn serve(&mut self, serve: ServeId, id: &ObjectId, instance: Instance) {
         let is_here = self.copies.get(instance).is_some() && self.pulls.located(id).is_none();
-        // The owner may have sent the receiver here before its answer to this node has arrived, or before there is
-        // memory. To refuse it would send it to the source.
+        // The owner may have assigned this node as a source before its reply to this node has arrived, or before memory
+        // is allocated. A refusal would send the receiver to the original source.
         if is_here || !self.parks(id) {
             self.serve_or_refuse(serve, instance);
         } else {
@@ -20,13 +20,13 @@ impl Node {
         }
     }
 
-    /// Whether receivers that are sent here wait until there is something to send: not while it waits for room, which may
-    /// never come.
+    /// Whether receivers wait here until there is something to send. They do not if the object waits for capacity,
+    /// which may never become free.
     fn parks(&self, id: &ObjectId) -> bool {
         self.pulls.contains(id) && self.pull_without_room(id).is_none()
     }
 
-    /// Settles the receivers that waited for an object.
+    /// Serves or refuses the receivers that waited for an object.
     pub(super) fn serve_parked(&mut self, id: &ObjectId) {
         let parked = self.readers.take_parked(id);
         if planted::has(Bug::LosesParkedReceivers) {
@@ -57,7 +57,7 @@ impl Node {
 
     pub(super) fn serve_ended(&mut self, serve: ServeId) {
         let Some(instance) = self.readers.end_serve(serve) else {
-            // A receiver that was parked here has hung up.
+            // A parked receiver has disconnected.
             if let Some(id) = self.readers.unpark(serve) {
                 self.end_if_unwanted(&id);
             }
@@ -65,7 +65,7 @@ impl Node {
         };
         self.unpin(instance);
         if let Some(id) = self.copies.get(instance).map(|copy| copy.id.clone()) {
-            // Perhaps only the receiver behind this node still waited for the rest.
+            // The receiver may have been the only one that still waited for the rest.
             self.end_if_unwanted(&id);
         }
     }

@@ -1,4 +1,4 @@
-//! What a node says of itself: to a client that waits too long, to `status`, and to checkers.
+//! Descriptions of a node's state: for clients that wait, for `status`, and for checkers.
 
 use alloc::{
     format,
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Node {
-    /// What is under way, in words, none when the node is at rest; for checkers.
+    /// Everything in progress, as text; empty if the node is idle. For checkers.
     pub fn unfinished(&self) -> impl Iterator<Item = String> {
         let counts = [
             ("creates", self.puts.len()),
@@ -52,18 +52,18 @@ impl Node {
         Answer::Explained { state: self.state_of(id), lacks }
     }
 
-    /// The instance of an object that is here, or arrives or is folded.
+    /// The instance of an object that is here, is arriving, or is being folded.
     fn coming(&self, id: &ObjectId) -> Option<Instance> {
         let here = self.pulls.located(id).or_else(|| self.copies.current(id));
         here.or_else(|| self.coordinator.instance_of(id))
     }
 
-    /// The error of an object that has no room or no memory here, if that is what it waits for.
+    /// The error of an object that waits for capacity or memory on this node.
     pub(super) fn shortfall(&self, id: &ObjectId) -> Option<Error> {
         self.coming(id).and_then(|instance| self.copies.shortfall(instance))
     }
 
-    /// Why an object is not here, in words for a client that waited.
+    /// Describes why an object is not here, for a waiting client.
     pub(super) fn state_of(&self, id: &ObjectId) -> String {
         if let Some(full) = self.shortfall(id) {
             return full.to_string();
@@ -90,7 +90,7 @@ impl Node {
         state.unwrap_or_else(|| "no client has put it".to_string())
     }
 
-    /// A member with the place that was measured, if it was told none.
+    /// A member with its measured place, if it has no configured one.
     fn placed(&self, member: Member) -> Member {
         Member { place: self.world.members().place(member.id), ..member }
     }

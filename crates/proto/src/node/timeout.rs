@@ -1,4 +1,4 @@
-//! The end of a question without its answer: its time is over, its client takes it back, or its client is gone.
+//! The end of a request without its result: it timed out, was canceled, or its client has ended.
 
 use alloc::{
     format,
@@ -18,7 +18,7 @@ use crate::{
     table::Place,
 };
 
-/// Of an owner who was asked.
+/// State of a request to an owner.
 const SILENT: &str = "its owner has not replied";
 
 impl Node {
@@ -32,21 +32,21 @@ impl Node {
         }
     }
 
-    /// An owner has nothing to say yet, and keeps the question.
+    /// An owner has nothing new, and keeps the request open.
     pub(super) fn nothing_yet(&mut self, from: NodeId, request: RequestId, id: Option<ObjectId>) {
         if self.requests.nothing_yet(from, request, id, &mut self.world) {
             self.time_out(request);
         }
     }
 
-    /// An owner says that an object has not come.
+    /// An owner reported that an object does not exist.
     pub(super) fn several_absent(&mut self, id: &ObjectId) {
         for request in self.requests.several_absent(id, &self.watches) {
             self.time_out(request);
         }
     }
 
-    /// An object has come, or can't.
+    /// An object is complete, or can no longer appear.
     pub(super) fn several_settled(&mut self, id: &ObjectId) {
         let Self { requests, watches, world, .. } = self;
         for request in requests.several_settled(id, watches, world) {
@@ -54,7 +54,7 @@ impl Node {
         }
     }
 
-    /// Ends a question without its answer, and whatever was done for it alone.
+    /// Ends a request without its result, and all work that was done for it alone.
     pub(super) fn time_out(&mut self, request: RequestId) {
         let Some(ended) = self.requests.end(request, &self.world) else { return };
         let Ended { client, waited_ns, kind } = ended;
@@ -113,7 +113,7 @@ impl Node {
                 (format!("the objects owned by node {owner}"), "it has not replied".to_string())
             }
             Waiting::Several(waited) => {
-                // Time that is over is an answer too.
+                // For a wait, a timeout is a normal result.
                 waited.stop(request, &mut self.watches, &mut self.world);
                 let answer = Ok(Answer::Waited { ready: waited.ready() });
                 self.world.reply(client, request, answer);

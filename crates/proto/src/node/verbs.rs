@@ -1,4 +1,4 @@
-//! Which machine handles a request of a client.
+//! Dispatches client requests to machines.
 
 use alloc::{boxed::Box, format};
 
