@@ -1,7 +1,7 @@
-//! What an owner does on one core: how many messages about locations it takes a second, each decoded and its answer
-//! encoded, and what an object costs it in memory.
+//! Benchmark of an owner on one core: rate of directory requests, each with decoding and encoding, and memory per
+//! object.
 //!
-//! `make bench-owner` runs it. One of eight nodes owns a million names that the others put; every answer is checked.
+//! Run it with `make bench-owner`. One of eight nodes owns a million names that the others put; every reply is checked.
 
 use std::{
     collections::BTreeSet,
@@ -22,15 +22,15 @@ use hoplite_proto::{
 
 const NODES: u64 = 8;
 const OBJECTS: usize = 1_000_000;
-/// As many as are looked up and deleted; all others stay.
+/// Number of names that are looked up and deleted; the others remain.
 const SAMPLED: usize = 200_000;
-/// How often a sender is looked up among the holders of one object.
+/// Number of lookups of a source among the holders of one object.
 const ASKED: u32 = 1000;
 const LINK: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
 
 fn main() {
     if cfg!(debug_assertions) {
-        eprintln!("a debug build says nothing about speed: make bench-owner");
+        eprintln!("a debug build can't measure speed: run make bench-owner");
         process::exit(2);
     }
     let mut owner = Owner::new(NODES);
@@ -39,27 +39,30 @@ fn main() {
     let puts = ids.iter().zip(1..).map(|(id, serial)| owner.put(id, serial)).sum();
     let bytes = resident_bytes().saturating_sub(before) / OBJECTS as u64;
     println!("one owner of {OBJECTS} names among {NODES} nodes, on one core");
-    println!("{:>10.0} puts a second written", rate(OBJECTS, puts));
-    println!("{bytes:>10} bytes of memory an object, its name of 30 bytes with it");
-    // Not in the order in which they lie: the asker knows nothing of it.
+    println!("{:>10.0} puts per second", rate(OBJECTS, puts));
+    println!("{bytes:>10} bytes of memory per object, including its name of 30 bytes");
+    // Not in memory order, since a requester does not know it.
     let sample = || ids.iter().step_by(OBJECTS / SAMPLED);
     let asked = sample().map(|id| owner.locate(id)).sum();
-    println!("{:>10.0} senders a second looked up", rate(SAMPLED, asked));
+    println!("{:>10.0} source lookups per second", rate(SAMPLED, asked));
     let listed = sample().map(|id| owner.locations(id)).sum();
-    println!("{:>10.0} lists of holders a second", rate(SAMPLED, listed));
+    println!("{:>10.0} holder lists per second", rate(SAMPLED, listed));
     let gone = sample().map(|id| owner.delete(id)).sum();
-    println!("{:>10.0} objects a second deleted", rate(SAMPLED, gone));
+    println!("{:>10.0} deletions per second", rate(SAMPLED, gone));
     let (longest, whole) = owner.lose(holder(1), &ids);
     println!(
-        "{:>10.1} ms at most between two answers when a member is lost",
+        "{:>10.1} ms at most until a reply after a member failed",
         longest.as_secs_f64() * 1e3
     );
-    println!("{:>10.1} s until all that it held is looked after", whole.as_secs_f64());
-    for (shape, arity) in [("a chain", 1), ("a tree of two each", 2)] {
-        println!("us for a sender among the holders of one object, fed in {shape}");
+    println!("{:>10.1} s until all entries of its objects are updated", whole.as_secs_f64());
+    for (shape, arity) in [("a chain", 1), ("a binary tree", 2)] {
+        println!("us per source lookup for one object, whose holders form {shape}");
         for holders in [8, 64, 512, 4096] {
             let took = Owner::new(holders + 3).locate_among(holders, arity);
-            println!("{:>10.1} of {holders} holders", took.as_secs_f64() * 1e6 / f64::from(ASKED));
+            println!(
+                "{:>10.1} with {holders} holders",
+                took.as_secs_f64() * 1e6 / f64::from(ASKED)
+            );
         }
     }
 }
@@ -90,7 +93,7 @@ impl Owner {
         Self { node, members, begun, actions }
     }
 
-    /// Names that this node owns, sorted like the numbers in them.
+    /// Names that this node owns, sorted by the numbers in them.
     fn names(&self) -> Vec<ObjectId> {
         let all = (0..).map(|number| {
             let name = format!("gradients/worker-{}/{number:09}", number % 64);
@@ -138,7 +141,7 @@ impl Owner {
         took
     }
 
-    /// Time of lookups of a sender while `holders` nodes hold parts of one object, each of which feeds `arity` others.
+    /// Time of lookups of a source while `holders` nodes have parts of one object, each of which feeds `arity` others.
     fn locate_among(&mut self, holders: u64, arity: u64) -> Duration {
         let all = (0..).map(|number| format!("weights-{number}/1").parse().map(ObjectId::Named));
         let mut all = all.map(|id| id.expect("a name"));
@@ -174,7 +177,7 @@ impl Owner {
             }
             other => panic!("{other:?}"),
         };
-        // Its putter, and clients that have looked it up before.
+        // The node that put it, and a node that requested it before.
         assert!(holders.len() == 2 && holders.contains(&NodeId(NODES)), "{holders:?}");
         took
     }
@@ -188,8 +191,8 @@ impl Owner {
         took
     }
 
-    /// A member is lost, while another asks all the time: the longest time for which it is not answered, and how long it
-    /// takes until nothing is left to do.
+    /// A member fails while another sends requests all the time. Returns the longest time until a reply, and the time
+    /// until nothing is left to do.
     fn lose(&mut self, node: NodeId, ids: &[ObjectId]) -> (Duration, Duration) {
         let start = Clock::now();
         let (mut longest, mut whole) = (Duration::ZERO, Duration::ZERO);
@@ -217,14 +220,14 @@ impl Owner {
             }
             let is_due = self.node.directory().deadline().is_some_and(|at| at <= self.now());
             next = is_due.then_some(Event::DeadlinePassed);
-            // After a second the owner tells those that wait for what was lost.
+            // The owner notifies requesters of lost objects after a second.
             if start.elapsed() > 2 * whole.max(Duration::from_secs(1)) {
                 break;
             }
         }
         let left =
             ids.iter().filter(|id| self.node.directory().holders(id).contains(&node)).count();
-        assert_eq!(left, 0, "objects that are held by a node which is gone");
+        assert_eq!(left, 0, "entries still list the failed member as a holder");
         (longest, whole)
     }
 
@@ -232,7 +235,7 @@ impl Owner {
         Instant(self.begun.elapsed().as_nanos() as u64)
     }
 
-    /// Takes a message as it comes off the wire; what it took, and what was answered, as it came off the wire too.
+    /// Handles an encoded message. Returns the time, and the decoded replies.
     fn say(&mut self, from: NodeId, message: &Message) -> (Duration, Vec<(NodeId, Message)>) {
         let bytes = wire::encode(message);
         let start = Clock::now();
@@ -253,7 +256,7 @@ impl Owner {
     }
 }
 
-/// One of the other nodes, but not the last, which asks.
+/// One of the other nodes, except the last one, which sends the requests.
 fn holder(serial: u64) -> NodeId {
     NodeId(2 + serial % (NODES - 2))
 }
@@ -262,7 +265,7 @@ fn rate(count: usize, time: Duration) -> f64 {
     count as f64 / time.as_secs_f64()
 }
 
-/// Of this process, as the kernel counts it.
+/// Resident memory of this process, as reported by the kernel.
 fn resident_bytes() -> u64 {
     let statm = fs::read_to_string("/proc/self/statm").expect("Linux");
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());

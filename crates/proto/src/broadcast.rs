@@ -215,7 +215,7 @@ mod tests {
         Candidate { depth, complete: false, ..complete(node, load) }
     }
 
-    /// The sender and why.
+    /// The source and the reason.
     fn choose(candidates: &[Candidate], bytes: u64) -> Option<(NodeId, Reason)> {
         choose_source(candidates, bytes, GIGABIT).map(|choice| (choice.node, choice.reason))
     }
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(node, NodeId(4), "a slow neighbour is no reason to stay in the rack");
     }
 
-    /// Receivers that ask one after the other while nothing finishes: the depth of the tree they form.
+    /// Receivers that request one after another while no transfer ends; returns the depth of their tree.
     fn depth_of_broadcast(receivers: u64, bytes: u64) -> u32 {
         let mut holders: Vec<Candidate> = vec![complete(0, 0)];
         for receiver in 1..=receivers {
@@ -291,7 +291,7 @@ mod tests {
     fn everybody_at_once_forms_a_chain_of_large_and_a_bush_of_small_objects() {
         assert_eq!(depth_of_broadcast(7, 256 << 20), 7);
         assert!(depth_of_broadcast(7, 66 << 10) <= 4);
-        // A relay costs 0.6 ms and a second receiver of the same sender 268 ms: the chain ends where they are equal.
+        // A relay costs 0.6 ms, and a second receiver of the same source 268 ms: the chain ends where they are equal.
         assert!((400..450).contains(&depth_of_broadcast(1000, 32 << 20)));
     }
 
@@ -320,7 +320,7 @@ mod tests {
             "without need no receiver is moved"
         );
         let small = choose_source(&[busy], 32 << 10, GIGABIT).unwrap();
-        assert_eq!(small.takes_over, None, "a small object is there before its receiver is told");
+        assert_eq!(small.takes_over, None, "a small object arrives before a redirect would");
         let avoided = Candidate { avoided: true, ..busy };
         assert_eq!(choose_source(&[avoided], 32 << 20, GIGABIT).unwrap().takes_over, None);
         let rack = Candidate { distance: 1, ..busy };

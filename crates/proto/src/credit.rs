@@ -82,7 +82,7 @@ mod tests {
     const KIB: u64 = 1024;
     const MS: u64 = 1_000_000;
 
-    /// What is under way at most after each frame of 64 KiB, while `total` bytes come at so many bytes a second.
+    /// Maximum bytes in flight after each frame of 64 KiB, while `total` bytes arrive at a constant rate.
     fn under_way(credit: &mut Credit, from_ns: u64, rate: u64, total: u64) -> Vec<u64> {
         let (mut open, mut came, mut seen) = (credit.window() - credit.owed, 0, Vec::new());
         while came < total {
@@ -125,7 +125,7 @@ mod tests {
         let mut credit = Credit::new(Instant(0), 50_000);
         let mut now = 0;
         for _ in 0..100 {
-            // The process sleeps until the window is full, and takes it at once.
+            // The process sleeps until the window is full, and reads it at once.
             now += 90 * MS;
             for _ in 0..8 {
                 credit.received(Instant(now), 64 * KIB);
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_link_that_is_long_and_fast_is_granted_all() {
-        // 512 KiB come each 100 ms at first: the window and not the link says how fast.
+        // At first 512 KiB arrive every 100 ms: the window limits the rate, not the link.
         let latency_ns = 50 * MS;
         let mut credit = Credit::new(Instant(0), latency_ns);
         let mut now = 0;
@@ -155,7 +155,7 @@ mod tests {
         let mut credit = Credit::new(Instant(0), 0);
         let (mut now, mut open) = (0, credit.window());
         for step in 0..100_000_u64 {
-            // Of any length, at any time.
+            // Frames of any length at any time.
             let bytes = (step * 7919 % 256 + 1) * KIB;
             now += step * 104_729 % (40 * MS);
             assert!(open >= FRAME_BYTES_MAX, "{open} bytes after {step}");

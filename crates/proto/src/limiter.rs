@@ -164,7 +164,7 @@ mod tests {
         let (first, second) = (waiting(&mut limiter), waiting(&mut limiter));
         assert_eq!(left(&mut limiter, first), []);
         assert_eq!(left(&mut limiter, busy[0]), [second]);
-        // One that is over twice gives nothing away.
+        // Ending a transfer twice grants no second permit.
         waiting(&mut limiter);
         assert_eq!(left(&mut limiter, busy[0]), []);
     }
@@ -187,7 +187,7 @@ mod tests {
         let due = limiter.deadline().unwrap();
         limiter.expire(due, &mut granted);
         assert_eq!(granted, [next], "one has received nothing");
-        // However many wait, all of them have their turn, and one that has lost its permit gives none away.
+        // However many wait, all of them get a permit, and one that lost its permit grants none when it ends.
         let others: Vec<Ticket> = (0..5 * PERMITS).map(|_| waiting(&mut limiter)).collect();
         granted.clear();
         assert_eq!(left(&mut limiter, busy[0]), []);

@@ -173,7 +173,7 @@ pub const BURIED_MAX: usize = 1024;
 pub const DELETERS_MAX: usize = 1024;
 
 /// Maximum number of claims of names that an owner parks because it may have missed what happened to the names. A later
-/// claim is decided with what the owner knows.
+/// claim is decided with the owner's present state.
 pub const PARKED_MAX: usize = 16_384;
 
 /// Maximum number of open requests of one member for newer names at an owner. Each client has one for each prefix that

@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(estimate.link().bytes_per_second, u64::MAX);
     }
 
-    /// Goal: a burst that a shaped link lets through at once does not make every other transfer look slow.
+    /// Goal: an initial burst through a traffic shaper does not make all other transfers look slow.
     #[test]
     fn a_short_transfer_raises_the_estimate_little() {
         let mut estimate = LinkEstimate::new(ASSUMED);

@@ -320,7 +320,7 @@ mod tests {
         assert!(!apart(1, 2) && !apart(1, 4) && !apart(4, 3) && !apart(1, 5));
         let found = [1, 4].map(|id| (NodeId(id), at("b").unwrap()));
         members.find(BTreeMap::from(found));
-        assert_eq!(members.place(NodeId(1)), at("a"), "what a node was told comes before");
+        assert_eq!(members.place(NodeId(1)), at("a"), "a configured place takes precedence");
         assert!(members.are_apart(NodeId(1), NodeId(4)));
     }
 

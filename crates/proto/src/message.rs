@@ -118,7 +118,7 @@ pub enum Message {
         lifetime: Option<Box<Lifetime>>,
     },
     /// To a receiver: assigns a source for the rest. The new source is nearer to the holders, or faster than the
-    /// present one. If it is the present one, the owner knows no better source.
+    /// present one. If it is the present one, the owner has no better source.
     Redirect {
         /// The object.
         id: ObjectId,
@@ -157,7 +157,7 @@ pub enum Message {
     Locations {
         /// The object.
         id: ObjectId,
-        /// The holders that the requester knows; `None` for a reply at once.
+        /// The holders that the requester already has; `None` for a reply at once.
         known: Option<Vec<Holding>>,
         /// Number of the request; the reply repeats it.
         request: RequestId,
@@ -209,7 +209,7 @@ pub enum Message {
         /// The error for readers that wait for it; `None` if another instance is on its way.
         error: Option<Error>,
     },
-    /// To a holder: the sender knows no complete copy. The holder drops a partial copy that arrives from another node,
+    /// To a holder: the sender has no record of a complete copy. The holder drops a partial copy that arrives from another node,
     /// since it can't be completed. If the copy is complete or produced there, the holder announces it again.
     Stranded {
         /// The object.

@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_transfer_that_shares_its_link_is_reported_with_its_fair_rate() {
         let mut pace = Pace::new(at(0));
-        // A third of 3 MB/s, beside two others at first and beside one later.
+        // A third of 3 MB/s, next to two other transfers at first and one later.
         let shares = |ms: u64| if ms < 25 { 3 } else { 2 };
         let reports = (1..=100).filter_map(|ms| {
             let rate = pace.grew(at(ms), ms * 1000, shares(ms), Some(3_000_000))?;

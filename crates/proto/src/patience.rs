@@ -99,7 +99,7 @@ mod tests {
         Instant(seconds * SECOND)
     }
 
-    /// When a transfer ends in which `bytes` come at a time, `pause_ns` after each other.
+    /// When a transfer ends in which `bytes` arrive every `pause_ns`.
     fn ends_at(bytes: u64, pause_ns: u64) -> Option<Instant> {
         let mut patience = Patience::new(at(0), TURN_NS);
         (1..100_000).map(|step| Instant(step * pause_ns)).find(|now| {

@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of the model: few, so that random ranges meet, touch and swallow each other.
+    /// Number of bytes in the model: few, so that random ranges meet, touch and contain each other.
     const MODEL_BYTES: u64 = 24;
 
     #[derive(Clone, Debug)]
@@ -152,7 +152,7 @@ mod tests {
     }
 
     fn any_range() -> impl Strategy<Value = Range<u64>> {
-        // Reversed ones too: they hold nothing.
+        // Includes reversed ranges, which are empty.
         (0..=MODEL_BYTES, 0..=MODEL_BYTES).prop_map(|(start, end)| start..end)
     }
 
@@ -168,7 +168,7 @@ mod tests {
         range.clone().fold(0, |bits, byte| bits | 1 << byte)
     }
 
-    /// Whether the runs are sorted, not empty and apart.
+    /// Whether the runs are sorted, disjoint and not empty.
     fn is_valid(set: &Ranges) -> bool {
         set.runs.iter().all(|run| run.start < run.end)
             && set.runs.is_sorted_by(|low, high| low.end < high.start)
@@ -198,7 +198,7 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: a set is the bytes put in less those taken out. Method: a bitmap does the same.
+        /// Goal: a set contains the inserted bytes without the removed ones. Method: compare with a bitmap.
         #[test]
         fn a_set_agrees_with_a_bitmap(
             changes in any_changes(),

@@ -194,7 +194,7 @@ mod tests {
             (0..count).for_each(|_| redial.call_failed(NodeId(1), CallFailure::Refused));
         };
         refuse(&mut redial, REFUSALS_MAX - 1);
-        // A host that was away for a moment refuses nothing.
+        // A host that was unreachable for a moment refuses nothing.
         redial.call_failed(NodeId(1), CallFailure::Unanswered);
         refuse(&mut redial, REFUSALS_MAX - 1);
         assert!(redial.deadline().is_some());

@@ -259,13 +259,13 @@ pub struct Hello {
     pub member: Member,
     /// Purpose of the connection.
     pub role: Role,
-    /// The node that the initiator expects, if it knows the id.
+    /// The node that the initiator expects, if any.
     pub callee: Option<NodeId>,
     /// Increases with each handshake of the initiator. A control connection replaces those with a lower number.
     pub turn: u64,
     /// Whether the initiator sends its frames without sealing.
     pub is_plain: bool,
-    /// Proofs that the initiator knows the token: HMACs over secrets of this TLS connection. There is one for each
+    /// Proofs that the initiator has the token: HMACs over secrets of this TLS connection. There is one for each
     /// token of the initiator, at most [`TOKENS_MAX`]; none in a cluster without tokens.
     pub proofs: Vec<MacBytes>,
 }
@@ -278,7 +278,7 @@ pub const TOKENS_MAX: usize = 2;
 pub struct Welcome {
     /// The acceptor. Its id belongs to the key that signed its TLS handshake.
     pub member: Member,
-    /// Proof that the acceptor knows the token; `None` in a cluster without tokens.
+    /// Proof that the acceptor has the token; `None` in a cluster without tokens.
     pub proof: Option<MacBytes>,
 }
 

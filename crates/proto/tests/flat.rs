@@ -1,4 +1,4 @@
-//! Names that were made and deleted leave nothing behind, however many there were.
+//! Names that were created and deleted leave no memory behind, whatever their number.
 
 use hoplite_proto::{
     ask::Ask,
@@ -41,7 +41,7 @@ fn six_hundred_thousand_names_made_and_deleted_leave_nothing() {
     assert_eq!(answers as u64, 2 * NAMES);
     let remembered = (0..NAMES).filter(|number| node.directory().why_gone(&id(*number)).is_some());
     let remembered = remembered.count();
-    assert!((1..=REMEMBERED_MAX).contains(&remembered), "{remembered} deletions are remembered");
+    assert!((1..=REMEMBERED_MAX).contains(&remembered), "{remembered} tombstones remain");
     assert!(node.directory().is_empty());
     assert!(node.table().is_empty() && node.unfinished().next().is_none());
 }

@@ -1,4 +1,4 @@
-//! Every question inside and outside a prefix, with and without its verb; and that no chain of caveats widens.
+//! Every request inside and outside a prefix, with and without its verb. No chain of caveats extends rights.
 
 use alloc::{boxed::Box, vec};
 
@@ -24,7 +24,7 @@ fn object(text: &str) -> ObjectId {
     text.parse().unwrap()
 }
 
-/// Every question about an object, with the verb that it takes, if any.
+/// Every request about an object, with the verb that it needs, if any.
 fn of_object(id: &ObjectId) -> Vec<(Ask, Option<Verb>)> {
     let (meta, put, large) = (Meta::bytes(1), Some(id.clone()), Meta::bytes(1 << 20));
     let small = Ask::Put { id: put.clone(), meta, bytes: vec![0].into(), ttl_ns: None };
@@ -58,7 +58,7 @@ fn of_object(id: &ObjectId) -> Vec<(Ask, Option<Verb>)> {
     ]
 }
 
-/// Every question about a text that a name is, or begins with.
+/// Every request with a text that is a name or a prefix, with the verb that it needs.
 fn of_text(text: &str) -> Vec<(Ask, Option<Verb>)> {
     let name: Name = text.parse().unwrap();
     let (owner, prefix) = (NodeId(1), String::from(text));
@@ -71,7 +71,7 @@ fn of_text(text: &str) -> Vec<(Ask, Option<Verb>)> {
     ]
 }
 
-/// Those that name no object.
+/// Requests that name no object.
 fn of_nothing() -> Vec<(Ask, Option<Verb>)> {
     let instance = Instance { node: NodeId(1), serial: 1 };
     let put = Ask::Put { id: None, meta: Meta::bytes(1), bytes: vec![0].into(), ttl_ns: None };
@@ -325,7 +325,7 @@ proptest! {
         now in NOW - 3..NOW + 3,
     ) {
         let narrower: Vec<Caveat> = caveats.iter().cloned().chain([more]).collect();
-        // Of chains that are none there is nothing to allow.
+        // Invalid chains have no rights to compare.
         if let (Ok(wide), Ok(narrow)) = (Capability::of(&caveats), Capability::of(&narrower)) {
             let asks = of_object(&object(&name)).into_iter().chain(of_text(&name));
             for (ask, _) in asks.chain(of_nothing()) {
@@ -365,7 +365,7 @@ proptest! {
     }
 }
 
-/// Every error that can name an object, of `id`.
+/// Every error that can name an object, for `id`.
 fn errors_of(id: &ObjectId) -> Vec<Error> {
     let (detail, holder) = (format!("node 1 held {id}"), NodeId(1));
     let meta = Box::new(Meta::bytes(12_345));
@@ -425,7 +425,7 @@ fn no_error_names_an_object_outside_the_prefix_and_each_names_those_inside() {
     for error in errors_of(&object("team-b/secret")) {
         assert_eq!(whole.shown(Err(error.clone())).unwrap_err(), error);
     }
-    // How far a sum has got, for one who looks.
+    // The progress of a reduce, as `Explain` returns it.
     let state = format!("it is the result of a reduce; {MISSING}secret");
     let lacks = None;
     let Ok(Answer::Explained { state, .. }) =

@@ -67,7 +67,7 @@ impl Node {
         self.world.send(owner, Message::Paced(paced));
     }
 
-    /// Whether an owner assigned the source that this node already receives from, because it knows no better one.
+    /// Whether an owner assigned the source that this node already receives from, because it has no better one.
     pub(super) fn keeps_sender(
         &mut self,
         id: &ObjectId,

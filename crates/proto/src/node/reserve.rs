@@ -45,15 +45,15 @@ impl Node {
         let instance = kept.instance;
         if let Some(holder) = taken_by {
             if kept.begins.is_none() {
-                // A repeated reservation after a membership change: two nodes got the name from owners that had not
-                // met. The other node keeps it, so its state at the owners must not change.
+                // A repeated reservation after a membership change: two nodes were granted the name during a partition.
+                // The other node keeps it, so its state at the owners must not change.
                 self.reservations.remove(key);
                 self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
             }
             return self.fail_reduce_of(id, &Error::NameTaken { id: id.clone(), holder });
         }
         if let Some((request, steps)) = kept.begins.take() {
-            // If the primary owner fails, the backup owner keeps the reservation. It also knows whose failure to report
+            // If the primary owner fails, the backup owner keeps the reservation. It also records whose failure to report
             // to requesters.
             if let Some(second) = owners.second {
                 self.world.send(second, Message::Reserve { id: id.clone(), instance });

@@ -163,13 +163,13 @@ mod tests {
 
     type Orders = BTreeMap<u32, Order<u32, (u32, u32)>>;
 
-    /// Node `n` brings one to three inputs, named (n, 0), (n, 1), ...
+    /// The node `n` has one to three inputs, named (n, 0), (n, 1), ...
     fn inputs_of(node: u32) -> Vec<(u32, u32)> {
         (0..=node % 3).map(|input| (node, input)).collect()
     }
 
-    /// Seats `nodes`, closes, and checks every order when it is given. `polled` says after which
-    /// arrivals the orders are asked for.
+    /// Assigns positions to `nodes`, closes the tree, and checks every order when it is given. `polled` tells after
+    /// which arrivals to take the orders.
     fn run(
         shape: Shape,
         nodes: &[u32],
@@ -241,15 +241,14 @@ mod tests {
         permutations(rest).into_iter().flat_map(insert).collect()
     }
 
-    /// Goal: whichever node arrives when, and wherever it ends, each input is folded once.
+    /// Goal: each input is folded once, whatever the order of arrival and the node.
     /// Method: all orders of all choices of up to 6.
     #[test]
     fn every_arrival_order_folds_each_input_once() {
         for degree in Degree::ALL {
             for positions in 0..=6 {
                 let everybody: Vec<u32> = (0..positions).collect();
-                // Prefixes of permutations are every choice of m arrivals, in every order; each
-                // once.
+                // Prefixes of permutations are every choice of m arrivals in every order, each once.
                 let arrivals: BTreeSet<Vec<u32>> = permutations(&everybody)
                     .into_iter()
                     .flat_map(|order| (0..=order.len()).map(move |m| order[..m].to_vec()))
@@ -263,7 +262,7 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: the same for large trees, nodes that sit twice, and orders asked for at any time.
+        /// Goal: the same for large trees, nodes with two positions, and orders taken at any time.
         #[test]
         fn large_trees_fold_each_input_once(
             degree in prop::sample::select(&Degree::ALL[..]),
@@ -351,16 +350,14 @@ mod tests {
   b       f     i     l
 a   c   e     h     k";
         assert_eq!(drawing(binary, 12), full);
-        // Closed after eight: j to l stay vacant, and h, the top of what is left of j, moves into
-        // its place.
+        // Closed after eight: j to l stay vacant, and h, the top of the rest of j's subtree, replaces it.
         let closed_early = "
             g
       d       h
   b       f
 a   c   e";
         assert_eq!(drawing(binary, 8), closed_early);
-        // Closed after five: g, h and all right of them are vacant, so d is what the caller pulls
-        // from.
+        // Closed after five: g, h and everything right of them are vacant, so the caller fetches from d.
         let half = "
       d
   b     e

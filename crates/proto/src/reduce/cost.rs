@@ -98,7 +98,7 @@ mod tests {
 
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
-    /// 10 Gbit/s and 100 us, a data centre with TCP.
+    /// 10 Gbit/s and 100 us: a data center with TCP.
     const FAST: Link = Link { latency_ns: 100_000, bytes_per_second: 1_250_000_000 };
     /// 1 Gbit/s and 50 us.
     const SLOW: Link = Link { latency_ns: 50_000, bytes_per_second: 125_000_000 };
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn the_cheapest_degree_wins() {
         let cases = [
-            // Small: latency is all, and the caller's link is idle anyway.
+            // Small: latency dominates, and the caller's link is idle anyway.
             (64, 1, FAST, Degree::Star),
             (64, KIB, FAST, Degree::Star),
             (4, 64 * KIB, FAST, Degree::Star),
@@ -115,12 +115,12 @@ mod tests {
             (64, MIB, FAST, Degree::Binary),
             (1024, 64 * MIB, FAST, Degree::Binary),
             (64, 256 * KIB, SLOW, Degree::Binary),
-            // Large: bandwidth is all.
+            // Large: bandwidth dominates.
             (4, MIB, FAST, Degree::Chain),
             (64, 64 * MIB, FAST, Degree::Chain),
             (16, 64 * MIB, SLOW, Degree::Chain),
             (1024, 1024 * MIB, FAST, Degree::Chain),
-            // Nothing to choose.
+            // No choice.
             (0, MIB, FAST, Degree::Chain),
             (1, MIB, FAST, Degree::Chain),
         ];
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(chain, 5 * (50_000 + 131_072) + 1_000_000);
         assert_eq!(binary, 3 * (50_000 + 131_072) + 2_000_000);
         assert_eq!(star, 50_000 + 5 * 1_000_000);
-        // Less than a frame waits only for what there is.
+        // An object smaller than a frame waits only for its own size.
         assert_eq!(predicted_ns(Degree::Chain, 2, 125, SLOW), 2 * 51_000 + 1_000);
     }
 
@@ -149,7 +149,7 @@ mod tests {
     fn ties_prefer_the_chain_then_the_tree() {
         let free = Link { latency_ns: 0, bytes_per_second: u64::MAX };
         assert_eq!(choose_degree(64, KIB, free).0, Degree::Chain);
-        // Two inputs of no bytes: star and tree take one latency, the chain two.
+        // Two empty inputs: star and tree take one latency, the chain two.
         assert_eq!(choose_degree(2, 0, FAST).0, Degree::Binary);
     }
 
@@ -180,13 +180,13 @@ mod tests {
             .prop_map(|(latency_ns, bytes_per_second)| Link { latency_ns, bytes_per_second })
     }
 
-    /// Every magnitude alike, and the ends.
+    /// All orders of magnitude equally likely, and the extremes.
     fn any_number() -> impl Strategy<Value = u64> {
         prop_oneof![Just(0), Just(u64::MAX), (any::<u64>(), 0..64u32).prop_map(|(n, by)| n >> by)]
     }
 
     proptest! {
-        /// Goal: more of anything never looks cheaper, a faster link never dearer.
+        /// Goal: the prediction grows with every argument except the bandwidth, and does not grow with the bandwidth.
         #[test]
         fn predictions_are_monotonic(
             positions in 0..100_000u32,

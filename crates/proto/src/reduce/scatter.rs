@@ -203,7 +203,7 @@ mod tests {
     const ME: NodeId = NodeId(1);
     const GIGABIT: Link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
 
-    /// Seats of the nodes 1, 2, ... on behalf of `coordinator`.
+    /// A ring of the nodes 1, 2, ... for `coordinator`.
     fn order(size: u64, seats: usize, coordinator: u64) -> ScatterOrder {
         let coordinator = NodeId(coordinator);
         let seat = |number: u64| {
@@ -228,7 +228,7 @@ mod tests {
             let size = units * 40_004;
             prop_assume!(size >= PART_BYTES_MIN * seats as u64);
             let order = order(size, seats, 0);
-            // A node that makes none is sent all.
+            // A node without a seat receives all parts.
             let parts = order.rest(NodeId(0));
             prop_assert!(parts.len().is_multiple_of(seats));
             prop_assert_eq!((parts[0].start, parts[parts.len() - 1].end), (0, size));
@@ -240,7 +240,7 @@ mod tests {
             prop_assert!(parts.iter().all(|part| length(part) + 2 * UNIT_BYTES > most));
         }
 
-        /// Goal: every byte of every input is in the result once, and the whole result comes to everybody.
+        /// Goal: every byte of every input is in the result once, and every node gets the whole result.
         #[test]
         fn every_part_is_made_of_all_inputs_and_goes_round(
             units in 12..500_u64,
@@ -281,7 +281,7 @@ mod tests {
                 prop_assert_eq!((inputs.len() as u64, distinct.len()), (order.count(), inputs.len()));
             }
             prop_assert!(all.is_empty(), "no seat wants {all:?}");
-            // The way from sender to sender comes by every seat before it is back.
+            // The path from source to source visits every seat before it returns.
             let (start, mut met) = (NodeId(coordinator), BTreeSet::new());
             let mut at = start;
             while met.insert(at) {

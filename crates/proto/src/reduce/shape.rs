@@ -172,7 +172,7 @@ mod tests {
         })
     }
 
-    /// How often each seated position is met on the way down from the tops.
+    /// How often a walk from the tops visits each taken position.
     fn visits(shape: Shape, seated: u32) -> Vec<u32> {
         let mut visits = vec![0; seated as usize];
         let mut next = shape.tops_within(seated);
@@ -183,7 +183,7 @@ mod tests {
         visits
     }
 
-    /// Goal: no input is lost or folded twice, wherever the arrivals stop.
+    /// Goal: no input is lost or folded twice, whenever the arrivals stop.
     /// Method: walk every shape from its tops.
     #[test]
     fn every_seated_position_is_reached_exactly_once() {
@@ -213,8 +213,8 @@ mod tests {
                     assert!(children.len() <= most, "{shape}: {position} has {children:?}");
                     assert!(children.is_sorted());
                     assert!(children.iter().all(|child| *child < seated && *child != position));
-                    // One on each side: what arrives later never comes between a position and its
-                    // left child.
+                    // At most one child on each side: a later arrival never comes between a position and its left
+                    // child.
                     assert!(children.iter().filter(|child| **child < position).count() <= 1);
                     assert!(children.iter().filter(|child| **child > position).count() <= 1);
                 }
@@ -267,7 +267,7 @@ mod tests {
         }
     }
 
-    /// Goal: depth is what it says and as small as can be.
+    /// Goal: the depth is correct and minimal.
     /// Method: measure it by climbing from every position.
     #[test]
     fn depth_is_minimal() {
@@ -278,7 +278,7 @@ mod tests {
             let measured = (0..shape.positions).map(climb).max().unwrap_or(0);
             assert_eq!(shape.depth() as usize, measured, "{shape}");
             if shape.degree == Degree::Binary {
-                // ceil(log2(n + 1)): a tree of one level less holds at most n - 1 positions.
+                // ceil(log2(n + 1)): a tree with one level less has at most n - 1 positions.
                 assert_eq!(shape.depth(), (shape.positions + 1).next_power_of_two().ilog2());
             }
         }

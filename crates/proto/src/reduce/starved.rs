@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn the_node_that_is_waited_for_and_does_not_wait_itself_is_silent() {
         let mut starved = Starved::default();
-        // 1 <- 2 <- 3 <- 4, and 4 stands still.
+        // 1 <- 2 <- 3 <- 4, and 4 is frozen.
         assert!(starved.report(at(300), NodeId(1), NodeId(2)));
         assert_eq!(starved.judge(at(310)), None, "the others may still report");
         starved.report(at(320), NodeId(2), NodeId(3));
@@ -92,7 +92,7 @@ mod tests {
     fn a_node_that_answers_is_not_blamed() {
         let mut starved = Starved::default();
         for ms in [200, 400, 600] {
-            assert!(starved.report(at(ms), NodeId(1), NodeId(2)), "it is asked each time");
+            assert!(starved.report(at(ms), NodeId(1), NodeId(2)), "it is probed each time");
             starved.answered(NodeId(2));
             assert_eq!(starved.judge(at(ms + 150)), Some(BTreeSet::new()));
         }

@@ -1,4 +1,4 @@
-//! A reduce at its coordinator: what owners say in, steps out, in every order of arrival.
+//! A reduce at its coordinator: reports of owners in, steps out, in every order of arrival.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +22,7 @@ use crate::{
 
 const ME: NodeId = NodeId(1);
 
-/// The caller and nodes 2 to 9: the even ones in the caller's rack, the others in another.
+/// The caller and nodes 2 to 9: even ones in the caller's rack, the others in another rack.
 fn members() -> Members {
     let member = |id: u64| {
         let address = core::net::SocketAddr::from(([127, 0, 0, 1], id as u16));
@@ -63,7 +63,7 @@ fn small(number: usize, size: u64) -> Found {
     }
 }
 
-/// A reduce of the first `count` of `inputs` that is asked at 1 s and must be there at 5 s.
+/// A reduce of the first `count` of `inputs`, called at 1 s with a deadline at 5 s.
 fn reduce(inputs: usize, count: usize, forced: Option<Degree>) -> Reduce {
     let ids: Vec<ObjectId> = (0..inputs).map(input).collect();
     let key = ReduceId { node: ME, serial: 2 };
@@ -74,7 +74,7 @@ fn reduce(inputs: usize, count: usize, forced: Option<Degree>) -> Reduce {
     reduce
 }
 
-/// Lets a reduce know something in a world in which `askers` wait for its result.
+/// Passes a fact to a reduce while `askers` wait for its result.
 fn around<T>(askers: &[u64], tell: impl FnOnce(Around<'_>) -> T) -> T {
     let wants = |node: NodeId| askers.contains(&node.0);
     tell(Around { members: &members(), holds: &|_| true, link: LINK, wants: &wants })
@@ -110,7 +110,7 @@ impl Reduce {
     }
 }
 
-/// What reaches the caller if everybody does as ordered: the instances, as often as they are folded.
+/// The instances that reach the caller if all orders are executed, as often as they are folded.
 fn folded(steps: &[Step]) -> Vec<Instance> {
     let mut orders: BTreeMap<u32, (NodeId, &FoldOrder)> = BTreeMap::new();
     let mut result = None;
@@ -156,9 +156,9 @@ fn permutations(items: usize) -> Vec<Vec<usize>> {
     all
 }
 
-/// Goal: the result is the fold of exactly the first `count` to arrive, each once, whatever the order.
-/// Method: every order of up to 6 inputs, every count and degree, any number of them there from the start; inputs
-/// at the caller, several at one node, each at its own.
+/// Goal: the result is the fold of exactly the first `count` inputs to arrive, each once, in any order of arrival.
+/// Method: every order of up to 6 inputs, every count and degree, and any number of inputs present from the start.
+/// Inputs are on the caller, several on one node, or each on its own node.
 #[test]
 fn the_first_to_arrive_are_folded_once_each() {
     let alone = |number: usize| NodeId(10 + number as u64);
@@ -167,7 +167,7 @@ fn the_first_to_arrive_are_folded_once_each() {
         for order in permutations(inputs) {
             for (count, from_start) in (1..=inputs).flat_map(|k| (0..=inputs).map(move |m| (k, m)))
             {
-                // The rest of the combinations at random would add nothing: degree and place are independent.
+                // More combinations would add nothing: degree and place are independent.
                 let degree = Degree::ALL[(count + from_start) % 3];
                 for holder in [&alone as &dyn Fn(usize) -> NodeId, &together] {
                     let mut reduce = reduce(inputs, count, Some(degree));
@@ -312,7 +312,7 @@ fn an_input_that_is_deleted_while_it_is_folded_stays_in_the_fold() {
     assert_eq!(folded(&steps), [instance(0), instance(1)]);
 }
 
-/// Goal: after any failure nothing of the attempt is kept, and the next one folds what is there then.
+/// Goal: after any failure nothing of the attempt remains, and the next one folds the inputs that exist then.
 #[test]
 fn a_failed_attempt_begins_again_with_all_questions() {
     let mut reduce = reduce(2, 2, None);
@@ -325,9 +325,9 @@ fn a_failed_attempt_begins_again_with_all_questions() {
     reduce.failed(now, 0, "another stream of it broke".into(), true, &mut steps);
     assert_eq!(steps, [], "an attempt fails once");
     assert!(reduce.folded().is_empty());
-    assert_eq!(reduce.hears(1, None), [], "an owner of before answers late");
+    assert_eq!(reduce.hears(1, None), [], "a former owner replies late");
 
-    let retry = reduce.deadline().expect("it asks again");
+    let retry = reduce.deadline().expect("it retries");
     assert!(retry > now);
     let asked: BTreeSet<ObjectId> = reduce
         .waits_until(retry, &[])
@@ -368,7 +368,7 @@ fn the_only_input_may_be_put_again_in_another_shape() {
     let mut reduce = reduce(2, 1, None);
     reduce.hears(0, Some(large(0, NodeId(2))));
     let again = || Some(Found { instance: instance(7), ..small(0, 8) });
-    assert_eq!(reduce.hears(0, again()), [], "the owner of the other has not answered");
+    assert_eq!(reduce.hears(0, again()), [], "the owner of the other has not replied");
     assert!(matches!(reduce.hears(1, None)[..], [Step::FoldInline(_)]));
     assert_eq!(reduce.folded(), [input(0)]);
 }
@@ -401,7 +401,7 @@ fn huge(number: usize, holder: u64) -> Found {
     Found { meta: array(HUGE), ..large(number, NodeId(holder)) }
 }
 
-/// Who makes a part, by the steps of a reduce; none if it is not scattered.
+/// The nodes that fold a part, from the steps of a reduce; `None` if it does not run as a ring.
 fn seats(steps: &[Step]) -> Option<Vec<u64>> {
     match steps {
         [Step::Scatter(seats)] => Some(seats.iter().map(|seat| seat.node.0).collect()),
@@ -457,11 +457,11 @@ fn the_ring_leaves_each_rack_once() {
     assert_eq!(apart.count(), 2, "{ring:?}");
 }
 
-/// Goal: a late input does not make a tree of what can be scattered a moment later, and nobody waits longer than that.
+/// Goal: a reduce waits a moment for a late input that allows a ring, and no longer.
 #[test]
 fn the_last_input_is_waited_for_a_moment() {
     let askers = [2, 4, 6];
-    // What a window holds: a tree folds what is there while the last input is missing.
+    // An object of the size of a window: a tree folds the existing inputs while the last one is missing.
     let medium =
         |number: usize, holder: u64| Found { meta: array(WINDOW_BYTES), ..huge(number, holder) };
     for comes_in_time in [true, false] {
@@ -487,7 +487,8 @@ fn the_last_input_is_waited_for_a_moment() {
     }
 }
 
-/// Goal: folds that could only fill their windows leave the links to what the missing inputs are made from.
+/// Goal: folds that could only fill their windows do not begin, and leave the links to the transfers behind the missing
+/// inputs.
 #[test]
 fn a_large_sum_begins_with_its_last_input() {
     let mut reduce = reduce(6, 4, None);
@@ -497,14 +498,14 @@ fn a_large_sum_begins_with_its_last_input() {
         assert_eq!(reduce.hears(number, Some(found)), []);
     }
     assert_eq!(reduce.deadline(), Some(Instant(5_000_000_000)), "its own");
-    // One that can't come any more is no reason to begin.
+    // A lost input does not begin the reduce.
     assert_eq!(reduce.hears_gone(1), []);
     assert_eq!(reduce.hears(3, Some(huge(3, 8))), []);
     let steps = reduce.hears(4, Some(huge(4, 10)));
     assert_eq!(folded(&steps).len(), 4);
 }
 
-/// Goal: a copy that was found at the caller's node and evicted before the last input came is no reason to begin again.
+/// Goal: the eviction of an input on the caller before the last input arrives does not restart the reduce.
 #[test]
 fn an_input_that_was_evicted_meanwhile_is_looked_up_again() {
     let mut reduce = reduce(3, 3, None);
@@ -552,7 +553,7 @@ fn the_attempt_after_a_scattered_one_is_a_tree() {
     assert_eq!(folded(&steps).len(), 3);
 }
 
-/// A sum of the first three of five, at nodes 2, 3 and 4, of which node 3 brings nothing.
+/// A reduce of the first three of five inputs, on nodes 2, 3 and 4. Node 3 sends nothing.
 fn held_up_by_three(spares: &[(usize, u64)]) -> (Reduce, Vec<Step>) {
     let mut reduce = reduce(5, 3, Some(Degree::Chain));
     (0..5).for_each(|number| drop(reduce.hears(number, None)));
@@ -604,7 +605,7 @@ fn only_a_node_that_may_be_lost_is_waited_for() {
         (0..2).for_each(|number| drop(reduce.hears(number, Some(large(number, NodeId(2))))));
         let now = Instant(2_000_000_000);
         reduce.failed(now, 0, "it failed".into(), is_lost, &mut Vec::new());
-        reduce.deadline().expect("it asks again").since(now)
+        reduce.deadline().expect("it retries").since(now)
     };
     assert_eq!((pause(true), pause(false)), (40_000_000, 2_000_000));
 }

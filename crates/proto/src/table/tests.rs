@@ -40,7 +40,7 @@ fn what_its_only_reader_has_copied_goes_first() {
         table.pass_over(instance(serial));
         table.unpin(instance(serial));
     };
-    // Another reads the second too, and the last is read again.
+    // Another client reads the second too, and the last is read again.
     [2, 2, 3, 1].iter().for_each(|serial| table.pin(instance(*serial)));
     [2, 3, 1].iter().for_each(|serial| copied(&mut table, *serial));
     table.unpin(instance(2));

@@ -1,5 +1,5 @@
-//! What the hostile member says, and what the clients beside it ask, read from a string of bytes: about few objects,
-//! instances and requests, so that they meet what exists. Knows no node.
+//! Messages of the hostile member and requests of clients, read from a string of bytes. They use few objects, instances
+//! and requests, so that they often refer to existing ones. Does not depend on a node.
 
 use std::collections::BTreeSet;
 
@@ -26,16 +26,16 @@ pub(crate) const ME: NodeId = NodeId(1);
 pub(crate) const HOSTILE: NodeId = NodeId(2);
 pub(crate) const SILENT: NodeId = NodeId(3);
 
-/// Of bytes that are what their maker announced, as the shell of this test finds, and of others.
+/// Digests that the shell of this test counts as correct and as a mismatch.
 pub(crate) const RIGHT: Digest = Digest([0; 32]);
 pub(crate) const WRONG: Digest = Digest([1; 32]);
 
-/// Choices, read from bytes; all are zero when there are no more.
+/// Choices, read from bytes. Once the bytes are used up, all are zero.
 pub(crate) struct Choices<'a> {
     pub(crate) bytes: &'a [u8],
-    /// Objects of which node 1 has told, to be named again.
+    /// Objects that node 1 has announced, to be named again.
     pub(crate) told: Vec<(ObjectId, Instance, Meta)>,
-    /// The reduces of which node 1 has told, and their attempts.
+    /// Reduces that node 1 has ordered, and their epochs.
     pub(crate) reduces: Vec<(ReduceId, u32)>,
 }
 
@@ -62,7 +62,7 @@ impl Choices<'_> {
         all[usize::from(self.byte()) % all.len()].clone()
     }
 
-    /// A number that counts: mostly small, now and then the greatest.
+    /// A counter: mostly small, sometimes the largest value.
     fn number(&mut self) -> u64 {
         match self.byte() {
             255 => u64::MAX,
@@ -119,7 +119,7 @@ impl Choices<'_> {
         }
     }
 
-    /// Bytes, mostly as many as the metadata says.
+    /// Bytes, usually as many as in the metadata.
     fn inline(&mut self, meta: &Meta) -> Inline {
         let length = if self.below(8) == 0 { self.number() } else { meta.size };
         bytes(length.min(2 * INLINE_BYTES_MAX))
@@ -204,7 +204,7 @@ impl Choices<'_> {
         ])
     }
 
-    /// A question of a client.
+    /// A request of a client.
     pub(crate) fn ask(&mut self) -> Ask {
         let meta = self.meta();
         let id = self.flag().then(|| ObjectId::Named(self.name()));
@@ -231,7 +231,7 @@ impl Choices<'_> {
         }
     }
 
-    /// One that exists, or another that differs from it in one thing or in all.
+    /// An existing object, or one that differs from it in one property or in all.
     fn object(&mut self) -> (ObjectId, Instance, Meta) {
         let (mut id, mut instance, mut meta) = (self.id(), self.instance(), self.meta());
         if !self.told.is_empty() && self.flag() {
@@ -244,7 +244,7 @@ impl Choices<'_> {
                 _ => (id, instance, meta) = told,
             }
         }
-        // What another node minted it does not make.
+        // The bytes of a generated id come from the node that generated it.
         if let Some(minter) = id.minter().filter(|_| self.below(16) > 0) {
             instance.node = minter;
         }

@@ -1,9 +1,9 @@
-//! A member that says anything: no sequence of messages that decode makes a node panic, answer a question twice, hold more
-//! than its capacity, or fold inputs of different lengths.
+//! A hostile member: no sequence of decodable messages makes a node panic, reply twice to a request, exceed its
+//! capacity, or fold inputs of different lengths.
 //!
-//! Node 1 is real. Node 2 sends it messages about few objects, instances and requests, so that they meet what exists; node
-//! 3 is a silent member. A shell without a clock carries out what node 1 orders, at once or later. Each case is a string of
-//! bytes, from which every choice is read.
+//! Node 1 is real. Node 2 sends it messages about few objects, instances and requests, so that they often refer to
+//! existing ones. Node 3 is a silent member. A shell without a clock executes the actions of node 1, at once or later.
+//! Each case is a string of bytes from which every choice is read.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ mod shell;
 use choices::Choices;
 use shell::{play, play_messages};
 
-/// A number from the environment, for longer runs than that of every change.
+/// A number from the environment, for runs longer than the default.
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
 }
@@ -39,8 +39,8 @@ proptest! {
     }
 }
 
-/// Plays cases to begin with, and those that fuzzing found worth keeping: the files of `fuzz/corpus`. Keeps the former in
-/// the folder that `FUZZ_SEEDS` names, for a corpus that is made anew.
+/// Plays the seeds, and the cases that fuzzing found: the files of `fuzz/corpus`. Writes the seeds to the folder in
+/// `FUZZ_SEEDS`, to build a new corpus.
 fn replay(target: &str, play: fn(&[u8]), seeds: &[Vec<u8>]) {
     for (number, seed) in seeds.iter().enumerate() {
         if let Some(folder) = std::env::var_os("FUZZ_SEEDS") {
@@ -70,7 +70,7 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-/// Several encoded messages, each with its length in front.
+/// Several encoded messages, each preceded by its length.
 fn messages(seed: u64) -> Vec<u8> {
     let bytes = noise(seed, 4000);
     let mut choices = Choices { bytes: &bytes, told: Vec::new(), reduces: Vec::new() };

@@ -1,5 +1,5 @@
-//! A shell without a clock around one real node: it carries out what the node orders, at once or later, and looks whether
-//! that is sound. Does not know what the hostile member means to do.
+//! A shell without a clock around one real node. It executes the node's actions, at once or later, and checks their
+//! validity. Does not depend on the plan of the hostile member.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,11 +20,11 @@ use crate::choices::{Choices, HOSTILE, ME, SILENT, WRONG, bytes, member};
 
 const CAPACITY: u64 = 1 << 20;
 
-/// Carries out what the node orders, and looks at it.
+/// Executes and checks the actions of the node.
 struct Shell {
     node: Node,
     now: Instant,
-    /// Facts that follow from orders, and have not been told yet.
+    /// Events that follow from actions and are not delivered yet.
     facts: Vec<Event>,
     asked: u64,
     open: BTreeSet<RequestId>,
@@ -68,15 +68,19 @@ impl Shell {
             table.used()
         );
         let (small, most) = self.node.directory().small_bytes();
-        assert!(small <= most, "{small} bytes of small objects, of {most}");
+        assert!(small <= most, "{small} bytes of small objects exceed {most}");
     }
 
     fn perform(&mut self, action: Action) {
         match action {
             Action::Reply { request, answer, .. } => {
-                assert!(self.open.remove(&request), "{request:?} was answered twice");
+                assert!(self.open.remove(&request), "{request:?} got two replies");
                 if let Ok(Answer::Got { meta, inline: Some(bytes), .. }) = answer {
-                    assert_eq!(bytes.len(), meta.size, "a reader got bytes of another length");
+                    assert_eq!(
+                        bytes.len(),
+                        meta.size,
+                        "the size of the bytes differs from the metadata"
+                    );
                 }
             }
             Action::Send { message: Message::Announce(announce), .. } => {
@@ -86,7 +90,11 @@ impl Shell {
                 self.reduces.push((order.key.reduce, order.key.epoch));
             }
             Action::CreateSlot { instance, size, .. } => {
-                assert_eq!(self.slots.insert(instance, size), None, "{instance} has a slot");
+                assert_eq!(
+                    self.slots.insert(instance, size),
+                    None,
+                    "{instance} already has a slot"
+                );
                 self.facts.push(Event::SlotReady { instance });
             }
             Action::FreeSlot { instance } => {
@@ -94,7 +102,7 @@ impl Shell {
                 self.facts.retain(|fact| *fact != Event::SlotReady { instance });
             }
             Action::Fetch { instance, source, digest, .. } => {
-                assert!(self.slots.contains_key(&instance), "{instance} is fetched into no slot");
+                assert!(self.slots.contains_key(&instance), "{instance} is fetched without a slot");
                 self.facts.push(match digest {
                     Some(WRONG) => Event::CopyDiffers { instance, source },
                     _ => Event::Fetched { instance },
@@ -103,7 +111,7 @@ impl Shell {
             Action::StartFold { order, .. } => {
                 for input in &order.inputs {
                     let held = self.node.table().get(*input).map(|copy| copy.meta.size);
-                    assert_eq!(held, Some(order.size), "{input} is folded, of another size");
+                    assert_eq!(held, Some(order.size), "{input} is folded with a wrong size");
                 }
                 self.facts.push(Event::FoldEnded { key: order.key, failure: None });
             }
@@ -118,7 +126,7 @@ impl Shell {
                 self.facts.push(Event::FoldedInline { reduce, epoch, result: bytes(length) });
             }
             Action::Serve { serve, instance, .. } => {
-                assert!(self.slots.contains_key(&instance), "{instance} is sent and not here");
+                assert!(self.slots.contains_key(&instance), "{instance} is sent without a slot");
                 self.facts.push(Event::ServeEnded { serve });
             }
             _ => {}
@@ -129,7 +137,7 @@ impl Shell {
         match choices.below(16) {
             0..=7 => {
                 let message = choices.message();
-                // The decoder drops a message that can't be true.
+                // The decoder drops malformed messages.
                 let brought = message.small_object().map(|(meta, _)| meta.digest.as_deref());
                 let is_wrong = brought.flatten() == Some(&WRONG);
                 match message {
@@ -191,8 +199,8 @@ pub(crate) fn play(bytes: &[u8]) {
     }
 }
 
-/// Plays a case of messages as they travel: a length of two bytes and an encoded message, again and again. After each the
-/// node hears what follows from its orders, and a client asks something that the bytes of the message choose.
+/// Plays a case of encoded messages, each preceded by a length of two bytes. After each, the node gets the events that
+/// follow from its actions, and a client sends a request that the bytes of the message choose.
 pub(crate) fn play_messages(mut bytes: &[u8]) {
     let mut shell = Shell::new();
     let (mut told, mut reduces) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! Second copies: how they spread, and what becomes of them where their room is needed.
+//! Replicas: their distribution, and what happens to them when their capacity is needed.
 
 use super::*;
 
@@ -7,14 +7,14 @@ impl Cluster {
         assert_eq!(self.reached(node, id, copies), copies);
     }
 
-    /// How many nodes hold an object that so many are to hold.
+    /// Replicates an object to `wanted` nodes, and returns the number of nodes reached.
     fn reached(&mut self, node: u64, id: &ObjectId, copies: u32) -> u32 {
         let request = self.ask(node, Ask::Keep { id: id.clone(), copies });
         let Ok(Answer::Kept { copies }) = *self.reply(request) else { panic!("it is not kept") };
         copies
     }
 
-    /// Who has an original of an object.
+    /// Nodes with a pinned copy of an object.
     fn originals(&self, id: &ObjectId) -> Vec<u64> {
         let holds = |node: &&Node| {
             let copy = node.table().current(id).and_then(|instance| node.table().get(instance));
@@ -24,7 +24,7 @@ impl Cluster {
     }
 }
 
-/// How many of these objects each other node keeps for `putter`.
+/// Number of these objects for which each other node keeps a replica for `putter`.
 fn kept(cluster: &Cluster, putter: u64, ids: &[ObjectId]) -> BTreeMap<u64, usize> {
     let mut kept: BTreeMap<u64, usize> = BTreeMap::new();
     for keeper in ids.iter().flat_map(|id| cluster.originals(id)).filter(|node| *node != putter) {
@@ -61,10 +61,10 @@ fn the_second_copies_of_many_putters_spread_evenly() {
     }
 }
 
-/// Goal: a client gets the room that its own node keeps for others, and no object has fewer copies for that.
+/// Goal: a client gets the capacity that replicas use on its node, and no object has fewer replicas afterwards.
 #[test]
 fn what_is_kept_for_others_moves_where_there_is_room() {
-    // Room for six objects.
+    // Capacity for six objects.
     let mut cluster = Cluster::with_capacity(3, 6 * (LARGE + 256) + 1000);
     let ids: Vec<ObjectId> = (0..4).map(|_| cluster.put_large(1, None)).collect();
     ids.iter().for_each(|id| cluster.keep(1, id, 2));
@@ -72,12 +72,12 @@ fn what_is_kept_for_others_moves_where_there_is_room() {
     let own: Vec<ObjectId> = (0..6).map(|_| cluster.put_large(2, None)).collect();
     assert_eq!(kept(&cluster, 1, &ids), BTreeMap::from([(3, 4)]));
     assert!(own.iter().all(|id| cluster.originals(id) == [2]));
-    // Where nobody else has room, the copies stay where they are, and the client waits.
+    // If no other node has capacity, the replicas stay and the client waits.
     (0..2).for_each(|_| drop(cluster.put_large(3, None)));
     let request = cluster.ask(3, Ask::Create { id: None, meta: array(LARGE), ttl_ns: None });
     assert!(!cluster.replies.contains_key(&request));
     assert_eq!(kept(&cluster, 1, &ids), BTreeMap::from([(3, 4)]));
-    // A keeper that goes takes nothing with it that is at no other node.
+    // The failed node had only replicas of objects that other nodes have.
     cluster.kill(3);
     assert!(ids.iter().all(|id| cluster.originals(id) == [1]));
 }

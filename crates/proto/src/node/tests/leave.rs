@@ -1,4 +1,4 @@
-//! A node that leaves finishes what it folds, and no reduce begins again for it.
+//! A leaving node finishes its folds, and no reduce restarts because of it.
 
 use super::*;
 
@@ -41,8 +41,8 @@ fn it_stays_until_its_folds_are_over() {
     cluster.assert_reduced(2, &id);
 }
 
-/// Goal: an input that is only at a node that leaves is folded where it is taken over.
-/// Method: a fold of another reduce keeps that node from leaving.
+/// Goal: an input that only a leaving node has is folded on the node that adopts it.
+/// Method: a fold of another reduce keeps the leaving node from ending.
 #[test]
 fn no_reduce_that_begins_then_takes_a_seat_there() {
     let mut cluster = Cluster::new(4);
@@ -62,8 +62,9 @@ fn no_reduce_that_begins_then_takes_a_seat_there() {
     cluster.assert_reduced(1, &second);
 }
 
-/// Goal: what only was found there, and is folded nowhere yet, is found again where it is taken over.
-/// Method: the owner of one input is slow, so that the reduce has not begun; and so is the node that takes over the other.
+/// Goal: an input that was found on a leaving node and is not folded yet is found again on the node that adopts it.
+/// Method: the owner of one input is slow, so that the reduce has not begun. In one variant the adopting node is slow
+/// too.
 #[test]
 fn a_reduce_that_has_not_begun_looks_for_its_inputs_again() {
     for adopter_is_slow in [false, true] {
@@ -89,7 +90,7 @@ fn a_reduce_that_has_not_begun_looks_for_its_inputs_again() {
 fn it_carries_out_what_was_ordered_before_it_was_known_to_leave() {
     let mut cluster = Cluster::new(3);
     cluster.keeps_folding = true;
-    // Of a name that another node owns the coordinator hears without node 3.
+    // The coordinator gets reports about a name of another owner without node 3.
     let name = cluster.owned_name(1, 2, "input");
     let inputs = [cluster.put_large(2, None), cluster.put_large(3, Some(&name))];
     cluster.slow_down(3);
@@ -131,7 +132,7 @@ fn it_waits_no_longer_than_it_may() {
     assert!(!cluster.has_left(3));
     cluster.wait(1);
     assert!(cluster.has_left(3));
-    // The reduce goes on with the copy that was taken over.
+    // The reduce continues with the adopted copy.
     cluster.folding.retain(|(node, _)| *node != NodeId(3));
     cluster.end_folds();
     cluster.wait(SECOND);
@@ -150,7 +151,7 @@ fn a_member_that_dies_is_not_waited_for() {
     assert!(cluster.has_left(3));
 }
 
-/// Goal: a leave of the coordinator ends its reduces and lets go of those who fold for them.
+/// Goal: a leaving coordinator ends its reduces, and stops the nodes that fold for them.
 #[test]
 fn the_reduces_of_its_own_clients_fail() {
     let mut cluster = Cluster::new(3);
@@ -165,7 +166,7 @@ fn the_reduces_of_its_own_clients_fail() {
     cluster.assert_at_rest();
 }
 
-/// Goal: what a node is about to take over when it is told to leave itself goes to another one.
+/// Goal: if the adopting node leaves too, the object goes to another node.
 #[test]
 fn two_that_leave_at_once_hand_over_to_one_that_stays() {
     let mut cluster = Cluster::new(3);

@@ -1,4 +1,4 @@
-//! Objects that end without a client that deletes them: by their time, with their job, with their last lease.
+//! Objects that are deleted automatically: by their time to live, with their job, with their last lease.
 
 use super::*;
 use crate::{lifetime::Job, limits::LEASE_GRACE_NS};
@@ -57,7 +57,7 @@ impl Cluster {
         self.tell(node, Event::ClientGone { client: ClientId(client) });
     }
 
-    /// Whether a node can get an object, which is released.
+    /// Whether a node can get an object, which is then released.
     fn gets(&mut self, node: u64, id: &ObjectId) -> bool {
         let request = self.get(node, id);
         match self.replies.get(&request) {
@@ -86,7 +86,7 @@ impl Cluster {
         }
     }
 
-    /// So much time passes, in steps that no deadline is longer than.
+    /// Advances the time in steps no longer than any deadline.
     fn pass(&mut self, ns: u64) {
         (0..ns / SECOND).for_each(|_| self.wait(SECOND));
     }
@@ -135,9 +135,9 @@ fn a_reader_keeps_what_it_reads_beyond_its_time() {
     assert!(cluster.nodes[&NodeId(2)].table().get(instance).is_none());
 }
 
-/// Goal: whichever nodes die, what is left of an object ends in its time.
-/// Method: the putter dies, then the owners one after the other; a keeper, or a reader's node, or both owners' part of the
-/// directory has it still.
+/// Goal: whichever nodes fail, the remaining copies of an object are deleted on time.
+/// Method: the creating node fails, then one owner after the other. A node with a replica, a node with a reader, or
+/// only the directory entries of the owners remain.
 #[test]
 fn it_ends_in_time_though_its_putter_and_its_owners_die() {
     for (size, copies) in [(8, 1), (LARGE, 1), (LARGE, 2)] {
@@ -257,8 +257,8 @@ fn a_job_whose_client_comes_back_goes_on() {
     cluster.assert_gone(&id);
 }
 
-/// Goal: a job ends with the death of the node of its last client, whichever owners its objects and the job itself have,
-/// and though these died before.
+/// Goal: a job ends when the node of its last client fails, whichever nodes own its objects and the job, and even if
+/// these failed before.
 #[test]
 fn a_job_ends_with_the_node_of_its_last_client() {
     let mut cluster = Cluster::new(6);
@@ -336,7 +336,7 @@ fn a_held_object_ends_with_its_last_lease() {
     }
 }
 
-/// Goal: a lease of a client whose node dies is over, also where the owners of the object are not those of before.
+/// Goal: the lease of a client ends when its node fails, even if the object has new owners.
 #[test]
 fn a_held_object_ends_with_the_node_of_its_last_lease() {
     let mut cluster = Cluster::new(6);
@@ -358,7 +358,7 @@ fn a_held_object_ends_with_the_node_of_its_last_lease() {
 
 #[test]
 fn a_node_that_leaves_tells_what_no_other_could_take() {
-    // Room for three objects.
+    // Capacity for three objects.
     let mut cluster = Cluster::with_capacity(3, 3 * (LARGE + 256) + 1000);
     let kept: Vec<ObjectId> = [1, 1, 2, 2].map(|node| cluster.put_large(node, None)).into();
     let name = cluster.owned_name(1, 2, "lost/1");

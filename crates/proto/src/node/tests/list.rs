@@ -1,4 +1,4 @@
-//! Who asks for the living objects of the whole cluster, member by member and page by page.
+//! Listings of all objects of the cluster, member by member and page by page.
 
 use super::*;
 use crate::{
@@ -24,7 +24,8 @@ impl Cluster {
         (rows.clone(), next.clone())
     }
 
-    /// All pages of all members, as node 2 hears them. Both owners of an object list it: it is here once.
+    /// All pages of all members, as node 2 receives them. Both owners of an object have it; the listing contains it
+    /// once.
     fn listed(&mut self, prefix: &str) -> Vec<Listed> {
         let mut all = BTreeMap::new();
         for owner in self.nodes.keys().map(|node| node.0).collect::<Vec<_>>() {
@@ -96,7 +97,7 @@ fn what_is_looked_at_for_a_page_is_bounded_too() {
     for _ in 0..LOOKED_AT_MAX + 1 {
         cluster.put_small(1, None);
     }
-    // A prefix that none of those has which are minted.
+    // A prefix that matches no generated id.
     let (rows, next) = cluster.page(1, "@f", None);
     assert!(rows.is_empty() && next.is_some(), "looked at {LOOKED_AT_MAX} of one more");
     assert_eq!(cluster.page(1, "@f", next), (vec![], None));

@@ -1,6 +1,6 @@
-//! Whole nodes that talk to each other, in memory: each event and each order on the way of an object.
+//! Whole nodes that exchange messages in memory: every event and every action in the life of an object.
 //!
-//! The shells are obedient and infinitely fast; those with a clock and a network are in the simulation.
+//! The shells execute every action at once; the simulator has clocks and a network.
 
 mod keep;
 mod leave;
@@ -44,37 +44,37 @@ const LARGE: u64 = 1 << 20;
 const CLIENT: ClientId = ClientId(1);
 const SECOND: u64 = 1_000_000_000;
 
-/// Nodes 1, 2, ... that know each other.
+/// Nodes 1, 2, ..., which have met each other.
 struct Cluster {
     nodes: BTreeMap<NodeId, Node>,
     now: Instant,
     queue: VecDeque<(NodeId, Event)>,
     replies: BTreeMap<RequestId, Result<Answer, Error>>,
-    /// Transfers that were asked for: who wants what from whom.
+    /// Requested transfers: requester, instance and source.
     fetches: BTreeMap<ServeId, (NodeId, Instance, NodeId)>,
-    /// Those that are under way.
+    /// Transfers in progress.
     serving: BTreeSet<ServeId>,
-    /// Who makes parts of an instance. They come round when all know of it, to those who fetch them.
+    /// Nodes that fold the parts of an instance. The parts circulate once all of them have the order.
     seats: BTreeMap<Instance, Vec<NodeId>>,
     by_parts: BTreeSet<ServeId>,
-    /// Orders to fold, in the order in which they were given.
+    /// Fold orders, in the order in which they were given.
     folds: Vec<(NodeId, FoldOrder)>,
-    /// Whether folds go on until they are told to end, and those that do.
+    /// Whether folds continue until they are stopped, and the folds that do.
     keeps_folding: bool,
     folding: Vec<(NodeId, Event)>,
-    /// What nodes have done, in words.
+    /// What nodes have done, as text.
     done: Vec<String>,
-    /// To whom it is not said that a reduce is over.
+    /// A node that does not receive the end of reduces.
     deaf: Option<NodeId>,
-    /// What waits before a node that is slow.
+    /// A slow node, and its pending events.
     slow: Option<(NodeId, VecDeque<Event>)>,
-    /// Nodes whose shell has no memory, and how many copies any shell has none for at first.
+    /// Nodes whose shells have no memory; and the number of copies for which any shell refuses memory at first.
     without_memory: BTreeSet<NodeId>,
     refusals: u32,
-    /// What disks do.
+    /// The disks.
     disk: spill::Disk,
     counted: u64,
-    /// What was lost with nodes that left.
+    /// Objects that were lost with leaving nodes.
     lost: BTreeMap<NodeId, Lost>,
 }
 
@@ -87,7 +87,7 @@ impl Cluster {
         Self::in_slices(size, capacity, Slice::default())
     }
 
-    /// Whose nodes work off so much of a change of members in one go.
+    /// The same, with nodes that handle a membership change in slices of this size.
     fn in_slices(size: u64, capacity: u64, slice: Slice) -> Self {
         let mut cluster = Self {
             nodes: BTreeMap::new(),
@@ -123,7 +123,7 @@ impl Cluster {
         cluster
     }
 
-    /// Lets a node know something, and everything happen that follows.
+    /// Delivers an event to a node, and handles everything that follows.
     fn tell(&mut self, node: u64, event: Event) {
         self.queue.push_back((NodeId(node), event));
         while let Some((node, event)) = self.queue.pop_front().or_else(|| self.next_end()) {
@@ -149,12 +149,12 @@ impl Cluster {
         }
     }
 
-    /// A node hears nothing for a while.
+    /// A node receives nothing for a while.
     fn slow_down(&mut self, node: u64) {
         self.slow = Some((NodeId(node), VecDeque::new()));
     }
 
-    /// Of all that it misses it hears that another node leaves, and answers.
+    /// Of all pending events, the slow node handles only that another node leaves.
     fn hear_of_leaving(&mut self) {
         let Some((node, mut waiting)) = self.slow.take() else { return };
         let is_it =
@@ -165,7 +165,7 @@ impl Cluster {
         self.slow = Some((node, waiting));
     }
 
-    /// Folds that go on end.
+    /// Ends the folds that continued.
     fn end_folds(&mut self) {
         self.keeps_folding = false;
         for (node, event) in core::mem::take(&mut self.folding) {
@@ -178,13 +178,13 @@ impl Cluster {
         self.done.contains(&left)
     }
 
-    /// It hears all that it has missed.
+    /// Delivers all pending events to the slow node.
     fn catch_up(&mut self) {
         let Some((node, waiting)) = self.slow.take() else { return };
         waiting.into_iter().for_each(|event| self.tell(node.0, event));
     }
 
-    /// A node is gone, and everybody notices.
+    /// Kills a node; all others detect it.
     fn kill(&mut self, node: u64) {
         self.nodes.remove(&NodeId(node));
         for other in self.nodes.keys().copied().collect::<Vec<_>>() {
@@ -192,7 +192,7 @@ impl Cluster {
         }
     }
 
-    /// A name in a group of its own, which these two own.
+    /// A name in its own group with these two owners.
     fn owned_name(&self, first: u64, second: u64, suffix: &str) -> String {
         let members = self.nodes[&NodeId(1)].members();
         let owners = crate::members::Owners { first: NodeId(first), second: Some(NodeId(second)) };
@@ -200,8 +200,8 @@ impl Cluster {
         names.find(|name| members.owners(&name.parse().unwrap()) == owners).unwrap()
     }
 
-    /// Asked without a deadline, cancelled, asked by a client that goes, with a deadline: each is answered, and nothing
-    /// is left.
+    /// Sends the request without a deadline and cancels it, for a client that ends, and with a deadline. Each gets a
+    /// reply, and nothing is left.
     fn assert_ends(&mut self, node: u64, ask: &Ask, is_right: fn(&Result<Answer, Error>) -> bool) {
         let cancelled = self.ask(node, ask.clone());
         assert!(!self.replies.contains_key(&cancelled), "{ask:?} waits");
@@ -217,7 +217,7 @@ impl Cluster {
         self.assert_at_rest();
     }
 
-    /// A transfer whose sender has all, or nothing any more, is over.
+    /// Ends a transfer whose source has the whole copy, or nothing any more.
     fn next_end(&mut self) -> Option<(NodeId, Event)> {
         for serve in self.serving.clone() {
             let (node, instance, source) = self.fetches[&serve];
@@ -564,11 +564,11 @@ fn a_reduce_tells_which_inputs_are_lost() {
     cluster.ask(2, Ask::Delete { ids: vec![there[2].clone()] });
     let told = Ok(Answer::Inputs { ids: vec![there[2].clone()] });
     assert_eq!(lost(&mut cluster, &waiting), told);
-    // One that can't succeed any more knows as well, and so does whoever gets it.
+    // A reduce that can no longer succeed reports it too, and a get returns the error.
     assert_eq!(lost(&mut cluster, &all), told);
     let get = cluster.get(1, &all);
     assert_eq!(cluster.reply(get), &Err(Error::ObjectDeleted { id: there[2].clone() }));
-    // One that is over tells what was lost by then.
+    // A finished reduce reports the inputs that were lost until then.
     assert_eq!(lost(&mut cluster, &done), Ok(Answer::Inputs { ids: Vec::new() }));
     late.iter().for_each(|name| drop(cluster.put_small(2, Some(name.to_string().as_str()))));
     let get = cluster.get(1, &waiting);
@@ -644,7 +644,7 @@ fn whoever_leaves_hands_its_originals_over() {
     }
 }
 
-/// Goal: nobody is waited for who is to take over what is deleted meanwhile.
+/// Goal: a leaving node does not wait for the adoption of an object that is deleted meanwhile.
 #[test]
 fn a_deletion_lets_go_of_whoever_leaves() {
     let mut cluster = Cluster::new(3);
@@ -891,8 +891,8 @@ fn alone(id: u64) -> Node {
     Node::new(member(id), Config::new(1 << 30, link))
 }
 
-/// Node 2, which has been told to receive a large object of node 1, and a way to tell it facts: what it then does, but
-/// for what it says.
+/// Node 2, which was assigned node 1 as the source of a large object, and a function that passes events to it. The
+/// function returns the resulting actions, except messages.
 fn receiver() -> (ObjectId, Instance, impl FnMut(Event) -> Vec<Action>) {
     let mut node = alone(2);
     let mut step = move |event| {
@@ -924,7 +924,7 @@ fn a_receiver_that_comes_before_the_memory_is_ready_is_kept_waiting() {
     assert_eq!(actions, [fetch, Action::Serve { serve, instance, relayed: true }]);
 }
 
-/// Goal: a copy is fetched once it has memory, and a transfer that its sender's death leaves behind is ended.
+/// Goal: a copy is fetched once it has memory, and a transfer from a failed source is ended.
 #[test]
 fn a_receiver_of_a_sender_that_is_lost_has_memory_first() {
     let (id, instance, mut step) = receiver();
@@ -936,7 +936,8 @@ fn a_receiver_of_a_sender_that_is_lost_has_memory_first() {
     assert_eq!(step(forgotten()), [], "it is sought elsewhere already");
 }
 
-/// Goal: an object that arrives with another digest is fetched anew, and is corrupt once a sender has sent it so twice.
+/// Goal: an object that arrives with a digest mismatch is fetched again, and is corrupt once a source has sent it so
+/// twice.
 #[test]
 fn a_corrupt_copy_is_fetched_from_another_sender_and_ends_when_there_is_none() {
     let (id, instance, mut step) = receiver();
@@ -963,7 +964,7 @@ fn a_corrupt_copy_is_fetched_from_another_sender_and_ends_when_there_is_none() {
         Action::Fetch { id, instance, source, parts: None, digest: None }
     };
     assert_eq!(step(located(3)), [fetch(3)]);
-    // Another goes on with what the third has sent.
+    // Another source continues after the third.
     let redirect = |source| {
         let message = Message::Redirect { id: id.clone(), instance, source: NodeId(source) };
         Event::Message { from: NodeId(1), message }
@@ -987,7 +988,7 @@ fn a_corrupt_copy_is_fetched_from_another_sender_and_ends_when_there_is_none() {
     assert!(ended.contains(&Action::FreeSlot { instance }), "{ended:?}");
 }
 
-/// Goal: a small object that arrives with another digest is requested from the other owner.
+/// Goal: an inline object that arrives with a digest mismatch is requested from the other owner.
 #[test]
 fn a_corrupt_small_object_comes_from_the_other_owner() {
     let mut node = alone(2);

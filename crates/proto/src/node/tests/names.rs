@@ -1,4 +1,4 @@
-//! Names that a reduce makes, and names that are pruned.
+//! Names of reduce results, and names that are pruned.
 
 use super::*;
 
@@ -55,14 +55,14 @@ fn an_owner_has_entries_for_so_many_objects_of_a_member_and_refuses_names_beyond
     assert!(matches!(&refused, Error::NoMemory { .. }), "{refused}");
     assert!(refused.to_string().contains("delete objects"), "{refused}");
     assert_eq!(cluster.nodes[&NodeId(3)].table().len(), 1, "the copy is gone");
-    // Another member has its own share, and what is deleted leaves room.
+    // Other members have their own share, and deletions free capacity.
     assert!(cluster.asks(2, put(&two)).is_ok());
     assert!(cluster.asks(2, delete(&two)).is_ok());
     assert!(cluster.asks(3, delete(&one)).is_ok());
     assert!(cluster.asks(3, put(&two)).is_ok());
 }
 
-/// Goal: a name that is kept for a reduce counts as an object does, and not against its own result.
+/// Goal: a name reserved for a reduce counts like an object, but not in addition to its result.
 #[test]
 fn an_owner_keeps_so_many_names_for_reduces_of_a_member_and_refuses_those_beyond() {
     let mut cluster = Cluster::new(3);
@@ -76,7 +76,7 @@ fn an_owner_keeps_so_many_names_for_reduces_of_a_member_and_refuses_those_beyond
         assert!(matches!(&refused, Error::NoMemory { .. }), "{refused}");
         assert!(refused.to_string().contains("delete objects"), "{refused}");
     }
-    // The owner's own reduces are in no account; another member has its own share.
+    // The owner's own reduces are not charged; other members have their own share.
     assert_eq!(cluster.asks(1, reduce(&[&later], &three)), reducing(&three));
     assert_eq!(cluster.asks(2, reduce(&[&later], &two)), reducing(&two));
     cluster.put_small(1, Some("later"));
@@ -210,7 +210,7 @@ fn a_question_for_a_name_ends_whatever_happens_to_it() {
 }
 
 impl Cluster {
-    /// As `assert_ends`, of a question that waits for a node that is slow.
+    /// Like `assert_ends`, for a request that waits for a slow node.
     fn assert_ends_while_slow(&mut self, node: u64, ask: &Ask) {
         let cancelled = self.ask(node, ask.clone());
         assert!(self.is_open(cancelled));
@@ -248,7 +248,7 @@ fn whoever_asks_for_the_inputs_of_a_reduce_without_a_name_is_answered() {
     }
 }
 
-/// The caller is the second owner: the deletion of what had the name before comes to it while it asks for the name.
+/// The caller is the backup owner: the deletion of the previous object of the name arrives while it reserves the name.
 #[test]
 fn a_deletion_of_what_had_the_name_before_does_not_end_a_reduce() {
     let mut cluster = Cluster::new(3);
@@ -436,7 +436,7 @@ fn prune(name: &str, keep: u64) -> Ask {
 }
 
 impl Cluster {
-    /// The numbers under `policy/` that live.
+    /// The numbers of the existing names under `policy/`.
     fn versions(&self) -> Vec<u64> {
         let copies = self.nodes.values().flat_map(|node| node.table().iter());
         let names = copies.filter_map(|(_, copy)| match &copy.id {
@@ -457,9 +457,9 @@ fn a_prune_keeps_the_newest() {
         (12, 4, &[3, 4, 9, 12]),
         (12, 5, &[1, 3, 4, 9, 12]),
         (12, u64::MAX, &[1, 3, 4, 9, 12]),
-        // What is newer stays, in whatever order it came.
+        // Newer names remain, whatever the order of arrival.
         (4, 1, &[4, 9, 12]),
-        // A name that is not there yet, or not any more.
+        // A name that does not exist yet, or no longer exists.
         (10, 2, &[9, 12]),
     ];
     for (version, keep, left) in cases {

@@ -1,4 +1,4 @@
-//! Ids that are given out before their objects.
+//! Ids that are reserved before their objects exist.
 
 use super::*;
 use crate::limits::ORPHAN_GRACE_NS;
@@ -118,7 +118,7 @@ fn a_promise_for_which_there_was_no_room_can_be_kept_later() {
     );
 }
 
-/// A promise of a name, as a client asks for that has a capability.
+/// Reserves a name, as a client with a capability does.
 fn promised_name(cluster: &mut Cluster, node: u64, text: &str) -> ObjectId {
     let request = cluster.ask(node, Ask::Promise { name: Some(text.parse().unwrap()) });
     let Ok(Answer::Promised { id }) = cluster.reply(request) else {
@@ -137,7 +137,7 @@ fn a_promised_name_is_kept_by_whichever_client_puts_it() {
         assert!(!cluster.replies.contains_key(&get));
         let request = cluster.ask(node, put(&id));
         assert_eq!(cluster.reply(request), &Ok(Answer::Put { id: id.clone() }));
-        // The end of the promise is not that of the object.
+        // The end of the reservation does not delete the object.
         cluster.ask(1, Ask::BreakPromises);
         got(cluster.reply(get));
         let again = cluster.get(2, &id);
@@ -163,7 +163,7 @@ fn who_waits_for_a_promised_name_is_told_that_it_will_not_come() {
                 other => panic!("{other:?}"),
             }
         }
-        // An owner that has just met the others answers a deletion when they may have told it of all copies.
+        // An owner that has just met the others confirms a deletion only after they had time to announce all copies.
         cluster.wait(ORPHAN_GRACE_NS);
         cluster.assert_at_rest();
     }

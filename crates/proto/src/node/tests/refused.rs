@@ -1,4 +1,5 @@
-//! Messages that a node drops: malformed ones, and those of a stale owner. What is handled all the same has an end.
+//! Messages that a node drops: malformed messages, and messages of a stale owner. Also limits on the messages that it
+//! handles.
 
 use super::*;
 use crate::{
@@ -8,12 +9,12 @@ use crate::{
 };
 
 impl Cluster {
-    /// A member says something to another one.
+    /// A member sends a message to another member.
     fn say(&mut self, from: u64, to: u64, message: Message) {
         self.tell(to, Event::Message { from: NodeId(from), message });
     }
 
-    /// A member sends what is dropped.
+    /// A member sends a message that is dropped.
     fn assert_refused(&mut self, from: u64, to: u64, message: Message) {
         let words = format!("n{to} refuses {message:?} of n{from}");
         let before = self.done.len();
@@ -26,7 +27,7 @@ impl Cluster {
         holders.into_iter().map(|node| node.0).collect()
     }
 
-    /// Four nodes, and a name that the nodes 1 and 2 own.
+    /// Four nodes, and a name with the owners 1 and 2.
     fn of_four(suffix: &str) -> (Self, String) {
         let cluster = Self::new(4);
         let name = cluster.owned_name(1, 2, suffix);
@@ -71,7 +72,7 @@ fn the_next_instance_of_a_node_can_not_be_given_to_it() {
     assert!(cluster.has(1, &id));
 }
 
-/// Goal: of two objects that are announced as one instance the second is refused while the first waits for room.
+/// Goal: of two objects announced as the same instance, the second is refused while the first waits for capacity.
 #[test]
 fn one_instance_that_waits_for_room_under_two_names_comes_once() {
     let mut cluster = Cluster::with_capacity(3, 2 * (LARGE + 4096));
@@ -91,7 +92,7 @@ fn one_instance_that_waits_for_room_under_two_names_comes_once() {
     assert_eq!(copies.map(|(_, copy)| copy.id.clone()).collect::<Vec<_>>(), [minted(2, 1001)]);
 }
 
-/// Goal: an adoption that its asker takes back ends the search for the object.
+/// Goal: an adoption that the requester cancels ends the search for the object.
 #[test]
 fn an_adoption_that_is_taken_back_is_sought_no_more() {
     let (mut cluster, name) = Cluster::of_four("never");
@@ -141,7 +142,7 @@ fn what_is_too_long_or_of_another_maker_is_not_sound() {
     assert!(down(100).is_sound());
 }
 
-/// Goal: an owner that holds a copy of what it was told wrongly says nothing unsound to itself either.
+/// Goal: an owner that has a copy with wrong metadata sends no malformed message to itself either.
 #[test]
 fn what_a_node_says_to_itself_is_looked_at_too() {
     let mut cluster = Cluster::new(1);
@@ -162,7 +163,8 @@ fn what_a_node_says_to_itself_is_looked_at_too() {
     );
 }
 
-/// Goal: a node whose view of the membership is stale, and takes itself for an owner, ends no object and names no sender.
+/// Goal: a node that counts itself as an owner because of a stale membership view deletes no object and assigns no
+/// source.
 #[test]
 fn only_an_owner_ends_an_object_or_says_where_it_is() {
     let (mut cluster, name) = Cluster::of_four("x");
@@ -200,7 +202,7 @@ fn only_an_owner_ends_an_object_or_says_where_it_is() {
     assert!(cluster.has(3, &id) && !cluster.replies.contains_key(&get));
 }
 
-/// Goal: what one coordinator orders here has an end.
+/// Goal: the folds of one coordinator on a node are limited.
 #[test]
 fn a_coordinator_has_so_many_folds_at_a_node() {
     let mut cluster = Cluster::new(2);
@@ -218,7 +220,7 @@ fn a_coordinator_has_so_many_folds_at_a_node() {
     assert_eq!(cluster.folds.len(), FOLDS_MAX);
 }
 
-/// Goal: an owner whose view of the members differs does not wait for ever for what is not there.
+/// Goal: an owner with a different membership view does not wait forever for a copy that does not exist.
 #[test]
 fn what_is_not_here_any_more_is_dropped_for_any_member() {
     let (mut cluster, name) = Cluster::of_four("x");
@@ -232,7 +234,7 @@ fn what_is_not_here_any_more_is_dropped_for_any_member() {
     assert_eq!(cluster.done.len(), before, "it is not refused");
 }
 
-/// Goal: a message that names an instance under another id than this node does is malformed.
+/// Goal: a message that pairs an instance with another id than this node does is dropped.
 #[test]
 fn an_instance_is_of_the_object_that_it_is_known_as() {
     let (mut cluster, name) = Cluster::of_four("x");
@@ -264,7 +266,7 @@ fn an_answer_counts_from_an_owner() {
     cluster.assert_refused(4, 3, Message::LocationsAre { request, holdings: Ok(vec![]) });
 }
 
-/// Goal: a copy is gone when its holder says so.
+/// Goal: a copy is gone when its holder reports it.
 #[test]
 fn a_member_withdraws_no_copy_of_another() {
     let (mut cluster, name) = Cluster::of_four("x");
@@ -285,7 +287,7 @@ fn a_member_withdraws_no_copy_of_another() {
     assert_eq!(got(cluster.reply(request)), copy);
 }
 
-/// Goal: an owner keeps one length and shape of an instance, since it would send malformed messages with another.
+/// Goal: an owner keeps the size and shape of an instance, since with others it would send malformed messages.
 #[test]
 fn an_announcement_that_describes_an_instance_anew_is_refused() {
     let (mut cluster, name) = Cluster::of_four("x");
@@ -297,7 +299,7 @@ fn an_announcement_that_describes_an_instance_anew_is_refused() {
     assert_eq!((*instance, inline), (copy, &Some(vec![7; 8].into())));
 }
 
-/// Goal: what a node is asked to keep is what its owner says that it is.
+/// Goal: an adopted object has the metadata of its owner, not of the requester.
 #[test]
 fn a_small_object_of_another_maker_is_kept_as_its_owner_has_it() {
     let (mut cluster, name) = Cluster::of_four("x");
@@ -315,7 +317,7 @@ fn a_small_object_of_another_maker_is_kept_as_its_owner_has_it() {
     assert_eq!(held.inline, Some(vec![7; 8].into()));
 }
 
-/// Goal: a part of a reduce is refused that is announced as an instance which waits for room under another name.
+/// Goal: a part of a reduce is refused if its instance already waits for capacity under another name.
 #[test]
 fn a_part_under_the_instance_of_what_waits_for_room_is_refused() {
     let mut cluster = Cluster::with_capacity(4, 2 * (LARGE + 4096));
@@ -343,7 +345,7 @@ fn a_part_under_the_instance_of_what_waits_for_room_is_refused() {
     assert_eq!(copy.map(|copy| &copy.id), Some(&waiting));
 }
 
-/// Goal: an owner that names the instance of a put that waits for room does not get a second copy made of it.
+/// Goal: an owner that assigns a source for the instance of a put that waits for capacity does not cause a second copy.
 #[test]
 fn a_put_that_waits_for_room_is_not_received_from_elsewhere() {
     let mut cluster = Cluster::with_capacity(3, 2 * (LARGE + 4096));

@@ -1,8 +1,9 @@
-//! Copies that new owners are told of in slices, and what happens before all have been told.
+//! Copies that are re-announced to new owners in slices, and what happens before all have been announced.
 
 use super::*;
 
-/// Six objects at node 2 whose owners, 1 and 3, are gone; 4 is the first owner now, and has been told of some.
+/// Six objects on node 2 whose owners, 1 and 3, have failed. Node 4 is the primary owner now, and has the announcements
+/// of some.
 fn with_new_owners() -> (Cluster, Vec<ObjectId>) {
     let slice = Slice { entries: 1, pause_ns: 1 };
     let mut cluster = Cluster::in_slices(4, 1 << 30, slice);
@@ -26,7 +27,7 @@ fn with_new_owners() -> (Cluster, Vec<ObjectId>) {
 }
 
 impl Cluster {
-    /// Whether an owner knows a holder.
+    /// Whether an owner has a holder of the object.
     fn knows(&self, owner: u64, id: &ObjectId) -> bool {
         !self.nodes[&NodeId(owner)].directory().holders(id).is_empty()
     }

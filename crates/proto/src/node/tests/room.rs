@@ -1,4 +1,4 @@
-//! Who gets room when there is some, and in which order.
+//! The order in which waiting objects get capacity.
 
 use super::*;
 use crate::table::COPY_OVERHEAD_BYTES;
@@ -16,7 +16,7 @@ impl Cluster {
     }
 }
 
-/// What is granted, by rules so plain that they can be seen to be right: from the front, as long as any fits.
+/// A simple model of the order: from the front, as long as any object fits.
 struct Plain {
     free: u64,
     waiting: Vec<(RequestId, u64)>,
@@ -46,7 +46,7 @@ fn whoever_asked_first_of_those_that_fit_goes_first() {
     };
     let (mut there, mut most) = (Vec::new(), 0);
     for _ in 0..2000 {
-        // Few sizes, so that several wait for the same.
+        // Few sizes, so that several objects of the same size wait.
         let size = (1 + dice(8)) * 100_000;
         match dice(5) {
             0..3 if plain.waiting.len() < 64 => {
@@ -79,7 +79,7 @@ fn whoever_asked_first_of_those_that_fit_goes_first() {
     assert!(most > 20, "at most {most} waited at once");
 }
 
-/// One is given room at a time, not each from within the one before it: the stack would not suffice.
+/// Objects get capacity one after another without recursion, which would overflow the stack.
 #[test]
 fn a_deletion_may_give_room_to_very_many() {
     const MANY: u64 = 20_000;
@@ -96,8 +96,8 @@ fn a_deletion_may_give_room_to_very_many() {
     assert!(waiting.iter().all(|request| cluster.reply(*request).is_ok()));
 }
 
-/// A client that asks for much waits for as much as is kept for others; one that asks for more than that is no reason to
-/// move anything.
+/// A waiting client causes the return of replicas if they suffice for its object. A client whose object would still not
+/// fit causes none.
 #[test]
 fn no_more_is_given_back_than_the_room_that_clients_wait_for() {
     let cost = LARGE + COPY_OVERHEAD_BYTES;
@@ -109,7 +109,7 @@ fn no_more_is_given_back_than_the_room_that_clients_wait_for() {
     }
     let kept = |cluster: &Cluster| ids.iter().filter(|id| cluster.has(2, id)).count();
     assert_eq!(kept(&cluster), 4);
-    // Four places are free, and one of the others is being read: of eight not all can be had, of six they can.
+    // Four places are free, and one replica is being read: eight places can't be freed, six can.
     let reading = cluster.get(2, ids.iter().find(|id| cluster.has(2, id)).unwrap());
     let read = got(cluster.reply(reading));
     let ask = |places: u64| Ask::Create {

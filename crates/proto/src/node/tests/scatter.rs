@@ -1,8 +1,8 @@
-//! Results that those who contribute to them want, made in parts.
+//! Ring reduces, whose results the contributors want.
 
 use super::*;
 
-/// Each of the nodes 1 to `seats` has put an input, and all nodes wait for what node 1 has promised.
+/// Each of the nodes 1 to `seats` has put an input, and all nodes wait for the id that node 1 has reserved.
 struct Sum {
     cluster: Cluster,
     inputs: Vec<ObjectId>,
@@ -13,7 +13,7 @@ struct Sum {
 impl Sum {
     fn new(nodes: u64, seats: impl Iterator<Item = u64>) -> Self {
         let mut cluster = Cluster::new(nodes);
-        // Of names that the caller owns itself it hears also when a seat is slow.
+        // The caller owns these names, so it gets their reports even if a seat is slow.
         let mut put = |node: u64| {
             let name = cluster.owned_name(1, nodes, &format!("input{node}"));
             cluster.put_large(node, Some(&name))
@@ -33,12 +33,12 @@ impl Sum {
         assert!(matches!(self.cluster.reply(request), Ok(Answer::Reducing { .. })));
     }
 
-    /// Who folded which part.
+    /// The nodes and the parts that they folded.
     fn parts(&self) -> BTreeSet<(NodeId, u32)> {
         self.cluster.folds.iter().map(|(node, order)| (*node, order.key.segment)).collect()
     }
 
-    /// All that still live have got the same, and nothing is left.
+    /// Asserts that all remaining nodes got the same instance, and that nothing is left.
     fn assert_got(mut self) {
         let instances: BTreeSet<Instance> = self
             .gets
@@ -76,12 +76,12 @@ fn a_caller_without_an_input_only_passes_parts_on() {
     sum.assert_got();
 }
 
-/// Goal: whoever dies before the result is there, all others get the fold of what is left.
-/// Method: a seat that has not heard of its order dies, one after the other but the caller.
+/// Goal: whichever node fails before the result is complete, all others get the fold of the remaining inputs.
+/// Method: a seat that has not received its order fails, for each seat except the caller.
 #[test]
 fn a_seat_that_dies_is_replaced_by_a_spare() {
     for dies in 2..=4 {
-        // The spare is at the caller, which is asked last.
+        // The spare is on the caller, whose input is requested last.
         let mut sum = Sum::new(5, [2, 3, 4, 1].into_iter());
         sum.cluster.slow_down(dies);
         sum.reduce(3);
@@ -110,7 +110,7 @@ fn an_order_that_comes_twice_is_carried_out_once() {
     sum.assert_got();
 }
 
-/// Goal: a seat that leaves makes its part first, whether it was ordered before it was told to leave or is only then.
+/// Goal: a leaving seat first folds its parts, whether the order or the leave request arrives first.
 #[test]
 fn a_seat_that_leaves_makes_its_part_first() {
     for is_ordered in [true, false] {
@@ -124,7 +124,7 @@ fn a_seat_that_leaves_makes_its_part_first() {
         sum.cluster.catch_up();
         assert_eq!(sum.cluster.folds.len(), 16, "each once");
         assert!(sum.cluster.has_left(3));
-        // Who received the result from it finds another sender.
+        // Readers that received the result from it find another source.
         for _ in 0..4 {
             sum.cluster.wait(SECOND);
         }
@@ -148,7 +148,7 @@ fn a_result_that_is_deleted_leaves_no_parts() {
     sum.cluster.assert_at_rest();
 }
 
-/// All seats but the coordinator's have all of the result; that has heard nothing since it gave its orders.
+/// All seats except the coordinator have the whole result; the coordinator has received nothing since its orders.
 fn undecided(nodes: u64, seats: impl Iterator<Item = u64>, count: u32) -> Sum {
     let mut sum = Sum::new(nodes, seats);
     sum.cluster.slow_down(2);
@@ -169,11 +169,12 @@ fn nobody_is_given_what_may_become_void() {
     sum.assert_got();
 }
 
-/// Goal: all are given the same sum, though those who died after they had all of the first were folded in that.
+/// Goal: all get the same result, even if a failed seat had the whole result of the first attempt.
 #[test]
 fn a_seat_that_dies_before_the_coordinator_has_all_makes_it_void() {
     let mut sum = undecided(5, [2, 3, 4, 1].into_iter(), 3);
-    // The news of its death comes first, and nothing of it after that; else everything in its order.
+    // Its failure is detected before any other event, and none of its messages arrive after that; the others keep their
+    // order.
     let (slow, mut waiting) = sum.cluster.slow.take().expect("node 1 is slow");
     sum.cluster.nodes.remove(&NodeId(3));
     waiting.retain(|event| !matches!(event, Event::Message { from: NodeId(3), .. }));
@@ -203,7 +204,7 @@ fn what_all_have_outlives_the_coordinator() {
 fn a_seat_that_has_not_heard_the_end_asks() {
     let mut sum = undecided(3, 1..=3, 3);
     let (_, waiting) = sum.cluster.slow.take().expect("node 1 is slow");
-    // What the coordinator says of the end is lost to node 3, but not what it says as the owner.
+    // Node 3 does not receive the end from the coordinator, but receives its messages as the owner.
     sum.cluster.deaf = Some(NodeId(3));
     waiting.into_iter().for_each(|event| sum.cluster.tell(1, event));
     sum.assert_got();

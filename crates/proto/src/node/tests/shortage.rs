@@ -1,4 +1,4 @@
-//! A shell that has less memory than the capacity allows.
+//! A shell with less memory than the capacity.
 
 use super::*;
 
@@ -7,7 +7,7 @@ impl Cluster {
         self.without_memory.insert(NodeId(node));
     }
 
-    /// From now on there is memory; time passes until what waits is tried again.
+    /// Gives a node memory again, and waits until pending allocations are retried.
     pub(super) fn has_memory_again(&mut self, node: u64) {
         self.without_memory.remove(&NodeId(node));
         self.wait(SECOND);
@@ -23,7 +23,7 @@ fn copies_that_may_go_make_way_when_the_system_has_no_memory() {
         let instance = got(cluster.reply(request));
         cluster.ask(2, Ask::Release { instance });
     }
-    // Each that goes is enough for one.
+    // Each evicted copy frees enough for one.
     cluster.refusals = 2;
     let (id, instance) = cluster.create(2, None);
     cluster.ask(2, Ask::Seal { instance });

@@ -1,4 +1,4 @@
-//! Originals that go to disk and come back.
+//! Pinned copies that go to disk and come back.
 
 use super::*;
 use crate::{
@@ -8,15 +8,15 @@ use crate::{
     table::{COPY_OVERHEAD_BYTES, Place, file_bytes},
 };
 
-/// What the disks of all nodes do.
+/// The disks of all nodes.
 #[derive(Default)]
 pub(super) struct Disk {
     /// The files, in the order in which they were written.
     files: Vec<(NodeId, Kept)>,
-    /// Whether writes fail, and reads.
+    /// Whether writes and reads fail.
     fails_to_write: bool,
     fails_to_read: bool,
-    /// Whether what is asked for is done at once, and what was not.
+    /// Whether the disks delay operations, and the delayed results.
     is_slow: bool,
     late: VecDeque<(NodeId, Event)>,
     writes: usize,
@@ -66,7 +66,7 @@ impl Disk {
 const COST: u64 = LARGE + COPY_OVERHEAD_BYTES;
 
 impl Cluster {
-    /// Nodes that have room for three large objects, of which the first has a disk for `files` of them.
+    /// Nodes with capacity for three large objects; the first has a disk for `files` of them.
     fn with_disk(size: u64, files: u64, is_keeping: bool) -> Self {
         let mut cluster = Self::with_capacity(size, 3 * COST);
         let node = cluster.nodes.get_mut(&NodeId(1)).expect("it is there");
@@ -74,7 +74,7 @@ impl Cluster {
         cluster
     }
 
-    /// What was asked of disks is done.
+    /// Completes the delayed disk operations.
     fn disk_catches_up(&mut self) {
         while let Some((node, event)) = self.disk.late.pop_front() {
             self.tell(node.0, event);
@@ -109,12 +109,12 @@ fn originals_that_were_not_used_for_long_go_to_disk_and_come_back_when_they_are_
     cluster.read(1, &ids[0]);
     ids.push(cluster.put_large(1, None));
     assert_eq!(cluster.places(&ids), [MEMORY, DISK, MEMORY, MEMORY]);
-    // Here, and at another node.
+    // On this node, and on another node.
     cluster.read(1, &ids[1]);
     assert_eq!(cluster.places(&ids), [MEMORY, MEMORY, DISK, MEMORY]);
     cluster.read(2, &ids[2]);
     assert_eq!(cluster.place(1, &ids[2]), MEMORY);
-    // What has a file goes again without being written.
+    // A copy that has a file leaves memory without another write.
     let writes = cluster.disk.writes;
     cluster.read(1, &ids[1]);
     cluster.read(1, &ids[2]);
@@ -125,7 +125,7 @@ fn originals_that_were_not_used_for_long_go_to_disk_and_come_back_when_they_are_
     cluster.assert_at_rest();
 }
 
-/// Goal: what comes back gets room for its bytes and for its entries, and not before there is so much.
+/// Goal: a returning copy waits until there is capacity for its bytes and its entries.
 #[test]
 fn what_comes_back_waits_for_all_that_it_takes() {
     let mut cluster = Cluster::with_capacity(1, 2 * COST - COPY_OVERHEAD_BYTES / 2);
@@ -173,12 +173,12 @@ fn one_that_is_read_while_it_is_written_stays_in_memory() {
     assert_eq!(cluster.disk.writes, 1);
     cluster.disk_catches_up();
     assert_eq!(cluster.place(1, &ids[0]), MEMORY);
-    // Another goes instead.
+    // Another copy leaves memory instead.
     cluster.disk_catches_up();
     assert!(cluster.replies.contains_key(&waiting));
     assert_eq!(cluster.places(&ids), [MEMORY, DISK, MEMORY]);
     cluster.ask(1, Ask::Release { instance });
-    // And one that is deleted meanwhile leaves no file.
+    // A copy that is deleted meanwhile leaves no file.
     cluster.ask(1, Ask::Create { id: None, meta: array(2 * LARGE), ttl_ns: None });
     cluster.ask(1, Ask::Delete { ids });
     cluster.disk_catches_up();
@@ -204,7 +204,7 @@ fn a_disk_that_fails_or_is_full_costs_no_object_and_the_error_says_so() {
         assert!(said.contains(why), "{said}");
         assert!(ids.iter().all(|id| cluster.has(1, id)));
         assert!(!cluster.replies.contains_key(&waiting));
-        // It goes on when the disk works again, or has room.
+        // It continues when the disk works again, or has space.
         cluster.disk.fails_to_write = false;
         if is_full {
             cluster.ask(1, Ask::Delete { ids: vec![ids.remove(0)] });
@@ -241,7 +241,7 @@ fn a_reader_that_gives_up_leaves_it_on_disk_and_holds_up_no_other() {
     cluster.tell(2, Event::Cancelled { request: far });
     cluster.ask(1, Ask::Release { instance: views[0] });
     got(cluster.reply(second));
-    // Without memory it is the same.
+    // The same without memory.
     cluster.lack_memory(1);
     cluster.ask(1, Ask::Release { instance: views[1] });
     let third = cluster.get(1, &ids[2]);
@@ -302,7 +302,7 @@ fn a_node_that_keeps_writes_what_no_other_takes_and_the_next_one_begins_with_it(
     let mut all: Vec<Kept> = next.disk.files.iter().map(|(_, kept)| kept.clone()).collect();
     let mut others = BTreeMap::new();
     for kept in &mut all {
-        // An id of its own would be one that this node has made.
+        // An instance of this node would be one that it has created itself.
         kept.instance.node = NodeId(9);
         let before = kept.id.clone();
         if let ObjectId::Minted { node, .. } = &mut kept.id {
@@ -349,7 +349,7 @@ fn what_was_put_meanwhile_goes_before_what_was_kept() {
         let name = cluster.owned_name(2, 1, "1");
         let kept = Kept {
             id: name.parse().unwrap(),
-            // Lower than any instance of these nodes, and higher.
+            // Lower and higher than any instance of these nodes.
             instance: Instance { node: NodeId(if serial == 1 { 0 } else { 9 }), serial },
             meta: array(LARGE),
             lifetime: None,
@@ -363,8 +363,8 @@ fn what_was_put_meanwhile_goes_before_what_was_kept() {
     }
 }
 
-/// An original on disk that a fold of another node reads, that is coming back without memory, and that is deleted then;
-/// its instance, and a get of the next object of that name.
+/// A pinned copy on disk that a fold of another node reads, that is returning without memory, and that is then deleted.
+/// Returns its instance, and a get of the next object of that name.
 fn deleted_while_it_comes_back() -> (Cluster, Instance, RequestId) {
     let mut cluster = Cluster::with_disk(2, 10, false);
     cluster.keeps_folding = true;

@@ -1,4 +1,4 @@
-//! Who waits for several objects, follows one that arrives, watches its holders, or asks why it is not here.
+//! Clients that wait for several objects, follow an arriving object, watch holders, or request an explanation.
 
 use super::*;
 
@@ -302,7 +302,7 @@ fn why_an_object_is_not_here_is_said_in_words() {
     assert_eq!(explain(2, &named("never")), "no client has put it");
 }
 
-/// Goal: an owner that only some can't reach holds up nobody who listens.
+/// Goal: an owner that only some nodes can't reach delays no watcher.
 #[test]
 fn who_hears_nothing_of_the_first_owner_hears_of_an_object_from_the_second() {
     let mut cluster = Cluster::new(4);
