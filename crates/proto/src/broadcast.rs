@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn who_failed_the_asker_is_the_last_resort() {
+    fn a_source_that_failed_the_requester_is_the_last_resort() {
         let failed = Candidate { avoided: true, ..complete(1, 0) };
         assert_eq!(choose(&[failed], 1), Some((NodeId(1), Reason::OnlyHolder)));
         let (node, _) = choose(&[failed, relay(2, 30, 9)], 1).unwrap();

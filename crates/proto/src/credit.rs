@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_in_the_kernel_says_nothing_of_the_link() {
+    fn bytes_buffered_in_the_kernel_do_not_count_as_link_rate() {
         let mut credit = Credit::new(Instant(0), 50_000);
         let mut now = 0;
         for _ in 0..100 {

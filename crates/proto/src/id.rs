@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_ref_says_why() {
+    fn a_malformed_ref_is_rejected_with_a_reason() {
         for (text, why) in [
             ("", "empty"),
             ("@12.3", "16 hex digits"),

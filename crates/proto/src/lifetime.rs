@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_heard_of_it_before_it_was_complete_knows_its_time_too() {
+    fn a_holder_of_a_partial_copy_gets_the_time_to_live() {
         let growing = Terms::new(Some(500), None).expect("it has a time");
         let mut terms = Terms::told(&growing.tell(NOW), NOW);
         assert_eq!((terms.ends_at, terms.ttl_ns), (None, Some(500)));

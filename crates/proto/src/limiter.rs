@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_receive_nothing_hold_no_other_up() {
+    fn transfers_without_progress_block_no_other() {
         let (mut limiter, mut granted) = (Limiter::default(), Vec::new());
         let busy = all_busy(&mut limiter);
         let next = waiting(&mut limiter);

@@ -102,7 +102,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn the_first_sample_replaces_what_was_assumed() {
+    fn the_first_sample_replaces_the_assumed_value() {
         let mut estimate = LinkEstimate::new(ASSUMED);
         assert!(!estimate.has_bandwidth());
         estimate.round_trip(400_000);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_transfer_counts_by_how_much_it_says_of_the_link() {
+    fn a_slow_sample_counts_by_its_weight() {
         for (is_steady, expected) in [(true, 6400 / 4 * 3), (false, 6400 - 6400 / 64)] {
             let mut estimate = LinkEstimate::new(ASSUMED);
             estimate.transfer(6400, SECOND, true);

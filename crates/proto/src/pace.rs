@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_slower_than_usual_is_reported_each_20_and_then_each_200_ms() {
+    fn a_slow_transfer_is_reported_every_20_and_then_every_200_ms() {
         let early = [30, 50, 70, 90, 110, 130, 150, 170, 190];
         for (usual, late) in
             [(Some(10_000_000), &[210, 410, 610, 810][..]), (None, &[210, 419, 837])]
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_is_told_after_300_ms_and_again_ever_later() {
+    fn a_stall_is_reported_after_300_ms_and_then_ever_less_often() {
         let mut pace = Pace::new(at(0));
         pace.grew(at(10), 1, 1, None);
         assert_eq!(pace.deadline(), at(310));

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_says_in_time_that_it_waits_goes_on() {
+    fn a_source_that_sends_waits_in_time_continues() {
         let (mut patience, mut waited) = (Patience::new(at(0), TURN_NS), Waited::new(TURN_NS));
         let mut now = at(0);
         for _ in 0..1000 {
@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn many_short_waits_are_said_as_a_long_one_is() {
+    fn many_short_waits_are_reported_like_a_long_one() {
         let mut waited = Waited::new(TURN_NS);
         let said = (0..60).filter(|_| waited.waited(TURN_NS / 60)).count();
         assert_eq!(said as u64, SAID_IN_A_TURN);
     }
 
     #[test]
-    fn a_sender_that_says_all_the_time_that_it_waits_is_found_out() {
+    fn a_source_that_sends_too_many_waits_is_detected() {
         let mut patience = Patience::new(at(0), TURN_NS);
         let said = (1..).find(|_| !patience.waits(at(1)));
         assert_eq!(said, Some(SAID_IN_A_TURN + 1));

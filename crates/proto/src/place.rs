@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_place_is_refused_from_the_wire_too() {
+    fn a_malformed_place_is_rejected_by_the_decoder() {
         let group = |label: &str| Group { label: label.into(), carries: 0 };
         let bad = [
             Vec::new(),

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_is_not_heard_is_doubted_at_once_and_one_that_is_not_there_given_up() {
+    fn an_unreachable_member_is_doubted_and_a_missing_one_given_up() {
         let mut reconnect = Reconnect::default();
         assert_eq!(reconnect.failed(Failure::Unreachable), Next::Doubt);
         assert_eq!(reconnect.failed(Failure::Elsewhere), Next::GiveUp);

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_told_from_another_version() {
+    fn a_stranger_is_distinguished_from_another_version() {
         let mut bytes = HEADER.encode();
         bytes[4] = VERSION + 1;
         assert_eq!(

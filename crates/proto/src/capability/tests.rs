@@ -131,7 +131,7 @@ fn each_question_takes_its_verb_and_names_below_the_prefix() {
 }
 
 #[test]
-fn what_has_no_name_gets_one_below_the_prefix() {
+fn an_object_without_a_name_gets_one_below_the_prefix() {
     let capability = capability(&["prefix=team-a/"]).unwrap();
     let made = Some(object("team-a/@1/1"));
     let meta = Meta::bytes(1);
@@ -182,7 +182,7 @@ fn an_empty_prefix_takes_everything_as_it_is() {
 }
 
 #[test]
-fn what_has_expired_ends_what_it_began_and_begins_nothing() {
+fn an_expired_capability_ends_operations_but_begins_none() {
     let capability = capability(&["prefix=team-a/", "expires=1790000000"]).unwrap();
     let asks = || of_object(&object("team-a/x")).into_iter().chain(of_nothing());
     for (ask, _) in asks() {
@@ -197,7 +197,7 @@ fn what_has_expired_ends_what_it_began_and_begins_nothing() {
 }
 
 #[test]
-fn a_refusal_says_what_is_allowed_and_what_to_do() {
+fn a_refusal_names_the_rights_and_the_remedy() {
     let narrow = capability(&["prefix=team-a/", "verbs=get,put"]).unwrap();
     let delete = Ask::Delete { ids: vec![object("team-a/1")] };
     assert_eq!(
@@ -278,7 +278,7 @@ fn an_answer_names_no_other_tenants_object() {
 }
 
 #[test]
-fn a_chain_that_widens_or_says_nothing_is_none() {
+fn a_chain_that_extends_rights_or_is_malformed_is_rejected() {
     for (caveats, why) in [
         (&["prefix=team-a/", "prefix=team-b/"][..], "is not below"),
         (&["prefix=team-a/x/", "prefix=team-a/"], "is not below"),
@@ -336,7 +336,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_admitted_names_nothing_outside(caveats in prop::collection::vec(caveat(), 1..4), name in "[ab]/[ab]") {
+    fn an_admitted_request_names_no_object_outside(caveats in prop::collection::vec(caveat(), 1..4), name in "[ab]/[ab]") {
         if let Ok(capability) = Capability::of(&caveats) {
             let asks = of_object(&object(&name)).into_iter().chain(of_text(&name));
             for (ask, _) in asks.chain(of_nothing()) {

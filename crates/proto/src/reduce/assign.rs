@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     #[should_panic = "1 of 4 seated, closed"]
-    fn nobody_is_seated_in_a_closed_tree() {
+    fn a_closed_tree_accepts_no_input() {
         let mut tree = Tree::new(Shape { degree: Degree::Star, positions: 4 });
         tree.seat('a', vec![0]);
         tree.close();

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_most_want_is_scattered() {
+    fn a_ring_needs_most_contributors_to_want_the_result() {
         let seats = [1, 2, 3, 4, 5].map(NodeId);
         let best = |size: u64, seats: &[NodeId], askers: &[u64]| {
             is_best(size, seats, ME, GIGABIT, &|node| askers.contains(&node.0))

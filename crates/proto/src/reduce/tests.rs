@@ -267,7 +267,7 @@ fn bytes_without_a_dtype_cannot_be_folded() {
 }
 
 #[test]
-fn a_spare_takes_the_place_of_an_input_that_is_gone() {
+fn a_spare_replaces_a_lost_input() {
     let mut reduce = reduce(3, 2, None);
     assert_eq!(reduce.hears_gone(0), []);
     reduce.hears(1, Some(large(1, NodeId(2))));
@@ -288,7 +288,7 @@ fn an_input_that_was_lost_and_comes_back_is_folded() {
 }
 
 #[test]
-fn too_few_that_can_come_are_an_error_that_names_the_gone() {
+fn too_few_possible_inputs_are_an_error_that_names_the_lost() {
     let mut reduce = reduce(3, 2, None);
     assert_eq!(reduce.hears_gone(0), []);
     let steps = reduce.hears_gone(2);
@@ -297,7 +297,7 @@ fn too_few_that_can_come_are_an_error_that_names_the_gone() {
 }
 
 #[test]
-fn all_of_the_inputs_fail_with_the_error_of_the_first_that_is_gone() {
+fn a_reduce_of_all_inputs_fails_with_the_error_of_the_first_lost_one() {
     let mut reduce = reduce(3, 3, None);
     assert_eq!(reduce.hears_gone(1), [Step::Fail(Error::ObjectDeleted { id: input(1) })]);
 }
@@ -374,7 +374,7 @@ fn the_only_input_may_be_put_again_in_another_shape() {
 }
 
 #[test]
-fn the_same_instance_told_again_changes_nothing() {
+fn announcing_an_instance_twice_has_no_effect() {
     let mut reduce = reduce(1, 1, None);
     reduce.hears(0, Some(large(0, NodeId(2))));
     assert_eq!(reduce.hears(0, Some(large(0, NodeId(3)))), []);
@@ -382,7 +382,7 @@ fn the_same_instance_told_again_changes_nothing() {
 }
 
 #[test]
-fn a_deadline_says_how_many_came_and_which_are_missing() {
+fn a_timeout_names_the_missing_inputs() {
     let mut reduce = reduce(3, 3, None);
     reduce.hears(0, Some(large(0, NodeId(2))));
     reduce.hears(1, None);
@@ -410,7 +410,7 @@ fn seats(steps: &[Step]) -> Option<Vec<u64>> {
 }
 
 #[test]
-fn what_its_contributors_want_is_scattered() {
+fn a_result_wanted_by_its_contributors_runs_as_a_ring() {
     let mut reduce = reduce(4, 4, None);
     let askers = [2, 4, 6];
     for number in 0..3 {
@@ -427,7 +427,7 @@ fn what_its_contributors_want_is_scattered() {
 }
 
 #[test]
-fn what_nobody_else_wants_or_was_given_a_degree_is_not() {
+fn an_unwanted_result_or_a_forced_degree_runs_as_a_tree() {
     for (askers, holders, degree) in
         [(&[][..], [2, 4, 6, 8], None), (&[2, 4, 6, 8], [2, 4, 6, 8], Some(Degree::Chain))]
     {
@@ -523,7 +523,7 @@ fn an_input_that_was_evicted_meanwhile_is_looked_up_again() {
 }
 
 #[test]
-fn who_asks_for_the_result_a_moment_later_counts() {
+fn a_late_request_for_the_result_counts() {
     let mut reduce = reduce(4, 4, None);
     for number in 0..4 {
         let found = huge(number, 2 * number as u64 + 2);

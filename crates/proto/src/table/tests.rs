@@ -33,7 +33,7 @@ fn the_least_recently_used_copy_goes_first_and_an_original_never() {
 }
 
 #[test]
-fn what_its_only_reader_has_copied_goes_first() {
+fn a_copied_object_is_evicted_first() {
     let mut table = table_with_three_copies();
     table.insert(instance(3), id(3), Meta::bytes(1000), None, State::Complete, false);
     let copied = |table: &mut Table, serial| {
@@ -52,14 +52,14 @@ fn what_its_only_reader_has_copied_goes_first() {
 }
 
 #[test]
-fn what_is_shed_is_no_more_than_may_go() {
+fn eviction_stops_at_pinned_copies() {
     let mut table = table_with_three_copies();
     let shed = [1, u64::MAX, 1].map(|bytes| table.shed(bytes).evicted.len());
     assert_eq!(shed, [1, 1, 0], "the original stays");
 }
 
 #[test]
-fn the_largest_that_can_t_go_are_named_with_what_holds_them() {
+fn the_largest_pinned_copies_are_named_with_their_reason() {
     let mut table = Table::new(1 << 30);
     assert_eq!(table.largest_held(), "none of its copies is pinned");
     for serial in 1..6 {
@@ -88,7 +88,7 @@ fn a_pinned_copy_outlives_its_deletion_until_the_last_reader_is_gone() {
 }
 
 #[test]
-fn what_may_go_is_known_without_a_look_at_every_copy() {
+fn the_eviction_index_matches_a_scan_of_all_copies() {
     let capacity = 64 * (1000 + COPY_OVERHEAD_BYTES);
     let mut table = Table::new(capacity);
     // The linear congruential generator of Knuth's MMIX.

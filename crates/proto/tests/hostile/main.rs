@@ -34,7 +34,7 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn a_member_that_says_anything_does_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+    fn a_hostile_member_does_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         play(&bytes);
     }
 }
@@ -79,13 +79,13 @@ fn messages(seed: u64) -> Vec<u8> {
 }
 
 #[test]
-fn what_fuzzing_has_kept_of_choices_does_no_harm() {
+fn the_fuzzing_corpus_of_choices_does_no_harm() {
     let seeds: Vec<_> = (0..20).map(|seed| noise(seed, 300)).collect();
     replay("member", play, &seeds);
 }
 
 #[test]
-fn what_fuzzing_has_kept_of_messages_does_no_harm() {
+fn the_fuzzing_corpus_of_messages_does_no_harm() {
     let seeds: Vec<_> = (0..100).map(messages).collect();
     replay("messages", play_messages, &seeds);
 }

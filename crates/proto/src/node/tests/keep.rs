@@ -63,7 +63,7 @@ fn the_second_copies_of_many_putters_spread_evenly() {
 
 /// Goal: a client gets the capacity that replicas use on its node, and no object has fewer replicas afterwards.
 #[test]
-fn what_is_kept_for_others_moves_where_there_is_room() {
+fn replicas_move_to_nodes_with_capacity() {
     // Capacity for six objects.
     let mut cluster = Cluster::with_capacity(3, 6 * (LARGE + 256) + 1000);
     let ids: Vec<ObjectId> = (0..4).map(|_| cluster.put_large(1, None)).collect();
@@ -83,7 +83,7 @@ fn what_is_kept_for_others_moves_where_there_is_room() {
 }
 
 #[test]
-fn a_client_learns_how_many_nodes_hold_its_object() {
+fn the_reply_has_the_number_of_replicas() {
     let mut cluster = Cluster::new(3);
     for (wanted, reached) in [(1, 1), (2, 2), (3, 3), (9, 3)] {
         let id = cluster.put_large(1, None);

@@ -87,7 +87,7 @@ fn a_reduce_that_has_not_begun_looks_for_its_inputs_again() {
 }
 
 #[test]
-fn it_carries_out_what_was_ordered_before_it_was_known_to_leave() {
+fn a_leaving_node_executes_earlier_orders() {
     let mut cluster = Cluster::new(3);
     cluster.keeps_folding = true;
     // The coordinator gets reports about a name of another owner without node 3.

@@ -123,7 +123,7 @@ fn its_time_runs_from_when_it_is_complete() {
 }
 
 #[test]
-fn a_reader_keeps_what_it_reads_beyond_its_time() {
+fn a_reader_keeps_an_expired_object() {
     let mut cluster = Cluster::new(3);
     let id = cluster.put_as((1, 1), None, LARGE, Some(TTL));
     let request = cluster.get(2, &id);
@@ -194,7 +194,7 @@ fn a_result_ends_in_its_time() {
 }
 
 #[test]
-fn the_time_of_what_had_a_name_before_is_not_that_of_what_has_it_now() {
+fn a_new_object_does_not_inherit_the_time_of_the_previous_one() {
     let mut cluster = Cluster::new(3);
     let id = cluster.put_as((1, 1), Some("x/1"), LARGE, Some(TTL));
     cluster.pass(SECOND);
@@ -357,7 +357,7 @@ fn a_held_object_ends_with_the_node_of_its_last_lease() {
 }
 
 #[test]
-fn a_node_that_leaves_tells_what_no_other_could_take() {
+fn a_leaving_node_reports_copies_that_no_member_adopted() {
     // Capacity for three objects.
     let mut cluster = Cluster::with_capacity(3, 3 * (LARGE + 256) + 1000);
     let kept: Vec<ObjectId> = [1, 1, 2, 2].map(|node| cluster.put_large(node, None)).into();

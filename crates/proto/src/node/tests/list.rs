@@ -92,7 +92,7 @@ fn pages_are_bounded_and_leave_nothing_out() {
 }
 
 #[test]
-fn what_is_looked_at_for_a_page_is_bounded_too() {
+fn the_objects_scanned_for_a_page_are_limited() {
     let mut cluster = Cluster::new(2);
     for _ in 0..LOOKED_AT_MAX + 1 {
         cluster.put_small(1, None);

@@ -447,7 +447,7 @@ fn a_large_object_comes_to_its_reader_and_is_pinned_until_its_release() {
 }
 
 #[test]
-fn a_reader_waits_for_a_name_that_nobody_has_put() {
+fn a_reader_waits_for_a_name_without_an_object() {
     let mut cluster = Cluster::new(3);
     let id = "policy/1".parse().unwrap();
     let request = cluster.get(3, &id);
@@ -542,7 +542,7 @@ fn latest_waits_for_a_newer_name() {
 }
 
 #[test]
-fn a_reduce_tells_which_inputs_are_lost() {
+fn a_reduce_lists_its_lost_inputs() {
     let mut cluster = Cluster::new(3);
     let there: Vec<ObjectId> = [1, 2, 3].map(|node| cluster.put_small(node, None)).into();
     let late: Vec<ObjectId> = ["late/1", "late/2"].map(|name| name.parse().unwrap()).into();
@@ -627,7 +627,7 @@ fn the_result_of_a_reduce_can_be_deleted_before_its_inputs_are_there() {
 }
 
 #[test]
-fn whoever_leaves_hands_its_originals_over() {
+fn a_leaving_node_hands_over_its_pinned_copies() {
     let mut cluster = Cluster::new(3);
     let (small, large) = (cluster.put_small(3, None), cluster.put_large(3, None));
     cluster.tell(3, Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS });
@@ -646,7 +646,7 @@ fn whoever_leaves_hands_its_originals_over() {
 
 /// Goal: a leaving node does not wait for the adoption of an object that is deleted meanwhile.
 #[test]
-fn a_deletion_lets_go_of_whoever_leaves() {
+fn a_deletion_unblocks_a_leaving_node() {
     let mut cluster = Cluster::new(3);
     let id = named(&cluster.owned_name(1, 2, "x/1"));
     cluster.put_large(3, Some(&id.to_string()));
@@ -659,7 +659,7 @@ fn a_deletion_lets_go_of_whoever_leaves() {
 }
 
 #[test]
-fn what_is_being_filled_when_its_node_leaves_may_still_be_sealed() {
+fn an_object_in_progress_can_be_sealed_while_its_node_leaves() {
     let mut cluster = Cluster::new(3);
     let (id, instance) = cluster.create(3, None);
     let reader = cluster.get(1, &id);
@@ -682,7 +682,7 @@ fn what_is_being_filled_when_its_node_leaves_may_still_be_sealed() {
 }
 
 #[test]
-fn what_is_sealed_late_is_handed_over_as_long_as_its_node_waits_for_others() {
+fn a_late_seal_is_handed_over_while_its_node_is_leaving() {
     let mut cluster = Cluster::new(2);
     let held_up = cluster.owned_name(1, 2, "x/1");
     cluster.put_large(2, Some(&held_up));
@@ -698,7 +698,7 @@ fn what_is_sealed_late_is_handed_over_as_long_as_its_node_waits_for_others() {
 }
 
 #[test]
-fn a_node_that_died_takes_its_objects_with_it_and_nobody_waits_for_ever() {
+fn objects_of_a_failed_node_are_lost_and_no_request_hangs() {
     let mut cluster = Cluster::new(3);
     let id = cluster.put_large(3, None);
     cluster.nodes.remove(&NodeId(3));
@@ -712,7 +712,7 @@ fn a_node_that_died_takes_its_objects_with_it_and_nobody_waits_for_ever() {
 }
 
 #[test]
-fn what_others_tell_of_a_dead_node_does_not_bring_it_back() {
+fn reports_about_a_dead_node_do_not_restore_it() {
     let mut cluster = Cluster::new(3);
     cluster.nodes.remove(&NodeId(3));
     cluster.tell(1, Event::PeerLost { node: NodeId(3), is_dead: true });
@@ -806,7 +806,7 @@ fn a_put_that_waits_for_memory_does_not_speak_of_room_or_of_a_name() {
 }
 
 #[test]
-fn a_copy_that_nobody_reads_makes_room() {
+fn a_copy_without_readers_is_evicted() {
     let mut cluster = Cluster::with_capacity(2, LARGE + LARGE / 2);
     let id = cluster.put_large(1, None);
     let request = cluster.get(2, &id);
@@ -819,7 +819,7 @@ fn a_copy_that_nobody_reads_makes_room() {
 }
 
 #[test]
-fn who_asks_is_told_that_an_object_waits_for_room() {
+fn explain_reports_an_object_that_waits_for_capacity() {
     let capacity = LARGE + LARGE / 2;
     let mut cluster = Cluster::with_capacity(3, capacity);
     let (first, second) = (cluster.put_large(1, None), cluster.put_large(3, None));
@@ -840,7 +840,7 @@ fn who_asks_is_told_that_an_object_waits_for_room() {
 }
 
 #[test]
-fn nobody_waits_for_room_behind_one_for_whom_there_is_none() {
+fn no_object_waits_behind_one_that_can_not_fit() {
     let mut cluster = Cluster::with_capacity(1, LARGE + LARGE / 2);
     cluster.put_large(1, None);
     let large = cluster.ask(1, Ask::Create { id: None, meta: array(LARGE), ttl_ns: None });

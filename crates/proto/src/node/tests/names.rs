@@ -64,7 +64,7 @@ fn an_owner_has_entries_for_so_many_objects_of_a_member_and_refuses_names_beyond
 
 /// Goal: a name reserved for a reduce counts like an object, but not in addition to its result.
 #[test]
-fn an_owner_keeps_so_many_names_for_reduces_of_a_member_and_refuses_those_beyond() {
+fn an_owner_limits_the_reserved_names_of_a_member() {
     let mut cluster = Cluster::new(3);
     let [one, two, three] = ["one", "two", "three"].map(|name| cluster.owned_name(1, 2, name));
     let owner = cluster.nodes.get_mut(&NodeId(1)).unwrap();
@@ -227,7 +227,7 @@ impl Cluster {
 }
 
 #[test]
-fn whoever_asks_for_the_inputs_of_a_reduce_without_a_name_is_answered() {
+fn a_request_for_the_inputs_during_a_reservation_gets_a_reply() {
     for is_given_up in [false, true] {
         let mut cluster = Cluster::new(3);
         let name = cluster.owned_name(3, 1, "sum");
@@ -250,7 +250,7 @@ fn whoever_asks_for_the_inputs_of_a_reduce_without_a_name_is_answered() {
 
 /// The caller is the backup owner: the deletion of the previous object of the name arrives while it reserves the name.
 #[test]
-fn a_deletion_of_what_had_the_name_before_does_not_end_a_reduce() {
+fn deleting_the_previous_object_of_a_name_does_not_end_a_reduce() {
     let mut cluster = Cluster::new(3);
     let name = cluster.owned_name(3, 2, "sum");
     cluster.put_small(1, Some(&name));
@@ -267,7 +267,7 @@ fn a_deletion_of_what_had_the_name_before_does_not_end_a_reduce() {
 }
 
 #[test]
-fn a_deletion_while_the_name_is_asked_for_leaves_no_question_open() {
+fn a_deletion_during_a_reservation_leaves_no_request_open() {
     let mut cluster = Cluster::new(3);
     let name = cluster.owned_name(3, 2, "sum");
     cluster.slow_down(3);
@@ -370,7 +370,7 @@ fn a_name_is_kept_by_the_next_owner() {
 }
 
 #[test]
-fn a_name_is_asked_for_again_when_its_owner_died() {
+fn a_reservation_is_repeated_when_its_owner_fails() {
     let mut cluster = Cluster::new(3);
     let name = cluster.owned_name(3, 1, "sum");
     cluster.slow_down(3);
@@ -383,7 +383,7 @@ fn a_name_is_asked_for_again_when_its_owner_died() {
 }
 
 #[test]
-fn whoever_leaves_gives_its_names_back() {
+fn a_leaving_node_releases_its_names() {
     for (first, second) in [(1, 2), (3, 1), (2, 3)] {
         let mut cluster = Cluster::new(3);
         let name = cluster.owned_name(first, second, "sum");
@@ -403,7 +403,7 @@ fn whoever_leaves_gives_its_names_back() {
 }
 
 #[test]
-fn whoever_leaves_while_it_asks_for_a_name_answers_first() {
+fn a_node_that_leaves_during_a_reservation_replies_first() {
     let mut cluster = Cluster::new(3);
     let name = cluster.owned_name(2, 1, "sum");
     cluster.slow_down(2);
@@ -416,7 +416,7 @@ fn whoever_leaves_while_it_asks_for_a_name_answers_first() {
 }
 
 #[test]
-fn a_small_put_that_is_given_up_while_its_name_is_asked_for_leaves_nothing() {
+fn a_small_put_canceled_during_its_claim_leaves_nothing() {
     let mut cluster = Cluster::new(3);
     let name = cluster.owned_name(3, 1, "x");
     cluster.slow_down(3);
@@ -491,7 +491,7 @@ fn a_prune_leaves_other_names_alone() {
 }
 
 #[test]
-fn a_prune_ends_what_is_still_being_put_and_its_question_by_its_deadline() {
+fn a_prune_ends_puts_in_progress_and_times_out() {
     let mut cluster = Cluster::new(3);
     let name = cluster.owned_name(3, 2, "1");
     let newer = name.replace("/1", "/2");

@@ -21,7 +21,7 @@ fn is_invalid(reply: &Result<Answer, Error>) -> bool {
 }
 
 #[test]
-fn who_waits_for_a_promise_gets_what_is_put() {
+fn readers_of_a_reservation_get_its_object() {
     for is_large in [false, true] {
         let mut cluster = Cluster::new(3);
         let id = promised(&mut cluster, 1);
@@ -62,7 +62,7 @@ fn a_reduce_keeps_a_promise_too() {
 }
 
 #[test]
-fn a_promise_is_kept_once_and_by_nobody_else() {
+fn only_its_client_can_put_a_reserved_id_once() {
     let mut cluster = Cluster::new(2);
     let id = promised(&mut cluster, 1);
     let elsewhere = cluster.ask(2, put(&id));
@@ -78,7 +78,7 @@ fn a_promise_is_kept_once_and_by_nobody_else() {
 }
 
 #[test]
-fn a_promise_whose_client_goes_is_lost_to_those_who_wait() {
+fn a_reservation_fails_when_its_client_ends() {
     let mut cluster = Cluster::new(2);
     let id = promised(&mut cluster, 1);
     let before = cluster.get(2, &id);
@@ -147,7 +147,7 @@ fn a_promised_name_is_kept_by_whichever_client_puts_it() {
 }
 
 #[test]
-fn who_waits_for_a_promised_name_is_told_that_it_will_not_come() {
+fn readers_of_a_reserved_name_get_an_error_when_it_ends() {
     for is_deleted in [false, true] {
         let mut cluster = Cluster::new(3);
         let id = promised_name(&mut cluster, 1, "team-a/@1/1");

@@ -111,7 +111,7 @@ fn an_adoption_that_is_taken_back_is_sought_no_more() {
 }
 
 #[test]
-fn what_is_too_long_or_of_another_maker_is_not_sound() {
+fn oversized_messages_and_foreign_instances_are_malformed() {
     let (mine, other) = (minted(1, 1), instance(2, 1));
     let size = INLINE_BYTES_MAX + 1;
     let long = Progress::Inline(ones(size));
@@ -144,7 +144,7 @@ fn what_is_too_long_or_of_another_maker_is_not_sound() {
 
 /// Goal: an owner that has a copy with wrong metadata sends no malformed message to itself either.
 #[test]
-fn what_a_node_says_to_itself_is_looked_at_too() {
+fn messages_of_a_node_to_itself_are_validated_too() {
     let mut cluster = Cluster::new(1);
     let (id, meta) = (minted(1, 1000), Meta::bytes(8));
     let found = Found {
@@ -166,7 +166,7 @@ fn what_a_node_says_to_itself_is_looked_at_too() {
 /// Goal: a node that counts itself as an owner because of a stale membership view deletes no object and assigns no
 /// source.
 #[test]
-fn only_an_owner_ends_an_object_or_says_where_it_is() {
+fn only_an_owner_ends_an_object_or_assigns_a_source() {
     let (mut cluster, name) = Cluster::of_four("x");
     let id = cluster.put_large(3, Some(&name));
     let copy = cluster.nodes[&NodeId(3)].table().current(&id).unwrap();
@@ -222,7 +222,7 @@ fn a_coordinator_has_so_many_folds_at_a_node() {
 
 /// Goal: an owner with a different membership view does not wait forever for a copy that does not exist.
 #[test]
-fn what_is_not_here_any_more_is_dropped_for_any_member() {
+fn a_missing_copy_is_dropped_for_any_member() {
     let (mut cluster, name) = Cluster::of_four("x");
     let id = cluster.put_large(3, Some(&name));
     let copy = cluster.nodes[&NodeId(3)].table().current(&id).unwrap();
@@ -319,7 +319,7 @@ fn a_small_object_of_another_maker_is_kept_as_its_owner_has_it() {
 
 /// Goal: a part of a reduce is refused if its instance already waits for capacity under another name.
 #[test]
-fn a_part_under_the_instance_of_what_waits_for_room_is_refused() {
+fn a_part_with_the_instance_of_a_waiting_object_is_refused() {
     let mut cluster = Cluster::with_capacity(4, 2 * (LARGE + 4096));
     let held = [(), ()].map(|()| cluster.put_large(1, None));
     let input = cluster.nodes[&NodeId(1)].table().current(&held[0]).unwrap();

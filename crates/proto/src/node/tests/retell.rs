@@ -41,7 +41,7 @@ impl Cluster {
 }
 
 #[test]
-fn new_owners_hear_of_every_copy_in_the_end_and_answer_who_waits() {
+fn new_owners_get_every_copy_and_serve_waiting_readers() {
     let (mut cluster, ids) = with_new_owners();
     let waits = cluster.get(4, &ids[5]);
     assert!(!cluster.replies.contains_key(&waits));
@@ -51,7 +51,7 @@ fn new_owners_hear_of_every_copy_in_the_end_and_answer_who_waits() {
 }
 
 #[test]
-fn what_is_deleted_before_its_new_owner_knows_of_it_does_not_come_back() {
+fn an_object_deleted_before_its_re_announcement_does_not_return() {
     let (mut cluster, ids) = with_new_owners();
     let request = cluster.ask(2, Ask::Delete { ids: vec![ids[5].clone()] });
     assert_eq!(cluster.reply(request), &Ok(Answer::Done));
@@ -62,7 +62,7 @@ fn what_is_deleted_before_its_new_owner_knows_of_it_does_not_come_back() {
 }
 
 #[test]
-fn a_copy_that_comes_between_two_slices_is_told_of_once_and_by_itself() {
+fn a_copy_created_between_two_slices_is_announced_once() {
     let (mut cluster, ids) = with_new_owners();
     let id = cluster.put_large(4, None);
     let reading = cluster.get(2, &id);

@@ -35,7 +35,7 @@ impl Plain {
 }
 
 #[test]
-fn whoever_asked_first_of_those_that_fit_goes_first() {
+fn the_first_request_that_fits_goes_first() {
     let capacity = 4 << 20;
     let mut cluster = Cluster::with_capacity(1, capacity);
     let mut plain = Plain { free: capacity, waiting: Vec::new() };

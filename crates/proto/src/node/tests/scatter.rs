@@ -163,7 +163,7 @@ fn undecided(nodes: u64, seats: impl Iterator<Item = u64>, count: u32) -> Sum {
 }
 
 #[test]
-fn nobody_is_given_what_may_become_void() {
+fn no_reader_gets_a_result_that_may_fail() {
     let mut sum = undecided(3, 1..=3, 3);
     sum.cluster.catch_up();
     sum.assert_got();
@@ -193,7 +193,7 @@ fn a_seat_that_dies_before_the_coordinator_has_all_makes_it_void() {
 }
 
 #[test]
-fn what_all_have_outlives_the_coordinator() {
+fn a_complete_result_survives_the_coordinator() {
     let mut sum = undecided(4, 1..=4, 4);
     sum.cluster.slow = None;
     sum.cluster.kill(1);
@@ -201,7 +201,7 @@ fn what_all_have_outlives_the_coordinator() {
 }
 
 #[test]
-fn a_seat_that_has_not_heard_the_end_asks() {
+fn a_seat_that_missed_the_end_requests_it() {
     let mut sum = undecided(3, 1..=3, 3);
     let (_, waiting) = sum.cluster.slow.take().expect("node 1 is slow");
     // Node 3 does not receive the end from the coordinator, but receives its messages as the owner.

@@ -33,7 +33,7 @@ fn copies_that_may_go_make_way_when_the_system_has_no_memory() {
 }
 
 #[test]
-fn what_its_reader_has_copied_makes_way_first() {
+fn a_copy_that_its_reader_has_copied_is_evicted_first() {
     let mut cluster = Cluster::new(2);
     let ids: Vec<ObjectId> = (0..3).map(|_| cluster.put_large(1, None)).collect();
     for (number, id) in ids.iter().enumerate() {
@@ -73,7 +73,7 @@ fn puts_gets_and_results_wait_for_memory_and_go_on_when_there_is_some() {
 }
 
 #[test]
-fn what_waits_for_memory_is_tried_when_some_is_freed() {
+fn waiting_allocations_are_retried_when_memory_is_freed() {
     let mut cluster = Cluster::new(1);
     let first = cluster.put_large(1, None);
     cluster.lack_memory(1);
@@ -86,7 +86,7 @@ fn what_waits_for_memory_is_tried_when_some_is_freed() {
 }
 
 #[test]
-fn memory_that_never_comes_ends_with_who_has_it_and_whose_limit_it_is() {
+fn an_allocation_timeout_names_the_limit_and_the_largest_copies() {
     let mut cluster = Cluster::new(2);
     let there = cluster.put_large(2, None);
     let here = cluster.put_large(1, None);

@@ -127,7 +127,7 @@ fn originals_that_were_not_used_for_long_go_to_disk_and_come_back_when_they_are_
 
 /// Goal: a returning copy waits until there is capacity for its bytes and its entries.
 #[test]
-fn what_comes_back_waits_for_all_that_it_takes() {
+fn a_returning_copy_waits_for_its_full_cost() {
     let mut cluster = Cluster::with_capacity(1, 2 * COST - COPY_OVERHEAD_BYTES / 2);
     cluster.nodes.get_mut(&NodeId(1)).expect("it is there").spill(10 * file_bytes(LARGE), false);
     let ids: Vec<ObjectId> = (0..2).map(|_| cluster.put_large(1, None)).collect();
@@ -144,7 +144,7 @@ fn what_comes_back_waits_for_all_that_it_takes() {
 }
 
 #[test]
-fn what_is_read_or_can_be_had_elsewhere_is_not_written() {
+fn copies_in_use_and_cached_copies_are_not_written() {
     let mut cluster = Cluster::with_disk(2, 10, false);
     let theirs = cluster.put_large(2, None);
     cluster.read(1, &theirs);
@@ -186,7 +186,7 @@ fn one_that_is_read_while_it_is_written_stays_in_memory() {
 }
 
 #[test]
-fn a_disk_that_fails_or_is_full_costs_no_object_and_the_error_says_so() {
+fn a_failed_or_full_disk_loses_no_object_and_is_reported() {
     for is_full in [false, true] {
         let mut cluster = Cluster::with_disk(1, if is_full { 3 } else { 10 }, false);
         let mut ids: Vec<ObjectId> = (0..3).map(|_| cluster.put_large(1, None)).collect();
@@ -271,7 +271,7 @@ fn a_file_that_can_t_be_read_is_a_lost_copy_and_another_node_serves() {
 }
 
 #[test]
-fn a_fold_takes_what_is_on_disk_from_there() {
+fn a_fold_reads_its_input_from_disk() {
     let mut cluster = Cluster::with_disk(1, 10, false);
     let inputs: Vec<ObjectId> = (0..6).map(|_| cluster.put_large(1, None)).collect();
     let count = inputs.len() as u32;
@@ -284,7 +284,7 @@ fn a_fold_takes_what_is_on_disk_from_there() {
 }
 
 #[test]
-fn a_node_that_keeps_writes_what_no_other_takes_and_the_next_one_begins_with_it() {
+fn the_next_node_restores_copies_that_no_member_adopted() {
     let mut cluster = Cluster::with_disk(1, 10, true);
     let large: Vec<ObjectId> = (0..4).map(|_| cluster.put_large(1, None)).collect();
     let small = cluster.put_small(1, Some("a/1"));
@@ -329,7 +329,7 @@ fn a_node_that_keeps_writes_what_no_other_takes_and_the_next_one_begins_with_it(
 }
 
 #[test]
-fn what_another_node_takes_over_is_not_kept() {
+fn adopted_copies_leave_no_file() {
     let mut cluster = Cluster::with_disk(2, 10, true);
     let ids: Vec<ObjectId> = (0..6).map(|_| cluster.put_large(1, None)).collect();
     cluster.tell(1, Event::LeaveAsked { patience_ns: SECOND });
@@ -343,7 +343,7 @@ fn what_another_node_takes_over_is_not_kept() {
 }
 
 #[test]
-fn what_was_put_meanwhile_goes_before_what_was_kept() {
+fn a_newer_put_takes_precedence_over_a_restored_copy() {
     for serial in [1, u64::MAX] {
         let mut cluster = Cluster::with_disk(2, 10, true);
         let name = cluster.owned_name(2, 1, "1");
@@ -386,7 +386,7 @@ fn deleted_while_it_comes_back() -> (Cluster, Instance, RequestId) {
 }
 
 #[test]
-fn what_is_deleted_while_it_comes_back_is_not_read_from_its_file() {
+fn an_object_deleted_while_it_returns_is_not_read_from_disk() {
     let (mut cluster, instance, next) = deleted_while_it_comes_back();
     let (now, mut actions) = (cluster.now, Vec::new());
     let node = cluster.nodes.get_mut(&NodeId(1)).unwrap();
@@ -396,7 +396,7 @@ fn what_is_deleted_while_it_comes_back_is_not_read_from_its_file() {
 }
 
 #[test]
-fn what_is_deleted_while_it_lacks_memory_fails_no_get_of_the_next() {
+fn deleting_an_object_without_memory_fails_no_get_of_the_next() {
     let (mut cluster, instance, next) = deleted_while_it_comes_back();
     cluster.tell(1, Event::SlotFailed { instance, detail: "no".into() });
     assert!(!cluster.replies.contains_key(&next));

@@ -37,7 +37,7 @@ fn a_wait_names_the_first_to_come_in_their_order() {
 }
 
 #[test]
-fn a_wait_for_what_is_there_is_over_at_once_and_names_no_more_than_asked_for() {
+fn a_wait_for_existing_objects_ends_at_once_with_the_requested_number() {
     let mut cluster = Cluster::new(2);
     let ids = [0; 3].map(|_| cluster.put_large(1, None));
     let all = [&ids[0], &ids[1], &ids[2]];
@@ -75,7 +75,7 @@ fn a_part_of_a_copy_is_not_ready() {
 }
 
 #[test]
-fn what_can_not_come_any_more_is_ready() {
+fn an_object_that_can_no_longer_appear_is_ready() {
     let mut cluster = Cluster::new(3);
     let deleted = cluster.put_large(1, None);
     cluster.ask(1, Ask::Delete { ids: vec![deleted.clone()] });
@@ -160,7 +160,7 @@ fn a_copy_is_followed_from_its_first_byte_on() {
 }
 
 #[test]
-fn whoever_follows_is_told_when_there_will_be_nothing_to_follow() {
+fn followers_are_notified_when_nothing_will_arrive() {
     let mut cluster = Cluster::new(2);
     let follow = |cluster: &mut Cluster, id: &ObjectId| {
         cluster.get(2, id);
@@ -182,7 +182,7 @@ fn whoever_follows_is_told_when_there_will_be_nothing_to_follow() {
 }
 
 #[test]
-fn a_question_without_time_still_hears_what_its_owner_knows() {
+fn a_request_with_an_expired_deadline_still_gets_its_reply() {
     let mut cluster = Cluster::new(3);
     for owner in 1..=3 {
         let name = cluster.owned_name(owner, owner % 3 + 1, "1");
@@ -208,7 +208,7 @@ fn a_question_without_time_still_hears_what_its_owner_knows() {
 }
 
 #[test]
-fn locations_are_told_at_once() {
+fn locations_without_a_known_list_are_returned_at_once() {
     let mut cluster = Cluster::new(3);
     let id = named("x/1");
     let request = cluster.ask(2, locations(&id, None));
@@ -225,7 +225,7 @@ fn locations_are_told_at_once() {
 }
 
 #[test]
-fn whoever_watches_locations_is_told_of_each_change() {
+fn location_watchers_are_notified_of_each_change() {
     let mut cluster = Cluster::new(4);
     let name = cluster.owned_name(1, 2, "1");
     let id = named(&name);
@@ -257,7 +257,7 @@ fn whoever_watches_locations_is_told_of_each_change() {
 }
 
 #[test]
-fn whoever_watches_locations_is_told_of_a_loss() {
+fn location_watchers_are_notified_of_a_loss() {
     let mut cluster = Cluster::new(3);
     let id = cluster.put_large(3, None);
     let request = cluster.ask(2, locations(&id, Some(vec![holding(3, true)])));
@@ -290,7 +290,7 @@ fn a_question_for_locations_goes_on_with_the_next_owner_and_ends_with_its_deadli
 }
 
 #[test]
-fn why_an_object_is_not_here_is_said_in_words() {
+fn explain_describes_why_an_object_is_missing() {
     let mut cluster = Cluster::new(2);
     let (id, _) = cluster.create(1, None);
     let mut explain = |node, id: &ObjectId| {
@@ -304,7 +304,7 @@ fn why_an_object_is_not_here_is_said_in_words() {
 
 /// Goal: an owner that only some nodes can't reach delays no watcher.
 #[test]
-fn who_hears_nothing_of_the_first_owner_hears_of_an_object_from_the_second() {
+fn the_backup_owner_replies_if_the_primary_does_not() {
     let mut cluster = Cluster::new(4);
     let id = named(&cluster.owned_name(1, 2, "x/1"));
     cluster.put_large(3, Some(&id.to_string()));
