@@ -273,7 +273,7 @@ impl Capability {
         let (name, advice) = if self.has_expired(now) && !ask.ends_something() {
             (names.first(), "it has expired: get a new one (hoplite token grant)".into())
         } else if let Some(verb) = verb.filter(|verb| !self.verbs.contains(verb)) {
-            (names.first(), format!("get one with the verb {verb} (hoplite token grant)"))
+            (names.first(), format!("get one with {verb} (hoplite token grant)"))
         } else if let Some(name) = names.iter().find(is_outside) {
             (Some(name), format!("use names that begin with {}", Quoted(&self.prefix)))
         } else {

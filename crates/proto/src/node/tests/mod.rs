@@ -800,7 +800,8 @@ fn a_put_that_waits_for_memory_does_not_speak_of_room_or_of_a_name() {
     });
     let said = said.unwrap();
     assert!(
-        said.starts_with("memory for @") && said.ends_with("the node is still allocating it"),
+        said.starts_with("timed out after 1 s waiting for memory for @")
+            && said.ends_with("the node is still allocating it"),
         "{said}"
     );
 }
