@@ -42,8 +42,8 @@ pub enum Error {
     },
     /// The name belongs to an existing object, or a reduce has reserved it. Delete that first, or choose another name.
     #[error(
-        "the name {id} is taken by an object on node {holder}, or reserved by a reduce there: delete the object first or \
-         choose another name"
+        "the name {id} is taken by an object on node {holder}, or reserved by a reduce there: delete the object \
+         first or choose another name"
     )]
     NameTaken {
         /// The name.
@@ -75,7 +75,11 @@ pub enum Error {
         detail: String,
     },
     /// Two inputs of one reduce differ in dtype or shape.
-    #[error("inputs of a reduce must have the same dtype and shape: {first} is {} but {other} is {}", .metas.0, .metas.1)]
+    #[error(
+        "inputs of a reduce must have the same dtype and shape: {first} is {} but {other} is {}",
+        .metas.0,
+        .metas.1
+    )]
     ShapeMismatch {
         /// The input that arrived first.
         first: ObjectId,
@@ -114,8 +118,8 @@ pub enum Error {
     InvalidArgument(String),
     /// The bytes from every holder fail the check against the creator's digest. Put the object again.
     #[error(
-        "object {id} is corrupt: the bytes from {} do not match the digest that its creator announced, and no other node \
-         has a copy; delete it and put it again",
+        "object {id} is corrupt: the bytes from {} do not match the digest that its creator announced, and no \
+         other node has a copy; delete it and put it again",
         Nodes(senders)
     )]
     ObjectCorrupt {
@@ -231,8 +235,8 @@ fn remedy(needed: u64, capacity: u64, pinned: u64, largest: &str) -> String {
         return "they do not fit even into an empty store; give the node a larger capacity".into();
     }
     format!(
-        "{pinned} bytes are pinned by puts and readers; {largest}; delete objects, drop views of them, or give the node a \
-         larger capacity"
+        "{pinned} bytes are pinned by puts and readers; {largest}; delete objects, drop views of them, or give the \
+         node a larger capacity"
     )
 }
 

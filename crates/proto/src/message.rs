@@ -209,8 +209,9 @@ pub enum Message {
         /// The error for readers that wait for it; `None` if another instance is on its way.
         error: Option<Error>,
     },
-    /// To a holder: the sender has no record of a complete copy. The holder drops a partial copy that arrives from another node,
-    /// since it can't be completed. If the copy is complete or produced there, the holder announces it again.
+    /// To a holder: the sender has no record of a complete copy. The holder drops a partial copy that arrives from
+    /// another node, since it can't be completed. If the copy is complete or produced there, the holder announces it
+    /// again.
     Stranded {
         /// The object.
         id: ObjectId,

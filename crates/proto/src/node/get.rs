@@ -113,7 +113,7 @@ impl Node {
             Source::Inline(bytes) => {
                 self.located_inline(from, &id, instance, meta, bytes, terms);
             }
-            // The owner's information is outdated: this node has no source either.
+            // The owner has no other holder than this node: try again later.
             Source::Holder { node, .. } if node == self.world.me() => {
                 self.pulls.pause(&id, self.world.now());
             }

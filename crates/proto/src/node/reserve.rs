@@ -53,8 +53,8 @@ impl Node {
             return self.fail_reduce_of(id, &Error::NameTaken { id: id.clone(), holder });
         }
         if let Some((request, steps)) = kept.begins.take() {
-            // If the primary owner fails, the backup owner keeps the reservation. It also records whose failure to report
-            // to requesters.
+            // If the primary owner fails, the backup owner keeps the reservation. It also records whose failure to
+            // report to requesters.
             if let Some(second) = owners.second {
                 self.world.send(second, Message::Reserve { id: id.clone(), instance });
             }

@@ -90,7 +90,7 @@ impl Node {
                 if self.copies.get(*instance).is_some_and(|copy| copy.place != Place::Memory) {
                     let me = self.world.me();
                     state += &format!(
-                        "; the pinned copy is on the disk of node {me}, which needs free memory to read it back and send it"
+                        "; the pinned copy is on the disk of node {me}, which needs free memory to read it back"
                     );
                 }
                 (format!("replicas of {id}"), state)

@@ -168,8 +168,8 @@ mod tests {
         (0..=node % 3).map(|input| (node, input)).collect()
     }
 
-    /// Assigns positions to `nodes`, closes the tree, and checks every order when it is given. `polled` tells after
-    /// which arrivals to take the orders.
+    /// Assigns positions to `nodes`, closes the tree, and checks every order when it is given. `polled` lists the
+    /// arrivals after which to take orders.
     fn run(
         shape: Shape,
         nodes: &[u32],
