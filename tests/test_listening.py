@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
