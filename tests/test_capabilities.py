@@ -436,7 +436,7 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(hoplite.InvalidArgument, match=said):
             text_of(file)
-    with pytest.raises(hoplite.InvalidArgument, match="can't be read: No such file"):
+    with pytest.raises(hoplite.InvalidArgument, match="can't read .*: No such file"):
         text_of(tmp_path / "nowhere")
 
 
@@ -528,7 +528,7 @@ def test_the_command_grants_narrows_and_shows(tmp_path: Path) -> None:
     assert less.read_text().splitlines()[-1] not in shown + run("token", "show", less, "--json").stdout
     assert json.loads(run("token", "show", wide, "--json").stdout)["verbs"] == ["put", "get", "list"]
     assert "is not below" in run("token", "narrow", "--in", wide, "--prefix", "b/", code=1).stderr
-    assert "the cluster's token, and there is none" in run("token", "grant", *given, code=1).stderr
+    assert "needs the cluster token, and none is set" in run("token", "grant", *given, code=1).stderr
     assert f"{wide} exists" in run("token", "grant", "--token-file", token, *given, "--out", wide, code=1).stderr
 
 
@@ -548,7 +548,7 @@ def test_the_commands_use_the_capability_of_the_environment(tmp_path: Path) -> N
         assert "requires a capability" in run("status", *at, code=1).stderr
         refused = run("put", tmp_path / "in", "--name", "team-a/1", *at, code=1, **less).stderr
         assert "get one with put" in refused
-        assert "try: another capability" in refused
+        assert "try: set another capability" in refused
         run("put", tmp_path / "in", "--name", "team-a/1", *at, **wide)
         assert "team-a/1" in run("objects", "--all", *at, **less).stdout
 

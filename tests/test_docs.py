@@ -90,7 +90,7 @@ def run_program(page: Path, folder: Path, *, torch: bool = False) -> None:
     done = subprocess.run(
         [sys.executable, script],
         cwd=folder,
-        env=environment(folder / "runtime"),
+        env=environment(folder / "r"),
         capture_output=True,
         text=True,
         timeout=SOON,
@@ -141,7 +141,7 @@ def test_the_commands_of_the_pages_print_what_they_say(page: Path, tmp_path: Pat
     for block in blocks(page):
         if block.how.startswith("file "):
             (tmp_path / block.how.removeprefix("file ")).write_text(block.text)
-    surroundings = environment(tmp_path / "runtime")
+    surroundings = environment(tmp_path / "r")
     python = {"hoplite": [sys.executable, "-m", "hoplite.tools.cli"], "python": [sys.executable]}
     with ExitStack() as stack:
         for command, expected in commands(page):

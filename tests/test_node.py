@@ -236,7 +236,7 @@ def test_a_living_nodes_socket_is_not_taken(nodes: list[Node]) -> None:
 def test_a_file_at_the_sockets_path_is_left_alone(tmp_path: Path) -> None:
     precious = tmp_path / "file"
     precious.write_text("precious")
-    with pytest.raises(hoplite.AddressInUse, match="no socket"):
+    with pytest.raises(hoplite.AddressInUse, match="not a socket"):
         Node(socket=precious)
     assert precious.read_text() == "precious"
 
@@ -246,7 +246,7 @@ def test_a_file_at_the_default_path_is_left_alone(tmp_path: Path) -> None:
         precious = tmp_path / "hoplite" / name
         precious.parent.mkdir(mode=0o700, exist_ok=True)
         precious.write_text("precious")
-        with pytest.raises(hoplite.AddressInUse, match="no socket"):
+        with pytest.raises(hoplite.AddressInUse, match="not a socket"):
             start()
         assert precious.read_text() == "precious"
 

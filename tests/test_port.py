@@ -64,7 +64,7 @@ def test_a_node_alone_opens_no_port_and_says_how_to_join_it() -> None:
         same(client.get(client.put(numbers(100_000))), numbers(100_000))
         assert client.locations(client.put(b"x"))[0].address is None
         assert f"unix:{node.socket}" in repr(node)
-        with pytest.raises(hoplite.JoinError, match=r'without a TCP port: start it with listen="127\.0\.0\.1:0"'):
+        with pytest.raises(hoplite.JoinError, match=r'without a TCP port; start it with listen="127\.0\.0\.1:0"'):
             Node(join=[node.address])
 
 
