@@ -91,9 +91,9 @@ def test_without_a_checkout_the_error_says_so(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--compute", "soon"], "'soon' is no number of seconds"),
-        (["--compute", "-1"], "'-1' is no number of seconds"),
-        (["--fail", "--app", "sync"], "--fail kills a worker, which sync waits for"),
+        (["--compute", "soon"], "'soon' is not a number of seconds"),
+        (["--compute", "-1"], "'-1' is not a number of seconds"),
+        (["--fail", "--app", "sync"], "--fail kills a worker, but sync waits for every worker"),
         (["--lab", "2"], "2 is not in the range"),
         (["--app", "chess"], "'chess' is not one of"),
     ],

@@ -84,4 +84,4 @@ def test_the_command_prints_what_it_writes_to_a_file(tmp_path: Path, monkeypatch
 def test_a_size_that_is_not_understood_is_named() -> None:
     done = CliRunner().invoke(command, ["--sizes", "4KiB,big"])
     assert done.exit_code == 2
-    assert "'big' is no size" in done.output
+    assert "'big' is not a size" in done.output

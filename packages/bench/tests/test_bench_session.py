@@ -375,7 +375,7 @@ def test_a_run_that_is_ended_cleans_up(
         run.send_signal(number)
         _, said = run.communicate(timeout=50)
     assert run.returncode == code, said
-    assert said.strip() == "ended; what is done is in rows: go on by the same command with --resume"
+    assert said.strip() == "stopped; finished rows are in rows; to continue, repeat the command with --resume"
     assert [str(path) for path in folder.rglob("*")] == []
     folder.rmdir()
 
@@ -394,26 +394,26 @@ LAB = ("--lab", "4")
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "say where: --lab 8"),
-        ((*LAB, "--racks", "2,2"), "one of them"),
-        ((*LAB, "--sizes", "many"), "'many' is no size"),
-        ((*LAB, "--sizes", ","), "says nothing"),
-        ((*LAB, "--ops", ""), "says nothing"),
-        ((*LAB, "--systems", " "), "says nothing"),
-        ((*LAB, "--arrival", ""), "says nothing"),
+        ((), "set exactly one of --lab 8"),
+        ((*LAB, "--racks", "2,2"), "set exactly one of"),
+        ((*LAB, "--sizes", "many"), "'many' is not a size"),
+        ((*LAB, "--sizes", ","), "the list is empty"),
+        ((*LAB, "--ops", ""), "the list is empty"),
+        ((*LAB, "--systems", " "), "the list is empty"),
+        ((*LAB, "--arrival", ""), "the list is empty"),
         ((*LAB, "--arrival", "soon"), "'soon' is not a list of seconds"),
         (("--racks", "2,x"), "'2,x' is not a list of numbers of hosts"),
         ((*LAB, "--uplink", "1gbit"), "--uplink is of a rack's link"),
-        ((*LAB, "--rsh", "rsh"), "--rsh reaches real hosts"),
-        ((*LAB, "--resume"), "--resume goes on with a file"),
+        ((*LAB, "--rsh", "rsh"), "--rsh applies to real hosts"),
+        ((*LAB, "--resume"), "--resume continues a file"),
         (("--hosts", __file__, "--uplink", "1gbit"), "--uplink is of a rack's link"),
         ((*LAB, "--pods", "1,1"), "--pods says how many racks are in each pod"),
         (("--racks", "2,2", "--pod-uplink", "1gbit"), "--pod-uplink is of a pod's link"),
-        (("--rate", "1gbit", "local"), "hoplite bench local takes no --rate before its name"),
-        (("--lab", "4", "--out", "rows", "smoke"), "takes no --lab or --out before its name"),
+        (("--rate", "1gbit", "local"), "hoplite bench local does not accept --rate before its name"),
+        (("--lab", "4", "--out", "rows", "smoke"), "does not accept --lab or --out before its name"),
     ],
 )
-def test_what_would_say_nothing_is_a_wrong_use(words: tuple[str, ...], message: str) -> None:
+def test_options_without_effect_are_a_usage_error(words: tuple[str, ...], message: str) -> None:
     done = CliRunner().invoke(bench.bench, words, prog_name="hoplite bench")
     assert done.exit_code == 2
     assert message in " ".join(done.output.replace("│", "").split())
@@ -453,7 +453,7 @@ def test_the_command_says_what_is_wrong_and_what_to_try(tmp_path: Path) -> None:
         ((*hoplite, "--ops", "bcast"), "no operation 'bcast'", "--help"),
         (("--lab", "4", "--systems", "nccl"), "no system 'nccl'", "--help"),
         ((*hoplite, "--out", str(rows)), "go on with them by --resume", "--help"),
-        ((*hoplite, "--out", str(rows), "--resume"), "rows.jsonl:1: has no arrival_s", "take that line out"),
+        ((*hoplite, "--out", str(rows), "--resume"), "rows.jsonl:1: has no arrival_s", "delete that line"),
         ((*hoplite, "--out", str(tmp_path / "no" / "rows")), "No such file or directory; say another --out", "--help"),
         (("local", "--out", str(rows)), "go on with them by --resume", "--help"),
         (("local", "--out", str(tmp_path / "no" / "rows")), "No such file or directory; say another --out", "--help"),
@@ -468,7 +468,7 @@ def test_the_command_says_what_is_wrong_and_what_to_try(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "step"),
     [
-        (BadRow("x"), "take that line out"),
+        (BadRow("x"), "delete that line"),
         (AgentFailed("x"), "ssh HOST true"),
         (Unavailable("x"), "--systems"),
         (LabError("x"), "--hosts FILE"),

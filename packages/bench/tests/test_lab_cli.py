@@ -66,7 +66,7 @@ def name() -> Iterator[str]:
 def test_up_run_cut_status_and_down(name: str, hoplite_lab: Command) -> None:
     code, told, errors = hoplite_lab("up", "--racks", "1,1", "--rate", "20mbit", "--name", name)
     assert (code, told) == (0, "node0 10.77.0.1\nnode1 10.77.1.1\n"), errors
-    assert errors == f"run something there: hoplite lab run --name {name} node0 -- hostname\n"
+    assert errors == f"run a command on a host: hoplite lab run --name {name} node0 -- hostname\n"
 
     # Options after the host are the command's; so are input and exit code.
     done = run("--name", name, "node1", "--", "sh", "-c", "hostname; cat; exit 3")
@@ -109,7 +109,7 @@ def test_racks_and_pods_have_links_to_cut(name: str, hoplite_lab: Command) -> No
 def test_mistakes_end_with_what_to_try(name: str, hoplite_lab: Command) -> None:
     for words, complaint in (
         (["run", "--name", name, "node0", "true"], f"no lab named '{name}' is up"),
-        (["down", "--name", name], "make one: hoplite lab up"),
+        (["down", "--name", name], "create one: hoplite lab up"),
         (["up", "--name", name, "--rate", "fast"], "rate must be a rate"),
     ):
         code, _, errors = hoplite_lab(*words)
@@ -124,7 +124,7 @@ def test_mistakes_end_with_what_to_try(name: str, hoplite_lab: Command) -> None:
         (["--hosts", "2", "--uplink", "1gbit"], "--uplink is of a rack's link to the others: say --racks 4,4"),
         (
             ["--hosts", "3", "--racks", "2,2"],
-            "--hosts 3 is of one rack, and --racks 2,2 of several: leave one of them out",
+            "--hosts 3 sets one rack, --racks 2,2 sets several: omit one of them",
         ),
         (["--hosts", "2", "--pods", "1,1"], "--pods says how many racks are in each pod: say --racks"),
         (["--racks", "1,1", "--pod-uplink", "1gbit"], "--pod-uplink is of a pod's link to the others"),
@@ -147,10 +147,10 @@ def test_what_a_power_cut_left_is_told_and_taken_away(
     code, told, errors = hoplite_lab("status", "--json")
     assert (code, told) == (0, "[]\n")
     for left in ("cut-short", name):
-        assert f"{left} was left by a killed process; take it away: hoplite lab down" in errors
+        assert f"{left} was left behind by a killed process; remove it: hoplite lab down" in errors
     code, _, errors = hoplite_lab("down", "--name", name)
     assert code == 0
-    assert f"removed {name}, which a killed process left" in errors
+    assert f"removed {name}, left behind by a killed process" in errors
     assert list(tmp_path.iterdir()) == []
 
 
@@ -160,13 +160,13 @@ def test_a_lab_of_a_running_process_is_listed_but_not_taken_away(hoplite_lab: Co
         assert listed[lab.name]["owner"] == os.getpid()
         code, _, errors = hoplite_lab("down", "--name", lab.name)
         assert code == 1
-        assert f"belongs to process {os.getpid()}, which runs" in errors
+        assert f"belongs to process {os.getpid()}, which is still running" in errors
         assert lab.hosts[0].run(["hostname"]).stdout == "node0\n"
 
 
 def test_check_prints_rates_round_trip_and_a_verdict_that_is_its_exit_code(hoplite_lab: Command) -> None:
     code, told, errors = hoplite_lab("check", "--hosts", "2", "--rate", "10mbit", "--rounds", "1")
-    assert "2 streams at once, asked 10 Mbit/s each: " in told, errors
+    assert "2 streams at once, expected 10 Mbit/s each: " in told, errors
     assert "round trip" in told
     assert told.splitlines()[-1] == ("good" if code == 0 else "not good")
     links = ("--racks", "1,1,1", "--pods", "2,1", "--uplink", "9mbit", "--pod-uplink", "8mbit", "--rate", "10mbit")
@@ -181,5 +181,5 @@ def test_check_fails_where_a_link_misses_its_rate(hoplite_lab: Command, monkeypa
     monkeypatch.setattr(Lab, "measure_rates_at_once", lambda _, pairs: [9.2e6] * len(pairs))
     code, told, errors = hoplite_lab("check", "--hosts", "2", "--rate", "10mbit", "--rounds", "2")
     assert code == 1
-    assert told.count("2 streams at once, asked 10 Mbit/s each: 9.2 Mbit/s to 9.2 Mbit/s; off by more than 7 %") == 2
+    assert told.count("2 streams at once, expected 10 Mbit/s each: 9.2 Mbit/s to 9.2 Mbit/s; off by more than 7 %") == 2
     assert "misses its rate by more than 7 %" in errors

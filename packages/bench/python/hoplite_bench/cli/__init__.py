@@ -1,1 +1,1 @@
-"""`hoplite bench` and `hoplite lab`, which `hoplite` finds by the entry points of this package."""
+"""Commands `hoplite bench` and `hoplite lab`, which the entry points of this package add to `hoplite`."""

@@ -1,4 +1,4 @@
-"""`hoplite bench`: Hoplite beside what people would use instead, and figures of this machine."""
+"""`hoplite bench`: compares Hoplite with other systems, and measures this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SYSTEMS = "wire,hoplite,mpich,openmpi,gloo,ray,dask"
 OPS = "rtt,broadcast,gather,reduce,allreduce"
-# What a first look takes: the systems that install in seconds, and the operations that tell most.
+# Settings of --quick: the systems that install in seconds, and the operations that differ most between systems.
 QUICK = {
     "systems": ["wire", "hoplite", "mpich", "gloo"],
     "ops": ["broadcast", "reduce", "allreduce"],
@@ -29,53 +29,61 @@ QUICK = {
 
 
 @click.group(invoke_without_command=True)
-@click.option("--lab", type=click.IntRange(2, 64), help="Measure between so many hosts that are made on this machine.")
-@click.option("--rate", default="1gbit", show_default=True, help="Of each host's link; of --hosts, if it is known.")
+@click.option("--lab", type=click.IntRange(2, 64), help="Create a lab of N hosts on this machine and measure there.")
+@click.option(
+    "--rate", default="1gbit", show_default=True, help="Rate of each host's link; with --hosts, set it if it is known."
+)
 @racks_and_pods
-@click.option("--hosts", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file of real hosts.")
-@click.option("--rsh", default="ssh", show_default=True, help="The command that reaches the hosts of --hosts.")
+@click.option(
+    "--hosts",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Measure between the hosts in this file.",
+)
+@click.option("--rsh", default="ssh", show_default=True, help="Command that reaches the hosts of --hosts.")
 @click.option(
     "--systems",
     default=SYSTEMS,
     callback=bench_options.words,
     show_default=True,
-    help="What to measure; the wire is always measured.",
+    help="Systems to measure, separated by commas; the plain TCP stream (wire) is always measured.",
 )
-@click.option("--ops", default=OPS, callback=bench_options.words, show_default=True, help="Which operations.")
+@click.option(
+    "--ops", default=OPS, callback=bench_options.words, show_default=True, help="Operations, separated by commas."
+)
 @click.option(
     "--sizes",
     default="1KiB,1MiB,32MiB",
     callback=bench_options.sizes,
     show_default=True,
-    help="Of each participant's array.",
+    help="Sizes of each participant's array, separated by commas.",
 )
-@click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Samples of each cell.")
+@click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Samples of each case.")
 @click.option(
     "--arrival",
     default="0",
     callback=bench_options.seconds,
     show_default=True,
-    help="Seconds between participants' calls; several with commas.",
+    help="Delays between participants' calls, in seconds, separated by commas.",
 )
 @click.option(
     "--inputs-per-host",
     default="1",
     callback=bench_options.counts,
     show_default=True,
-    help="Arrays of each host that go into a sum; several with commas. Systems that take one are left out of more.",
+    help="Arrays that each host adds to a sum, separated by commas. Above 1, systems limited to one are skipped.",
 )
-@click.option("--plain", is_flag=True, help="Measure Hoplite without encryption too.")
+@click.option("--plain", is_flag=True, help="Also measure Hoplite without encryption.")
 @bench_options.rows_file
-@click.option("--no-install", is_flag=True, help="Take only systems that are installed already.")
-@click.option("--quick", is_flag=True, help="A first table in two minutes: four hosts, few systems, three repeats.")
+@click.option("--no-install", is_flag=True, help="Measure only systems that are already installed.")
+@click.option("--quick", is_flag=True, help="Print a first table in two minutes: 4 hosts, few systems, 3 repeats.")
 @json_option("Print the rows as one JSON list instead of a table.")
 @click.pass_context
-def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - as click gives them
-    """Measure Hoplite, Open MPI, MPICH, Gloo, Ray and Dask side by side; every answer is verified.
+def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - the type that click passes
+    """Measure Hoplite, Open MPI, MPICH, Gloo, Ray and Dask side by side, and verify every result.
 
-    Systems take turns, each alone on the machine, and are compared to one plain TCP stream of the same bytes. Needs
-    root for a lab of network namespaces, or a file of hosts that ssh reaches: on each line a name, and the address on
-    the network to measure if that is another.
+    Runs are interleaved: one system at a time uses the machine. Each time is compared with one plain TCP stream of the
+    same bytes. A lab of network namespaces requires root. Alternatively, pass a file of hosts that ssh reaches. Each
+    line has a name, and the address on the network to measure if it differs.
 
     \b
     Examples:
@@ -124,29 +132,31 @@ def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - 
         print_json([dataclasses.asdict(row) for row in rows])
     else:
         _print(rows)
-        kept = f"hoplite bench report {options['out']} --out DIR" if options["out"] else "--out FILE keeps them"
-        click.echo(f"of several variants of a system the fastest; for all, with their spread: {kept}", err=True)
+        next_step = (
+            f"hoplite bench report {options['out']} --out DIR" if options["out"] else "save the rows with --out FILE"
+        )
+        click.echo(f"only the fastest variant of each system is shown; for all variants: {next_step}", err=True)
 
 
 def _check_where(context: click.Context, options: dict[str, Any]) -> None:
-    """Refuses options that would say nothing beside the others."""
+    """Refuses contradictory options, and options without effect."""
     if sum(bool(options[name]) for name in ("lab", "racks", "hosts")) != 1:
-        raise click.UsageError("say where: --lab 8, --racks 4,4, --hosts FILE or --quick; one of them")
+        raise click.UsageError("set exactly one of --lab 8, --racks 4,4, --hosts FILE and --quick")
     check_racks_and_pods(options)
     if said(context, "rsh") and not options["hosts"]:
-        raise click.UsageError("--rsh reaches real hosts: say --hosts FILE")
+        raise click.UsageError("--rsh applies to real hosts: add --hosts FILE")
     bench_options.check_resume(options["out"], resume=options["resume"])
 
 
 def _rate(context: click.Context, rate: str) -> int:
-    """Of real hosts only what was said is known."""
+    """The rate of real hosts' links in bit/s; 0 unless --rate was given."""
     from hoplite_bench.lab.quantities import parse_rate
 
     return parse_rate(rate) if said(context, "rate") else 0
 
 
 def _print(rows: list[Row]) -> None:
-    """A table for a first look, systems side by side; `report` writes the one to keep."""
+    """Prints a summary table, one column per system; `report` writes the full one."""
     from hoplite_bench import tables, words
 
     notes = Notes()
@@ -163,7 +173,7 @@ def _print(rows: list[Row]) -> None:
 
 
 def _figure(rows: list[Row], notes: Notes) -> str:
-    """The median of a system and how many times the wire that is; numbers of notes for what went wrong."""
+    """Formats a system's median, its ratio to the wire, and the numbers of notes on failures."""
     from hoplite_bench import tables, words
     from hoplite_bench.row import WIRE
 
@@ -186,9 +196,9 @@ def _figure(rows: list[Row], notes: Notes) -> str:
 @bench.command()
 @json_option("Print one JSON object.")
 def smoke(as_json: bool) -> None:
-    """Measure one broadcast, one local get, one small object and many clients, on loopback.
+    """Measure one broadcast, one local get, one small object and many clients on loopback.
 
-    Takes about 5 GiB of memory and a minute.
+    Needs about 5 GiB of memory and one minute.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`hoplite bench apps`: what Hoplite brings to applications on Ray."""
+"""`hoplite bench apps`: compares applications on plain Ray and on Ray with Hoplite."""
 
 from __future__ import annotations
 
@@ -16,34 +16,41 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NAMES = ("sync", "async", "samples", "gradients", "serving", "one-to-all")
-# Where the first answers count, one worker less need not be noticed.
+# Applications that wait for the first results only; they continue when a worker is killed.
 FAIL = ("async", "serving")
 
 
 @click.command()
-@click.option("--lab", "hosts", type=click.IntRange(3, 64), default=8, show_default=True, help="So many hosts.")
-@click.option("--rate", default="1gbit", show_default=True, help="Of each host's link.")
+@click.option("--lab", "hosts", type=click.IntRange(3, 64), default=8, show_default=True, help="Number of hosts.")
+@click.option("--rate", default="1gbit", show_default=True, help="Rate of each host's link.")
+@click.option("--app", "apps", type=click.Choice(NAMES), multiple=True, help="Application; repeatable.  [default: all]")
+@click.option("--model", help="resnet50, alexnet, vgg16 or a size.  [default: depends on the application]")
+@click.option("--slow", is_flag=True, help="Limit the last host to a tenth of the rate.")
+@click.option("--fail", is_flag=True, help="Kill a worker in each run; only for async and serving.")
 @click.option(
-    "--app", "apps", type=click.Choice(NAMES), multiple=True, help="Which; may be repeated. The default is all."
-)
-@click.option("--model", help="resnet50, alexnet, vgg16 or a size; the default is each application's own.")
-@click.option("--slow", is_flag=True, help="Give the last host a tenth of the rate.")
-@click.option("--fail", is_flag=True, help="Kill a worker in each turn: async and serving, which go on without.")
-@click.option(
-    "--workers-per-host", type=click.IntRange(1, 16), default=1, show_default=True, help="On all but the first."
+    "--workers-per-host",
+    type=click.IntRange(1, 16),
+    default=1,
+    show_default=True,
+    help="Workers on each host except the first.",
 )
 @click.option(
-    "--compute", default="0", show_default=True, help='Seconds of each call of a worker, or "wire": one transfer.'
+    "--compute",
+    default="0",
+    show_default=True,
+    help='Compute time of each worker call in seconds, or "wire": the time of one transfer.',
 )
-@click.option("--turns", type=click.IntRange(1, 100), default=2, show_default=True, help="Of each way.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="A file for the figures, as JSON.")
-@click.option("--no-install", is_flag=True, help="Take Ray only if it is installed already.")
+@click.option(
+    "--turns", type=click.IntRange(1, 100), default=2, show_default=True, help="Runs with and without Hoplite, each."
+)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the results to this file as JSON.")
+@click.option("--no-install", is_flag=True, help="Use Ray only if it is already installed.")
 @json_option("Print one JSON object instead of the table.")
-def apps(**options: Any) -> None:  # noqa: ANN401 - as click gives them
-    """Measure applications on plain Ray and on Ray with Hoplite, by turns on one cluster; every answer is verified.
+def apps(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
+    """Compare applications on plain Ray and on Ray with Hoplite, and verify every result.
 
-    The applications are those of examples/ray_apps in a checkout. Needs root, for a lab of network namespaces, and
-    installs Ray from PyPI.
+    Runs with and without Hoplite alternate on one cluster. The applications are in examples/ray_apps of a checkout.
+    Requires root, for a lab of network namespaces, and installs Ray from PyPI.
 
     \b
     Example:
@@ -64,7 +71,8 @@ def apps(**options: Any) -> None:  # noqa: ANN401 - as click gives them
         fail=options["fail"],
     )
     if settings.fail and (others := [name for name in settings.apps if name not in FAIL]):
-        raise click.UsageError(f"--fail kills a worker, which {others[0]} waits for: say --app {' --app '.join(FAIL)}")
+        flags = " --app ".join(FAIL)
+        raise click.UsageError(f"--fail kills a worker, but {others[0]} waits for every worker: set --app {flags}")
     with bench_options.running(None), Lab(hosts=options["hosts"], rate=options["rate"]) as lab:
         environments = Environments(install=not options["no_install"])
         found = job.measure(lab, environments, settings, lambda text: click.echo(text, err=True))
@@ -84,12 +92,12 @@ def _compute(text: str) -> float | None:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise click.BadParameter(f'{text!r} is no number of seconds, nor "wire"', param_hint="--compute")
+        raise click.BadParameter(f'{text!r} is not a number of seconds or "wire"', param_hint="--compute")
     return seconds
 
 
 def _print(found: Mapping[str, Any]) -> None:
-    """A line for each application."""
+    """Prints one line per application."""
     lines = []
     for row in found["apps"]:
         of, lines_of_plain = row["changed"]
@@ -112,7 +120,7 @@ def _print(found: Mapping[str, Any]) -> None:
 
 
 def _print_failures(found: Mapping[str, Any]) -> None:
-    """What a step took before a worker was killed, and until it was back."""
+    """Prints the step times before a worker was killed and until it was back."""
     from hoplite_bench.apps import failures
 
     lines = [

@@ -1,4 +1,4 @@
-"""`hoplite bench dask`: what Hoplite brings to a Dask cluster."""
+"""`hoplite bench dask`: compares scatter of Dask with scatter of `hoplite.dask`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from hoplite_bench.cli import bench_options
 
 
 @click.command()
-@click.option("--lab", "hosts", type=click.IntRange(2, 64), default=8, show_default=True, help="So many hosts.")
-@click.option("--rate", default="1gbit", show_default=True, help="Of each host's link.")
-@click.option("--size", default="64MiB", show_default=True, help="Of the array.")
-@click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Rounds of each.")
-@click.option("--no-install", is_flag=True, help="Take Dask only if it is installed already.")
+@click.option("--lab", "hosts", type=click.IntRange(2, 64), default=8, show_default=True, help="Number of hosts.")
+@click.option("--rate", default="1gbit", show_default=True, help="Rate of each host's link.")
+@click.option("--size", default="64MiB", show_default=True, help="Size of the array.")
+@click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Rounds of each system.")
+@click.option("--no-install", is_flag=True, help="Use Dask only if it is already installed.")
 @json_option("Print one JSON object.")
 def dask(hosts: int, rate: str, size: str, repeats: int, no_install: bool, as_json: bool) -> None:
-    """Measure scatter of Dask and of hoplite.dask on one Dask cluster; every worker's copy is verified.
+    """Compare scatter of Dask and of hoplite.dask on one Dask cluster, and verify every worker's copy.
 
-    Needs root, for a lab of network namespaces, and installs Dask from PyPI. Dask's active memory manager is stopped:
-    it would take copies away again.
+    Requires root, for a lab of network namespaces, and installs Dask from PyPI. Dask's active memory manager is
+    stopped, because it would delete the copies.
 
     \b
     Example:

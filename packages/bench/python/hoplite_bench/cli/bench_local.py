@@ -1,4 +1,4 @@
-"""`hoplite bench local`: what one host does alone."""
+"""`hoplite bench local`: measures operations of a single host."""
 
 from __future__ import annotations
 
@@ -20,17 +20,22 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--sizes", default="1KiB,1MiB,256MiB", callback=bench_options.sizes, show_default=True, help="Of an array."
+    "--sizes",
+    default="1KiB,1MiB,256MiB",
+    callback=bench_options.sizes,
+    show_default=True,
+    help="Sizes of the array, separated by commas.",
 )
 @click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Samples of each case.")
 @bench_options.rows_file
-@click.option("--no-install", is_flag=True, help="Take Ray only if it is installed already.")
+@click.option("--no-install", is_flag=True, help="Use Ray only if it is already installed.")
 @json_option("Print the rows as one JSON list instead of a table.")
 def local(sizes: list[int], repeats: int, out: Path | None, resume: bool, no_install: bool, as_json: bool) -> None:
-    """Measure what one host does alone; every answer is verified.
+    """Measure operations of a single host, and verify every result.
 
-    Puts, gets and reduces of Hoplite beside a plain copy of as many bytes and Ray's put and get; and how long the
-    directory takes to write and to look up a location. Takes 20 times the largest size of memory.
+    Compares puts, gets and reduces of Hoplite with a plain copy of the same bytes and with Ray's put and get. Also
+    measures how long the directory takes to register and to look up a location. Needs memory of 20 times the largest
+    size.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""What the commands of the bench share: lists with commas between, where rows go, how a run ends, what to try next."""
+"""Options and error handling that the bench commands share: comma-separated lists, output files, the end of a run."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 
 def words(_context: click.Context, _option: click.Parameter, value: str) -> list[str]:
-    """Reads words, each once."""
+    """Parses a list of words and removes duplicates."""
     found = [word.strip() for word in value.split(",") if word.strip()]
     if not found:
-        raise click.BadParameter("says nothing; leave the option out, or name one or more, with commas between them")
+        raise click.BadParameter("the list is empty; name one or more, separated by commas, or omit the option")
     return list(dict.fromkeys(found))
 
 
 def sizes(context: click.Context, option: click.Parameter, value: str) -> list[int]:
-    """Reads numbers of bytes."""
+    """Parses a list of sizes in bytes."""
     found = []
     for text in words(context, option, value):
         try:
             found.append(check_size("size", text))
         except HopliteError as error:
-            raise click.BadParameter(f"{text!r} is no size such as 1KiB or 4096") from error
+            raise click.BadParameter(f"{text!r} is not a size, such as 1KiB or 4096") from error
     return list(dict.fromkeys(found))
 
 
 def seconds(context: click.Context, option: click.Parameter, value: str) -> list[float]:
-    """Reads times."""
+    """Parses a list of times in seconds."""
     try:
         return list(dict.fromkeys(float(text) for text in words(context, option, value)))
     except ValueError:
@@ -46,7 +46,7 @@ def seconds(context: click.Context, option: click.Parameter, value: str) -> list
 
 
 def counts(context: click.Context, option: click.Parameter, value: str) -> list[int]:
-    """Reads numbers."""
+    """Parses a list of integers."""
     try:
         return list(dict.fromkeys(int(text) for text in words(context, option, value)))
     except ValueError:
@@ -54,13 +54,13 @@ def counts(context: click.Context, option: click.Parameter, value: str) -> list[
 
 
 def rows_file(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say where rows go."""
+    """Adds the options of the output file."""
     for option in (
-        click.option("--resume", is_flag=True, help="Go on with --out: keep its rows, measure what is missing."),
+        click.option("--resume", is_flag=True, help="Keep the rows of --out and measure only what is missing."),
         click.option(
             "--out",
             type=click.Path(dir_okay=False, path_type=Path),
-            help="A file for the rows, one JSON object a line.",
+            help="Write the rows to this file, one JSON object per line.",
         ),
     ):
         command = option(command)
@@ -68,21 +68,22 @@ def rows_file(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_resume(out: Path | None, *, resume: bool) -> None:
-    """Refuses to go on with nothing."""
+    """Refuses to resume without a file."""
     if resume and out is None:
-        raise click.UsageError("--resume goes on with a file; say which: --out FILE")
+        raise click.UsageError("--resume continues a file: add --out FILE")
 
 
 def warn(text: str) -> None:
-    """Says what people should know."""
+    """Prints a warning to stderr."""
     click.echo(f"warning: {text}", err=True)
 
 
 @contextlib.contextmanager
 def running(out: Path | None) -> Iterator[None]:
-    """A run that takes long: SIGTERM and a lost terminal end it as Ctrl-C does, and errors say what to try.
+    """A long run: SIGTERM and a lost terminal end it like Ctrl-C, and errors name the next step.
 
-    Everything that was started is ended, then the command: by 130 after Ctrl-C, else by 128 and the signal's number.
+    First every process that was started is ended, then the command. The exit status is 130 after Ctrl-C, else 128 plus
+    the number of the signal.
     """
     from hoplite_bench.hosts import AgentFailed
     from hoplite_bench.lab import LabError
@@ -90,10 +91,10 @@ def running(out: Path | None) -> Iterator[None]:
     from hoplite_bench.systems.base import Unavailable
 
     steps: dict[type[HopliteError], str] = {
-        BadRow: "take that line out, or write to another file with --out",
-        AgentFailed: "look whether each host answers and has hoplite where it is here: ssh HOST true",
-        Unavailable: "leave it out of --systems",
-        LabError: "sudo; without root, real hosts by --hosts FILE, or what one host does alone: hoplite bench local",
+        BadRow: "delete that line, or write to another file with --out",
+        AgentFailed: "check that each host responds and has hoplite at the same path as this one: ssh HOST true",
+        Unavailable: "remove it from --systems",
+        LabError: "run as root; without root, pass real hosts by --hosts FILE, or measure one host: hoplite bench local",
     }
     try:
         with ending_in_order(), stepping(steps):
@@ -101,25 +102,25 @@ def running(out: Path | None) -> Iterator[None]:
     except (InvalidArgument, Failure):
         raise
     except HopliteError as error:
-        fail_with(str(error), "the same command with --resume" if out else "hoplite bench --help")
+        fail_with(str(error), "repeat the command with --resume" if out else "hoplite bench --help")
     except (KeyboardInterrupt, SystemExit):
         if out is not None:
-            click.echo(f"ended; what is done is in {out}: go on by the same command with --resume", err=True)
+            click.echo(f"stopped; finished rows are in {out}; to continue, repeat the command with --resume", err=True)
         raise
 
 
 def refuse_debug_build() -> None:
-    """Ends the command if the extension was built without optimisation."""
+    """Ends the command if the extension was built without optimization."""
     from hoplite_bench import machine
 
     try:
         machine.refuse_debug_build()
     except HopliteError as error:
-        fail_with(str(error), "make build, or a wheel: pip install hoplite-collectives")
+        fail_with(str(error), "run make build, or install a wheel: pip install hoplite-collectives")
 
 
 def refuse_before(context: click.Context) -> None:
-    """Refuses options of a group that stand before one of its commands, which would not see them."""
+    """Refuses options of the group that precede a subcommand, because the subcommand would ignore them."""
     if given := [option.opts[0] for option in context.command.params if said(context, option.name or "")]:
         command = f"{context.command_path} {context.invoked_subcommand}"
-        raise click.UsageError(f"{command} takes no {' or '.join(given)} before its name; see {command} --help")
+        raise click.UsageError(f"{command} does not accept {' or '.join(given)} before its name; see {command} --help")

@@ -1,4 +1,4 @@
-"""`hoplite bench report`: rows of a measurement to tables and pictures."""
+"""`hoplite bench report`: turns measured rows into tables and figures."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hoplite.tools.cli.output import fail_with
     "--out",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the report; made if it is not there.",
+    help="Folder of the report; created if it does not exist.",
 )
-@click.option("--no-plots", is_flag=True, help="Write no pictures, which need Matplotlib.")
+@click.option("--no-plots", is_flag=True, help="Write no figures; these require Matplotlib.")
 def report(files: tuple[Path, ...], out: Path, no_plots: bool) -> None:
-    """Write tables and pictures of what hoplite bench has measured.
+    """Write tables and figures of the results of hoplite bench.
 
-    ROWS are files of one or several runs. Rows that are not verified or of a debug build are refused.
+    ROWS are output files of one or more runs. Rows that are not verified, or that a debug build measured, are refused.
 
     \b
     Example:
@@ -36,11 +36,11 @@ def report(files: tuple[Path, ...], out: Path, no_plots: bool) -> None:
     try:
         written = job.write(row.read(files), out, pictures=not no_plots)
     except row.BadRow as error:
-        fail_with(str(error), "give files that hoplite bench --out has written, or take this line out")
+        fail_with(str(error), "pass files that hoplite bench --out wrote, or delete this line")
     except tables.Unreportable as error:
         fail_with(str(error), "measure these again with hoplite bench --out")
     except HopliteError as error:
-        fail_with(str(error), "leave the pictures out with --no-plots")
+        fail_with(str(error), "add --no-plots to write no figures")
     except OSError as error:
-        fail_with(f"can't write the report: {error}", "another folder with --out")
+        fail_with(f"can't write the report: {error}", "set another folder with --out")
     click.echo(str(written[0]))

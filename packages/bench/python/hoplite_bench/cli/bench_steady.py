@@ -1,4 +1,4 @@
-"""`hoplite bench steady`: whether long runs of a pattern stay at their bound."""
+"""`hoplite bench steady`: compares the steps of long runs with their lower bound."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ JOBS_HOSTS = 4
     default="async",
     show_default=True,
     callback=bench_options.words,
-    help="async, sync, samples, gradients, serving, eviction; several with commas.",
+    help="async, sync, samples, gradients, serving, eviction; separated by commas.",
 )
 @click.option("--size", help="Size of each object.  [default: 16MiB; 256KiB for eviction]")
 @click.option(
@@ -45,31 +45,35 @@ JOBS_HOSTS = 4
     type=click.Choice(FAULTS),
     default="none",
     show_default=True,
-    help="Inject this fault after 15 % and 30 % of the run.",
+    help="Inject this fault at 15 % and at 30 % of the run.",
 )
 @click.option(
     "--workers-per-host",
     type=click.IntRange(1, 16),
     default=1,
     show_default=True,
-    help="Workers on each host but the server's.",
+    help="Workers on each host except the server's.",
 )
 @click.option(
-    "--jobs", type=click.IntRange(1, 2), default=1, show_default=True, help="With 2, run a job alone, then two at once."
+    "--jobs",
+    type=click.IntRange(1, 2),
+    default=1,
+    show_default=True,
+    help="With 2, run one job alone, then two at once.",
 )
-@click.option("--no-survey", is_flag=True, help="Start nodes that do not survey which hosts share a rack.")
+@click.option("--no-survey", is_flag=True, help="Disable the survey with which nodes detect shared racks.")
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Append the rows to this file, one JSON object a line.",
+    help="Append the rows to this file, one JSON object per line.",
 )
 @json_option("Print the rows as one JSON list instead of tables.")
-def steady(**options: Any) -> None:  # noqa: ANN401 - as click gives them
-    """Run whole patterns for many steps and compare each step with its bound; every result is verified.
+def steady(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
+    """Run whole patterns for many steps, compare each step with its bound, and verify every result.
 
     The patterns are a parameter server (async, sync), reinforcement learning (samples, gradients), an ensemble that
-    serves queries (serving) and readers with small stores (eviction). The first host has the server, the others the
-    workers. Needs root, for a lab of network namespaces.
+    serves queries (serving) and readers with small stores (eviction). The server runs on the first host, the workers
+    run on the others. Requires root, for a lab of network namespaces.
 
     \b
     Examples:
@@ -103,10 +107,10 @@ def steady(**options: Any) -> None:  # noqa: ANN401 - as click gives them
 
 
 def _runs(options: dict[str, Any]) -> list[Settings]:
-    """The runs that were requested, each of which can work.
+    """Checks the requested runs and returns their settings.
 
     Raises:
-        InvalidArgument: one can't, with what to set instead.
+        InvalidArgument: a run is not possible; the message names a setting that is.
     """
     from hoplite_bench.steady.patterns import PATTERNS, check
     from hoplite_bench.steady.team import Settings
@@ -131,21 +135,21 @@ def _runs(options: dict[str, Any]) -> list[Settings]:
 
 
 def _check_jobs(options: dict[str, Any]) -> None:
-    """Refuses what two jobs can't do."""
+    """Refuses options that two jobs do not support."""
     if options["patterns"] != ["async"]:
         raise InvalidArgument("--jobs 2 runs two asynchronous parameter servers: set --pattern async")
     if options["fault"] != "none":
-        raise InvalidArgument("--jobs 2 compares undisturbed runs: leave --fault out")
+        raise InvalidArgument("--jobs 2 compares undisturbed runs: omit --fault")
     if options["hosts"] < JOBS_HOSTS:
         raise InvalidArgument(f"--jobs 2 needs two servers and two workers of each: set --lab to at least {JOBS_HOSTS}")
 
 
 @contextlib.contextmanager
 def _appending(path: Path | None) -> Iterator[TextIO | None]:
-    """The file to append rows to, which is opened before anything is measured; None without a path.
+    """Opens the file to append rows to, before anything is measured; yields None without a path.
 
     Raises:
-        InvalidArgument: it can't be written.
+        InvalidArgument: the file is not writable.
     """
     if path is None:
         yield None
@@ -159,7 +163,7 @@ def _appending(path: Path | None) -> Iterator[TextIO | None]:
 
 
 def _print(row: Row) -> None:
-    """Tables of one run: its figures, its tenths, its links, and remarks."""
+    """Prints the tables of one run: its figures, its tenths, its links, and remarks."""
     from hoplite_bench.steady import summary
 
     facts, bound = summary.facts_of(row), summary.summarize(row).bound

@@ -1,4 +1,4 @@
-"""`hoplite lab`: hosts to play with on this machine."""
+"""`hoplite lab`: emulates hosts on this machine, with network namespaces."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
 
 NAME = "lab"
 
-NAME_OPTION = click.option("--name", metavar="NAME", help="Which lab, if several are up.")
+NAME_OPTION = click.option("--name", metavar="NAME", help="Name of the lab; required if several are up.")
 DIRECTION_OPTION = click.option(
     "--direction",
     type=click.Choice(["both", "in", "out"]),
     default="both",
     show_default=True,
-    help="out is what is sent from there, in is what is sent to there.",
+    help="Direction of the traffic, as seen from the target: out is sent by it, in is sent to it.",
 )
 
-OTHER_OPTION = click.option("--other", metavar="HOST", help="Only between HOST and this other one.")
+OTHER_OPTION = click.option("--other", metavar="HOST", help="Affect only the traffic between HOST and this other host.")
 
 
 def links(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say which hosts and links a lab is to have."""
+    """Adds the options for hosts and links of a lab."""
     for option in (
-        click.option("--latency", metavar="TIME", help="Extra delay between two hosts, one way, such as 50us."),
+        click.option("--latency", metavar="TIME", help="Additional one-way delay between two hosts, such as 50us."),
         racks_and_pods,
-        click.option("--rate", default="1gbit", show_default=True, help="Of each host's link, in each direction."),
-        click.option("--hosts", type=int, metavar="N", help="How many hosts, in one rack; 4 unless --racks is said."),
+        click.option("--rate", default="1gbit", show_default=True, help="Rate of each host's link, per direction."),
+        click.option("--hosts", type=int, metavar="N", help="Number of hosts, in one rack.  [default: 4]"),
     ):
         command = option(command)
     return command
 
 
 class Labs(click.Group):
-    """Commands of labs, which say what a lab lacks."""
+    """The lab commands, with a next step for every `LabError`."""
 
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - what a command returns
-        """Runs one."""
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - any type that a command returns
+        """Runs a command."""
         from hoplite_bench.lab import LabError
 
         with stepping({LabError: "hoplite lab --help"}):
@@ -57,7 +57,7 @@ class Labs(click.Group):
 
 @click.group(cls=Labs)
 def lab() -> None:
-    """Hosts to play with: network namespaces with links of a given rate. Needs root.
+    """Emulate hosts: network namespaces with links of a given rate. Requires root.
 
     \b
     Example:
@@ -70,9 +70,9 @@ def lab() -> None:
 
 @lab.command()
 @links
-@click.option("--name", default=NAME, show_default=True, help="Of the lab.")
-def up(hosts: int | None, rate: str, latency: str | None, name: str, **size: Any) -> None:  # noqa: ANN401 - as click gives them
-    """Make hosts that stay until `hoplite lab down`.
+@click.option("--name", default=NAME, show_default=True, help="Name of the lab.")
+def up(hosts: int | None, rate: str, latency: str | None, name: str, **size: Any) -> None:  # noqa: ANN401 - the type that click passes
+    """Create hosts that exist until `hoplite lab down`.
 
     \b
     Examples:
@@ -83,7 +83,7 @@ def up(hosts: int | None, rate: str, latency: str | None, name: str, **size: Any
     for host in made.hosts:
         click.echo(f"{host.name} {host.address}")
     option = "" if name == NAME else f"--name {shlex.quote(name)} "
-    click.echo(f"run something there: hoplite lab run {option}{made.hosts[0].name} -- hostname", err=True)
+    click.echo(f"run a command on a host: hoplite lab run {option}{made.hosts[0].name} -- hostname", err=True)
 
 
 @lab.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -91,7 +91,7 @@ def up(hosts: int | None, rate: str, latency: str | None, name: str, **size: Any
 @click.argument("host")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(name: str | None, host: str, command: tuple[str, ...]) -> None:
-    """Run COMMAND on HOST; the exit code is the command's.
+    """Run COMMAND on HOST and exit with its status.
 
     \b
     Example:
@@ -100,16 +100,16 @@ def run(name: str | None, host: str, command: tuple[str, ...]) -> None:
     chosen = _find(name).host(host)
     words = [*chosen.entry(), *(command[1:] if command[0] == "--" else command)]
     sys.stdout.flush()
-    # Nothing is left to do here: the command gets this terminal, these signals and this process id.
+    # Nothing remains to be done here: the command inherits this terminal, its signals and the process id.
     os.execvp(words[0], words)
 
 
 @lab.command()
 @NAME_OPTION
 def down(name: str | None) -> None:
-    """Kill everything on the hosts and take them away.
+    """Kill all processes on the hosts and remove the hosts.
 
-    Labs that a killed process left are taken away too.
+    Also removes labs left behind by killed processes.
 
     \b
     Example:
@@ -120,14 +120,14 @@ def down(name: str | None) -> None:
     needs.check()
     removed = records.remove_abandoned()
     for left in removed:
-        click.echo(f"removed {left}, which a killed process left", err=True)
+        click.echo(f"removed {left}, left behind by a killed process", err=True)
     if name in removed:
         return
     if removed and name is None and not any(record.owner is None for record in records.read_all()):
         return
     found = _find(name)
     if found.owner is not None:
-        fail_with(f"lab {found.name} belongs to process {found.owner}, which runs", "end that process")
+        fail_with(f"lab {found.name} belongs to process {found.owner}, which is still running", "end that process")
     found.close()
     click.echo(f"removed {found.name}", err=True)
 
@@ -135,7 +135,7 @@ def down(name: str | None) -> None:
 @lab.command()
 @json_option("Print one JSON list.")
 def status(as_json: bool) -> None:
-    """List the labs of this machine, their hosts, what is cut and how many processes run there.
+    """List the labs of this machine, with their hosts, cut links and numbers of processes.
 
     \b
     Example:
@@ -145,7 +145,7 @@ def status(as_json: bool) -> None:
 
     needs.check()
     for left in records.abandoned():
-        click.echo(f"{left} was left by a killed process; take it away: hoplite lab down", err=True)
+        click.echo(f"{left} was left behind by a killed process; remove it: hoplite lab down", err=True)
     labs = []
     for record in records.read_all():
         if record.is_abandoned() or record.switch is None:
@@ -155,7 +155,7 @@ def status(as_json: bool) -> None:
         print_json(labs)
         return
     if not labs:
-        click.echo("no lab is up; make one: hoplite lab up --hosts 4", err=True)
+        click.echo("no lab is up; create one: hoplite lab up --hosts 4", err=True)
         return
     from hoplite.tools.quantities import write_rate
 
@@ -184,7 +184,7 @@ def status(as_json: bool) -> None:
 @OTHER_OPTION
 @click.argument("target", metavar="HOST|RACK|POD")
 def cut(name: str | None, direction: Any, other: str | None, target: str) -> None:  # noqa: ANN401 - a word, checked by click
-    """Pull the cable of a host, or the uplink of a rack or a pod: what is sent vanishes.
+    """Cut the link of a host, or the uplink of a rack or a pod: all its packets are dropped.
 
     \b
     Examples:
@@ -203,7 +203,7 @@ def cut(name: str | None, direction: Any, other: str | None, target: str) -> Non
 @OTHER_OPTION
 @click.argument("target", metavar="HOST|RACK|POD")
 def heal(name: str | None, direction: Any, other: str | None, target: str) -> None:  # noqa: ANN401 - as above
-    """Put the cable back.
+    """Restore a link that was cut.
 
     \b
     Examples:
@@ -221,7 +221,7 @@ def heal(name: str | None, direction: Any, other: str | None, target: str) -> No
 @click.argument("target", metavar="HOST|RACK|POD")
 @click.argument("rate", required=False)
 def slow(name: str | None, target: str, rate: str | None) -> None:
-    """Give a host's link, or the uplink of a rack or a pod, another RATE; without one, that which it was made with.
+    """Set the RATE of a host's link, or of the uplink of a rack or a pod; restore the original one without RATE.
 
     \b
     Example:
@@ -237,14 +237,14 @@ def slow(name: str | None, target: str, rate: str | None) -> None:
     type=click.IntRange(min=1),
     default=3,
     show_default=True,
-    help="How often to measure, until all is well.",
+    help="Maximum number of measurements; stops at the first good one.",
 )
 @json_option("Print one JSON object.")
 def check(hosts: int | None, rate: str, latency: str | None, rounds: int, as_json: bool, **size: Any) -> None:  # noqa: ANN401 - as click gives them
-    """Make a lab, measure it and take it away: does every link bring its rate, all at once?
+    """Create a lab, measure whether all links reach their rate at once, and remove the lab.
 
-    One TCP stream from each host to the next, at the same time. The exit code is 1 if one is more than 7 % off in
-    every round: the lab is too large or too fast for this machine, or other programs were running.
+    Sends one TCP stream from each host to the next, all at the same time. The exit status is 1 if in every round some
+    stream is more than 7 % off: the lab is too large or too fast for this machine, or other programs were running.
 
     \b
     Example:
@@ -262,7 +262,7 @@ def check(hosts: int | None, rate: str, latency: str | None, rounds: int, as_jso
                 rates = sorted(stream.measured for stream in streams)
                 good = "within 7 %" if all(stream.is_good for stream in streams) else "off by more than 7 %"
                 click.echo(
-                    f"{len(streams)} streams at once, asked {write_rate(facts['rate'])} each: "
+                    f"{len(streams)} streams at once, expected {write_rate(facts['rate'])} each: "
                     f"{write_rate(rates[0])} to {write_rate(rates[-1])}; {good}"
                 )
     is_good = all(stream.is_good for stream in measured[-1])
@@ -275,16 +275,16 @@ def check(hosts: int | None, rate: str, latency: str | None, rounds: int, as_jso
     if not is_good:
         fail_with(
             "a link misses its rate by more than 7 %",
-            "fewer hosts, a lower --rate, or when nothing else runs on this machine",
+            "use fewer hosts or a lower --rate, or stop other programs on this machine",
         )
 
 
-def _made(hosts: int | None, size: dict[str, Any], **options: Any) -> Lab:  # noqa: ANN401 - those of Lab
+def _made(hosts: int | None, size: dict[str, Any], **options: Any) -> Lab:  # noqa: ANN401 - the options of Lab
     from hoplite_bench.lab import Lab
 
     if hosts is not None and size["racks"]:
         racks = ",".join(map(str, size["racks"]))
-        raise click.UsageError(f"--hosts {hosts} is of one rack, and --racks {racks} of several: leave one of them out")
+        raise click.UsageError(f"--hosts {hosts} sets one rack, --racks {racks} sets several: omit one of them")
     check_racks_and_pods(size)
     return Lab(hosts=4 if hosts is None and size["racks"] is None else hosts, **size, **options)
 
