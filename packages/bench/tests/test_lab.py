@@ -314,7 +314,7 @@ def test_an_error_in_the_block_ends_the_lab_too() -> None:
 def test_a_lab_that_can_not_be_made_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(namespaces, "KEEPER", "echo no such thing >&2; exit 1")
     before = [record.name for record in records.read_all()]
-    with pytest.raises(LabError, match=r"node0 could not be made: no such thing; in a container .* CAP_SYS_ADMIN"):
+    with pytest.raises(LabError, match=r"node0 could not be created: no such thing; in a container .* CAP_SYS_ADMIN"):
         Lab(hosts=2)
     assert [record.name for record in records.read_all()] == before
 
@@ -406,7 +406,7 @@ def test_a_record_is_there_before_the_folder_and_after_it(monkeypatch: pytest.Mo
     owner = records.this_process()
     record = records.Record("one", owner, records.boot_id(), namespaces.own_network(), 10**9, None, 0.0)
     records.begin(record)
-    with pytest.raises(LabError, match="there already"):
+    with pytest.raises(LabError, match="exists already"):
         records.begin(record)
     records.remove(record)
     assert seen
@@ -518,7 +518,7 @@ def test_a_lab_that_is_to_stay_is_found_again_by_its_name() -> None:
     name = f"test-{os.getpid()}"
     made = Lab(hosts=1, name=name, keep=True)
     try:
-        with pytest.raises(LabError, match="there already"):
+        with pytest.raises(LabError, match="exists already"):
             Lab(hosts=1, name=name)
         found = Lab.find(name)
         assert found.host("node0").run(["hostname"]).stdout == "node0\n"
@@ -554,7 +554,7 @@ def test_a_lab_that_is_to_stay_is_found_again_by_its_name() -> None:
         ({"racks": [1, 1], "pods": 2}, "pods must be .* not 2"),
         ({"racks": [1, 1], "pods": [1, 2]}, r"pods \[1, 2\] have 3 racks together, but racks= makes 2"),
         ({"hosts": 2, "pods": [1, 1]}, r"pods \[1, 1\] have 2 racks together, but racks= makes 1"),
-        ({"racks": [1, 1], "pod_uplink": "1gbit"}, "pod_uplink='1gbit' is of a pod's link: say"),
+        ({"racks": [1, 1], "pod_uplink": "1gbit"}, "pod_uplink='1gbit' applies to pods: set"),
         ({"racks": [1, 1], "pods": [1, 1], "pod_uplink": "fast"}, "pod_uplink must be a rate"),
         ({"hosts": 2, "latency": "1 minute"}, "latency must be a time"),
         ({"hosts": 2, "latency": -1}, "latency must be a time"),

@@ -79,11 +79,11 @@ QUICK = {
 @json_option("Print the rows as one JSON list instead of a table.")
 @click.pass_context
 def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - the type that click passes
-    """Measure Hoplite, Open MPI, MPICH, Gloo, Ray and Dask side by side, and verify every result.
+    """Compare Hoplite with Open MPI, MPICH, Gloo, Ray and Dask.
 
-    Runs are interleaved: one system at a time uses the machine. Each time is compared with one plain TCP stream of the
-    same bytes. A lab of network namespaces requires root. Alternatively, pass a file of hosts that ssh reaches. Each
-    line has a name, and the address on the network to measure if it differs.
+    Every result is verified. Runs are interleaved: one system at a time uses the machine. Each time is compared with
+    one plain TCP stream of the same bytes. A lab of network namespaces requires root. Alternatively, pass a file of
+    hosts that ssh reaches. Each line has a name, and the address on the network to measure if it differs.
 
     \b
     Examples:
@@ -196,9 +196,10 @@ def _figure(rows: list[Row], notes: Notes) -> str:
 @bench.command()
 @json_option("Print one JSON object.")
 def smoke(as_json: bool) -> None:
-    """Measure one broadcast, one local get, one small object and many clients on loopback.
+    """Measure four basic operations on loopback.
 
-    Needs about 5 GiB of memory and one minute.
+    Measures one broadcast, one local get, one small object and many clients. Needs about 5 GiB of memory and one
+    minute.
 
     \b
     Example:

@@ -47,10 +47,10 @@ FAIL = ("async", "serving")
 @click.option("--no-install", is_flag=True, help="Use Ray only if it is already installed.")
 @json_option("Print one JSON object instead of the table.")
 def apps(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
-    """Compare applications on plain Ray and on Ray with Hoplite, and verify every result.
+    """Compare Ray applications with and without Hoplite.
 
-    Runs with and without Hoplite alternate on one cluster. The applications are in examples/ray_apps of a checkout.
-    Requires root, for a lab of network namespaces, and installs Ray from PyPI.
+    Runs of both kinds alternate on one cluster, and every result is verified. The applications are in examples/ray_apps
+    of a checkout. Requires root, for a lab of network namespaces, and installs Ray from PyPI.
 
     \b
     Example:

@@ -18,10 +18,10 @@ from hoplite_bench.cli import bench_options
 @click.option("--no-install", is_flag=True, help="Use Dask only if it is already installed.")
 @json_option("Print one JSON object.")
 def dask(hosts: int, rate: str, size: str, repeats: int, no_install: bool, as_json: bool) -> None:
-    """Compare scatter of Dask and of hoplite.dask on one Dask cluster, and verify every worker's copy.
+    """Compare Dask's scatter with that of hoplite.dask.
 
-    Requires root, for a lab of network namespaces, and installs Dask from PyPI. Dask's active memory manager is
-    stopped, because it would delete the copies.
+    Both run on one Dask cluster, and every worker's copy is verified. Requires root, for a lab of network namespaces,
+    and installs Dask from PyPI. Dask's active memory manager is stopped, because it would delete the copies.
 
     \b
     Example:

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 @click.option("--no-install", is_flag=True, help="Use Ray only if it is already installed.")
 @json_option("Print the rows as one JSON list instead of a table.")
 def local(sizes: list[int], repeats: int, out: Path | None, resume: bool, no_install: bool, as_json: bool) -> None:
-    """Measure operations of a single host, and verify every result.
+    """Measure operations of a single host.
 
     Compares puts, gets and reduces of Hoplite with a plain copy of the same bytes and with Ray's put and get. Also
-    measures how long the directory takes to register and to look up a location. Needs memory of 20 times the largest
-    size.
+    measures how long the directory takes to register and to look up a location. Every result is verified. Needs memory
+    of 20 times the largest size.
 
     \b
     Examples:

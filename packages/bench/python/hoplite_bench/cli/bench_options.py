@@ -94,7 +94,7 @@ def running(out: Path | None) -> Iterator[None]:
         BadRow: "delete that line, or write to another file with --out",
         AgentFailed: "check that each host responds and has hoplite at the same path as this one: ssh HOST true",
         Unavailable: "remove it from --systems",
-        LabError: "run as root; without root, pass real hosts by --hosts FILE, or measure one host: hoplite bench local",
+        LabError: "run as root; without root, pass real hosts by --hosts FILE, or measure one: hoplite bench local",
     }
     try:
         with ending_in_order(), stepping(steps):

@@ -22,7 +22,7 @@ from hoplite.tools.cli.output import fail_with
 )
 @click.option("--no-plots", is_flag=True, help="Write no figures; these require Matplotlib.")
 def report(files: tuple[Path, ...], out: Path, no_plots: bool) -> None:
-    """Write tables and figures of the results of hoplite bench.
+    """Write tables and figures of measured rows.
 
     ROWS are output files of one or more runs. Rows that are not verified, or that a debug build measured, are refused.
 

@@ -69,11 +69,11 @@ JOBS_HOSTS = 4
 )
 @json_option("Print the rows as one JSON list instead of tables.")
 def steady(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
-    """Run whole patterns for many steps, compare each step with its bound, and verify every result.
+    """Compare the steps of long runs with their bound.
 
     The patterns are a parameter server (async, sync), reinforcement learning (samples, gradients), an ensemble that
     serves queries (serving) and readers with small stores (eviction). The server runs on the first host, the workers
-    run on the others. Requires root, for a lab of network namespaces.
+    run on the others. Every result is verified. Requires root, for a lab of network namespaces.
 
     \b
     Examples:

@@ -57,7 +57,9 @@ class Labs(click.Group):
 
 @click.group(cls=Labs)
 def lab() -> None:
-    """Emulate hosts: network namespaces with links of a given rate. Requires root.
+    """Emulate hosts on this machine.
+
+    Hosts are network namespaces with links of a given rate. Requires root.
 
     \b
     Example:
@@ -135,7 +137,9 @@ def down(name: str | None) -> None:
 @lab.command()
 @json_option("Print one JSON list.")
 def status(as_json: bool) -> None:
-    """List the labs of this machine, with their hosts, cut links and numbers of processes.
+    """List the labs and hosts of this machine.
+
+    Includes cut links and numbers of processes.
 
     \b
     Example:
@@ -184,7 +188,9 @@ def status(as_json: bool) -> None:
 @OTHER_OPTION
 @click.argument("target", metavar="HOST|RACK|POD")
 def cut(name: str | None, direction: Any, other: str | None, target: str) -> None:  # noqa: ANN401 - a word, checked by click
-    """Cut the link of a host, or the uplink of a rack or a pod: all its packets are dropped.
+    """Cut the link of a host, or the uplink of a rack or a pod.
+
+    All packets on the link are dropped.
 
     \b
     Examples:
@@ -221,7 +227,9 @@ def heal(name: str | None, direction: Any, other: str | None, target: str) -> No
 @click.argument("target", metavar="HOST|RACK|POD")
 @click.argument("rate", required=False)
 def slow(name: str | None, target: str, rate: str | None) -> None:
-    """Set the RATE of a host's link, or of the uplink of a rack or a pod; restore the original one without RATE.
+    """Set the rate of a link.
+
+    The link is that of a host, or the uplink of a rack or a pod. Without RATE, the original rate is restored.
 
     \b
     Example:
@@ -241,8 +249,9 @@ def slow(name: str | None, target: str, rate: str | None) -> None:
 )
 @json_option("Print one JSON object.")
 def check(hosts: int | None, rate: str, latency: str | None, rounds: int, as_json: bool, **size: Any) -> None:  # noqa: ANN401 - as click gives them
-    """Create a lab, measure whether all links reach their rate at once, and remove the lab.
+    """Test whether all links reach their rate at once.
 
+    Creates a lab and removes it afterwards.
     Sends one TCP stream from each host to the next, all at the same time. The exit status is 1 if in every round some
     stream is more than 7 % off: the lab is too large or too fast for this machine, or other programs were running.
 

@@ -1,7 +1,7 @@
-"""Hosts to play with, break and measure on one Linux machine: network namespaces with links of a given rate.
+"""Emulated hosts on one Linux machine: network namespaces with links of a given rate, which tests can break.
 
-`Lab` makes them and takes them away; `Host`, `Rack` and `Pod` are what it holds, `Moved` is what their links have
-carried. Needs root, Linux and pyroute2, and says so.
+`Lab` creates and removes them. It contains `Host`, `Rack` and `Pod`; `Moved` counts the bytes on a link. Requires
+root, Linux and pyroute2; otherwise `LabError` names what is missing.
 """
 
 from hoplite_bench.lab.errors import LabError

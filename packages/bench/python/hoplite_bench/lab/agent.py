@@ -1,7 +1,7 @@
-"""The agent of a lab: a program that launchers call as they would call ssh, and that runs commands on the hosts.
+"""The agent of a lab: a program with the interface of ssh that runs commands on the lab's hosts.
 
-A shell script rather than Python, for a launcher calls it hundreds of times: it takes 4 ms. Knows nothing of labs but
-the names, addresses and keepers of the hosts.
+It is a shell script rather than Python, because a launcher calls it hundreds of times: it takes 4 ms. Of a lab it
+depends on the names, addresses and keepers of the hosts only.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 SCRIPT = """\
 #!/bin/sh
 # Runs a command on a host of the lab {lab}, as ssh would: {path} [options of ssh] host command...
-# Options of ssh say how to get there, which is known, so they are dropped; -n takes no input.
-# The rest is joined by spaces and given to a shell there, with this one's environment, files and folder.
+# Most options of ssh describe the connection, which is fixed here, so they are ignored; -n redirects stdin.
+# The remaining words are joined by spaces and run by a shell on the host, with this environment, files and folder.
 options=46AaB:b:Cc:D:E:e:F:fGgI:i:J:KkL:l:MmNnO:o:P:p:Q:qR:S:sTtVvW:w:XxYy
 
 read_options() {{
@@ -39,7 +39,7 @@ if [ $# -eq 0 ]; then
 fi
 host=${{1##*@}}
 shift
-# As ssh, which takes options after the host too.
+# Like ssh, which accepts options after the host too.
 read_options "$@"
 shift $((OPTIND - 1))
 
@@ -58,7 +58,7 @@ exec nsenter "--target=$keeper" --net --uts --mount -- env "--chdir=$PWD" /bin/s
 
 
 def write(path: Path, lab: str, hosts: tuple[HostRecord, ...]) -> None:
-    """Writes the agent of a lab, ready to be executed."""
+    """Writes the agent of a lab as an executable."""
     cases = "\n".join(f"{host.name} | {host.address}) keeper={host.keeper.process} ;;" for host in hosts)
     names = hosts[0].name if len(hosts) == 1 else f"{hosts[0].name} to {hosts[-1].name}"
     path.write_text(SCRIPT.format(lab=lab, path=shlex.quote(str(path)), cases=cases, names=names))

@@ -1,4 +1,4 @@
-"""The self-test of a lab: does every link bring the rate that was asked, all at once?"""
+"""The self-test of a lab: checks that all links reach their configured rate at the same time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ if TYPE_CHECKING:
     from hoplite_bench.lab.hosts import Host
     from hoplite_bench.lab.lab import Lab
 
-# By how much a measured rate may miss the one that was asked. Headers alone take 4.4 %: of a frame of 1514 bytes, TCP
-# brings 1448.
+# Tolerance of a measured rate. Headers alone take 4.4 %: a frame of 1514 bytes carries 1448 bytes of TCP payload.
 TOLERANCE = 0.07
 
 
 @dataclass(frozen=True)
 class Stream:
-    """One stream of a round: from which host to which, asked and measured, in bit/s."""
+    """One stream of a round: sender, receiver, and its expected and measured rate in bit/s."""
 
     source: str
     target: str
@@ -29,23 +28,24 @@ class Stream:
 
     @property
     def is_good(self) -> bool:
-        """Whether it is within 7 %."""
+        """Whether the measured rate is within 7 % of the expected one."""
         return abs(self.measured / self.asked - 1) <= TOLERANCE
 
 
 def rounds(lab: Lab, count: int = 3) -> Iterator[list[Stream]]:
-    """Measures streams around a ring of all hosts, all at once: every link is full in both directions.
+    """Measures streams around a ring of all hosts at once, so that every link is full in both directions.
 
     Args:
-        lab: what to test.
-        count: rounds to measure, for another program may take the processor for a moment; ends with the first good one.
+        lab: the lab to test.
+        count: maximum number of rounds, because another program may use the processor for a moment. Stops after the
+            first good round.
 
     Yields:
         The streams of each round.
 
     Raises:
-        InvalidArgument: a lab of one host, or no round.
-        LabError: a stream did not come up.
+        InvalidArgument: the lab has one host, or `count` is less than 1.
+        LabError: a stream did not start.
     """
     if len(lab.hosts) < 2:
         raise InvalidArgument("a lab of one host has nothing to measure; hosts must be 2 or more")
@@ -57,7 +57,7 @@ def rounds(lab: Lab, count: int = 3) -> Iterator[list[Stream]]:
     pod_of = {host.number: pod.number for pod in lab.pods for host in pod.hosts}
 
     def carried(a: Host, b: Host) -> int:
-        """What a stream's way carries; of the ring, one stream leaves each rack and each pod, and one comes in."""
+        """The expected rate of a stream. Of the ring, one stream leaves each rack and each pod, and one enters it."""
         if a.rack == b.rack:
             return rate
         return min(rate, uplink) if pod_of.get(a.number) == pod_of.get(b.number) else min(rate, uplink, pod_uplink)

@@ -4,7 +4,7 @@ from hoplite.errors import HopliteError
 
 
 class LabError(HopliteError):
-    """A lab of network namespaces can't be made or does not answer: no root, no Linux, a tool that is missing.
+    """A lab of network namespaces can't be created or does not respond: no root, no Linux, a missing tool.
 
-    The message says what is needed.
+    The message names what is missing.
     """

@@ -1,4 +1,4 @@
-"""The hosts, racks and pods of a lab: programs run on them, and what goes wrong with machines and links."""
+"""The hosts, racks and pods of a lab: runs programs on hosts, and injects faults into hosts and links."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from hoplite_bench.lab.namespaces import Keeper
     from hoplite_bench.lab.records import HostRecord, Record
 
-# As seen from the host, the rack or the pod: "out" is what it sends, "in" what it is sent.
+# As seen from the host, rack or pod: "out" is traffic that it sends, "in" is traffic that it receives.
 Direction = Literal["both", "in", "out"]
 
 INTERFACE = "e0"
 
 
 class Moved(NamedTuple):
-    """What a link has carried.
+    """The bytes that a link has carried.
 
     Attributes:
-        out_bytes: what was sent from here.
-        in_bytes: what was sent to here.
+        out_bytes: bytes sent by the host, rack or pod.
+        in_bytes: bytes sent to it.
     """
 
     out_bytes: int
@@ -38,14 +38,14 @@ class Moved(NamedTuple):
 
 
 class Link:
-    """What can be done to a link: that of a host to its rack's bridge, or that of a rack or pod to what is further out.
+    """A link that can be cut, slowed and measured: from a host to its rack's bridge, or the uplink of a rack or pod.
 
     Args:
-        name: of what is at its near end, for errors.
-        near: keeper and interface that send what goes out.
-        far: keeper and interface that send what comes in.
-        rate: bit/s, in each direction.
-        delay_s: what the near end delays, in seconds.
+        name: name of the host, rack or pod at the near end, for errors.
+        near: keeper and interface that send outgoing traffic.
+        far: keeper and interface that send incoming traffic.
+        rate: bit/s per direction.
+        delay_s: delay of the near end, in seconds.
     """
 
     def __init__(self, name: str, near: tuple[Keeper, str], far: tuple[Keeper, str], rate: int, delay_s: float) -> None:
@@ -54,33 +54,33 @@ class Link:
         self._rate = rate
 
     def cut(self, direction: Direction = "both") -> None:
-        """Lets everything vanish that goes over the link, as by a pulled cable; no process is told.
+        """Drops all packets on the link silently, as if the cable were unplugged.
 
         Args:
-            direction: "out" for what is sent from here, "in" for what is sent to here, or "both". What was cut before
-                stays cut.
+            direction: "out" for traffic sent from here, "in" for traffic sent to here, or "both". A direction that is
+                already cut stays cut.
 
         Raises:
-            InvalidArgument: another direction.
+            InvalidArgument: unknown direction.
             LabError: the lab is closed.
         """
         for end in self._chosen(direction):
             links.set_cut(end[0], end[1], True, end[2])
 
     def heal(self, direction: Direction = "both") -> None:
-        """Undoes `cut`; a link that is not cut stays as it is."""
+        """Undoes `cut`; a link that is not cut does not change."""
         for end in self._chosen(direction):
             if links.is_cut(end[0], end[1]):
                 links.set_cut(end[0], end[1], False, end[2])
 
     def slow(self, rate: float | str | None) -> None:
-        """Gives the link another rate, in both directions, at once.
+        """Sets the rate of the link, in both directions, with immediate effect.
 
         Args:
-            rate: such as "100mbit", or bit/s; None for the one it was made with.
+            rate: such as "100mbit", or bit/s; None restores the original rate.
 
         Raises:
-            InvalidArgument: no rate.
+            InvalidArgument: not a rate.
             LabError: the lab is closed.
         """
         bits = self._rate if rate is None else quantities.parse_rate(rate)
@@ -88,11 +88,11 @@ class Link:
             links.set_rate(keeper, interface, bits)
 
     def is_cut(self) -> list[str]:
-        """The directions that are cut: some of "out" and "in"."""
+        """The directions that are cut: a subset of "out" and "in"."""
         return [direction for direction, end in self._ends.items() if links.is_cut(end[0], end[1])]
 
     def moved(self) -> Moved:
-        """What the link has carried so far, headers too.
+        """The bytes that the link has carried so far, including headers.
 
         Raises:
             LabError: the lab is closed.
@@ -106,22 +106,22 @@ class Link:
 
 
 class Host(Link):
-    """A host of a lab: a network, a host name and a few files of its own; everything else is the machine's.
+    """A host of a lab, with its own network, host name and a few files; everything else is shared with the machine.
 
-    Its own are /etc/hosts, /dev/shm, /sys and the folder of Hoplite's sockets.
+    Its own files are /etc/hosts, /dev/shm, /sys and the folder of Hoplite's sockets.
 
     Attributes:
-        name: its host name, such as "node0".
-        number: its place in `Lab.hosts`.
-        address: its IPv4 address.
-        interface: the name of its link, inside.
-        rack: the number of its rack.
+        name: host name, such as "node0".
+        number: index in `Lab.hosts`.
+        address: IPv4 address.
+        interface: name of its network interface, inside the host.
+        rack: number of its rack.
     """
 
     def __init__(self, record: Record, number: int) -> None:
         host: HostRecord = record.hosts[number]
         assert record.switch is not None, f"lab {record.name} is not made yet"
-        # netem delays on one side only: a packet between two hosts leaves just one of them.
+        # netem delays on this side only: a packet between two hosts leaves exactly one host.
         delay_s = record.latency_s if record.latency_by == "netem" else 0.0
         ends = (host.keeper, INTERFACE), (record.switch, links.port_of(number))
         super().__init__(host.name, *ends, record.rate, delay_s)
@@ -134,15 +134,15 @@ class Host(Link):
         self._started: list[subprocess.Popen[Any]] = []
 
     def cut(self, direction: Direction = "both", other: Host | None = None) -> None:
-        """Lets everything vanish that goes over the link, as by a pulled cable; no process is told.
+        """Drops all packets on the link silently, as if the cable were unplugged.
 
         Args:
-            direction: "out" for what is sent from here, "in" for what is sent to here, or "both". What was cut before
-                stays cut.
-            other: only between this host and that one; both can still reach all others.
+            direction: "out" for traffic sent from here, "in" for traffic sent to here, or "both". A direction that is
+                already cut stays cut.
+            other: cuts only the traffic between this host and the other one; both still reach all other hosts.
 
         Raises:
-            InvalidArgument: another direction; or `other` is this host.
+            InvalidArgument: unknown direction, or `other` is this host.
             LabError: the lab is closed.
         """
         if other is None:
@@ -151,11 +151,11 @@ class Host(Link):
             self._mislead(direction, other, True)
 
     def heal(self, direction: Direction = "both", other: Host | None = None) -> None:
-        """Undoes `cut`; what is not cut stays as it is.
+        """Undoes `cut`; a link that is not cut does not change.
 
         Args:
             direction: as for `cut`.
-            other: undoes what was cut between this host and that one.
+            other: heals only the traffic between this host and the other one.
         """
         if other is None:
             super().heal(direction)
@@ -163,11 +163,11 @@ class Host(Link):
             self._mislead(direction, other, False)
 
     def lost_to(self) -> set[str]:
-        """The addresses of hosts to which what this one sends vanishes, though its link is not cut."""
+        """The addresses of hosts to which packets from here are dropped although the link is not cut."""
         return links.misled(self.keeper, INTERFACE)
 
     def _mislead(self, direction: Direction, other: Host, misled: bool) -> None:
-        # Says whether there is such a direction.
+        # Validates the direction.
         self._chosen(direction)
         if other.address == self.address:
             raise InvalidArgument(f"{self.name} can't be cut off from itself: name another host")
@@ -177,18 +177,18 @@ class Host(Link):
             links.set_misled(other.keeper, INTERFACE, self.address, misled)
 
     def entry(self, folder: str | os.PathLike[str] | None = None) -> list[str]:
-        """The words that run a program here, to stand before its own; it starts in `folder`, or in the present one."""
+        """The words to put before a command so that it runs here, in `folder` or in the current folder."""
         return namespaces.entry(self.keeper.process, str(Path(folder or ".").absolute()))
 
     def popen(self, command: Sequence[str | os.PathLike[str]], **options: Any) -> subprocess.Popen[Any]:  # noqa: ANN401
         """Starts a program on this host.
 
         Args:
-            command: its words. A program that is not there ends with exit code 127.
-            options: those of subprocess.Popen. The program gets a session of its own unless `start_new_session=False`.
+            command: program and arguments. If the program does not exist, the exit status is 127.
+            options: options of subprocess.Popen. The program gets its own session unless `start_new_session=False`.
 
         Returns:
-            The program itself; its id, signals and exit code are not those of a wrapper. It is killed with the lab.
+            The process of the program itself, without a wrapper. It is killed when the lab is closed.
 
         Raises:
             LabError: the lab is closed, or the machine is too busy to start it.
@@ -199,11 +199,11 @@ class Host(Link):
         process = subprocess.Popen(words, **options)
         self._started = [earlier for earlier in self._started if earlier.returncode is None]
         self._started.append(process)
-        # Or else what is done to this host next would miss it.
+        # Otherwise a fault that is injected into this host next could miss the process.
         namespaces.wait_until(
             lambda: [] if network_of(process.pid) in (network, None) else [process.pid],
             lambda _: None,
-            f"have not come to {self.name}",
+            f"have not entered {self.name}",
         )
         return process
 
@@ -216,21 +216,21 @@ class Host(Link):
         check: bool = False,
         **options: Any,  # noqa: ANN401 - as in subprocess
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a program on this host to its end.
+        """Runs a program on this host until it ends.
 
         Args:
-            command: its words.
+            command: program and arguments.
             timeout: seconds after which it and its children are killed.
-            input: what it reads; nothing by default.
-            check: whether an exit code other than 0 raises.
-            options: those of subprocess.Popen. Output is text and is captured unless these say otherwise.
+            input: its standard input; empty by default.
+            check: whether a nonzero exit status raises.
+            options: options of subprocess.Popen. Output is captured as text unless they change that.
 
         Returns:
-            Its exit code, and what it wrote.
+            Its exit status and output.
 
         Raises:
-            subprocess.TimeoutExpired: it took too long.
-            subprocess.CalledProcessError: it failed, and `check` is set.
+            subprocess.TimeoutExpired: it did not end within `timeout`.
+            subprocess.CalledProcessError: its exit status is not 0, and `check` is set.
             LabError: the lab is closed.
         """
         source = subprocess.DEVNULL if input is None else subprocess.PIPE
@@ -239,7 +239,7 @@ class Host(Link):
             try:
                 output, errors = process.communicate(input, timeout)
             except BaseException:
-                # In a session of its own, its group is it and its children.
+                # With its own session, its process group consists of it and its children.
                 os.killpg(process.pid, signal.SIGKILL) if options.get("start_new_session", True) else process.kill()
                 raise
         done = subprocess.CompletedProcess(process.args, process.returncode, output, errors)
@@ -248,12 +248,12 @@ class Host(Link):
         return done
 
     def processes(self) -> list[int]:
-        """The ids of everything that runs here, as this process sees them."""
+        """The ids of all processes that run here, as this process sees them."""
         network = self.keeper.network()
         return [process for process in namespaces.processes_in([network]) if process != self.keeper.process]
 
     def freeze(self) -> None:
-        """Stops every process here where it is (SIGSTOP); returns when all stand still.
+        """Pauses every process here (SIGSTOP); returns when all are paused.
 
         Raises:
             LabError: one did not stop, or the lab is closed.
@@ -262,17 +262,17 @@ class Host(Link):
         namespaces.wait_until(
             lambda: [process for process in self.processes() if not namespaces.is_stopped(process)],
             lambda process: namespaces.send(process, signal.SIGSTOP, networks),
-            f"of {self.name} still run",
+            f"of {self.name} are still running",
         )
 
     def thaw(self) -> None:
-        """Lets every process here go on."""
+        """Resumes every process here."""
         networks = [self.keeper.network()]
         for process in self.processes():
             namespaces.send(process, signal.SIGCONT, networks)
 
     def kill(self) -> None:
-        """Kills every process here (SIGKILL); returns when all have ended. The host itself and its link stay.
+        """Kills every process here (SIGKILL); returns when all have ended. The host and its link remain.
 
         Raises:
             LabError: one did not end, or the lab is closed.
@@ -284,13 +284,13 @@ class Host(Link):
 
 
 class Pod(Link):
-    """Racks behind one bridge. Cut, heal and slow are those of its uplink: hosts of one pod always reach each other.
+    """Racks behind one bridge. `cut`, `heal` and `slow` affect its uplink; hosts of one pod always reach each other.
 
     Attributes:
         name: such as "pod0".
-        number: its place in `Lab.pods`.
-        racks: the racks in it.
-        hosts: the hosts in these.
+        number: index in `Lab.pods`.
+        racks: its racks.
+        hosts: the hosts in its racks.
     """
 
     def __init__(self, record: Record, number: int, racks: list[Rack]) -> None:
@@ -308,13 +308,13 @@ class Pod(Link):
 
 
 class Rack(Link):
-    """Hosts behind one bridge. Cut, heal and slow are those of its uplink: hosts of one rack always reach each other.
+    """Hosts behind one bridge. `cut`, `heal` and `slow` affect its uplink; hosts of one rack always reach each other.
 
     Attributes:
         name: such as "rack0".
-        number: its place in `Lab.racks`.
-        pod: the number of its pod; None in a lab without pods.
-        hosts: the hosts in it.
+        number: index in `Lab.racks`.
+        pod: number of its pod; None in a lab without pods.
+        hosts: its hosts.
     """
 
     def __init__(self, record: Record, number: int, hosts: list[Host]) -> None:
@@ -332,12 +332,12 @@ class Rack(Link):
         return super()._chosen(direction)
 
     def slow(self, rate: float | str | None) -> None:
-        """Gives the uplink another rate; see `Host.slow`."""
+        """Sets the rate of the uplink; see `Link.slow`."""
         self._check_uplink()
         super().slow(rate)
 
     def moved(self) -> Moved:
-        """What the uplink has carried so far; see `Host.moved`."""
+        """The bytes that the uplink has carried so far; see `Link.moved`."""
         self._check_uplink()
         return super().moved()
 
@@ -347,14 +347,14 @@ class Rack(Link):
 
     def _check_uplink(self) -> None:
         if not self._has_uplink:
-            raise LabError(f"{self.name} is the only rack, so it has no uplink; make more: Lab(racks=[4, 4])")
+            raise LabError(f"{self.name} is the only rack, so it has no uplink: create several with Lab(racks=[4, 4])")
 
     def __repr__(self) -> str:
         return f"<Rack {self.name} of {len(self.hosts)} hosts>"
 
 
 def set_up(link: Link) -> None:
-    """Gives a new link its rate and its delay."""
+    """Sets the rate and the delay of a new link."""
     link.slow(None)
     for keeper, interface, delay_s in link._ends.values():
         if delay_s:
@@ -362,6 +362,6 @@ def set_up(link: Link) -> None:
 
 
 def reap(host: Host) -> None:
-    """Reads the ends of the programs that were started through a host, once all are killed."""
+    """Waits for the killed programs that were started through a host."""
     for process in host._started:
         process.wait(namespaces.DEADLINE_S)

@@ -1,4 +1,4 @@
-"""A lab from its making to its end."""
+"""Creates and removes labs."""
 
 from __future__ import annotations
 
@@ -21,53 +21,54 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-# Every lab has the same addresses, 10.77.RACK.NUMBER: no lab sees another one, nor the machine's own network.
+# Every lab uses the addresses 10.77.RACK.NUMBER: labs are isolated from each other and from the machine's network.
 NETWORK = "10.77"
 PREFIX = 16
 HOSTS_MAX = 200
 
-# What one extra bridge with its cable adds one way, in seconds (measured: 2 to 3 us); every host's link has the same
-# number of them, and a packet passes two links.
+# One-way delay that one extra bridge and its cable add, in seconds (measured: 2 to 3 us). Every host's link has the
+# same number of them, and a packet crosses two links.
 BRIDGE_DELAY_S = 2.5e-6
 BRIDGES_MAX = 50
 
-# How long an echo may take, in seconds, besides two round trips: the first one asks for an address.
+# Timeout of an echo in seconds, in addition to two round trips. The first echo includes address resolution (ARP).
 ECHO_TIMEOUT_S = 2.0
 
 _numbers = itertools.count()
 
 
 class Lab:
-    """Hosts on this machine, each with an address, a host name and a link of its own, until the end of the `with`.
+    """Hosts on this machine, each with its own address, host name and link, for the duration of a `with` block.
 
-    All hosts hang on one bridge, or on one per rack; racks are joined by a core, or by a bridge per pod, and pods by a
-    core. Nothing goes in or out of the lab. Labs that a killed process left are taken away first.
+    All hosts are connected to one bridge, or to one per rack. Racks are joined by a core bridge, or by one bridge per
+    pod, and pods by a core bridge. The lab has no connection to other networks. Labs that killed processes left behind
+    are removed first.
 
     Args:
-        hosts: how many, in one rack.
-        racks: or how many in each rack, such as [4, 4].
-        rate: of each host's link, in each direction: "1gbit", "500mbit" or bit/s. It counts Ethernet frames, so TCP
-            brings 95.6 % of it.
-        uplink: of each rack's link to its pod or to the core, in each direction; by default that of all hosts of the
-            largest rack together (34 Gbit/s at most).
-        pods: how many of the racks are in each pod, such as [2, 2] of four racks; by default there are no pods.
-        pod_uplink: of each pod's link to the core, in each direction; by default that of the uplinks of all racks of
-            the largest pod together (34 Gbit/s at most).
-        latency: extra delay between any two hosts, one way: "50us", "1ms" or seconds. By netem if the kernel has it;
-            if not by chained bridges, which reach some 250 us and take a processor's time for it.
-        name: of the lab; by default one of the process's own.
-        keep: whether it stays after the process's end, until `Lab.find(name).close()` or `hoplite lab down`.
+        hosts: number of hosts, in one rack.
+        racks: instead of `hosts`, the number of hosts in each rack, such as [4, 4].
+        rate: rate of each host's link, per direction: "1gbit", "500mbit" or bit/s. It includes Ethernet headers, so TCP
+            reaches 95.6 % of it.
+        uplink: rate of each rack's link to its pod or to the core, per direction; by default the sum of the links of
+            the largest rack (34 Gbit/s at most).
+        pods: number of racks in each pod, such as [2, 2] for four racks; by default there are no pods.
+        pod_uplink: rate of each pod's link to the core, per direction; by default the sum of the uplinks of the racks
+            of the largest pod (34 Gbit/s at most).
+        latency: additional one-way delay between any two hosts: "50us", "1ms" or seconds. It is produced by netem if
+            the kernel has it, otherwise by chained bridges, which reach about 250 us and cost processor time.
+        name: name of the lab; by default one that is unique to this process.
+        keep: whether the lab outlives this process, until `Lab.find(name).close()` or `hoplite lab down`.
 
     Attributes:
         hosts: the hosts; `hosts[3].name` is "node3".
         racks: the racks.
-        pods: the pods; none unless they are asked for.
-        name: of the lab.
-        agent: path of a program that a launcher calls as it would call ssh, to run commands on the hosts.
+        pods: the pods; empty without `pods`.
+        name: name of the lab.
+        agent: path of a program that launchers call like ssh to run commands on the hosts.
 
     Raises:
-        InvalidArgument: an argument that can't be right.
-        LabError: no root, not Linux, something is missing, or the kernel refused.
+        InvalidArgument: an argument is not valid.
+        LabError: not root, not Linux, a tool is missing, or the kernel refused a request.
     """
 
     hosts: list[Host]
@@ -131,13 +132,13 @@ class Lab:
 
     @classmethod
     def find(cls, name: str | None = None) -> Lab:
-        """Attaches to a lab that another process made and that stays (`keep=True`, `hoplite lab up`).
+        """Attaches to a lab that another process created and that outlives it (`keep=True`, `hoplite lab up`).
 
         Args:
-            name: of the lab; None for the only one.
+            name: name of the lab; None for the only one.
 
         Raises:
-            LabError: there is none, or several; or it is abandoned.
+            LabError: no such lab exists, or several do.
         """
         needs.check()
         found = [record for record in records.read_all() if not record.is_abandoned() and record.switch is not None]
@@ -147,9 +148,9 @@ class Lab:
         if not chosen:
             others = ", ".join(record.name for record in found)
             wanted = f"no lab named {name!r} is up" if name is not None else "no lab is up"
-            raise LabError(f"{wanted}{f' (there are {others})' if others else ''}; make one: hoplite lab up --hosts 4")
+            raise LabError(f"{wanted}{f' (up: {others})' if others else ''}; create one: hoplite lab up --hosts 4")
         if len(chosen) > 1:
-            raise LabError(f"several labs are up, say which by its name: {', '.join(lab.name for lab in chosen)}")
+            raise LabError(f"several labs are up: choose one by its name: {', '.join(lab.name for lab in chosen)}")
         lab = cls.__new__(cls)
         lab._keepers = None
         lab._set(chosen[0])
@@ -162,19 +163,19 @@ class Lab:
 
     @property
     def rsh(self) -> list[str]:
-        """The words in front of a host and a command, as one would write ["ssh"]: the agent."""
+        """The command that precedes a host and a command, like ["ssh"]: the agent."""
         return [str(self.agent)]
 
     @property
     def owner(self) -> int | None:
-        """The id of the process whose end is the lab's; None if the lab stays."""
+        """The id of the process that removes the lab at its end; None if the lab outlives it."""
         return None if self._record.owner is None else self._record.owner.process
 
     def host(self, name: str) -> Host:
-        """A host by its name or address.
+        """Returns a host by its name or address.
 
         Raises:
-            InvalidArgument: there is none of that name.
+            InvalidArgument: no such host exists.
         """
         for host in self.hosts:
             if name in (host.name, host.address):
@@ -183,9 +184,9 @@ class Lab:
         raise InvalidArgument(f"host {name!r} is not in the lab, which has {names}")
 
     def facts(self) -> dict[str, Any]:
-        """What the lab is, ready for JSON.
+        """Describes the lab, ready for JSON.
 
-        Rates are in bit/s, times in seconds, and the round trip that was measured when nothing ran is in microseconds.
+        Rates are in bit/s and times in seconds. The round trip, measured on the idle lab, is in microseconds.
         """
         return {
             "name": self.name,
@@ -202,9 +203,9 @@ class Lab:
         }
 
     def topology(self) -> dict[str, Any]:
-        """Where the hosts stand, as `Node(topology=)` and `hoplite topology plan` read it from a JSON file.
+        """Describes the groups of the hosts, in the JSON format of `Node(topology=)` and `hoplite topology plan`.
 
-        Hosts of a lab of one rack are in no group.
+        If the lab has one rack, hosts are in no group.
         """
         several = len(self.racks) > 1
         places = {
@@ -221,34 +222,34 @@ class Lab:
         }
 
     def measure_rtt(self, a: Host, b: Host) -> float:
-        """Measures the round trip between two hosts, in seconds: the median of up to 50 echoes of the kernel.
+        """Measures the round trip between two hosts, in seconds: the median of up to 50 ICMP echoes.
 
         Raises:
-            LabError: no echo came, for a link is cut.
+            LabError: no echo arrived, because a link is cut.
         """
         return measure.round_trip(a, b, ECHO_TIMEOUT_S + 4 * self._record.latency_s)
 
     def measure_rate(self, a: Host, b: Host) -> float:
-        """Measures what one TCP stream from host to host brings, in bit/s of payload, for a second."""
+        """Measures the rate of one TCP stream between two hosts for one second, in bit/s of payload."""
         return self.measure_rates_at_once([(a, b)])[0]
 
     def measure_rates_at_once(self, pairs: Sequence[tuple[Host, Host]], *, seconds: float = 1.0) -> list[float]:
-        """Measures one TCP stream for each pair of hosts, all at the same time.
+        """Measures one TCP stream per pair of hosts, all at the same time.
 
         Args:
             pairs: the sender and the receiver of each stream.
-            seconds: how long, after a start of half a second that does not count.
+            seconds: duration, after half a second that is not counted.
 
         Returns:
-            bit/s of payload, for each pair.
+            The rate of each stream, in bit/s of payload.
 
         Raises:
-            LabError: a stream did not come up, or brought nothing.
+            LabError: a stream did not start, or carried no data.
         """
         return measure.rates(pairs, seconds, self._record.rate)
 
     def close(self) -> None:
-        """Kills everything on the hosts and takes them away, with their links. A second time does nothing.
+        """Kills all processes on the hosts, and removes the hosts and links. Does nothing when called again.
 
         Raises:
             LabError: a process did not end.
@@ -283,7 +284,7 @@ class Lab:
         self.pods = [Pod(record, pod, [rack for rack in self.racks if rack.pod == pod]) for pod in pods]
 
     def _made(self, record: Record, sizes: list[int], undo: ExitStack) -> Record:
-        """Makes everything; what was made is taken away by `undo` if this raises."""
+        """Creates the hosts and links of a lab; registers with `undo` how to remove them."""
         folder = records.folder_of(record.name)
         places = [(rack, place) for rack, size in enumerate(sizes) for place in range(size)]
         names = [f"node{number}" for number in range(len(places))]
@@ -300,7 +301,7 @@ class Lab:
             for name, (rack, _), address, keeper in zip(names, places, addresses, keepers, strict=True)
         )
         record = replace(record, hosts=hosts, switch=switch)
-        # From here on the next lab knows what to take away if this process is killed.
+        # From here on, the next lab can clean up if this process is killed.
         records.write(record)
         self._keepers.go()
         agent.write(folder / "agent", record.name, hosts)
@@ -312,7 +313,7 @@ class Lab:
 
 
 def _wire(record: Record, racks: int) -> None:
-    """Makes all links of a lab."""
+    """Creates all links of a lab."""
     switch = record.switch
     assert switch is not None
     links.pass_filters(switch)
@@ -342,14 +343,14 @@ def _wire(record: Record, racks: int) -> None:
 
 
 def _wire_uplink(switch: namespaces.Keeper, bridge: str, ends: tuple[str, str], outer: str) -> None:
-    """Makes the cable from a group's bridge to the one further out."""
+    """Creates the cable from the bridge of a group to the bridge above it."""
     near, far = ends
     links.make_cable(switch, bridge, near, far, switch)
     links.connect(switch, far, outer)
 
 
 def _with_latency(record: Record) -> Record:
-    """Decides how a lab's latency is made."""
+    """Chooses how the latency of a lab is produced."""
     if record.latency_s == 0:
         return record
     assert record.switch is not None
@@ -358,21 +359,21 @@ def _with_latency(record: Record) -> Record:
     bridges = max(1, round(record.latency_s / BRIDGE_DELAY_S / 2))
     if bridges > BRIDGES_MAX:
         raise LabError(
-            f"this kernel has no netem (CONFIG_NET_SCH_NETEM), and chained bridges reach some "
-            f"{2 * BRIDGES_MAX * BRIDGE_DELAY_S * 1e6:.0f} us, not {record.latency_s * 1e6:.0f} us"
+            f"this kernel has no netem (CONFIG_NET_SCH_NETEM), and chained bridges reach about "
+            f"{2 * BRIDGES_MAX * BRIDGE_DELAY_S * 1e6:.0f} us, not {record.latency_s * 1e6:.0f} us: set less latency"
         )
     return replace(record, latency_by="chained bridges", bridges=bridges)
 
 
 def _sizes(hosts: int | None, racks: Sequence[int] | None) -> list[int]:
     if (hosts is None) == (racks is None):
-        raise InvalidArgument("say either hosts=8 or racks=[4, 4]")
+        raise InvalidArgument("set either hosts=8 or racks=[4, 4]")
     name, kind, given = ("hosts", "a number", hosts) if racks is None else ("racks", "numbers", racks)
     sizes = [given] if racks is None else given
     if not isinstance(sizes, list | tuple) or not sizes or not all(_is_count(size) for size in sizes):
         raise InvalidArgument(f"{name} must be {kind} of 1 or more, not {given!r}")
     if sum(sizes) > HOSTS_MAX:
-        raise InvalidArgument(f"{name} may make {HOSTS_MAX} hosts together, not {sum(sizes)}")
+        raise InvalidArgument(f"{name} can be {HOSTS_MAX} hosts together, not {sum(sizes)}")
     return list(sizes)
 
 
@@ -386,12 +387,12 @@ def _uplink(uplink: float | str | None, sizes: list[int], rate: int) -> int | No
             return min(rate * max(sizes), quantities.RATE_MAX)
         return quantities.parse_rate(uplink, "uplink")
     if uplink is not None:
-        raise InvalidArgument(f"uplink={uplink!r} is for two or more racks: racks=[4, 4]")
+        raise InvalidArgument(f"uplink={uplink!r} requires two or more racks: set racks=[4, 4]")
     return None
 
 
 def _pods(pods: Sequence[int] | None, racks: int) -> tuple[int, ...]:
-    """The pod of each rack."""
+    """Returns the pod of each rack."""
     if pods is None:
         return ()
     if not isinstance(pods, list | tuple) or len(pods) < 2 or not all(_is_count(count) for count in pods):
@@ -404,7 +405,7 @@ def _pods(pods: Sequence[int] | None, racks: int) -> tuple[int, ...]:
 def _pod_uplink(pod_uplink: float | str | None, pods: Sequence[int] | None, uplink: int | None) -> int | None:
     if pods is None:
         if pod_uplink is not None:
-            raise InvalidArgument(f"pod_uplink={pod_uplink!r} is of a pod's link: say racks=[2, 2, 2, 2], pods=[2, 2]")
+            raise InvalidArgument(f"pod_uplink={pod_uplink!r} applies to pods: set racks=[2, 2, 2, 2], pods=[2, 2]")
         return None
     assert uplink is not None, "pods have two or more racks"
     if pod_uplink is None:
@@ -414,5 +415,5 @@ def _pod_uplink(pod_uplink: float | str | None, pods: Sequence[int] | None, upli
 
 def _name(name: str) -> str:
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", name):
-        raise InvalidArgument(f"name must be up to 40 small letters, digits and dashes, not {name!r}")
+        raise InvalidArgument(f"name must be up to 40 lowercase letters, digits and dashes, not {name!r}")
     return name

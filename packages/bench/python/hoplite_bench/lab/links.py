@@ -1,16 +1,16 @@
-"""The links of a lab over netlink: bridges, cables between namespaces, their rates, delays and cuts.
+"""The links of a lab, configured over netlink: bridges, cables between namespaces, rates, delays and cuts.
 
     host e0 ==cable== hN bridge rackR upR ==cable== downR bridge core
 
-With pods a rack's cable leads to the bridge of its pod, and another one from there to the core:
+With pods, a rack's cable leads to the bridge of its pod, and another one from there to the core:
 
     bridge rackR upR ==cable== downR bridge podP podupP ==cable== poddownP bridge core
 
-Everything right of a host's e0 is in the namespace of the switch. A cable is a veth pair; each of its ends sends at the
-link's rate (HTB), so each direction has a rate of its own. A cut puts the kernel's `blackhole` below that rate: what is
-sent is silently gone, and the sender is told nothing, as by a pulled cable. It is in every kernel that has HTB, and
-needs no nft and no rule; each of its requests is answered, which pyroute2's nftables requests are not.
-Knows nothing of hosts and processes.
+Everything to the right of a host's e0 is in the namespace of the switch. A cable is a veth pair. Each of its ends sends
+at the link's rate (HTB), so each direction has its own rate. A cut adds the kernel's `blackhole` queue below HTB:
+packets are dropped silently, as if the cable were unplugged. Every kernel that has HTB has it, it needs neither nft nor
+rules, and the kernel acknowledges each request, unlike pyroute2's nftables requests. This module does not depend on
+hosts and processes.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# What may leave at once before the rate applies, in bytes: one full segmentation offload packet (64 KiB).
+# Bytes that may leave in one burst before the rate applies: one full segmentation offload packet (64 KiB).
 BURST_BYTES = 64 * 1024
 
-# Bytes a class may send in its turn; HTB has but one class here, and by default complains of rates above 16 Mbit/s.
+# Quantum of the only HTB class. The kernel logs a warning about the default quantum above 16 Mbit/s.
 QUANTUM_BYTES = 60_000
 
-# Handles: the root of a link's queues, the one class below it, and what is below that.
+# Handles: the root queue of a link, its only class, and the queue below it.
 ROOT, CLASS, LEAF = 0x10000, 0x10001, 0x20000
 
-# How long a host remembers the hardware address of another one, in ms: a day, which no test outlives.
+# How long a host caches the hardware address of another one, in ms: a day, longer than any test.
 ADDRESS_KNOWN_MS = 24 * 3600 * 1000
 
-# Of a neighbour's hardware address that was set, not learned.
+# State of a neighbor entry that was configured, not learned.
 NUD_PERMANENT = 0x80
 
 CORE = "core"
@@ -52,40 +52,40 @@ LOOPBACK_INDEX = 1
 
 
 def bridge_of(rack: int) -> str:
-    """The name of a rack's bridge."""
+    """Returns the name of a rack's bridge."""
     return f"rack{rack}"
 
 
 def port_of(host: int) -> str:
-    """The name of the switch's end of a host's link."""
+    """Returns the name of the switch's end of a host's link."""
     return f"h{host}"
 
 
 def uplink_of(rack: int) -> tuple[str, str]:
-    """The names of the ends of a rack's uplink: that on the rack, and that on its pod or on the core."""
+    """Returns the names of the two ends of a rack's uplink: at the rack, and at its pod or the core."""
     return f"up{rack}", f"down{rack}"
 
 
 def pod_bridge_of(pod: int) -> str:
-    """The name of a pod's bridge."""
+    """Returns the name of a pod's bridge."""
     return f"pod{pod}"
 
 
 def pod_uplink_of(pod: int) -> tuple[str, str]:
-    """The names of the ends of a pod's uplink: that on the pod and that on the core."""
+    """Returns the names of the two ends of a pod's uplink: at the pod, and at the core."""
     return f"podup{pod}", f"poddown{pod}"
 
 
 def pass_filters(switch: Keeper) -> None:
-    """Lets bridges pass packets on without asking iptables, which has no rules here.
+    """Lets bridges forward packets without iptables, which has no rules here.
 
-    Where br_netfilter is loaded, as Docker does, it looks at each packet on each bridge: sixteen hosts at 1 Gbit/s all
-    at once reach 895 instead of 861 Mbit/s on two processors without it.
+    If br_netfilter is loaded, as Docker does, iptables inspects each packet on each bridge. On two processors, sixteen
+    hosts at 1 Gbit/s all at once reach 895 Mbit/s without it, and 861 Mbit/s with it.
     """
 
     def work() -> None:
         for table in ("iptables", "ip6tables", "arptables"):
-            # Not there if it is not loaded; and where a container lets no process write here, it asks.
+            # The file is missing if the module is not loaded. In a container it may not be writable.
             with contextlib.suppress(OSError):
                 Path(f"/proc/sys/net/bridge/bridge-nf-call-{table}").write_text("0")
 
@@ -93,7 +93,7 @@ def pass_filters(switch: Keeper) -> None:
 
 
 def make_bridge(switch: Keeper, name: str) -> None:
-    """Makes a bridge that forwards at once."""
+    """Creates a bridge that forwards without the usual delay."""
 
     def work(netlink: Any) -> None:  # noqa: ANN401 - pyroute2 has no types
         netlink.link("add", ifname=name, kind="bridge", br_stp_state=0, br_forward_delay=0, br_mcast_snooping=0)
@@ -103,7 +103,7 @@ def make_bridge(switch: Keeper, name: str) -> None:
 
 
 def make_cable(switch: Keeper, bridge: str, end: str, other_end: str, other: Keeper) -> None:
-    """Makes a cable from a bridge to another namespace, or to the same one, where its other end is left unconnected."""
+    """Creates a cable from a bridge to another namespace, or to the same one. The other end is not connected yet."""
 
     def work(netlink: Any) -> None:  # noqa: ANN401 - pyroute2 has no types
         with Path(f"/proc/{other.process}/ns/net").open() as namespace:
@@ -115,7 +115,7 @@ def make_cable(switch: Keeper, bridge: str, end: str, other_end: str, other: Kee
 
 
 def connect(switch: Keeper, end: str, bridge: str) -> None:
-    """Connects a loose end to a bridge."""
+    """Connects a loose end of a cable to a bridge."""
     _with_netlink(
         switch,
         lambda netlink: netlink.link("set", index=_index(netlink, end), master=_index(netlink, bridge), state="up"),
@@ -123,15 +123,15 @@ def connect(switch: Keeper, end: str, bridge: str) -> None:
 
 
 def set_address(host: Keeper, interface: str, address: str, prefix: int) -> None:
-    """Gives a host its address, and lets it talk to itself."""
+    """Sets the address of a host and enables its loopback."""
 
     def work(netlink: Any) -> None:  # noqa: ANN401 - pyroute2 has no types
         index = _index(netlink, interface)
         netlink.link("set", index=LOOPBACK_INDEX, state="up")
         netlink.addr("add", index=index, address=address, prefixlen=prefix)
         netlink.link("set", index=index, state="up")
-        # Otherwise a host whose incoming direction is cut asks after 30 s whether the other still has its address,
-        # hears nothing, and falls silent too. Where a container lets no process write here, it does.
+        # Otherwise a host whose incoming direction is cut checks after 30 s whether the other host still has its
+        # address, gets no reply, and stops sending too. In a container the file may not be writable; then it does.
         with contextlib.suppress(OSError):
             Path(f"/proc/sys/net/ipv4/neigh/{interface}/base_reachable_time_ms").write_text(str(ADDRESS_KNOWN_MS))
 
@@ -139,7 +139,7 @@ def set_address(host: Keeper, interface: str, address: str, prefix: int) -> None
 
 
 def set_rate(keeper: Keeper, interface: str, rate: int) -> None:
-    """Makes what an interface sends leave at a rate in bit/s; at once, also when it has one already."""
+    """Sets the rate at which an interface sends, in bit/s; takes effect immediately and replaces an earlier rate."""
 
     def work(netlink: Any) -> None:  # noqa: ANN401 - pyroute2 has no types
         index = _index(netlink, interface)
@@ -151,7 +151,7 @@ def set_rate(keeper: Keeper, interface: str, rate: int) -> None:
             index,
             CLASS,
             parent=ROOT,
-            # Numbers are bytes per second.
+            # In bytes per second.
             rate=rate // 8,
             burst=BURST_BYTES,
             cburst=BURST_BYTES,
@@ -162,31 +162,31 @@ def set_rate(keeper: Keeper, interface: str, rate: int) -> None:
 
 
 def set_cut(keeper: Keeper, interface: str, cut: bool, delay_s: float) -> None:
-    """Lets what an interface sends vanish, or lets it through again.
+    """Drops all packets that an interface sends, or stops dropping them.
 
     Args:
-        keeper: of the interface's namespace.
-        interface: its name.
-        cut: whether nothing gets through.
-        delay_s: what the link delays, in seconds, when it is not cut.
+        keeper: keeper of the interface's namespace.
+        interface: name of the interface.
+        cut: whether packets are dropped.
+        delay_s: delay of the link in seconds, when it is not cut.
     """
 
     def work(netlink: Any) -> None:  # noqa: ANN401 - pyroute2 has no types
         index = _index(netlink, interface)
         if any(queue["handle"] == LEAF for queue in netlink.get_qdiscs(index=index)):
             netlink.tc("del", index=index, handle=LEAF, parent=CLASS)
-        # "replace", for a class always has a queue, if only the one that HTB made.
+        # "replace" rather than "add": a class always has a queue, at least the default one of HTB.
         if cut:
             netlink.tc("replace", "blackhole", index, LEAF, parent=CLASS)
         elif delay_s:
-            # 100 000 packets: what a second at 1 Gbit/s takes, so that the delay loses nothing.
+            # 100 000 packets: more than a second at 1 Gbit/s, so that the delay drops none.
             netlink.tc("replace", "netem", index, LEAF, parent=CLASS, delay=round(delay_s * 1e6), limit=100_000)
 
     _with_netlink(keeper, work)
 
 
 def is_cut(keeper: Keeper, interface: str) -> bool:
-    """Whether what an interface sends vanishes."""
+    """Whether all packets that an interface sends are dropped."""
 
     def work(netlink: Any) -> bool:  # noqa: ANN401 - pyroute2 has no types
         queues = netlink.get_qdiscs(index=_index(netlink, interface))
@@ -196,9 +196,9 @@ def is_cut(keeper: Keeper, interface: str) -> bool:
 
 
 def set_misled(keeper: Keeper, interface: str, address: str, misled: bool) -> None:
-    """Lets what an interface sends to one address vanish, or lets it through again.
+    """Drops all packets that an interface sends to one address, or stops dropping them.
 
-    It goes to the hardware address that it comes from, which no bridge sends back.
+    Such packets are addressed to the hardware address of the sender, which no bridge sends back.
     """
 
     def work(netlink: Any) -> None:  # noqa: ANN401 - pyroute2 has no types
@@ -214,7 +214,7 @@ def set_misled(keeper: Keeper, interface: str, address: str, misled: bool) -> No
 
 
 def misled(keeper: Keeper, interface: str) -> set[str]:
-    """The addresses to which what an interface sends vanishes."""
+    """The addresses to which packets of an interface are dropped."""
     return _with_netlink(keeper, lambda netlink: _misled(netlink, _index(netlink, interface)))
 
 
@@ -224,7 +224,7 @@ def _misled(netlink: Any, index: int) -> set[str]:  # noqa: ANN401 - pyroute2 ha
 
 
 def sent_bytes(keeper: Keeper, interface: str) -> int:
-    """What an interface has sent so far, headers too."""
+    """The bytes that an interface has sent so far, including headers."""
 
     def work(netlink: Any) -> int:  # noqa: ANN401 - pyroute2 has no types
         (link,) = netlink.get_links(_index(netlink, interface))
@@ -234,7 +234,7 @@ def sent_bytes(keeper: Keeper, interface: str) -> int:
 
 
 def has_netem(keeper: Keeper) -> bool:
-    """Whether this kernel can delay packets; tried on a namespace's loopback."""
+    """Whether this kernel can delay packets (netem); tried on the loopback of a namespace."""
 
     def work(netlink: Any) -> bool:  # noqa: ANN401 - pyroute2 has no types
         try:
@@ -251,16 +251,16 @@ def has_netem(keeper: Keeper) -> bool:
 
 
 def _with_netlink(keeper: Keeper, work: Callable[[Any], Result]) -> Result:
-    """Calls something with a netlink socket in a namespace.
+    """Calls a function with a netlink socket in a namespace.
 
     Raises:
-        LabError: the kernel refused; with its reason.
+        LabError: the kernel refused a request; includes its reason.
     """
     from pyroute2 import IPRoute, NetlinkError
     from pyroute2.netlink.rtnl.tcmsg import plugins
 
-    # A kind that pyroute2 does not know it puts at the root of an interface, whatever parent is said; this one has no
-    # options that it would need to know.
+    # pyroute2 attaches queues of an unknown kind to the root of an interface, whatever parent is given. So register the
+    # kind; it has no options to encode.
     plugins.setdefault("blackhole", SimpleNamespace())
 
     def call() -> Result:
@@ -277,7 +277,7 @@ def _with_netlink(keeper: Keeper, work: Callable[[Any], Result]) -> Result:
 
 @contextlib.contextmanager
 def _netlink_errors() -> Any:  # noqa: ANN401 - a generator
-    """Turns an error of netlink into the OSError that its number means."""
+    """Converts an error of netlink into an OSError with the same number."""
     from pyroute2 import NetlinkError
 
     try:
@@ -289,5 +289,5 @@ def _netlink_errors() -> Any:  # noqa: ANN401 - a generator
 def _index(netlink: Any, interface: str) -> int:  # noqa: ANN401 - pyroute2 has no types
     found = netlink.link_lookup(ifname=interface)
     if not found:
-        raise LabError(f"interface {interface} is not there: the lab is closed, or something removed it")
+        raise LabError(f"interface {interface} is missing: the lab is closed, or another program removed it")
     return int(found[0])

@@ -1,9 +1,9 @@
-"""What a lab's links really bring: rates of TCP streams, and round trips, measured in this process.
+"""Measures the links of a lab: rates of TCP streams and round trips, in this process.
 
-Sockets are made in the hosts' namespaces and used from here, so a measurement starts no program. Senders send the same
-pages of memory again and again (sendfile), receivers throw away what comes (MSG_TRUNC), and no stream paces itself
-(Reno): sixteen streams of 1 Gbit/s leave two processors mostly to the kernel's links, whose work is what is measured.
-Knows nothing of how links are made.
+Sockets are created in the hosts' namespaces and used from here, so a measurement starts no program. Senders send the
+same pages of memory repeatedly (sendfile), receivers discard the data (MSG_TRUNC), and no stream is paced (Reno).
+Sixteen streams of 1 Gbit/s therefore leave most of two processors to the kernel's links, which are what is measured.
+This module does not depend on how links are created.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 5.0
 
-# While a stream finds its speed, and the first burst is out.
+# Time until a stream has reached its speed and the first burst is over.
 WARM_UP_S = 0.5
 
-# At most so much is sent or thrown away in one call: 8 ms at 1 Gbit/s, so that calls cost little.
+# Maximum size of one send or receive call: 8 ms at 1 Gbit/s, so that calls are cheap.
 CHUNK_BYTES = 1024 * 1024
 
-# A receiver is woken when so much has come, or 5 ms of the rate if that is less: twice as often costs a third more.
+# A receiver wakes up after this many bytes, or after 5 ms at the link's rate if that is less. Waking twice as often
+# costs a third more processor time.
 WAKE_BYTES = 1024 * 1024
 WAKE_S = 0.005
 
-# Of a round trip: so many echoes, or as many as half a second has time for, but three.
+# Echoes of a round-trip measurement: ECHOES, or as many as fit into ECHOES_S, but at least ECHOES_MIN.
 ECHOES, ECHOES_MIN, ECHOES_S = 51, 4, 0.5
 ECHO_REQUEST, ECHO_REPLY = 8, 0
 
 
 def rates(pairs: Sequence[tuple[Host, Host]], seconds: float, rate: int) -> list[float]:
-    """Measures one TCP stream for each pair of hosts, all at once, in bit/s of payload."""
+    """Measures one TCP stream per pair of hosts, all at once, in bit/s of payload."""
     for a, b in pairs:
         if a is b:
             raise InvalidArgument(f"a rate is measured between two hosts, not from {a.name} to itself")
@@ -61,7 +62,7 @@ def rates(pairs: Sequence[tuple[Host, Host]], seconds: float, rate: int) -> list
 
 
 def round_trip(a: Host, b: Host, timeout: float) -> float:
-    """Measures the round trip between two hosts, in seconds: the median of up to 50 echoes (ICMP).
+    """Measures the round trip between two hosts, in seconds: the median of up to 50 ICMP echoes.
 
     Raises:
         LabError: an echo took longer than `timeout` seconds.
@@ -74,7 +75,7 @@ def round_trip(a: Host, b: Host, timeout: float) -> float:
         end = time.monotonic() + ECHOES_S
         while len(times) < ECHOES and (len(times) < ECHOES_MIN or time.monotonic() < end):
             times.append(_echo(echo, len(times), a, b))
-    # The first one had to ask for the address of the interface.
+    # The first echo includes address resolution (ARP).
     return statistics.median(times[1:])
 
 
@@ -85,7 +86,7 @@ def _echo(echo: socket.socket, number: int, a: Host, b: Host) -> float:
         echo.send(_icmp(identity, number))
         while True:
             answer = echo.recv(2048)
-            # Behind an IPv4 header of 20 bytes.
+            # After an IPv4 header of 20 bytes.
             kind, _, _, answered, sequence = struct.unpack_from("!BBHHH", answer, 20)
             if (kind, answered, sequence) == (ECHO_REPLY, identity, number):
                 return time.perf_counter() - begin
@@ -94,7 +95,7 @@ def _echo(echo: socket.socket, number: int, a: Host, b: Host) -> float:
 
 
 def _icmp(identity: int, number: int) -> bytes:
-    """An echo request of 64 bytes."""
+    """Builds an echo request of 64 bytes."""
     words = [ECHO_REQUEST << 8, 0, identity, number] + [0] * 28
     total = sum(words)
     words[1] = 0xFFFF - (total + (total >> 16)) % 0xFFFF if total % 0xFFFF else 0xFFFF
@@ -102,7 +103,7 @@ def _icmp(identity: int, number: int) -> bytes:
 
 
 class _Stream:
-    """One TCP stream, sent and received by a thread each."""
+    """One TCP stream, with a sending and a receiving thread."""
 
     def __init__(self, a: Host, b: Host, rate: int) -> None:
         self._name = f"{a.name} to {b.name}"
@@ -127,7 +128,7 @@ class _Stream:
         self._threads = [
             threading.Thread(target=work, name="hoplite-lab", daemon=True) for work in (self._send, self._receive)
         ]
-        # When the receiver last threw something away, and how many bytes had come by then.
+        # Time of the receiver's last read, and the number of bytes received by then.
         self._seen = (0.0, 0)
         self._first = (0.0, 0)
 
@@ -144,7 +145,7 @@ class _Stream:
     def end(self) -> float:
         (first_s, first), (last_s, last) = self._first, self._seen
         if first == 0 or last <= first:
-            raise LabError(f"the stream from {self._name} brings nothing: is the link cut?")
+            raise LabError(f"the stream from {self._name} carries no data: check whether the link is cut")
         return (last - first) * 8 / (last_s - first_s)
 
     def __enter__(self) -> Self:
@@ -162,13 +163,13 @@ class _Stream:
         os.close(self._memory)
 
     def _send(self) -> None:
-        # Ends when the socket is shut down.
+        # Returns when the socket is shut down.
         with contextlib.suppress(OSError):
             while True:
                 os.sendfile(self._source.fileno(), self._memory, 0, CHUNK_BYTES)
 
     def _receive(self) -> None:
-        # Nothing is written into it, but Python wants it to be there.
+        # MSG_TRUNC writes nothing into the buffer, but Python requires one.
         buffer = bytearray(CHUNK_BYTES)
         count = 0
         self._sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, self._wake_bytes)
@@ -180,8 +181,8 @@ class _Stream:
 
 def _socket() -> socket.socket:
     stream = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    # Every kernel has it. Where a machine's own choice is BBR, each stream has a timer of its own beside that of its
-    # link, which takes a seventh of all processor time: sixteen streams on two busy processors bring 855 Mbit/s each
-    # by Reno, and 772 by BBR.
+    # Every kernel has Reno. Where the machine's default is BBR, each stream has a pacing timer in addition to the
+    # timer of its link, which takes a seventh of all processor time. Sixteen streams on two busy processors reach
+    # 855 Mbit/s each with Reno, and 772 Mbit/s with BBR.
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
     return stream

@@ -1,8 +1,8 @@
-"""The namespaces of a lab: a keeper process holds each, and work is done inside by threads or programs that enter.
+"""The namespaces of a lab: keeper processes hold them, and threads or programs enter them to work.
 
-A keeper is `sleep` in a network, host name and mount namespace of its own. The kernel takes a namespace away, with all
-its links, when the last process in it has ended; so nothing of a lab is mounted or named anywhere else.
-Knows nothing of links and hosts.
+A keeper is a `sleep` process with its own network, host name and mount namespace. The kernel removes a namespace and
+its links when the last process in it has ended, so nothing of a lab is mounted or named anywhere else. This module does
+not depend on links and hosts.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ Result = TypeVar("Result")
 
 CLONE_NEWNET = 0x40000000
 
-# A namespace is there in some 10 ms, and a killed process gone in 1; a busy machine may take a thousand times that.
+# A namespace exists after about 10 ms, and a killed process is gone after 1 ms. A busy machine may take 1000 times as
+# long.
 DEADLINE_S = 15.0
 POLL_S = 0.002
 
-# What a keeper runs before it sleeps. It begins when it hears "go": if its maker dies before it has written down which
-# keepers to clean up, the keeper reads the end of the file and goes too.
-# /sys shows the links of the namespace that mounted it, and programs look there for a link's speed; the control groups
-# below it are put back. /dev/shm and the folder of Hoplite's sockets are a host's own; every other file is shared.
+# Script of a keeper. A keeper waits for "go" before it creates namespaces. If its creator ends before it has written
+# the record of its keepers, the keeper reads the end of the file and ends too. /sys shows the links of the namespace
+# that mounted it, and programs read a link's speed there; the control groups below it are mounted again. /dev/shm and
+# the folder of Hoplite's sockets belong to one host; all other files are shared.
 KEEPER = """
 set -e
 if [ "$1" != - ]; then
@@ -58,36 +59,36 @@ class Keeper:
     """A process that holds namespaces.
 
     Attributes:
-        process: its id.
-        started: when it was started, in the kernel's ticks since boot; with the id, it names one process for ever.
+        process: process id.
+        started: its start time in kernel ticks since boot; together with the id, it identifies one process uniquely.
     """
 
     process: int
     started: int
 
     def is_alive(self) -> bool:
-        """Whether this very process, and not a later one of the same id, is alive."""
+        """Whether this process is alive, and not a later one with the same id."""
         return start_of(self.process) == self.started
 
     def network(self) -> int:
         """The identity of its network namespace.
 
         Raises:
-            LabError: it is gone.
+            LabError: the namespace no longer exists.
         """
         inode = network_of(self.process) if self.is_alive() else None
         if inode is None:
-            raise LabError(f"the namespaces of process {self.process} are gone: the lab is closed, or was killed")
+            raise LabError(f"the namespaces of process {self.process} are gone: the lab was closed or killed")
         return inode
 
 
 class Keepers:
-    """Keepers that are being started: first all processes, then, when they are written down, what they hold.
+    """Keepers that are being started: first all processes, then, once their record is written, the namespaces.
 
     Args:
-        names: the host name of each; "-" for one that only needs a network.
-        folder: of the lab, with a file `hosts` and a folder `cgroup`.
-        sockets: the folder of Hoplite's sockets, to be each host's own.
+        names: host name of each keeper; "-" for one that only needs a network.
+        folder: folder of the lab, with a file `hosts` and a folder `cgroup`.
+        sockets: folder of Hoplite's sockets, which each host gets as its own.
     """
 
     def __init__(self, names: Sequence[str], folder: Path, sockets: Path) -> None:
@@ -113,10 +114,10 @@ class Keepers:
         self.keepers = [Keeper(process.pid, start_of(process.pid) or 0) for process in self._processes]
 
     def go(self) -> None:
-        """Makes the namespaces.
+        """Creates the namespaces.
 
         Raises:
-            LabError: one could not be made; with what the system said.
+            LabError: one could not be created; includes the error output.
         """
         for process in self._processes:
             assert process.stdin is not None
@@ -130,28 +131,28 @@ class Keepers:
                 said = process.stderr.read().strip() or f"not ready after {DEADLINE_S:g} s"
                 self.abandon()
                 raise LabError(
-                    f"the namespaces of {'the switch' if name == '-' else name} could not be made: {said}; "
+                    f"the namespaces of {'the switch' if name == '-' else name} could not be created: {said}; "
                     "in a container they need CAP_SYS_ADMIN and CAP_NET_ADMIN (docker run --privileged)"
                 )
         self._close_pipes()
 
     def abandon(self) -> None:
-        """Ends all of them."""
+        """Kills all keepers."""
         for process in self._processes:
             process.kill()
             process.wait()
         self._close_pipes()
 
     def reap(self) -> None:
-        """Waits for the ends of keepers that were killed, and closes what is open."""
+        """Waits for killed keepers, and closes their pipes."""
         for process in self._processes:
             process.wait(DEADLINE_S)
         self._close_pipes()
 
     def leave(self) -> None:
-        """Lets them live on after this process."""
+        """Lets the keepers outlive this process."""
         for process in self._processes:
-            # Python warns of a process that its parent has not waited for; this one is meant to stay.
+            # Python warns about a child process without an exit status; these keepers are meant to continue.
             process.returncode = 0
 
     def _close_pipes(self) -> None:
@@ -170,26 +171,27 @@ def _is_ready(process: subprocess.Popen[str]) -> bool:
 
 
 def entry(keeper: int, folder: str) -> list[str]:
-    """The words that run a program in the namespaces of a keeper: the program is to follow.
+    """Returns the words to put before a command so that it runs in the namespaces of a keeper.
 
-    nsenter becomes the program, so the process, its signals and its exit code are the program's own. It takes 2 ms.
+    nsenter replaces itself with the program, so process, signals and exit status are the program's own. It takes 2 ms.
 
     Args:
-        keeper: the id of its process.
-        folder: where the program starts, as an absolute path.
+        keeper: process id of the keeper.
+        folder: working directory of the program, as an absolute path.
     """
-    # env and not nsenter changes the folder: nsenter does so inside the namespace (--wdns) only since util-linux 2.38.
+    # env rather than nsenter changes the directory: nsenter can do so inside the namespace (--wdns) since util-linux
+    # 2.38.
     return ["nsenter", f"--target={keeper}", "--net", "--uts", "--mount", "--", "env", f"--chdir={folder}", "--"]
 
 
 def inside(keeper: Keeper, work: Callable[[], Result]) -> Result:
-    """Calls something on a thread in a keeper's network namespace: the sockets that it opens stay there.
+    """Calls a function on a thread in a keeper's network namespace; sockets that it opens stay in that namespace.
 
     Returns:
-        What it returns; what it raises is raised.
+        The result of the function; its exception is raised.
 
     Raises:
-        LabError: the namespace is gone.
+        LabError: the namespace no longer exists.
     """
     keeper.network()
     results: list[Result] = []
@@ -197,14 +199,14 @@ def inside(keeper: Keeper, work: Callable[[], Result]) -> Result:
 
     def enter() -> None:
         try:
-            # os.setns came with Python 3.12. The thread ends here, so nothing else ever runs in there.
+            # os.setns requires Python 3.12. The thread ends here, so nothing else ever runs in the namespace.
             libc = ctypes.CDLL(None, use_errno=True)
             with Path(f"/proc/{keeper.process}/ns/net").open() as namespace:
                 if libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
                     code = ctypes.get_errno()
                     raise OSError(code, f"setns: {os.strerror(code)}")
             results.append(work())
-        except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
+        except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
             errors.append(error)
 
     thread = threading.Thread(target=enter, name="hoplite-lab")
@@ -223,19 +225,19 @@ def own_network() -> int:
 
 
 def start_of(process: int) -> int | None:
-    """When a process was started, in ticks since boot; None if there is none, or if only its end is left to be read."""
+    """Returns the start time of a process in ticks since boot; None if it does not exist or is a zombie."""
     fields = fields_of(process)
     return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
 def processes_in(networks: Iterable[int]) -> list[int]:
-    """The ids of all processes in some network namespaces, lowest first."""
+    """The ids of all processes in the given network namespaces, in ascending order."""
     wanted = set(networks)
     return sorted(process for process in all_ids() if network_of(process) in wanted)
 
 
 def processes_that_see(hosts: Path) -> list[int]:
-    """The ids of all processes to which a file is /etc/hosts, lowest first; none if it is not there."""
+    """The ids of all processes whose /etc/hosts is this file, in ascending order; empty if the file does not exist."""
     try:
         wanted = hosts.stat()
     except OSError:
@@ -250,13 +252,13 @@ def processes_that_see(hosts: Path) -> list[int]:
 
 
 def is_stopped(process: int) -> bool:
-    """Whether a process is frozen, or gone."""
+    """Whether a process is stopped, or has ended."""
     fields = fields_of(process)
     return fields is None or fields[0] in (b"T", b"t", b"Z", b"X")
 
 
 def send(process: int, number: signal.Signals, networks: Collection[int]) -> None:
-    """Sends a signal to a process if it is in one of some namespaces; never to a later one of the same id."""
+    """Sends a signal to a process if it is in one of the given namespaces; never to a later one with the same id."""
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(process)
         try:
@@ -267,16 +269,16 @@ def send(process: int, number: signal.Signals, networks: Collection[int]) -> Non
 
 
 def kill_all(networks: Sequence[int], *, spare: Sequence[int] = ()) -> None:
-    """Kills every process in some network namespaces, those that start meanwhile too.
+    """Kills every process in the given network namespaces, including processes that start meanwhile.
 
     Args:
-        networks: identities of namespaces, none of which is this process's own.
-        spare: ids of processes to leave alive.
+        networks: identities of namespaces, not including this process's own.
+        spare: ids of processes to keep alive.
 
     Raises:
-        LabError: one did not end.
+        LabError: a process did not end.
     """
-    assert own_network() not in networks, f"a lab is never in the namespace of its maker: {networks}"
+    assert own_network() not in networks, f"a lab is never in the namespace of its creator: {networks}"
     wait_until(
         lambda: [process for process in processes_in(networks) if process not in spare],
         lambda process: send(process, signal.SIGKILL, networks),
@@ -285,10 +287,10 @@ def kill_all(networks: Sequence[int], *, spare: Sequence[int] = ()) -> None:
 
 
 def wait_until(left: Callable[[], list[int]], act: Callable[[int], Any], complaint: str) -> None:
-    """Acts on processes again and again, until none is left to act on.
+    """Repeats an action on processes until none is left.
 
     Raises:
-        LabError: some are left after 15 s.
+        LabError: processes are left after 15 s.
     """
     deadline = time.monotonic() + DEADLINE_S
     while processes := left():

@@ -1,4 +1,4 @@
-"""What a lab needs of the machine, looked at before anything is made."""
+"""Checks the requirements of a lab before anything is created."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import sys
 
 from hoplite_bench.lab.errors import LabError
 
-# All of them come with every Debian, Ubuntu, Fedora and Arch.
+# Every Debian, Ubuntu, Fedora and Arch has them.
 TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "mount": "mount", "hostname": "hostname"}
 
 
 def check() -> None:
-    """Raises LabError if no lab can be made here; the message says what is missing and how to get it."""
+    """Raises LabError if this machine can't run a lab; the message names what is missing and how to install it."""
     if sys.platform != "linux":
-        raise LabError(f"a lab is made of Linux network namespaces; this is {sys.platform}")
+        raise LabError(f"a lab requires Linux network namespaces; this is {sys.platform}")
     if os.geteuid() != 0:
-        raise LabError("a lab needs root, for it makes network namespaces; run it by sudo, or in a machine of its own")
+        raise LabError("a lab needs root to create network namespaces; run it with sudo or in a virtual machine")
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
             raise LabError(f"a lab needs the command {tool}; install it: apt-get install {package}")

@@ -1,10 +1,10 @@
-"""What is written down of each lab, so that it can be found again and taken away: by its maker, by `hoplite lab`, by
-the next lab after a crash.
+"""Records of the labs on this machine, with which labs are found and removed.
 
-A record is one JSON file, and beside it is a folder with the lab's agent and its hosts file. The record is the first of
-a lab to be made and the last to go, so nothing can be left that no record tells of; one that can't be read, or a folder
-without one, is what a power cut left. Knows nothing of links.
-"""  # noqa: D205 - one sentence
+A lab is removed by its creator, by `hoplite lab`, or, after a crash, by the next lab. A record is one JSON file. Next
+to it is a folder with the lab's agent and its hosts file. The record is created before everything else of a lab and
+deleted after it, so nothing exists without a record. An unreadable record, or a folder without a record, was left
+behind by a power failure. This module does not depend on links.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from hoplite_bench.processes import network_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Not /run, from which many systems let nothing be executed, and the agent is a program.
+# Not /run: many systems mount it noexec, and the agent is an executable.
 FOLDER = Path("/var/lib/hoplite/labs")
 
 
 @dataclass(frozen=True)
 class HostRecord:
-    """What is written down of a host."""
+    """The record of a host."""
 
     name: str
     rack: int
@@ -42,23 +42,23 @@ class HostRecord:
 
 @dataclass(frozen=True)
 class Record:
-    """What is written down of a lab.
+    """The record of a lab.
 
     Attributes:
-        name: of the lab.
-        owner: the process that takes it away at its end, or that makes it; None once it stays until someone does.
-        boot: of which start of the machine it is; no process survives that.
-        outside: identity of the maker's network namespace, in which nothing is ever killed.
+        name: name of the lab.
+        owner: the process that creates the lab or removes it at its end; None once the lab exists until it is removed.
+        boot: id of the boot during which the lab was created; no process survives a reboot.
+        outside: identity of the creator's network namespace, in which nothing is ever killed.
         hosts: the hosts, in order.
-        switch: the keeper of the switch; None while the lab is being made.
-        rate: bit/s of each host's link, in each direction.
-        uplink: bit/s of each rack's uplink; None without racks.
-        pods: the number of the pod of each rack; empty without pods.
-        pod_uplink: bit/s of each pod's uplink; None without pods.
-        latency_s: the extra delay between two hosts that was asked, in seconds.
-        latency_by: how it is made: "netem", "chained bridges" or "none".
+        switch: the keeper of the switch; None while the lab is being created.
+        rate: rate of each host's link, in bit/s per direction.
+        uplink: rate of each rack's uplink, in bit/s; None without racks.
+        pods: number of each rack's pod; empty without pods.
+        pod_uplink: rate of each pod's uplink, in bit/s; None without pods.
+        latency_s: requested additional delay between two hosts, in seconds.
+        latency_by: how the delay is produced: "netem", "chained bridges" or "none".
         bridges: extra bridges in each host's link.
-        rtt_us: microseconds of a round trip from the first host to the last, measured when nothing ran there.
+        rtt_us: round trip from the first host to the last in microseconds, measured on the idle lab.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Record:
         return [host.keeper for host in self.hosts] + ([self.switch] if self.switch is not None else [])
 
     def is_abandoned(self) -> bool:
-        """Whether its owner, or its machine's uptime, has ended."""
+        """Whether its owner has ended, or the machine was rebooted."""
         return self.boot != boot_id() or (self.owner is not None and not self.owner.is_alive())
 
 
@@ -91,46 +91,46 @@ def folder_of(name: str) -> Path:
 
 
 def begin(record: Record) -> None:
-    """Writes the first record of a lab down, and makes the folder of its files.
+    """Writes the first record of a lab, and creates the folder of its files.
 
     Raises:
-        LabError: a lab of this name is there already, or nothing can be written.
+        LabError: a lab of this name exists already, or the files are not writable.
     """
     try:
-        # One by one: folders above the last would be made with all rights that the mask of the process leaves.
+        # One by one: mkdir(parents=True) creates parents with the default mode, which depends on the umask.
         for folder in (FOLDER.parent, FOLDER):
             if not folder.exists():
                 folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         _check_folders()
         with _written(record) as new:
-            # Unlike a rename, a second name is refused where there is a file.
+            # Unlike a rename, a hard link fails if the file exists.
             _path(record.name).hardlink_to(new)
         (folder_of(record.name) / "cgroup").mkdir(parents=True)
     except FileExistsError as error:
         name = record.name
-        raise LabError(f"a lab named {name!r} is there already; end it by: hoplite lab down --name {name}") from error
+        raise LabError(f"a lab named {name!r} exists already; remove it: hoplite lab down --name {name}") from error
     except OSError as error:
-        raise LabError(f"a lab writes its files under {FOLDER}: {error}") from error
+        raise LabError(f"can't write the files of a lab under {FOLDER}: {error}") from error
 
 
 def write(record: Record) -> None:
-    """Writes a record down, all of it or nothing."""
+    """Writes a record atomically."""
     with _written(record) as new:
         new.replace(_path(record.name))
 
 
 def read_all() -> list[Record]:
-    """The records of all labs of this machine that can be read, by name."""
+    """The readable records of all labs of this machine, by name."""
     return [record for name in _names() if isinstance(record := _read(name), Record)]
 
 
 def abandoned() -> list[str]:
-    """The names of labs whose owner has ended, and of what has no record, or none that can be read."""
+    """The names of labs whose owner has ended, whose record is unreadable, or that only left a folder."""
     return [name for name in _names() if (record := _read(name)) is not None and _is_abandoned(record)]
 
 
 def remove(record: Record) -> None:
-    """Takes a lab away: kills every process on it, keepers last, and with them go namespaces and links.
+    """Removes a lab: kills its processes, keepers last. The kernel then removes the namespaces and links.
 
     Raises:
         LabError: a process did not end.
@@ -140,7 +140,7 @@ def remove(record: Record) -> None:
     if record.boot == boot_id():
         keepers = [keeper for keeper in record.keepers() if keeper.is_alive()]
         held = {network_of(keeper.process) for keeper in keepers}
-        # A keeper that had not yet left its maker's namespace goes by itself: its maker never said go.
+        # A keeper that has not left its creator's namespace yet ends by itself: its creator never sent "go".
         networks |= {network for network in held if network is not None} - {record.outside, namespaces.own_network()}
     namespaces.kill_all(sorted(networks), spare=[keeper.process for keeper in keepers])
     namespaces.kill_all(sorted(networks))
@@ -148,7 +148,7 @@ def remove(record: Record) -> None:
 
 
 def remove_abandoned() -> list[str]:
-    """Takes away what labs of dead owners left.
+    """Removes what labs of dead owners left behind.
 
     Returns:
         The names of those labs.
@@ -171,18 +171,18 @@ def remove_abandoned() -> list[str]:
 
 
 def this_process() -> Keeper:
-    """This process as an owner."""
+    """This process, as the owner of a lab."""
     process = os.getpid()
     return Keeper(process, namespaces.start_of(process) or 0)
 
 
 def boot_id() -> str:
-    """The identity of this start of the machine."""
+    """The id of the current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 class _Unreadable:
-    """What stands for a record that is not there, or that the end of the machine cut short."""
+    """Stands for a record that is missing, or that a crash of the machine truncated."""
 
 
 def _path(name: str) -> Path:
@@ -191,7 +191,7 @@ def _path(name: str) -> Path:
 
 @contextlib.contextmanager
 def _written(record: Record) -> Iterator[Path]:
-    """A record in a file beside its own, which is gone at the end."""
+    """Writes a record to a temporary file next to its own, which is deleted at the end."""
     new = _path(record.name).with_suffix(f".new-{os.getpid()}")
     try:
         new.write_text(json.dumps(asdict(record)))
@@ -201,10 +201,10 @@ def _written(record: Record) -> Iterator[Path]:
 
 
 def _check_folders() -> None:
-    """Looks whether root alone can change what is written down, and the agent and hosts files of a root process.
+    """Checks that only root can change the records, agents and hosts files that root processes use.
 
     Raises:
-        LabError: another user could, also by another folder in the place of that of the labs.
+        LabError: another user can change them, or replace the folder of the labs.
     """
     for folder in (FOLDER.parent, FOLDER):
         facts = folder.stat()
@@ -213,18 +213,18 @@ def _check_folders() -> None:
 
 
 def _names() -> list[str]:
-    """The names of all labs of which there is a record or a folder."""
+    """The names of all labs that have a record or a folder."""
     if not FOLDER.exists():
         return []
-    # What is there says which processes root is to end.
+    # These files determine which processes root kills.
     _check_folders()
-    # Folders first: a lab that begins or ends meanwhile has none without a record.
+    # Folders first: a lab that is created or removed meanwhile never has a folder without a record.
     folders = {path.name for path in FOLDER.glob("*") if path.is_dir()}
     return sorted(folders | {path.stem for path in FOLDER.glob("*.json")})
 
 
 def _read(name: str) -> Record | _Unreadable | None:
-    """A record; None if the lab has gone.
+    """Reads a record; None if the lab no longer exists.
 
     Raises:
         LabError: another version of this package wrote it.
@@ -232,7 +232,7 @@ def _read(name: str) -> Record | _Unreadable | None:
     try:
         fields = json.loads(_path(name).read_text())
     except FileNotFoundError:
-        # A lab of this name may have begun since; then it has a record by the time that it has a folder.
+        # A lab of this name may have been created since. Its record is written before its folder is created.
         return _Unreadable() if folder_of(name).exists() and not _path(name).exists() else None
     except (ValueError, RecursionError):
         return _Unreadable()
@@ -240,7 +240,7 @@ def _read(name: str) -> Record | _Unreadable | None:
         return _record(fields)
     except (AttributeError, KeyError, TypeError) as error:
         raise LabError(
-            f"{_path(name)} was written by another version of hoplite: end that lab with it, then remove the file"
+            f"{_path(name)} was written by another version of hoplite: remove the lab with it, then delete the file"
         ) from error
 
 
@@ -249,9 +249,9 @@ def _is_abandoned(record: Record | _Unreadable) -> bool:
 
 
 def _networks_of(name: str) -> set[int]:
-    """The networks of the processes that see a lab's hosts file as theirs, whichever of its keepers still live.
+    """The networks of the processes that see a lab's hosts file as /etc/hosts, whether or not its keepers are alive.
 
-    A network's own number would not tell: the kernel gives it to another one once the last process in it has ended.
+    The inode of a network is not enough: the kernel reuses it once the last process in the network has ended.
     """
     found = {network_of(process) for process in namespaces.processes_that_see(folder_of(name) / "hosts")}
     return {network for network in found if network is not None} - {
@@ -266,7 +266,7 @@ def _remove_files(name: str) -> None:
 
 
 def _record(fields: dict[str, object]) -> Record:
-    # Another version of this package may write down more.
+    # Another version of this package may write more fields.
     known = {field.name for field in dataclasses.fields(Record)}
     values = {name: value for name, value in fields.items() if name in known}
     for name in ("owner", "switch"):
