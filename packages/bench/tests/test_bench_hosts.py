@@ -111,7 +111,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(tmp_path: Path)
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("echo 'Permission denied (publickey).' >&2; exit 255", r"one said 'Permission denied \(publickey\)\.'"),
+        ("echo 'Permission denied (publickey).' >&2; exit 255", r"last output of one: 'Permission denied \(publickey\)\.'"),
         ("exit 255", "one has hung up.*; each host needs .*python.* with hoplite-bench"),
         (
             """echo 'raise ModuleNotFoundError("no psutil")' > {folder}/psutil.py
@@ -152,7 +152,7 @@ def test_other_machines_are_in_the_row_and_another_hoplite_is_refused(
             assert agents.machine["others"] == "two has cores 64, kernel 7.1"
     with monkeypatch.context() as patch:
         told(patch, {}, {"facts": {"version": "0.0.1"}})
-        with pytest.raises(AgentFailed, match=r"two has hoplite 0\.0\.1, and this machine "):
+        with pytest.raises(AgentFailed, match=r"two has hoplite 0\.0\.1, this machine has "):
             Agents(network)
     with monkeypatch.context() as patch:
         told(patch, {}, {"build": "debug"})
@@ -166,7 +166,7 @@ def test_systems_are_installed_in_the_same_folder_on_all_hosts(tmp_path: Path) -
         assert agents.prepare("wire", Environments(root, install=False)) == ""
         reason = agents.prepare("dask", Environments(root, install=False))
     assert reason.startswith(f"one: dask is not installed in {root}/dask-python")
-    assert reason.endswith("nothing may be installed")
+    assert reason.endswith("--no-install is set")
 
 
 def test_what_an_agent_starts_has_the_python_path_that_it_is_given(
@@ -228,7 +228,7 @@ def test_what_does_not_stop_is_named(agent: Agent, monkeypatch: pytest.MonkeyPat
     process = start(agent, "g", UP)
     monkeypatch.setattr(agent_module, "FREEZE_TIMEOUT_S", 0.05)
     monkeypatch.setattr(agent, "signal", lambda *_: None)
-    with pytest.raises(TimeoutError, match=rf"processes \[{process.pid}\] do not stop"):
+    with pytest.raises(TimeoutError, match=rf"processes \[{process.pid}\] did not stop"):
         agent.freeze("g")
     monkeypatch.undo()
 
@@ -352,9 +352,9 @@ def written(folder: Path, *lines: str) -> Path:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["a 127.0.1.1", "b 192.0.2.7"], r"a is 127\.0\.1\.1 here, where no other host reaches it; say its address"),
-        (["a 127.0.0.1", "a 127.0.0.2"], r":2: a at 127\.0\.0\.2 is a at 127\.0\.0\.1"),
-        (["a 127.0.0.1", "b 127.0.0.1"], r":2: b at 127\.0\.0\.1 is a at 127\.0\.0\.1"),
+        (["a 127.0.1.1", "b 192.0.2.7"], r"a resolves to 127\.0\.1\.1 here, where no other host reaches it; add its address"),
+        (["a 127.0.0.1", "a 127.0.0.2"], r":2: a at 127\.0\.0\.2 is a duplicate of a at 127\.0\.0\.1"),
+        (["a 127.0.0.1", "b 127.0.0.1"], r":2: b at 127\.0\.0\.1 is a duplicate of a at 127\.0\.0\.1"),
     ],
 )
 def test_hosts_that_cannot_reach_each_other_are_refused(tmp_path: Path, lines: Sequence[str], message: str) -> None:
@@ -385,7 +385,7 @@ def test_ranks_connect_where_the_first_other_machine_reaches_the_bench(
     there = written(tmp_path, "a 10.0.0.1", "b 10.0.0.2", "c 172.16.0.9")
     assert hosts.of_file(there, rsh="true").control == "10.0.0.1"
     assert hosts.of_file(written(tmp_path, "c 172.16.0.9", "a 10.0.0.1"), rsh="true").control == "172.16.0.1"
-    with pytest.raises(InvalidArgument, match=r"there is no way to d at 192\.0\.2\.1: Network is unreachable"):
+    with pytest.raises(InvalidArgument, match=r"no route to d at 192\.0\.2\.1: Network is unreachable"):
         hosts.of_file(written(tmp_path, "d 192.0.2.1", "a 10.0.0.1"), rsh="true")
 
 
@@ -408,5 +408,5 @@ def test_a_file_of_hosts_has_names_of_hosts(tmp_path: Path, name: str) -> None:
 def test_other_words_of_a_line_are_looked_at_too(tmp_path: Path, line: str) -> None:
     path = tmp_path / "hosts"
     path.write_text(f"{line}\nother 127.0.0.2\n")
-    with pytest.raises(InvalidArgument, match="is no name"):
+    with pytest.raises(InvalidArgument, match=r"is no(t a)? name"):
         hosts.of_file(path, rsh="sh")

@@ -94,7 +94,7 @@ def test_what_is_within_a_hundredth_is_neither_slower_nor_faster() -> None:
     ]
     made = page(rows)
     assert (
-        "faster than every other system in 1, as fast as the fastest of them, within 1 %, in 3, and slower in 1:"
+        "faster than every other system in 1, as fast as the fastest of them (within 1 %) in 3, and slower in 1:"
         in made
     )
     assert "| as fast | 0 | 1 | 1 | 1 | 0 | 3 |" in made
@@ -358,7 +358,7 @@ def test_a_machine_is_told_once_and_named_only_where_it_is_another() -> None:
     rows = of_several_places()
     made = page(rows)
     assert made.count("kernel 6.18.44-fc-v657") == 1
-    assert "- Machine A, wherever no other is named: processor Some Processor" in made
+    assert "- Machine A, unless another is named: processor Some Processor" in made
     assert "- Machine B: processor Another Processor of a long name @ 2.0 GHz" in made
     assert "### Broadcast, 8 hosts (lab, 1 Gbit/s, machine B)\n" in made
     assert "### Broadcast, 8 hosts (lab, 1 Gbit/s)\n" in made
@@ -386,7 +386,7 @@ def test_a_process_that_was_killed_for_its_memory_says_so() -> None:
             in made
         )
         assert "nothing" not in made
-    assert words.ended(3, "out of luck") == "a process ended with code 3, saying 'out of luck'"
+    assert words.ended(3, "out of luck") == "a process exited with status 3; its last line: 'out of luck'"
     late = row(**fields, note="no answer within 30 s from mpich's rank 0")
     assert words.no_figure(late) == "no answer"
 

@@ -189,7 +189,7 @@ def test_the_wire_and_a_system_are_measured_and_compared(network: Network, agent
 @pytest.mark.parametrize(
     ("behaviour", "reason"),
     [
-        ("crash", "crash's rank 1 has hung up; a process ended with code 3, saying 'out of luck'"),
+        ("crash", "crash's rank 1 has hung up; a process exited with status 3; its last line: 'out of luck'"),
         ("hang", "no answer within .* s from hang's rank 1"),
         ("raise", "raise's rank 1 failed: OSError: no route = to = host"),
         ("wrong", "wrong result: wrong's rank 0: element 3 is off"),
@@ -217,7 +217,7 @@ def test_a_system_that_always_fails_is_given_up(network: Network, agents: Agents
 
 def test_what_does_not_fit_says_how_much_it_takes(network: Network, agents: Agents, program: Path) -> None:
     (row,) = measure(network, agents, [Fake("good", program)], [Cell("allreduce", 2**40)])
-    assert row.note.startswith("does not fit: it takes about 4096.0 GiB, and ")
+    assert row.note.startswith("does not fit: needs about 4096.0 GiB, but ")
 
 
 def test_a_group_that_is_not_measured_does_not_run(network: Network, agents: Agents, program: Path) -> None:
@@ -350,14 +350,14 @@ def test_cells_come_small_ones_first_and_bad_ones_are_named() -> None:
     assert [str(cell) for cell in several] == [
         "broadcast of 4 bytes",
         "reduce of 4 bytes",
-        "reduce of 4 bytes, 2 inputs a host",
+        "reduce of 4 bytes, 2 inputs per host",
     ]
     for bad, message in (
         ((["bcast"], [4], [0.0]), "no operation 'bcast'"),
-        ((["rtt"], [6], [0.0]), "6 bytes are no array of float32"),
+        ((["rtt"], [6], [0.0]), "6 bytes are not an array of float32"),
         ((["rtt"], [4], [-1.0]), "an arrival interval of -1.0 s"),
-        ((["reduce"], [4], [0.0], [9]), "9 inputs a host; say 1 to 8"),
-        ((["rtt"], [4], [0.0], [2]), "several inputs a host are of reduce and allreduce, not of rtt"),
+        ((["reduce"], [4], [0.0], [9]), "9 inputs per host are out of range: set 1 to 8"),
+        ((["rtt"], [4], [0.0], [2]), "several inputs per host require reduce or allreduce, not only rtt"),
     ):
         with pytest.raises(InvalidArgument, match=message):
             plan.cells(*bad)
@@ -403,16 +403,16 @@ def test_hosts_of_a_file(tmp_path: Path) -> None:
     assert not network.shared_clock
     for text, message in (
         ("localhost\n", "names 1 hosts"),
-        ("a b c d\n", r":1: 'a b c d' is not: name \[address \[interface\]\]"),
+        ("a b c d\n", r":1: 'a b c d' is malformed: write name \[address \[interface\]\]"),
         ("localhost no.such.host.invalid\n", ":1: no address of 'localhost'"),
     ):
         path.write_text(text)
         with pytest.raises(InvalidArgument, match=message):
             hosts.of_file(path, rsh="true")
-    with pytest.raises(InvalidArgument, match="there is no 'no-such-shell'"):
+    with pytest.raises(InvalidArgument, match="'no-such-shell' to reach the hosts was not found"):
         hosts.of_file(path, rsh="no-such-shell")
 
 
 def test_an_environment_that_cannot_be_had_says_why(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="nothing may be installed"):
+    with pytest.raises(Unavailable, match="--no-install is set"):
         Environments(tmp_path, install=False).python("none", ["numpy==2.4.6"])

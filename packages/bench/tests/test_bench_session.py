@@ -97,7 +97,7 @@ def test_a_run_that_is_resumed_measures_only_what_is_missing(
     choose(monkeypatch, Fake("good", program))
     session.measure(network, settings("broadcast"), Results(out))
     first = out.read_text()
-    with pytest.raises(InvalidArgument, match="has rows already; go on with them by --resume"):
+    with pytest.raises(InvalidArgument, match="already has rows: add --resume"):
         Results(out)
     rows = session.measure(network, settings("broadcast", "gather"), Results(out, resume=True))
     assert out.read_text().startswith(first)
@@ -146,12 +146,12 @@ def test_rows_of_systems_that_are_not_chosen_now_stay(
     fill(out, there)
     choose(monkeypatch, Fake("good", program))
     assert session.measure(network, settings(), Results(out, resume=True)) == there
-    assert capsys.readouterr().err == "1 of 1 cells are there already\n"
+    assert capsys.readouterr().err == "1 of 1 cells are done already\n"
     choose(monkeypatch, Fake("good", program), Fake("new", program))
     rows = session.measure(network, settings(), Results(out, resume=True))
     assert [row.system for row in rows] == ["other", "wire", "good", "new"]
     assert read([out])[0] == there[2]
-    assert "rows of other stay, which took no turns with what is measured now\n" in capsys.readouterr().err
+    assert "rows of other stay, but were not interleaved with the present measurement\n" in capsys.readouterr().err
 
 
 def test_rows_come_in_the_order_of_the_cells(
@@ -183,7 +183,7 @@ def test_what_has_no_samples_is_measured_again_but_not_what_still_can_not_run(
 def test_a_file_that_can_not_be_written_is_an_error_before_anything_is_measured(
     tmp_path: Path, path: str, says: str
 ) -> None:
-    with pytest.raises(InvalidArgument, match=f"can't write rows to .*: {says}; say another --out"):
+    with pytest.raises(InvalidArgument, match=f"can't write rows to .*: {says}; set another --out"):
         Results(tmp_path / path)
 
 
@@ -192,7 +192,7 @@ def test_a_last_line_that_is_not_finished_is_left_out_with_a_word(out: Path) -> 
     said: list[str] = []
     out.write_text(f"{whole}\n{cut[:99]}")
     results = Results(out, resume=True, warn=said.append)
-    assert said == [f"the last line of {out} is not finished and is left out"]
+    assert said == [f"the last line of {out} is incomplete and is ignored"]
     results.add([measured(op="rtt")])
     assert read([out]) == [measured(), measured(op="rtt")]
     # It lacks no more than its end.
@@ -226,7 +226,7 @@ def test_rows_of_another_state_are_told_in_one_line(
     assert "warning" not in capsys.readouterr().err
     fill(out, [measured(), measured("good", **other)])
     session.measure(network, settings(), Results(out, resume=True))
-    assert "warning: 1 of the 2 rows there are of another commit or machine" in capsys.readouterr().err
+    assert "warning: 1 of 2 existing rows are from another commit or machine" in capsys.readouterr().err
 
 
 def test_a_link_to_the_file_stays_one(tmp_path: Path, out: Path) -> None:
@@ -452,11 +452,11 @@ def test_the_command_says_what_is_wrong_and_what_to_try(tmp_path: Path) -> None:
     for words, message, step in (
         ((*hoplite, "--ops", "bcast"), "no operation 'bcast'", "--help"),
         (("--lab", "4", "--systems", "nccl"), "no system 'nccl'", "--help"),
-        ((*hoplite, "--out", str(rows)), "go on with them by --resume", "--help"),
+        ((*hoplite, "--out", str(rows)), "add --resume to continue", "--help"),
         ((*hoplite, "--out", str(rows), "--resume"), "rows.jsonl:1: has no arrival_s", "delete that line"),
-        ((*hoplite, "--out", str(tmp_path / "no" / "rows")), "No such file or directory; say another --out", "--help"),
-        (("local", "--out", str(rows)), "go on with them by --resume", "--help"),
-        (("local", "--out", str(tmp_path / "no" / "rows")), "No such file or directory; say another --out", "--help"),
+        ((*hoplite, "--out", str(tmp_path / "no" / "rows")), "No such file or directory; set another --out", "--help"),
+        (("local", "--out", str(rows)), "add --resume to continue", "--help"),
+        (("local", "--out", str(tmp_path / "no" / "rows")), "No such file or directory; set another --out", "--help"),
     ):
         done = run(*words)
         assert done.returncode == 1, done.stderr
@@ -485,7 +485,7 @@ def test_each_error_of_a_run_has_a_step_that_helps(error: HopliteError, step: st
 def test_a_debug_build_says_how_to_get_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hoplite.__build__", "debug")
     for command in (bench.bench, bench_local.local):
-        with pytest.raises(output.Failure, match="a debug build measures nothing") as failed:
+        with pytest.raises(output.Failure, match="a debug build is too slow to measure") as failed:
             CliRunner().invoke(command, ["--sizes", "4"], catch_exceptions=False, standalone_mode=False)
         assert "make build" in failed.value.step
 

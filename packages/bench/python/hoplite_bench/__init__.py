@@ -1,4 +1,4 @@
-"""Hoplite beside other systems, measured. Every answer is verified before it is timed, and a debug build is refused.
+"""Benchmarks of Hoplite and other systems. Every result is verified before its time counts; debug builds are refused.
 
-`lab` has hosts to measure on, and to play with; `cli` the commands of both.
+`lab` emulates hosts to measure on; `cli` has the commands of both.
 """

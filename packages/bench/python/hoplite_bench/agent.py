@@ -1,9 +1,10 @@
-"""The bench's hand on one host: starts, freezes, measures and ends processes there; knows no system.
+"""The bench's agent on one host: starts, freezes, measures and ends processes there; independent of the systems.
 
-Reads a JSON object a line on stdin and answers each on stdout, by a line of a mark, the request's number and a JSON
-object; a login shell may say other things there. When stdin ends, or it is told to end, so does all that it started.
-A process belongs to a group by a variable of its environment, or as a child of one that does, and only if it is on this
-agent's network: hosts of a lab share one table of processes, and a launcher on one host starts processes on others.
+It reads one JSON object per line from stdin. It replies to each with one line on stdout: a mark, the number of the
+request, and a JSON object; a login shell may print other lines there. When stdin or the agent ends, all processes that
+it started end too. A process belongs to a group if an environment variable marks it, or if it is a child of such a
+process. It must also be on the agent's network: hosts of a lab share one process table, and a launcher on one host
+starts processes on others.
 """
 
 from __future__ import annotations
@@ -26,39 +27,39 @@ import psutil
 
 from hoplite_bench import processes
 
-# Begins a line of an answer.
+# Start of a reply line.
 MARK = "hoplite-bench-agent"
 GROUP_VARIABLE = "_HOPLITE_BENCH_GROUP"
-# Of prctl(2): orphans become this process's children, so that they are found.
+# See prctl(2): orphans become children of this process, so that they are found.
 PR_SET_CHILD_SUBREAPER = 36
-# Of what a process said, so much is told when it fails.
+# Maximum length of a failed process's output in a reply.
 TAIL_BYTES = 2000
 END_TIMEOUT_S = 10.0
 FREEZE_TIMEOUT_S = 10.0
 ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, *ENDED)
-# Between two looks at processes that are about to stop or to end.
+# Time between two checks of processes that are about to stop or to end.
 STOPPING_S = 0.001
-# Of the clock of all threads of a process, in the number that the kernel has for it: clock_getcpuclockid(3).
+# Clock of all threads of a process, in the kernel's encoding: see clock_getcpuclockid(3).
 CPUCLOCK_SCHED = 2
 
 
 class Agent:
-    """What was started here, by group."""
+    """The processes that were started here, by group."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.network = processes.network_of("self")
         self.started: dict[str, list[tuple[subprocess.Popen[bytes], Path]]] = {}
-        # As of the last look: looking at every process of a machine takes milliseconds.
+        # As of the last look: scanning every process of a machine takes milliseconds.
         self.members: dict[str, list[psutil.Process]] = {}
         self.folders: dict[str, Path] = {}
-        # Processor time of each when it began to be measured.
+        # Processor time of each process at the start of a measurement.
         self.began_ns: dict[str, dict[psutil.Process, int]] = {}
         self._logs = itertools.count()
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Does what one line asks for."""
+        """Executes one request."""
         group = request.get("group", "")
         match request["do"]:
             case "hello":
@@ -76,7 +77,7 @@ class Agent:
             case "freeze":
                 return self.freeze(group)
             case "thaw":
-                # What is stopped starts nothing, so these are all.
+                # Stopped processes start no others, so the last look found them all.
                 self.signal(group, signal.SIGCONT)
                 return {}
             case "begin":
@@ -86,16 +87,16 @@ class Agent:
             case "kill":
                 return self.kill(group)
             case other:
-                raise ValueError(f"{other!r} is nothing an agent does")
+                raise ValueError(f"unknown request {other!r}")
 
     def machine(self) -> dict[str, Any]:
-        """What this host is, and what is installed on it."""
+        """Describes this host and its build of hoplite."""
         from hoplite_bench import machine
 
         return {"facts": machine.facts(), "build": machine.build()}
 
     def prepare(self, name: str, root: Path, install: bool) -> dict[str, Any]:
-        """Installs a system on this host, where the bench has it too; says why it can't."""
+        """Installs a system on this host, at the same path as on the bench's; returns why it is unavailable."""
         from hoplite_bench.environments import Environments
         from hoplite_bench.systems import Unavailable, registry
 
@@ -106,13 +107,13 @@ class Agent:
         return {}
 
     def make_folder(self, group: str, path: Path) -> dict[str, Any]:
-        """Makes a group's folder, unless another host with the same files has made it."""
+        """Creates a group's folder, unless another host with the same files has created it."""
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folders[group] = path
         return {}
 
     def spawn(self, group: str, argv: list[str], env: dict[str, str]) -> dict[str, Any]:
-        """Starts a process; what it says goes to a file."""
+        """Starts a process; its output goes to a file."""
         started = self.started.setdefault(group, [])
         log = self.folder / f"{next(self._logs)}.log"
         with log.open("wb") as output:
@@ -128,9 +129,9 @@ class Agent:
         return {"pid": process.pid}
 
     def exited(self, group: str, patience_s: float) -> dict[str, Any]:
-        """Which of the group's processes that were started here have ended, and what each said last.
+        """The processes of the group that were started here and have ended, with the end of their output.
 
-        Waits so long for one that ends: what it had open is closed some time before it has ended.
+        If none has ended, waits `patience_s` for one: its connections close some time before it ends.
         """
         deadline = time.monotonic() + patience_s
         started = self.started.get(group, [])
@@ -142,7 +143,7 @@ class Agent:
 
     def look(self, group: str) -> None:
         """Finds the group's processes on this host's network."""
-        # One pass over all processes of this network: their parents, and which of them carry the mark.
+        # One pass over all processes of this network finds their parents, and which of them have the mark.
         mark = f"{GROUP_VARIABLE}={group}".encode()
         marked: set[int] = {process.pid for process, _ in self.started.get(group, []) if process.poll() is None}
         children: dict[int, list[int]] = {}
@@ -155,7 +156,7 @@ class Agent:
                 if mark in processes.read(f"/proc/{pid}/environ").split(b"\0"):
                     marked.add(pid)
         self.reap(children.get(os.getpid(), []))
-        # A process may hide its environment when it names itself, as Ray's do: its parent tells.
+        # Processes that rename themselves, like Ray's, may overwrite their environment: use their parents.
         unseen = list(marked)
         while unseen:
             more = [pid for pid in children.get(unseen.pop(), []) if pid not in marked]
@@ -167,7 +168,7 @@ class Agent:
                 self.members[group].append(psutil.Process(pid))
 
     def reap(self, children: list[int]) -> None:
-        """Takes the exit codes of orphans that became this process's children."""
+        """Reaps orphans that became children of this process."""
         own = {process.pid for started in self.started.values() for process, _ in started}
         for pid in children:
             if pid not in own:
@@ -175,10 +176,10 @@ class Agent:
                     os.waitpid(pid, os.WNOHANG)
 
     def freeze(self, group: str) -> dict[str, Any]:
-        """Stops a group on this host; comes back when all of it stands still."""
+        """Pauses a group on this host; returns when all its processes are stopped."""
         deadline = time.monotonic() + FREEZE_TIMEOUT_S
         while True:
-            # What stands still starts nothing: the last look must find nothing that is awake.
+            # Stopped processes start no others: repeat until a look finds no running process.
             self.look(group)
             awake = [process for process in self.members[group] if not _is_in(process, STOPPED)]
             if not awake:
@@ -187,32 +188,32 @@ class Agent:
             while not all(_is_in(process, STOPPED) for process in awake):
                 if time.monotonic() > deadline:
                     left = [process.pid for process in awake if not _is_in(process, STOPPED)]
-                    raise TimeoutError(f"processes {left} do not stop within {FREEZE_TIMEOUT_S:.0f} s")
+                    raise TimeoutError(f"processes {left} did not stop within {FREEZE_TIMEOUT_S:.0f} s")
                 time.sleep(STOPPING_S)
 
     def signal(self, group: str, number: signal.Signals) -> None:
-        """Sends a signal to all that the last look found."""
+        """Sends a signal to all processes that the last look found."""
         for process in self.members.get(group, []):
             with contextlib.suppress(psutil.Error):
                 process.send_signal(number)
 
     def begin(self, group: str) -> dict[str, Any]:
-        """Begins to measure."""
+        """Starts a measurement."""
         members = self.members.get(group, [])
         self.began_ns[group] = {process: _cpu_ns(process.pid, 0) for process in members}
         return {"cpu_seconds": 0.0, "peak_rss_bytes": 0}
 
     def usage(self, group: str) -> dict[str, Any]:
-        """Processor seconds since `begin`, and the memory that is held now.
+        """Processor seconds since `begin`, and the memory in use now.
 
-        Both of the processes that the last look found. One that has ended since counts with nothing.
+        Both cover the processes that the last look found. A process that has ended since counts as zero.
         """
         began = self.began_ns.get(group, {})
         cpu_ns = sum(_cpu_ns(process.pid, before) - before for process, before in began.items())
         return {"cpu_seconds": cpu_ns / 1e9, "peak_rss_bytes": sum(map(_memory, began))}
 
     def kill(self, group: str) -> dict[str, Any]:
-        """Ends a group on this host; comes back when it is gone."""
+        """Ends a group on this host; returns when it has ended."""
         deadline = time.monotonic() + END_TIMEOUT_S
         while True:
             self.look(group)
@@ -229,8 +230,8 @@ class Agent:
         del self.members[group]
         self.began_ns.pop(group, None)
         if folder := self.folders.pop(group, None):
-            # Where hosts share files, another may be removing it too, and what still runs there may write into it; the
-            # last one removes it all.
+            # If hosts share files, another host may be removing the folder too, while processes there still write into
+            # it. The last host removes it completely.
             shutil.rmtree(folder, ignore_errors=True)
         return {}
 
@@ -241,7 +242,7 @@ class Agent:
 
 
 def _is_in(process: psutil.Process, states: tuple[str, ...]) -> bool:
-    """Whether it is in one of these states, or gone, which it may be at any moment."""
+    """Whether a process is in one of these states, or has ended, which may happen at any moment."""
     try:
         return process.status() in states
     except psutil.NoSuchProcess:
@@ -249,7 +250,7 @@ def _is_in(process: psutil.Process, states: tuple[str, ...]) -> bool:
 
 
 def _cpu_ns(pid: int, otherwise: int) -> int:
-    # Of all threads, those that have ended too, which /proc/PID/task/*/schedstat forgets; psutil's has ticks of 10 ms.
+    # Includes ended threads, which /proc/PID/task/*/schedstat omits; psutil has a resolution of 10 ms.
     try:
         return time.clock_gettime_ns(~pid << 3 | CPUCLOCK_SCHED)
     except OSError:
@@ -257,8 +258,8 @@ def _cpu_ns(pid: int, otherwise: int) -> int:
 
 
 def _memory(process: psutil.Process) -> int:
-    # A page that several share is divided between them, so that the sum has it once: Ray maps its store in each worker.
-    # Takes 15 ms for a GiB.
+    # PSS divides a page that several processes share between them, so the sum counts it once: Ray maps its store in
+    # each worker. Takes 15 ms per GiB.
     try:
         return int(process.memory_full_info().pss)
     except psutil.NoSuchProcess:
@@ -272,9 +273,9 @@ def _tail(log: Path) -> str:
 
 
 def main() -> None:
-    """Answers until stdin ends."""
+    """Executes requests until stdin ends."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # It was for this process: what it starts may have a NumPy of its own, which this one's would hide.
+    # It applies to this process only: programs that it starts may have their own NumPy, which this path would hide.
     os.environ.pop("PYTHONPATH", None)
     ends = (signal.SIGTERM, signal.SIGHUP)
     for number in ends:
@@ -282,13 +283,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="hoplite-agent-") as folder:
         agent = Agent(Path(folder))
         try:
-            # Ends a line that a login shell may have begun.
+            # Terminates a line that a login shell may have started.
             sys.stdout.write("\n")
             for line in sys.stdin:
                 request = json.loads(line)
                 try:
                     answer = agent.answer(request)
-                except Exception as error:  # noqa: BLE001 - told to the bench, which goes on without this system
+                except Exception as error:  # noqa: BLE001 - reported to the bench, which continues without this system
                     answer = {"error": f"{type(error).__name__}: {error}"}
                 sys.stdout.write(f"{MARK} {request['number']} {json.dumps(answer)}\n")
                 sys.stdout.flush()

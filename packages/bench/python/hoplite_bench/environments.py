@@ -1,6 +1,6 @@
-"""Where the systems that are measured are installed: one virtual environment each, for their launchers clash.
+"""Virtual environments of the measured systems: one for each, because their launchers conflict.
 
-Knows nothing of what is installed. Several benches, or several hosts with one home directory, may ask at once.
+Does not depend on what is installed. Several benches, or several hosts with one home directory, may use it at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hoplite_bench.systems.base import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# The largest, Ray, takes half a minute on a good line.
+# Ray, the largest, takes half a minute with a fast connection.
 INSTALL_TIMEOUT_S = 600.0
 
 
@@ -27,8 +27,8 @@ class Environments:
     """The folder of all environments.
 
     Args:
-        root: the folder; made if it is not there. None is $XDG_CACHE_HOME/hoplite/bench.
-        install: whether what is missing may be fetched from a package index.
+        root: the folder; created if it does not exist. None is $XDG_CACHE_HOME/hoplite/bench.
+        install: whether missing packages may be downloaded from a package index.
     """
 
     def __init__(self, root: Path | None = None, *, install: bool = True) -> None:
@@ -37,14 +37,14 @@ class Environments:
         self.install = install
 
     def python(self, name: str, requirements: Sequence[str]) -> Path:
-        """The interpreter of an environment that has exactly these requirements; makes it if it is not there.
+        """Returns the interpreter of an environment with exactly these requirements; creates it if necessary.
 
         Args:
-            name: of the environment.
-            requirements: as pip takes them, by exact version.
+            name: name of the environment.
+            requirements: requirements in pip's syntax, with exact versions.
 
         Raises:
-            Unavailable: the package index can't be reached or does not have them for this Python.
+            Unavailable: the package index can't be reached, or does not have them for this Python.
         """
         folder = self.root / f"{name}-python{sys.version_info.major}.{sys.version_info.minor}"
         python = folder / "bin" / "python"
@@ -54,30 +54,30 @@ class Environments:
             if done.exists() and done.read_text() == wanted:
                 return python
             if not self.install:
-                raise Unavailable(f"{name} is not installed in {folder}, and nothing may be installed")
+                raise Unavailable(f"{name} is not installed in {folder}, and --no-install is set")
             shutil.rmtree(folder, ignore_errors=True)
-            self.command([sys.executable, "-m", "venv", folder], f"can't make the environment {folder}")
+            self.command([sys.executable, "-m", "venv", folder], f"can't create the environment {folder}")
             self.command(
                 [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements],
                 f"pip can't install {' '.join(requirements)}",
             )
-            # Last, so that an environment that was cut short is made again.
+            # Written last, so that an incomplete environment is created again.
             done.write_text(wanted)
         return python
 
     @contextlib.contextmanager
     def lock(self, name: str) -> Iterator[Path]:
-        """Holds a folder under the root for one process at a time; yields the root."""
+        """Locks a folder under the root for one process at a time; yields the root."""
         self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / f"{name}.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield self.root
 
     def command(self, argv: Sequence[str | Path], failure: str) -> None:
-        """Runs a command of an installation to its end.
+        """Runs a command of an installation until it ends.
 
         Raises:
-            Unavailable: it failed; with `failure` and the last line that it said.
+            Unavailable: it failed; with `failure` and the last line of its output.
         """
         try:
             subprocess.run(
@@ -85,6 +85,6 @@ class Environments:
             )
         except subprocess.CalledProcessError as error:
             said = [line for line in f"{error.stdout}\n{error.stderr}".splitlines() if line.strip()]
-            raise Unavailable(f"{failure}: {said[-1] if said else f'exit code {error.returncode}'}") from None
+            raise Unavailable(f"{failure}: {said[-1] if said else f'exit status {error.returncode}'}") from None
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Unavailable(f"{failure}: {error}") from None

@@ -1,7 +1,7 @@
-"""One running system: its processes on all hosts under one set of settings, and its ranks, which do a round when told.
+"""One running system: its processes on all hosts with one set of settings, and its ranks, which run rounds on request.
 
-Any failure ends the group: a collective of which one rank failed leaves the others waiting. Knows neither which rounds
-are wanted nor what becomes of their times.
+Any failure ends the group, because a collective with one failed rank leaves the others waiting. The module does not
+decide which rounds to run, and does not interpret their times.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ if TYPE_CHECKING:
     from hoplite_bench.hosts import Agents, Network
     from hoplite_bench.systems.base import Host, System
 
-# Sixteen Ray nodes take a minute on two cores.
+# Starting sixteen Ray nodes takes a minute on two cores.
 START_TIMEOUT_S = 240.0
 POLL_S = 0.2
-# Between a rank's connection and its first word, on a machine that starts sixteen of them.
+# Time between a rank's connection and its first message, on a machine that starts sixteen of them.
 HELLO_TIMEOUT_S = 20.0
-# Between the end of a rank's connection and that of its process, which may have said why.
+# Time between the end of a rank's connection and that of its process, whose last output may contain the reason.
 LAST_WORDS_S = 0.5
-# Between the word to call and the call: all ranks have read it by then. In nanoseconds, and for each rank.
+# Time between the "go" message and the call, so that all ranks have read it by then: in ns, plus an amount per rank.
 LEAD_NS = 4_000_000
 LEAD_NS_RANK = 500_000
-# An agent gives processes ten seconds to end, and then says which do not.
+# An agent waits ten seconds for processes to end, and then reports those that have not.
 KILL_TIMEOUT_S = 60.0
-# What an answer that is none, or none that comes, raises.
+# Exceptions raised by a malformed reply, or by a missing one.
 BROKEN = (Lost, AgentFailed, OSError, KeyError, ValueError)
 
 
 class GroupFailed(HopliteError):
-    """A system's processes can't go on; says which, and what they said."""
+    """A system's processes failed; the message names them and includes their last output."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """What one round took.
+    """The measurements of one round.
 
     Attributes:
-        seconds: from the last participant's call to the end of the last to finish.
-        cpu_seconds: of all processes of the group on all hosts, from call to end.
+        seconds: from the last participant's call to the end of the last participant.
+        cpu_seconds: processor time of all processes of the group on all hosts, from call to end.
         peak_rss_bytes: most memory of its processes on one host.
-        disturbed: what ranks say had to begin again, failed or was refused, though nothing was broken.
+        disturbed: what ranks report as retried, failed or refused, although no fault was injected.
     """
 
     seconds: float
@@ -70,11 +70,11 @@ class Group(Launch):
     """The processes of one system.
 
     Args:
-        system: which.
-        settings: the name of the settings that it starts them with.
-        network: on which hosts.
-        agents: of these hosts.
-        memory_bytes: the most that its store on one host may take.
+        system: the system to run.
+        settings: name of the settings for its processes.
+        network: the hosts.
+        agents: agents of these hosts.
+        memory_bytes: maximum size of its store on one host.
     """
 
     def __init__(self, system: System, settings: str, network: Network, agents: Agents, memory_bytes: int) -> None:
@@ -94,7 +94,7 @@ class Group(Launch):
         self._rounds = 0
 
     def spawn(self, host: Host, argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> None:
-        """Starts a process on a host; it is the group's."""
+        """Starts a process on a host, as part of the group."""
         request = {"do": "spawn", "group": self._id, "argv": [str(word) for word in argv], "env": dict(env or {})}
         self._agents.one(host, request)
 
@@ -105,7 +105,7 @@ class Group(Launch):
             Unavailable: the system can't run on these hosts.
             GroupFailed: a process ended, or not all ranks connected in time.
         """
-        # Named before it is made, so that whatever ends this takes it away too.
+        # Set before the folder is created, so that cleanup removes it whatever happens.
         self.folder = Path(tempfile.gettempdir()) / f"hoplite-bench-{secrets.token_hex(4)}"
         try:
             self.folder.mkdir(mode=0o700)
@@ -127,7 +127,9 @@ class Group(Launch):
                 listener.bind(str(path))
             except OSError as error:
                 listener.close()
-                raise Lost(f"no socket at {path}: {error}; TMPDIR may name a folder with a shorter path") from None
+                raise Lost(
+                    f"can't bind a socket at {path}: {error}; set TMPDIR to a folder with a shorter path"
+                ) from None
             self.control = f"unix:{path}"
         else:
             listener = socket.create_server((self._place.control, 0))
@@ -144,7 +146,7 @@ class Group(Launch):
                 connection, _ = listener.accept()
             except TimeoutError:
                 if any(answer["exited"] for answer in self._agents.all({"do": "exited", "group": self._id})):
-                    raise Lost("a process ended before all ranks were there") from None
+                    raise Lost("a process ended before all ranks had connected") from None
                 if time.monotonic() > deadline:
                     raise Lost(f"{len(found)} of {wanted} ranks connected within {START_TIMEOUT_S:.0f} s") from None
                 continue
@@ -153,10 +155,10 @@ class Group(Launch):
             channel = Channel(f"{self.system.name}'s new rank", connection.fileno(), connection.fileno())
             word, fields = parse(gather([channel], HELLO_TIMEOUT_S)[0])
             if word != "hello":
-                raise Lost(f"a rank said {word!r} before hello: {fields}")
+                raise Lost(f"a rank sent {word!r} instead of hello: {fields}")
             number = 0 if self.system.driver else int(fields["rank"])
             if number in found or not 0 <= number < len(self.hosts):
-                raise Lost(f"a second rank {number}, or one too many, of {len(self.hosts)}")
+                raise Lost(f"rank {number} connected twice, or is not one of {len(self.hosts)} ranks")
             channel.name = (
                 f"{self.system.name}'s driver" if self.system.driver else f"{self.system.name}'s rank {number}"
             )
@@ -165,11 +167,11 @@ class Group(Launch):
         self._channels = [found[number] for number in sorted(found)]
 
     def freeze(self) -> None:
-        """Stops all processes where they are."""
+        """Pauses all processes."""
         self._agents.all({"do": "freeze", "group": self._id})
 
     def thaw(self) -> None:
-        """Lets all processes go on."""
+        """Resumes all processes."""
         self._agents.all({"do": "thaw", "group": self._id})
 
     def round(
@@ -184,26 +186,26 @@ class Group(Launch):
         timeout_s: float,
         weigh: bool,
     ) -> Round:
-        """Does one operation and verifies what came out.
+        """Runs one operation and verifies its result.
 
         Args:
             op: one of OPS.
-            nbytes: of each rank's array.
-            variant: how.
-            seed: of the content.
-            arrival_s: seconds between the calls of one rank and the next.
-            inputs: arrays of each rank that go into a sum.
-            timeout_s: for each step of it.
+            nbytes: size of each rank's array.
+            variant: variant of the operation.
+            seed: seed of the content.
+            arrival_s: seconds between the calls of successive ranks.
+            inputs: arrays that each rank adds to a sum.
+            timeout_s: timeout of each step.
             weigh: whether to measure processor time and memory, which takes longer than a small operation.
 
         Raises:
-            GroupFailed: a rank failed, hung up, did not answer in time or had a wrong result; the group is stopped.
+            GroupFailed: a rank failed, disconnected, timed out or had a wrong result; the group is stopped.
         """
         self._rounds += 1
         arrival_ns = round(arrival_s * 1e9)
         try:
             task = {"op": op, "bytes": nbytes, "variant": variant, "round": self._rounds, "seed": seed}
-            # Programs of systems that take one do not know the word.
+            # Rank programs that sum one array only do not parse this field.
             task |= {"inputs": inputs} if inputs > 1 else {}
             ready = self._ask(write("prepare", **task, arrival=arrival_ns), "ready", timeout_s)
             before = self._weigh("begin") if weigh else (0.0, 0)
@@ -215,7 +217,7 @@ class Group(Launch):
             after = self._weigh("usage") if weigh else (0.0, 0)
             checked = self._ask("check", "checked", timeout_s)
             if len(done) != len(self._sockets):
-                raise Lost(f"{len(done)} of {len(self._sockets)} ranks answered")
+                raise Lost(f"{len(done)} of {len(self._sockets)} ranks replied")
             seconds = self._seconds(op, done, ended - called, arrival_s)
         except (*BROKEN, IndexError) as error:
             raise self._failed(_why(error)) from None
@@ -230,14 +232,14 @@ class Group(Launch):
         return Round(seconds, after[0] - before[0], after[1], "; ".join(disturbed))
 
     def _seconds(self, op: str, done: list[dict[str, str]], waited_s: float, arrival_s: float) -> float:
-        """From the last participant's call to the last end, by the ranks' own clock if they share it."""
+        """The time from the last participant's call to the last end, by the ranks' own clock if they share one."""
         pair = op == "rtt" and not self.system.driver
         if self.shared_clock:
             took = done[:2] if pair else done
             return (max(int(one["end"]) for one in took) - max(int(one["start"]) for one in took)) / 1e9
         seconds = waited_s - arrival_s * (1 if op == "rtt" else len(self.hosts) - 1)
         if seconds <= 0:
-            raise Lost(f"all was over {-seconds:.3f} s before the last rank was to call")
+            raise Lost(f"the operation ended {-seconds:.3f} s before the last rank was due to call")
         return seconds
 
     def _ask(self, line: str, answer: str, timeout_s: float) -> list[dict[str, str]]:
@@ -246,7 +248,7 @@ class Group(Launch):
             if word == "failed":
                 raise Lost(f"{channel.name} failed: {fields['why']}")
             if word != answer:
-                raise Lost(f"{channel.name} said {word!r} and not {answer!r}")
+                raise Lost(f"{channel.name} sent {word!r} instead of {answer!r}")
 
         for channel in self._channels:
             channel.send(line)
@@ -257,9 +259,9 @@ class Group(Launch):
         return sum(one["cpu_seconds"] for one in usage), max(one["peak_rss_bytes"] for one in usage)
 
     def _failed(self, why: str) -> GroupFailed:
-        """Stops the group; the reason with what its ended processes said last."""
+        """Stops the group; returns the reason and the last output of its ended processes."""
         said: list[str] = []
-        # What an agent can't do here it can't do for the next group either, and that one will say so.
+        # If an agent fails here, it fails for the next group too, which then reports it.
         with contextlib.suppress(AgentFailed):
             for answer in self._agents.all({"do": "exited", "group": self._id, "patience_s": LAST_WORDS_S}):
                 said += [_last(one["said"], one["code"]) for one in answer["exited"]]
@@ -279,12 +281,12 @@ class Group(Launch):
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
         if left := [pid for answer in answers for pid in answer.get("left", [])]:
-            raise AgentFailed(f"{self.system.name}'s processes {left} do not end")
+            raise AgentFailed(f"{self.system.name}'s processes {left} did not end")
 
 
 def _why(error: Exception) -> str:
-    """What broke, in words; an odd answer by the kind of error that reading it was."""
-    return str(error) if isinstance(error, HopliteError | OSError) else f"an answer is not understood: {error!r}"
+    """Formats an error; for a malformed reply, the exception that parsing it raised."""
+    return str(error) if isinstance(error, HopliteError | OSError) else f"malformed reply: {error!r}"
 
 
 def _last(said: str, code: int) -> str:

@@ -1,4 +1,4 @@
-"""The hosts of a measurement and the agent on each; knows how to reach them, not what is measured on them."""
+"""The hosts of a measurement and the agent on each: how to reach them, but not what is measured."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
     from hoplite_bench.environments import Environments
     from hoplite_bench.lab import Lab
 
-# Of a login by ssh and the start of an interpreter, on a machine with two cores and sixteen hosts.
+# Includes a login by ssh and the start of an interpreter, on a machine with two cores and sixteen hosts.
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 30.0
-# Of the installation of a system, on all hosts at once.
+# Installation of a system, on all hosts at once.
 PREPARE_TIMEOUT_S = 900.0
-# Between the end of an agent's answers and that of the command that reached it, which may still say why.
+# Time between an agent's last reply and the end of the command that reached it, whose output may contain the reason.
 LAST_WORDS_S = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """Where a measurement takes place.
+    """The hosts and network of a measurement.
 
     Attributes:
-        hosts: who takes part, in order of rank.
+        hosts: the participants, in order of rank.
         rsh: an executable that takes a host's name and a command, like ssh.
-        control: this machine's address, which ranks connect to; empty where a Unix socket does, with a shared clock.
-        shared_clock: whether all hosts read one monotonic clock and one file system, as those of a lab do.
-        cidr: the network of the hosts, "10.77.0.0/16"; empty if it is not known.
-        rate: bits per second of a link; 0 if it is not known.
-        facts: what a row says of it.
-        topology: of its racks and pods, as in a topology file; None if it is not known, or all hosts are in one rack.
+        control: this machine's address, to which ranks connect; empty with a shared clock, where a Unix socket is used.
+        shared_clock: whether all hosts share one monotonic clock and one file system, like those of a lab.
+        cidr: network of the hosts, "10.77.0.0/16"; empty if unknown.
+        rate: rate of a link in bit/s; 0 if unknown.
+        facts: description of the network for the rows.
+        topology: racks and pods, as in a topology file; None if unknown, or if all hosts are in one rack.
     """
 
     hosts: Sequence[Host]
@@ -68,23 +68,23 @@ class Network:
 
 
 class AgentFailed(HopliteError):
-    """An agent could not do what it was asked; names the host."""
+    """An agent could not execute a request; the message names the host."""
 
 
 class Agents:
-    """One agent on each host, for as long as the block lasts; all that they started ends with it.
+    """One agent on each host, for the duration of a `with` block; processes that agents started end with it.
 
     Args:
-        network: whose hosts.
+        network: the network.
 
     Attributes:
-        hosts: of the network.
-        hello: what each said when it started.
-        machine: what the first host is; "others" tells in what the others differ, if they do.
-        build: of the first host's hoplite, release or debug.
+        hosts: hosts of the network.
+        hello: first reply of each agent.
+        machine: description of the first host; "others" lists differences of the other hosts, if there are any.
+        build: build of hoplite on the first host: release or debug.
 
     Raises:
-        AgentFailed: a host can't be reached, or has no hoplite where this one has it, or another one.
+        AgentFailed: a host can't be reached, has no hoplite at the same path, or has another version.
     """
 
     def __init__(self, network: Network) -> None:
@@ -93,8 +93,8 @@ class Agents:
         self._errors: list[IO[bytes]] = []
         self._channels: list[Channel] = []
         self._numbers = itertools.count()
-        # In words that shells other than POSIX ones have too; and without the folder that it starts in, which Python
-        # would take modules from.
+        # Uses only words that non-POSIX shells accept too. -P keeps Python from importing modules from the folder in
+        # which it starts.
         path = f"PYTHONPATH={python_path()}"
         command = shlex.join(["exec", "env", path, sys.executable, "-P", "-m", "hoplite_bench.agent"])
         try:
@@ -106,7 +106,7 @@ class Agents:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,
-                    # Ctrl-C is for the bench, which then ends what is there in order.
+                    # Ctrl-C goes to the bench, which then ends everything in order.
                     start_new_session=True,
                 )
                 self._processes.append(process)
@@ -134,9 +134,11 @@ class Agents:
         for host, one in zip(self.hosts, told, strict=True):
             version = one["facts"]["version"]
             if version != __version__:
-                raise AgentFailed(f"{host.name} has hoplite {version}, and this machine {__version__}; install one")
+                raise AgentFailed(
+                    f"{host.name} has hoplite {version}, this machine has {__version__}; install the same version"
+                )
             if one["build"] != "release":
-                raise AgentFailed(f"{host.name} has a {one['build']} build, which measures nothing; make build there")
+                raise AgentFailed(f"{host.name} has a {one['build']} build; run make build there")
             differs = [f"{name} {value}" for name, value in one["facts"].items() if value != facts[name]]
             if differs:
                 others.append(f"{host.name} has {', '.join(differs)}")
@@ -151,18 +153,18 @@ class Agents:
         self.close()
 
     def all(self, request: dict[str, Any], *, timeout_s: float = ANSWER_TIMEOUT_S) -> list[dict[str, Any]]:
-        """Asks every agent the same, and waits for all answers, in order of the hosts."""
+        """Sends a request to every agent and returns all replies, in order of the hosts."""
         return self._ask(list(range(len(self._channels))), request, timeout_s)
 
     def one(self, host: Host, request: dict[str, Any], *, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
-        """Asks the agent of one host."""
+        """Sends a request to the agent of one host."""
         return self._ask([self.hosts.index(host)], request, timeout_s)[0]
 
     def prepare(self, system: str, environments: Environments) -> str:
-        """Installs a system on all hosts, in the same folder as here.
+        """Installs a system on all hosts, at the same path as on this machine.
 
         Returns:
-            Which host can't have it, and why; empty if all have it.
+            The first host on which it is unavailable, with the reason; empty if all have it.
         """
         root = str(environments.root)
         request = {"do": "prepare", "system": system, "root": root, "install": environments.install}
@@ -172,7 +174,7 @@ class Agents:
 
     def _ask(self, numbers: list[int], request: dict[str, Any], timeout_s: float) -> list[dict[str, Any]]:
         channels = [self._channels[number] for number in numbers]
-        # An answer to an earlier question, which came too late for it, is not taken for one to this.
+        # A late reply to an earlier request must not be taken for a reply to this one.
         number = next(self._numbers)
         mark = f"{MARK} {number} "
         try:
@@ -190,7 +192,7 @@ class Agents:
         return answers
 
     def _last_words(self, names: Sequence[str]) -> list[str]:
-        """What those that are lost said on stderr last."""
+        """The last line that each of the lost agents wrote to stderr."""
         deadline = time.monotonic() + LAST_WORDS_S
         said = []
         for host, process, errors in zip(self.hosts, self._processes, self._errors, strict=True):
@@ -199,11 +201,11 @@ class Agents:
                     process.wait(max(0.0, deadline - time.monotonic()))
                 errors.seek(0)
                 lines = [line.strip() for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
-                said += [f"{host.name} said {line!r}" for line in lines[-1:]]
+                said += [f"last output of {host.name}: {line!r}" for line in lines[-1:]]
         return said
 
     def close(self) -> None:
-        """Ends all agents, and they what they started."""
+        """Ends all agents, which end the processes that they started."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.close()
@@ -220,10 +222,10 @@ class Agents:
 
 
 def of_lab(lab: Lab) -> Network:
-    """The hosts of a lab."""
+    """Returns the network of a lab."""
     hosts = [Host(host.number, host.name, host.address, host.interface) for host in lab.hosts]
     topology = lab.topology() if len(lab.racks) > 1 else None
-    # Without its name, which says nothing, and what it does not have.
+    # Without the lab's name, which carries no information, and without absent facts.
     told = {name: value for name, value in lab.facts().items() if name != "name" and value is not None}
     facts = {"kind": "lab", **told}
     return Network(
@@ -239,49 +241,51 @@ def of_lab(lab: Lab) -> Network:
 
 
 def of_file(path: Path, *, rsh: str = "ssh", rate: int = 0) -> Network:
-    """Reads the hosts of a file: on each line a name that ssh reaches, and, if that is not it, the address to measure.
+    """Reads the hosts of a file: on each line a name that ssh reaches, and the address to measure if it differs.
 
-    A third word is the network interface of that address. What follows "#" is a comment. The first host is the root of
+    A third word is the network interface of that address. Text after "#" is a comment. The first host is the root of
     all operations.
 
     Args:
         path: the file.
-        rsh: the command that reaches a host, found on PATH.
-        rate: bits per second of a host's link, if it is known.
+        rsh: command that reaches a host, found on PATH.
+        rate: rate of a host's link in bit/s, if known.
 
     Raises:
-        InvalidArgument: fewer than two hosts, one that is there twice, an address that others can't reach, or a line
-            that is not understood.
+        InvalidArgument: the file has fewer than two hosts, a duplicate, an address that others can't reach, or a
+            malformed line.
     """
     executable = shutil.which(rsh)
     if executable is None:
-        raise InvalidArgument(f"there is no {rsh!r} to reach the hosts with; install it or say --rsh")
+        raise InvalidArgument(f"command {rsh!r} to reach the hosts was not found: install it or set --rsh")
     hosts: list[Host] = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         words = line.partition("#")[0].split()
         if len(words) > 3:
-            raise InvalidArgument(f"{path}:{number}: {line.strip()!r} is not: name [address [interface]]")
+            raise InvalidArgument(f"{path}:{number}: {line.strip()!r} is malformed: write name [address [interface]]")
         if not words:
             continue
         for word in words[:2]:
             check_host(f"{path}:{number}", word)
         if len(words) > 2 and not is_interface(words[2]):
-            raise InvalidArgument(f"{path}:{number}: {words[2]!r} is no name of a network interface, such as eth0")
+            raise InvalidArgument(f"{path}:{number}: {words[2]!r} is not a name of a network interface, such as eth0")
         try:
             address = socket.gethostbyname(words[1] if len(words) > 1 else words[0])
         except OSError as error:
             raise InvalidArgument(f"{path}:{number}: no address of {words[0]!r}: {error.strerror}") from None
         for other in hosts:
             if words[0] == other.name or address == other.address:
-                raise InvalidArgument(f"{path}:{number}: {words[0]} at {address} is {other.name} at {other.address}")
+                raise InvalidArgument(
+                    f"{path}:{number}: {words[0]} at {address} is a duplicate of {other.name} at {other.address}"
+                )
         hosts.append(Host(len(hosts), words[0], address, words[2] if len(words) > 2 else ""))
     if len(hosts) < 2:
-        raise InvalidArgument(f"{path} names {len(hosts)} hosts; a measurement needs two or more, one a line")
+        raise InvalidArgument(f"{path} names {len(hosts)} hosts; a measurement needs at least two, one per line")
     loopback = [host for host in hosts if ipaddress.ip_address(host.address).is_loopback]
     if loopback and len(loopback) < len(hosts):
         raise InvalidArgument(
-            f"{path}: {loopback[0].name} is {loopback[0].address} here, where no other host reaches it; "
-            f"say its address on the network after its name"
+            f"{path}: {loopback[0].name} resolves to {loopback[0].address} here, where no other host reaches it; "
+            f"add its address on the network after its name"
         )
     own = _own_address(hosts)
     facts = {"kind": "hosts", "names": [host.name for host in hosts], "rate": rate, "clock": os.uname().nodename}
@@ -289,15 +293,15 @@ def of_file(path: Path, *, rsh: str = "ssh", rate: int = 0) -> Network:
 
 
 def _own_address(hosts: Sequence[Host]) -> str:
-    """Where the hosts reach this machine: its address on the way to the first host that is another machine."""
+    """The address of this machine on the route to the first host that is another machine."""
     own = ""
     for host in hosts:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
-                # Sends nothing: the kernel says which of our addresses it would send from.
+                # Sends nothing: the kernel only selects the source address.
                 probe.connect((host.address, 9))
             except OSError as error:
-                raise InvalidArgument(f"there is no way to {host.name} at {host.address}: {error.strerror}") from None
+                raise InvalidArgument(f"no route to {host.name} at {host.address}: {error.strerror}") from None
             own = probe.getsockname()[0]
         if own != host.address:
             break

@@ -1,4 +1,4 @@
-"""Where and with what a measurement was taken: a figure without this means nothing."""
+"""Describes the machine and build of a measurement, without which its figures mean nothing."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from hoplite.errors import HopliteError
 
 
 def refuse_debug_build() -> None:
-    """Raises if the extension was built without optimisation."""
+    """Raises if the extension was built without optimization."""
     if build() == "debug":
-        raise HopliteError("a debug build measures nothing; build with make build")
+        raise HopliteError("a debug build is too slow to measure: run make build")
 
 
 def build() -> str:
-    """How the extension was built: "debug" or "release"."""
+    """The build of the extension: "debug" or "release"."""
     return hoplite.__build__
 
 
 def facts() -> dict[str, str | int | float]:
-    """Processor, cores, memory, kernel, Python, version and commit."""
+    """Returns processor, cores, memory, kernel, Python, version and commit."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "kernel": platform.release(),
-        # It decides how a stream begins, and how it takes losses: for all that speak TCP alike.
+        # It determines how a stream starts and reacts to losses, for every system that uses TCP.
         "congestion_control": _congestion_control(),
         "python": platform.python_version(),
         "version": hoplite.__version__,
@@ -54,7 +54,7 @@ def _processor() -> str:
 
 @functools.cache
 def _commit() -> str:
-    """The commit this package was installed from, if it lies in a checkout; "+" marks uncommitted changes."""
+    """The commit of the checkout that contains this package; "+" marks uncommitted changes."""
     here = Path(__file__).parent
     try:
         told = subprocess.run(

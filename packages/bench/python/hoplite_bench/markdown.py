@@ -1,6 +1,6 @@
-"""The Markdown of a report, in parts: tables whose cells are never empty, and the notes below them.
+"""Markdown building blocks of a report: tables without empty cells, and the notes below them.
 
-Knows how a row is shown, not which rows are shown together; that is `report.py`.
+Formats one row of a measurement; `report.py` decides which rows appear together.
 """
 
 from __future__ import annotations
@@ -19,51 +19,51 @@ DEFAULT = "default"
 
 
 class Notes:
-    """What a reader must know of some cells of one table: a number at the cell, the text below the table."""
+    """Remarks on cells of one table: a number in the cell, the text below the table."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
 
     def mark(self, text: str) -> str:
-        """The number of a note; the same text has the same."""
+        """Returns the number of a note; equal texts share one number."""
         text = plain(text)
         if text not in self._texts:
             self._texts.append(text)
         return f"<sup>{self._texts.index(text) + 1}</sup>"
 
     def lines(self) -> list[str]:
-        """The notes, a paragraph each."""
+        """The notes, one paragraph each."""
         return [line for number, text in enumerate(self._texts, 1) for line in (f"<sup>{number}</sup> {text}", "")]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Writes a table whose first column is words and whose others are figures, and a blank line."""
+    """Formats a table with text in the first column and numbers in the others, followed by a blank line."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines] + [""]
 
 
 def folded(title: str, lines: Iterable[str]) -> list[str]:
-    """Hides lines until a reader asks for them."""
+    """Wraps lines in a section that readers can expand."""
     return ["<details>", f"<summary>{title}</summary>", "", *lines, "</details>", ""]
 
 
 def plain(text: str) -> str:
-    """One line of a system's own words, in which no character means anything."""
+    """Formats external text as one line, with Markdown escaped."""
     escaped = "".join(f"\\{character}" if character in "\\`*_[]|#" else character for character in text)
     return " ".join(escaped.replace("<", "&lt;").split())
 
 
 def figure(row: Row | None, notes: Notes, *, strong: bool = False, before: float | None = None) -> str:
-    """The cell of a row: its median, how many times the wire that is, and its variant if it is not the default.
+    """Formats the cell of a row: its median, its ratio to the wire, and its variant if it is not the default.
 
     Args:
-        row: None if there is none.
-        notes: takes why there is no figure, and what the row says beside it.
+        row: the row; None if it does not exist.
+        notes: receives the reason for missing samples, and the note of the row.
         strong: whether this is the fastest.
-        before: seconds from the first call to the last; what both take together stands after a slash.
+        before: seconds from the first call to the last; the total is appended after a slash.
     """
     if row is None:
-        return f"not measured{notes.mark('The files have no such row.')}"
+        return f"not measured{notes.mark('The files contain no such row.')}"
     if not row.samples:
         return f"{words.no_figure(row)}{notes.mark(f'{words.name(row.system)}: {words.why(row)}')}"
     text = words.seconds(tables.median(row))
@@ -78,7 +78,7 @@ def figure(row: Row | None, notes: Notes, *, strong: bool = False, before: float
 
 
 def spread(row: Row | None, notes: Notes) -> str:
-    """The cell of a row with its least and greatest sample, and how many there are."""
+    """Formats the cell of a row with its minimum, its maximum, and the number of samples."""
     if row is None or not row.samples or row.seconds is None:
         return figure(row, notes)
     least, greatest = words.seconds(row.seconds["min"]), words.seconds(row.seconds["max"])
@@ -87,7 +87,7 @@ def spread(row: Row | None, notes: Notes) -> str:
 
 
 def _marks(row: Row, notes: Notes) -> str:
-    """The numbers of the notes on a figure: what the row says, and whether its repeats take ever longer."""
+    """The note numbers of a figure: the row's own note, and a warning if its repeats become slower."""
     found = [note for note in (row.note, tables.drift(row)) if note]
     return "".join(notes.mark(f"{words.name(row.system)}: {note}") for note in found)
 

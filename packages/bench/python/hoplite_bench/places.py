@@ -1,4 +1,4 @@
-"""Where this package and the library lie, for programs on other hosts that are to import the same ones."""
+"""The import paths of this package and the library, for programs on other hosts that must import the same ones."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import hoplite
 
 
 def python_path() -> str:
-    """The folders that this process has imported both from, as PYTHONPATH takes them."""
+    """The folders from which this process imported both, in the format of PYTHONPATH."""
     folders = (str(Path(file).parents[1]) for file in (__file__, hoplite.__file__))
     return os.pathsep.join(dict.fromkeys(folders))

@@ -1,7 +1,7 @@
-"""What /proc says of processes.
+"""Reads information on processes from /proc.
 
-Read by hand, since psutil takes five times as long (0.2 ms a process), and labs and benches look at hundreds in each
-turn; it does not tell the namespaces of a process either.
+psutil takes five times as long (0.2 ms per process), and labs and benches scan hundreds each time. It does not report
+the namespaces of a process either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def all_ids() -> list[int]:
 
 
 def network_of(process: int | str) -> int | None:
-    """The identity of a process's network namespace, "self" for this one; None if the process has ended."""
+    """The identity of a process's network namespace, "self" for this process; None if the process has ended."""
     try:
         return os.stat(f"/proc/{process}/ns/net").st_ino  # noqa: PTH116 - a third of the time, for each process
     except OSError:
@@ -25,20 +25,20 @@ def network_of(process: int | str) -> int | None:
 
 
 def fields_of(process: int) -> list[bytes] | None:
-    """What its stat says after its name: its state, its parent and so on; None if it has ended."""
+    """The fields of a process's stat after its name: its state, its parent and so on; None if it has ended."""
     try:
         text = read(f"/proc/{process}/stat")
     except OSError:
         return None
-    # A name may hold anything, brackets and spaces too.
+    # A name may contain anything, including brackets and spaces.
     return text.rpartition(b")")[2].split()
 
 
 def read(path: str) -> bytes:
-    """The content of a file whose size is not known before; pathlib takes four times as long.
+    """Reads a file of unknown size; pathlib takes four times as long.
 
     Raises:
-        OSError: it can't be read, for the process has ended for instance.
+        OSError: the file can't be read, for example because the process has ended.
     """
     file = os.open(path, os.O_RDONLY)
     try:

@@ -1,6 +1,6 @@
-"""What people see while a run measures: what runs now, how many cells are done, and about how long it will take.
+"""Progress display of a run: the current step, the number of finished cells, and the estimated time left.
 
-Knows no process: it is told of each turn when it has ended, and how long that was thought to take.
+Does not depend on processes: the caller reports each turn when it has ended, and its expected time.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
     from hoplite_bench.plan import Cell, Contender
 
-# A pace of 1 counts as much as so many seconds that were measured: the first turns start processes.
+# Weight of the initial pace of 1, in measured seconds: the first turns start processes.
 TRUST_S = 20.0
 
 
 class Forecast:
-    """How long what is left will take: what was expected of it, at the pace that each system has shown so far.
+    """Estimates the time left: the expected time of each turn, scaled by the pace of each system so far.
 
     Args:
-        turns: of each contender in each cell, the expected seconds of one turn and how many turns it has.
-        clock: seconds of a clock that never goes back.
+        turns: for each contender and cell, the expected seconds of one turn and the number of turns.
+        clock: monotonic clock in seconds.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Forecast:
         self._taken: dict[str, float] = collections.defaultdict(float)
 
     def turned(self, contender: Contender, cell: Cell) -> None:
-        """A turn has ended, and the next one begins."""
+        """Records that a turn has ended and the next one begins."""
         now = self._clock()
         each, left = self._turns.get((contender, cell), (0.0, 0))
         if left:
@@ -53,12 +53,12 @@ class Forecast:
         self._last = now
 
     def close(self, cell: Cell) -> None:
-        """A cell is done: a system that failed in it has no more turns there."""
+        """Records that a cell is done: a system that failed in it has no more turns there."""
         self._turns = {key: turns for key, turns in self._turns.items() if key[1] != cell}
         self._last = self._clock()
 
     def left_s(self) -> float:
-        """About how many seconds are left."""
+        """The estimated number of seconds left."""
         return sum(
             each * left * (self._taken[one.system] + TRUST_S) / (self._expected[one.system] + TRUST_S)
             for (one, _), (each, left) in self._turns.items()
@@ -66,10 +66,10 @@ class Forecast:
 
 
 class Watch:
-    """Shows a run on stderr: on a terminal a bar, else a line for each cell that is done.
+    """Shows a run on stderr: a progress bar on a terminal, otherwise one line per finished cell.
 
     Args:
-        console: where to; stderr if it is not said.
+        console: output; stderr by default.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -96,27 +96,27 @@ class Watch:
         self._progress.stop()
 
     def say(self, text: str) -> None:
-        """Says something that stays; as it is, but on one line."""
+        """Prints a permanent message on one line, without markup."""
         self.console.print(" ".join(text.split()), markup=False, highlight=False, soft_wrap=True)
 
     def tell(self, text: str) -> None:
-        """What runs now."""
+        """Shows the current step."""
         self._progress.update(self._bar, description=text)
 
     def begin(self, turns: Mapping[tuple[Contender, Cell], tuple[float, int]], cells: int) -> None:
-        """Measuring begins; `turns` as of `Forecast`."""
+        """Starts the display; `turns` as for `Forecast`."""
         self._cells = cells
         self._forecast = Forecast(turns)
         self._began = time.monotonic()
         self._show()
 
     def turned(self, contender: Contender, cell: Cell) -> None:
-        """A turn has ended."""
+        """Records that a turn has ended."""
         self._forecast.turned(contender, cell)
         self._show()
 
     def close(self, cell: Cell) -> None:
-        """A cell is done."""
+        """Records that a cell is done."""
         self._forecast.close(cell)
         self._done += 1
         self._show()
@@ -131,7 +131,7 @@ class Watch:
         self._progress.update(
             self._bar,
             completed=now - self._began,
-            # A bar of nothing to do is full.
+            # A bar without work is full.
             total=total or 1.0,
             done=self._done,
             cells=self._cells,

@@ -1,8 +1,8 @@
-"""Rows to a report that people read: `report.md` and its pictures.
+"""Turns rows into a report for people: `report.md` and its figures.
 
-Where it was measured, where Hoplite is slower and where it is faster, then the parts of `sections.py`. What could not
-run is there with its reason. Knows nothing of how a row was measured; which rows count is `tables.py`, what a cell
-looks like `markdown.py`.
+The report states where it was measured, and where Hoplite is slower or faster, followed by the parts of `sections.py`.
+A system that could not run is listed with the reason. This module does not depend on how a row was measured.
+`tables.py` decides which rows count, `markdown.py` formats cells.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ NAME = "report.md"
 
 
 def write(rows: Sequence[Row], folder: Path, *, pictures: bool = True) -> list[Path]:
-    """Writes a report into a folder, which is made if it is not there; nothing is written if anything is wrong.
+    """Writes a report into a folder, which is created if necessary; writes nothing if there is an error.
 
     Args:
-        rows: of any number of runs.
-        folder: where to.
-        pictures: whether to draw as well, which needs Matplotlib.
+        rows: rows of any number of runs.
+        folder: folder of the report.
+        pictures: whether to draw figures, which requires Matplotlib.
 
     Returns:
-        What was written, the page first.
+        The written files, the page first.
 
     Raises:
-        Unreportable: these rows can't be reported.
+        Unreportable: the rows are not suitable for a report.
         HopliteError: Matplotlib is not installed.
     """
     measurement = tables.collect(rows)
@@ -55,11 +55,11 @@ def write(rows: Sequence[Row], folder: Path, *, pictures: bool = True) -> list[P
 
 
 def page(measurement: Measurement, pictures: Sequence[Picture] = ()) -> str:
-    """The whole report as Markdown.
+    """Formats the whole report as Markdown.
 
     Args:
-        measurement: what it is about.
-        pictures: which lie beside it.
+        measurement: the rows of the report.
+        pictures: the figures next to it.
     """
 
     def shown(about: str) -> list[str]:
@@ -84,19 +84,19 @@ def page(measurement: Measurement, pictures: Sequence[Picture] = ()) -> str:
 
 
 def _where(measurement: Measurement) -> list[str]:
-    """What a figure means nothing without."""
+    """Describes machines, commits, networks and versions, without which figures mean nothing."""
     rows = measurement.rows
     lines = ["## Where it was measured", ""]
     machines = list(measurement.machines.items())
     if len(machines) == 1:
         lines.append(f"- Machine: {machines[0][1]}")
     else:
-        lines.append(f"- M{machines[0][0][1:]}, wherever no other is named: {machines[0][1]}")
+        lines.append(f"- M{machines[0][0][1:]}, unless another is named: {machines[0][1]}")
         lines += [f"- M{name[1:]}: {told}" for name, told in machines[1:]]
     commits = unique(row.commit for row in rows)
     lines.append(f"- Hoplite: commit {', '.join(commits)}, {', '.join(unique(row.build for row in rows))} build")
     if len(commits) > 1:
-        lines.append("- **Several commits: the figures of Hoplite are not of one state.**")
+        lines.append("- **Several commits: the figures of Hoplite are from different versions.**")
     for place in measurement.places:
         cases = measurement.select(lambda case, place=place: case.place == place)  # type: ignore[misc]
         for hosts in sorted({case.hosts for case in cases}):
@@ -108,7 +108,7 @@ def _where(measurement: Measurement) -> list[str]:
 
 
 def _lab(labs: Sequence[dict[str, Any]]) -> str:
-    """What is known of a lab; of what differs between rows all that it was."""
+    """Formats the known facts of a lab; a fact that differs between rows lists all its values."""
     keys = sorted({key for lab in labs for key in lab} - {"kind", "rate", "hosts"})
     facts = []
     for key in keys:
@@ -131,7 +131,7 @@ def _versions(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def _summary(measurement: Measurement) -> list[str]:
-    """Hoplite against the fastest of the others in every case that there is."""
+    """Compares Hoplite with the fastest other system in every case."""
     compared, not_compared = tables.compare(measurement.cases)
     level = [one for one in compared if one.is_level]
     slower = sorted((one for one in compared if one.ratio > 1 and not one.is_level), key=lambda one: -one.ratio)
@@ -141,14 +141,14 @@ def _summary(measurement: Measurement) -> list[str]:
         lines += [
             (
                 f"Of {words.count(len(compared), 'case')}, Hoplite is faster than every other system in {len(faster)}, "
-                f"as fast as the fastest of them, within 1 %, in {len(level)}, and slower in {len(slower)}:"
+                f"as fast as the fastest of them (within 1 %) in {len(level)}, and slower in {len(slower)}:"
             ),
             "",
             *_counts({"faster": faster, "as fast": level, "slower": slower}),
             (
-                "Hoplite's median divided by that of the fastest other system, which is named: below 1, in bold, "
-                "Hoplite is faster or as fast. ~ marks those whose samples overlap, - what there is no row of. One "
-                "host is at the end of the page."
+                "Hoplite's median divided by that of the fastest other system, which is named. Bold: Hoplite is faster "
+                "or as fast. ~: the samples of the two overlap. -: not measured. Operations of one host are at the end "
+                "of the page."
             ),
             "",
             *_ratios(measurement, compared, not_compared),
@@ -163,7 +163,7 @@ def _summary(measurement: Measurement) -> list[str]:
 
 
 def _counts(groups: dict[str, list[Comparison]]) -> list[str]:
-    """How many cases of each size are in each group."""
+    """Counts the cases of each size in each group."""
     sizes = sorted({one.case.bytes for group in groups.values() for one in group})
     rows = [
         [word, *(str(sum(one.case.bytes == size for one in group)) for size in sizes), str(len(group))]
@@ -204,7 +204,7 @@ def _against(one: Comparison) -> str:
 
 
 def _where_it_is(title: str, compared: Sequence[Comparison]) -> list[str]:
-    """A line for each operation and size, so that all fit on a screen; each case by itself is folded below."""
+    """Summarizes cases with one line per operation and size, so that all fit on a screen; lists each case below."""
     if not compared:
         return _list(title, [])
     groups: dict[tuple[str, int, bool], list[Comparison]] = {}
@@ -224,11 +224,11 @@ def _where_it_is(title: str, compared: Sequence[Comparison]) -> list[str]:
                 ", ".join(others),
             ]
         )
-    table = markdown.table(["operation", "times the fastest other", "hosts", "which is"], rows)
+    table = markdown.table(["operation", "times the fastest other", "hosts", "fastest other"], rows)
     told = markdown.folded(
-        f"{words.count(len(compared), 'case')}, one by one", [f"- {_against(one)}" for one in compared]
+        f"{words.count(len(compared), 'case')}, in detail", [f"- {_against(one)}" for one in compared]
     )
-    # A list ends with a blank line before what closes the fold.
+    # A list needs a blank line before the closing tag.
     return [f"### {title}", "", *table, *told[:-2], "", *told[-2:]]
 
 

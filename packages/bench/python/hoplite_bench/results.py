@@ -1,7 +1,7 @@
-"""The rows of a run and the file they go to: what is there already, what is added, and what that replaces.
+"""The rows of a run and their file: existing rows, added rows, and rows that those replace.
 
-Nothing is ever lost on the way: a row goes only when the one that takes its place is written. Knows not how rows are
-measured.
+No row is ever lost: a row is deleted only when its replacement has been written. The module does not depend on how rows
+are measured.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """Rows, and the file they are in.
+    """Rows, and the file that stores them.
 
     Args:
-        path: where rows go, one a line; None is nowhere. It is made if it is not there.
-        resume: whether to go on with the rows that are there already.
-        warn: called with what people should know of these rows, a line each.
+        path: file for the rows, one per line; created if it does not exist. None stores them in memory only.
+        resume: whether to keep existing rows and continue.
+        warn: called with warnings about existing rows, one line each.
 
     Raises:
-        InvalidArgument: the file can't be written, or has rows and is not to be gone on with.
-        BadRow: what is there is no file of rows.
+        InvalidArgument: the file is not writable, or has rows and `resume` is not set.
+        BadRow: the file is not a file of rows.
     """
 
     def __init__(
         self, path: Path | None, *, resume: bool = False, warn: Callable[[str], None] = lambda _: None
     ) -> None:
-        # A link stays one when the file is replaced.
+        # Resolved, so that a symbolic link stays one when its file is replaced.
         self.path = path.resolve() if path is not None else None
         self.rows: list[Row] = []
         self._appendable = True
@@ -44,17 +44,17 @@ class Results:
                 is_empty = not file.tell()
             found = b"" if is_empty else self.path.read_bytes()
         except OSError as error:
-            raise InvalidArgument(f"can't write rows to {path}: {error.strerror}; say another --out") from None
+            raise InvalidArgument(f"can't write rows to {path}: {error.strerror}; set another --out") from None
         if found and not resume:
-            raise InvalidArgument(f"{path} has rows already; go on with them by --resume, or say another --out")
+            raise InvalidArgument(f"{path} already has rows: add --resume to continue, or set another --out")
         whole, end, last = found.rpartition(b"\n")
         if last:
-            # Its writer was killed meanwhile. No more than the end of the line may be missing.
+            # The writer was killed while it wrote this line. The line is valid if only its end-of-line is missing.
             self._appendable = False
             try:
                 from_line(last.decode())
             except (BadRow, UnicodeDecodeError):
-                warn(f"the last line of {path} is not finished and is left out")
+                warn(f"the last line of {path} is incomplete and is ignored")
             else:
                 end += last
         self.rows = parse(whole + end, str(path))
@@ -64,18 +64,18 @@ class Results:
         return [row for row in self.rows if plan.is_on(row, network)]
 
     def strange(self, network: Mapping[str, object], machine: Mapping[str, object]) -> str:
-        """Says how many rows of one network were not measured with this commit or on this machine; empty if none."""
+        """Warns about rows of one network from another commit or machine; empty if there are none."""
         rows = self.on(network)
         count = sum({**row.machine, "commit": row.commit} != machine for row in rows)
         if not count:
             return ""
-        return f"{count} of the {len(rows)} rows there are of another commit or machine than now: compare with care"
+        return f"{count} of {len(rows)} existing rows are from another commit or machine: compare them with care"
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Adds rows, each in the place of one of the same cell on the same network.
+        """Adds rows; each replaces a row of the same cell on the same network.
 
         Raises:
-            HopliteError: the file can't be written any more.
+            HopliteError: the file is no longer writable.
         """
         fresh = {row.key(): row for row in rows}
         kept = [row for row in self.rows if row.key() not in fresh or not plan.is_on(row, fresh[row.key()].lab)]

@@ -1,6 +1,6 @@
-"""One cell of a measurement as one JSON line: what was measured, with what, where, and what came out.
+"""One cell of a measurement as one line of JSON: what was measured, with what, where, and the results.
 
-The only thing that the bench writes and the report reads. Knows neither how a cell is measured nor how it is shown.
+Rows are the only format between bench and report. The module does not depend on how a cell is measured or shown.
 """
 
 from __future__ import annotations
@@ -16,46 +16,45 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-# The yardstick: one plain TCP stream of the same bytes from one host to another.
+# The baseline: one plain TCP stream of the same bytes from one host to another.
 WIRE = "wire"
 STREAM = "stream"
 
 
 class BadRow(HopliteError):
-    """A line is no row of a measurement; names the line and what is wrong with it."""
+    """A line is not a row of a measurement; the message names the line and the error."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """What one system did for one operation, one size and one number of hosts.
+    """The result of one system for one operation, one size and one number of hosts.
 
-    A system that could not run is a row too: `samples` is empty, `seconds` is None and `note` says why.
+    A system that could not run has a row too: `samples` is empty, `seconds` is None and `note` is the reason.
 
     Attributes:
-        system: wire, hoplite, mpich, openmpi, gloo, ray, dask; of one host also memcpy.
-        variant: how the system did it: "default" is its own choice, others are forced.
-        version: of the system.
-        op: rtt, broadcast, gather, reduce, allreduce; of one host put, get and others.
-        hosts: how many took part.
-        bytes: of each participant's array, exactly.
-        arrival_s: seconds between the calls of one participant and the next; 0 is all at once.
-        inputs: arrays of each participant that went into a sum; rows from before there were several have 1.
-        repeats: how many samples were asked for.
-        samples: seconds of each repeat, in the order taken: from the last participant's call to the end of the last
-            to finish.
+        system: wire, hoplite, mpich, openmpi, gloo, ray, dask; on one host also memcpy.
+        variant: variant of the system: "default" is its own choice, others are forced.
+        version: version of the system.
+        op: rtt, broadcast, gather, reduce, allreduce; on one host put, get and others.
+        hosts: number of participating hosts.
+        bytes: exact size of each participant's array.
+        arrival_s: seconds between the calls of successive participants; 0 is all at once.
+        inputs: arrays that each participant added to a sum; 1 in rows of older versions.
+        repeats: requested number of samples.
+        samples: seconds of each repeat, in order: from the last participant's call to the end of the last participant.
         seconds: "min", "median" and "max" of the samples.
-        wire_ratio: median over the median of the wire of the same bytes in the same run.
-        verified: whether the content of the result was compared, in every repeat, and right.
-        cpu_seconds: processor time of one repeat, of all the system's processes on all hosts; the median. The kernel's
-            work for the network that it does on behalf of no process (softirq) is not in it.
-        peak_rss_bytes: memory that the system's processes hold on one host when an operation has ended and its results
-            are still there, the most of all repeats and hosts; a page that several processes share counts once.
-        lab: the network: "kind" is lab or hosts, and what is known of rate, latency, racks.
-        machine: processor, cores, memory, kernel, of the first host; "others" is in what other hosts differ.
-        commit: of hoplite's checkout; "+" marks uncommitted changes.
-        build: of hoplite's extension: release or debug.
-        note: why there is no figure, or what a reader must know about it.
-        steady: of `hoplite bench steady` alone: the bound, the fault, and more about a run whose samples are its steps.
+        wire_ratio: median divided by the wire's median for the same bytes in the same run.
+        verified: whether the content of the result was compared in every repeat, and correct.
+        cpu_seconds: processor time of one repeat, of all the system's processes on all hosts; the median. It does not
+            include network processing by the kernel on behalf of no process (softirq).
+        peak_rss_bytes: memory of the system's processes on one host when an operation has ended and its results still
+            exist; the maximum over repeats and hosts. A page that several processes share counts once.
+        lab: the network: "kind" is lab or hosts, and known facts such as rate, latency and racks.
+        machine: processor, cores, memory and kernel of the first host; "others" lists differences of other hosts.
+        commit: commit of hoplite's checkout; "+" marks uncommitted changes.
+        build: build of hoplite's extension: release or debug.
+        note: why there are no samples, or a remark for the reader.
+        steady: only for `hoplite bench steady`: the bound, the fault, and more about a run whose samples are its steps.
     """
 
     system: str
@@ -82,26 +81,26 @@ class Row:
 
     @property
     def what(self) -> str:
-        """The operation, with the number of inputs a host if there are several."""
+        """The operation, with the number of inputs per host if there are several."""
         return self.op if self.inputs == 1 else f"{self.op} of {self.inputs} each"
 
     def key(self) -> tuple[str, str, str, int, int, float, int]:
-        """What tells this cell from others of a run."""
+        """The fields that identify this cell within a run."""
         return self.system, self.variant, self.op, self.hosts, self.bytes, self.arrival_s, self.inputs
 
 
 def spread(samples: list[float]) -> dict[str, float] | None:
-    """The least, middle and greatest of some seconds, or None if there are none."""
+    """The minimum, median and maximum of some seconds, or None if there are none."""
     if not samples:
         return None
     return {"min": min(samples), "median": statistics.median(samples), "max": max(samples)}
 
 
 def trend(samples: Sequence[float], middle: Callable[[list[float]], float] = statistics.median) -> float | None:
-    """The middle of the second half of some seconds over that of the first; above 1 each repeat takes longer.
+    """The median of the second half divided by that of the first half; above 1, repeats become slower.
 
     Returns:
-        None of fewer than two, or if the first half took no time.
+        None for fewer than two samples, or if the first half took no time.
     """
     half = len(samples) // 2
     before = middle(list(samples[:half])) if half else 0.0
@@ -109,7 +108,7 @@ def trend(samples: Sequence[float], middle: Callable[[list[float]], float] = sta
 
 
 def to_line(row: Row) -> str:
-    """Writes a row, without the end of the line."""
+    """Serializes a row, without the end of the line."""
     fields = dataclasses.asdict(row)
     if row.steady is None:
         del fields["steady"]
@@ -117,47 +116,47 @@ def to_line(row: Row) -> str:
 
 
 def from_line(line: str) -> Row:
-    """Reads a row.
+    """Parses a row.
 
     Raises:
-        BadRow: it is none.
+        BadRow: the line is not a row.
     """
     try:
         fields = json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:
         raise BadRow(f"not JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise BadRow(f"a {type(fields).__name__} is no row; a row is a JSON object")
+        raise BadRow(f"a {type(fields).__name__} is not a row; a row is a JSON object")
     names = {field.name: str(field.type) for field in dataclasses.fields(Row)}
     if missing := names.keys() - {"inputs", "steady"} - fields.keys():
         raise BadRow(f"has no {', '.join(sorted(missing))}")
     if unknown := fields.keys() - names.keys():
-        raise BadRow(f"has {', '.join(sorted(unknown))}, which no row has")
+        raise BadRow(f"has unknown fields: {', '.join(sorted(unknown))}")
     for name, kind in names.items():
         if name in fields and not _fits(fields[name], kind):
             raise BadRow(f"{name} is {fields[name]!r}, not {kind.replace(' | ', ' or ')}")
     row = Row(**fields)
     if row.seconds != spread(row.samples):
-        raise BadRow(f"seconds are {row.seconds}, but the samples say {spread(row.samples)}")
+        raise BadRow(f"seconds are {row.seconds}, but the samples result in {spread(row.samples)}")
     if not row.samples and not row.note:
-        raise BadRow("has no samples and no note that says why")
+        raise BadRow("has no samples and no note with the reason")
     return row
 
 
 def parse(data: bytes, name: str) -> list[Row]:
-    """Reads what is in a file of rows; blank lines are skipped.
+    """Parses the content of a file of rows; skips blank lines.
 
     Args:
-        data: what is in it.
-        name: of the file, for the error.
+        data: content of the file.
+        name: name of the file, for the error.
 
     Raises:
-        BadRow: a line is no row; named by file and number.
+        BadRow: a line is not a row; names the file and line number.
     """
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError as error:
-        raise BadRow(f"{name}: rows are UTF-8 text: {error}") from None
+        raise BadRow(f"{name}: not UTF-8 text: {error}") from None
     rows = []
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -172,13 +171,13 @@ def read(paths: Iterable[Path]) -> list[Row]:
     """Reads files of rows.
 
     Raises:
-        BadRow: a line is no row; named by file and number.
+        BadRow: a line is not a row; names the file and line number.
     """
     return [row for path in paths for row in parse(path.read_bytes(), str(path))]
 
 
 def _fits(value: object, kind: str) -> bool:
-    """Whether a JSON value is of a field's kind, as its annotation says."""
+    """Whether a JSON value has the type of a field, as in its annotation."""
     optional = kind.endswith(" | None")
     match kind.removesuffix(" | None"):
         case "str":

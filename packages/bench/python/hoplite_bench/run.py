@@ -1,6 +1,7 @@
-"""Measures cells one by one: starts groups, lets them take turns, and turns their times into rows.
+"""Measures cells one by one: starts groups, interleaves their turns, and converts their times into rows.
 
-Knows no system but the wire, to which all are compared. Whatever a system does wrong becomes a row with the reason.
+The wire is the only system with special treatment, because all are compared with it. If a system fails, its row names
+the reason.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ if TYPE_CHECKING:
     from hoplite_bench.plan import Cell, Contender
     from hoplite_bench.systems.base import System
 
-# A group that fails in so many cells is not started again.
+# A group that fails in this many cells is not started again.
 FAILURES_MAX = 4
-# Of the round that comes before a large one in each turn: enough for every connection.
+# Size of the round that precedes a large one in each turn: enough to use every connection.
 SMALL_BYTES = 1 << 16
-# Left to the machine itself when a round's memory is counted.
+# Memory reserved for the machine itself when the memory of a round is checked.
 SPARE_BYTES = 1 << 30
-# Of the memory that is there at first, the most that a host's store may take.
+# Maximum share of the initially available memory for a host's store.
 STORE_SHARE = 0.6
-# What a row says of nodes that had to begin something again in a measurement.
+# Note in a row whose nodes had to repeat something, although no fault was injected.
 DISTURBED = "DISTURBED WITHOUT A FAULT"
-# Below this, looking takes longer than what is looked at.
+# Below this size, measuring processor time and memory takes longer than the operation.
 WEIGH_BYTES = 1 << 20
 
 
 @dataclasses.dataclass
 class Measured:
-    """What is known of one contender in one cell."""
+    """The results of one contender in one cell."""
 
     contender: Contender
     version: str = ""
@@ -58,13 +59,13 @@ class Runner:
     """Measures cells on one network.
 
     Args:
-        network: on which hosts.
-        agents: of these hosts.
-        systems: by name; the wire first.
+        network: the hosts.
+        agents: agents of these hosts.
+        systems: the systems, the wire first.
         repeats: samples of each cell.
         environments: where systems are installed.
-        tell: called with a line for people when something begins.
-        turned: called after each turn of a contender in a cell, that of the warm-up too, whether it failed or not.
+        tell: called with a progress message when a step begins.
+        turned: called after each turn of a contender in a cell, including the warm-up, whether it failed or not.
     """
 
     def __init__(
@@ -89,16 +90,16 @@ class Runner:
         self._groups: dict[tuple[str, str], Group] = {}
         self._failures: dict[tuple[str, str], dict[Cell, str]] = {}
         self._seed = 0
-        # Hosts of a lab share one machine's memory, but the root of a gather needs most of it: a limit, not a share.
+        # A limit, not a share: hosts of a lab share one machine's memory, but the root of a gather needs most of it.
         self._memory_bytes = int(min(one["available_bytes"] for one in agents.hello) * STORE_SHARE)
 
     def prepare(self) -> None:
-        """Installs what is missing; who can't be had is remembered with the reason."""
+        """Installs missing systems, and records why a system is unavailable."""
         for name, system in self.systems.items():
             self.tell(f"preparing {name}")
             try:
                 if len(self.network.hosts) < system.fewest:
-                    raise Unavailable(f"needs {system.fewest} hosts")
+                    raise Unavailable(f"needs at least {system.fewest} hosts")
                 system.prepare(self._environments)
                 if not self.network.shared_clock and (reason := self.agents.prepare(name, self._environments)):
                     raise Unavailable(reason)
@@ -106,13 +107,13 @@ class Runner:
                 self.unavailable[name] = str(error)
 
     def measure(self, cell: Cell) -> Iterator[Row]:
-        """Measures one cell of all systems; yields their rows, the wire's first, when all have taken their turns."""
+        """Measures one cell of all systems; yields their rows, the wire's first, after all turns."""
         who = plan.contenders(self.systems.values(), cell.op, cell.inputs)
         measured = {one: Measured(one) for one in who}
         for one, found in measured.items():
             found.failure = self.unavailable.get(one.system, "")
             if not found.failure:
-                # A first round warms memory and connections and shows whether the answer is right.
+                # The first round warms memory and connections, and verifies the result.
                 self._turn(cell, found, warm=True)
         for one in plan.turns(who, self.repeats, seed=self._seed):
             if not measured[one].failure:
@@ -123,7 +124,7 @@ class Runner:
             yield self._row(cell, found, wire)
 
     def _turn(self, cell: Cell, found: Measured, *, warm: bool) -> None:
-        """One turn of a contender, alone on the machine: one sample, or the round that comes before all samples."""
+        """Runs one turn of a contender, alone on the machine: one sample, or the warm-up round."""
         one = found.contender
         try:
             self._make_room(cell, one)
@@ -133,8 +134,8 @@ class Runner:
             group.thaw()
             rounds = 1 if warm else cell.rounds(found.warm_s)
             if not warm:
-                # After it was frozen its caches are cold and its heartbeats late, which the first round shows. A large
-                # one takes as long as what it would spoil, unless the group is another than the one that was warmed.
+                # After a freeze, caches are cold and heartbeats are late; the first round absorbs that. A large first
+                # round would take as long as what it protects, so it is small unless the group was started anew.
                 small = rounds == 1 and found.warmed is group
                 first = self._round(replace(cell, nbytes=min(cell.nbytes, SMALL_BYTES)) if small else cell, group, one)
                 found.disturbed = found.disturbed or first.disturbed
@@ -167,7 +168,7 @@ class Runner:
             cell.nbytes,
             variant=one.variant,
             seed=self._seed,
-            # One stream waits for no other.
+            # The wire is a single stream, which waits for no other.
             arrival_s=0.0 if one.system == WIRE else cell.arrival_s,
             inputs=cell.inputs,
             timeout_s=plan.step_timeout_s(cell, len(self.network.hosts), self.network.rate),
@@ -175,7 +176,7 @@ class Runner:
         )
 
     def _group(self, one: Contender) -> Group:
-        """The running group of a contender, frozen; started if it does not run."""
+        """Returns the group of a contender; starts it if it does not run. It is frozen."""
         key = one.system, one.group
         if key not in self._groups:
             failures = list(self._failures.get(key, {}).values())
@@ -189,20 +190,20 @@ class Runner:
         return self._groups[key]
 
     def _drop(self, key: tuple[str, str]) -> None:
-        """Ends a group, if it runs, that is to be started anew at its next turn."""
+        """Ends a group, if it runs. Its next turn starts a new one."""
         group = self._groups.pop(key, None)
         if group is not None:
-            # A system that does not end has been named, and takes part in nothing any more.
+            # A system that does not end was reported already, and takes part in nothing else.
             with contextlib.suppress(AgentFailed):
                 group.stop()
 
     def _make_room(self, cell: Cell, one: Contender) -> None:
-        """Sees to the memory that a cell takes: hosts of a lab share this machine's.
+        """Frees memory for a cell: hosts of a lab share this machine's memory.
 
-        Frozen groups keep some of what earlier cells took, the one whose turn it is too. They are ended one by one.
+        Frozen groups keep memory from earlier cells. They are ended one by one, the contender's own last.
 
         Raises:
-            Unavailable: it does not fit even so.
+            Unavailable: there is not enough memory.
         """
         if not self.network.shared_clock:
             return
@@ -215,7 +216,7 @@ class Runner:
         available = self._available()
         if needed > available:
             raise Unavailable(
-                f"does not fit: it takes about {needed / 2**30:.1f} GiB, and {available / 2**30:.1f} GiB are free here"
+                f"does not fit: needs about {needed / 2**30:.1f} GiB, but {available / 2**30:.1f} GiB are free here"
             )
 
     def _available(self) -> int:

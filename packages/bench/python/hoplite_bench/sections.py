@@ -1,6 +1,6 @@
-"""The parts of a report that are tables of figures: an operation, calls one after another, what it costs, one host.
+"""The sections of a report with tables of figures: operations, arrival intervals, cost, and operations of one host.
 
-Each returns lines of Markdown, none if there are no rows for it.
+Each function returns lines of Markdown; empty if there are no rows for it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from hoplite_bench.row import Row
     from hoplite_bench.tables import Case, Measurement, Place
 
-# What stands where a column does not apply.
+# Cell of a column that does not apply.
 NOTHING = "-"
 
 
 def operation(measurement: Measurement, op: str, place: Place, hosts: int) -> list[str]:
-    """One operation with one number of hosts, sizes side by side; all variants folded below."""
+    """One operation with one number of hosts, one column per size; all variants in an expandable section below."""
     cases = measurement.select(lambda case: (case.op, case.place, case.hosts, case.arrival_s) == (op, place, hosts, 0))
     here = measurement.select(lambda case: case.place == place and case.arrival_s == 0)
     sizes = [words.size(case.bytes) for case in cases]
@@ -32,7 +32,7 @@ def operation(measurement: Measurement, op: str, place: Place, hosts: int) -> li
     if any(tables.least(case) is not None for case in cases):
         factor = tables.limit(op, hosts) or 0.0
         rows.append([f"limit: {words.number(factor)} × wire", *(_limit(*one) for one in cases.items())])
-    # A system that has no row for this operation is shown as one that has none.
+    # A system without rows for this operation is listed as not measured.
     for system in tables.systems(row for own in here.values() for row in own):
         counting = [(tables.best(own, system), tables.winner(own)) for own in cases.values()]
         cells = [markdown.figure(row, notes, strong=row is not None and row is best) for row, best in counting]
@@ -48,7 +48,7 @@ def operation(measurement: Measurement, op: str, place: Place, hosts: int) -> li
 
 
 def arrival(measurement: Measurement, pictures: Sequence[str]) -> list[str]:
-    """What it costs, or saves, that participants call one after another; intervals side by side."""
+    """The effect of calls that arrive one after another, one column per interval."""
     late = measurement.select(lambda case: case.hosts > 1 and case.arrival_s > 0)
     if not late:
         return []
@@ -56,8 +56,8 @@ def arrival(measurement: Measurement, pictures: Sequence[str]) -> list[str]:
         "## One call after another",
         "",
         (
-            "Each participant calls a fixed interval after the one before it. The first figure runs from the call of "
-            "the last participant, the one after the slash from that of the first."
+            "Each participant calls a fixed interval after the previous one. The first figure is the time since the "
+            "call of the last participant, the figure after the slash the time since that of the first."
         ),
         "",
         *pictures,
@@ -86,7 +86,7 @@ def arrival(measurement: Measurement, pictures: Sequence[str]) -> list[str]:
 
 
 def cost(measurement: Measurement) -> list[str]:
-    """Processor time and memory where they matter: at the largest size that was asked of most systems."""
+    """Processor time and memory, at the largest size that most systems were measured with."""
     cases = measurement.select(lambda case: case.hosts > 1 and case.arrival_s == 0)
     if not cases:
         return []
@@ -94,8 +94,9 @@ def cost(measurement: Measurement) -> list[str]:
         "## Processor time and memory",
         "",
         (
-            "Processor seconds of one repeat, of all processes of a system on all hosts; and the most memory that its "
-            "processes held on one host. Of each operation the largest size that was asked of most systems."
+            "Processor seconds of one repeat, summed over all processes of a system on all hosts, and the most memory "
+            "that its processes used on one host. Each operation is shown at the largest size that most systems were "
+            "measured with."
         ),
         "",
     ]
@@ -114,7 +115,7 @@ def cost(measurement: Measurement) -> list[str]:
 
 
 def one_host(measurement: Measurement) -> list[str]:
-    """What needs no network: seconds of one operation, and bytes where a plain copy of as many was timed."""
+    """Operations without a network: seconds of each, and throughput where a plain copy of the same bytes was timed."""
     cases = measurement.select(lambda case: case.hosts == 1)
     if not cases:
         return []
@@ -139,9 +140,9 @@ def one_host(measurement: Measurement) -> list[str]:
     return [
         "## One host",
         "",
-        "Seconds of one operation; GB/s and the ratio where a copy of as many bytes was timed.",
+        "Seconds of one operation; GB/s and the ratio where a copy of the same bytes was timed.",
         "",
-        *markdown.table(["operation", "system", "median, spread", "in a second", "GB/s", "times memcpy"], lines),
+        *markdown.table(["operation", "system", "median, spread", "per second", "GB/s", "times memcpy"], lines),
         *notes.lines(),
     ]
 
@@ -154,7 +155,7 @@ def _limit(case: Case, rows: Sequence[Row]) -> str:
 
 
 def _standing(rows: Sequence[Row]) -> str:
-    """Which of how many Hoplite is, and how far from the best of those that know in advance who takes part."""
+    """Hoplite's position among all systems, and its ratio to the best system with static membership."""
     hoplite = tables.best(rows, HOPLITE)
     if hoplite is None or not hoplite.samples:
         return "no figure"
@@ -169,7 +170,7 @@ def _standing(rows: Sequence[Row]) -> str:
 
 
 def _variants(cases: dict[Case, list[Row]], columns: Sequence[str]) -> list[str]:
-    """Every row of these cases, in a table that is folded."""
+    """Every row of these cases, in a table that readers can expand."""
     notes = Notes()
     named = unique((row.system, row.variant) for own in cases.values() for row in own)
     rows = []
@@ -178,7 +179,7 @@ def _variants(cases: dict[Case, list[Row]], columns: Sequence[str]) -> list[str]
         cells = [markdown.spread(own[0] if own else None, notes) for own in found]
         rows.append([f"{words.name(system)}, {markdown.plain(variant)}", *cells])
     lines = [*markdown.table(["", *columns], rows), *notes.lines()]
-    return markdown.folded("All variants, with the least and the greatest sample", lines)
+    return markdown.folded("All variants, with minimum and maximum", lines)
 
 
 def _spent(row: Row | None, notes: Notes) -> str:

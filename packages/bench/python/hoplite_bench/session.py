@@ -1,4 +1,4 @@
-"""A whole measurement on one network: which cells are still to do, who takes part, and where rows and words go."""
+"""Measures all cells on one network: skips finished cells, chooses systems, stores rows and reports progress."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is measured.
+    """What to measure.
 
     Attributes:
-        systems: by name; the wire is always among them, for all are compared to it.
-        cells: what of each.
+        systems: names of systems. The wire is always included, because all others are compared with it.
+        cells: cells to measure for each system.
         repeats: samples of each cell.
-        install: whether systems may be fetched from package indexes.
-        plain: whether Hoplite is measured without encryption too.
+        install: whether systems may be downloaded from package indexes.
+        plain: whether to measure Hoplite without encryption too.
     """
 
     systems: Sequence[str]
@@ -45,34 +45,34 @@ class Settings:
 
 
 def choose(names: Sequence[str]) -> list[System]:
-    """The systems of these names, the wire first.
+    """Returns the systems with these names, the wire first.
 
     Raises:
         InvalidArgument: a name is unknown.
     """
     for name in names:
         if name not in SYSTEMS:
-            raise InvalidArgument(f"no system {name!r}{closest(name, SYSTEMS)}; there are {', '.join(SYSTEMS)}")
+            raise InvalidArgument(f"no system {name!r}{closest(name, SYSTEMS)}: choose from {', '.join(SYSTEMS)}")
     return list(registry({WIRE, *names}).values())
 
 
 def measure(network: Network, settings: Settings, results: Results) -> list[Row]:
     """Measures everything on one network that has no samples in the results yet.
 
-    A cell in which rows of a system are missing is measured again as a whole, since only what took turns may be
-    compared; rows of systems that are not among those of now stay as they are.
+    If rows of a system are missing in a cell, the whole cell is measured again, because only interleaved samples are
+    comparable. Rows of systems that are not in `settings` do not change.
 
     Args:
-        network: on which hosts.
-        settings: what.
-        results: what is there already; gets the rows of each cell as soon as it is done.
+        network: the hosts.
+        settings: what to measure.
+        results: the existing rows; receives the rows of each cell as soon as the cell is done.
 
     Returns:
-        The rows of these cells on this network, in their order, also those that were there.
+        The rows of these cells on this network, in the order of the cells, including rows that existed before.
 
     Raises:
         AgentFailed: a host can't be reached.
-        HopliteError: the file of the results can't be written any more.
+        HopliteError: the file of the results is no longer writable.
     """
     systems = choose(settings.systems)
     for system in systems:
@@ -102,14 +102,14 @@ def measure(network: Network, settings: Settings, results: Results) -> list[Row]
             cell for cell in settings.cells if not _is_done(cell, hosts, systems, there, unavailable=runner.unavailable)
         ]
         if len(cells) < len(settings.cells):
-            watch.say(f"{len(settings.cells) - len(cells)} of {len(settings.cells)} cells are there already")
+            watch.say(f"{len(settings.cells) - len(cells)} of {len(settings.cells)} cells are done already")
         for cell in cells:
             if lacking := [one.name for one in systems if cell.inputs > 1 and not one.several_inputs]:
-                watch.say(f"{cell}: no row of {', '.join(lacking)}: their sums take one array a host")
+                watch.say(f"{cell}: skipping {', '.join(lacking)}, which can sum only one array per host")
         again = {_key(cell, hosts) for cell in cells}
         measured = {system.name for system in systems}
         if others := sorted({key[0] for key in there if key[2:] in again} - measured):
-            watch.say(f"rows of {', '.join(others)} stay, which took no turns with what is measured now")
+            watch.say(f"rows of {', '.join(others)} stay, but were not interleaved with the present measurement")
         watch.begin(_turns(cells, systems, runner.unavailable, network, settings.repeats), len(cells))
         for cell in cells:
             fresh = list(runner.measure(cell))
@@ -124,7 +124,7 @@ def measure(network: Network, settings: Settings, results: Results) -> list[Row]
 
 
 def _key(cell: plan.Cell, hosts: int) -> tuple[str, int, int, float, int]:
-    """What the keys of all rows of a cell end with."""
+    """The last part of the keys of all rows of a cell."""
     return cell.op, hosts, cell.nbytes, cell.arrival_s, cell.inputs
 
 
@@ -136,7 +136,7 @@ def _is_done(
     *,
     unavailable: Mapping[str, str],
 ) -> bool:
-    """Whether all have samples, or none for the reason for which there would be none now either."""
+    """Whether every contender has samples, or a note with the reason for which it would have none again."""
 
     def has_row(one: plan.Contender) -> bool:
         row = there.get((one.system, one.variant, *_key(cell, hosts)))
@@ -152,7 +152,7 @@ def _turns(
     network: Network,
     repeats: int,
 ) -> dict[tuple[plan.Contender, plan.Cell], tuple[float, int]]:
-    """What to expect of each contender in each cell: seconds of a turn, and how many turns with the warm-up."""
+    """The expected seconds per turn, and the number of turns including the warm-up, for each contender and cell."""
     return {
         (one, cell): (plan.expected_s(cell, len(network.hosts), network.rate, repeats) / (1 + repeats), 1 + repeats)
         for cell in cells

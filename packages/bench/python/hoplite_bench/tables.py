@@ -1,6 +1,7 @@
-"""What a report says, before it is written: which rows belong together, which count, which system is faster than which.
+"""The comparisons of a report, before they are formatted: groups rows into cases and compares systems.
 
-Rows in, choices out; refuses what would make a report dishonest. Knows neither Markdown nor pictures.
+Takes rows and returns selections; refuses rows that would make a report misleading. Does not depend on Markdown or
+figures.
 """
 
 from __future__ import annotations
@@ -23,36 +24,36 @@ if TYPE_CHECKING:
 
 HOPLITE = "hoplite"
 MEMCPY = "memcpy"
-# What others are compared with, and what no user would choose instead of Hoplite.
+# Baselines to compare with, which are not alternatives to Hoplite.
 YARDSTICKS = (WIRE, MEMCPY)
-# Who takes part and in which order is known before anything starts; the others find out while they run.
+# Systems whose participants and order are fixed before they start; the others discover them at run time.
 STATIC = ("mpich", "openmpi", "gloo")
 SYSTEMS = (WIRE, MEMCPY, HOPLITE, *STATIC, "ray", "dask")
-# The order of what one host does.
+# Order of the operations of one host.
 ALONE = ("memcpy", "put", "get", "create_seal", "put_get", "reduce", "write_location", "look_up")
-# Below, a stream ends before the link is full: delays decide how long an operation takes, and bytes say nothing of it.
+# Below this size, a stream ends before the link is saturated: delays determine the time, so a limit means nothing.
 LIMIT_BYTES = 2**20
-# From so many repeats on, the second half of which is so much slower than the first, a cell is flagged.
+# A cell is flagged if it has at least this many repeats, and the second half is slower by this ratio.
 DRIFT_REPEATS = 20
 DRIFT_RATIO = 1.1
-# Of two medians that differ by no more than this part none is called faster.
+# If two medians differ by no more than this ratio, neither counts as faster.
 LEVEL = 0.01
-# A list of a thousand rows does not help to find what is wrong.
+# Maximum number of rows that an error lists.
 NAMED_AT_MOST = 10
 
 
 class Unreportable(HopliteError):
-    """The rows can't be reported; the message names those that are wrong."""
+    """The rows are not suitable for a report; the message names the faulty ones."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where rows may be compared with each other: one network on one machine.
+    """Network and machine whose rows are comparable with each other.
 
     Attributes:
-        kind: of the network, as in the rows.
-        network: its kind, rate and racks in words; "one host" for what needs none.
-        machine: "machine B" and so on, if it is not the one where most was measured; else empty.
+        kind: kind of the network, as in the rows.
+        network: its kind, rate and racks in words; "one host" for operations without a network.
+        machine: "machine B" and so on; empty for the machine with most rows.
     """
 
     kind: str
@@ -64,13 +65,13 @@ class Place:
 
     @property
     def short(self) -> str:
-        """The network without its kind, if something else is known of it: "1 Gbit/s"."""
+        """The network without its kind, if more is known about it: "1 Gbit/s"."""
         return str(self).partition(", ")[2] or str(self)
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What every system was asked to do, in the same place."""
+    """One operation, size, number of hosts and arrival interval, in one place."""
 
     place: Place
     op: str
@@ -79,13 +80,13 @@ class Case:
     arrival_s: float
 
     def __str__(self) -> str:
-        arrival = f", one call each {words.seconds(self.arrival_s)}" if self.arrival_s else ""
+        arrival = f", calls {words.seconds(self.arrival_s)} apart" if self.arrival_s else ""
         return f"{self.op}, {words.count(self.hosts, 'host')}, {words.size(self.bytes)}{arrival}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Hoplite beside the fastest other system in one case."""
+    """Hoplite and the fastest other system in one case."""
 
     case: Case
     hoplite: Row
@@ -93,52 +94,52 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Hoplite's median over the other's; above 1 Hoplite is slower."""
+        """Hoplite's median divided by the other's; above 1, Hoplite is slower."""
         return median(self.hoplite) / median(self.peer)
 
     @property
     def is_level(self) -> bool:
-        """Whether the two are as fast: within 1 %, as the ratio is written."""
+        """Whether the two are equally fast: within 1 %, as the ratio is printed."""
         return round(abs(round(self.ratio, 2) - 1), 2) <= LEVEL
 
     @property
     def overlap(self) -> bool:
-        """Whether the slowest sample of the faster is no faster than the fastest sample of the slower."""
+        """Whether the slowest sample of the faster system is no faster than the fastest sample of the slower one."""
         faster, slower = sorted((self.hoplite, self.peer), key=median)
         return max(faster.samples) >= min(slower.samples)
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """All rows of a report, by case, in the order in which they are shown; runs of `bench steady` are none."""
+    """All rows of a report, by case, in display order; runs of `bench steady` are in no case."""
 
     rows: Sequence[Row]
     cases: dict[Case, list[Row]]
-    # Of each run of `bench steady`, where it took place.
+    # Each run of `bench steady`, with its place.
     steady: list[tuple[Place, Row]]
-    # What each machine is, in words, by its name; the first is the one that no place names.
+    # Description of each machine by its name; places omit the name of the first one.
     machines: dict[str, str]
 
     def select(self, wanted: Callable[[Case], bool]) -> dict[Case, list[Row]]:
-        """The cases that are wanted."""
+        """The cases that satisfy a predicate."""
         return {case: rows for case, rows in self.cases.items() if wanted(case)}
 
     @property
     def places(self) -> list[Place]:
-        """Where more than one host took part."""
+        """The places of cases with more than one host."""
         return unique(case.place for case in self.cases if case.hosts > 1)
 
 
 def collect(rows: Sequence[Row]) -> Measurement:
-    """Sorts rows by case.
+    """Groups rows by case.
 
     Raises:
-        Unreportable: there are none; some were measured with a debug build, are not verified or are there twice.
+        Unreportable: there are no rows, or some are from a debug build, not verified, or duplicates.
     """
     if not rows:
         raise Unreportable("there are no rows to report")
-    _refuse((row for row in rows if row.build != "release"), "not of a release build, which measures nothing")
-    _refuse((row for row in rows if row.samples and not row.verified), "not verified, so what was timed may be wrong")
+    _refuse((row for row in rows if row.build != "release"), "not of a release build, which alone counts")
+    _refuse((row for row in rows if row.samples and not row.verified), "not verified, so the results may be wrong")
     machines = _machines(rows)
     named = {told: name for name, told in list(machines.items())[1:]}
     found: dict[tuple[Case, str, str], Row] = {}
@@ -147,14 +148,14 @@ def collect(rows: Sequence[Row]) -> Measurement:
     for row in rows:
         place = _place(row, named.get(_machine(row), ""))
         if row.steady is not None:
-            # The same run may be repeated, for instance after a change.
+            # A run may be repeated, for instance after a change.
             steady.append((place, row))
             continue
         case = Case(place, row.what, row.hosts, row.bytes, row.arrival_s)
         if (case, row.system, row.variant) in found:
             twice.append(row)
         found[case, row.system, row.variant] = row
-    _refuse(twice, "there twice; leave one out, for figures of two runs can't be compared")
+    _refuse(twice, "there twice; remove one, because figures of two runs are not comparable")
     cases: dict[Case, list[Row]] = {}
     for (case, _, _), row in sorted(found.items(), key=lambda item: (_order(item[0][0]), rank(item[0][1]))):
         cases.setdefault(case, []).append(row)
@@ -162,10 +163,10 @@ def collect(rows: Sequence[Row]) -> Measurement:
 
 
 def best(rows: Iterable[Row], system: str) -> Row | None:
-    """The row that counts for a system: of Hoplite its own choice, of the wire the stream, of others the fastest.
+    """Returns the row that represents a system: for Hoplite the default, for the wire the stream, else the fastest.
 
     Returns:
-        A row without samples if none of the system's has any, or None if the system has none at all.
+        A row without samples if no row of the system has any; None if the system has no rows.
     """
     own = [row for row in rows if row.system == system]
     chosen = {HOPLITE: "default", WIRE: STREAM}.get(system)
@@ -174,26 +175,26 @@ def best(rows: Iterable[Row], system: str) -> Row | None:
 
 
 def fastest(rows: Sequence[Row], among: Iterable[str]) -> Row | None:
-    """The row of the fastest of some systems, None if none of them has a figure."""
+    """The row of the fastest of some systems; None if none of them has samples."""
     measured = [row for system in among if (row := best(rows, system)) is not None and row.samples]
     return min(measured, key=median, default=None)
 
 
 def peers(rows: Iterable[Row]) -> list[str]:
-    """The systems that a user might take instead of Hoplite."""
+    """The alternatives to Hoplite among the systems."""
     return [system for system in systems(rows) if system not in (*YARDSTICKS, HOPLITE)]
 
 
 def systems(rows: Iterable[Row]) -> list[str]:
-    """Which systems there are, in the order of a report."""
+    """The systems of some rows, in display order."""
     return sorted({row.system for row in rows}, key=lambda system: (rank(system), system))
 
 
 def compare(cases: dict[Case, list[Row]]) -> tuple[list[Comparison], dict[Case, str]]:
-    """Hoplite beside the fastest of the others in each case.
+    """Compares Hoplite with the fastest other system in each case.
 
     Returns:
-        What could be compared, and why the other cases could not.
+        The comparisons, and the reason for each case without one.
     """
     compared, not_compared = [], {}
     for case, rows in cases.items():
@@ -213,20 +214,20 @@ def compare(cases: dict[Case, list[Row]]) -> tuple[list[Comparison], dict[Case, 
 
 
 def winner(rows: Sequence[Row]) -> Row | None:
-    """The row of the fastest system, Hoplite too."""
+    """The row of the fastest system, including Hoplite."""
     return fastest(rows, [HOPLITE, *peers(rows)])
 
 
 def telling(cases: dict[Case, list[Row]]) -> Case:
-    """The largest of those cases that were asked of most systems."""
+    """The largest of the cases with the most systems."""
     return max(cases, key=lambda case: (len({row.system for row in cases[case]}), case.bytes))
 
 
 def limit(op: str, hosts: int) -> float | None:
-    """The least time of an operation, in times of the wire, where each link carries one stream in each direction.
+    """The lower bound of an operation in multiples of the wire's time, if links carry one stream per direction.
 
     Returns:
-        None for an operation whose limit is not known.
+        None if the bound is unknown.
     """
     limits = {
         "rtt": 2.0,
@@ -239,12 +240,12 @@ def limit(op: str, hosts: int) -> float | None:
 
 
 def least(case: Case) -> float | None:
-    """The limit of a case, in times of the wire; None where it is not bytes that decide, or not known."""
+    """The lower bound of a case in multiples of the wire's time; None if unknown, or if delays dominate."""
     return limit(case.op, case.hosts) if case.bytes >= LIMIT_BYTES else None
 
 
 def wire_seconds(rows: Iterable[Row]) -> float | None:
-    """What the wire took for the bytes of a case: its median, or what a row's ratio says; None if no row says it."""
+    """The wire's time for the bytes of a case: its median, or derived from the ratio of a row; None if unknown."""
     rows = list(rows)
     wire = best(rows, WIRE)
     if wire is not None and wire.samples:
@@ -253,12 +254,12 @@ def wire_seconds(rows: Iterable[Row]) -> float | None:
 
 
 def median(row: Row) -> float:
-    """The seconds that count; infinite without any."""
+    """The median in seconds; infinite without samples."""
     return float("inf") if row.seconds is None else row.seconds["median"]
 
 
 def drift(row: Row) -> str:
-    """A warning if a row's repeats take ever longer: of enough of them, the second half is slower than the first."""
+    """Returns a warning if repeats become slower: with enough of them, the second half is slower than the first."""
     change = trend(row.samples) if len(row.samples) >= DRIFT_REPEATS else None
     if change is None or change <= DRIFT_RATIO:
         return ""
@@ -266,22 +267,22 @@ def drift(row: Row) -> str:
 
 
 def rank(system: str) -> int:
-    """The place of a system in the order of a report; those that it does not know come last."""
+    """The position of a system in display order; unknown systems come last."""
     return SYSTEMS.index(system) if system in SYSTEMS else len(SYSTEMS)
 
 
 def unique(values: Iterable[Any]) -> list[Any]:
-    """Each once, in the order of the first."""
+    """The distinct values, in order of first occurrence."""
     return list(dict.fromkeys(values))
 
 
 def _machine(row: Row) -> str:
-    """A row's machine in words."""
+    """Describes a row's machine in words."""
     return ", ".join(words.fact(key, value) for key, value in row.machine.items())
 
 
 def _machines(rows: Sequence[Row]) -> dict[str, str]:
-    """Each machine in words by a name that is short: the one with most rows is the first."""
+    """The descriptions of all machines by short name, the one with most rows first."""
     counts = collections.Counter(_machine(row) for row in rows)
     order = sorted(counts, key=lambda told: (-counts[told], told))
     return {f"machine {_letters(at)}": told for at, told in enumerate(order)}
@@ -294,12 +295,12 @@ def _letters(number: int) -> str:
 
 
 def _place(row: Row, machine: str) -> Place:
-    """The part of a row's lab that every number of hosts has in common, on a machine that is called so."""
+    """The place of a row: the facts of its lab that do not depend on the number of hosts, and the given machine."""
     if row.hosts == 1:
         return Place("", "one host", machine)
     kind = str(row.lab.get("kind", "hosts"))
     parts = [kind]
-    # Of real hosts the user may not have said it: 0.
+    # 0 for real hosts whose rate was not given.
     if row.lab.get("rate"):
         parts.append(words.rate(row.lab["rate"]))
     racks = row.lab.get("racks")
@@ -322,7 +323,7 @@ def _order(case: Case) -> tuple[Any, ...]:
 
 
 def _refuse(rows: Iterable[Row], what: str) -> None:
-    """Raises if there are any, naming the first few."""
+    """Raises if there are any rows, and names the first few."""
     named = [
         f"{row.system} ({row.variant}) {row.op}, {words.count(row.hosts, 'host')}, {words.size(row.bytes)}"
         for row in rows

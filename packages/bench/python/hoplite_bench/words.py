@@ -1,4 +1,4 @@
-"""How a report writes numbers and names: three digits, a unit that fits, systems as they call themselves."""
+"""Formats numbers and names of a report: three digits, a suitable unit, and the official names of systems."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ NAMES = {
 
 
 def name(system: str) -> str:
-    """A system's name."""
+    """Returns a system's name."""
     return NAMES.get(system, system)
 
 
 def title(op: str) -> str:
-    """An operation as a title."""
+    """Formats an operation as a title."""
     return "Round trip" if op == "rtt" else op.replace("_", " ").capitalize()
 
 
 def number(value: float) -> str:
-    """Writes three digits, or all that stand before the point: 0.0123, 1.50, 12.3, 1234."""
+    """Formats a number with three digits, or with all digits before the decimal point: 0.0123, 1.50, 12.3, 1234."""
     return f"{value:#.3g}".rstrip(".") if abs(value) < 999.5 else f"{value:.0f}"
 
 
 def seconds(value: float) -> str:
-    """Writes a time: 0.0123 is "12.3 ms"."""
+    """Formats a time: 0.0123 is "12.3 ms"."""
     if value == 0:
         return "0 s"
     for unit, factor in (("ns", 1e9), ("µs", 1e6), ("ms", 1e3)):
-        # What would round to 1000 goes to the next unit.
+        # A value that would round to 1000 gets the next unit.
         if value * factor < 999.5:
             return f"{number(value * factor)} {unit}"
     return f"{number(value)} s"
 
 
 def size(count: int) -> str:
-    """Writes a number of bytes without loss: 1048576 is "1 MiB", 1000 is "1000 B"."""
+    """Formats a number of bytes exactly: 1048576 is "1 MiB", 1000 is "1000 B"."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count and count % factor == 0:
             return f"{count // factor} {unit}"
@@ -55,15 +55,15 @@ def size(count: int) -> str:
 
 
 def memory(count: int) -> str:
-    """Writes about how many bytes: 1234567890 is "1.15 GiB"."""
+    """Formats a number of bytes approximately: 1234567890 is "1.15 GiB"."""
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= 0.9995 * factor:
             return f"{number(count / factor)} {unit}"
     return f"{count} B"
 
 
-def rate(value: Any) -> str:  # noqa: ANN401 - what a row says of its lab is JSON
-    """Writes the rate of a link, given as tc takes it ("500mbit") or in bits per second."""
+def rate(value: Any) -> str:  # noqa: ANN401 - a value of a row's lab is JSON
+    """Formats the rate of a link, given in tc's syntax ("500mbit") or in bit/s."""
     if isinstance(value, str):
         told = re.fullmatch(r"([\d.]+)\s*([kmgt]?)bit(?:/s)?", value.lower())
         return f"{told[1]} {told[2].upper().replace('K', 'k')}bit/s" if told else value
@@ -74,12 +74,12 @@ def rate(value: Any) -> str:  # noqa: ANN401 - what a row says of its lab is JSO
 
 
 def count(amount: int, thing: str) -> str:
-    """Writes how many: "1 host", "8 hosts"."""
+    """Formats a count: "1 host", "8 hosts"."""
     return f"{amount} {thing}" if amount == 1 else f"{amount} {thing}s"
 
 
 def fact(key: str, value: Any) -> str:  # noqa: ANN401
-    """Writes one thing that a row says of its lab or its machine; the end of the key may be a unit: "rtt_s"."""
+    """Formats one fact of a row's lab or machine; the end of the key may be a unit: "rtt_s"."""
     plain = key.replace("_", " ")
     words, _, unit = plain.rpartition(" ")
     measured = isinstance(value, int | float) and not isinstance(value, bool)
@@ -102,18 +102,18 @@ def fact(key: str, value: Any) -> str:  # noqa: ANN401
     return f"{plain} {value}"
 
 
-# How a group says that one of its processes was killed; rows of before name the code alone.
+# Notes about a killed process; older rows have only the exit code.
 _KILLED = re.compile(r"a process ended with code -9, saying 'nothing'|a process was killed \(signal 9\)")
 
 
 def ended(code: int, last: str) -> str:
-    """How a process ended: its exit code, or the signal that killed it, with the last line that it said, if any."""
-    how = f"was killed (signal {-code})" if code < 0 else f"ended with code {code}"
-    return f"a process {how}" + (f", saying {last!r}" if last else "")
+    """Describes how a process ended: its exit status or signal, and the last line of its output, if any."""
+    how = f"was killed (signal {-code})" if code < 0 else f"exited with status {code}"
+    return f"a process {how}" + (f"; its last line: {last!r}" if last else "")
 
 
 def no_figure(row: Row) -> str:
-    """What stands in the cell of a row without samples: the reason in a word or two, if it is a common one."""
+    """The text in the cell of a row without samples: the reason in a word or two, if it is a common one."""
     if row.note.startswith("does not fit"):
         return "does not fit"
     if _KILLED.search(row.note):
@@ -122,7 +122,7 @@ def no_figure(row: Row) -> str:
 
 
 def why(row: Row) -> str:
-    """Why a row has no figure, in full."""
+    """The full reason why a row has no samples."""
     if not _KILLED.search(row.note):
         return row.note
     told = _KILLED.sub("a process was killed (signal 9)", row.note)
