@@ -264,7 +264,7 @@ def test_remarks_tell_of_faults_speed_and_what_nodes_counted() -> None:
     assert summary.remarks(one) == [
         "runs at 50% of the speed of a job alone",
         "node4 frozen from 9.5 s to 11.5 s, after step 9: recovered after 3 steps",
-        "the server repeated 1 step whose answers were lost",
+        "the server repeated 1 step whose results were lost",
         "node0 counted reduces_restarted +2",
     ]
 
@@ -308,7 +308,7 @@ def test_the_command_prints_tables(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split("  ")[0] == "pattern"
     assert lines[3].startswith("tenth of the run")
-    assert lines[-2] == "the server repeated 1 step whose answers were lost"
+    assert lines[-2] == "the server repeated 1 step whose results were lost"
     assert any(line.startswith("sent, % of its rate") and line.split()[-2:] == ["50", "75"] for line in lines)
 
 
@@ -320,14 +320,14 @@ def test_the_command_prints_tables(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--pattern", "chess"], "pattern 'chess' is unknown: use async, sync, samples"),
         (["--size", "much"], "size 'much' is not a size"),
-        (["--size", "1KiB"], "size 1024 B is not valid: use a multiple of 4 B from 64 KiB"),
+        (["--size", "1KiB"], "size 1024 B is not valid: set a multiple of 4 B, at least 64 KiB"),
         (["--size", "65537"], "size 65537 B is not valid"),
         (["--jobs", "2", "--pattern", "async,sync"], "set --pattern async"),
-        (["--jobs", "2", "--fault", "cut"], "leave --fault out"),
+        (["--jobs", "2", "--fault", "cut"], "omit --fault"),
         (["--jobs", "2", "--lab", "3"], "set --lab to at least 4"),
         (["--pattern", "eviction", "--lab", "3"], "eviction needs 4 hosts and the lab has 3: set --lab 4"),
-        (["--pattern", "eviction", "--fault", "kill"], "leave out --fault or eviction"),
-        (["--pattern", "eviction", "--workers-per-host", "2"], "leave out --workers-per-host or eviction"),
+        (["--pattern", "eviction", "--fault", "kill"], "omit --fault or eviction"),
+        (["--pattern", "eviction", "--workers-per-host", "2"], "omit --workers-per-host or eviction"),
         (["--pattern", "eviction", "--steps", "42"], "set --steps to at least 43"),
     ],
 )

@@ -1,7 +1,7 @@
-"""The pictures of a report, as in the papers: latency against hosts and against size, late callers, times of the wire.
+"""Figures of a report, as in the papers: latency by hosts and by size, late callers, and multiples of the wire's time.
 
-A system has one colour and one marker in all of them; the colours are those of Okabe and Ito, which colour-blind people
-tell apart. The same rows give the same bytes. Knows nothing of the page that shows the pictures.
+A system has the same color and marker in all figures; the colors are the colorblind-safe palette of Okabe and Ito. The
+same rows produce the same bytes. The module does not depend on the page that includes the figures.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hoplite_bench.row import Row
     from hoplite_bench.tables import Case, Measurement
 
-# Colour and marker; the palette of Okabe and Ito without its yellow, which is too light for lines.
+# Color and marker; the palette of Okabe and Ito without its yellow, which is too light for lines.
 STYLES = {
     HOPLITE: ("#D55E00", "o"),
     "mpich": ("#0072B2", "s"),
@@ -39,13 +39,13 @@ STYLES = {
 }
 OTHER = ("#000000", "P")
 PANEL_INCHES = (3.0, 2.5)
-# So many letters fit above a panel, into one in the small type, and below a wide one.
+# Maximum line length above a panel, inside a panel in small type, and below a wide panel.
 LETTERS = 40
 LETTERS_SMALL = 44
 LETTERS_WIDE = 64
 SETTINGS: Any = {
     "svg.hashsalt": "hoplite",
-    # Text stays text: it can be searched and read aloud, and the file is a quarter of the size.
+    # Text stays text: it can be searched and read aloud, and the file has a quarter of the size.
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -66,13 +66,13 @@ SETTINGS: Any = {
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """One drawing.
+    """One figure.
 
     Attributes:
-        about: the operation it shows; "arrival" or "wire" if it shows several.
-        name: of its file.
-        caption: what it shows, for those who can't see it.
-        svg: its text.
+        about: the operation that it shows; "arrival" or "wire" if it shows several.
+        name: name of its file.
+        caption: description for readers who can't see it.
+        svg: the SVG document.
     """
 
     about: str
@@ -82,7 +82,7 @@ class Picture:
 
 
 def draw(measurement: Measurement) -> list[Picture]:
-    """Draws all that a measurement has rows for.
+    """Draws all figures for which a measurement has rows.
 
     Raises:
         HopliteError: Matplotlib is not installed.
@@ -106,7 +106,7 @@ def draw(measurement: Measurement) -> list[Picture]:
 
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
-    """The settings of all pictures, for the time of a block.
+    """Applies the settings of all figures for the duration of a `with` block.
 
     Raises:
         HopliteError: Matplotlib is not installed.
@@ -114,23 +114,23 @@ def drawing() -> Iterator[None]:
     try:
         import matplotlib as mpl
     except ModuleNotFoundError as error:
-        raise HopliteError(f"pictures need {error.name}: pip install 'hoplite-bench[report]'") from None
+        raise HopliteError(f"figures require {error.name}: pip install 'hoplite-bench[report]'") from None
     with mpl.rc_context(SETTINGS):
         yield
 
 
 def _against_hosts(op: str, cases: dict[Case, list[Row]]) -> Picture:
-    """A panel for each size; numbers of hosts side by side, each network's points joined among themselves."""
+    """A panel per size: latency by number of hosts, with the points of each network joined."""
     sizes = sorted({case.bytes for case in cases})
     figure, panels = grid(len(sizes))
     for axes, size in zip(panels, sizes, strict=True):
-        # Of this size: what was measured of another alone has no place here.
+        # Only networks and hosts that this size was measured with.
         stops = unique((case.place, case.hosts) for case in cases if case.bytes == size)
         places = unique(place for place, _ in stops)
         axes.set_title(f"{words.title(op)}, {words.size(size)}")
         for place in places:
             here = {case: rows for case, rows in cases.items() if (case.place, case.bytes) == (place, size)}
-            # Side by side, for systems that are as fast would cover each other.
+            # Systems are shifted sideways, because equally fast ones would cover each other.
             _lines(
                 axes,
                 here,
@@ -155,13 +155,13 @@ def _against_hosts(op: str, cases: dict[Case, list[Row]]) -> Picture:
         cases,
         op,
         f"{op}-hosts.svg",
-        f"{words.title(op)}: latency against the number of hosts",
+        f"{words.title(op)}: latency by number of hosts",
         "number of hosts",
     )
 
 
 def _against_size(op: str, cases: dict[Case, list[Row]]) -> Picture:
-    """A panel for each number of hosts; latency against size, both logarithmic."""
+    """A panel per number of hosts: latency by size, both logarithmic."""
     stops = unique((case.place, case.hosts) for case in cases)
     figure, panels = grid(len(stops))
     for axes, (place, hosts) in zip(panels, stops, strict=True):
@@ -180,21 +180,21 @@ def _against_size(op: str, cases: dict[Case, list[Row]]) -> Picture:
         axes.set_xticks(sizes, [words.size(size).replace(" ", "\n") for size in sizes])
         axes.minorticks_off()
         _latency(axes, room=is_told)
-    caption = f"{words.title(op)}: latency against size"
-    x, y = "bytes of each participant's array", f"{words.title(op).lower()}: latency"
+    caption = f"{words.title(op)}: latency by size"
+    x, y = "size of each participant's array", f"{words.title(op).lower()}: latency"
     return _finish(figure, cases, op, f"{op}-sizes.svg", caption, x, y=y)
 
 
 def _against_arrival(cases: dict[Case, list[Row]]) -> Picture:
-    """A column for each operation; above from the last call, below from the first."""
+    """A column per operation: latency since the last call above, since the first call below."""
     ops = unique(case.op for case in cases)
     some = next(iter(cases))
     figure, panels = grid(2 * len(ops), columns=len(ops))
     for at, op in enumerate(ops):
         here = {case: rows for case, rows in cases.items() if case.op == op}
         since_last, since_first = panels[at], panels[at + len(ops)]
-        since_last.set_title(f"{words.title(op)}, from the last call")
-        since_first.set_title(f"{words.title(op)}, from the first call")
+        since_last.set_title(f"{words.title(op)}, since the last call")
+        since_first.set_title(f"{words.title(op)}, since the first call")
         _lines(since_last, here, lambda case: case.arrival_s)
         _latency(since_last, room=_absent(since_last, here))
         _lines(since_first, here, lambda case: case.arrival_s, before=lambda case: (case.hosts - 1) * case.arrival_s)
@@ -208,12 +208,12 @@ def _against_arrival(cases: dict[Case, list[Row]]) -> Picture:
             axes.set_xticks(intervals, [f"{interval:g}" for interval in intervals])
     title = f"{words.size(some.bytes)}, {words.count(some.hosts, 'host')}, {some.place.short}"
     name = f"arrival-{some.hosts}-hosts-{words.size(some.bytes).replace(' ', '-')}.svg"
-    caption = f"Participants that call one after another: latency against the interval, {title}"
-    return _finish(figure, cases, "arrival", name, caption, "seconds between the call of one and of the next")
+    caption = f"Participants that call one after another: latency by interval, {title}"
+    return _finish(figure, cases, "arrival", name, caption, "seconds between successive calls")
 
 
 def _times_the_wire(cases: dict[Case, list[Row]]) -> Picture:
-    """A panel for each operation; bars for each number of hosts, at the largest size of those most often measured."""
+    """A panel per operation: bars for each number of hosts, at the largest of the most frequently measured sizes."""
     ops = unique(case.op for case in cases)
     figure, panels = grid(len(ops), columns=min(2, len(ops)), inches=(5.0, 2.2))
     for axes, op in zip(panels, ops, strict=True):
@@ -234,17 +234,17 @@ def _times_the_wire(cases: dict[Case, list[Row]]) -> Picture:
         axes.set_xticks(range(len(labels)), labels)
         axes.tick_params(axis="x", length=0)
         axes.grid(visible=False, axis="x")
-    caption = "Median in times of the wire; a bar with a gap is longer than shown, as its figure says"
+    caption = "Median in multiples of the wire's time; a bar with a gap is truncated, and its label has the value"
     return _finish(figure, cases, "wire", "wire.svg", caption, "", y="times the wire")
 
 
 def _beneath(case: Case, letters: int) -> str:
-    """How many hosts, and on lines of so many letters which network."""
+    """The label of a number of hosts and its network, in lines of this many letters."""
     return f"{words.count(case.hosts, 'host')}\n{textwrap.fill(case.place.short, max(letters, 8))}"
 
 
 def _top(cases: dict[Case, list[Row]]) -> float:
-    """Where to end an axis of ratios: above Hoplite and the static systems, so that these are told apart."""
+    """The end of an axis of ratios: above Hoplite and the static systems, so that these remain distinguishable."""
     ratios = [
         (system in (HOPLITE, *tables.STATIC), row.wire_ratio)
         for rows in cases.values()
@@ -256,7 +256,7 @@ def _top(cases: dict[Case, list[Row]]) -> float:
 
 
 def _bar(axes: Axes, x: float, width: float, system: str, row: Row | None) -> None:
-    """One system's bar with its figure; without one the words, for a missing bar would look like the fastest."""
+    """Draws a system's bar with its value; without one a text, because a missing bar would look like the fastest."""
     colour, _ = _style(system)
     words_at: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 6}
     if row is None or row.wire_ratio is None:
@@ -266,7 +266,7 @@ def _bar(axes: Axes, x: float, width: float, system: str, row: Row | None) -> No
     top = axes.get_ylim()[1]
     cut = row.wire_ratio > 0.93 * top
     if cut:
-        # A gap in the bar: its length does not count from there on.
+        # A gap shows that the bar is truncated.
         gap: dict[str, Any] = {"color": "white", "linewidth": 1.6, "zorder": 4, "solid_capstyle": "butt"}
         for low in (0.84, 0.89):
             axes.plot([x - width / 2, x + width / 2], [low, low + 0.03], transform=axes.get_xaxis_transform(), **gap)
@@ -282,14 +282,14 @@ def _lines(
     before: Callable[[Case], float] = lambda _: 0.0,
     shift: Callable[[float, float], float] = lambda at, _: at,
 ) -> None:
-    """A line with its spread for each system, and one for the limit.
+    """Draws a line with error bars for each system, and one for the limit.
 
     Args:
-        axes: where.
-        cases: what.
-        x: where a case is.
-        before: what its latency is added to.
-        shift: where a system is there, by the case's place and the system's own, from -1 to 1.
+        axes: the panel.
+        cases: the cases with their rows.
+        x: position of a case.
+        before: seconds to add to the latency of a case.
+        shift: horizontal position of a system, from the position of the case and the system's own, from -1 to 1.
     """
     systems = tables.systems(row for rows in cases.values() for row in rows)
     beside = [system for system in systems if system != WIRE]
@@ -317,7 +317,7 @@ def _lines(
             markeredgewidth=0.5,
             elinewidth=0.8,
             label=words.name(system),
-            # Above the others.
+            # Drawn on top of the others.
             zorder=5 if system == HOPLITE else 3,
         )
     limited = {case: rows for case, rows in cases.items() if tables.least(case)}
@@ -332,7 +332,7 @@ def _lines(
 
 
 def _absent(axes: Axes, cases: dict[Case, list[Row]]) -> bool:
-    """Names the systems that have rows in a panel but no figure in any, at its lower edge; whether there are any."""
+    """Lists the systems without any samples at the lower edge of a panel; returns whether there are any."""
     rows = [row for own in cases.values() for row in own]
     absent = set(tables.systems(rows)) - {row.system for row in rows if row.samples}
     if absent:
@@ -345,11 +345,11 @@ def _absent(axes: Axes, cases: dict[Case, list[Row]]) -> bool:
 
 
 def _alone(points: Sequence[object]) -> dict[str, Any]:
-    """What makes a line of one point visible."""
+    """The style that makes a line of a single point visible."""
     return {"marker": "_", "markersize": 18} if len(points) == 1 else {}
 
 
-# Wide and pale, for the limit may lie upon it.
+# Wide and pale, because the limit may coincide with it.
 _WIRE: dict[str, Any] = {"color": "#c8c8c8", "linewidth": 4, "markeredgewidth": 4, "zorder": 2}
 _SMALL: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 7, "color": "#606060"}
 
@@ -358,18 +358,18 @@ def _style(system: str) -> tuple[str, str]:
     return STYLES.get(system, OTHER)
 
 
-def _engineer() -> Any:  # noqa: ANN401 - a type of Matplotlib's, which is imported where it is needed
+def _engineer() -> Any:  # noqa: ANN401 - a type of Matplotlib, which is imported lazily
     from matplotlib.ticker import EngFormatter
 
     return EngFormatter(unit="s", sep=" ")
 
 
 def _latency(axes: Axes, *, room: bool) -> None:
-    """A logarithmic axis of seconds, with as many ticks as there is room for; none if nothing took any time.
+    """Sets a logarithmic axis of seconds, with as many ticks as fit; no axis if all times are 0.
 
     Args:
-        axes: whose it is.
-        room: whether words stand below the lowest.
+        axes: the panel.
+        room: whether to leave space for text below the lowest point.
     """
     from matplotlib.ticker import LogLocator
 
@@ -377,7 +377,7 @@ def _latency(axes: Axes, *, room: bool) -> None:
         return
     axes.set_yscale("log")
     low, high = axes.get_ylim()
-    # Above the highest there is room for words.
+    # Leaves space for text above the highest point.
     axes.set_ylim(low / (high / low) ** (0.1 if room else 0), high * (high / low) ** 0.08)
     low, high = axes.get_ylim()
     decades = math.log10(high / low)
@@ -389,7 +389,7 @@ def _latency(axes: Axes, *, room: bool) -> None:
 def grid(
     count: int, *, columns: int | None = None, inches: tuple[float, float] = PANEL_INCHES
 ) -> tuple[Figure, Sequence[Axes]]:
-    """A figure with so many panels, three in a row or as wished."""
+    """Creates a figure with this many panels, by default up to three per row."""
     from matplotlib.figure import Figure
 
     across = columns or (count if count <= 3 else 2 if count == 4 else 3)
@@ -410,21 +410,21 @@ def _finish(
     *,
     y: str = "latency",
 ) -> Picture:
-    """Names the axes, puts one legend above all panels and writes the picture."""
+    """Labels the axes, places one legend above all panels, and renders the figure."""
     from matplotlib.container import ErrorbarContainer
 
     named: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            # Of a line with its spread only the line.
+            # Of a line with error bars, use only the line.
             named.setdefault(label, handle[0] if isinstance(handle, ErrorbarContainer) else handle)
     systems = [words.name(system) for system in tables.systems(row for rows in cases.values() for row in rows)]
     order = [label for label in unique([*systems, *named]) if label in named]
     if order:
-        # An inch for each, and rows of about the same length.
+        # An inch for each entry, in rows of similar length.
         down = math.ceil(len(order) / (figure.get_figwidth() // 1.05))
         across = math.ceil(len(order) / down)
-        # A legend is filled column by column; read row by row it should have the order of the tables.
+        # Matplotlib fills a legend by columns; read by rows, it must have the order of the tables.
         order = [order[at] for column in range(across) for at in range(column, len(order), across)]
         figure.legend(handles=[named[label] for label in order], labels=order, loc="outside upper center", ncols=across)
     if x:
@@ -434,7 +434,7 @@ def _finish(
 
 
 def written(figure: Figure, about: str, name: str, caption: str) -> Picture:
-    """Writes a figure as a picture; the same figure gives the same bytes."""
+    """Renders a figure as SVG; the same figure produces the same bytes."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     return Picture(about, name, caption, text.getvalue())

@@ -1,1 +1,1 @@
-"""Benchmarks of long runs: whole communication patterns for hundreds of steps, next to the bound of a step."""
+"""Benchmarks of long runs: whole communication patterns for hundreds of steps, compared with the bound of a step."""

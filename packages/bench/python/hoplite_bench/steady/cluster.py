@@ -1,6 +1,6 @@
-"""A node on each host of a lab and the processes attached to them, for any pattern.
+"""A node on each host of a lab, and the processes attached to them, for any pattern.
 
-A process writes JSON lines on its standard output and its errors to a log. All of them end with the block.
+A process writes JSON lines to its standard output and errors to a log. All processes end with the `with` block.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from hoplite_bench.steady.job import Job
 
 PORT = 7420
-# Sixteen hosts on two cores start and survey their racks.
+# Sixteen hosts on two cores start, and survey their racks.
 START_TIMEOUT_S = 60.0
 POLL_S = 0.1
-# How much of a log an error quotes.
+# Maximum number of bytes of a log in an error.
 QUOTED_BYTES = 1500
 
 PROGRAM = "hoplite_bench.steady.program"
@@ -40,11 +40,11 @@ class Process:
     """A process on a host.
 
     Args:
-        host: where it runs.
-        name: for errors and the log.
-        arguments: of the interpreter.
-        folder: of the log.
-        environment: its variables.
+        host: host of the process.
+        name: name for errors and the log.
+        arguments: arguments of the interpreter.
+        folder: folder of the log.
+        environment: environment variables.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Process:
     def check(self) -> None:
         """Raises HopliteError if the process has ended, with the end of its log."""
         if self.popen.poll() is not None:
-            raise HopliteError(f"{self.name} ended with code {self.popen.returncode}: {self.quote()}")
+            raise HopliteError(f"{self.name} exited with status {self.popen.returncode}: {self.quote()}")
 
     def quote(self) -> str:
         """The end of the log."""
@@ -85,11 +85,11 @@ class Process:
 
 
 class Cluster:
-    """Nodes on the hosts of a lab, joined and surveyed, for the time of a block.
+    """Nodes on the hosts of a lab, joined and surveyed, for the duration of a `with` block.
 
     Args:
         lab: the hosts.
-        capacities: of the store of each node, in bytes.
+        capacities: capacity of each node's store, in bytes.
         survey: whether nodes survey which hosts share a rack.
     """
 
@@ -128,10 +128,10 @@ class Cluster:
         return process
 
     def wait_ready(self, processes: Sequence[Process]) -> None:
-        """Waits until each has written its first line.
+        """Waits until each process has written its first line.
 
         Raises:
-            HopliteError: one ended before; with the end of its log.
+            HopliteError: a process ended before; includes the end of its log.
         """
         try:
             gather([process.channel for process in processes], START_TIMEOUT_S)
@@ -156,7 +156,7 @@ class Cluster:
         return process
 
     def _wait_joined(self) -> None:
-        """Waits until each node has all members and the surveys of racks are over."""
+        """Waits until each node has all members, and the surveys of racks are finished."""
         deadline = time.monotonic() + START_TIMEOUT_S
         for host, client in zip(self.lab.hosts, self.clients, strict=True):
             while True:
@@ -187,7 +187,7 @@ class Cluster:
 
 
 def read(process: Process) -> list[dict[str, Any]]:
-    """The JSON lines that a process has written since; waits if there is none.
+    """Returns the JSON lines that a process has written since the last call; waits if there are none.
 
     Raises:
         HopliteError: the process ended.

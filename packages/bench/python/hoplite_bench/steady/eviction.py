@@ -1,4 +1,4 @@
-"""The pattern eviction: readers get more objects than their stores hold, all in the same order."""
+"""The pattern eviction: readers get more objects than fit into their stores, all in the same order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Holder:
-    """Puts all objects before the run begins, and holds them."""
+    """Puts all objects before the run begins, and serves them."""
 
     def __init__(self, job: Job, client: hoplite.Client) -> None:
         content = Content(job.nbytes)

@@ -1,4 +1,4 @@
-"""Faults of a steady run: which there are, when they begin, and how they end."""
+"""Faults of a steady run: their kinds, when they begin, and how they end."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TITLES = {
     "freeze": "frozen",
     "slow": "at a tenth of the rate",
 }
-# Parts of a run after which the faults begin, each on another host.
+# Shares of a run after which the faults begin, each on another host.
 SHARES = (0.15, 0.30)
-# Steps before the first fault, from which the undisturbed step is taken.
+# Minimum number of steps before the first fault, to measure the undisturbed step.
 STEPS_BEFORE = 5
-# Of the rate of all others, that of a slow host.
+# Rate of a slow host as a share of the others' rate.
 SLOW_SHARE = 0.1
 
 
@@ -32,10 +32,10 @@ class Span:
     """A fault that was injected.
 
     Attributes:
-        host: the name of the host.
-        step: steps that were done when it began.
-        begun: the machine's monotonic clock when it began.
-        healed: when it ended; None while it lasts.
+        host: name of the host.
+        step: number of finished steps when it began.
+        begun: monotonic clock of the machine when it began.
+        healed: monotonic clock when it ended; None while it lasts.
     """
 
     host: str
@@ -45,7 +45,7 @@ class Span:
 
 
 def moments(steps: int) -> list[int]:
-    """The steps after which faults begin, in a run of so many."""
+    """The steps after which faults begin, in a run of this many steps."""
     return [max(STEPS_BEFORE, round(share * steps)) for share in SHARES]
 
 
@@ -54,10 +54,10 @@ class Injector:
 
     Args:
         kind: a name in `FAULTS`, or "none".
-        steps: of the run.
+        steps: number of steps of the run.
         victims: a host for each fault.
-        rate: of a host's link, in bits per second.
-        kill: kills the worker of a host and returns what starts it again.
+        rate: rate of a host's link, in bit/s.
+        kill: kills the worker of a host and returns a function that starts it again.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class Injector:
 
     @property
     def active(self) -> bool:
-        """Whether a fault lasts now."""
+        """Whether a fault is active now."""
         return self._heal is not None
 
     def on_step(self, done: int) -> None:
-        """Begins the next fault if its moment has come and none lasts."""
+        """Begins the next fault if it is due and none is active."""
         if not self._due or self.active or done < self._due[0][0]:
             return
         _, host = self._due.pop(0)
@@ -89,10 +89,10 @@ class Injector:
         self._heal = self._begin(host)
 
     def tick(self) -> float | None:
-        """Ends the fault that lasts if its time is over.
+        """Ends the active fault if its time is over.
 
         Returns:
-            Seconds until then; None if no fault lasts.
+            Seconds until then; None if no fault is active.
         """
         if self._heal is None:
             return None
@@ -104,7 +104,7 @@ class Injector:
         return None
 
     def heal(self) -> None:
-        """Ends the fault that lasts, if there is one."""
+        """Ends the active fault, if there is one."""
         if self._heal is not None:
             heal, self._heal = self._heal, None
             heal()

@@ -1,7 +1,7 @@
-"""The patterns of a steady run: what a step moves, how many answers it takes, and its bound.
+"""The patterns of a steady run: what a step transfers, how many results it uses, and its bound.
 
-Pure: no processes, no links. A time is given in transfers: how long one object takes over one link, which
-carries a transfer in each direction at once.
+Pure: no processes, no links. Times are given in transfers: the time of one object over one link, which carries one
+transfer in each direction at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NBYTES_MIN = 2**16
 
 
 def majority(workers: int) -> int:
-    """More than half of the workers, so that each step needs at least one answer to the newest object."""
+    """More than half of the workers, so that each step needs at least one result of the newest object."""
     return workers // 2 + 1
 
 
@@ -34,13 +34,13 @@ class Pattern:
 
     Attributes:
         title: a noun phrase for tables.
-        answers: how many answers a step takes, by the number of workers.
-        transfers: the bound of a step in transfers, by the number of answers.
-        why: what the bound counts.
-        everyone: whether all workers get the new object of a step; else only those whose answers the step took.
-        nbytes: of each object, by default.
-        steps: of a run, by default.
-        alone: whether it needs fixed workers and an undisturbed cluster: no fault, no more workers on a host.
+        answers: number of results that a step uses, by the number of workers.
+        transfers: bound of a step in transfers, by the number of results.
+        why: derivation of the bound.
+        everyone: whether all workers get the new object of a step; else only those whose results the step used.
+        nbytes: default size of each object.
+        steps: default number of steps.
+        alone: whether it requires one worker per host and an undisturbed cluster without faults.
         middle: the typical step of several. Where steps overlap, they end in bursts, and only their mean is meaningful.
     """
 
@@ -60,39 +60,39 @@ PATTERNS = {
         "asynchronous parameter server",
         majority,
         lambda _: 2,
-        "the weights leave the server, then a sum that needs an answer to them comes back",
+        "the weights leave the server, then a sum that includes a result for them returns",
     ),
     "sync": Pattern(
         "synchronous parameter server",
         lambda workers: workers,
         lambda _: 2,
-        "the weights leave the server, then the sum of all answers to them comes back",
+        "the weights leave the server, then the sum of all results for them returns",
     ),
     "samples": Pattern(
         "samples, as in IMPALA",
         lambda workers: max(1, workers // 2),
         lambda count: count,
-        "the link of the learner receives a sample of each worker that the step takes; the weights leave it meanwhile",
+        "the learner's link receives a sample of each worker that the step uses, while the weights leave it",
         everyone=False,
     ),
     "gradients": Pattern(
         "gradients, as in A3C",
         majority,
         lambda _: 2,
-        "the weights leave the learner, then a sum that needs an answer to them comes back",
+        "the weights leave the learner, then a sum that includes a result for them returns",
         everyone=False,
     ),
     "serving": Pattern(
         "serving an ensemble",
         majority,
         lambda _: 1,
-        "the query leaves the server once; the answers are small",
+        "the query leaves the server once; the results are small",
     ),
     "eviction": Pattern(
         "readers with small stores",
         lambda readers: readers,
         lambda _: 1,
-        "each reader receives each object once, and so does the link of the host that has them send it once",
+        "each reader receives each object once, and the link of the sending host carries each object once",
         nbytes=2**18,
         steps=2000,
         alone=True,
@@ -102,42 +102,42 @@ PATTERNS = {
 
 # Readers of the pattern eviction, on the hosts after the first.
 READERS = 3
-# Of all bytes that a reader reads, the part that its store holds: 200 MB by default.
+# Share of all bytes read that a reader's store holds: 200 MB by default.
 STORE_SHARE = 0.38
-# Objects that a reader requests at once: the link stays busy while one of them is announced.
+# Number of objects that a reader requests at once, so that the link stays busy while one of them is announced.
 AT_ONCE = 8
 
 
 def check(settings: Settings, *, hosts: int) -> None:
-    """Refuses a run that can't work.
+    """Validates the settings of a run.
 
     Args:
-        settings: of the run.
-        hosts: of the lab.
+        settings: settings of the run.
+        hosts: number of hosts in the lab.
 
     Raises:
-        InvalidArgument: with what is wrong and what to set instead.
+        InvalidArgument: a setting is not valid; the message names one that is.
     """
     name, nbytes, steps = settings.pattern, settings.nbytes, settings.steps
     if name not in PATTERNS:
         raise InvalidArgument(f"pattern {name!r} is unknown: use {', '.join(PATTERNS)}")
     if nbytes % 4 or nbytes < NBYTES_MIN:
-        raise InvalidArgument(f"size {nbytes} B is not valid: use a multiple of 4 B from 64 KiB")
+        raise InvalidArgument(f"size {nbytes} B is not valid: set a multiple of 4 B, at least 64 KiB")
     if not PATTERNS[name].alone:
         return
     if hosts <= READERS:
         raise InvalidArgument(f"{name} needs {READERS + 1} hosts and the lab has {hosts}: set --lab {READERS + 1}")
     if settings.per_host > 1 or settings.fault != "none":
         option = "--workers-per-host" if settings.per_host > 1 else "--fault"
-        raise InvalidArgument(f"{name} runs without {option}: leave out {option} or {name}")
+        raise InvalidArgument(f"{name} runs without {option}: omit {option} or {name}")
     if store_bytes(nbytes, steps) < 2 * AT_ONCE * nbytes:
         least = math.ceil(2 * AT_ONCE / STORE_SHARE)
         raise InvalidArgument(
-            f"{steps} steps are too few for {name}: a store holds {STORE_SHARE:.0%} of the objects and needs room for "
+            f"{steps} steps are too few for {name}: a store holds {STORE_SHARE:.0%} of the objects and must fit "
             f"{2 * AT_ONCE}; set --steps to at least {least}"
         )
 
 
 def store_bytes(nbytes: int, steps: int) -> int:
-    """The capacity of a reader's store, which is smaller than what it reads."""
+    """The capacity of a reader's store, which is smaller than the bytes that it reads."""
     return int(STORE_SHARE * nbytes * steps)

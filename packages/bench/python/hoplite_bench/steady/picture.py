@@ -1,4 +1,4 @@
-"""The pictures of steady runs: each step over the run, next to the bound; one picture for each pattern."""
+"""Figures of steady runs: each step of a run and the bound; one figure per pattern."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ABOUT = "steady"
 STEP = "#D55E00"
 TENTH = "#303030"
 FAULT = "#56B4E9"
-# So much above nearly all steps an axis ends; the few beyond lie on its edge.
+# An axis ends this factor above nearly all steps; the few beyond are drawn at its edge.
 ROOM = 1.35
 NEARLY_ALL = 0.95
 
@@ -55,14 +55,14 @@ def _picture(op: str, rows: Sequence[Row]) -> Picture:
             named.setdefault(label, handle)
     figure.legend(handles=list(named.values()), labels=list(named), loc="outside upper center", ncols=len(named))
     figure.supxlabel("step", fontsize=9)
-    figure.supylabel("times the bound", fontsize=9)
+    figure.supylabel("multiple of the bound", fontsize=9)
     title = PATTERNS[op].title if op in PATTERNS else op
-    caption = f"Steps of a run, {title}, in times of the bound; what reaches the upper edge is cut off there"
+    caption = f"Steps of a run, {title}, in multiples of the bound; steps at the upper edge are truncated"
     return plots.written(figure, ABOUT, f"steady-{op}.svg", caption)
 
 
 def _run(axes: Axes, row: Row) -> None:
-    """The steps of a run, its tenths, the bound, and when faults lasted."""
+    """Draws the steps of a run, its tenths, the bound, and the duration of faults."""
     facts = summary.facts_of(row)
     bound = facts["bound_s"]
     ratios = [seconds / bound for seconds in row.samples]
@@ -84,6 +84,6 @@ def _run(axes: Axes, row: Row) -> None:
 
 
 def _top(ratios: Sequence[float]) -> float:
-    """Where the axis ends: above nearly all steps, and above the bound."""
+    """The end of the axis: above nearly all steps, and above the bound."""
     nearly_all = sorted(ratios)[int(NEARLY_ALL * (len(ratios) - 1))]
     return ROOM * max(1.2, nearly_all)

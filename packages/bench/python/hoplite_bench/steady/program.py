@@ -11,15 +11,15 @@ from hoplite_bench.steady.job import Job, report
 
 
 class Role(Protocol):
-    """What a process does."""
+    """The work of a process."""
 
     def __init__(self, job: Job, client: hoplite.Client) -> None: ...
 
     def run(self) -> None:
-        """Does it until the steps are done, or until the process is killed."""
+        """Works until the steps are done, or until the process is killed."""
 
 
-# Of each pattern, what the server does and what a worker does.
+# The roles of server and worker in each pattern.
 ROLES: dict[str, tuple[type[Role], type[Role]]] = {
     "async": (server.Server, worker.Worker),
     "sync": (server.Server, worker.Worker),

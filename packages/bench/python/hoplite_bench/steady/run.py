@@ -1,4 +1,4 @@
-"""Runs a pattern on a lab for many steps: injects the fault, waits for the steps, writes the row."""
+"""Runs a pattern on a lab for many steps: injects the fault, waits for the steps, and creates the row."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     Counters = dict[str, dict[str, int]]
 
-# A run without a step for so long hangs: a server gives up a step earlier.
+# A run without a step for this long hangs; the timeout of the server is shorter.
 STALL_S = 150.0
-# Between two looks at processes that should not end.
+# Interval of checks for processes that ended too early.
 LOOK_S = 1.0
 
 
@@ -36,16 +36,16 @@ def measure(lab: Lab, settings: Settings, report: Callable[[str], None], *, jobs
     """Runs one pattern.
 
     Args:
-        lab: its hosts; the first has the server, others the workers.
-        settings: what runs.
-        report: takes a line on the progress.
-        jobs: of two, the job runs alone and then next to another, whose server is on the second host.
+        lab: the hosts; the server runs on the first, the workers on the others.
+        settings: settings of the run.
+        report: called with a progress message.
+        jobs: with 2, the job runs alone and then next to another one, whose server is on the second host.
 
     Returns:
         A row for each run of a job: alone, then each of the two.
 
     Raises:
-        HopliteError: a process failed or hangs, or received wrong data.
+        HopliteError: a process failed, hangs, or received wrong data.
     """
     rows = _run(lab, settings, 1, report)
     if jobs > 1:
@@ -58,12 +58,12 @@ def measure(lab: Lab, settings: Settings, report: Callable[[str], None], *, jobs
 
 
 def watch(teams: Sequence[Team], injector: Injector, report: Callable[[str], None]) -> None:
-    """Runs jobs side by side until one of them has done all of its steps.
+    """Runs jobs side by side until one of them has finished all of its steps.
 
     Args:
-        teams: all are ready; the first one's steps decide when faults begin.
-        injector: of the faults.
-        report: takes a line on the progress.
+        teams: the jobs, all ready; the steps of the first determine when faults begin.
+        injector: injects the faults.
+        report: called with a progress message.
     """
     with selectors.DefaultSelector() as selector:
         for team in teams:
@@ -95,7 +95,7 @@ def watch(teams: Sequence[Team], injector: Injector, report: Callable[[str], Non
 
 
 def _run(lab: Lab, settings: Settings, jobs: int, report: Callable[[str], None]) -> list[Row]:
-    """Runs jobs side by side on nodes of their own, and makes a row of each."""
+    """Runs jobs side by side on new nodes, and creates a row for each."""
     with Cluster(lab, _capacities(lab, settings, jobs), survey=settings.survey) as cluster:
         teams = [Team(cluster, settings, server) for server in range(jobs)]
         before = cluster.counters()
@@ -114,15 +114,15 @@ def _run(lab: Lab, settings: Settings, jobs: int, report: Callable[[str], None])
 def _progress(team: Team) -> str:
     begin, end = team.samples[-2].step, team.samples[-1].step
     middle = team.pattern.middle(figures.steps_of(team.ends[begin : end + 1]))
-    return f"{team.job.prefix}{team.job.pattern}: step {end} of {team.settings.steps}, {middle:.3f} s a step"
+    return f"{team.job.prefix}{team.job.pattern}: step {end} of {team.settings.steps}, {middle:.3f} s per step"
 
 
 def _capacities(lab: Lab, settings: Settings, jobs: int) -> list[int]:
-    """Bytes of each node's store."""
+    """The capacity of each node's store in bytes."""
     if patterns.PATTERNS[settings.pattern].alone:
         readers = patterns.store_bytes(settings.nbytes, settings.steps)
         return [2 * settings.nbytes * settings.steps] + [readers] * (len(lab.hosts) - 1)
-    # The answers of a step, partial sums, a few versions of the weights.
+    # The results of a step, partial sums, a few versions of the weights.
     workers = (len(lab.hosts) - 1) * settings.per_host
     return [jobs * (workers + 12) * settings.nbytes + 128 * patterns.MIB] * len(lab.hosts)
 
@@ -190,7 +190,7 @@ def _row(lab: Lab, team: Team, job: str, injector: Injector, counters: Counters)
 
 
 def _direct(samples: Sequence[Sample], nbytes: int) -> list[float]:
-    """Copies of an object that the server's own node sent in each step, in each tenth of the run."""
+    """The number of copies of an object that the server's node sent per step, for each tenth of the run."""
     return [
         (after.direct - before.direct) / nbytes / (after.step - before.step)
         for before, after in itertools.pairwise(samples)
@@ -198,7 +198,7 @@ def _direct(samples: Sequence[Sample], nbytes: int) -> list[float]:
 
 
 def _links(lab: Lab, samples: Sequence[Sample], rate: int) -> dict[str, list[float]]:
-    """The share of its rate that each host's link carried over the whole run: sent, received."""
+    """The sent and received share of each link's rate over the whole run."""
     first, last = samples[0], samples[-1]
     full = (last.at - first.at) * rate / 8
     return {

@@ -1,4 +1,4 @@
-"""The part of a report on steady runs: a table, pictures, and the tenths of each run folded below."""
+"""The section of a report on steady runs: a table, figures, and the tenths of each run in an expandable part."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 INTRODUCTION = (
     "Whole patterns for many steps (`hoplite bench steady`). A step is the time from one new object of the server to "
-    "the next. Its bound is what the busiest link needs for the bytes of a step, one after the other where one waits "
-    "for the other. The step is the median of the run, or the mean where steps overlap; the trend is that of its "
-    "second half over that of its first."
+    "the next. Its bound is the time that the busiest link needs for the bytes of a step, with dependent transfers in "
+    "sequence. The column step has the median of the run, or the mean where steps overlap. The trend is the value of "
+    "the second half divided by that of the first."
 )
 
 
 def section(measurement: Measurement, pictures: Sequence[str]) -> list[str]:
-    """Lines of Markdown; none if there are no such rows.
+    """Returns lines of Markdown; empty if there are no such rows.
 
     Args:
-        measurement: with the rows.
-        pictures: the lines that show the pictures.
+        measurement: the rows of the report.
+        pictures: lines that include the figures.
     """
     if not measurement.steady:
         return []
@@ -62,14 +62,14 @@ def _group(place: Place, hosts: int, size: int, rows: Sequence[Row], *, commits:
         *markdown.table(["", *summary.COLUMNS[2:]], lines),
         *notes.lines(),
         *markdown.folded(
-            "The step of each tenth of a run, over its bound",
+            "The step of each tenth of a run, divided by its bound",
             markdown.table(["", *(str(number) for number in range(1, tenths + 1))], parts),
         ),
     ]
 
 
 def _name(row: Row, *, commit: bool) -> str:
-    """The title of a run: its pattern, what is not the default, and its commit if there are several."""
+    """The title of a run: its pattern, deviations from the defaults, and its commit if there are several."""
     title = PATTERNS[row.op].title if row.op in PATTERNS else row.op
     more = [part for part in (row.variant, row.commit if commit else "") if part not in ("", markdown.DEFAULT)]
     return markdown.plain(", ".join([title, *more]))

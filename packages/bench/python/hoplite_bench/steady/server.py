@@ -1,4 +1,4 @@
-"""The server of a training pattern, on the first host: takes answers, publishes new weights, reports each step."""
+"""The server of a training pattern, on the first host: uses results, publishes new weights, reports each step."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import hoplite
 from hoplite_bench.steady.job import DTYPE, Content, Job, report, tag_of
 from hoplite_bench.steady.patterns import PATTERNS
 
-# A step that takes longer hangs.
+# Timeout of a step.
 STEP_TIMEOUT_S = 120.0
-# Between two attempts at a step whose answers were lost with their host.
+# Delay between two attempts at a step whose results were lost with their host.
 RETRY_S = 0.05
 
 
 class Server:
-    """A server that reduces the first answers to arrive.
+    """A server that reduces the first results to arrive.
 
-    It names for each worker the one answer that no step has taken yet. A worker makes its next answer only after the
-    weights, or an announcement, want it, so that nobody has more than one.
+    For each worker it requests the one result that no step has used yet. A worker creates its next result only after
+    the weights or an announcement request it, so that no worker has more than one.
     """
 
     def __init__(self, job: Job, client: hoplite.Client) -> None:
         self.job = job
         self.client = client
         self.pattern = PATTERNS[job.pattern]
-        # Of each worker, the number of its answer that no step has taken.
+        # For each worker, the number of the result that no step has used yet.
         self.pending = [0] * job.workers
         self.answers = Content(job.nbytes)
         self.weights = Content(job.nbytes, head=1 + job.workers)
-        # The next weights, prepared while answers arrive.
+        # The next weights, prepared while results arrive.
         self.next = np.empty(self.weights.size, DTYPE)
         self.retries = 0
 
@@ -50,16 +50,16 @@ class Server:
                 self.pending[worker] += 1
             self.publish(step)
             report(at=time.monotonic(), retries=self.retries)
-            # While the workers get the weights.
+            # Verified while the workers get the weights.
             self.check(step, values, tags)
             del values
             self.client.delete([*names, *made])
 
     def take(self) -> tuple[list[int], list[np.ndarray], list[hoplite.Ref]]:
-        """Takes the first answers to arrive.
+        """Uses the first results to arrive.
 
         Returns:
-            The workers, what arrived, and what was made of it, to delete later.
+            The workers, the received values, and derived objects to delete later.
         """
         deadline = time.monotonic() + STEP_TIMEOUT_S
         names = {self.job.answer(worker, number): worker for worker, number in enumerate(self.pending)}
@@ -67,7 +67,7 @@ class Server:
             try:
                 taken, values, made = self.collect(list(names))
             except (hoplite.ObjectLost, hoplite.ObjectDeleted):
-                # A host was declared dead or a process was killed: its worker answers again.
+                # A host was declared dead or a process was killed: its worker repeats its result.
                 if time.monotonic() > deadline:
                     raise
                 self.retries += 1
@@ -76,13 +76,13 @@ class Server:
                 return [names[str(ref)] for ref in taken], values, made
 
     def collect(self, names: list[str]) -> tuple[list[hoplite.Ref], list[np.ndarray], list[hoplite.Ref]]:
-        """Reduces the first answers to arrive; see `take`."""
+        """Reduces the first results to arrive; see `take`."""
         total = self.client.reduce(names, op="sum", count=self.job.count)
         value = self.client.get(total, timeout=STEP_TIMEOUT_S)
         return total.inputs(timeout=STEP_TIMEOUT_S), [value], [total]
 
     def publish(self, version: int) -> None:
-        """Puts new weights, which name the answer that is wanted of each worker, and announces them if need be."""
+        """Puts new weights, which request a result from each worker; announces them unless all workers get them."""
         self.next[: self.weights.head] = [version, *self.pending]
         self.client.put(self.next, name=self.job.weights(version), retain=2)
         if not self.pattern.everyone:
@@ -90,20 +90,20 @@ class Server:
             self.client.put(wanted, name=f"{self.job.announcements}{version}", retain=2)
 
     def check(self, step: int, values: list[np.ndarray], tags: dict[int, int]) -> None:
-        """Verifies what a step took."""
+        """Verifies the values that a step used."""
         what = f"the sum of step {step}, of workers {list(tags)}"
         self.answers.check(what, values[0], tag=sum(tags.values()), times=len(tags))
 
 
 class SampleServer(Server):
-    """A server that gets each of the first answers to arrive."""
+    """A server that gets each of the first results to arrive."""
 
     def collect(self, names: list[str]) -> tuple[list[hoplite.Ref], list[np.ndarray], list[hoplite.Ref]]:
-        """Waits for the first answers and gets them; see `take`."""
+        """Waits for the first results and gets them; see `take`."""
         taken, _ = self.client.wait(names, count=self.job.count, timeout=STEP_TIMEOUT_S)
         return taken, self.client.get(taken, timeout=STEP_TIMEOUT_S), []
 
     def check(self, step: int, values: list[np.ndarray], tags: dict[int, int]) -> None:
-        """Verifies what a step took."""
+        """Verifies the values that a step used."""
         for (worker, tag), value in zip(tags.items(), values, strict=True):
             self.answers.check(f"the sample of worker {worker} in step {step}", value, tag=tag)

@@ -1,4 +1,4 @@
-"""The pattern serving: the first host publishes queries, all others answer each in a few bytes."""
+"""The pattern serving: the first host publishes queries, all others reply to each with a few bytes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Frontend:
-    """Publishes queries, one after the other, and waits for the first answers to each."""
+    """Publishes queries one after the other, and waits for the first replies to each."""
 
     def __init__(self, job: Job, client: hoplite.Client) -> None:
         self.job = job
         self.client = client
         self.queries = Content(job.nbytes)
-        # The next query, prepared while answers arrive.
+        # The next query, prepared while replies arrive.
         self.next = np.empty(self.queries.size, DTYPE)
 
     def run(self) -> None:
@@ -41,7 +41,7 @@ class Frontend:
 
 
 class Model:
-    """Answers the newest query; one that was pruned meanwhile stays without its answer."""
+    """Replies to the newest query; a query that was pruned meanwhile gets no reply."""
 
     def __init__(self, job: Job, client: hoplite.Client) -> None:
         self.job = job
@@ -49,12 +49,12 @@ class Model:
         self.queries = Content(job.nbytes)
 
     def run(self) -> None:
-        """Answers until the process is killed."""
+        """Replies until the process is killed."""
         step = 0
         while True:
             step, found = newest(self.client, self.job.versions, step)
             self.queries.check(self.job.weights(step), found, tag=tag_of(-1, step))
-            # What the query holds, not what it should: the first element of the base is 0.
+            # Computed from the content of the query: the first element of the base is 0.
             answer = str(int(found[0])).encode()
             del found
             self.client.put(answer, name=self.job.answer(self.job.worker, step), retain=2, exist_ok=True)

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What is shown of a run.
+    """The summary of a run.
 
     Attributes:
-        title: of the pattern.
-        bound: of a step, in seconds.
+        title: title of the pattern.
+        bound: bound of a step, in seconds.
         middle: the typical step, in seconds: the median, or the mean where steps overlap.
-        ratio: that over the bound.
-        first: the typical one of the first 20 steps, over the bound.
-        last: that of the last 100.
-        trend: the second half over the first; None for a run of one step.
+        ratio: the typical step divided by the bound.
+        first: the typical step of the first 20, divided by the bound.
+        last: the typical step of the last 100, divided by the bound.
+        trend: the typical step of the second half divided by that of the first; None for a run of one step.
         longest: the longest step, in seconds.
-        total: all steps, in seconds.
+        total: sum of all steps, in seconds.
     """
 
     title: str
@@ -50,7 +50,7 @@ COLUMNS = ("pattern", "variant", "bound", "step", "× bound", "first 20", "last 
 
 
 def summarize(row: Row) -> Summary:
-    """The figures of a row, which has some."""
+    """Computes the summary of a row with samples."""
     facts, pattern = facts_of(row), PATTERNS.get(row.op)
     middle = pattern.middle if pattern else statistics.median
     bound = facts["bound_s"]
@@ -77,7 +77,7 @@ def cells(row: Row) -> list[str]:
 
 
 def remarks(row: Row) -> list[str]:
-    """Faults, recovery and events of a run, a sentence each."""
+    """Describes faults, recovery and events of a run, one sentence each."""
     facts = facts_of(row)
     found = []
     if "speed" in facts:
@@ -88,7 +88,7 @@ def remarks(row: Row) -> list[str]:
         span = f"from {fault['begin_s']:.1f} s to {fault['end_s']:.1f} s, after step {fault['step']}"
         found.append(f"{fault['host']} {TITLES[facts['fault']]} {span}: {how}")
     if facts["retries"]:
-        found.append(f"the server repeated {words.count(facts['retries'], 'step')} whose answers were lost")
+        found.append(f"the server repeated {words.count(facts['retries'], 'step')} whose results were lost")
     shared = _shared(facts["counters"].values())
     if shared is not None:
         found.append(f"{shared:.0%} of all bytes were sent while another transfer shared the link")
@@ -99,7 +99,7 @@ def remarks(row: Row) -> list[str]:
 
 
 def _shared(hosts: Iterable[Mapping[str, int]]) -> float | None:
-    """The part of all payload that was sent beside other transfers; None if nothing was sent."""
+    """The share of all payload that was sent while another transfer shared the link; None if nothing was sent."""
     total = collections.Counter[str]()
     for counters in hosts:
         total.update(counters)

@@ -1,4 +1,4 @@
-"""The server and the workers of one job on a cluster, and what is known of its run."""
+"""The server and the workers of one job on a cluster, and the measurements of its run."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a run measures.
+    """The settings of a run.
 
     Attributes:
         pattern: a name in `PATTERNS`.
-        nbytes: of each object.
-        steps: of the run.
+        nbytes: size of each object.
+        steps: number of steps.
         fault: a name in `FAULTS`, or "none".
-        per_host: workers on each host but the server's.
+        per_host: workers on each host except the server's.
         survey: whether nodes survey which hosts share a rack.
     """
 
@@ -40,21 +40,21 @@ class Settings:
 
     @property
     def variant(self) -> str:
-        """What differs from the default, for the row."""
+        """The deviations from the defaults, for the row."""
         parts = [self.fault] if self.fault != "none" else []
-        parts += [f"{self.per_host} workers a host"] if self.per_host > 1 else []
+        parts += [f"{self.per_host} workers per host"] if self.per_host > 1 else []
         parts += [] if self.survey else ["no survey"]
         return ", ".join(parts) or "default"
 
 
 @dataclasses.dataclass
 class Sample:
-    """The links and the source at one moment of a run.
+    """The state of the links and the source at one moment of a run.
 
     Attributes:
-        step: steps that were done.
-        at: the machine's monotonic clock.
-        moved: bytes that each host has sent and received, headers too.
+        step: number of finished steps.
+        at: monotonic clock of the machine.
+        moved: bytes that each host has sent and received, including headers.
         direct: payload bytes that the server's node has sent of its own clients' objects.
     """
 
@@ -65,12 +65,12 @@ class Sample:
 
 
 class Team:
-    """The processes of one job, started.
+    """The running processes of one job.
 
     Args:
         cluster: the nodes.
-        settings: what runs.
-        server: the number of the server's host.
+        settings: settings of the run.
+        server: number of the server's host.
     """
 
     def __init__(self, cluster: Cluster, settings: Settings, server: int = 0) -> None:
@@ -95,7 +95,7 @@ class Team:
         self._server = cluster.start(self._home, self.job, "server")
         self._workers = {number: self._worker(number) for number in range(workers)}
         cluster.wait_ready([self._server, *self._workers.values()])
-        # When the run began and each step ended, of each process that reports it; and everywhere.
+        # Times at which the run began and each step ended: for each process that reports, and for all of them.
         self._reports: dict[Process, list[float]] = {process: [] for process in self.reporters}
         self.ends: list[float] = []
         self.retries = 0
@@ -109,12 +109,12 @@ class Team:
 
     @property
     def steps(self) -> int:
-        """How many are done."""
+        """The number of finished steps."""
         return max(0, len(self.ends) - 1)
 
     @property
     def done(self) -> bool:
-        """Whether all are done."""
+        """Whether all steps are finished."""
         return self.steps == self.settings.steps
 
     def has_ended(self, process: Process) -> bool:
@@ -122,7 +122,7 @@ class Team:
         return len(self._reports[process]) > self.settings.steps
 
     def kill(self, host: Host) -> Callable[[], None]:
-        """Kills the first worker of a host; returns what starts it again."""
+        """Kills the first worker of a host; returns a function that starts it again."""
         number = self._places.index(host)
         self._workers.pop(number).close()
 
@@ -132,7 +132,7 @@ class Team:
         return restart
 
     def take(self, process: Process, line: dict[str, Any]) -> None:
-        """Takes what a process reports: the beginning of the run, or the end of a step."""
+        """Records a report of a process: the beginning of the run, or the end of a step."""
         self._reports[process].append(line["at"])
         self.retries = max(self.retries, line.get("retries", 0))
         before = len(self.ends)
@@ -142,12 +142,12 @@ class Team:
                 self._sample()
 
     def finish(self) -> None:
-        """Samples the end of a run that is cut short."""
+        """Samples the end of a run that was cut short."""
         if self.samples[-1].step < self.steps:
             self._sample()
 
     def check(self) -> None:
-        """Raises HopliteError if a process has ended that should not."""
+        """Raises HopliteError if a process has ended too early."""
         for process in (*self._workers.values(), self._server):
             if process not in self.reporters:
                 process.check()

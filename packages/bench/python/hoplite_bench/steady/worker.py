@@ -1,4 +1,4 @@
-"""A worker of a training pattern: gets new weights, verifies them, and answers by an object of the same size."""
+"""A worker of a training pattern: gets new weights, verifies them, and produces a result of the same size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import hoplite
 from hoplite_bench.steady.job import Content, Job, tag_of
 from hoplite_bench.steady.patterns import PATTERNS
 
-# The end of the run kills a worker; this is for one that was left behind.
+# The end of the run kills a worker; this timeout is for workers that were left behind.
 IDLE_TIMEOUT_S = 600.0
 
 
@@ -17,7 +17,7 @@ def newest(client: hoplite.Client, prefix: str, after: int) -> tuple[int, Any]:
     """Gets the newest object under a prefix, which retains two.
 
     Returns:
-        Its number, above `after`, and its value.
+        Its number, which is greater than `after`, and its value.
     """
     while True:
         ref = client.latest(prefix, after=after, timeout=IDLE_TIMEOUT_S)
@@ -39,7 +39,7 @@ class Worker:
         self.weights = Content(job.nbytes, head=1 + job.workers)
 
     def run(self) -> None:
-        """Answers until the process is killed."""
+        """Produces results until the process is killed."""
         version = announced = answered = -1
         while True:
             if not self.pattern.everyone:
@@ -47,7 +47,7 @@ class Worker:
                 if json.loads(bytes(wanted))[self.job.worker] <= answered:
                     continue
             version, number = self.get_weights(version)
-            # The weights still name the last answer if no step has taken it yet.
+            # The weights still request the last result if no step has used it yet.
             if number > answered:
                 self.answer(number)
                 answered = number
@@ -56,16 +56,16 @@ class Worker:
         """Gets weights that are newer than a version, and verifies them.
 
         Returns:
-            Their version, and the number of the answer that they want of this worker.
+            Their version, and the number of the result that they request from this worker.
         """
         version, found = newest(self.client, self.job.versions, after)
         self.weights.check(self.job.weights(version), found, tag=tag_of(-1, version))
         if int(found[0]) != version:
-            raise ValueError(f"{self.job.weights(version)} holds version {found[0]:g}")
+            raise ValueError(f"{self.job.weights(version)} has version {found[0]:g}")
         return version, int(found[1 + self.job.worker])
 
     def answer(self, number: int) -> None:
-        """Makes an answer, unless an earlier process of this worker has sealed it."""
+        """Creates a result, unless an earlier process of this worker has sealed it."""
         try:
             buffer = self.client.create(self.answers.size, name=self.job.answer(self.job.worker, number))
         except hoplite.NameTaken:
