@@ -30,7 +30,7 @@ VERSIONS = {
 WIRE = (40e-6, 1.0)
 MODELS: dict[tuple[str, str], tuple[float, float]] = {
     ("hoplite", "default"): (900e-6, 1.12),
-    ("hoplite", "racks told"): (1100e-6, 1.09),
+    ("hoplite", "racks configured"): (1100e-6, 1.09),
     ("mpich", "default"): (120e-6, 1.9),
     ("openmpi", "default"): (160e-6, 3.3),
     ("openmpi", "chain"): (400e-6, 1.5),

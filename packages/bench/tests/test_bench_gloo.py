@@ -118,7 +118,7 @@ def test_a_rank_says_what_it_can_not_do_and_goes_on(tmp_path: Path) -> None:
                 task = {"op": "allreduce", "bytes": 4096, "round": 1, "seed": 5, "arrival": 0}
                 assert ask("prepare", **task, variant="by magic") == (
                     "failed",
-                    {"why": "Gloo has no allreduce by by magic"},
+                    {"why": "Gloo has no variant by magic of allreduce"},
                 )
                 assert ask("sing")[0] == "failed"
                 assert ask("prepare", **task, variant="default")[0] == "ready"

@@ -68,7 +68,7 @@ def test_a_debug_build_measures_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_size_that_is_no_array_of_float32_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="1023 bytes are no whole number of float32"):
+    with pytest.raises(InvalidArgument, match="1023 bytes are not a whole number of float32"):
         next(local.measure(sizes=[1023], environments=Environments(tmp_path)))
 
 

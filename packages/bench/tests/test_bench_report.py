@@ -107,7 +107,7 @@ def test_what_is_within_a_hundredth_is_neither_slower_nor_faster() -> None:
 def test_hoplite_counts_by_its_own_choice_and_others_by_their_best() -> None:
     rows = [
         row(samples=[0.2]),
-        row(variant="racks told", samples=[0.1]),
+        row(variant="racks configured", samples=[0.1]),
         row(system="openmpi", samples=[0.4]),
         row(system="openmpi", variant="chain", samples=[0.3]),
     ]

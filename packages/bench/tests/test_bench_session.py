@@ -532,9 +532,9 @@ def test_racks_of_a_lab_are_a_variant_of_hoplite(out: Path) -> None:
     assert {tuple(row.lab["pods"]) for row in rows} == {(2, 1)}
     assert [(row.op, row.variant) for row in rows] == [
         ("broadcast", "default"),
-        ("broadcast", "racks told"),
+        ("broadcast", "racks configured"),
         ("reduce", "default"),
-        ("reduce", "racks told"),
+        ("reduce", "racks configured"),
     ]
 
 

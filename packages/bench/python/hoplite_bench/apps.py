@@ -1,7 +1,7 @@
-"""Applications on plain Ray and on Ray with Hoplite, by turns on one cluster: which there are, and how they are timed.
+"""Applications on plain Ray and on Ray with Hoplite, which alternate on one cluster: their properties and timing.
 
-They are in `examples/ray_apps`, which a checkout has. The first host has the server or trainer, all others have
-workers.
+The applications are in `examples/ray_apps` of a checkout. The server or trainer runs on the first host, the workers on
+all others.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 
-# Numbers of 4 bytes in the models of the papers.
+# Sizes of the papers' models, with 4 bytes per number.
 MODELS = {"resnet50": 25_557_032 * 4, "alexnet": 61_100_840 * 4, "vgg16": 138_357_544 * 4}
 
-# Steps of a turn in which a worker is killed: as many before as count after the first ones, and those until it is back.
+# Steps of a turn in which a worker is killed: before the kill (after the warm-up steps), and after it.
 STEPS_BEFORE = 4
 STEPS_AFTER = 12
 
-# Of the rate of all others, that of the host that is slow.
+# Rate of the slow host, as a share of the others' rate.
 SLOW_SHARE = 0.1
 
 
@@ -45,15 +45,15 @@ class App:
     """An application.
 
     Attributes:
-        folder: in `examples/ray_apps`.
-        title: in tables.
-        nbytes: of its model, policy or batch, if nothing else is said.
-        steps: that count, of a turn.
-        warm: steps before these, until the steps are alike: Hoplite's stores take memory from their hosts in the first.
-        bound: how many times as fast it can be with Hoplite at most, if all links are used and nothing else takes time,
-            by the number of answers that a step needs, of workers and of their hosts. Plain Ray sends a model from the
-            server to each host that needs it and brings each gradient to the server; with Hoplite one of each passes
-            the server's link in a step.
+        folder: folder in `examples/ray_apps`.
+        title: title in tables.
+        nbytes: default size of its model, policy or batch.
+        steps: number of steps of a turn that count.
+        warm: steps before these, until steps are alike: in the first ones, Hoplite's stores allocate memory.
+        bound: maximum speedup by Hoplite, if all links are used and nothing else takes time. Its arguments are the
+            number of results that a step needs, of workers, and of their hosts. Plain Ray sends a model from the server
+            to each host that needs it, and each gradient to the server. With Hoplite, one of each crosses the server's
+            link per step.
     """
 
     folder: str
@@ -71,7 +71,7 @@ APPS = {
         MODELS["resnet50"],
         steps=3,
         warm=2,
-        # One after the other: the model to each host, and a gradient of each worker.
+        # In sequence: the model to each host, then a gradient of each worker.
         bound=lambda _, workers, hosts: (workers + hosts) / 2,
     ),
     "async": App(
@@ -120,14 +120,14 @@ APPS = {
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is measured.
+    """The settings of a measurement.
 
     Attributes:
         apps: names in `APPS`.
-        model: bytes of each app's model, policy or batch; None is the app's own.
-        per_host: workers on each host but the first.
-        compute: seconds that each call of a worker computes at least; None is as long as the model takes on the wire.
-        turns: of each way.
+        model: size of each app's model, policy or batch in bytes; None for the app's default.
+        per_host: workers on each host except the first.
+        compute: minimum compute time of each worker call in seconds; None for the transfer time of the model.
+        turns: number of turns of each way.
         slow: whether the last host has a tenth of the rate.
         fail: whether the last worker is killed in each turn.
     """
@@ -142,7 +142,7 @@ class Settings:
 
 
 def model_bytes(text: str) -> int:
-    """Reads the name of a model or a size.
+    """Parses the name of a model or a size.
 
     Raises:
         InvalidArgument: it is neither.
@@ -152,14 +152,14 @@ def model_bytes(text: str) -> int:
     try:
         return check_size("model", text)
     except HopliteError:
-        raise InvalidArgument(f"model is {text!r}: say {', '.join(MODELS)}, or a size such as 64MiB") from None
+        raise InvalidArgument(f"model {text!r} is unknown: set {', '.join(MODELS)}, or a size such as 64MiB") from None
 
 
 def examples() -> Path:
-    """The folder of the applications.
+    """Returns the folder of the applications.
 
     Raises:
-        HopliteError: this package does not lie in a checkout.
+        HopliteError: this package is not in a checkout.
     """
     folder = Path(__file__).parent.joinpath("../../../../examples/ray_apps").resolve()
     if not folder.is_dir():
@@ -168,7 +168,7 @@ def examples() -> Path:
 
 
 def changed(folder: Path) -> tuple[int, int]:
-    """Lines of with_hoplite.py that are new or different, and all lines of plain.py, without empty ones."""
+    """Counts the new or changed lines of with_hoplite.py, and all lines of plain.py, without empty ones."""
     plain, own = ([line for line in (folder / f"{way}.py").read_text().splitlines() if line.strip()] for way in WAYS)
     return sum(line.startswith("+ ") for line in difflib.ndiff(plain, own)), len(plain)
 
@@ -177,16 +177,16 @@ def measure(lab: Lab, environments: Environments, settings: Settings, tell: Call
     """Measures applications both ways.
 
     Args:
-        lab: its hosts; the first has the server, the others the workers.
+        lab: the hosts; the server runs on the first, the workers on the others.
         environments: where Ray is installed.
-        settings: what is measured.
-        tell: hears what is done.
+        settings: what to measure.
+        tell: called with progress messages.
 
     Returns:
-        "machine", "settings", and "apps", a row for each; see `row`.
+        "machine", "settings", and "apps" with one entry per application; see `row`.
 
     Raises:
-        HopliteError: an application gave a wrong result, or a program failed; with what it said.
+        HopliteError: an application produced a wrong result, or a program failed; includes its output.
         Unavailable: Ray can't be installed, or can't run here.
     """
     folder = examples()
@@ -199,7 +199,7 @@ def measure(lab: Lab, environments: Environments, settings: Settings, tell: Call
     if settings.slow:
         lab.hosts[-1].slow(rate * SLOW_SHARE)
     rows = []
-    tell(f"starts Ray and Hoplite on {len(lab.hosts)} hosts")
+    tell(f"starting Ray and Hoplite on {len(lab.hosts)} hosts")
     with drivers(lab, python, folder, memory_bytes=memory) as ways:
         for name in settings.apps:
             app = APPS[name]
@@ -209,9 +209,9 @@ def measure(lab: Lab, environments: Environments, settings: Settings, tell: Call
             tell(f"{app.title}: {workers} workers, {nbytes / MIB:.3g} MiB")
             rows.append(_measured(ways, app, settings, nbytes, compute, len(lab.hosts)))
             rows[-1] |= {"app": name, "wire_s": wire, "changed": changed(folder / app.folder)}
-            # A run that is cut short has told what it had.
+            # Reported at once, in case the run is cut short.
             plain, own = (rows[-1][way]["median"] for way in WAYS)
-            tell(f"{app.title}: {plain:.2f} s for a step on plain Ray, {own:.2f} s with Hoplite")
+            tell(f"{app.title}: {plain:.2f} s per step on plain Ray, {own:.2f} s with Hoplite")
     told = {**dataclasses.asdict(settings), "hosts": len(lab.hosts), "rate": rate}
     return {"machine": machine.facts(), "settings": told, "apps": rows}
 
@@ -219,7 +219,7 @@ def measure(lab: Lab, environments: Environments, settings: Settings, tell: Call
 def _measured(
     ways: dict[str, Driver], app: App, settings: Settings, nbytes: int, compute: float, hosts: int
 ) -> dict[str, Any]:
-    """Runs an application both ways by turns; see `row`."""
+    """Runs an application both ways, alternating; see `row`."""
     places = [host for host in range(1, hosts) for _ in range(settings.per_host)]
     count = 0
     for driver in ways.values():
@@ -240,18 +240,18 @@ def _measured(
 
 
 def row(app: App, turns: dict[str, list[dict[str, Any]]], *, count: int, workers: int, hosts: int) -> dict[str, Any]:
-    """The figures of an application.
+    """Computes the figures of an application.
 
     Args:
-        app: which.
-        turns: of each way, as `ranks/ray_apps.py` answers them.
-        count: answers that a step needs.
-        workers: how many.
-        hosts: that have workers.
+        app: the application.
+        turns: the turns of each way, as returned by `ranks/ray_apps.py`.
+        count: number of results that a step needs.
+        workers: number of workers.
+        hosts: number of hosts with workers.
 
     Returns:
-        For each way "steps", the seconds of each step that counts, by turns; "seconds", the mean of each turn, and
-        their "median"; "back", of each turn; and "faster", how many times Hoplite is as fast, and the "bound" of that.
+        For each way: "steps", the seconds of each counted step by turn; "seconds", the mean of each turn; "median", the
+        median of the means; "back" of each turn. Also "faster", the speedup by Hoplite, and its "bound".
     """
     found: dict[str, Any] = {"count": count, "workers": workers, "bound": app.bound(count, workers, hosts)}
     for way, several in turns.items():
@@ -268,15 +268,15 @@ def row(app: App, turns: dict[str, list[dict[str, Any]]], *, count: int, workers
 
 
 def failures(row: dict[str, Any], way: str) -> dict[str, float]:
-    """The steps of turns in which a worker was killed.
+    """Computes the figures of turns in which a worker was killed.
 
     Args:
-        row: of an application, as `row` makes it.
-        way: of `WAYS`.
+        row: figures of an application, from `row`.
+        way: one of `WAYS`.
 
     Returns:
-        In seconds "before", the median of the steps before; "while_gone", the mean of those until the worker was back,
-        or until the end if it was not; "longest" of these; "back_s", what they took together, the mean of all turns.
+        In seconds: "before", the median of the steps before the kill; "while_gone", the mean of the steps until the
+        worker was back, or until the end; "longest", the longest of these; "back_s", their sum, the mean of all turns.
     """
     warm = APPS[row["app"]].warm
     before: list[float] = []

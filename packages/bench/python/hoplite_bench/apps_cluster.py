@@ -1,6 +1,6 @@
-"""A cluster of Ray on the hosts of a lab, and two programs on the first one that run applications by turns.
+"""A Ray cluster on the hosts of a lab, and two programs on its first host that run applications alternately.
 
-The programs are `ranks/ray_apps.py`; what they run is not known here.
+The programs are `ranks/ray_apps.py`; this module does not depend on the applications.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 WAYS = ("plain", "with_hoplite")
 
-# Ray would start a process for each core of each host for each driver, beside those that are asked for.
+# Otherwise Ray starts a process per core of each host for each driver, in addition to the requested ones.
 QUIET = {"RAY_enable_worker_prestart": "0"}
 
-# Of what a program said before it ended, in an error.
+# Maximum length of a program's output in an error.
 SAID_BYTES = 3000
 
 
@@ -37,9 +37,9 @@ class Spawns(Launch):
 
     Args:
         lab: the hosts.
-        folder: of all nodes.
-        memory_bytes: the most that Ray's store takes on a host.
-        environment: variables of all processes.
+        folder: folder of all nodes.
+        memory_bytes: maximum size of Ray's store on a host.
+        environment: environment variables of all processes.
     """
 
     shared_clock = True
@@ -53,7 +53,7 @@ class Spawns(Launch):
         self._lab = lab
 
     def spawn(self, host: Host, argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> None:
-        """Starts a process on a host; it is killed with the lab."""
+        """Starts a process on a host; it is killed when the lab is closed."""
         with self.log.open("a") as log:
             self._lab.hosts[host.number].popen(
                 argv, env={**self.environment, **(env or {})}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -64,9 +64,9 @@ class Driver:
     """A program that runs applications one way.
 
     Args:
-        process: with its standard input and output.
-        way: of `WAYS`.
-        log: where it and all of Ray say what goes wrong.
+        process: the process, with pipes for its standard input and output.
+        way: one of `WAYS`.
+        log: log file of the program and of Ray.
     """
 
     def __init__(self, process: subprocess.Popen[str], way: str, log: Path) -> None:
@@ -74,11 +74,11 @@ class Driver:
         self._process = process
         self._log = log
 
-    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - what JSON takes
-        """Has the program do something, and waits for its answer.
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
+        """Sends a request to the program, and waits for the reply.
 
         Raises:
-            HopliteError: it has ended; with what it said.
+            HopliteError: the program has ended; includes its output.
         """
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -87,10 +87,10 @@ class Driver:
         return self.answer()
 
     def answer(self) -> dict[str, Any]:
-        """Waits for the answer of a program; its first is that it is ready.
+        """Waits for a reply of the program; the first one reports that it is ready.
 
         Raises:
-            HopliteError: it has ended; with what it said.
+            HopliteError: the program has ended; includes its output.
         """
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -106,17 +106,17 @@ def drivers(lab: Lab, python: Path, examples: Path, *, memory_bytes: int) -> Ite
     """Runs the cluster and both programs.
 
     Args:
-        lab: its hosts get a node of Ray's and of Hoplite's each.
-        python: the interpreter of the environment that has Ray.
-        examples: the folder of the applications.
-        memory_bytes: the most that a store takes on a host, Ray's and Hoplite's each.
+        lab: the hosts; each gets a node of Ray and a node of Hoplite.
+        python: interpreter of the environment with Ray.
+        examples: folder of the applications.
+        memory_bytes: maximum size of a store on a host, for Ray and Hoplite each.
 
     Yields:
         The drivers by their way.
 
     Raises:
-        HopliteError: a program ended before it was ready; with what it said.
-        Unavailable: Ray can't run with so much memory, or in this folder.
+        HopliteError: a program ended before it was ready; includes its output.
+        Unavailable: Ray can't run with this much memory, or in this folder.
     """
     path = f"{RANKS}:{examples}:{python_path()}"
     environment = {
@@ -150,6 +150,6 @@ def drivers(lab: Lab, python: Path, examples: Path, *, memory_bytes: int) -> Ite
                 driver.answer()
             yield found
         finally:
-            # Before the folder that they write to is removed.
+            # Before the folder to which they write is removed.
             for each in lab.hosts:
                 each.kill()

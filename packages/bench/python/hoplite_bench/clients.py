@@ -1,7 +1,7 @@
-"""Figures of clients: many processes' worth of them, many threads, many coroutines; and what an import costs.
+"""Measures many clients of one node: many attached clients, many threads, many coroutines; and the time of an import.
 
-All on this host, against a node in a process of its own or, where said, two nodes in this one. They tell whether
-something in the way of a client serialises what could go on side by side.
+Everything runs on this host, against a node in its own process or, where stated, two nodes in this one. The figures
+show whether something in a client serializes work that could run in parallel.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ SMALL_BYTES = 100
 
 ROUNDS = 5
 
-# Longer than any of this takes on a slow machine.
+# Longer than any measurement takes on a slow machine.
 PATIENCE_S = 120.0
 
 
 def many_clients() -> dict[str, Any]:
-    """Times how long until 1000 clients have attached to one node and got an object each, all attached at the end."""
+    """Times until 1000 clients have attached to one node and got an object each; all stay attached until the end."""
     value = np.arange(CLIENT_BYTES // 4, dtype=np.uint32)
     with _descriptors(3 * CLIENTS), node_process() as node, node.client() as putter:
         ref = putter.put(value)
@@ -68,7 +68,7 @@ def many_clients() -> dict[str, Any]:
 
 
 def many_threads() -> dict[str, Any]:
-    """Compares the gets a second of 100 threads, each of its own objects, with those of 4; one attached client."""
+    """Compares the gets per second of 100 threads, each with its own object, with those of 4; one attached client."""
     with node_process() as node, node.client() as client:
         values = [np.full(THREAD_BYTES, number, np.uint8) for number in range(THREAD_OBJECTS)]
         refs = [client.put(value) for value in values]
@@ -109,11 +109,11 @@ def _gets_per_second(client: Client, refs: list[Ref], threads: int) -> float:
 
 
 def many_coroutines() -> dict[str, Any]:
-    """Compares 10 000 gets of small objects one after the other with the same by asyncio.gather, and by one list.
+    """Compares 10 000 sequential gets of small objects with asyncio.gather, and with one get of a list.
 
-    Three times: as an attached client; from another node than the objects'; and embedded, where each object is in the
-    same process and a get is a few microseconds. "gather" is what asyncio.gather of as many coroutines that do nothing
-    costs: no asynchronous get can be faster than that.
+    Measures three times: attached; from another node than that of the objects; and embedded, where a get takes a few
+    microseconds in the same process. "gather" is the time of asyncio.gather for as many coroutines that do nothing, a
+    lower bound for asynchronous gets.
     """
     figures: dict[str, Any] = {}
     with node_process() as node, node.client() as client:
@@ -182,7 +182,7 @@ async def _gather_nothing() -> float:
 
 
 def import_time() -> dict[str, Any]:
-    """Times `import hoplite` in a fresh interpreter, less what the interpreter takes to begin."""
+    """Times `import hoplite` in a new interpreter, without the start of the interpreter."""
     times = []
     for _ in range(ROUNDS):
         code = (
@@ -198,11 +198,11 @@ def import_time() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _descriptors(count: int) -> Iterator[None]:
-    """Raises the limit of open files, for one process that is as many clients as a host would have processes."""
+    """Raises the limit of open files: this process has as many clients as a host would have processes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = max(soft, count + 256)
     if hard != resource.RLIM_INFINITY and hard < wanted:
-        raise HopliteError(f"{count} clients need more open files than this process may have ({hard}): ulimit -Hn")
+        raise HopliteError(f"{count} clients need more open files than the limit of {hard}: raise it with ulimit -Hn")
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     try:
         yield
@@ -211,7 +211,7 @@ def _descriptors(count: int) -> Iterator[None]:
 
 
 def summary(report: dict[str, Any]) -> str:
-    """Writes the figures for people."""
+    """Formats the figures for people."""
     clients, threads, coroutines = report["many_clients"], report["many_threads"], report["many_coroutines"]
 
     def compared(where: str) -> str:
@@ -222,8 +222,8 @@ def summary(report: dict[str, Any]) -> str:
         )
 
     return f"""\
-connect and get by {clients["clients"]} attached clients: {clients["seconds"]:.2f} s in all
-gets a second by one attached client: {threads["few"]["gets_per_second"]} with {threads["few"]["threads"]} threads, \
+connect and get by {clients["clients"]} attached clients: {clients["seconds"]:.2f} s in total
+gets per second by one attached client: {threads["few"]["gets_per_second"]} with {threads["few"]["threads"]} threads, \
 {threads["many"]["gets_per_second"]} with {threads["many"]["threads"]} ({threads["ratio"]:.2f} times)
 {coroutines["gets"]} gets of {coroutines["bytes"]} B one by one, by asyncio.gather, and as a list:
     attached {compared("attached")}

@@ -1,6 +1,6 @@
-"""`scatter` of Dask and of `hoplite.dask` on one Dask cluster, on hosts of a lab: how long until every worker has it.
+"""Compares `scatter` of Dask and of `hoplite.dask` on a Dask cluster in a lab: the time until all workers have a copy.
 
-Starts the cluster as `systems/dask.py` does; what is timed is in `ranks/dask_scatter.py`.
+Starts the cluster like `systems/dask.py`; `ranks/dask_scatter.py` does the timing.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from hoplite_bench.environments import Environments
     from hoplite_bench.lab import Lab
 
-# Of the whole run.
+# Timeout of the whole run.
 TIMEOUT_S = 900.0
 
 
 def measure(lab: Lab, environments: Environments, *, nbytes: int, repeats: int) -> dict[str, Any]:
-    """Measures both.
+    """Measures both systems.
 
     Args:
-        lab: whose hosts get a worker each; the first also has the scheduler and the client.
+        lab: the hosts; each gets a worker, the first also the scheduler and the client.
         environments: where Dask is installed.
-        nbytes: of the array.
-        repeats: rounds of each.
+        nbytes: size of the array.
+        repeats: rounds of each system.
 
     Returns:
-        "machine" and "settings"; "dask" and "hoplite", each with "seconds" (until `scatter` returned, of each round),
-        their "median" and "used", the median until a task on every worker had used the array; "faster", how many times
-        Hoplite is as fast.
+        "machine" and "settings"; "dask" and "hoplite", each with "seconds" (until `scatter` returned, for each round),
+        their "median", and "used", the median until a task on every worker had used the array; "faster", the speedup by
+        Hoplite.
 
     Raises:
-        HopliteError: a worker got something else, or a program failed; with what it said.
+        HopliteError: a worker got wrong data, or a program failed; includes its output.
         Unavailable: Dask can't be installed.
     """
     python = environments.python("dask", Dask.requirements)
@@ -84,10 +84,10 @@ def measure(lab: Lab, environments: Environments, *, nbytes: int, repeats: int) 
             )
         if done.returncode:
             said = done.stderr[-2000:] + log.read_text()[-2000:]
-            raise HopliteError(f"the client ended with {done.returncode}: {said}")
+            raise HopliteError(f"the client exited with status {done.returncode}: {said}")
     rounds = [json.loads(line) for line in done.stdout.splitlines()]
     if wrong := [f"{row['system']}: {row['wrong']}" for row in rounds if row["wrong"]]:
-        raise HopliteError(f"a worker got something else: {wrong[0]}")
+        raise HopliteError(f"a worker got wrong data: {wrong[0]}")
     found: dict[str, Any] = {
         "machine": machine.facts(),
         "settings": {"hosts": len(lab.hosts), "bytes": nbytes, "repeats": repeats, "rate": lab.facts()["rate"]},
@@ -105,15 +105,15 @@ def measure(lab: Lab, environments: Environments, *, nbytes: int, repeats: int) 
 
 
 def _environment() -> dict[str, str]:
-    """What programs on a host need of this process's environment."""
+    """The environment variables of this process that programs on a host inherit."""
     return {name: text for name, text in os.environ.items() if not name.startswith(("HOPLITE_", "PYTHON"))}
 
 
 def summary(found: dict[str, Any]) -> str:
-    """The figures in words."""
+    """Formats the results for people."""
     settings = found["settings"]
-    what = f"scatter of {settings['bytes'] / 2**20:g} MiB to {settings['hosts']} workers on as many hosts"
-    lines = [f"{what}, {settings['repeats']} rounds each by turns, every worker's copy compared:"]
+    what = f"scatter of {settings['bytes'] / 2**20:g} MiB to {settings['hosts']} workers, one per host"
+    lines = [f"{what}, {settings['repeats']} interleaved rounds each, every worker's copy verified:"]
     for system, name in (("dask", "Dask, scatter(broadcast=True)"), ("hoplite", "hoplite.dask.scatter")):
         row = found[system]
         lines.append(

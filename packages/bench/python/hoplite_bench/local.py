@@ -1,7 +1,7 @@
-"""What one host does alone: copies, puts, gets and sums of Hoplite, of Ray and of plain memory, and the directory.
+"""Measures operations of a single host: puts, gets and sums of Hoplite and Ray, plain copies, and the directory.
 
-Says what is measured in which order and makes rows; what each case does is in `local_cases`. The systems take turns in
-every repeat, so that what else the machine does hits all alike.
+Determines the order of measurements and creates rows; `local_cases` has the operations. Systems are interleaved in
+every repeat, so that other load on the machine affects all alike.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from hoplite_bench.environments import Environments
     from hoplite_bench.local_cases import Case
 
-# What a row says of its network.
+# The network in a row.
 NETWORK = {"kind": "local"}
 SIZES = (2**10, 2**20, 2**28)
 REPEATS = 5
-# A sample is the median of as many operations as fit into this, with what is not timed of them.
+# A sample is the median of as many operations as fit into this time, including their untimed parts.
 SAMPLE_S = 0.2
 ROUNDS_MAX = 1000
 
@@ -44,21 +44,21 @@ def measure(
     """Measures all cases, size by size.
 
     Args:
-        sizes: bytes of an array, multiples of 4. A size takes some 15 times as much memory.
+        sizes: sizes of an array in bytes, multiples of 4. A size needs about 15 times as much memory.
         repeats: samples of each case.
-        environments: where Ray is installed; without it its rows say why there is none.
-        report_progress: called with a line for people when something begins.
-        is_done: whether a case needs no figure any more; what takes turns is left out only if all of it is done.
+        environments: where Ray is installed; without it, its rows contain the reason.
+        report_progress: called with a progress message when a step begins.
+        is_done: whether a case has a result already; interleaved cases are skipped only if all of them are done.
 
     Yields:
-        A row for each case, as soon as all cases of its size have had their turns.
+        A row for each case, as soon as all cases of its size are measured.
 
     Raises:
-        InvalidArgument: a size is no whole number of float32.
+        InvalidArgument: a size is not a whole number of float32 values.
         HopliteError: the build is a debug one.
     """
     if wrong := [size for size in sizes if size < 4 or size % 4]:
-        raise InvalidArgument(f"{wrong[0]} bytes are no whole number of float32; say a multiple of 4")
+        raise InvalidArgument(f"{wrong[0]} bytes are not a whole number of float32 values: set a multiple of 4")
     machine.refuse_debug_build()
     facts: dict[str, Any] = machine.facts()
     with contextlib.ExitStack() as stack:
@@ -79,7 +79,7 @@ def measure(
 
 @dataclasses.dataclass
 class _Measured:
-    """What is known of one case."""
+    """The results of one case."""
 
     case: Case
     rounds: int = 0
@@ -108,7 +108,7 @@ def _turns(
 
 
 def _rounds(case: Case) -> int:
-    """Verifies a case, warms its memory, and finds how often it fits into a sample."""
+    """Verifies a case, warms its memory, and computes the number of rounds in a sample."""
     case.seconds(1)
     start = time.perf_counter()
     case.seconds(1)

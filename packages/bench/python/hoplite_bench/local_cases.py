@@ -1,6 +1,6 @@
-"""The cases of one host: each does one operation so many times, tells the seconds of each, and verifies what came out.
+"""The cases of one host: each repeats one operation, returns the seconds of each run, and verifies the results.
 
-Knows neither how often nor in which order they are measured.
+Does not depend on how often, or in which order, they are measured.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from hoplite import Client, Ref
     from hoplite_bench.local_ray import LocalRay
 
-    # Seconds that it took, what came out, and what is to be deleted afterwards.
+    # Seconds of the run, its result, and objects to delete afterwards.
     Done = tuple[float, Any, list[Ref | str]]
 
 # Longer than any operation takes on a slow machine.
 PATIENCE_S = 120.0
-# Arrays that one reduce adds.
+# Number of arrays that one reduce adds.
 INPUTS = 8
-# Of the directory: so many nodes, in one process; of three in four names another than the putter's is the owner.
+# Number of nodes for the directory, in one process. Three of four names have another owner than the node that puts.
 NODES = 4
 TINY = b"12345678"
 IN_FLIGHT = 64
@@ -41,7 +41,7 @@ RAY_OPS = ("put", "get", "put_get")
 
 
 class WrongResult(HopliteError):
-    """An operation did not do what it should; says what came out."""
+    """An operation returned a wrong result; the message contains it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,13 +50,13 @@ class Case:
 
     Attributes:
         system: hoplite, ray or memcpy.
-        variant: how.
-        version: of the system.
-        op: what.
-        nbytes: of the array.
-        seconds: does it so many times and tells how long each took; raises a HopliteError if the last was wrong.
+        variant: variant of the system.
+        version: version of the system.
+        op: the operation.
+        nbytes: size of the array.
+        seconds: repeats the operation and returns the seconds of each run; raises HopliteError if the last was wrong.
         unavailable: why it can't be measured; empty if it can.
-        note: what a reader must know.
+        note: a remark for readers.
     """
 
     system: str
@@ -77,12 +77,12 @@ def of_size(nbytes: int, ray: LocalRay | str) -> Iterator[list[Case]]:
     """The cases of arrays of one size.
 
     Args:
-        nbytes: of an array.
-        ray: a running Ray, or why there is none.
+        nbytes: size of an array.
+        ray: a running Ray, or the reason why there is none.
     """
     value = np.empty(nbytes // DTYPE.itemsize, DTYPE)
     fill(value, rank=0, seed=0)
-    # Inputs and result of a reduce, and a few that are being deleted.
+    # Inputs and result of a reduce, and a few objects that are being deleted.
     capacity = (INPUTS + 6) * nbytes + 64 * 2**20
     with contextlib.ExitStack() as stack:
         (node,) = stack.enter_context(cluster(1, capacity=capacity))
@@ -102,12 +102,12 @@ def of_size(nbytes: int, ray: LocalRay | str) -> Iterator[list[Case]]:
 
 @contextlib.contextmanager
 def of_directory() -> Iterator[list[Case]]:
-    """The cases of the directory, of objects so small that nothing but the directory matters."""
+    """The cases of the directory, with objects so small that only the directory matters."""
     with cluster(NODES) as nodes, contextlib.ExitStack() as stack:
         here, other, *_ = (stack.enter_context(node.client()) for node in nodes)
         names = (f"written-{number}/0" for number in itertools.count())
-        written = f"puts under new names, of which another of {NODES} nodes owns three in four"
-        asked = "where an object is whose owner is another node"
+        written = f"puts under new names; three in four are owned by another of {NODES} nodes"
+        asked = "locations of an object that another node owns"
         many = f"{IN_FLIGHT} in flight"
         yield [
             Case("hoplite", variant, __version__, op, len(TINY), seconds, note=note)
@@ -167,7 +167,7 @@ def _get(client: Client, value: np.ndarray) -> Done:
 
 
 def _create_seal(client: Client, value: np.ndarray) -> Done:
-    """Fills in place, with one number that is there already: what a producer would compute there."""
+    """Fills in place with a constant, in place of the computation of a producer."""
     start = time.perf_counter()
     buffer = client.create(value.shape, DTYPE, timeout=PATIENCE_S)
     buffer[...] = 1
@@ -252,7 +252,7 @@ def _writes_in_flight(here: Client, other: Client, names: Iterator[str]) -> Call
 
 def _verify_written(other: Client, refs: list[Ref]) -> None:
     if any(bytes(found) != TINY for found in other.get(refs, timeout=PATIENCE_S)):
-        raise WrongResult("another node does not find what was put under a name")
+        raise WrongResult("another node does not return the bytes that were put under a name")
     other.delete(refs, timeout=PATIENCE_S)
 
 
@@ -267,7 +267,7 @@ def _look_ups(here: Client, other: Client) -> Callable[[int], list[float]]:
             found = here.locations(ref, timeout=PATIENCE_S)
             took.append(time.perf_counter() - start)
             if [location.node for location in found] != [node]:
-                raise WrongResult(f"an object of node {node} is said to be at {found}")
+                raise WrongResult(f"an object of node {node} is listed at {found}")
         return took
 
     return seconds
@@ -280,13 +280,13 @@ def _look_ups_in_flight(here: Client, other: Client) -> Callable[[int], list[flo
     async def look_up() -> None:
         found = await here.locations_async(ref, timeout=PATIENCE_S)
         if [location.node for location in found] != [node]:
-            raise WrongResult(f"an object of node {node} is said to be at {found}")
+            raise WrongResult(f"an object of node {node} is listed at {found}")
 
     return lambda rounds: [asyncio.run(_in_flight(look_up)) for _ in range(rounds)]
 
 
 async def _in_flight(operation: Callable[[], Any]) -> float:
-    """Seconds of one of many operations, of which so many are under way at any time."""
+    """Seconds per operation, with IN_FLIGHT operations running at any time."""
 
     async def several() -> None:
         for _ in range(IN_FLIGHT_EACH):
@@ -299,4 +299,4 @@ async def _in_flight(operation: Callable[[], Any]) -> float:
 
 def _verify(found: np.ndarray, value: np.ndarray) -> None:
     if not np.array_equal(found, value):
-        raise WrongResult("other bytes came out than were put in")
+        raise WrongResult("the result has other bytes than were put")

@@ -1,4 +1,4 @@
-"""A Ray of its own on this host, which does what it is told, so that it can take turns with others."""
+"""A separate Ray instance on this host that executes requests, so that it can be interleaved with other systems."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class LocalRay:
 
     Args:
         environments: where Ray is installed.
-        store_bytes: most that its store may take; at least what Ray asks for is taken.
+        store_bytes: maximum size of its store; raised to the minimum that Ray requires.
 
     Raises:
-        Unavailable: Ray can't be had here, or does not start; on entering the context.
+        Unavailable: Ray can't be installed or does not start; raised on entering the context.
     """
 
     def __init__(self, environments: Environments, *, store_bytes: int) -> None:
@@ -64,7 +64,7 @@ class LocalRay:
             except Lost as error:
                 log.seek(0)
                 said = [line for line in log.read().splitlines() if line.strip()]
-                raise Unavailable(f"{error}; it said last: {said[-1] if said else 'nothing'}") from None
+                raise Unavailable(f"{error}; last output: {said[-1] if said else 'none'}") from None
             self._stack = stack.pop_all()
         return self
 
@@ -72,13 +72,13 @@ class LocalRay:
         self._stack.close()
 
     def seconds(self, op: str, nbytes: int, rounds: int) -> tuple[list[float], str]:
-        """Has it do something so many times.
+        """Runs an operation repeatedly.
 
         Returns:
-            Seconds of each, and what was wrong with the last, or nothing.
+            The seconds of each run, and the error in the last result, or an empty text.
 
         Raises:
-            Lost: it ended or does not answer.
+            Lost: the program has ended or does not respond.
         """
         self._channel.send(f"{op} {nbytes} {rounds}")
         answer = self._answer(ANSWER_TIMEOUT_S)
@@ -90,12 +90,12 @@ class LocalRay:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the program, and with it its Ray."""
+    """Ends the program, and its Ray."""
     with process:
         assert process.stdin is not None
         process.stdin.close()
         try:
             process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            # All of its processes are of its session; the kernel ends those that are not of its group after it.
+            # Ray's processes are in its session; the kernel ends those outside its process group after it.
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""Figures that tell at a glance whether the spine holds: one broadcast, one local get, one small object; many clients.
+"""A quick check of the main operations: one broadcast, one local get, one small object, and many clients.
 
-Everything runs on this host on loopback, so the figures are of the software and this machine's memory, not of a
-network; compare them with those of the same machine only.
+Everything runs on this host over loopback, so the figures reflect the software and this machine's memory, not a
+network. Compare them only with figures of the same machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SMALL_BYTES = 1024
 SMALL_WARM_UP = 50
 SMALL_ROUNDS = 500
 
-# Of each node: the broadcast, or the local object with room to spare.
+# Capacity of each node: enough for the broadcast, or for the local object with a margin.
 CAPACITY = "2GiB"
 
 # Longer than any round takes on a slow machine.
@@ -39,21 +39,21 @@ PATIENCE_S = 120.0
 
 
 def main() -> dict[str, Any]:
-    """Measures all of them.
+    """Measures all operations.
 
     Returns:
         "machine" and "settings", "broadcast", "local_get", "small", "many_clients", "many_threads", "many_coroutines"
         and "import_time", as `hoplite bench smoke --json` prints them.
 
     Raises:
-        HopliteError: the build is a debug one, or an answer was wrong.
+        HopliteError: the build is a debug one, or a result was wrong.
     """
     machine.refuse_debug_build()
-    # Before this process loads the machine.
+    # Before this process puts load on the machine.
     import_time = clients_bench.import_time()
     with cluster(NODES, capacity=CAPACITY) as nodes:
         clients = [node.client() for node in nodes]
-        # The small one first: what follows leaves the caches and the processor's clock in another state.
+        # The small object first: the other operations change the state of the caches and the processor's clock.
         small = _small(clients[0], clients[1])
         broadcast = _broadcast(clients)
         local = _local_get(clients[0])
@@ -74,7 +74,7 @@ def main() -> dict[str, Any]:
 
 
 def _broadcast(clients: list[Client]) -> dict[str, Any]:
-    """Times how long until all others have an object, and counts who sent it."""
+    """Times a broadcast until all receivers have the object, and counts the copies that its source sent."""
     source, *receivers = clients
     value = np.random.default_rng(0).integers(0, 256, BROADCAST_BYTES, np.uint8)
     seconds = []
@@ -112,7 +112,7 @@ def _broadcast(clients: list[Client]) -> dict[str, Any]:
 
 
 def _local_get(client: Client) -> dict[str, Any]:
-    """Times the get of an object that is on this host already."""
+    """Times the get of an object that is already on this host."""
     value = np.arange(LOCAL_BYTES // 8, dtype=np.uint64)
     ref = client.put(value)
     if not np.array_equal(client.get(ref, timeout=PATIENCE_S), value):
@@ -129,7 +129,7 @@ def _local_get(client: Client) -> dict[str, Any]:
 
 
 def _small(putter: Client, getter: Client) -> dict[str, Any]:
-    """Times put at one node and get at another, one after the other."""
+    """Times put at one node and get at another, one object after the other."""
     times = []
     random = np.random.default_rng(1)
     for number in range(SMALL_WARM_UP + SMALL_ROUNDS):
@@ -157,7 +157,7 @@ def _spread(times_us: list[float]) -> dict[str, float]:
 
 
 def summary(report: dict[str, Any]) -> str:
-    """Writes a report for people."""
+    """Formats a report for people."""
     facts, settings = report["machine"], report["settings"]
     broadcast, local, small = report["broadcast"], report["local_get"], report["small"]
     return f"""\
@@ -169,7 +169,7 @@ local get of {write_size(local["bytes"])}: {local["us_p50"]:.0f} us p50, {local[
 put and get of {write_size(small["bytes"])} across two nodes: \
 {small["us_p50"]:.0f} us p50, {small["us_p99"]:.0f} us p99 of {small["n"]}
 {clients_bench.summary(report)}
-every answer verified; {settings["nodes"]} nodes on {settings["network"]}, capacity {settings["capacity"]} each
+every result verified; {settings["nodes"]} nodes on {settings["network"]}, capacity {settings["capacity"]} each
 {facts["processor"]}, {facts["cores"]} cores, {facts["memory_gib"]} GiB, Linux {facts["kernel"]}, \
 Python {facts["python"]}
 hoplite {facts["version"]}, commit {facts["commit"]}"""

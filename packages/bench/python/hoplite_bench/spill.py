@@ -1,8 +1,8 @@
-"""What a disk costs a node: `python -m hoplite_bench.spill FOLDER`.
+"""Measures the cost of spilling to a disk: `python -m hoplite_bench.spill FOLDER`.
 
-A set of four times the capacity is put and read back at random, beside plain reads of as many bytes from the same
-folder, by turns and with the files in the same state: out of the page cache, or in it. And a set that fits, with a disk
-and without. Every answer is verified.
+Puts a set of four times the capacity and reads it back at random. Plain reads of the same number of bytes from the same
+folder are interleaved, with the files in the same state: in the page cache or not. Also measures a set that fits into
+memory, with and without a disk. Every result is verified.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from hoplite import Client, Ref
 
-# How many times the capacity the set is.
+# Size of the set as a multiple of the capacity.
 TIMES = 4
 
 
 class Files:
-    """Plain files of the same lengths, and how fast they are read."""
+    """Plain files of the same length, and the time to read them."""
 
     def __init__(self, folder: Path, size: int, count: int) -> None:
         self._paths = [folder / f"plain-{number}" for number in range(count)]
@@ -45,7 +45,7 @@ class Files:
                 os.fsync(file.fileno())
 
     def read(self, number: int, *, cold: bool) -> float:
-        """Reads a file as a whole; how long that takes."""
+        """Reads a whole file; returns the seconds."""
         path = self._paths[number]
         if cold:
             forget(path)
@@ -59,7 +59,7 @@ class Files:
 
 
 class Store:
-    """A set of four times what a node holds in memory, and how fast it is read."""
+    """A set of objects of four times a node's capacity, and the time to read them."""
 
     def __init__(self, client: Client, folder: Path, size: int, count: int) -> None:
         self._client, self._folder = client, folder
@@ -75,7 +75,7 @@ class Store:
         return bool(rows[0]["state"] == "spilled")
 
     def read(self, number: int, *, cold: bool) -> float:
-        """Gets an object; how long that takes."""
+        """Gets an object; returns the seconds."""
         if cold:
             for path in self._folder.glob(self._names[number]):
                 forget(path)
@@ -87,18 +87,18 @@ class Store:
 
 
 def forget(path: Path) -> None:
-    """Takes a file out of the page cache. It was written to the disk."""
+    """Removes a file, which was written to the disk already, from the page cache."""
     with path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def put_all(client: Client, size: int, count: int) -> list[Ref]:
-    """Puts objects that differ."""
+    """Puts objects with different contents."""
     return [client.put(np.full(size, number % 256, np.uint8)) for number in range(count)]
 
 
 def beyond_memory(folder: Path, capacity: int, size: int, *, rounds: int, seed: int) -> dict[str, float]:
-    """Bytes per second of reads at random, of the disk alone and of a node."""
+    """Bytes per second of random reads, of the disk alone and of a node."""
     count = TIMES * capacity // size
     dice = random.Random(seed)
     figures: dict[str, float] = {}
@@ -124,7 +124,7 @@ def beyond_memory(folder: Path, capacity: int, size: int, *, rounds: int, seed: 
 
 
 def within_memory(folder: Path, capacity: int, size: int, *, rounds: int) -> dict[str, float]:
-    """Seconds of a put and of a get where everything fits, with a disk and without, by turns."""
+    """Seconds of a put and of a get if everything fits, with and without a disk, interleaved."""
     count = capacity // size // 2
     seconds: dict[str, list[float]] = {}
     with (
@@ -151,11 +151,11 @@ def within_memory(folder: Path, capacity: int, size: int, *, rounds: int) -> dic
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures, and prints the figures as JSON."""
+    """Runs the measurement, and prints the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="on the disk to measure")
+    parser.add_argument("folder", type=Path, help="folder on the disk to measure")
     parser.add_argument("--capacity", default="256MiB")
-    parser.add_argument("--size", default="16MiB", help="of an object")
+    parser.add_argument("--size", default="16MiB", help="size of an object")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)

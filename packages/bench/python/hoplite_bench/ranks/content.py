@@ -1,8 +1,8 @@
-"""What participants put in and what must come out; knows no system.
+"""The inputs of participants and the expected results; independent of the systems.
 
-All values are whole numbers that float32 holds exactly, so any order of addition gives the same bits. An input is a
-pattern along the array plus a constant of its rank and its round: an answer of another round, of the wrong ranks, of
-one rank twice, or with blocks out of place differs from the right one.
+All values are integers that float32 represents exactly, so any order of addition produces the same bits. An input is a
+pattern along the array plus a constant of its rank and its round. A result of another round, of the wrong ranks, with
+one rank twice, or with misplaced blocks therefore differs from the expected one.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DTYPE = np.dtype(np.float32)
-# A prime, so that no block size is a multiple of it and a block in another's place shows.
+# A prime number: it divides no block size, so a misplaced block is detected.
 PERIOD = 1021
-# Elements that are written and compared at once, a multiple of the period: 4 MiB, so that to verify a large array takes
-# no other of its size, which would halve what fits into a machine.
+# Number of elements to write and compare at once, a multiple of the period: 4 MiB. Verifying a large array thus needs
+# no second one of its size, which would halve the sizes that fit into a machine.
 PIECE = PERIOD << 10
-# Of the rounds: as many constants follow one another before one comes again.
+# Number of different constants of successive rounds.
 ROUNDS = 61
 
 
 def constant(rank: int, seed: int) -> int:
-    """What a rank adds to the pattern: each another, and of 16 no two sets of ranks have the same sum."""
+    """The number that a rank adds to the pattern; of 16 ranks, no two sets have the same sum."""
     return (1 << rank) % 65521 + seed % ROUNDS
 
 
 def summed(size: int, ranks: range, seed: int) -> np.ndarray:
-    """The first elements, a piece at most, of the sum of the inputs of some ranks; each piece is the same."""
+    """The first elements (at most one piece) of the sum of the inputs of some ranks; all pieces are equal."""
     piece = np.resize(np.arange(PERIOD, dtype=DTYPE), min(size, PIECE))
     piece *= len(ranks)
     piece += sum(constant(rank, seed) for rank in ranks)
@@ -46,10 +46,10 @@ def fill(out: np.ndarray, *, rank: int, seed: int) -> None:
 
 
 def wrong(found: np.ndarray, *, nbytes: int, ranks: range, seed: int) -> str:
-    """Compares an answer with the sum of the inputs of `ranks`, of `nbytes` each; of one rank, with its input.
+    """Compares a result with the sum of the inputs of `ranks`, of `nbytes` each; of one rank, with its input.
 
     Returns:
-        What differs first, or nothing if all is right.
+        The first difference; empty if there is none.
     """
     if (found.dtype, found.shape) != (DTYPE, (nbytes // DTYPE.itemsize,)):
         return f"an array of {found.dtype} {found.shape} and not of {DTYPE} {(nbytes // DTYPE.itemsize,)}"
@@ -66,12 +66,12 @@ def wrong(found: np.ndarray, *, nbytes: int, ranks: range, seed: int) -> str:
 def wrong_at(
     came: Sequence[np.ndarray], *, op: str, nbytes: int, rank: int, ranks: int, seed: int, inputs: int = 1
 ) -> str:
-    """Compares all arrays that came to a rank, its own result among them, with what should have come.
+    """Compares all arrays that a rank received, including its own result, with the expected ones.
 
-    The second input of a rank is as if of a rank of its own, with a number behind those of all first ones.
+    Further inputs of a rank count as inputs of additional ranks, numbered after all existing ones.
 
     Returns:
-        What is wrong first, or nothing if all is right.
+        The first error; empty if there is none.
     """
     everybody = range(ranks)
     expected: list[range] = []
@@ -82,6 +82,6 @@ def wrong_at(
     elif (op == "broadcast" and rank > 0) or (op == "rtt" and rank < 2):
         expected = [range(1)]
     if len(came) != len(expected):
-        return f"{len(came)} arrays came and not {len(expected)}"
+        return f"{len(came)} arrays arrived instead of {len(expected)}"
     said = (wrong(array, nbytes=nbytes, ranks=of, seed=seed) for array, of in zip(came, expected, strict=True))
     return next(filter(None, said), "")

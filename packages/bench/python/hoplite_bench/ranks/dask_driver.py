@@ -1,7 +1,7 @@
-"""Speaks for all ranks of Dask: submits tasks to the worker of each host, whose arguments Dask moves.
+"""Represents all ranks of Dask: submits tasks to the worker of each host; Dask transfers their arguments.
 
-What a user of Dask would write. Arrays are results of tasks and stay where they were made; futures of them are the
-arguments of tasks on other hosts; a sum is made by one task that takes all arrays.
+It is what a user of Dask would write. Arrays are results of tasks and stay on the worker that created them. Their
+futures are arguments of tasks on other hosts. One task that takes all arrays computes a sum.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from rank import Rank, Task, arguments, serve, sleep_until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Sixteen workers start in half a minute on two cores.
+# Starting sixteen workers takes half a minute on two cores.
 START_TIMEOUT_S = 300.0
-# Of one task; the bench gives up sooner.
+# Timeout of one task; the timeout of the bench is shorter.
 TASK_TIMEOUT_S = 900.0
 REPLICATE = "replicate"
 
 
 def make(nbytes: int, rank: int, seed: int) -> np.ndarray:
-    """Makes a host's array."""
+    """Creates a host's array."""
     own = np.empty(nbytes // DTYPE.itemsize, DTYPE)
     fill(own, rank=rank, seed=seed)
     return own
 
 
 def take(first: int, *arrays: np.ndarray) -> None:
-    """Holds arrays that Dask has brought, with the rank of each, and notes when the last came.
+    """Stores arrays that Dask has transferred, with the rank of each, and records the time of the last.
 
     Args:
-        first: the rank whose array the first one is; the others are those of the ranks after it. Tasks of one worker
-            end in any order, so the rank is all that tells whose an array is.
-        arrays: what came.
+        first: rank of the first array; the others belong to the ranks after it. Tasks of one worker end in any order,
+            so only the rank identifies an array.
+        arrays: received arrays.
     """
     worker = get_worker()
     worker.came = [*getattr(worker, "came", []), *enumerate(arrays, first)]
@@ -47,18 +47,18 @@ def take(first: int, *arrays: np.ndarray) -> None:
 
 
 def take_and_return(array: np.ndarray) -> np.ndarray:
-    """Takes an array of rank 0, and makes a future of it."""
+    """Stores an array of rank 0, and returns it, which creates a future of it."""
     take(0, array)
     return array
 
 
 def give(array: np.ndarray) -> np.ndarray:
-    """Makes another future of an array."""
+    """Returns an array, which creates another future of it."""
     return array
 
 
 def add(*arrays: np.ndarray) -> np.ndarray:
-    """Adds arrays, and keeps the sum as all that came."""
+    """Adds arrays, and stores only the sum."""
     total = arrays[0].copy()
     for array in arrays[1:]:
         np.add(total, array, out=total)
@@ -68,13 +68,13 @@ def add(*arrays: np.ndarray) -> np.ndarray:
 
 
 def ended(dask_worker: Worker) -> int:
-    """When the last array came to a worker; run outside of any task, where Dask gives the worker by this name."""
+    """The time at which a worker received its last array; runs outside tasks, where Dask passes the worker by name."""
     at: int = getattr(dask_worker, "ended", 0)
     return at
 
 
 def compare(task: Task, rank: int) -> str:
-    """Compares what came with what should have, and lets it go."""
+    """Compares the received arrays with the expected ones, and drops them."""
     worker = get_worker()
     came, worker.came = getattr(worker, "came", []), []
     arrays = [array for _, array in sorted(came, key=itemgetter(0))]
@@ -93,7 +93,7 @@ class DaskDriver(Rank):
         self.arrays: list[Future] = []
 
     def prepare(self, task: Task) -> str:
-        """Has the workers make their arrays."""
+        """Makes the workers create their arrays."""
         self.arrays = []
         owners = 1 if task.op in ("rtt", "broadcast") else task.ranks
         self.arrays = [self.submit(make, task.nbytes, rank, task.seed, rank=rank) for rank in range(owners)]
@@ -101,12 +101,12 @@ class DaskDriver(Rank):
         return ""
 
     def run(self, task: Task, tokens: list[str], at: int) -> tuple[int, int]:  # noqa: ARG002
-        """Submits, and waits for the last that has what it should."""
+        """Submits the tasks of an operation, and waits until the last participant has its result."""
         sleep_until(at)
         called = time.monotonic_ns()
         last = called + (1 if task.op == "rtt" else task.ranks - 1) * task.arrival_ns
         if task.variant == REPLICATE:
-            # One call makes all copies, so it comes with the last who wants one.
+            # One call makes all copies, so it waits for the last participant.
             sleep_until(last)
             return last, self.replicate()
         settle(self.call(task, called))
@@ -116,7 +116,7 @@ class DaskDriver(Rank):
         return last, end
 
     def call(self, task: Task, called: int) -> list[Future]:
-        """Submits what the operation needs, rank after rank as they arrive."""
+        """Submits the tasks of an operation, rank by rank as they arrive."""
         others = range(1, task.ranks)
         if task.op == "rtt":
             sleep_until(called + task.arrival_ns)
@@ -128,7 +128,7 @@ class DaskDriver(Rank):
                 sleep_until(called + rank * task.arrival_ns)
                 takes.append(self.submit(take, 0, *self.arrays, rank=rank))
             return takes
-        # All arrays in one task, or one task for each that arrives.
+        # All arrays in one task, or one task per arriving array.
         batches = [[array] for array in self.arrays] if task.arrival_ns else [self.arrays]
         done = []
         for number, arrays in enumerate(batches):
@@ -142,28 +142,28 @@ class DaskDriver(Rank):
         return done
 
     def replicate(self) -> int:
-        """Copies the array to all workers; they are told after the clock was stopped."""
+        """Copies the array to all workers; they store it after the clock has stopped."""
         self.client.replicate(self.arrays, workers=self.workers)
         end = time.monotonic_ns()
         settle([self.submit(take, 0, *self.arrays, rank=rank) for rank in range(1, len(self.workers))])
         return end
 
     def check(self, task: Task) -> str:
-        """Has every worker compare what came to it; lets all futures go."""
+        """Makes every worker compare its received arrays; drops all futures."""
         self.arrays = []
         compared = [self.submit(compare, task, rank, rank=rank) for rank in range(task.ranks)]
         said = self.client.gather(compared)
         return "; ".join(f"rank {rank}: {why}" for rank, why in enumerate(said) if why)
 
     def submit(self, function: Callable[..., object], *values: object, rank: int) -> Future:
-        """Has a function run once, on the worker of a rank and nowhere else."""
+        """Runs a function once, only on the worker of a rank."""
         return self.client.submit(
             function, *values, workers=[self.workers[rank]], allow_other_workers=False, pure=False
         )
 
 
 def settle(futures: list[Future]) -> None:
-    """Waits until all tasks are done; raises what one of them raised."""
+    """Waits until all tasks are done; raises the exception of a failed one."""
     wait(futures, timeout=TASK_TIMEOUT_S)
     for future in futures:
         if future.status != "finished":
@@ -171,10 +171,10 @@ def settle(futures: list[Future]) -> None:
 
 
 def main() -> None:
-    """Takes part until the bench hangs up."""
+    """Takes part until the bench disconnects."""
     parser = arguments()
     parser.add_argument("--scheduler", required=True, help="tcp://host:port")
-    parser.add_argument("--shared-clock", action="store_true", help="all hosts have one monotonic clock")
+    parser.add_argument("--shared-clock", action="store_true", help="all hosts share one monotonic clock")
     options = parser.parse_args()
     with Client(options.scheduler, timeout=START_TIMEOUT_S) as client:
         client.wait_for_workers(options.ranks, timeout=START_TIMEOUT_S)

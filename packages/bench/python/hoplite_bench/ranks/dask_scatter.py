@@ -1,6 +1,6 @@
-"""Times `scatter` of Dask and of `hoplite.dask` on one cluster, by turns, and has every worker compare what it got.
+"""Times `scatter` of Dask and of `hoplite.dask` on one cluster, interleaved; every worker compares the array it got.
 
-Prints one line of JSON for each round.
+Prints one line of JSON per round.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import hoplite.dask
 from content import DTYPE, fill, wrong
 
 START_TIMEOUT_S = 120.0
-# The round before the first that counts: connections are made in it.
+# The round before the first that counts; it opens connections.
 WARM_UP = -1
 
 
 def compare(array: np.ndarray, nbytes: int, seed: int) -> str:
-    """What is wrong with the array that a worker got, as a task sees it."""
+    """Compares the array that a worker got; runs as a task."""
     return wrong(array, nbytes=nbytes, ranks=range(1), seed=seed)
 
 
 def scatter(client: Client, system: str, array: np.ndarray) -> Future:
-    """Brings an array to every worker."""
+    """Sends an array to every worker."""
     if system == "dask":
         return client.scatter(array, broadcast=True, hash=False)
     return hoplite.dask.scatter(client, array)
@@ -42,13 +42,13 @@ def main() -> None:
     options = parser.parse_args()
     with Client(options.scheduler, timeout=START_TIMEOUT_S) as client:
         client.wait_for_workers(options.workers, timeout=START_TIMEOUT_S)
-        # Its policy takes copies that a broadcast has made away again.
+        # Its policy would delete the copies of a broadcast.
         client.amm.stop()
         hoplite.dask.install(client, memory=8 * options.nbytes)
         workers = list(client.scheduler_info(n_workers=-1)["workers"])
         for number in range(WARM_UP, options.repeats):
             for place, system in enumerate(("dask", "hoplite")):
-                # Other bytes each time.
+                # Different bytes each time.
                 seed = 2 * (number - WARM_UP) + place
                 array = np.empty(options.nbytes // DTYPE.itemsize, DTYPE)
                 fill(array, rank=0, seed=seed)

@@ -1,5 +1,5 @@
-// How the ranks of Gloo find each other: through rank 0, which hands everyone's addresses to everyone; no folder need be
-// shared. Knows nothing of what the values mean.
+// Rendezvous of the Gloo ranks: rank 0 distributes the addresses of all ranks, so no shared folder is needed. Does not
+// depend on the meaning of the values.
 
 #pragma once
 
@@ -16,8 +16,8 @@
 
 #include "gloo_lines.hpp"
 
-// Every rank sets a value of its own as often as all others, and then reads those of others: so to set is to exchange them
-// all, through rank 0. A value goes as one line: key, space, percent-encoded bytes.
+// All ranks set values equally often, and then read the values of others. Therefore, set() exchanges the values of all
+// ranks through rank 0. A value is sent as one line: key, space, percent-encoded bytes.
 class Exchange : public gloo::rendezvous::Store {
  public:
   Exchange(const std::string& address, int rank, int ranks) : rank_(rank), ranks_(ranks) {
@@ -59,7 +59,7 @@ class Exchange : public gloo::rendezvous::Store {
   void wait(const std::vector<std::string>& keys) override {
     for (const auto& key : keys) {
       if (values_.count(key) == 0) {
-        throw std::runtime_error("no rank has told " + key);
+        throw std::runtime_error("no rank has set " + key);
       }
     }
   }
@@ -70,7 +70,7 @@ class Exchange : public gloo::rendezvous::Store {
     Socket listener(socket(found->ai_family, SOCK_STREAM, 0));
     const int on = 1;
     setsockopt(listener.descriptor(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    // Also of accept: a rank that never comes must not keep this one for ever.
+    // Applies to accept() too: a rank that never connects must not block this one forever.
     const timeval timeout{CONNECT_TIMEOUT.count(), 0};
     setsockopt(listener.descriptor(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
     if (bind(listener.descriptor(), found->ai_addr, found->ai_addrlen) != 0 || listen(listener.descriptor(), ranks_) != 0) {
@@ -79,7 +79,7 @@ class Exchange : public gloo::rendezvous::Store {
     for (int i = 1; i < ranks_; ++i) {
       connections_.emplace_back(accept(listener.descriptor(), nullptr, nullptr));
       if (connections_.back().descriptor() < 0) {
-        fail(address + ": " + std::to_string(i) + " of " + std::to_string(ranks_) + " ranks came");
+        fail(address + ": " + std::to_string(i) + " of " + std::to_string(ranks_) + " ranks connected");
       }
     }
   }
@@ -87,7 +87,7 @@ class Exchange : public gloo::rendezvous::Store {
   static std::string next(Socket& connection) {
     std::string line;
     if (!connection.line(line)) {
-      throw std::runtime_error("another rank has gone");
+      throw std::runtime_error("another rank has disconnected");
     }
     return line;
   }
@@ -99,7 +99,7 @@ class Exchange : public gloo::rendezvous::Store {
 
   const int rank_;
   const int ranks_;
-  // Of rank 0 to all others, of the others to rank 0.
+  // Of rank 0 to all others; of the others to rank 0.
   std::vector<Socket> connections_;
   std::map<std::string, std::string> values_;
 };

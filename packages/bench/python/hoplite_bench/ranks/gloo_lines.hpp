@@ -1,5 +1,5 @@
-// Connections of a rank and the lines that are sent over them, for C++ what rank.py of this folder is for Python: there the
-// meaning of the lines is told.
+// The connections of a rank and the lines that are sent over them: for C++ what rank.py in this folder is for Python.
+// rank.py documents the protocol.
 
 #pragma once
 
@@ -30,7 +30,7 @@ constexpr std::chrono::seconds CONNECT_TIMEOUT(30);
 
 // ---- Connections ----------------------------------------------------------------------------------------------------
 
-// A socket that is closed at the end of its scope.
+// A socket that closes at the end of its scope.
 class Socket {
  public:
   explicit Socket(int descriptor) : descriptor_(descriptor) {}
@@ -53,7 +53,7 @@ class Socket {
     }
   }
 
-  // Up to the next end of line, without it; false if the other end hung up.
+  // Reads up to the next end of line, without it; returns false if the other end has disconnected.
   bool line(std::string& out) {
     size_t end;
     while ((end = read_.find('\n')) == std::string::npos) {
@@ -81,7 +81,7 @@ struct Freed {
   void operator()(addrinfo* found) const { freeaddrinfo(found); }
 };
 
-// What "host:port" stands for.
+// Resolves "host:port".
 inline std::unique_ptr<addrinfo, Freed> resolve(const std::string& address) {
   const size_t colon = address.rfind(':');
   addrinfo wanted{};
@@ -94,7 +94,7 @@ inline std::unique_ptr<addrinfo, Freed> resolve(const std::string& address) {
   return std::unique_ptr<addrinfo, Freed>(found);
 }
 
-// Connects to "unix:/path" or to "host:port", where a listener may come a little later.
+// Connects to "unix:/path" or to "host:port"; a listener at the latter may start a little later.
 inline Socket connect(const std::string& address) {
   if (address.rfind("unix:", 0) == 0) {
     sockaddr_un path{};

@@ -1,7 +1,7 @@
-// One rank of Gloo, as far as Debian's libgloo has it: what rank.py and content.py of this folder are for Python, and the
-// collectives of one C++ library. The meaning of the lines is told in rank.py.
+// One rank of Gloo, with the collectives of Debian's libgloo: for C++ what rank.py and content.py in this folder are
+// for Python. rank.py documents the protocol.
 //
-// Knows neither what is measured nor how often.
+// Does not depend on what is measured, or how often.
 
 #include <time.h>
 #include <unistd.h>
@@ -35,10 +35,10 @@ namespace {
 
 using Array = std::vector<float>;
 
-// Longer than any round takes, and than the bench waits for one: 1 GiB from each of 16 hosts takes 260 s at 500 Mbit/s.
+// Longer than any round, and than any timeout of the bench: 1 GiB from each of 16 hosts takes 260 s at 500 Mbit/s.
 constexpr std::chrono::minutes TIMEOUT(60);
 constexpr int64_t HEAD_START_NS = 1000000;
-// As BCUBE_BASE in gloo.py: how many ranks exchange with each other in a round of a BCube.
+// Number of ranks that exchange data in one round of a BCube, like BCUBE_BASE in gloo.py.
 constexpr int BCUBE_BASE = 4;
 
 // ---- Time -----------------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ void fill(Array& out, int rank, int64_t seed) {
   }
 }
 
-// What differs from the sum of the inputs of the ranks from `first` on; nothing if all is right.
+// Returns the first difference from the sum of the inputs of `count` ranks from `first` on; empty if there is none.
 std::string wrong(const float* found, size_t size, int first, int count, int64_t seed) {
   int64_t added = 0;
   for (int rank = first; rank < first + count; ++rank) {
@@ -101,7 +101,7 @@ class Rank {
     algorithm_.reset();
     received_ = Array();
     const bool root = context_->rank == 0;
-    // Reduce and allreduce work in place, as Gloo's users let them: that spares a copy.
+    // Reduce and allreduce work in place, as Gloo allows: that avoids a copy.
     const bool receives_only = (op_ == "rtt" || op_ == "broadcast") && !root;
     sent_ = Array(receives_only ? 0 : count_);
     fill(sent_, context_->rank, seed_);
@@ -119,7 +119,7 @@ class Rank {
     }
   }
 
-  // As in rank.py: at once if no instant is given, one after the other, and rank 0 of a round trip when rank 1 is there.
+  // As in rank.py: immediately without an instant, one rank after the other, and rank 0 of a round trip a little later.
   int64_t call_at(int64_t at_ns) const {
     const int64_t head_start_ns = op_ == "rtt" && context_->rank == 0 ? HEAD_START_NS : 0;
     return (at_ns ? at_ns : now_ns()) + context_->rank * arrival_ns_ + head_start_ns;
@@ -183,10 +183,10 @@ class Rank {
   }
 
  private:
-  // The classes connect their buffers when they are made, and count in int.
+  // The classes connect their buffers when they are created, and count in int.
   std::unique_ptr<gloo::Algorithm> forced() {
     if (received_.size() * sizeof(float) > static_cast<size_t>(std::numeric_limits<int>::max())) {
-      throw std::runtime_error("Gloo's " + variant_ + " allreduce takes less than 2 GiB");
+      throw std::runtime_error("Gloo's " + variant_ + " allreduce supports less than 2 GiB");
     }
     const std::vector<float*> pointers{received_.data()};
     if (variant_ == "ring chunked") {
@@ -198,7 +198,7 @@ class Rank {
     if (variant_ == "bcube") {
       return std::make_unique<gloo::AllreduceBcube<float>>(context_, pointers, count_);
     }
-    throw std::runtime_error("Gloo has no " + op_ + " by " + variant_);
+    throw std::runtime_error("Gloo has no variant " + variant_ + " of " + op_);
   }
 
   void round_trip() {
@@ -248,7 +248,7 @@ std::string answer(Rank& rank, const std::string& word, const Fields& fields) {
   if (word == "check") {
     return "checked wrong=" + encode(rank.check());
   }
-  throw std::runtime_error("the bench said " + word + ", which this rank does not know");
+  throw std::runtime_error("unknown request " + word);
 }
 
 void serve(Rank& rank, Socket& bench) {
@@ -296,6 +296,6 @@ int main(int argc, char** argv) {
     std::cerr << "gloo_rank: " << error.what() << std::endl;
     return 1;
   }
-  // Without destructors: another rank may be gone already, which Gloo's would tell as an error.
+  // Skips destructors: if another rank has already ended, Gloo's would report that as an error.
   std::_Exit(0);
 }

@@ -1,6 +1,6 @@
-"""A worker with an embedded Hoplite node, which does each operation as a program would that uses Hoplite.
+"""A worker with an embedded Hoplite node, which runs each operation as an application of Hoplite would.
 
-Refs go from rank to rank through the bench, as an application's own messages would carry them.
+The bench passes refs from rank to rank, as an application's own messages would.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from hoplite.tools.peace import disturbances
 from rank import Rank, Task, arguments, serve
 
 START_TIMEOUT_S = 60.0
-# The bench ends a round that hangs earlier; this is for a worker that the bench forgot.
+# For workers that were left behind; the timeout of the bench is shorter.
 PATIENCE_S = 600.0
-# Between the refs of a rank's inputs and that of the sum; and between those of its inputs.
+# Separator between the refs of a rank's inputs and the ref of the sum, and separator between those of its inputs.
 AND = "+"
 NEXT = "|"
 
@@ -35,11 +35,11 @@ class HopliteRank(Rank):
         self.counters = client.status()["counters"]
 
     def prepare(self, task: Task) -> str:
-        """Makes this rank's input, if the operation has one of it, in the store: it is there before all call, and once.
+        """Creates this rank's input in the store, if it has one, so that it exists once and before all calls.
 
-        Of a sum that all get, the ref is promised by the root and goes to all with the refs of the inputs.
-        Where ranks call one after another it is named, and sealed at the call; and for a round trip it is put in the
-        round, under a ref that the other side was told before, as of a task that is to answer.
+        For an allreduce, the root reserves the ref of the sum and sends it with the refs of its inputs.
+        If ranks call one after another, the input has a name, and is sealed at the call. For a round trip, it is put
+        during the round under a reserved ref that the other side has, like the reply to a request.
         """
         self.own = None
         if (task.rank > 1 and task.op == "rtt") or (task.rank > 0 and task.op == "broadcast"):
@@ -52,7 +52,7 @@ class HopliteRank(Rank):
                 self.own = np.empty(count, DTYPE)
                 fill(self.own, rank=0, seed=task.seed)
             return str(self.promised)
-        # Each further input is as if of a rank of its own.
+        # Further inputs count as inputs of additional ranks.
         numbers = [task.rank + task.ranks * further for further in range(task.inputs)]
         names = [f"in/{task.round}/{number}" if task.arrival_ns else None for number in numbers]
         buffers = [self.client.create(count, DTYPE, name=name) for name in names]
@@ -67,14 +67,14 @@ class HopliteRank(Rank):
         return self._with_result(task, NEXT.join(inputs))
 
     def _with_result(self, task: Task, token: str) -> str:
-        """Adds to the root's ref that of the sum, if all get it."""
+        """Appends the ref of the sum to the root's token, if all ranks get the sum."""
         if task.op != "allreduce" or task.rank > 0:
             return token
         self.promised = self.client.reserve()
         return f"{token}{AND}{self.promised}"
 
     def run(self, task: Task, tokens: list[str], at: int) -> tuple[int, int] | None:  # noqa: ARG002
-        """Gets or reduces, and keeps what came out for `check`."""
+        """Gets or reduces, and stores the results for `check`."""
         client, root = self.client, task.rank == 0
         result = tokens[0].partition(AND)[2]
         tokens = [ref for token in tokens for ref in token.partition(AND)[0].split(NEXT)]
@@ -102,12 +102,12 @@ class HopliteRank(Rank):
                     self.made.append(client.reduce(tokens, op="sum", name=self.promised))
                 self.came.append(client.get(result, timeout=PATIENCE_S))
             case _ if not sealed:
-                # Nothing is asked of one whose input is there already: it does not call.
+                # A rank whose input already exists has nothing to do: it does not call.
                 return 0, 0
         return None
 
     def check(self, task: Task) -> str:
-        """Compares all results, then deletes what this rank made."""
+        """Compares all results, then deletes the objects of this rank."""
         came, self.came, self.own = self.came, [], None
         facts = {"nbytes": task.nbytes, "rank": task.rank, "ranks": task.ranks, "seed": task.seed}
         said = wrong_at(came, op=task.op, inputs=task.inputs, **facts)
@@ -117,20 +117,20 @@ class HopliteRank(Rank):
         return said
 
     def disturbed(self) -> str:
-        """What only a fault explains, of all that this node counted since; there is none in a measurement."""
+        """Returns the node's counters since the last call that only a fault explains; there are none without faults."""
         before, self.counters = self.counters, self.client.status()["counters"]
         return ", ".join(disturbances(self.counters, before))
 
 
 def main() -> None:
-    """Takes part until the bench hangs up."""
+    """Takes part until the bench disconnects."""
     parser = arguments()
     parser.add_argument("--listen", required=True)
     parser.add_argument("--join", required=True)
     parser.add_argument("--capacity", type=int, required=True)
     parser.add_argument("--socket", type=Path, required=True)
     options = parser.parse_args()
-    # Hosts of a measurement are on a network of their own: without a token.
+    # Hosts of a measurement have their own network, so no authentication is needed.
     node = join(options.listen, options.join, options.capacity, options.socket)
     with node, node.client() as client:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -138,7 +138,7 @@ def main() -> None:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{len(client.status()['members'])} of {options.ranks} nodes joined")
             time.sleep(0.02)
-        # Nodes that are told nothing find out first what they can; what is measured is what comes after.
+        # Nodes without configured racks survey them first; measurements start after that.
         while client.status()["survey"] == "waiting" and time.monotonic() < deadline:
             time.sleep(0.1)
         serve(
@@ -151,7 +151,7 @@ def main() -> None:
 
 
 def join(listen: str, seed: str, capacity: int, socket: Path) -> hoplite.Node:
-    """Starts a node; the one that the others join may come a little later than they."""
+    """Starts a node; retries, because the node to join may start a little later."""
     deadline = time.monotonic() + START_TIMEOUT_S
     seeds = [] if listen == seed else [seed]
     while True:

@@ -1,7 +1,7 @@
-"""One rank of MPI through mpi4py, whichever MPI the environment has; knows no launcher and no algorithm.
+"""One rank of MPI through mpi4py, with the MPI of its environment; independent of launchers and algorithms.
 
-What a user of NumPy writes: the upper-case methods, whose buffers are the arrays themselves. A variant is a setting
-that the process was started with, so it changes nothing here.
+It is what a user of NumPy writes: the upper-case methods, whose buffers are the arrays themselves. A variant is a
+setting of the process, so it changes nothing here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from content import DTYPE, fill, wrong_at
 from rank import Rank, Task, arguments, serve
 
-# No MPI locks for threads that are not there. Before MPI is imported, which starts it.
+# Disables MPI's locks, because there are no threads. Must precede the import of MPI, which initializes it.
 mpi4py.rc.threads = False
 
 from mpi4py import MPI  # noqa: E402
@@ -29,7 +29,7 @@ class MpiRank(Rank):
         self.received: np.ndarray | None = None
 
     def prepare(self, task: Task) -> str:
-        """Makes this rank's input and touches what it receives into."""
+        """Creates this rank's input, and touches the memory for received data."""
         root = task.rank == 0
         count = task.nbytes // DTYPE.itemsize
         self.sent = self.received = None
@@ -37,7 +37,7 @@ class MpiRank(Rank):
             self.sent = np.empty(count, DTYPE)
             fill(self.sent, rank=task.rank, seed=task.seed)
         if task.op == "allreduce":
-            # In place, which spares a copy.
+            # In place, which avoids a copy.
             self.received = self.sent
         elif task.op == "gather" and root:
             self.received = np.full((task.ranks, count), -1, DTYPE)
@@ -46,7 +46,7 @@ class MpiRank(Rank):
         return ""
 
     def run(self, task: Task, tokens: list[str], at: int) -> tuple[int, int] | None:  # noqa: ARG002
-        """Makes the one call that is measured."""
+        """Makes the measured call."""
         match task.op:
             case "rtt" if task.rank == 0:
                 self.world.Send(self.sent, dest=1)
@@ -65,7 +65,7 @@ class MpiRank(Rank):
         return None
 
     def check(self, task: Task) -> str:
-        """Compares what arrived, then lets it go."""
+        """Compares the received data, then releases it."""
         came = [] if self.received is None else list(self.received) if task.op == "gather" else [self.received]
         differs = wrong_at(came, op=task.op, nbytes=task.nbytes, rank=task.rank, ranks=task.ranks, seed=task.seed)
         self.sent = self.received = None
@@ -80,10 +80,10 @@ def version() -> str:
 
 
 def main() -> None:
-    """Takes part until the bench hangs up."""
+    """Takes part until the bench disconnects."""
     options = arguments().parse_args()
     rank = MpiRank()
-    assert rank.world.size == options.ranks, f"MPI has {rank.world.size} ranks and not {options.ranks}"
+    assert rank.world.size == options.ranks, f"MPI has {rank.world.size} ranks instead of {options.ranks}"
     serve(rank, control=options.control, number=rank.world.rank, ranks=options.ranks, version=version())
 
 

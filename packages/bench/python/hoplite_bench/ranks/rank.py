@@ -1,23 +1,24 @@
-"""How a participant is told what to do: lines of text over one connection to the bench.
+"""The protocol between the bench and a participant: lines of text over one connection.
 
-A line is a word and then key=value, percent-encoded, with spaces between, so that a C++ program reads it as easily:
+A line is a word followed by key=value pairs, percent-encoded and separated by spaces, so that C++ programs can parse
+it:
 
-    rank -> bench   hello    rank=3 version=5.0.2            once; a driver that speaks for all ranks says rank=all
+    rank -> bench   hello    rank=3 version=5.0.2            once; a driver that represents all ranks sends rank=all
     bench -> rank   prepare  op=reduce bytes=4096 variant=default round=7 seed=7 arrival=0 inputs=1
-    rank -> bench   ready    token=...                       inputs are made, memory is warm; what others need to know
+    rank -> bench   ready    token=...                       inputs exist, memory is warm; data for the other ranks
     bench -> rank   go       at=81723123123 tokens=a,b,c     all tokens in order of rank
     rank -> bench   done     start=... end=...               nanoseconds of the monotonic clock of this host
-    bench -> rank   check                                    verify what came out, then let it all go
-    rank -> bench   checked  wrong=... disturbed=...         empty if all is right, and nothing had to begin again
-    rank -> bench   failed   why=...                         instead of any answer; the round is over for this rank
+    bench -> rank   check                                    verify the result, then release all memory
+    rank -> bench   checked  wrong=... disturbed=...         empty if the result is correct and nothing was retried
+    rank -> bench   failed   why=...                         instead of any other reply; ends the round for this rank
 
-`go` says when rank 0 calls: at that instant of the monotonic clock, or at once if it is over or 0. Each other rank
-calls `arrival` nanoseconds after the one before it; a driver sees to that itself. The connection's end is the rank's.
-In a round trip rank 0 calls a little later, so that rank 1 is there: else what rank 1 comes too late would be cut off
-the time. Knows neither what is measured nor how often.
+`go` contains the time at which rank 0 calls: an instant of the monotonic clock; immediately if it is 0 or in the past.
+Each other rank calls `arrival` nanoseconds after the previous one; a driver does that itself. A rank ends when the
+connection ends. In a round trip, rank 0 calls a little later, so that rank 1 is ready: otherwise the delay of rank 1
+would be missing in the time. This module does not depend on what is measured, or how often.
 
-The programs of this folder run in environments of their own, where hoplite is not installed: they import the standard
-library, NumPy, what they measure and each other, by the name of the file; so the folder is no package.
+The programs in this folder run in their own environments, in which hoplite is not installed. They import the standard
+library, NumPy, the measured system and each other by file name, so the folder is not a package.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import time
 import traceback
 from urllib.parse import quote, unquote
 
-# How much later the first calls, which the second waits for: some turns of a process on a busy processor.
+# Delay of the first rank's call, so that the second rank is ready: several scheduler time slices on a busy processor.
 HEAD_START_NS = 1_000_000
 
 
@@ -40,14 +41,14 @@ class Task:
 
     Attributes:
         op: rtt, broadcast, gather, reduce or allreduce. The root of all is rank 0; rtt is between ranks 0 and 1.
-        nbytes: of the array of each rank; a multiple of 4.
-        variant: how the system is to do it; "default" is its own choice.
-        round: never the same twice in a connection.
-        seed: of the content.
-        ranks: how many take part.
-        rank: which of them this is; -1 of a driver that speaks for all.
-        arrival_ns: nanoseconds between the call of one rank and the next's.
-        inputs: arrays of each rank that go into a sum.
+        nbytes: size of each rank's array; a multiple of 4.
+        variant: variant of the system; "default" is its own choice.
+        round: unique within a connection.
+        seed: seed of the content.
+        ranks: number of participants.
+        rank: number of this participant; -1 for a driver that represents all.
+        arrival_ns: nanoseconds between the calls of successive ranks.
+        inputs: arrays that each rank adds to a sum.
     """
 
     op: str
@@ -62,44 +63,44 @@ class Task:
 
 
 class Rank:
-    """What a system's program fills in; an exception of any of these ends the round with its message.
+    """The interface of a system's program; an exception in a method ends the round with its message.
 
     Attributes:
-        leads: whether, in every operation, rank 0 begins what the others wait for, as a stream's sender does.
+        leads: whether rank 0 starts what the others wait for in every operation, like the sender of a stream.
     """
 
     leads = False
 
     def prepare(self, task: Task) -> str:
-        """Makes the inputs and touches all memory that the operation writes; what it returns is told to all ranks."""
+        """Creates the inputs and touches all memory that the operation writes; returns a token for all ranks."""
         raise NotImplementedError
 
     def run(self, task: Task, tokens: list[str], at: int) -> tuple[int, int] | None:
-        """Does the operation.
+        """Runs the operation.
 
         Returns:
-            When it was called and when it was done, nanoseconds of the monotonic clock, if it took these itself, as a
-            driver of many does; it then also waits for `at`, and lets rank after rank call, itself.
+            Start and end in nanoseconds of the monotonic clock, if the program measured them itself, as a driver of
+            many ranks does. Such a driver also waits for `at`, and makes the ranks call one after another.
         """
         raise NotImplementedError
 
     def check(self, task: Task) -> str:
-        """Says what is wrong with what came out, or nothing; then frees what the round held."""
+        """Returns the error in the result, or an empty text; then releases the memory of the round."""
         raise NotImplementedError
 
     def disturbed(self) -> str:
-        """Says what had to begin again, failed or was refused since this was asked before; a system may not know."""
+        """Returns what was retried, failed or refused since the last call; systems without such data return nothing."""
         return ""
 
 
 def parse(line: str) -> tuple[str, dict[str, str]]:
-    """Reads a line."""
+    """Parses a line."""
     word, *pairs = line.split()
     return word, {key: unquote(value) for key, _, value in (pair.partition("=") for pair in pairs)}
 
 
 def write(word: str, **fields: object) -> str:
-    """Writes a line, without its end."""
+    """Formats a line, without its end."""
     return " ".join([word, *(f"{key}={quote(str(value), safe=',:/')}" for key, value in fields.items())])
 
 
@@ -116,9 +117,9 @@ def connect(address: str) -> socket.socket:
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The options that every program of ranks takes; a launcher that numbers its own ranks leaves out --rank."""
+    """The options of every rank program; launchers that number their own ranks omit --rank."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--control", required=True, help="where the bench listens: unix:/path or host:port")
+    parser.add_argument("--control", required=True, help="address of the bench: unix:/path or host:port")
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--rank", type=int, default=-1)
     return parser
@@ -131,14 +132,14 @@ def sleep_until(at: int) -> None:
 
 
 def serve(rank: Rank, *, control: str, number: int, ranks: int, version: str) -> None:
-    """Does what the bench says until it hangs up.
+    """Executes requests of the bench until it disconnects.
 
     Args:
-        rank: what to do.
-        control: where the bench listens.
-        number: of this rank, or -1 for a driver that speaks for all.
-        ranks: how many there are.
-        version: of the system, for the report.
+        rank: executes the requests.
+        control: address of the bench.
+        number: number of this rank, or -1 for a driver that represents all.
+        ranks: number of ranks.
+        version: version of the system, for the report.
     """
     with connect(control) as connection, connection.makefile("r") as lines:
 
@@ -179,7 +180,7 @@ def serve(rank: Rank, *, control: str, number: int, ranks: int, version: str) ->
                     assert task is not None, "check came before prepare"
                     say("checked", wrong=rank.check(task), disturbed=rank.disturbed())
                 else:
-                    raise ValueError(f"the bench said {word!r}, which this rank does not know")
-            except Exception as error:  # noqa: BLE001 - whatever a system raises is told, and the next round may go well
+                    raise ValueError(f"unknown request {word!r}")
+            except Exception as error:  # noqa: BLE001 - any error of a system is reported; the next round may succeed
                 traceback.print_exc()
                 say("failed", why=f"{type(error).__name__}: {error}"[:2000])

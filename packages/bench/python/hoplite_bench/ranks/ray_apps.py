@@ -1,7 +1,7 @@
-"""Runs the applications of `examples/ray_apps` on a cluster of Ray, all in one way: plain, or with Hoplite.
+"""Runs the applications of `examples/ray_apps` on a Ray cluster, all in one way: plain, or with Hoplite.
 
-Another program tells it what to do, by lines of JSON on standard input, and reads one line of JSON for each. Two of
-these run beside each other, and take turns.
+Another program sends requests as lines of JSON on standard input, and reads one line of JSON per request. Two of these
+programs run side by side and alternate.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import work
 from ray_driver import connect
 
 START_TIMEOUT_S = 300.0
-# Of what a turn has left under way.
+# Timeout for calls that are still running at the end of a turn.
 DRAIN_TIMEOUT_S = 600.0
 
 
 class Stage:
-    """The application that runs.
+    """The running application.
 
     Args:
         way: "plain" or "with_hoplite".
@@ -45,13 +45,13 @@ class Stage:
 
         Args:
             app: the name of its folder.
-            places: for each worker the number of its host.
-            nbytes: of the model, policy or batch.
-            seconds: what each call computes at least.
-            restarts: whether Ray is to start a worker again that has died, and to try its calls again.
+            places: for each worker, the number of its host.
+            nbytes: size of the model, policy or batch.
+            seconds: minimum compute time of each call.
+            restarts: whether Ray restarts a worker that has died, and repeats its calls.
 
         Returns:
-            "count", how many answers a step needs.
+            "count", the number of results that a step needs.
         """
         self.module = importlib.import_module(f"{app}.{self.way}")
         count = work.needed(app, len(places))
@@ -67,16 +67,15 @@ class Stage:
         return {"count": count}
 
     def turn(self, steps: int, kill_after: int | None = None) -> dict[str, Any]:
-        """Runs some steps from the beginning, and checks what came out.
+        """Runs some steps from the beginning, and verifies the results.
 
         Args:
-            steps: how many.
-            kill_after: after so many steps the process of the last worker is killed.
+            steps: number of steps.
+            kill_after: number of steps after which the process of the last worker is killed.
 
         Returns:
-            "ends", the seconds from the beginning to the end of each step; "wrong", what is wrong, if anything is;
-            "back", the number of steps that had ended when the worker that was killed could be seen to be there
-            again, None if it was not.
+            "ends", the seconds from the beginning to the end of each step; "wrong", the error in the results, if any;
+            "back", the number of finished steps when the killed worker was first seen running again; None if never.
         """
         job = dataclasses.replace(self.job, steps=steps)
         victim = self.workers[-1]
@@ -91,7 +90,7 @@ class Stage:
                 ready = victim.__ray_ready__.remote()
             elif ready is not None and back is None and ray.wait([ready], timeout=0)[0]:
                 back = len(ends)
-        # Nothing of it is under way when the other way has its turn.
+        # Waits until nothing of this turn is running when the other program has its turn.
         ray.get([worker.__ray_ready__.remote() for worker in self.workers], timeout=DRAIN_TIMEOUT_S)
         try:
             self.module.check(job, found)
@@ -111,15 +110,15 @@ class Stage:
 
 
 def main() -> None:
-    """Serves until standard input ends."""
+    """Executes requests until standard input ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--address", required=True, help="host:port of the head of the cluster")
     parser.add_argument("--host", required=True, help="address of this host")
-    parser.add_argument("--hosts", type=int, required=True, help="how many nodes there are")
+    parser.add_argument("--hosts", type=int, required=True, help="number of nodes")
     parser.add_argument("--way", choices=("plain", "with_hoplite"), required=True)
-    parser.add_argument("--memory", type=int, required=True, help="most bytes of each store of Hoplite's")
+    parser.add_argument("--memory", type=int, required=True, help="maximum size of each Hoplite store in bytes")
     options = parser.parse_args()
-    # What Ray prints is no answer.
+    # Keeps the output of Ray apart from the replies.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     connect(options.address, options.host, options.hosts)

@@ -1,7 +1,7 @@
-"""Speaks for all ranks of Ray: calls an actor on every host, whose arguments and results Ray moves.
+"""Represents all ranks of Ray: calls an actor on each host; Ray transfers arguments and results.
 
-What a user of Ray would write. Arrays are put by the actors before the clock runs, except for a round trip, and their
-refs are handed to the actors that need them; a sum is made by one actor that takes all arrays.
+It is what a user of Ray would write. Except in a round trip, actors put arrays before the clock runs, and the driver
+passes the refs to the actors that need them. One actor that takes all arrays computes a sum.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ import ray
 from content import DTYPE, fill, wrong_at
 from rank import Rank, Task, arguments, serve, sleep_until
 
-# Sixteen nodes start in half a minute on two cores.
+# Starting sixteen nodes takes half a minute on two cores.
 START_TIMEOUT_S = 300.0
-# Of one call; the bench gives up sooner.
+# Timeout of one call; the timeout of the bench is shorter.
 CALL_TIMEOUT_S = 900.0
 
 
 class Holder:
-    """What a host has: its own array, and what came."""
+    """The arrays of a host: its own, and those that it received."""
 
     def __init__(self) -> None:
         self.own = np.empty(0, DTYPE)
         self.came: list[np.ndarray] = []
 
     def make(self, nbytes: int, rank: int, seed: int) -> None:
-        """Makes this host's array."""
+        """Creates this host's array."""
         self.own = np.empty(nbytes // DTYPE.itemsize, DTYPE)
         fill(self.own, rank=rank, seed=seed)
 
     def put(self) -> list[ray.ObjectRef]:
-        """Puts this host's array into its store; the ref is in a list, or Ray would hand out the array."""
+        """Puts this host's array into its store; returns the ref in a list, because Ray would resolve a bare ref."""
         return [ray.put(self.own)]
 
     def give(self) -> np.ndarray:
-        """Returns this host's array, which puts it."""
+        """Returns this host's array, so that Ray puts it."""
         return self.own
 
     def take(self, *arrays: np.ndarray) -> int:
-        """Keeps arrays, which Ray has brought, beside those that came before; tells when they were there."""
+        """Stores arrays that Ray has transferred, and returns the time at which they were available."""
         self.came.extend(arrays)
         return time.monotonic_ns()
 
     def take_and_return(self, array: np.ndarray) -> np.ndarray:
-        """Keeps an array and puts it back."""
+        """Stores an array and returns it, so that Ray puts it again."""
         self.came.append(array)
         return array
 
     def add(self, *arrays: np.ndarray) -> int:
-        """Adds arrays to the sum of those that came before; tells when that was done."""
+        """Adds arrays to the sum of those that arrived before; returns the time at which it was done."""
         for array in arrays:
             if self.came:
                 np.add(self.came[0], array, out=self.came[0])
@@ -61,11 +61,11 @@ class Holder:
         return time.monotonic_ns()
 
     def total(self) -> np.ndarray:
-        """Returns the sum, which puts it."""
+        """Returns the sum, so that Ray puts it."""
         return self.came[0]
 
     def compare(self, task: Task, rank: int) -> str:
-        """Compares what came with what should have, and lets it go."""
+        """Compares the received arrays with the expected ones, and drops them."""
         came, self.came, self.own = self.came, [], np.empty(0, DTYPE)
         return wrong_at(came, op=task.op, nbytes=task.nbytes, rank=rank, ranks=task.ranks, seed=task.seed)
 
@@ -80,7 +80,7 @@ class RayDriver(Rank):
         self.refs: list[ray.ObjectRef] = []
 
     def prepare(self, task: Task) -> str:
-        """Has the hosts make and put their arrays; for a round trip they are put later, when the clock runs."""
+        """Makes the hosts create and put their arrays; for a round trip, they are put once the clock runs."""
         self.refs = []
         owners = self.holders[:1] if task.op in ("rtt", "broadcast") else self.holders
         get([holder.make.remote(task.nbytes, rank, task.seed) for rank, holder in enumerate(owners)])
@@ -89,7 +89,7 @@ class RayDriver(Rank):
         return ""
 
     def run(self, task: Task, tokens: list[str], at: int) -> tuple[int, int]:  # noqa: ARG002
-        """Calls, and waits for the last that has what it should."""
+        """Starts the operation, and waits until the last participant has its result."""
         sleep_until(at)
         called = time.monotonic_ns()
         ends = get(self.call(task, called))
@@ -98,7 +98,7 @@ class RayDriver(Rank):
         return called + last * task.arrival_ns, end
 
     def call(self, task: Task, called: int) -> list[ray.ObjectRef]:
-        """Calls what the operation needs, rank after rank as they arrive; returns the times at which each was done."""
+        """Makes the calls of an operation, rank by rank as they arrive; returns refs of the times of completion."""
         root, *others = self.holders
         if task.op == "rtt":
             sleep_until(called + task.arrival_ns)
@@ -123,20 +123,20 @@ class RayDriver(Rank):
         return ends
 
     def check(self, task: Task) -> str:
-        """Has every host compare what came to it; lets all objects go."""
+        """Makes every host compare its received arrays; drops all refs."""
         self.refs = []
         said = get([holder.compare.remote(task, rank) for rank, holder in enumerate(self.holders)])
         return "; ".join(f"rank {rank}: {why}" for rank, why in enumerate(said) if why)
 
 
 def get(refs: list[ray.ObjectRef]) -> list[Any]:
-    """The values of some results."""
+    """Gets the values of some results."""
     values: list[Any] = ray.get(refs, timeout=CALL_TIMEOUT_S)
     return values
 
 
 def connect(address: str, host: str, ranks: int) -> None:
-    """Connects to the cluster, which is just starting, and waits for all of its nodes."""
+    """Connects to a cluster that is starting, and waits for all of its nodes."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
@@ -148,20 +148,20 @@ def connect(address: str, host: str, ranks: int) -> None:
             time.sleep(0.1)
     while (alive := sum(node["Alive"] for node in ray.nodes())) < ranks:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{alive} of {ranks} nodes of Ray were there after {START_TIMEOUT_S:g} s")
+            raise TimeoutError(f"{alive} of {ranks} Ray nodes were alive after {START_TIMEOUT_S:g} s")
         time.sleep(0.1)
 
 
 def main() -> None:
-    """Takes part until the bench hangs up."""
+    """Takes part until the bench disconnects."""
     parser = arguments()
     parser.add_argument("--address", required=True, help="host:port of the head of the cluster")
     parser.add_argument("--host", required=True, help="address of this host")
-    parser.add_argument("--shared-clock", action="store_true", help="all hosts have one monotonic clock")
+    parser.add_argument("--shared-clock", action="store_true", help="all hosts share one monotonic clock")
     options = parser.parse_args()
     connect(options.address, options.host, options.ranks)
     driver = RayDriver(ranks=options.ranks, shared_clock=options.shared_clock)
-    # Actors start in the background; the first call waits for them, and no round shall.
+    # Actors start in the background. The first call waits for them, so that no round has to.
     get([holder.make.remote(0, 0, 0) for holder in driver.holders])
     serve(driver, control=options.control, number=-1, ranks=options.ranks, version=ray.__version__)
 

@@ -1,6 +1,8 @@
-"""Puts and gets of Ray on one host: reads "put 1024 10", that is what, bytes and times; answers with seconds, as JSON.
+"""Puts and gets of Ray on one host, on request.
 
-The bench says when, so that Ray takes turns with others. The first answer, before any question, is Ray's version.
+A request has operation, bytes and repeats, such as "put 1024 10"; the reply has the seconds of each repeat, as JSON.
+The bench controls the timing, so that Ray can be interleaved with other systems. The first line of output, before any
+request, has Ray's version.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def put(value: np.ndarray) -> tuple[float, np.ndarray]:
-    """Times a put; returns what is in the store."""
+    """Times a put; returns the stored value."""
     start = time.perf_counter()
     ref = ray.put(value)
     took = time.perf_counter() - start
@@ -29,7 +31,7 @@ def put(value: np.ndarray) -> tuple[float, np.ndarray]:
 
 
 def get(value: np.ndarray) -> tuple[float, np.ndarray]:
-    """Times a get of what is in the store."""
+    """Times a get of a stored value."""
     ref = ray.put(value)
     start = time.perf_counter()
     view = ray.get(ref)
@@ -47,16 +49,16 @@ OPS: dict[str, Callable[[np.ndarray], tuple[float, np.ndarray]]] = {"put": put, 
 
 
 def answer(**fields: object) -> None:
-    """Writes one line."""
+    """Writes one line of JSON."""
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Answers until stdin ends."""
+    """Executes requests until stdin ends."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--store", type=int, required=True, help="bytes of the object store")
-    parser.add_argument("--folder", required=True, help="for Ray's own files; a short path")
+    parser.add_argument("--store", type=int, required=True, help="size of the object store in bytes")
+    parser.add_argument("--folder", required=True, help="folder for Ray's own files; a short path")
     options = parser.parse_args()
     ray.init(
         num_cpus=1,

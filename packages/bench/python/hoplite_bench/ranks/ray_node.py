@@ -1,7 +1,7 @@
-"""Runs a node of Ray until it ends, and starts it only when no other of its turn is starting on this machine.
+"""Runs a node of Ray until it ends, and starts it only when no other node with the same lock is starting.
 
-A node is three programs in Python and two others. Ray gives them 15 seconds, which eight hosts of a lab on two cores
-need for all of them together; then it calls it a bug and dies.
+A node consists of three Python programs and two others. Ray allows 15 seconds for their start, but on two cores, eight
+hosts of a lab together need that long; then Ray reports a bug and exits.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ STARTED = "Ray runtime started."
 
 
 def main() -> int:
-    """Returns the exit code of the node."""
+    """Returns the exit status of the node."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--turn", type=Path, help="a file, which all that take turns have in common")
-    parser.add_argument("options", nargs=argparse.REMAINDER, help="of `ray start`, after --")
+    parser.add_argument("--turn", type=Path, help="lock file, shared by the nodes that must not start at once")
+    parser.add_argument("options", nargs=argparse.REMAINDER, help="options of `ray start`, after --")
     options = parser.parse_args()
-    # Not the script `ray`: its first line is the path of its interpreter, which may be too long for the kernel.
+    # Not the script `ray`: its first line has the path of its interpreter, which may be too long for the kernel.
     command = [sys.executable, "-u", "-m", "ray.scripts.scripts", "start", "--block", *options.options[1:]]
     if options.turn is None:
         return subprocess.call(command)

