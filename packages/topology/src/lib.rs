@@ -1,5 +1,5 @@
-//! Registers `hoplite-topology` with Python as `hoplite_topology._native`. No logic: arguments in, errors out, the
-//! interpreter released.
+//! The Python module `hoplite_topology._native`, which binds `hoplite-topology`. It has no logic: it converts arguments
+//! and errors, and releases the interpreter.
 
 mod rings;
 mod search;
@@ -7,7 +7,7 @@ mod topology;
 
 use pyo3::prelude::*;
 
-/// The extension module; `hoplite_topology` is its documented face.
+/// The extension module; the package `hoplite_topology` is its documented interface.
 #[pymodule(gil_used = false, name = "_native")]
 mod native {
     #[pymodule_export]

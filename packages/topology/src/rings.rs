@@ -1,4 +1,4 @@
-//! The proof of rings, for `hoplite_topology.linear`, which has an LP solved between one step and the next.
+//! Proofs for rings, for `hoplite_topology.linear`, which solves linear programs between the calls.
 
 use hoplite_topology::{
     cuts::{self, Cut},
@@ -12,14 +12,14 @@ use pyo3::prelude::*;
 
 use crate::search::{Clock, check_order, invalid};
 
-/// A set of machines that a ring enters, and its teeth.
+/// A set of machines that every ring enters, and its teeth.
 type Set = (Vec<u32>, Vec<(u32, u32)>);
-/// The same with its price.
+/// A set with its price.
 type Priced = (Vec<u32>, Vec<(u32, u32)>, f64);
-/// Edges, and what each costs beyond the prices on it.
+/// Edges with their reduced costs: the cost minus the prices on the edge.
 type Beyond = Vec<(f64, u32, u32)>;
 
-/// What each hop of a ring of all machines costs by itself.
+/// The cost of each hop in a ring of all machines.
 #[pyclass(frozen, module = "hoplite_topology._native")]
 pub(crate) struct Rings {
     hops: Matrix,
@@ -33,7 +33,7 @@ impl Rings {
 
     fn check(&self, edges: &[(u32, u32)]) -> PyResult<()> {
         match edges.iter().find(|edge| edge.0 == edge.1 || self.is_none(edge.0.max(edge.1))) {
-            Some((a, b)) => Err(invalid(format!("machines {a} and {b} are no hop"))),
+            Some((a, b)) => Err(invalid(format!("machines {a} and {b} are not a hop"))),
             None => Ok(()),
         }
     }
@@ -49,13 +49,13 @@ impl Rings {
 
 #[pymethods]
 impl Rings {
-    /// How many times the sum of the hops counts.
+    /// The factor of the sum of the hops in the cost of a ring.
     #[getter]
     fn scale(&self) -> f64 {
         self.scale
     }
 
-    /// The hops from each machine to so many that are nearest, each once.
+    /// The hops from each machine to its `count` nearest ones, without duplicates.
     fn near(&self, py: Python<'_>, count: usize) -> Vec<(u32, u32)> {
         py.detach(|| {
             let near = self.hops.nearest(count).into_iter().zip(0u32..);
@@ -68,31 +68,32 @@ impl Rings {
         })
     }
 
-    /// What each hop costs.
+    /// The cost of each hop.
     fn costs(&self, edges: Vec<(u32, u32)>) -> PyResult<Vec<f64>> {
         self.check(&edges)?;
         Ok(edges.iter().map(|&(a, b)| self.hops.at(a as usize, b as usize)).collect())
     }
 
-    /// What the hops of an order cost.
+    /// The sum of the hops of an order.
     fn length(&self, order: Vec<u32>) -> PyResult<f64> {
         check_order(&order, self.hops.len())?;
         Ok(self.graph(&[]).cost(&order))
     }
 
-    /// Sets with teeth that parts of hops break.
+    /// The sets with teeth that fractional hops violate.
     fn cuts(&self, py: Python<'_>, edges: Vec<(u32, u32)>, parts: Vec<f64>) -> PyResult<Vec<Set>> {
         self.check(&edges)?;
         if edges.len() != parts.len() {
-            return Err(invalid("each hop has a part"));
+            return Err(invalid("parts must have one value per hop"));
         }
         let found = py.detach(|| cuts::broken(self.hops.len(), &edges, &parts));
         Ok(found.iter().map(|cut| (cut.inside().to_vec(), cut.teeth().to_vec())).collect())
     }
 
-    /// A bound of all rings that use hops so, and the hops that matter to it.
+    /// A lower bound for all rings with given hops, and the hops that are relevant to it.
     ///
-    /// `fixed` are hops that are in or not; with `known`, the cost of a ring, all hops of a shorter one come back.
+    /// `fixed` has hops that are used or not used. If `known` is the cost of a ring, the result contains all hops that
+    /// a shorter ring can have.
     fn bound(
         &self,
         py: Python<'_>,
@@ -107,11 +108,11 @@ impl Rings {
         self.check(among.as_deref().unwrap_or_default())?;
         let len = self.hops.len();
         if nodes.len() != len {
-            return Err(invalid("each machine has a price"));
+            return Err(invalid("nodes must have one price per machine"));
         }
         let priced = |(inside, teeth, price)| Some((Cut::new(len, inside, teeth)?, price));
         let Some(cuts) = cuts.into_iter().map(priced).collect::<Option<Vec<_>>>() else {
-            return Err(invalid("some ring breaks one of the cuts"));
+            return Err(invalid("some ring violates one of the cuts"));
         };
         let found = py.detach(|| {
             let duals =
@@ -121,7 +122,7 @@ impl Rings {
         Ok((found.bound, found.edges))
     }
 
-    /// A shorter order of these hops and what each costs beyond the prices of its ends, within so many seconds.
+    /// Searches a shorter order of the given hops and their reduced costs, within a time limit in seconds.
     fn shorten(
         &self,
         py: Python<'_>,
@@ -135,7 +136,9 @@ impl Rings {
         check_order(&order, self.hops.len())?;
         self.check(&edges.iter().map(|&(_, a, b)| (a, b)).collect::<Vec<_>>())?;
         if order.len() != self.hops.len() || prices.len() != order.len() {
-            return Err(invalid("each machine has a place and a price"));
+            return Err(invalid(
+                "the order must contain every machine, with one price per machine",
+            ));
         }
         let (found, clock) = py.detach(|| {
             let clock = Clock::new(seconds);

@@ -1,4 +1,4 @@
-//! What searches for an order share: the clock and Ctrl-C, and what is refused. Knows no model.
+//! Shared by the searches for an order: the clock, Ctrl-C, and errors. Independent of cost models.
 
 use std::{
     cell::{Cell, RefCell},
@@ -9,10 +9,10 @@ use pyo3::{import_exception, prelude::*};
 
 import_exception!(hoplite.errors, InvalidArgument);
 
-/// A signal, as of Ctrl-C, is looked for so often.
+/// Interval of checks for signals such as Ctrl-C.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
-/// The time that a search has, which Ctrl-C ends too.
+/// The time limit of a search, which Ctrl-C ends too.
 pub(crate) struct Clock {
     begun: Instant,
     limit: Duration,
@@ -46,7 +46,7 @@ impl Clock {
         self.is_cut.get()
     }
 
-    /// The seconds that passed, and whether they were all.
+    /// Returns the elapsed seconds, and whether the search was cut short.
     pub(crate) fn read(self) -> PyResult<(f64, bool)> {
         match self.interrupted.into_inner() {
             Some(error) => Err(error),
@@ -55,21 +55,23 @@ impl Clock {
     }
 }
 
-/// Whether machines of an order are there, and each once.
+/// Checks that all machines of an order exist, without duplicates.
 pub(crate) fn check_order(order: &[u32], machines: usize) -> PyResult<()> {
     let mut is_in = vec![false; machines];
     for &machine in order {
         match is_in.get_mut(machine as usize) {
             Some(is_in) if !*is_in => *is_in = true,
             _ => {
-                return Err(invalid(format!("{machine} is twice in an order, or no machine")));
+                return Err(invalid(format!(
+                    "{machine} is a duplicate in the order, or not a machine"
+                )));
             }
         }
     }
     Ok(())
 }
 
-/// Something that can't be meant, or one of the errors of `hoplite-topology`.
+/// Converts an error of `hoplite-topology`, or a description of an invalid argument.
 pub(crate) fn invalid(said: impl ToString) -> PyErr {
     InvalidArgument::new_err(said.to_string())
 }

@@ -1,4 +1,4 @@
-//! Binds `hoplite-topology`: which machine gets which rank.
+//! Binds `hoplite-topology`, which assigns ranks to machines.
 
 use hoplite_topology::{
     clusters, cost,
@@ -21,7 +21,7 @@ use crate::{
 #[pyclass(frozen, module = "hoplite_topology._native")]
 pub(crate) struct Topology(Network);
 
-/// An algorithm, as Python names it.
+/// An algorithm in Python's representation.
 #[derive(FromPyObject)]
 pub(crate) struct Wanted {
     algorithm: String,
@@ -46,7 +46,7 @@ impl Wanted {
     }
 }
 
-/// What becomes of the search, as Python says it.
+/// The options of a search in Python's representation.
 #[derive(FromPyObject)]
 pub(crate) struct Searched {
     model: String,
@@ -59,7 +59,7 @@ pub(crate) struct Searched {
     start: Option<Vec<u32>>,
 }
 
-/// An order and what is known of it.
+/// An order with its costs and bound.
 #[derive(IntoPyObject)]
 pub(crate) struct Found {
     order: Vec<u32>,
@@ -85,22 +85,22 @@ impl Topology {
         let rtt = Matrix::new(machines, rtt).map_err(invalid)?;
         let is_whole = cluster.len() == machines && uplinks.len() >= clusters::count(&cluster);
         if !is_whole || !uplinks.iter().chain([&nic]).all(|&rate| rate > 0.0) {
-            return Err(invalid("each machine has a cluster, and links have rates"));
+            return Err(invalid("each machine needs a cluster, and each link a rate above 0"));
         }
         Ok(Self(Network { rtt, cluster, nic, uplinks }))
     }
 
-    /// The levels of clusters that gaps between the times make, the smallest clusters first.
+    /// The levels of clusters separated by gaps between the times, the smallest clusters first.
     fn clusters_by_gaps(&self, py: Python<'_>) -> Vec<Vec<u32>> {
         py.detach(|| clusters::by_gaps(&self.0.rtt))
     }
 
-    /// The clusters by K-Means.
+    /// The clusters found by k-means.
     fn clusters_by_means(&self, py: Python<'_>, seed: u64) -> Vec<u32> {
         py.detach(|| clusters::by_means(&self.0.rtt, seed))
     }
 
-    /// Looks for an order.
+    /// Searches an order with low cost.
     fn plan(&self, py: Python<'_>, wanted: Wanted, search: Searched) -> PyResult<Found> {
         let request = Request {
             model: model(&search.model)?,
@@ -132,7 +132,7 @@ impl Topology {
         })
     }
 
-    /// What a proof of rings of all machines needs.
+    /// The hops of rings of all machines, for a proof.
     fn rings(&self, wanted: Wanted, name: &str) -> PyResult<Rings> {
         let request = Request {
             model: model(name)?,
@@ -149,14 +149,14 @@ impl Topology {
         Ok(Rings::new(hops, scale))
     }
 
-    /// What an order costs by a model.
+    /// The cost of an order in a model.
     fn cost(&self, wanted: Wanted, name: &str, order: Vec<u32>) -> PyResult<f64> {
         self.check(&order)?;
         let (model, algorithm) = (model(name)?, wanted.algorithm()?);
         cost::cost(&self.0, model, algorithm, &order, wanted.bytes).map_err(invalid)
     }
 
-    /// Why the second order is better than the first.
+    /// Explains why the second order is better than the first.
     fn reason(
         &self,
         wanted: Wanted,
@@ -167,16 +167,18 @@ impl Topology {
         self.check(&before)?;
         self.check(&after)?;
         if cluster.len() != self.0.rtt.len() || before.len() != after.len() {
-            return Err(invalid("each machine has a cluster, and each order all ranks"));
+            return Err(invalid(
+                "each machine needs a cluster, and both orders the same number of ranks",
+            ));
         }
         let crossings =
             why::crossings(wanted.algorithm()?, &cluster, &before, &after).map_err(invalid)?;
         Ok(why::reason(&cluster, crossings))
     }
 
-    /// The microseconds of each order in a simulated fabric, whose racks are the clusters.
+    /// The time of each order in microseconds, in a simulated fabric whose racks are the clusters.
     ///
-    /// `links` are how many uplinks each rack has, the rate of each, and the part that others take at most.
+    /// `links` has the number of uplinks per rack, the rate of each, and the maximum share of their background load.
     fn simulate(
         &self,
         py: Python<'_>,
@@ -188,7 +190,9 @@ impl Topology {
         orders.iter().try_for_each(|order| self.check(order))?;
         let (uplinks, uplink, background) = links;
         if uplinks == 0 || uplink.is_nan() || uplink <= 0.0 || !(0.0..1.0).contains(&background) {
-            return Err(invalid("racks have uplinks with rates, and others don't take all"));
+            return Err(invalid(
+                "each rack needs an uplink with a rate above 0, and a background below 1",
+            ));
         }
         let algorithm = wanted.algorithm()?;
         let links = Links { nic: self.0.nic, uplinks, uplink, background };
@@ -214,18 +218,18 @@ impl Topology {
     }
 }
 
-/// The round-trip times of a made-up data centre, row by row, and the rack of each machine.
+/// The round-trip times of a generated data center, row by row, and the rack of each machine.
 #[pyfunction]
 pub(crate) fn make_data_centre(machines: usize, seed: u64) -> PyResult<(Vec<f64>, Vec<u32>)> {
     if machines == 0 {
-        return Err(invalid("a data centre has machines"));
+        return Err(invalid("a data center needs at least one machine"));
     }
     let (matrix, racks) =
         synthetic::data_centre(&DataCentre { machines, ..DataCentre::default() }, seed);
     Ok((matrix.cells().to_vec(), racks))
 }
 
-/// The pairs of ranks of each kind of round that counts; of trees those of a rank and its parent, tree by tree.
+/// The pairs of ranks of each kind of round that counts; for trees, the pairs of rank and parent of each tree.
 #[pyfunction]
 pub(crate) fn collective_pairs(wanted: Wanted, ranks: usize) -> PyResult<Vec<Vec<(u32, u32)>>> {
     Ok(match wanted.algorithm()? {

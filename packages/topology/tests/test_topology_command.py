@@ -28,5 +28,5 @@ def test_a_lab_is_of_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hoplite_bench.lab", None)
     done = CliRunner().invoke(topology, ["probe", "--lab", "2"])
     assert isinstance(done.exception, Failure)
-    assert str(done.exception) == "a lab is made by hoplite-bench, which is not installed"
+    assert str(done.exception) == "a lab requires hoplite-bench, which is not installed"
     assert done.exception.step == "pip install 'hoplite-topology[lab]'"

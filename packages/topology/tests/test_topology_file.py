@@ -52,19 +52,19 @@ def test_slots_of_a_topology_reach_the_launcher(tmp_path: Path) -> None:
     plan = ("topology", "plan", "--topology", path, "--algorithm", "ring", "--format")
     assert sorted(run(*plan, "mpich").stdout.split()) == ["h0:1", "h1:2", "h2:3"]
     assert len(run(*plan, "openmpi5").stdout.split()) == 6
-    assert "as many processes on each host" in run(*plan, "torchrun", code=1).stderr
+    assert "the same number of processes on each host" in run(*plan, "torchrun", code=1).stderr
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"format": "hoplite topology 2"}, "is not a topology"),
-        ({"hosts": [{"name": f"h{n}"} for n in range(8193)], "uplinks": None}, "has 8193 hosts; at most 8192"),
+        ({"hosts": [{"name": f"h{n}"} for n in range(8193)], "uplinks": None}, "has 8193 hosts: at most 8192"),
         ({"hosts": [{"name": "h0", "slots": 0}], "uplinks": None}, r'"slots" is 0: set the number of processes'),
         ({"hosts": [{"name": "h0", "slots": True}], "uplinks": None}, '"slots" is true'),
-        ({"times_us": [[0]]}, "no list of 4 rows"),
+        ({"times_us": [[0]]}, "not a list of 4 rows"),
         ({"times_us": [[0, 1, 1, 1]] * 3 + [[1]]}, "has 1 times for 4 hosts"),
-        ({"times_us": [[0, 1, 1, True]] * 4}, "is true; a round trip takes"),
+        ({"times_us": [[0, 1, 1, True]] * 4}, "is true: set 0 to"),
         ({"times_us": [[0, 1, 1, 1], [2, 0, 1, 1], [1, 1, 0, 1], [1, 1, 1, 0]]}, "is not symmetric: h1 to h0 is 2"),
     ],
 )

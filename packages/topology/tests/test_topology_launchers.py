@@ -82,16 +82,16 @@ def test_gloo_nccl_and_lightgbm_get_their_algorithm() -> None:
     [
         ("lightgbm", [Host("gpu-1")], HALVING, "dotted address"),
         ("lightgbm", [Host("::1")], HALVING, "dotted address"),
-        ("lightgbm", [Host("10.0.0.1", 2)], HALVING, "one process on each host"),
+        ("lightgbm", [Host("10.0.0.1", 2)], HALVING, "one process per host"),
         ("lightgbm", HOSTS, TREE, "LightGBM has no double-tree"),
         ("lightgbm", HOSTS, Wanted("halving-doubling"), "--library lightgbm"),
         ("mpich", [Host("fe80::1")], RING, "a colon"),
         ("openmpi4", [Host("fe80::1")], RING, "a colon"),
         ("horovod", [Host("fe80::1")], RING, "a colon"),
-        ("torchrun", [Host("a", 2), Host("b")], RING, "as many processes on each host"),
+        ("torchrun", [Host("a", 2), Host("b")], RING, "the same number of processes on each host"),
         ("nccl", HOSTS, HALVING, "NCCL has no halving-doubling"),
         ("gloo", HOSTS, TREE, "Gloo's benchmark has no double-tree"),
-        ("gloo", PAIRS, RING, "one process on each host"),
+        ("gloo", PAIRS, RING, "one process per host"),
     ],
 )
 def test_what_a_launcher_cant_take_is_refused(form: str, hosts: list[Host], wanted: Wanted, said: str) -> None:
@@ -107,10 +107,10 @@ def test_what_a_launcher_cant_take_is_refused(form: str, hosts: list[Host], want
         ("a\nb\na\n", "lines 1 and 3 of .* are the same host"),
         ("a\nA.\n", "are the same host"),
         ("::1\n0:0::1\n", "are the same host"),
-        ("a b\n", "not a host and perhaps its address and slots=N"),
-        ("a slots=0\n", "line 1 of .*: slots=0 is no count of processes; say slots=1 to slots=9999"),
-        ("a 10.0.0.1 slots=x\n", "slots=x is no count of processes"),
-        ("a slots=10000\n", "slots=10000 is no count of processes"),
+        ("a b\n", "write a host, optionally its address and slots=N"),
+        ("a slots=0\n", "line 1 of .*: slots=0 is not a number of processes: set slots=1 to slots=9999"),
+        ("a 10.0.0.1 slots=x\n", "slots=x is not a number of processes"),
+        ("a slots=10000\n", "slots=10000 is not a number of processes"),
         ("a:7000\n", "not the name or address of a host"),
         ("-f\n", "not the name or address of a host"),
     ],
@@ -139,7 +139,7 @@ def test_a_plan_is_printed_for_a_launcher(tmp_path: Path) -> None:
     assert json.loads(run(*halving, "--format", "lightgbm", "--json").stdout)["library"] == "lightgbm"
     hosts.write_text("one\ntwo\n")
     assert "has 2 hosts, the matrix 4 machines" in run(*plan, code=1).stderr
-    assert "say --hosts FILE" in run(*plan[:6], "--format", "mpich", code=2).stderr
+    assert "add --hosts FILE" in run(*plan[:6], "--format", "mpich", code=2).stderr
 
 
 def agent(path: Path) -> Path:
@@ -168,7 +168,7 @@ def test_mpich_keeps_the_order(tmp_path: Path) -> None:
 
 
 # torch 1.13 reads --redirects by going through an IntFlag, which from Python 3.11 on leaves out its 0: its torchrun
-# starts nothing there. This is torchrun with that mended.
+# starts nothing there. This is torchrun with that fixed.
 TORCHRUN = """#!/bin/sh
 exec python3 -c '
 from torch.distributed.elastic.multiprocessing import Std
@@ -272,4 +272,4 @@ def test_a_launcher_that_gives_ranks_otherwise_is_caught(tmp_path: Path) -> None
     assert "no route to two" in run(*verify, "--launcher", fake, code=1).stderr
     said = run(*verify, "--launcher", tmp_path / "none", code=1).stderr
     assert "is not installed" in said
-    assert "verify knows mpich" in run("topology", "verify", "--format", "slurm", "--hosts", hosts, code=2).stderr
+    assert "set one of mpich" in run("topology", "verify", "--format", "slurm", "--hosts", hosts, code=2).stderr

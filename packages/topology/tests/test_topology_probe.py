@@ -374,7 +374,7 @@ def test_landmarks_find_all_racks_by_a_third_of_the_pairs(seed: int, tmp_path: P
     pairs = count * (count - 1) // 2
     assert len(asked) + len(found.estimated) == pairs
     assert len(asked) < 0.4 * pairs
-    assert f"{len(asked)} of {pairs} pairs were asked, from 24 landmarks on" in found.notes[0]
+    assert f"{len(asked)} of {pairs} pairs were probed, starting with 24 landmarks" in found.notes[0]
     assert found.quality is not None
     assert found.quality.pairs_missing == 0
     # What is planned by these times costs hardly more than what is planned by all of them.
@@ -415,8 +415,8 @@ def test_a_silent_host_is_in_no_group_of_landmarks() -> None:
     ("count", "said"),
     [
         ("-1", "-1 is not in the range x>=0"),
-        ("1", "all hosts are nearest to 1 landmark"),
-        ("3", "--landmarks 3 is more than the 2 hosts; say fewer, or 0 for all pairs"),
+        ("1", "with 1 landmark all pairs are probed"),
+        ("3", "--landmarks 3 is more than the 2 hosts; set fewer, or 0 for all pairs"),
     ],
 )
 def test_a_count_of_landmarks_that_helps_nothing_is_refused(tmp_path: Path, count: str, said: str) -> None:
@@ -446,7 +446,7 @@ def test_a_quick_probe_of_many_hosts_has_landmarks() -> None:
 
 def test_a_host_that_answers_no_echo_is_left_out_and_planned_without(tmp_path: Path) -> None:
     found = probed(Hosts(7, lambda a, b: None if 3 in (a, b) else 20_000))
-    assert "h3 answers no echo" in found.absent[3]
+    assert "h3 replies to no echo" in found.absent[3]
     assert found.clusters() == [0, 0, 0, None, 0, 0, 0]
     layout.write(tmp_path / "t.json", found.layout())
     given = surveyed.read(tmp_path / "t.json")
@@ -473,7 +473,7 @@ def test_of_a_pair_that_answers_one_way_that_time_is_taken() -> None:
 
 
 def test_no_host_that_answers_is_an_error() -> None:
-    with pytest.raises(probing.ProbeFailed, match="answers no echo"):
+    with pytest.raises(probing.ProbeFailed, match="replies to no echo"):
         probed(Hosts(4, lambda _a, _b: None))
 
 
@@ -505,7 +505,7 @@ def test_a_file_of_no_probe_cant_be_resumed(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"format": FORMAT, "hosts": [{"name": "a"}]}))
     said = run("topology", "probe", "--resume", path, code=1).stderr
-    assert "no probe can go on with this file" in said
+    assert "can't resume from this file" in said
 
 
 def test_busy_hosts_are_warned_of() -> None:
@@ -514,7 +514,7 @@ def test_busy_hosts_are_warned_of() -> None:
     one_sided = probed(Hosts(4, lambda a, b: 10_000 if a < b else 20_000)).samples
     said = " ".join(samples.judge(one_sided, "p10", [("a", 0.1, 2), ("b", 9.0, 2)]).warnings)
     assert "differ by 100%" in said
-    assert "1 hosts had more to run than cores, b among them" in said
+    assert "1 hosts had more running tasks than cores, such as b" in said
     assert "probe again" in said
     spread = samples.Samples(2)
     for a, b in ((0, 1), (1, 0)):
@@ -598,12 +598,12 @@ def test_a_host_that_cant_be_reached_is_left_out_and_said(tmp_path: Path) -> Non
     script.chmod(0o755)
     options = ("--launch", f"{script} {{host}}", "--python", sys.executable, "--count", 10)
     done = run("topology", "probe", "--hosts", write_hosts(tmp_path, 4), *options)
-    assert "left out: h1 has hung up: no route to h1" in done.stdout
+    assert "left out: h1 has disconnected: no route to h1" in done.stdout
     assert "probed 3 hosts" in done.stderr
     one = tmp_path / "one"
     one.write_text("h1 127.0.0.2\nh2 127.0.0.3\n")
     said = run("topology", "probe", "--hosts", one, *options, code=1).stderr
-    assert "of 2 hosts 1 can be reached; h1 has hung up: no route to h1" in said
+    assert "only 1 of 2 hosts can be reached; h1 has disconnected: no route to h1" in said
 
 
 def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
@@ -623,11 +623,11 @@ def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a 10.0.0.1\nb 10.0.0.1\n", "a and b are both 10.0.0.1"),
-        ("a 127.0.0.1\nb 10.0.0.1\n", "a is 127.0.0.1 here"),
-        ("a 10.0.0.1 eth0\n", "not a host and perhaps its address"),
-        ("a tomorrow\n", "not a host and perhaps its address"),
-        ("no-such-host.invalid\n", "no-such-host.invalid has no address here"),
+        ("a 10.0.0.1\nb 10.0.0.1\n", "a and b have the same address 10.0.0.1"),
+        ("a 127.0.0.1\nb 10.0.0.1\n", "a resolves to 127.0.0.1 here"),
+        ("a 10.0.0.1 eth0\n", "write a host, optionally its address"),
+        ("a tomorrow\n", "write a host, optionally its address"),
+        ("no-such-host.invalid\n", "no-such-host.invalid can't be resolved here"),
     ],
 )
 def test_hosts_that_cant_be_probed_are_refused(tmp_path: Path, text: str, said: str) -> None:

@@ -1,4 +1,4 @@
-"""What the Rust extension offers. Private: `problem`, `planning`, `linear` and `study` are its documented faces."""
+"""The Rust extension. Private: `problem`, `planning`, `linear` and `study` are its documented interfaces."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -10,7 +10,7 @@ __all__ = [
     "make_data_centre",
 ]
 
-# `problem` has the classes of what is wanted and searched.
+# `problem` has the classes of `wanted` and `search`.
 @final
 class Topology:
     def __new__(

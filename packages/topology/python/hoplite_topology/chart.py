@@ -1,6 +1,6 @@
-"""Draws the times of a probe: a cell for each pair, the names of hosts at both sides, and a scale.
+"""Draws the times of a probe: a cell for each pair, the names of hosts on both sides, and a scale.
 
-An SVG whose words are text, or a PNG of the cells alone. Dark is near. Needs no library.
+The result is an SVG with text, or a PNG of the cells only. Dark means near. Needs no library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SIDE = 480
 MARGIN = 16
 LINE = 16
 LETTER = 7
-# Where cells are lower than a line of text, every second, third and so on has its name.
+# If cells are lower than a line of text, only every n-th name is shown.
 NAMES_EVERY_PX = 11
 NAME_LETTERS_MAX = 24
 SCALE = 200
@@ -29,23 +29,23 @@ MISSING = f"#{heat.MISSING.hex()}"
 
 
 def caption(probed: Probed) -> str:
-    """What a picture says below."""
+    """Returns the text below the figure."""
     settings = probed.settings
-    said = f"{settings.estimator} of {settings.count} echoes each way, the {settings.symmetric} of both"
+    said = f"{settings.estimator} of {settings.count} echoes per direction, {settings.symmetric} of both directions"
     return f"{len(probed.sites) - len(probed.absent)} of {len(probed.sites)} hosts; {said}"
 
 
 def draw(path: Path, names: list[str], times: Times, said: str) -> None:
-    """Writes the picture.
+    """Draws the figure into a file.
 
     Args:
-        path: of the file; .png draws the cells without words.
-        names: of the hosts.
-        times: round trips in microseconds; None, which is drawn grey, where there is none.
-        said: what is to be said below.
+        path: output file; .png draws the cells without text.
+        names: names of the hosts.
+        times: round trips in microseconds; None, drawn gray, where there is none.
+        said: text below the figure.
 
     Raises:
-        InvalidArgument: the file can't be written.
+        InvalidArgument: the file is not writable.
     """
     if path.suffix == ".png":
         content = heat.png(times, range(len(times)))
@@ -58,7 +58,7 @@ def draw(path: Path, names: list[str], times: Times, said: str) -> None:
 
 
 def picture(names: list[str], times: Times, said: str) -> str:
-    """The picture as text."""
+    """Returns the SVG."""
     count = len(names)
     least, most = heat.scale(times)
     cell = max(1, SIDE // max(1, count))
@@ -82,7 +82,7 @@ def picture(names: list[str], times: Times, said: str) -> str:
             time = times[row][column]
             part = 0.0 if time is None or most <= least else (time - least) / (most - least)
             fill = MISSING if time is None else _hex(heat.colour(part))
-            told = "no answer" if time is None else f"{time:.1f} us"
+            told = "no reply" if time is None else f"{time:.1f} us"
             parts.append(
                 f'<rect x="{left + column * cell}" y="{top + row * cell}" width="{cell}" height="{cell}" fill="{fill}">'
                 f"<title>{html.escape(names[row])}, {html.escape(names[column])}: {told}</title></rect>"
@@ -98,7 +98,7 @@ def picture(names: list[str], times: Times, said: str) -> str:
     for part, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
         label = f"{least + part * (most - least):.3g}"
         parts.append(f'<text x="{MARGIN + part * SCALE}" y="{bar + 26}" text-anchor="{anchor}">{label}</text>')
-    parts.append(f'<text x="{MARGIN + SCALE + 12}" y="{bar + 10}">us; grey: no answer</text>')
+    parts.append(f'<text x="{MARGIN + SCALE + 12}" y="{bar + 10}">us; gray: no reply</text>')
     parts.append(f'<text x="{MARGIN}" y="{bar + 3 * LINE}">{html.escape(said)}</text></svg>\n')
     return "".join(parts)
 

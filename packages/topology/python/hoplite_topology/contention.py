@@ -1,9 +1,9 @@
-"""Groups of hosts that share a link to the others, from what streams bring when all hosts send at once.
+"""Detects groups of hosts that share an uplink, from stream rates when all hosts send at once.
 
-Racks may have the same times inside and between them, and yet share an uplink that carries less than their hosts. In a
-round each host exchanges with one other. Streams over an uplink share what it carries, and those inside a group have
-their hosts' links for themselves; the groups are those that explain best which streams were slow in which round. Knows
-hosts by number, and nothing of how a stream is measured.
+Racks may have the same times inside and between them, and still share an uplink with less bandwidth than their hosts
+have together. In each round, each host exchanges data with one other. Streams over an uplink share its bandwidth;
+streams inside a group can use the full links of their hosts. The result is the grouping that best explains which
+streams were slow in which rounds. Identifies hosts by number; independent of how streams are measured.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
     from hoplite_topology.tournament import Pair
 
-# A stream below this part of what both of its hosts have reached is slow: three streams on a link of two bring 0.67.
+# A stream below this share of what both of its hosts have reached is slow; three streams on a link for two reach 0.67.
 SLOW = 0.78
-# Fewer hosts have no two pairs at once; for more, looking for the groups takes minutes.
+# Minimum: fewer hosts have no two pairs at once. Maximum: for more, the search for groups takes minutes.
 HOSTS_MIN, HOSTS_MAX = 4, 64
-# So many tournaments are looked at if no link was ever short, and at most if one was.
+# Number of tournaments if no link was ever short of bandwidth, and maximum number if one was.
 PASSES_QUIET, PASSES_MAX = 3, 8
-# In so many rounds a link was short: enough to tell hosts apart.
+# Number of rounds with a short link that suffices to separate hosts.
 SHORT_ENOUGH = 10
-# A rate that is off by a factor of e costs 1. That a whole round was slow, since the machine or network had other work,
-# costs so much; so does each group, or else chance would make some.
+# A rate that differs by a factor of e costs 1. A round that was slow as a whole, because of other load, costs
+# ROUND_COST. Each group costs GROUP_COST, because otherwise noise would create groups.
 ROUND_COST, GROUP_COST = 2.5, 1.5
-# Groups have to explain so much of what one group of all leaves unexplained, and at least this part of it.
+# Groups must explain at least this amount, and this share, of what a single group leaves unexplained.
 EXPLAINED_MIN, EXPLAINED_PART = 2.0, 0.25
-# How much a fast pair counts for being together, how many guesses are made with each, how many are looked at closely.
+# Weights of a fast pair for being in one group, number of guesses for each weight, and number of guesses to improve.
 TOGETHER, STARTS, IMPROVED = (0.1, 0.3, 0.6), 16, 4
-# Bits per second of each pair of a round, the slower direction.
+# Bits per second of each pair of a round, in the slower direction.
 Round = list[tuple[int, int, float]]
 
 
 def schedule(count: int, seed: int) -> Iterator[list[Pair]]:
-    """Rounds of disjoint pairs: each pair comes once in each tournament, and each tournament has its own mix."""
+    """Yields rounds of disjoint pairs: each pair once per tournament, each tournament in a random order."""
     chance = random.Random(seed)
     for _ in range(PASSES_MAX):
         hosts = chance.sample(range(count), count)
@@ -51,16 +51,16 @@ def schedule(count: int, seed: int) -> Iterator[list[Pair]]:
 
 
 def is_slow(rounds: Sequence[Round], measured: Round) -> bool:
-    """Whether a round has a slow pair: worth a second look, since other work of a machine makes pairs slow too."""
+    """Whether a round has a slow pair, and should be repeated, because other load makes pairs slow too."""
     best = _best([*rounds, measured])
     return any(rate < SLOW * min(best[a], best[b]) for a, b, rate in measured)
 
 
 def is_enough(rounds: Sequence[Round], count: int) -> bool:
-    """Whether more rounds would hardly change the groups."""
+    """Whether more rounds are unlikely to change the groups."""
     each = len(tournament.rounds(count))
     best = _best(rounds)
-    # One slow pair may be a host that was busy.
+    # A single slow pair may be due to a busy host.
     short = sum(sum(rate < SLOW * min(best[a], best[b]) for a, b, rate in measured) >= 2 for measured in rounds)
     if not short:
         return len(rounds) >= PASSES_QUIET * each
@@ -68,7 +68,7 @@ def is_enough(rounds: Sequence[Round], count: int) -> bool:
 
 
 def groups(rounds: Sequence[Round], count: int) -> list[int] | None:
-    """The group of each host, numbered from 0 by their first host; None if one group of all explains as much."""
+    """Returns the group of each host, numbered by first host; None if a single group explains the rates as well."""
     if not rounds:
         return None
     fit = _Fit(rounds, count)
@@ -92,7 +92,7 @@ def groups(rounds: Sequence[Round], count: int) -> list[int] | None:
 
 
 class _Fit:
-    """How well groups explain rates: the sum of what each rate differs from what it should be, in powers of e."""
+    """Evaluates groupings: sums the deviations of rates from their expectation, in powers of e."""
 
     def __init__(self, rounds: Sequence[Round], count: int) -> None:
         best = _best(rounds)
@@ -100,12 +100,12 @@ class _Fit:
         self.rounds = [
             [(a, b, math.log(max(rate, 1.0)), min(best[a], best[b])) for a, b, rate in measured] for measured in rounds
         ]
-        # A median of streams that are all as fast as their hosts is below the best of them.
+        # The median of streams at their hosts' full rate is below the best of them.
         usual = [rate - math.log(base) for measured in self.rounds for _, _, rate, base in measured]
         self.offset = statistics.quantiles(usual, n=10)[-2] if len(usual) > 1 else 0.0
 
     def cost(self, of: Sequence[int]) -> float:
-        """What groups leave unexplained, and what they cost by themselves."""
+        """The unexplained deviations of a grouping, plus the cost of its groups."""
         uplinks = self._uplinks(of)
         total = GROUP_COST * (len(set(of)) - 1)
         for measured in self.rounds:
@@ -122,12 +122,12 @@ class _Fit:
                 misses.append(rate - math.log(expected) - self.offset)
             middle = statistics.median(misses)
             plain = sum(map(abs, misses))
-            # All were slower than they should have been.
+            # All were slower than expected.
             total += min(plain, ROUND_COST + sum(abs(miss - middle) for miss in misses)) if middle < 0 else plain
         return total
 
     def improve(self, of: Sequence[int]) -> tuple[list[int], float]:
-        """Moves hosts to other groups, joins groups, and swaps hosts, as long as that explains more."""
+        """Moves hosts to other groups, joins groups, and swaps hosts, while that reduces the cost."""
         now = _numbered(of)
         least = self.cost(now)
         is_better = True
@@ -146,7 +146,7 @@ class _Fit:
             for other in range(one):
                 yield [other if group == one else group for group in of]
         hosts = list(range(self.count))
-        # Another first host each time, so that the first ones aren't looked at again and again.
+        # A different order each time, so that the first hosts are not tried again and again.
         random.Random(hash(tuple(of))).shuffle(hosts)
         for host in hosts:
             for group in range(min(size + 1, self.count)):
@@ -161,7 +161,7 @@ class _Fit:
                         yield tried
 
     def _uplinks(self, of: Sequence[int]) -> list[float]:
-        """What each group's uplink carried at most; noise makes rates smaller and hardly ever larger."""
+        """The maximum that each group's uplink carried; noise makes rates smaller, and hardly ever larger."""
         most = [0.0] * self.count
         for measured in self.rounds:
             carried = [0.0] * self.count
@@ -174,7 +174,7 @@ class _Fit:
 
 
 def _best(rounds: Sequence[Round]) -> dict[int, float]:
-    """What each host has reached: what its own link carries, even if streams over uplinks never get that."""
+    """The best rate of each host, an estimate of its own link, even if streams over uplinks never reach it."""
     best: dict[int, float] = {}
     for measured in rounds:
         for a, b, rate in measured:
@@ -183,13 +183,13 @@ def _best(rounds: Sequence[Round]) -> dict[int, float]:
 
 
 def _guess(rounds: Sequence[Round], count: int, together: float, start: Sequence[int]) -> list[int]:
-    """Groups by pairs alone: a pair that was slow votes for being apart, one that was fast for being together.
+    """Groups hosts by pairs alone: a slow pair votes for different groups, a fast pair for the same group.
 
     Args:
-        rounds: what was measured.
-        count: of hosts.
-        together: how much a fast pair counts against a slow one, for streams between groups are fast in some rounds.
-        start: groups from which hosts are moved, one after the other.
+        rounds: measured rounds.
+        count: number of hosts.
+        together: weight of a fast pair relative to a slow one, because streams between groups are fast in some rounds.
+        start: initial groups, from which hosts are moved one after the other.
     """
     best = _best(rounds)
     votes = [[0.0] * count for _ in range(count)]

@@ -1,7 +1,7 @@
-"""Draws round-trip times as a heat map: the machines as they were given, and in the order that was found.
+"""Draws round-trip times as a heat map: the machines in the given order, and in the planned order.
 
-A PNG of a pixel, or some, for each pair, without words, or an SVG with two of them and words. Dark is near. Needs no
-library.
+The result is a PNG with one or more pixels per pair and no text, or an SVG with two such images and text. Dark means
+near. Needs no library.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
     Rows = Sequence[Sequence[float | None]]
 
-# From near to far: dark violet to yellow, as of viridis, whose steps are even for the eye and without colours too.
+# From near to far, dark violet to yellow: the palette viridis, which is perceptually uniform, also in grayscale.
 COLOURS = [
     (68, 1, 84), (71, 44, 122), (59, 81, 139), (44, 113, 142), (33, 144, 141), (39, 173, 129), (92, 200, 99),
     (170, 220, 50), (253, 231, 37),
 ]  # fmt: skip
 SIDE = 384
 GAP = 16
-# Of a machine to itself, and of a pair without a time.
+# The colors of a machine paired with itself, and of a pair without a time.
 ITSELF, MISSING = b"\xff\xff\xff", b"\xc8\xc8\xc8"
 
 
 def draw(path: Path, rows: list[list[float]], order: list[int], caption: str) -> None:
-    """Writes the picture.
+    """Draws the heat map into a file.
 
     Args:
-        path: of the file, which ends with .svg or .png.
+        path: output file, which ends with .svg or .png.
         rows: round-trip times.
         order: the machine of each rank.
-        caption: what is to be said below it.
+        caption: text below the figure.
 
     Raises:
-        InvalidArgument: the file ends with neither, or can't be written.
+        InvalidArgument: the file has another extension, or is not writable.
     """
     given, found = png(rows, range(len(rows))), png(rows, order)
     if path.suffix == ".svg":
@@ -49,7 +49,7 @@ def draw(path: Path, rows: list[list[float]], order: list[int], caption: str) ->
     elif path.suffix == ".png":
         content = png(rows, range(len(rows)), order)
     else:
-        raise InvalidArgument(f"a picture is a .svg or a .png, not {path.name}")
+        raise InvalidArgument(f"the picture must be a .svg or .png file, not {path.name}")
     try:
         path.write_bytes(content)
     except OSError as error:
@@ -57,7 +57,7 @@ def draw(path: Path, rows: list[list[float]], order: list[int], caption: str) ->
 
 
 def scale(rows: Rows) -> tuple[float, float]:
-    """The times that get the first and the last colour: outliers would make all others look alike."""
+    """The times of the first and the last color, without outliers, which would make all others look alike."""
     cells = ((row, column, time) for row, line in enumerate(rows) for column, time in enumerate(line))
     times = sorted(time for row, column, time in cells if row != column and time is not None)
     if not times:
@@ -66,7 +66,7 @@ def scale(rows: Rows) -> tuple[float, float]:
 
 
 def colour(part: float) -> bytes:
-    """The colour of a part, from 0, which is near, to 1."""
+    """The color of a value between 0 (near) and 1."""
     place = min(max(part, 0.0), 1.0) * (len(COLOURS) - 1)
     low = min(int(place), len(COLOURS) - 2)
     rest = place - low
@@ -74,7 +74,7 @@ def colour(part: float) -> bytes:
 
 
 def png(rows: Rows, *orders: Sequence[int]) -> bytes:
-    """A picture of each order, side by side; grey where there is no time."""
+    """Draws an image for each order, side by side; gray where there is no time."""
     least, most = scale(rows)
     table = [colour(step / 255) for step in range(256)]
     factor = 255 / (most - least) if most > least else 0.0

@@ -1,4 +1,4 @@
-"""Reads the names or addresses of the machines, in the order of the matrix."""
+"""Parses a file with the names or addresses of machines, in the order of the matrix."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SLOTS = re.compile(r"slots=([1-9]\d{0,3})")
 
 @dataclass(frozen=True)
 class Host:
-    """A machine as launchers know it.
+    """A machine as launchers identify it.
 
     Attributes:
-        name: its name or address.
-        slots: how many processes it gets.
-        at: its address on the network to measure, if that was said.
+        name: name or address.
+        slots: number of processes on it.
+        at: address on the network to measure, if given.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Host:
 
     @property
     def address(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-        """The address, if its name is one."""
+        """The IP address, if the name is one."""
         try:
             return ipaddress.ip_address(self.name)
         except ValueError:
@@ -41,10 +41,10 @@ class Host:
 
 
 def read_hosts(path: Path) -> list[Host]:
-    """Reads hosts, one a line: a name or address, the address to measure if that is another, and perhaps `slots=N`.
+    """Parses hosts, one per line: a name or address, the address to measure if it differs, and optionally `slots=N`.
 
     Raises:
-        InvalidArgument: a line is no host, a host is there twice, or there is none.
+        InvalidArgument: a line is malformed, a host is a duplicate, or there are no hosts.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -60,13 +60,13 @@ def read_hosts(path: Path) -> list[Host]:
         if not slots and words[-1].startswith("slots="):
             count = words[-1].removeprefix("slots=")
             raise InvalidArgument(
-                f"line {number} of {path}: slots={count} is no count of processes; say slots=1 to slots=9999"
+                f"line {number} of {path}: slots={count} is not a number of processes: set slots=1 to slots=9999"
             )
         at = words[1] if len(words) == (3 if slots else 2) else ""
         host = Host(words[0], int(slots[1]) if slots else 1, at)
         if len(words) > 1 + bool(at) + bool(slots) or (at and not is_ip(at)):
             raise InvalidArgument(
-                f"line {number} of {path} is {line.strip()!r}, not a host and perhaps its address and slots=N"
+                f"line {number} of {path} is {line.strip()!r}: write a host, optionally its address and slots=N"
             )
         check_host(f"line {number} of {path}", host.name)
         key = host.address or host.name.casefold().rstrip(".")
@@ -75,15 +75,15 @@ def read_hosts(path: Path) -> list[Host]:
         seen[key] = number
         hosts.append(host)
     if not hosts:
-        raise InvalidArgument(f"{path} has no host; write one a line, in the order of the matrix")
+        raise InvalidArgument(f"{path} has no host: write one per line, in the order of the matrix")
     return hosts
 
 
 def addresses_of(hosts: list[Host], path: Path) -> dict[str, str]:
-    """The address of each host by its name: what its line says, or what its name has here; some may have none.
+    """The address of each host by its name: from its line, or resolved here; unresolvable hosts are missing.
 
     Raises:
-        InvalidArgument: two hosts have one address, or a name leads back to this machine, where others won't find it.
+        InvalidArgument: two hosts have the same address, or a name resolves to the loopback address of this machine.
     """
     found: dict[str, str] = {}
     names: dict[str, str] = {}
@@ -93,16 +93,16 @@ def addresses_of(hosts: list[Host], path: Path) -> dict[str, str]:
             continue
         if address in names:
             raise InvalidArgument(
-                f"{path}: {names[address]} and {host.name} are both {address}; leave one out, or say after each name "
-                "the address on the network to measure"
+                f"{path}: {names[address]} and {host.name} have the same address {address}: remove one, or add to each "
+                "name its address on the network to measure"
             )
         names[address] = host.name
         found[host.name] = address
     loopback = [name for name, address in found.items() if ipaddress.ip_address(address).is_loopback]
     if loopback and len(loopback) < len(found):
         raise InvalidArgument(
-            f"{path}: {loopback[0]} is {found[loopback[0]]} here, where no other host reaches it; say its address on "
-            "the network after its name"
+            f"{path}: {loopback[0]} resolves to {found[loopback[0]]} here, where no other host reaches it: add its "
+            "address on the network after its name"
         )
     return found
 

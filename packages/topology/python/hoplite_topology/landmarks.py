@@ -1,8 +1,8 @@
-"""Which pairs of many hosts are asked, where all of them are too many, and what is taken for the others.
+"""Selects pairs to probe if there are many hosts, and estimates the times of the others.
 
-Some hosts, the landmarks, ask all others. Hosts that are nearest to the same landmark then ask each other. Where the
-times that are known show groups, three pairs of hosts speak for each two groups, and at last the hosts of a group that
-is whole by then ask each other. Knows hosts by their number, and neither agents nor echoes.
+Some hosts, the landmarks, probe all others. Hosts with the same nearest landmark then probe each other. If the known
+times show groups, three pairs of hosts represent each pair of groups. Finally, the hosts of each resulting group probe
+each other. Identifies hosts by number; independent of agents and echoes.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from hoplite_topology.samples import Times
     from hoplite_topology.tournament import Pair
 
-# So many pairs speak for two groups: their median is no outlier of one.
+# Number of pairs that represent two groups: their median is not an outlier.
 REPRESENTATIVES = 3
-# What isn't known is taken for so many times the longest time, so that no group is made of it.
+# Unknown times count as this multiple of the longest time, so that they form no groups.
 UNKNOWN_TIMES = 10.0
 TIME_US_LEAST = 1e-3
 
 
 class Landmarks:
-    """Pairs to ask, in stages.
+    """Selects pairs to probe, in stages.
 
     Args:
-        hosts: that take part.
-        count: of landmarks.
-        seed: which they are.
+        hosts: participating hosts.
+        count: number of landmarks.
+        seed: random seed of their selection.
     """
 
     def __init__(self, hosts: Sequence[int], count: int, seed: int) -> None:
@@ -43,25 +43,25 @@ class Landmarks:
         self.groups: list[list[int]] = [self.hosts]
 
     def stages(self, times: Callable[[], Times]) -> Iterator[list[Pair]]:
-        """Pairs to ask, one stage after the other.
+        """Yields the pairs to probe in each stage.
 
         Args:
-            times: what is known when a stage begins, in microseconds; a host that has no time is left alone.
+            times: returns the known times in microseconds at the beginning of a stage; hosts without times are skipped.
         """
         yield sorted({_pair(a, b) for a in self.chosen for b in self.hosts if a != b})
         self.groups = self._by_landmark(times())
         yield _inside(self.groups)
-        # What is not known can't join groups, so that these are parts of those before.
+        # Unknown times can't join groups, so these groups are parts of the previous ones.
         known = times()
         self.groups = self._by_gaps(known, known)
         yield self._between(known)
-        # A group that was in parts, nearest to several landmarks, is one by what is taken for the pairs between them.
+        # Parts of a group that are nearest to several landmarks are joined by the estimated times between them.
         known = times()
         self.groups = self._by_gaps(self._with_estimates(known), known)
         yield _inside(self.groups)
 
     def estimates(self, times: Times) -> dict[Pair, float]:
-        """The time of each pair that has none, as far as the groups of its hosts have any between them."""
+        """Estimates the time of each pair without one from the known times between the groups of its hosts."""
         found: dict[Pair, float] = {}
         for one, other in itertools.combinations_with_replacement(self.groups, 2):
             pairs = _pairs(one, other)
@@ -72,7 +72,7 @@ class Landmarks:
         return found
 
     def _by_landmark(self, times: Times) -> list[list[int]]:
-        """Hosts that are nearest to the same landmark."""
+        """Groups hosts by their nearest landmark."""
         groups: dict[int, list[int]] = {}
         for host in self.hosts:
             near = [(time, mark) for mark in self.chosen if (time := times[host][mark]) is not None]
@@ -87,7 +87,7 @@ class Landmarks:
         return rows
 
     def _by_gaps(self, rows: Times, times: Times) -> list[list[int]]:
-        """The smallest groups that gaps show, or else those there are; a host without any time is in none."""
+        """The smallest groups that gaps show, or else the present groups; a host without any time is in none."""
         hosts = [
             host for host in self.hosts if any(times[host][other] is not None for other in self.hosts if other != host)
         ]
@@ -109,7 +109,7 @@ class Landmarks:
         return list(groups.values())
 
     def _between(self, times: Times) -> list[Pair]:
-        """Pairs that speak for two groups, where fewer are known."""
+        """Selects pairs to represent two groups, where fewer are known."""
         found: list[Pair] = []
         for one, other in itertools.combinations(self.groups, 2):
             known = sum(times[a][b] is not None for a in one for b in other)

@@ -1,7 +1,7 @@
-"""Writes an order down as launchers read it: which host gets which rank.
+"""Writes orders in the formats of launchers, which assign ranks to hosts.
 
-Each format is a function of the hosts in the order of their ranks. What a launcher can't take is refused with the
-reason, before anything is written.
+Each format is a function of the hosts in the order of their ranks. If a launcher does not support them, an error with
+the reason is raised before anything is written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TORCH_PORT = 29500
 LIGHTGBM_PORT = 12400
 PROGRAM = "PROGRAM"
 FLOAT_BYTES = 4
-# Gloo's benchmark by the algorithm; it has no double tree.
+# Name of the algorithm in Gloo's benchmark, which has no double tree.
 GLOO = {
     "ring": "allreduce_ring_chunked",
     "halving-doubling": "allreduce_halving_doubling",
@@ -34,12 +34,12 @@ NCCL = {"ring": "Ring", "double-tree": "Tree"}
 
 @dataclass(frozen=True)
 class Launch:
-    """What a launcher is given.
+    """The input of a launcher.
 
     Attributes:
-        text: the lines of its file, or a command for each host.
-        run: how it is started, FILE being the text's file; "" if the text is commands.
-        notes: what else decides about ranks.
+        text: content of its file, or a command for each host.
+        run: command that starts it, where FILE is the file with `text`; "" if `text` consists of commands.
+        notes: other settings that affect ranks.
     """
 
     text: str
@@ -48,26 +48,26 @@ class Launch:
 
 
 def write(form: str, hosts: list[Host], wanted: Wanted) -> Launch:
-    """Writes an order for a launcher.
+    """Formats an order for a launcher.
 
     Args:
         form: one of FORMATS.
-        hosts: in the order of their ranks.
+        hosts: hosts in the order of their ranks.
         wanted: the collective.
 
     Raises:
-        InvalidArgument: the launcher can't take these hosts, or doesn't have this algorithm.
+        InvalidArgument: the launcher does not support these hosts or this algorithm.
     """
     return FORMATS[form](hosts, wanted)
 
 
 def library_of(form: str | None) -> str:
-    """Whose halving-doubling a launcher's programs run."""
+    """The library whose halving-doubling the programs of a launcher use."""
     return {"lightgbm": "lightgbm", "gloo": "gloo", "torchrun": "gloo"}.get(form or "", "mpi")
 
 
 def _processes(hosts: list[Host]) -> list[tuple[str, int]]:
-    """The (host, number on it) of each process, in the order of their ranks."""
+    """The (host, number on it) of each process, in the order of ranks."""
     return [(host.name, slot) for host in hosts for slot in range(host.slots)]
 
 
@@ -79,26 +79,30 @@ def _refuse_colons(hosts: list[Host], launcher: str) -> None:
     for host in hosts:
         if isinstance(host.address, ipaddress.IPv6Address):
             raise InvalidArgument(
-                f"{launcher} takes what follows a colon for a count or a port: give {host.name} a name instead"
+                f"{launcher} treats text after a colon as a count or a port: use a name for {host.name} instead"
             )
 
 
 def _same_slots(hosts: list[Host], launcher: str) -> int:
     slots = {host.slots for host in hosts}
     if len(slots) > 1:
-        raise InvalidArgument(f"{launcher} starts as many processes on each host; slots are {sorted(slots)}")
+        raise InvalidArgument(
+            f"{launcher} starts the same number of processes on each host: set one number of slots, not {sorted(slots)}"
+        )
     return slots.pop()
 
 
 def _one_slot(hosts: list[Host], launcher: str) -> None:
     for host in hosts:
         if host.slots > 1:
-            raise InvalidArgument(f"{launcher} has one process on each host; {host.name} has slots={host.slots}")
+            raise InvalidArgument(
+                f"{launcher} runs one process per host: remove slots={host.slots} from the line of {host.name}"
+            )
 
 
 def _need_algorithm(wanted: Wanted, launcher: str, names: dict[str, str]) -> str:
     if wanted.algorithm not in names:
-        raise InvalidArgument(f"{launcher} has no {wanted.algorithm}; an order can be for: {', '.join(names)}")
+        raise InvalidArgument(f"{launcher} has no {wanted.algorithm}: set --algorithm to one of {', '.join(names)}")
     return names[wanted.algorithm]
 
 
@@ -107,7 +111,7 @@ def _openmpi4(hosts: list[Host], _wanted: Wanted) -> Launch:
     processes = _processes(hosts)
     lines = [f"rank {rank}={name} slot={slot}" for rank, (name, slot) in enumerate(processes)]
     run = f"mpirun --hostfile HOSTS --rankfile FILE --bind-to none -np {len(processes)} {PROGRAM}"
-    notes = ["the order of a host file alone is not kept if mpirun runs on one of the hosts, so this is a rank file"]
+    notes = ["this is a rank file, because mpirun ignores the order of a host file if it runs on one of its hosts"]
     return Launch(_lines(lines), run, notes)
 
 
@@ -123,18 +127,18 @@ def _mpich(hosts: list[Host], _wanted: Wanted) -> Launch:
     count = sum(host.slots for host in hosts)
     per_host = f" -ppn {hosts[0].slots}" if len({host.slots for host in hosts}) == 1 else ""
     run = f"mpiexec -f FILE -n {count}{per_host} {PROGRAM}"
-    notes = ["Intel MPI takes the same file by -machinefile FILE"]
+    notes = ["Intel MPI accepts the same file with -machinefile FILE"]
     return Launch(_lines([f"{host.name}:{host.slots}" for host in hosts]), run, notes)
 
 
 def _slurm(hosts: list[Host], _wanted: Wanted) -> Launch:
     processes = _processes(hosts)
     run = f"SLURM_HOSTFILE=FILE srun -m arbitrary -n {len(processes)} {PROGRAM}"
-    notes = ["the hosts have to be those of the job, by the names that Slurm has for them"]
+    notes = ["the hosts must be those of the job, with Slurm's names"]
     return Launch(_lines([name for name, _ in processes]), run, notes)
 
 
-# torch 1.13 knows no option with a dash inside, and later ones take both.
+# torch 1.13 does not accept dashes inside option names; later versions accept both forms.
 def _torchrun(hosts: list[Host], _wanted: Wanted) -> Launch:
     slots = _same_slots(hosts, "torchrun")
     lines = [
@@ -142,7 +146,7 @@ def _torchrun(hosts: list[Host], _wanted: Wanted) -> Launch:
         f"--master_addr={shlex.quote(hosts[0].name)} --master_port={TORCH_PORT} {PROGRAM}"
         for rank, host in enumerate(hosts)
     ]
-    notes = ["with --rdzv_backend=c10d torchrun gives ranks by itself and ignores --node_rank"]
+    notes = ["with --rdzv_backend=c10d, torchrun assigns ranks itself and ignores --node_rank"]
     return Launch(_lines(lines), "", notes)
 
 
@@ -165,13 +169,13 @@ def _gloo(hosts: list[Host], wanted: Wanted) -> Launch:
         f"--tcp-device eth0 --elements {round(wanted.bytes / FLOAT_BYTES)} --iteration-count 20 {base}{name}"
         for rank, host in enumerate(hosts)
     ]
-    return Launch(_lines(lines), "", ["DIR is a folder that all hosts share, and empty before each RUN"])
+    return Launch(_lines(lines), "", ["DIR must be a folder that all hosts share, and empty before each RUN"])
 
 
 def _nccl(hosts: list[Host], wanted: Wanted) -> Launch:
     name = _need_algorithm(wanted, "NCCL", NCCL)
     env = _env(hosts, wanted).text.splitlines()
-    notes = ["NCCL orders hosts by the first rank on each, and the processes of a host by itself"]
+    notes = ["NCCL orders hosts by the first rank on each, and orders the processes of a host itself"]
     return Launch(_lines([f"{line} NCCL_ALGO=allreduce:{name}" for line in env]), "", notes)
 
 
@@ -179,7 +183,7 @@ def _horovod(hosts: list[Host], _wanted: Wanted) -> Launch:
     _refuse_colons(hosts, "Horovod")
     count = sum(host.slots for host in hosts)
     run = f"horovodrun -np {count} --hostfile FILE {PROGRAM}"
-    notes = ["started by Open MPI (--mpi) the order of the hosts may not be kept; by Gloo (--gloo) it is"]
+    notes = ["Horovod may ignore the order of the hosts with Open MPI (--mpi); with Gloo (--gloo) it does not"]
     return Launch(_lines([f"{host.name} slots={host.slots}" for host in hosts]), run, notes)
 
 
@@ -187,16 +191,14 @@ def _lightgbm(hosts: list[Host], wanted: Wanted) -> Launch:
     _one_slot(hosts, "LightGBM")
     _need_algorithm(wanted, "LightGBM", {"ring": "", "halving-doubling": ""})
     if wanted.algorithm == "halving-doubling" and wanted.library != "lightgbm":
-        raise InvalidArgument(
-            "LightGBM's farthest ranks exchange the largest part: an order for it is one of --library lightgbm"
-        )
-    # Of a host whose name and address are known, its lines have the address.
+        raise InvalidArgument("LightGBM's most distant ranks exchange the largest part: set --library lightgbm")
+    # If the name and the address of a host are known, its line has the address.
     hosts = [replace(host, name=host.at) if host.at and host.address is None else host for host in hosts]
     for host in hosts:
         if not isinstance(host.address, ipaddress.IPv4Address):
             raise InvalidArgument(
-                f"LightGBM takes a line with one of the letters of rank= for a rank: give {host.name} as a dotted "
-                "address such as 10.0.0.3"
+                f"LightGBM parses a line with a letter of rank= as a rank: use a dotted address, such as 10.0.0.3, for "
+                f"{host.name}"
             )
     run = f"lightgbm config=CONFIG machine_list_file=FILE num_machines={len(hosts)}"
     return Launch(_lines([f"{host.name} {LIGHTGBM_PORT}" for host in hosts]), run, [])

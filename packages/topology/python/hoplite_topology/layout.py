@@ -1,7 +1,7 @@
-"""The file of a topology: hosts with the groups they are in, times between them, and what links carry.
+"""The topology file: hosts with their groups, times between them, and link rates.
 
-`hoplite topology probe` writes it, and `plan --topology` reads it, by `hoplite.topology` as nodes do; people may write
-one by hand. Knows nothing of how its figures are found.
+`hoplite topology probe` writes it, and `plan --topology` reads it through `hoplite.topology`, like nodes. People may
+write one by hand. Independent of how its figures are measured.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a file says.
+    """The content of a topology file.
 
     Attributes:
-        hosts: in the order of the rows.
+        hosts: hosts in the order of the rows.
         times_us: round trips; None where there is none; an empty list if the file has no times.
-        uplinks: what the link of a group to the others carries each way, in bit/s; unknown ones are missing.
-        nic: of each host's link, in bit/s; None if it isn't known.
-        more: other keys: quantiles, what was lost, when and how it was measured, how good it is.
+        uplinks: rate of a group's link to the others per direction, in bit/s; unknown ones are missing.
+        nic: rate of each host's link in bit/s; None if unknown.
+        more: other keys: quantiles, losses, time and settings of the measurement, quality.
     """
 
     hosts: list[Placed]
@@ -41,7 +41,7 @@ class Layout:
     more: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """The object of the file."""
+        """Returns the JSON object of the file."""
         document: dict[str, Any] = {"format": topology.FORMAT, "hosts": []}
         for host in self.hosts:
             told: dict[str, Any] = {"name": host.name, "groups": list(host.groups)}
@@ -61,7 +61,7 @@ class Layout:
         return document | self.more
 
     def silent(self) -> list[int]:
-        """The hosts that have no time to any other, though there are others."""
+        """The hosts without a time to any other host, if there are others."""
         if not self.times_us or len(self.hosts) < 2:
             return []
         return [
@@ -71,15 +71,15 @@ class Layout:
         ]
 
     def without(self, left_out: list[int]) -> Layout:
-        """The same without some hosts."""
+        """Returns a copy without some hosts."""
         kept = [host for host in range(len(self.hosts)) if host not in left_out]
         times = [[self.times_us[a][b] for b in kept] for a in kept] if self.times_us else []
         return Layout([self.hosts[host] for host in kept], times, self.uplinks, self.nic, self.more)
 
     def clusters(self) -> list[int] | None:
-        """The cluster of each host, by the level of groups whose uplinks carry least for each host; None without any.
+        """The cluster of each host, at the level of groups with the least uplink rate per host; None without groups.
 
-        The innermost level, if the file knows no uplink. A host that is in no group is a cluster alone.
+        It is the innermost level if the file has no uplinks. A host that is in no group is its own cluster.
         """
         best: tuple[float, list[int]] | None = None
         for depth in reversed(range(max((len(host.groups) for host in self.hosts), default=0))):
@@ -94,7 +94,7 @@ class Layout:
         return None if best is None else best[1]
 
     def uplinks_of(self, cluster: list[int]) -> list[float | None]:
-        """The uplink of each of these clusters, if it is known."""
+        """The uplink of each of these clusters, if known."""
         found: list[float | None] = []
         for number in range(max(cluster, default=-1) + 1):
             members = [host for host, of in enumerate(cluster) if of == number]
@@ -105,10 +105,10 @@ class Layout:
 
 
 def filled(times_us: list[list[float | None]]) -> tuple[list[list[float]], int]:
-    """Times with the missing ones as long as the longer part of the shortest way over one other host.
+    """Fills in missing times with the longer part of the shortest path over one other host.
 
     Returns:
-        The rows; and how many pairs were missing.
+        The rows, and the number of missing pairs.
     """
     count = len(times_us)
     known = [time for row in times_us for time in row if time is not None]
@@ -128,17 +128,17 @@ def filled(times_us: list[list[float | None]]) -> tuple[list[list[float]], int]:
                     for there, back in zip(times_us[a], times_us[b], strict=True)
                     if there is not None and back is not None
                 ]
-                # What a host has to itself is no way: 0 there is the way itself, which is missing.
+                # A host's time to itself is 0 and does not help: the remaining part would be the missing time.
                 one = min(ways, default=longest)
             rows[a][b] = rows[b][a] = one
     return rows, missing
 
 
 def write(path: Path, layout: Layout) -> None:
-    """Writes the file; an earlier one is whole until this one is.
+    """Writes the file atomically.
 
     Raises:
-        InvalidArgument: it can't be written.
+        InvalidArgument: the file is not writable.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -150,14 +150,14 @@ def write(path: Path, layout: Layout) -> None:
 
 
 def read(path: Path) -> Layout:
-    """Reads a file.
+    """Reads a topology file.
 
     Raises:
-        InvalidArgument: it is no such file, something in it can't be meant, or it has more hosts than a plan orders.
+        InvalidArgument: it is not a topology file, has an invalid value, or has more hosts than a plan supports.
     """
     found = topology.read(path)
     if len(found.hosts) > MACHINES_MAX:
-        raise InvalidArgument(f"{path} has {len(found.hosts)} hosts; at most {MACHINES_MAX} can be ordered")
+        raise InvalidArgument(f"{path} has {len(found.hosts)} hosts: at most {MACHINES_MAX} are supported")
     times = _times(path, found.more.get("times_us"), len(found.hosts))
     more = {key: value for key, value in found.more.items() if key not in ("times_us", "clusters")}
     return Layout(found.hosts, times, found.uplinks, found.nic, more)
@@ -171,7 +171,7 @@ def _times(path: Path, told: object, count: int) -> list[list[float | None]]:
     if told is None:
         return []
     if not isinstance(told, list) or len(told) != count or not all(isinstance(row, list) for row in told):
-        raise InvalidArgument(f'"times_us" of {path} is no list of {count} rows, one for each host')
+        raise InvalidArgument(f'"times_us" of {path} is not a list of {count} rows: write one row per host')
     rows: list[list[float | None]] = []
     for number, row in enumerate(told):
         if len(row) != count:
@@ -179,8 +179,8 @@ def _times(path: Path, told: object, count: int) -> list[list[float | None]]:
         for column, time in enumerate(row):
             if time is not None and not (_is_number(time) and 0 <= time <= RTT_US_MAX):
                 raise InvalidArgument(
-                    f'"times_us" of {path}, row {number}, column {column}, is {json.dumps(time)}; a round trip takes '
-                    f"0 to {RTT_US_MAX:.0f} microseconds, and null stands where there is none"
+                    f'"times_us" of {path}, row {number}, column {column}, is {json.dumps(time)}: set 0 to '
+                    f"{RTT_US_MAX:.0f} microseconds, or null without a time"
                 )
         rows.append([None if time is None else float(time) for time in row])
     return rows

@@ -1,7 +1,7 @@
-"""Proves how short a ring can be: a linear program with cuts, then cases that use an edge or don't.
+"""Proves lower bounds for rings: a linear program with cuts, then branch and bound on edges.
 
-HiGHS says which prices are good; what they prove is summed up exactly by `_native.Rings`, over all edges of the
-complete graph, so that neither its tolerances nor an edge that it wasn't given make a bound too high.
+HiGHS finds good dual prices. `_native.Rings` computes exactly what they prove, over all edges of the complete graph, so
+neither tolerances of HiGHS nor missing edges make a bound too high.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from hoplite_topology.relaxation import WHOLE, Cut, Edge, Relaxation
 if TYPE_CHECKING:
     from hoplite_topology._native import Rings
 
-# A bound so near to the cost ends a case.
+# A bound this close to the cost closes a case.
 NEAR = 1e-9
-# Edges of the first program, for each machine.
+# Edges of the first program, per machine.
 FIRST = 6
-# Rounds of cuts in one case, which end when the value hardly rises.
+# Maximum rounds of cuts in one case, which end earlier if the value hardly rises.
 ROUNDS = 12
 RISE = 0.02
-# The prices of a program without a solution count so many times the cost of the known ring.
+# Prices of a program without a solution are scaled to this multiple of the known ring's cost.
 LARGE = 4.0
-# This part of the time that is left goes to a search among the edges that the first program makes likely.
+# Share of the remaining time for a search among the edges that the first program makes likely.
 SHORTEN = 0.1
-# Edges on which branching is tried.
+# Number of edges on which branching is tried.
 TRIED = 6
 
 
 @dataclass
 class Proof:
-    """What is known; costs are sums of hops.
+    """A ring with a lower bound; costs are sums of hops.
 
     Attributes:
-        order: the shortest ring that is known.
-        cost: of it.
-        bound: no ring costs less.
-        cases: how many were looked at.
+        order: shortest known ring.
+        cost: its cost.
+        bound: lower bound for all rings.
+        cases: number of examined cases.
     """
 
     order: list[int]
@@ -50,18 +50,18 @@ class Proof:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no ring costs less than the known one."""
+        """Whether the known ring is proven to be the shortest."""
         return self.cost - self.bound <= NEAR * self.cost
 
     def take(self, order: list[int], cost: float) -> None:
-        """Hears of a ring."""
+        """Records a ring, if it is shorter."""
         if cost < self.cost:
             self.order, self.cost = order, cost
 
 
 @dataclass(order=True)
 class _Case:
-    """Rings that use some edges and others not; the lowest bound comes first."""
+    """The rings with some edges and without others; the lowest bound comes first."""
 
     bound: float
     number: int
@@ -69,13 +69,13 @@ class _Case:
 
 
 def prove(rings: Rings, order: list[int], *, seconds: float, gap: float = 0.0) -> Proof:
-    """Looks for a bound of all rings, and for a shorter one, for about so many seconds.
+    """Searches a lower bound for all rings, and a shorter ring, within a time limit.
 
     Args:
-        rings: what hops cost.
+        rings: costs of hops.
         order: a short ring.
-        seconds: how long.
-        gap: the proof may end at this part of the bound.
+        seconds: approximate time limit.
+        gap: relative distance from the bound at which the proof may stop.
     """
     return _Prover(rings, order, seconds, gap).prove()
 
@@ -107,7 +107,7 @@ class _Prover:
     def _bound(
         self, *, fixed: dict[Edge, bool] | None = None, known: float | None = None, scale: float = 1.0
     ) -> tuple[float, list[tuple[float, int, int]]]:
-        """What the program's prices prove of a case, and the edges that matter."""
+        """The bound that the program's prices prove for a case, and the relevant edges."""
         prices = self._program.prices
         cuts = [
             (cut.inside, cut.teeth, scale * price)
@@ -119,7 +119,7 @@ class _Prover:
         return self._rings.bound(nodes, cuts, edges, self._among, known)
 
     def _root(self) -> None:
-        """The program over all edges, and all the cuts that can be found."""
+        """Solves the program over all edges with all violated cuts that can be found."""
         while self._program.solve(self._left()):
             cuts = self._broken()
             if cuts:
@@ -132,7 +132,7 @@ class _Prover:
             most = 2 * self._program.count
             if self._is_over() or not self._program.add_edges([Edge(a, b) for _, a, b in missing[:most]]):
                 return
-        # The time was up: the last prices prove less.
+        # The time limit was reached: the last prices prove a weaker bound.
         bound, _ = self._bound()
         self._proof.bound = max(self._proof.bound, min(bound, self._proof.cost))
 
@@ -140,16 +140,16 @@ class _Prover:
         return [Cut(*cut) for cut in self._rings.cuts(*self._program.support())]
 
     def _shorten(self) -> None:
-        """A shorter ring, of edges that the program makes likely."""
+        """Searches a shorter ring of edges that the program makes likely."""
         proof = self._proof
         _, edges = self._bound(known=proof.cost)
-        # Of no effect on the order of rings, but with prices the search sees which edges are long for their machines.
+        # Prices do not change the order of rings, but show the search which edges are long for their machines.
         start = (proof.order, self._program.prices.nodes)
         order = self._rings.shorten(start, edges, 2**40, SHORTEN * max(self._left(), 0.0), 1)
         proof.take(order, self._rings.length(order))
 
     def _narrow(self) -> None:
-        """A program of the edges that a shorter ring can have, and of the cuts that count."""
+        """Builds a program with the edges that a shorter ring can have, and the cuts with a price."""
         _, edges = self._bound(known=self._proof.cost)
         self._among = [Edge(a, b) for _, a, b in edges]
         old = self._program
@@ -160,10 +160,10 @@ class _Prover:
             self._program.add_cuts(counting)
 
     def _branch(self) -> None:
-        """Looks at cases until all are closed or the time is up: the lowest bound first, and then its likelier half."""
+        """Examines cases until all are closed or the time limit is reached: lowest bound first, likelier half next."""
         proof, numbers = self._proof, itertools.count()
         waiting = [_Case(proof.bound, next(numbers), {})]
-        # The least bound of the cases that are closed.
+        # The lowest bound of the closed cases.
         closed = proof.cost
         case: _Case | None = None
         while case or waiting:
@@ -182,14 +182,14 @@ class _Prover:
         proof.bound = max(proof.bound, min(closed, proof.cost))
 
     def _look(self, case: _Case) -> tuple[float, Edge | None]:
-        """The bound of a case, and the edge to branch on; none if there is nothing to be gained by it."""
+        """Returns the bound of a case, and the edge to branch on; None if branching can't improve it."""
         program, proof = self._program, self._proof
         program.fix(case.fixed)
         bound, before = case.bound, None
         for _ in range(ROUNDS):
             solved = program.solve(self._left())
             if not solved and solved is not None and program.add_edges(self._among or []):
-                # An edge that it wasn't given may be what it lacks.
+                # The program may lack an edge.
                 solved = program.solve(self._left())
             if solved is None:
                 return bound, None
@@ -214,13 +214,13 @@ class _Prover:
         return bound, self._choose(case, program.value)
 
     def _hopeless(self, case: _Case) -> float:
-        """The bound of a case whose program has no solution, since its prices may be as large as one likes."""
+        """The bound of a case whose program has no solution, so that its prices can be scaled arbitrarily."""
         prices = self._program.prices
         largest = max(map(abs, prices.nodes + prices.cuts))
         return self._bound(fixed=case.fixed, scale=LARGE * self._proof.cost / largest)[0] if largest > 0 else 0.0
 
     def _choose(self, case: _Case, value: float) -> Edge | None:
-        """The edge whose two cases both rise most."""
+        """The edge for which both branches raise the value most."""
         program, left = self._program, self._left()
         edges, parts = program.support()
         loose = [(abs(part - 0.5), edge) for edge, part in zip(edges, parts, strict=True) if part < 1 - WHOLE]

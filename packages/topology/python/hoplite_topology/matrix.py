@@ -1,4 +1,4 @@
-"""Reads round-trip times from a file: n lines of n numbers with commas between, in microseconds, without a header."""
+"""Parses round-trip times: n lines of n numbers in microseconds, separated by commas, without a header."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-# What the square of the count takes in memory: half a gigabyte.
+# A matrix of this size needs half a gigabyte of memory.
 MACHINES_MAX = 8192
-# Above this a round trip isn't believed: 1000 s.
+# Longer round trips are rejected as implausible: 1000 s.
 RTT_US_MAX = 1e9
 SYMMETRIES: dict[str, Callable[[float, float], float]] = {
     "max": max,
     "min": min,
     "mean": lambda there, back: (there + back) / 2,
 }
-# Directions that differ by less than this part are one number that was written twice.
+# Directions whose relative difference is smaller count as equal.
 SAME = 1e-6
 
 
 def read_matrix(path: Path, *, symmetric: str | None = None) -> list[list[float]]:
-    """Reads round-trip times.
+    """Parses a file of round-trip times.
 
-    What stands on the diagonal says nothing, and may be empty.
+    Entries on the diagonal are ignored, and may be empty.
 
     Args:
-        path: of the file.
-        symmetric: what is taken of the two directions, "max", "min" or "mean"; None refuses times that differ.
+        path: the file.
+        symmetric: how to combine the two directions, "max", "min" or "mean"; None rejects different times.
 
     Returns:
-        A row for each machine, in microseconds.
+        A row of times in microseconds for each machine.
 
     Raises:
-        InvalidArgument: the file is no matrix, or an entry is missing, negative, or no time.
+        InvalidArgument: the file is not a matrix, or an entry is missing, negative or not a time.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -45,9 +45,9 @@ def read_matrix(path: Path, *, symmetric: str | None = None) -> list[list[float]
         raise InvalidArgument(f"can't read {path}: {error}") from None
     lines = text.rstrip().splitlines()
     if not text.strip():
-        raise InvalidArgument(f"{path} is empty; a matrix has a line for each machine")
+        raise InvalidArgument(f"{path} is empty: write one line per machine")
     if len(lines) > MACHINES_MAX:
-        raise InvalidArgument(f"{path} has {len(lines)} lines; at most {MACHINES_MAX} machines can be ordered")
+        raise InvalidArgument(f"{path} has {len(lines)} lines: at most {MACHINES_MAX} machines are supported")
     rows = []
     for number, line in enumerate(lines, 1):
         cells = line.split(",")
@@ -55,7 +55,7 @@ def read_matrix(path: Path, *, symmetric: str | None = None) -> list[list[float]
             raise InvalidArgument(
                 f"line {number} of {path} has {_count(len(cells), 'number')}, but the file has "
                 f"{_count(len(lines), 'line')}: "
-                "a matrix of n machines is n lines of n numbers with commas between, without a header"
+                "write n lines of n numbers separated by commas, without a header"
             )
         rows.append(
             [
@@ -74,15 +74,15 @@ def _count(number: int, what: str) -> str:
 def _time(cell: str, where: str) -> float:
     cell = cell.strip()
     if not cell:
-        raise InvalidArgument(f"{where} is empty: that pair has to be probed again")
+        raise InvalidArgument(f"{where} is empty: probe that pair again")
     try:
         time = float(cell)
     except ValueError:
-        raise InvalidArgument(f"{where} is {cell!r}, not a number of microseconds; there is no header") from None
+        raise InvalidArgument(f"{where} is {cell!r}, not a number of microseconds: remove headers") from None
     if math.isnan(time):
-        raise InvalidArgument(f"{where} is {cell}: that pair has to be probed again")
+        raise InvalidArgument(f"{where} is {cell}: probe that pair again")
     if not 0 <= time <= RTT_US_MAX:
-        raise InvalidArgument(f"{where} is {cell}; a round trip takes 0 to {RTT_US_MAX:.0f} microseconds")
+        raise InvalidArgument(f"{where} is {cell}: set 0 to {RTT_US_MAX:.0f} microseconds")
     return time
 
 
@@ -95,7 +95,7 @@ def _make_symmetric(rows: list[list[float]], path: Path, symmetric: str | None) 
             elif abs(there - back) > SAME * max(there, back):
                 raise InvalidArgument(
                     f"{path} is not symmetric: line {row + 1}, column {column + 1} is {there:g}, and line "
-                    f"{column + 1}, column {row + 1} is {back:g}; say which to take: --symmetric max, mean or min"
+                    f"{column + 1}, column {row + 1} is {back:g}; set --symmetric to max, mean or min"
                 )
             else:
                 rows[column][row] = there

@@ -1,4 +1,4 @@
-"""Finds an order, and tells what it costs, what others cost, and how low a cost could be."""
+"""Finds an order of machines, and reports its cost, the cost of others, and a lower bound."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
     from hoplite_topology.linear import Proof
     from hoplite_topology.problem import Machines, Options, Searched, Wanted
 
-# A bound so near to the cost is that cost.
+# A bound with this relative distance from the cost counts as equal to it.
 PROVEN = 1e-6
-# How long a ring is looked for before it is proven.
+# Maximum time of the search for a ring before the proof starts, in seconds.
 FIRST_S = 0.5
 
 
 @dataclass(frozen=True)
 class Planned:
-    """An order and what is known of it; costs in microseconds.
+    """An order, with costs and bounds in microseconds.
 
     Attributes:
-        wanted: what is run.
-        options: how the order was looked for.
+        wanted: the collective.
+        options: options of the search.
         machines: the machines.
         order: the machine of each rank.
-        cost: of this order.
-        cost_given: of the machines in the order of the matrix.
-        cost_worst: the most that an order was found to cost.
-        bound: no order costs less.
-        reason: why it is better, in words.
-        seconds: how long the search took.
-        is_cut: whether the clock ended it.
-        notes: what was assumed or left out, in words.
+        cost: cost of this order.
+        cost_given: cost of the machines in the order of the matrix.
+        cost_worst: highest cost found.
+        bound: lower bound for all orders.
+        reason: why this order is better than the given one.
+        seconds: duration of the search.
+        is_cut: whether the clock ended the search.
+        notes: what was assumed or skipped.
     """
 
     wanted: Wanted
@@ -53,18 +53,18 @@ class Planned:
 
     @property
     def gap(self) -> float | None:
-        """At most by this part of the bound the order costs more than the best; None if the bound is 0."""
+        """Relative distance of the cost from the bound; None if the bound is 0."""
         if self.cost <= self.bound:
             return 0.0
         return (self.cost - self.bound) / self.bound if self.bound > 0 else None
 
     @property
     def is_proven(self) -> bool:
-        """Whether no order costs less."""
+        """Whether the order is proven to be optimal."""
         return self.gap is not None and self.gap <= PROVEN
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, for programs."""
+        """Returns all fields for programs."""
         return {
             "order": self.order,
             "cost": self.cost,
@@ -91,21 +91,21 @@ class Planned:
 
 
 def plan(rows: list[list[float]], wanted: Wanted, options: Options) -> Planned:
-    """Looks for an order of low cost.
+    """Searches an order with low cost.
 
     Args:
-        rows: round-trip times, in microseconds.
+        rows: round-trip times in microseconds.
         wanted: the collective.
-        options: how to look.
+        options: options of the search.
 
     Raises:
-        InvalidArgument: the algorithm or the options don't go with so many machines.
+        InvalidArgument: the algorithm or the options do not support this number of machines.
     """
     search = problem.search_of(wanted, options, len(rows))
     machines = problem.machines(rows, options)
     begun = time.monotonic()
     is_linear = _is_linear(wanted, search, options, len(rows))
-    # HiGHS proves faster than the search, which has to begin only.
+    # HiGHS proves faster than the search, which only provides the start.
     first = replace(search, seconds=min(FIRST_S, search.seconds / 4)) if is_linear else search
     found = machines.native.plan(wanted, first)
     order, cost, bound = found["order"], found["cost"], found["bound"]
@@ -119,7 +119,7 @@ def plan(rows: list[list[float]], wanted: Wanted, options: Options) -> Planned:
                 order, cost = proof.order, shorter
             notes.append(_said(proof, search))
         elif search.ranks == len(rows):
-            notes.append(f"HiGHS was left out, whose bound of rings is higher: pip install '{relaxation.EXTRA}'")
+            notes.append(f"HiGHS, which has higher bounds for rings, was skipped: pip install '{relaxation.EXTRA}'")
     if options.solver == "paper":
         better = smt.improve(rows, wanted, order, cost, model=search.model, seconds=search.seconds)
         notes.append(better.said)
@@ -129,9 +129,11 @@ def plan(rows: list[list[float]], wanted: Wanted, options: Options) -> Planned:
         if better.is_best:
             bound = cost
     if found["is_cut"]:
-        notes.append("the time was up before the search was; another run may find another order")
+        notes.append("the search reached its time limit; another run may find another order")
     if options.choose is not None and options.choose < len(rows):
-        notes.append(f"{options.choose} of {len(rows)} machines were chosen: the bound is weak, since it holds for any")
+        notes.append(
+            f"{options.choose} of {len(rows)} machines were chosen; the bound is weak, because it holds for any choice"
+        )
     given = list(range(len(order)))
     reason = machines.native.reason(wanted, machines.cluster, given, order)
     return Planned(
@@ -151,20 +153,20 @@ def plan(rows: list[list[float]], wanted: Wanted, options: Options) -> Planned:
 
 
 def _is_linear(wanted: Wanted, search: Searched, options: Options, count: int) -> bool:
-    """Whether HiGHS is to prove the ring: it is asked for, it is there, and all machines take part."""
+    """Whether HiGHS proves the ring: requested, installed, and all machines take part."""
     is_asked = options.solver == "exact" and wanted.algorithm == "ring" and options.start is None
     return is_asked and search.ranks == count and relaxation.is_there()
 
 
 def _said(proof: Proof, search: Searched) -> str:
-    said = f"HiGHS proved the bound of the sum of hops in {proof.cases} cases"
+    said = f"HiGHS proved the bound of the sum of hops with {proof.cases} cases"
     if search.model == "congestion":
-        said += "; what uplinks have to carry can make the best order dearer than that"
+        said += "; loads of uplinks can raise the cost of the best order above it"
     return said
 
 
 def advice(planned: Planned) -> str | None:
-    """What other machines would help, if others can be had: halving-doubling wants clusters of powers of two."""
+    """Advises on other machines: halving-doubling benefits from clusters whose sizes are powers of two."""
     sizes = planned.machines.sizes
     base = {"halving-doubling": 2, "bcube": planned.wanted.base}.get(planned.wanted.algorithm)
     if base is None or len(sizes) < 2:
@@ -176,9 +178,9 @@ def advice(planned: Planned) -> str | None:
     whole = sum(size // base * base for size in sizes)
     inside = f"{rounds} of the rounds can stay" if rounds else "no round can stay"
     advice = (
-        f"clusters of sizes that are multiples of {base}, {base**2}, {base**3} let 1, 2, 3 rounds stay inside them; "
+        f"clusters whose sizes are multiples of {base}, {base**2}, {base**3} keep 1, 2, 3 rounds inside them; "
         f"with these sizes, {inside} inside for all machines"
     )
     if whole < sum(sizes) and whole >= base:
-        advice += f"; {whole} of the machines are multiples of {base} in each cluster: --choose takes fewer"
+        advice += f"; {whole} of the machines are multiples of {base} in each cluster: use fewer with --choose"
     return advice

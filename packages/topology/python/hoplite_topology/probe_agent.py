@@ -1,8 +1,8 @@
-"""The probe's program on one host: answers echoes, asks for them, and streams bytes; uses Python's own library alone.
+"""The probe's program on one host: sends and returns echoes, and streams bytes; uses only the standard library.
 
-It is sent to a host as text and run by the `python3` there (3.8 or later), so it imports nothing of hoplite. Reads a
-JSON object a line on stdin and answers each on stdout, by a line of a mark, the request's number and a JSON object.
-Ends when stdin does. Knows one host at a time, and nothing of what its figures are for.
+It is sent to a host as text and run by the `python3` there (3.8 or later), so it imports nothing of hoplite. It reads
+one JSON object per line from stdin. It replies to each with one line on stdout: a mark, the number of the request, and
+a JSON object. It ends when stdin ends. It is independent of the purpose of its figures.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ import tempfile
 import threading
 import time
 
-# Begins a line of an answer.
+# Start of a reply line.
 MARK = "hoplite-probe"
-# An echo is eight random bytes, new for each host that is asked, and its number: none is answered unseen.
+# An echo has eight random bytes, new for each probed host, and its number, so that nobody can reply without seeing it.
 NONCE_BYTES = 8
 NUMBER = struct.Struct("!I")
 ECHO_BYTES = NONCE_BYTES + NUMBER.size
 COUNT_MAX = (1 << 20) - 1
-# An answer has a byte more than the question: a forged datagram can't make two hosts answer each other for ever.
+# A reply has one byte more than the echo, so that a forged datagram can't make two hosts reply to each other forever.
 ANSWERED = b"\0"
-# Of the time that a host has for its first answer; after some answers so many times their median, but at least 20 ms,
-# which is what a scheduler may take.
+# Share of the timeout that the first replies may take. After some replies the limit is this multiple of their median,
+# but at least 20 ms, which a scheduler may take.
 PATIENCE_PART = 4
 PATIENCE_MEDIANS = 5
 PATIENCE_S_MIN = 0.02
 ANSWERS_KNOWN = 8
-# What a stream begins with: the key that all agents of a probe are given on stdin, how long it warms up, how long it is
-# measured, and how much may be under way.
+# Preamble of a stream: the key, which the probe sends to all its agents on stdin, the warm-up time, the measured time,
+# and the window.
 KEY_BYTES = 16
 PREAMBLE = struct.Struct(f"!{KEY_BYTES}sddI")
-# A stream without the key is ended after so long, and the oldest such one when there are more.
+# Time after which a stream without the key is closed, and maximum number of such streams; the oldest is closed first.
 PREAMBLE_TIMEOUT_S = 5.0
 STRANGERS_MAX = 64
-# After an error of the listener, as when there are no descriptors left.
+# Pause after an error of the listener, for example if there are no descriptors left.
 PAUSE_S = 0.05
 RATE = struct.Struct("!d")
 CHUNK_BYTES = 1 << 20
 CONNECT_TIMEOUT_S = 3.0
-# Streams don't begin in the same moment, and each is to be measured while all are there.
+# Streams do not start at the same moment; each must be measured while all of them run.
 SLACK_S = 0.03
-# A queue of a slow link may take so long to empty.
+# Maximum time to drain the queue of a slow link.
 DRAIN_TIMEOUT_S = 20.0
 
 
 class Agent:
-    """One host's sockets: an echo and a listener that answer by themselves, and those that ask.
+    """The sockets of one host: an echo and a listener that reply by themselves, and sockets that send.
 
     Args:
-        address: of this host, as the others reach it.
-        port: of both the echo and the listener; 0 takes free ones.
-        key: what streams between the agents of one probe begin with; others are ended.
+        address: address of this host for the other hosts.
+        port: port of the echo and the listener; 0 selects free ones.
+        key: preamble of streams between the agents of one probe; other streams are closed.
     """
 
     def __init__(self, address: str, port: int = 0, key: bytes = bytes(KEY_BYTES)) -> None:
@@ -81,15 +81,15 @@ class Agent:
             threading.Thread(target=work, daemon=True).start()
 
     def answer(self, request: dict[str, object]) -> dict[str, object]:
-        """Does what one line asks for."""
+        """Executes one request."""
         done = getattr(self, "do_" + str(request["do"]))(request)
         assert isinstance(done, dict)
         return done
 
     def do_hello(self, _request: dict[str, object]) -> dict[str, object]:
-        """Where this host answers, and what tells it from others."""
+        """Returns the ports and the identity of this host."""
         try:
-            with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123 - as short as can be
+            with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123 - as short as possible
                 machine = file.read().strip() + "/" + str(os.stat("/proc/self/ns/net").st_ino)  # noqa: PTH116
         except OSError:
             machine = ""
@@ -102,16 +102,16 @@ class Agent:
         }
 
     def do_probe(self, request: dict[str, object]) -> dict[str, object]:
-        """Asks one host for echoes, one at a time; nanoseconds of each that came in time."""
+        """Sends echoes to one host, one at a time; returns the nanoseconds of each that arrived in time."""
         peer, count = request["peer"], int(str(request["count"]))
         assert isinstance(peer, list)
         times, late = ask(self.asker, (str(peer[0]), int(peer[1])), count, float(str(request["timeout_s"])))
         return {"times_ns": times, "lost": count - len(times), "late": late}
 
     def do_fping(self, request: dict[str, object]) -> dict[str, object]:
-        """The same by fping, which asks the kernel of the other host."""
+        """Like `do_probe`, with fping, to which the kernel of the other host replies."""
         if shutil.which("fping") is None:
-            raise RuntimeError("fping is not installed; apt-get install fping there, or leave out --backend fping")
+            raise RuntimeError("fping is not installed; run apt-get install fping there, or omit --backend fping")
         peer, count = request["peer"], int(str(request["count"]))
         assert isinstance(peer, list)
         timeout_ms = max(1, round(float(str(request["timeout_s"])) * 1000 / PATIENCE_PART))
@@ -119,17 +119,17 @@ class Agent:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         found = re.findall(r"^\S+ *: (.*)$", done.stderr, re.MULTILINE)
         if not found:
-            # Of an interval below 10 ms, which only root may ask for.
+            # Only root may set an interval below 10 ms.
             command[command.index("-p") + 1] = "10"
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             found = re.findall(r"^\S+ *: (.*)$", done.stderr, re.MULTILINE)
         if not found:
-            raise RuntimeError("fping said " + repr((done.stderr or done.stdout).strip()[:200]))
+            raise RuntimeError("fping failed: " + repr((done.stderr or done.stdout).strip()[:200]))
         times = [round(float(word) * 1e6) for word in found[-1].split() if word != "-"]
         return {"times_ns": times, "lost": count - len(times), "late": 0}
 
     def do_open(self, request: dict[str, object]) -> dict[str, object]:
-        """Opens streams to another host; nothing goes out yet."""
+        """Opens streams to another host, without sending payload yet."""
         peer, window = request["peer"], int(str(request["window"]))
         assert isinstance(peer, list)
         self.close_streams()
@@ -137,7 +137,7 @@ class Agent:
             stream = socket.create_connection((str(peer[0]), int(peer[1])), CONNECT_TIMEOUT_S)
             self.streams.append(stream)
             _even(stream)
-            # What waits at this end takes time to leave it, and the next round begins after that.
+            # Bytes that are queued here delay the end of the stream, and the next round starts only after it.
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, window)
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             warm_s, seconds = float(str(request["warm_s"])), float(str(request["seconds"]))
@@ -145,7 +145,7 @@ class Agent:
         return {}
 
     def do_go(self, request: dict[str, object]) -> dict[str, object]:
-        """Sends over what is open; bits per second that the other host saw."""
+        """Sends over the open streams; returns the bits per second that the other host received."""
         seconds, rates = float(str(request["seconds"])), [0.0] * len(self.streams)
 
         def send(place: int) -> None:
@@ -163,22 +163,22 @@ class Agent:
         return {"rate": sum(rates)}
 
     def close_streams(self) -> None:
-        """Closes what was opened."""
+        """Closes the open streams."""
         for stream in self.streams:
             stream.close()
         self.streams = []
 
     def answer_echoes(self) -> None:
-        """Answers every echo, until the socket is closed."""
+        """Replies to every echo, until the socket is closed."""
         while not self.is_closed:
-            # One that can't be answered, as from port 0, ends nothing.
+            # A reply that can't be sent, for example to port 0, must not end the loop.
             with contextlib.suppress(OSError):
                 word, sender = self.echo.recvfrom(64)
                 if len(word) == ECHO_BYTES:
                     self.echo.sendto(word + ANSWERED, sender)
 
     def accept(self) -> None:
-        """Takes streams, each in a thread of its own, until the socket is closed."""
+        """Accepts streams, each in its own thread, until the socket is closed."""
         while not self.is_closed:
             try:
                 stream, _ = self.listener.accept()
@@ -195,7 +195,7 @@ class Agent:
             try:
                 threading.Thread(target=self.receive, args=(stream,), daemon=True).start()
             except RuntimeError:
-                # There are no threads left.
+                # No more threads can be started.
                 self.is_known(stream)
                 stream.close()
 
@@ -211,7 +211,7 @@ class Agent:
                 _receive(stream, warm_s, seconds, window)
 
     def is_known(self, stream: socket.socket) -> bool:
-        """Takes a stream off the list of those without a key; false if it was ended to make room."""
+        """Removes a stream from the list of those without a key; returns false if it was closed already."""
         with self.lock:
             is_there = stream in self.strangers
             if is_there:
@@ -223,7 +223,7 @@ class Agent:
         self.close_streams()
         self.is_closed = True
         for end in (self.echo, self.asker, self.listener):
-            # Wakes the thread that waits there; a socket of no connection says that it has none, too.
+            # Wakes the thread that waits on it. Sockets without a connection also raise an error, which is ignored.
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
@@ -231,21 +231,21 @@ class Agent:
 
 
 def ask(asker: socket.socket, peer: tuple[str, int], count: int, timeout_s: float) -> tuple[list[int], int]:
-    """Asks for echoes, each when the last one has come or is given up; the first one isn't counted.
+    """Sends echoes, each when the previous one has returned or timed out; the first one does not count.
 
     Args:
-        asker: sends and receives.
-        peer: who answers; what comes from elsewhere is thrown away.
-        count: how many.
-        timeout_s: after so long without any answer there will be none.
+        asker: socket that sends and receives.
+        peer: host that replies; datagrams from elsewhere are ignored.
+        count: number of echoes.
+        timeout_s: time without any reply after which it stops.
 
     Returns:
-        Nanoseconds of each that came in time; and how many answers came too late, or were of something else.
+        Nanoseconds of each echo that returned in time, and the number of late or foreign replies.
     """
     times: list[int] = []
     late = 0
     nonce = os.urandom(NONCE_BYTES)
-    # As the kernel spells senders; link-local ones have a zone there or not.
+    # Normalized like the kernel's sender addresses; link-local ones may or may not have a zone.
     place = socket.getaddrinfo(peer[0], peer[1], asker.family, socket.SOCK_DGRAM)[0][4]
     expected = _spelled(place)
     patience_s = timeout_s / PATIENCE_PART
@@ -256,7 +256,7 @@ def ask(asker: socket.socket, peer: tuple[str, int], count: int, timeout_s: floa
         word = nonce + NUMBER.pack(sequence)
         if len(times) == ANSWERS_KNOWN:
             patience_s = min(patience_s, max(PATIENCE_S_MIN, PATIENCE_MEDIANS * statistics.median(times) / 1e9))
-        # Of the kernel: Python's own timeout asks it twice for each answer.
+        # A timeout of the kernel: Python's own needs two system calls per reply.
         timeval = struct.pack("ll", int(patience_s), int(patience_s % 1 * 1e6))
         if sequence == 0 or len(times) == ANSWERS_KNOWN:
             asker.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
@@ -284,14 +284,14 @@ def _bound(end: socket.socket, address: str, port: int) -> socket.socket:
     try:
         end.bind((address, port))
     except OSError:
-        # Others may reach this host by an address that its own interfaces don't have.
+        # Other hosts may reach this host by an address that none of its interfaces has.
         end.bind(("", port))
     return end
 
 
 def _even(stream: socket.socket) -> None:
-    # Reno gets to its full window at once; others leave slow start when a queue grows, and share a link unevenly for
-    # longer than a stream lasts here.
+    # Reno reaches its full window immediately. Others leave slow start when a queue grows, and share a link unevenly
+    # for longer than a stream lasts here.
     with contextlib.suppress(OSError, AttributeError):
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
@@ -308,10 +308,10 @@ def _send(stream: socket.socket, memory: int, seconds: float) -> float:
 
 
 def _receive(stream: socket.socket, warm_s: float, seconds: float, window: int) -> None:
-    """Throws away what comes, and tells at the end how fast it came while it was to be measured."""
+    """Discards received bytes, and finally sends the rate at which they arrived during the measured time."""
     buffer = bytearray(CHUNK_BYTES)
     stream.settimeout(DRAIN_TIMEOUT_S)
-    # Streams of one window each share a link evenly, and a queue that is full empties soon.
+    # Streams with the same window share a link evenly, and a full queue drains soon.
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, window)
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, max(1, min(window // 4, 1 << 18)))
     total, begun = 0, 0.0
@@ -332,16 +332,16 @@ def _receive(stream: socket.socket, warm_s: float, seconds: float, window: int) 
 
 
 def main() -> None:
-    """Answers until stdin ends; the first line says where."""
+    """Executes requests until stdin ends; the first line contains the address, port and key."""
     begin = json.loads(sys.stdin.readline())
     agent = Agent(begin["address"], begin["port"], bytes.fromhex(begin["key"]))
-    # Ends a line that a login shell may have begun.
+    # Terminates a line that a login shell may have started.
     sys.stdout.write("\n")
     for line in sys.stdin:
         request = json.loads(line)
         try:
             answer = agent.answer(request)
-        except Exception as error:  # noqa: BLE001 - told to the probe, which goes on without this host
+        except Exception as error:  # noqa: BLE001 - reported to the probe, which continues without this host
             answer = {"error": str(error) or type(error).__name__}
         sys.stdout.write(MARK + " " + str(request["number"]) + " " + json.dumps(answer) + "\n")
         sys.stdout.flush()

@@ -1,7 +1,7 @@
-"""A whole probe: echoes between all hosts in rounds of disjoint pairs, then groups, then what links carry.
+"""Runs a probe: echoes between all hosts in rounds of disjoint pairs, then groups, then link rates.
 
-What is done is handed out after each round, so that a probe that ends early can go on. Knows the agents on the hosts
-and no option of a command.
+Results are handed out after each round, so that an interrupted probe can be resumed. The module uses the agents on the
+hosts, but no options of a command.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ if TYPE_CHECKING:
     from hoplite_topology.samples import Quality, Times
     from hoplite_topology.tournament import Pair
 
-# Of a quick probe: so many echoes of each pair first, then all of them to so many hosts that were nearest.
+# Quick probe: number of echoes per pair at first, and number of nearest hosts that then get all echoes.
 QUICK_COUNT, QUICK_NEAREST = 8, 8
-# A quick probe of more hosts has so many of them ask all others.
+# Number of hosts above which a quick probe uses landmarks, and number of landmarks.
 QUICK_HOSTS_MAX, QUICK_LANDMARKS = 128, 24
-# A host that has answered none of so many others answers no one.
+# A host that has replied to none of this many others counts as unreachable.
 SILENT_PAIRS = 3
 ANSWER_SLACK_S = 30.0
-# Labels of the levels of groups, the innermost last.
+# Labels of group levels, the innermost last.
 LEVELS = ("zone", "pod", "rack")
 LOOPBACK_US_LEAST = 1e-3
 
 
 class ProbeFailed(HopliteError):
-    """Nothing could be measured; says why."""
+    """Nothing could be measured; the message contains the reason."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How hosts are probed.
+    """The settings of a probe.
 
     Attributes:
-        count: echoes of each direction of each pair.
-        estimator: the quantile that is the time of a pair.
-        symmetric: what is taken of its two directions, "max", "mean" or "min".
+        count: number of echoes per direction of a pair.
+        estimator: quantile that represents the time of a pair.
+        symmetric: how to combine the two directions, "max", "mean" or "min".
         backend: "udp", or "fping".
-        timeout_s: after so long without any answer a host does not answer.
+        timeout_s: time without any reply after which a host counts as unreachable.
         quick: whether only near pairs get all echoes.
-        landmarks: so many hosts ask all others, and pairs of the others are asked where they matter; 0 asks all pairs,
-            None too, unless it is a quick probe of more than 128 hosts, which has 24.
-        seed: of the order of rounds with streams.
-        bandwidth: whether streams are measured too.
-        budget_s: for all streams.
-        connections: of each stream.
+        landmarks: number of hosts that probe all others, after which only relevant pairs are probed; 0 probes all
+            pairs. None is 0, but 24 for a quick probe of more than 128 hosts.
+        seed: seed of the order of rounds with streams.
+        bandwidth: whether to measure streams too.
+        budget_s: time limit for all streams.
+        connections: number of connections per stream.
     """
 
     count: int = 100
@@ -77,22 +77,22 @@ class Settings:
 
 @dataclass
 class Probed:
-    """What a probe has found so far.
+    """The results of a probe so far.
 
     Attributes:
         sites: the hosts.
-        settings: how.
-        samples: of echoes.
-        estimated: times of pairs that were not asked, from others of their groups, in microseconds.
-        absent: why a host is left out, by its number.
-        rates: of streams; None if none was measured.
-        groups: of each host, the outermost first.
-        quality: how far to trust it.
-        notes: what people should know.
-        begun: when.
-        seconds: how long it took.
-        is_whole: whether all echoes that were wanted are there.
-        lab: what it was measured on, if that was made for it.
+        settings: the settings.
+        samples: samples of echoes.
+        estimated: times of pairs that were not probed, from other pairs of their groups, in microseconds.
+        absent: reason why a host was left out, by its number.
+        rates: rates of streams; None if none was measured.
+        groups: groups of each host, the outermost first.
+        quality: reliability of the results.
+        notes: remarks for people.
+        begun: start of the probe.
+        seconds: duration of the probe.
+        is_whole: whether all requested echoes were measured.
+        lab: facts of the lab in which it was measured, if any.
     """
 
     sites: list[Site]
@@ -118,7 +118,7 @@ class Probed:
         return times
 
     def clusters(self) -> list[int | None]:
-        """The cluster of each host, its innermost group, numbered in the order of hosts; None of an absent one."""
+        """The cluster (innermost group) of each host, numbered in the order of hosts; None for an absent host."""
         known: dict[str, int] = {}
         groups = self.groups or [()] * len(self.sites)
         return [
@@ -127,7 +127,7 @@ class Probed:
         ]
 
     def layout(self) -> Layout:
-        """As the file has it."""
+        """Converts the results to the file's format."""
         groups = self.groups or [()] * len(self.sites)
         hosts = [Placed(site.name, (site.address,), groups[n], site.slots) for n, site in enumerate(self.sites)]
         measured: dict[str, Any] = {
@@ -154,10 +154,10 @@ class Probed:
 
 
 def resumed(found: Layout) -> Probed:
-    """A probe that a file was left of.
+    """Restores an interrupted probe from its file.
 
     Raises:
-        InvalidArgument: it is of no probe.
+        InvalidArgument: the file is not from a probe.
     """
     from hoplite_topology.reach import Site
 
@@ -177,7 +177,9 @@ def resumed(found: Layout) -> Probed:
             raise ValueError("tables of another size")
         sites = [Site(host.name, host.addresses[0], host.slots) for host in found.hosts]
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise InvalidArgument(f"no probe can go on with this file: {type(error).__name__} {error}") from None
+        raise InvalidArgument(
+            f"can't resume from this file: {type(error).__name__} {error}; start a new probe"
+        ) from None
     return Probed(sites, settings, taken, begun=str(told["begun"]), seconds=float(told["seconds"]))
 
 
@@ -191,13 +193,13 @@ def run(
     """Measures what is missing.
 
     Args:
-        probed: what is there already.
+        probed: existing results.
         reached: the hosts.
-        done: is told after each round: the probe, how many rounds are done and how many there are.
-        tell: is told what is measured now.
+        done: called after each round with the probe, the number of finished rounds, and the number of rounds.
+        tell: called with the current step.
 
     Raises:
-        ProbeFailed: no host answers another one.
+        ProbeFailed: no host replies to another one.
     """
     probed.begun = probed.begun or dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     earlier_s, begun = probed.seconds, time.monotonic()
@@ -205,7 +207,7 @@ def run(
     _note_twins(probed, reached)
     if len(reached.present) < min(2, len(probed.sites)):
         first = next(iter(reached.absent.values()))
-        raise ProbeFailed(f"of {len(probed.sites)} hosts {len(reached.present)} can be reached; {first}")
+        raise ProbeFailed(f"only {len(reached.present)} of {len(probed.sites)} hosts can be reached; {first}")
     marks = _landmarks(probed, reached)
     for count, wanted in _stages(probed, marks):
         pairs = [pair for pair in wanted if _is_missing(probed, pair, count)]
@@ -216,12 +218,12 @@ def run(
             probed.absent = dict(reached.absent)
             probed.seconds = earlier_s + time.monotonic() - begun
             done(probed, at + 1, len(rounds))
-    # Of a probe that goes on, it may have been asked before.
+    # In a resumed probe, silent hosts may have been probed before.
     _leave_out_silent(probed, reached)
     _again(probed, reached)
     probed.is_whole = True
     if len(reached.present) < 2 <= len(probed.sites):
-        raise ProbeFailed(f"no host answers another; {next(iter(reached.absent.values()))}")
+        raise ProbeFailed(f"no host replies to another one; {next(iter(reached.absent.values()))}")
     if marks is not None:
         probed.estimated = marks.estimates(probed.times_us)
         probed.notes.append(_said(probed, marks))
@@ -229,19 +231,19 @@ def run(
     probed.quality = samples.judge(probed.samples, probed.settings.estimator, loads)
     probed.groups = _by_times(probed)
     if probed.settings.bandwidth and probed.quality.is_doubtful and len(reached.present) <= contention.HOSTS_MAX:
-        # Times of busy hosts make groups of chance; streams are measured twice where they are slow.
+        # Times of busy hosts form random groups; streams are measured twice where they are slow.
         probed.groups = [()] * len(probed.sites)
     if probed.settings.bandwidth and len(reached.present) > 1:
         _rates(probed, reached, tell)
     elif len(reached.present) >= contention.HOSTS_MIN and not any(probed.groups):
-        probed.notes.append("times show no groups; --bandwidth looks for links that hosts share")
+        probed.notes.append("the times show no groups; --bandwidth also detects links that hosts share")
     probed.absent = dict(reached.absent)
     probed.seconds = earlier_s + time.monotonic() - begun
     return probed
 
 
 def _landmarks(probed: Probed, reached: Reached) -> Landmarks | None:
-    """The hosts that ask all others, if not all do."""
+    """Selects the hosts that probe all others; None if all do."""
     settings = probed.settings
     count = settings.landmarks
     if count is None:
@@ -253,19 +255,19 @@ def _said(probed: Probed, marks: Landmarks) -> str:
     hosts = len(marks.hosts)
     every, asked = hosts * (hosts - 1) // 2, sum(1 for _ in _asked(probed))
     return (
-        f"{asked} of {every} pairs were asked, from {len(marks.chosen)} landmarks on; {len(probed.estimated)} have the "
-        "median time of other pairs of their two groups: --landmarks 0 asks all"
+        f"{asked} of {every} pairs were probed, starting with {len(marks.chosen)} landmarks; {len(probed.estimated)} "
+        "have the median time of other pairs of their two groups: set --landmarks 0 to probe all pairs"
     )
 
 
 def _asked(probed: Probed) -> Iterator[Pair]:
-    """The pairs that were asked, in the order of rounds of all pairs."""
+    """The probed pairs, in the order of rounds of all pairs."""
     every = (pair for turn in tournament.rounds(len(probed.sites)) for pair in turn)
     return ((a, b) for a, b in every if probed.samples.asked[a][b] or probed.samples.asked[b][a])
 
 
 def _stages(probed: Probed, marks: Landmarks | None) -> Iterator[tuple[int, Sequence[Pair]]]:
-    """How many echoes of which pairs, one stage after the other."""
+    """Yields the number of echoes and the pairs of each stage."""
     count = probed.settings.count
     is_quick = probed.settings.quick and count > QUICK_COUNT
     first = QUICK_COUNT if is_quick else count
@@ -290,7 +292,7 @@ def _is_missing(probed: Probed, pair: Pair, count: int) -> bool:
 
 
 def _round(probed: Probed, reached: Reached, turn: Sequence[Pair], count: int) -> None:
-    """Both directions of each pair, one after the other; pairs at once."""
+    """Measures both directions of each pair, one after the other; all pairs at once."""
     for pairs in (list(turn), [(b, a) for a, b in turn]):
         for (a, b), answer in _echoes(probed, reached, pairs, count):
             probed.samples.take(a, b, count, answer)
@@ -298,13 +300,13 @@ def _round(probed: Probed, reached: Reached, turn: Sequence[Pair], count: int) -
 
 
 def _leave_out_silent(probed: Probed, reached: Reached) -> None:
-    """Leaves out hosts that some others have asked, and of which no echo came or went."""
+    """Leaves out hosts that several others have probed, and from or to which no echo arrived."""
     needed = min(SILENT_PAIRS, len(reached.present) - 1)
     for host in reached.present:
         asked = sum(1 for other in range(len(probed.sites)) if probed.samples.asked[other][host])
         if needed and asked >= needed and not probed.samples.has(host):
             name = probed.sites[host].name
-            reached.leave_out(host, f"{name} answers no echo of others: look whether they may send it UDP (--port)")
+            reached.leave_out(host, f"{name} replies to no echo: check that other hosts can send it UDP (--port)")
 
 
 def _echoes(probed: Probed, reached: Reached, pairs: Sequence[Pair], count: int) -> list[tuple[Pair, dict[str, Any]]]:
@@ -319,20 +321,20 @@ def _echoes(probed: Probed, reached: Reached, pairs: Sequence[Pair], count: int)
         for a, b in pairs
         if a not in reached.absent and b not in reached.absent
     }
-    # No echo takes longer than the patience that it begins with.
+    # No echo takes longer than the initial timeout of an echo.
     answers = reached.ask(requests, ANSWER_SLACK_S + count * settings.timeout_s / 4)
     found = []
     for a, b in pairs:
         answer = answers.get(a)
         if answer is not None and "error" in answer:
-            reached.leave_out(a, f"{probed.sites[a].name} can't ask for echoes: {answer['error']}")
+            reached.leave_out(a, f"{probed.sites[a].name} can't send echoes: {answer['error']}")
         elif answer is not None and b not in reached.absent:
             found.append(((a, b), answer))
     return found
 
 
 def _again(probed: Probed, reached: Reached) -> None:
-    """Asks some pairs again, to see whether times have changed since."""
+    """Probes some pairs again, to detect whether times have changed since."""
     turns = tournament.packed(_asked(probed), len(probed.sites))
     before = probed.samples.quantiles_us[probed.settings.estimator]
     count = min(probed.settings.count, 50)
@@ -345,7 +347,7 @@ def _again(probed: Probed, reached: Reached) -> None:
 
 
 def _by_times(probed: Probed) -> list[tuple[str, ...]]:
-    """The groups of each host by gaps between times, the outermost first."""
+    """Derives the groups of each host from gaps between times, the outermost first."""
     hosts = [host for host in range(len(probed.sites)) if host not in probed.absent]
     groups: list[tuple[str, ...]] = [()] * len(probed.sites)
     if len(hosts) < 2:
@@ -355,7 +357,7 @@ def _by_times(probed: Probed) -> list[tuple[str, ...]]:
     flat = [max(time, LOOPBACK_US_LEAST) for row in rows for time in row]
     native = _native.Topology(flat, len(hosts), [0] * len(hosts), float("inf"), [float("inf")])
     levels = [level for level in native.clusters_by_gaps() if max(level) > 0][: len(LEVELS)]
-    # The smallest groups are found first, and named last.
+    # The smallest groups are found first, and get the innermost label.
     for name, level in zip(LEVELS[len(LEVELS) - len(levels) :], reversed(levels), strict=True):
         for place, host in enumerate(hosts):
             groups[host] += (f"{name}-{level[place]}",)
@@ -363,7 +365,7 @@ def _by_times(probed: Probed) -> list[tuple[str, ...]]:
 
 
 def _rates(probed: Probed, reached: Reached, tell: Callable[[str], None]) -> None:
-    """Measures streams: hosts' links, groups if times show none, and uplinks of groups."""
+    """Measures streams: hosts' links, groups if the times show none, and uplinks of groups."""
     settings = probed.settings
     longest = max((time for row in probed.times_us for time in row if time is not None), default=0.0)
     streams = Streams(reached, longest, settings.budget_s, settings.connections, tell)
@@ -378,15 +380,15 @@ def _rates(probed: Probed, reached: Reached, tell: Callable[[str], None]) -> Non
     if not any(probed.groups) and streams.found.nic is not None:
         if contention.HOSTS_MIN <= len(hosts) <= contention.HOSTS_MAX:
             streams.all_at_once(hosts, settings.seed)
-            tell("which hosts share a link")
+            tell("detecting shared links")
             place = {host: at for at, host in enumerate(hosts)}
             rounds = [[(place[a], place[b], rate) for a, b, rate in turn] for turn in streams.found.rounds]
             for host, group in zip(hosts, contention.groups(rounds, len(hosts)) or (), strict=False):
                 probed.groups[host] = (f"{LEVELS[-1]}-{group}",)
             if not any(probed.groups):
-                probed.notes.append("times and rates show no groups: all hosts at once had their links for themselves")
+                probed.notes.append("times and rates show no groups: with all hosts at once, each had its full link")
         elif len(hosts) > contention.HOSTS_MAX:
-            probed.notes.append(f"links that are shared are looked for among up to {contention.HOSTS_MAX} hosts")
+            probed.notes.append(f"shared links are detected among at most {contention.HOSTS_MAX} hosts")
     inner = [groups[-1] if groups else "" for groups in probed.groups]
     for label in sorted({label for groups in probed.groups for label in groups}):
         members = [host for host in reached.present if label in probed.groups[host]]
@@ -395,11 +397,11 @@ def _rates(probed: Probed, reached: Reached, tell: Callable[[str], None]) -> Non
             streams.uplink(label, members, others)
     probed.notes += streams.found.failed
     if streams.found.is_cut:
-        probed.notes.append(f"streams were measured for {settings.budget_s:g} s and not to the end: say more --budget")
+        probed.notes.append(f"the measurement of streams ended after {settings.budget_s:g} s: increase --budget")
 
 
 def _spread(hosts: Sequence[int], inner: Sequence[str]) -> list[int]:
-    """Hosts such that the first ones are of as many groups as can be."""
+    """Orders hosts so that the first ones are from as many groups as possible."""
     met: dict[str, int] = {}
     turn = {}
     for host in hosts:
@@ -408,28 +410,28 @@ def _spread(hosts: Sequence[int], inner: Sequence[str]) -> list[int]:
 
 
 def _note_twins(probed: Probed, reached: Reached) -> None:
-    """Says which hosts are one machine under two addresses."""
+    """Notes hosts that are the same machine with two addresses."""
     seen: dict[str, str] = {}
     for number in reached.present:
         machine, name = reached.hello[number]["machine"], probed.sites[number].name
         if machine and machine in seen:
-            probed.notes.append(f"{seen[machine]} and {name} are one machine: times between them are of no network")
+            probed.notes.append(f"{seen[machine]} and {name} are one machine: times between them involve no network")
         seen.setdefault(machine, name)
 
 
 def _loads(probed: Probed, reached: Reached) -> list[tuple[str, float, int]]:
-    """How busy each host was before the probe, whose own work is not to count."""
+    """The load of each host before the probe, so that the probe's own load does not count."""
     said = ((number, reached.hello[number]) for number in reached.present)
     return [(probed.sites[number].name, hello["load"], hello["cores"] or 1) for number, hello in said]
 
 
 def begin(sites: Sequence[Site], settings: Settings) -> Probed:
-    """A probe of which nothing is measured."""
+    """Creates a probe without results."""
     return Probed(list(sites), settings, Samples(len(sites)))
 
 
 def going_on(probed: Probed, settings: Settings) -> Probed:
-    """The same probe with other settings of what comes after the echoes."""
+    """Returns a probe with other settings for the steps after the echoes."""
     kept = replace(
         probed.settings,
         bandwidth=settings.bandwidth,

@@ -1,4 +1,4 @@
-"""What is asked of the search: the algorithm, the machines with their links, and how long to look."""
+"""The problem for the search: the algorithm, the machines with their links, and the time limit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ ALGORITHMS = ("ring", "halving-doubling", "double-tree", "bcube")
 LIBRARIES = ("mpi", "gloo", "lightgbm")
 MODELS = ("paper", "alpha-beta", "congestion")
 SOLVERS = ("search", "exact", "paper")
-# What links are taken for if a model asks for rates and none is known.
+# Assumed rates, if a model needs rates that are unknown.
 NIC_ASSUMED = 10e9
 OVERSUBSCRIPTION_ASSUMED = 4
-# A clock ends a search that takes so many times what it was expected to.
+# The clock ends a search that takes this multiple of its expected time.
 PATIENCE = 2.0
 SECONDS = {"search": 2.0, "paper": 4.0, "exact": 20.0}
 
@@ -26,9 +26,9 @@ class Wanted:
 
     Attributes:
         algorithm: one of ALGORITHMS.
-        library: whose halving-doubling, one of LIBRARIES.
-        base: of a BCube.
-        bytes: of the array.
+        library: library whose halving-doubling is used, one of LIBRARIES.
+        base: base of a BCube.
+        bytes: size of the array.
     """
 
     algorithm: str
@@ -39,7 +39,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Searched:
-    """What the extension reads of a search; see `crates/topology/src/plan.rs`."""
+    """The fields of a search that the extension reads; see `crates/topology/src/plan.rs`."""
 
     model: str
     ranks: int
@@ -53,22 +53,22 @@ class Searched:
 
 @dataclass(frozen=True)
 class Options:
-    """How an order is looked for.
+    """The options of the search for an order.
 
     Attributes:
-        model: one of MODELS; None takes congestion if a rate is known, else the paper's.
+        model: one of MODELS; None selects congestion if a rate is known, else the paper's model.
         solver: one of SOLVERS.
-        choose: so many of the machines take part; None takes all.
-        seed: what chance does.
-        seconds: about how long the search takes; None takes the solver's.
-        seconds_max: when the clock ends it, done or not; None takes `seconds`, or PATIENCE times the solver's.
-        start: an order to mend.
-        nic: of each machine's link, in bit/s.
-        uplink: of each cluster's link to the others, in bit/s.
-        clusters: "gaps" or "kmeans".
-        cluster: the cluster of each machine, if it is known; None finds clusters by the times.
-        uplinks: of each of these clusters, in bit/s; None where it isn't known.
-        assumed: what was assumed, in words, to be told to people.
+        choose: number of machines to use; None for all.
+        seed: random seed.
+        seconds: approximate duration of the search; None for the solver's default.
+        seconds_max: time limit of the search; None for `seconds`, or PATIENCE times the solver's default.
+        start: an order to repair.
+        nic: rate of each machine's link, in bit/s.
+        uplink: rate of each cluster's link to the others, in bit/s.
+        clusters: clustering method, "gaps" or "kmeans".
+        cluster: cluster of each machine, if known; None derives clusters from the times.
+        uplinks: uplink rate of each of these clusters, in bit/s; None where unknown.
+        assumed: assumptions to report to people.
     """
 
     model: str | None = None
@@ -87,17 +87,17 @@ class Options:
 
     @property
     def model_chosen(self) -> str:
-        """The model by its name."""
+        """The name of the model."""
         return self.model or ("congestion" if self.nic or self.uplink or any(self.uplinks) else "paper")
 
 
 @dataclass(frozen=True)
 class Machines:
-    """Machines as the extension has them, and their clusters.
+    """The machines in the extension's representation, and their clusters.
 
     Attributes:
-        native: of the extension.
-        cluster: the cluster of each machine; all are 0 if there are none.
+        native: object of the extension.
+        cluster: cluster of each machine; all 0 if there are none.
     """
 
     native: _native.Topology
@@ -105,7 +105,7 @@ class Machines:
 
     @property
     def sizes(self) -> list[int]:
-        """How many machines each cluster has."""
+        """The number of machines in each cluster."""
         counts = [0] * (max(self.cluster) + 1)
         for cluster in self.cluster:
             counts[cluster] += 1
@@ -113,10 +113,10 @@ class Machines:
 
 
 def machines(rows: list[list[float]], options: Options) -> Machines:
-    """Finds clusters, and gives links their rates.
+    """Finds clusters, and assigns rates to links.
 
     Raises:
-        InvalidArgument: a row is none.
+        InvalidArgument: a row is not valid.
     """
     flat = [time for row in rows for time in row]
     alone = _native.Topology(flat, len(rows), [0] * len(rows), math.inf, [math.inf])
@@ -131,7 +131,7 @@ def machines(rows: list[list[float]], options: Options) -> Machines:
     nic = options.nic
     if nic is None:
         nic = NIC_ASSUMED
-        options.assumed.append("links of machines are taken for 10 Gbit/s; --nic says what they are")
+        options.assumed.append("assuming 10 Gbit/s for the machines' links; set --nic to change it")
     found = Machines(alone, cluster)
     sizes = found.sizes
     known = options.uplinks or [None] * len(sizes)
@@ -140,25 +140,25 @@ def machines(rows: list[list[float]], options: Options) -> Machines:
     ]
     if options.uplink is None and None in known and len(sizes) > 1:
         options.assumed.append(
-            "uplinks of clusters are taken for a quarter of their machines' links; --uplink says what they are"
+            "assuming a quarter of the machines' links for the uplinks of clusters; set --uplink to change it"
         )
-    # Rates are bits a second for people, bytes a microsecond for the search.
+    # Users specify bits per second, the search uses bytes per microsecond.
     uplinks = [rate / 8e6 for rate in rates]
     return Machines(_native.Topology(flat, len(rows), cluster, nic / 8e6, uplinks), cluster)
 
 
 def search_of(wanted: Wanted, options: Options, count: int) -> Searched:
-    """The search that options ask for, of so many machines.
+    """Validates options, and returns the search for this number of machines.
 
     Raises:
-        InvalidArgument: the options can't be meant.
+        InvalidArgument: an option is not valid.
     """
     ranks = options.choose or count
     if not 1 <= ranks <= count:
-        raise InvalidArgument(f"--choose {ranks} of {count} machines: choose 1 to {count}")
+        raise InvalidArgument(f"--choose {ranks} of {count} machines is out of range: set 1 to {count}")
     if options.solver == "exact" and wanted.algorithm != "ring" and math.perm(count, ranks) > 50_000:
         raise InvalidArgument(
-            f"the exact solver is for rings; {wanted.algorithm} of {ranks} ranks has too many orders to try all"
+            f"the exact solver supports rings; {wanted.algorithm} of {ranks} ranks has too many orders to try all"
         )
     seconds = options.seconds or SECONDS[options.solver]
     return Searched(

@@ -1,4 +1,4 @@
-"""What people see on stderr while a probe runs: on a terminal a bar, else a few lines. Knows no host."""
+"""Progress of a probe on stderr: a bar on a terminal, otherwise a few lines. Independent of hosts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rich.console import Console
 
 from hoplite.tools.quantities import duration
 
-# Elsewhere than on a terminal one line in so many seconds.
+# Interval between lines if stderr is not a terminal.
 LINE_EVERY_S = 5.0
 
 
 class Progress:
-    """Shows how many rounds are done.
+    """Shows the number of finished rounds.
 
     Args:
-        console: where to; stderr if it is not said.
+        console: output; stderr by default.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -42,15 +42,15 @@ class Progress:
         self._bars.stop()
 
     def say(self, text: str) -> None:
-        """Says something that stays; as it is, but on one line."""
+        """Prints a permanent message on one line, without markup."""
         self.console.print(" ".join(text.split()), markup=False, highlight=False, soft_wrap=True)
 
     def tell(self, text: str) -> None:
-        """What is measured now."""
+        """Shows the current step."""
         self._bars.update(self._bar, description=text)
 
     def done(self, at: int, count: int) -> None:
-        """So many rounds of so many are done."""
+        """Shows that `at` of `count` rounds are done."""
         self._bars.update(self._bar, completed=at, total=count)
         now = time.monotonic()
         if not self.console.is_terminal and now - self._said >= LINE_EVERY_S and at < count:

@@ -1,6 +1,6 @@
-"""What links carry: streams between hosts of a probe, of one pair, of all at once, and more and more over an uplink.
+"""Measures link rates with streams between the hosts of a probe: one pair alone, all at once, and more over an uplink.
 
-Knows the agents, and hosts by their number; which groups there are is found by `contention`.
+Uses the agents, and identifies hosts by number; `contention` finds the groups.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ if TYPE_CHECKING:
     from hoplite_topology.reach import Reached
     from hoplite_topology.tournament import Pair
 
-# Each stream finds its speed, and is measured then.
+# Time until a stream has reached its speed, and then of its measurement.
 WARM_S, SECONDS = 0.05, 0.1
 OPEN_TIMEOUT_S, GO_TIMEOUT_S = 10.0, 40.0
-# So much may be under way in a stream: what its link takes in two round trips and 1 ms, which is when a host that has
-# other work looks again. More would wait in queues, and the next round with it.
+# Window of a stream: what its link carries in two round trips and 1 ms, the time until a busy host reads again. A
+# larger window would fill queues, which would delay the next round.
 WINDOW_S, WINDOW_RTTS = 0.001, 2
 WINDOW_BYTES_MIN, WINDOW_BYTES_MAX = 64 << 10, 6 << 20
-# Before any rate is known.
+# Assumed until a rate is known.
 RATE_ASSUMED = 1e10
 ALONE_PAIRS = 4
-# An uplink is full if so much of what its hosts could send doesn't get through.
+# An uplink counts as full if it carries less than this share of what its hosts could send.
 FULL = 0.85
-# Twice the streams that bring no more than this tell nothing new.
+# Doubling the number of streams stops when the total grows by less than this factor.
 GROWTH = 1.15
-# A link that is so near to a whole number of hosts' links carries that many.
+# A rate this close to a whole multiple of a host's link counts as that multiple.
 WHOLE = 0.07
 
 
 @dataclass
 class Rates:
-    """What was measured, in bit/s of payload.
+    """Measured rates, in bit/s of payload.
 
     Attributes:
-        nic: of a host's link: the median of pairs that were alone; None if no stream came up.
-        rounds: of all hosts at once, with numbers of hosts.
-        uplinks: by group, what its link carries; groups whose link is not reached are missing.
-        failed: why streams of a pair could not be opened, in words.
+        nic: rate of a host's link, the median of pairs that were measured alone; None if no stream started.
+        rounds: rounds of all hosts at once, with numbers of hosts.
+        uplinks: rate of a group's link, by group; links that were not saturated are missing.
+        failed: why streams of a pair could not be opened.
         is_cut: whether the budget was used up before all was measured.
     """
 
@@ -57,14 +57,14 @@ class Rates:
 
 
 class Streams:
-    """Streams between hosts, with a time after which no more are begun.
+    """Streams between hosts; after the time limit, no more are started.
 
     Args:
         reached: the hosts.
-        rtt_us: the longest round trip between them.
-        budget_s: for all that is measured.
-        connections: of each pair; one stream may have a limit of its own.
-        tell: is told what is measured now.
+        rtt_us: longest round trip between them.
+        budget_s: time limit for all measurements.
+        connections: connections per pair, because one stream may have its own limit.
+        tell: called with the current step.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Streams:
         return time.monotonic() >= self._end
 
     def measure(self, pairs: Sequence[Pair]) -> list[float]:
-        """Bits per second of streams from the first to the second host of each pair, all at once; 0 if one failed."""
+        """Returns the rates of streams from the first to the second host of each pair, all at once; 0 if one failed."""
         rate = self.found.nic or RATE_ASSUMED
         window = round(min(max(rate / 8 * (WINDOW_RTTS * self._rtt_s + WINDOW_S), WINDOW_BYTES_MIN), WINDOW_BYTES_MAX))
         requests: dict[int, dict[str, Any]] = {
@@ -107,28 +107,28 @@ class Streams:
         return [float(told.get(a, {}).get("rate", 0.0)) for a, _ in pairs]
 
     def alone(self, pairs: Sequence[Pair]) -> None:
-        """Measures what a host's link carries: a few pairs, one after the other."""
+        """Measures the rate of a host's link: a few pairs, one after the other."""
         rates = []
         for a, b in pairs[:ALONE_PAIRS]:
             if self.is_over:
                 self.found.is_cut = True
                 break
-            self._tell("what the link of a host carries")
+            self._tell("measuring the link of a host")
             rates += [rate for rate in self.measure([(a, b)]) if rate]
         if rates:
             self.found.nic = round(statistics.median(rates))
 
     def all_at_once(self, hosts: Sequence[int], seed: int) -> None:
-        """Measures all hosts at once, in rounds of pairs that exchange, until it is known which links are short."""
+        """Measures all hosts at once, in rounds of pairs, until it is known which links are shared."""
         for pairs in contention.schedule(len(hosts), seed):
             numbered = [(hosts[a], hosts[b]) for a, b in pairs]
             if self.is_over:
                 self.found.is_cut = True
                 break
-            self._tell(f"all hosts at once, round {len(self.found.rounds) + 1}")
+            self._tell(f"measuring all hosts at once, round {len(self.found.rounds) + 1}")
             measured = self._exchange(numbered)
             if contention.is_slow(self.found.rounds, measured):
-                # What makes a round slow by chance will hardly do so again.
+                # A round that was slow by chance is unlikely to be slow again.
                 again = {(a, b): rate for a, b, rate in self._exchange(numbered)}
                 measured = [(a, b, max(rate, again.get((a, b), 0.0))) for a, b, rate in measured]
             self.found.rounds.append(measured)
@@ -136,7 +136,7 @@ class Streams:
                 break
 
     def uplink(self, group: str, members: Sequence[int], others: Sequence[int]) -> None:
-        """Measures what the link of a group carries: 1, 2, 4 and more streams out of it and into it, to the knee."""
+        """Measures the rate of a group's link: 1, 2, 4 and more streams out of it and into it, to saturation."""
         nic = self.found.nic
         if nic is None:
             return
@@ -149,7 +149,7 @@ class Streams:
                 if self.is_over:
                     self.found.is_cut = True
                     return
-                self._tell(f"what the link of {group} carries, {count} streams {'out' if out else 'in'}")
+                self._tell(f"measuring the link of {group}, {count} streams {'out' if out else 'in'}")
                 pairs = list(zip(members[:count], others[:count], strict=True))
                 total = sum(self.measure(pairs if out else [(b, a) for a, b in pairs]))
                 knee = count > 1 and total < GROWTH * carried
@@ -159,20 +159,20 @@ class Streams:
                 count = min(2 * count, most)
             best.append(carried)
             is_full = is_full and (carried < FULL * nic * min(count, most) or most == len(members))
-        # As many streams as it has hosts fill it as much as they ever will.
+        # With as many streams as hosts, the load can't increase any further.
         if is_full and min(best) > 0:
             self.found.uplinks[group] = round(_whole(min(best), nic))
 
     def _exchange(self, pairs: list[Pair]) -> Round:
-        """Streams both ways between each pair, all at once; the slower way counts."""
+        """Measures streams in both directions between each pair, all at once; the slower direction counts."""
         both = pairs + [(b, a) for a, b in pairs]
         rates = self.measure(both)
         measured = [(a, b, min(rates[place], rates[place + len(pairs)])) for place, (a, b) in enumerate(pairs)]
-        # A pair without a stream says nothing of links that are shared.
+        # A pair without a stream gives no information on shared links.
         return [(a, b, rate) for a, b, rate in measured if rate > 0]
 
 
 def _whole(carried: float, nic: float) -> float:
-    """A whole number of hosts' links, if a link carries nearly that: the rest is what a measurement misses."""
+    """Rounds to a whole multiple of hosts' links, if the rate is close to one: the difference is measurement error."""
     count = round(carried / nic)
     return count * nic if count and abs(carried / nic - count) < WHOLE * count else carried

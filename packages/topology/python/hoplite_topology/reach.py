@@ -1,6 +1,6 @@
-"""Reaches the hosts of a probe: starts the agent on each, asks many at once, and leaves out those that don't answer.
+"""Controls the hosts of a probe: starts an agent on each, sends requests to many at once, and leaves out failed hosts.
 
-A host that fails is no error: what it said is kept, and the others are asked on. Knows no round and no figure.
+A failed host raises no error: its last output is stored, and the others continue. Independent of rounds and figures.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LAUNCH = "ssh -o BatchMode=yes -- {host}"
-# Of a login by ssh and the start of an interpreter, for hundreds of hosts from one machine.
+# Includes a login by ssh and the start of an interpreter, for hundreds of hosts from one machine.
 START_TIMEOUT_S = 60.0
-# Between the end of an agent's answers and that of the command that reached it, which may still say why.
+# Time between an agent's last reply and the end of the command that reached it, whose output may contain the reason.
 LAST_WORDS_S = 1.0
 END_TIMEOUT_S = 5.0
-# Reads its program, whose length it is told, and runs it.
+# Reads its program of the given length, and runs it.
 BOOTSTRAP = "import sys; exec(compile(sys.stdin.buffer.read({size}).decode(), 'hoplite-probe', 'exec'))"
 
 
 @dataclass(frozen=True)
 class Site:
-    """A host to be probed.
+    """A host to probe.
 
     Attributes:
-        name: by which the launch command reaches it.
-        address: by which the other hosts reach it.
-        slots: how many processes a launcher will start on it.
+        name: name for the launch command.
+        address: address for the other hosts.
+        slots: number of processes that a launcher will start on it.
     """
 
     name: str
@@ -51,35 +51,35 @@ class Site:
 
 
 class Reached:
-    """The agents on all hosts that could be reached, for as long as the block lasts.
+    """The agents on all hosts that could be reached, for the duration of a `with` block.
 
     Args:
         sites: the hosts.
-        launch: a command with `{host}` in its words; one word is added, a command for a shell there.
-        python: the interpreter on the hosts, 3.8 or later.
-        port: of the agents; 0 takes free ones.
+        launch: command with `{host}` in its words; the shell command to run there is appended as one word.
+        python: interpreter on the hosts, 3.8 or later.
+        port: port of the agents; 0 selects free ones.
 
     Attributes:
-        absent: why a host is left out, by its number.
-        hello: what each host said first, by its number.
+        absent: reason why a host was left out, by its number.
+        hello: first reply of each host, by its number.
 
     Raises:
-        InvalidArgument: the launch command can't be meant.
+        InvalidArgument: the launch command is not valid.
     """
 
     def __init__(self, sites: Sequence[Site], launch: str = LAUNCH, python: str = "python3", port: int = 0) -> None:
         try:
             words = shlex.split(launch)
         except ValueError as error:
-            raise InvalidArgument(f"--launch {launch!r} is no command: {error}") from None
+            raise InvalidArgument(f"--launch {launch!r} is not a command: {error}") from None
         if not any("{host}" in word for word in words):
-            raise InvalidArgument(f"--launch {launch!r} has no {{host}} where the name of a host belongs")
+            raise InvalidArgument(f"--launch {launch!r} has no {{host}}: add it where the name of a host belongs")
         self.sites = list(sites)
         self.absent: dict[int, str] = {}
         self.hello: dict[int, dict[str, Any]] = {}
         self._numbers = itertools.count()
         self._processes: dict[int, tuple[subprocess.Popen[bytes], IO[bytes], Channel]] = {}
-        # So that the agents take streams of each other alone.
+        # With this key, agents accept only streams of each other.
         key = secrets.token_hex(KEY_BYTES)
         program = Path(__file__).with_name("probe_agent.py").read_bytes()
         command = shlex.join(["exec", python, "-c", BOOTSTRAP.format(size=len(program))])
@@ -103,20 +103,20 @@ class Reached:
 
     @property
     def present(self) -> list[int]:
-        """The numbers of the hosts that answer."""
+        """The numbers of the hosts that respond."""
         return [number for number in range(len(self.sites)) if number not in self.absent]
 
     def leave_out(self, number: int, reason: str) -> None:
-        """Ends the agent of a host, and asks it nothing more."""
+        """Ends the agent of a host, which gets no more requests."""
         self.absent.setdefault(number, reason)
         if number in self._processes:
             self._end(number)
 
     def ask(self, requests: Mapping[int, dict[str, Any]], timeout_s: float) -> dict[int, dict[str, Any]]:
-        """Asks hosts, all at once; a host that hangs up or says nothing in time is left out from then on.
+        """Sends requests to hosts, all at once; leaves out hosts that disconnect or time out.
 
         Returns:
-            What each said, by its number; `{"error": why}` of what it could not do.
+            The reply of each host, by its number; `{"error": why}` if it failed.
         """
         number_of = str(next(self._numbers))
         mark = f"{MARK} {number_of} "
@@ -153,15 +153,15 @@ class Reached:
                             try:
                                 answers[number] = dict(json.loads(line.removeprefix(mark)))
                             except (ValueError, TypeError, RecursionError) as error:
-                                self._lose(number, f"{self.sites[number].name} gave no answer: {error}")
+                                self._lose(number, f"{self.sites[number].name} sent a malformed reply: {error}")
                             break
         for number in sorted(waiting):
-            self._lose(number, f"{self.sites[number].name} did not answer within {timeout_s:.0f} s")
+            self._lose(number, f"{self.sites[number].name} did not reply within {timeout_s:.0f} s")
         return answers
 
     def close(self) -> None:
         """Ends all agents."""
-        # All of them see their input end before one is waited for.
+        # Closes all inputs first, so that the agents end in parallel.
         for process, _, _ in self._processes.values():
             _close_input(process)
         for number in list(self._processes):
@@ -170,13 +170,13 @@ class Reached:
     def _start(self, number: int, words: list[str]) -> None:
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the agent lives
         try:
-            # Ctrl-C is for the probe, which then ends what is there in order.
+            # Ctrl-C goes to the probe, which then ends everything in order.
             process = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
             )
         except OSError as error:
             errors.close()
-            raise InvalidArgument(f"can't run {words[0]}: {error.strerror}; install it or say --launch") from None
+            raise InvalidArgument(f"can't run {words[0]}: {error.strerror}; install it or set --launch") from None
         assert process.stdin is not None
         assert process.stdout is not None
         channel = Channel(self.sites[number].name, process.stdout.fileno(), process.stdin.fileno())
@@ -196,8 +196,8 @@ class Reached:
         errors.seek(0)
         lines = [line.strip() for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
         if is_over and lines:
-            # Whether it was read from or written to first says nothing.
-            what = f"{self.sites[number].name} has hung up: {lines[-1]}"
+            # One message for a failed read and a failed write, because either may fail first.
+            what = f"{self.sites[number].name} has disconnected: {lines[-1]}"
         self.leave_out(number, what)
 
     def _end(self, number: int) -> None:
@@ -215,6 +215,6 @@ class Reached:
 
 def _close_input(process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
-    # What was not sent is not sent any more.
+    # Unsent bytes are dropped.
     with contextlib.suppress(OSError):
         process.stdin.close()

@@ -1,6 +1,6 @@
-"""A ring as a linear program, which HiGHS solves: each edge is in it by a part, and each machine has two.
+"""A ring as a linear program, solved by HiGHS: each edge is used fractionally, and each machine has two edges.
 
-Columns are edges, rows are machines and then cuts. Knows neither which cuts are broken nor what a solution proves.
+Columns are edges, rows are machines and then cuts. Independent of which cuts are violated, and what a solution proves.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ if TYPE_CHECKING:
     from hoplite_topology._native import Rings
 
 EXTRA = "hoplite-topology[solvers]"
-# Parts this near to 0 or 1 are that.
+# Values this close to 0 or 1 count as integral.
 WHOLE = 1e-6
 
 
 class Edge(NamedTuple):
-    """Two machines, the lesser first."""
+    """Two machines, the smaller number first."""
 
     a: int
     b: int
 
 
 class Cut(NamedTuple):
-    """A set of machines, and the edges that count negative among those that leave it."""
+    """A set of machines, and the edges that count as negative among those that leave it."""
 
     inside: list[int]
     teeth: list[tuple[int, int]]
 
     @property
     def least(self) -> int:
-        """What every ring has at least."""
+        """The lower bound for every ring."""
         return 1 - len(self.teeth) if self.teeth else 2
 
 
 class Prices(NamedTuple):
-    """What the program pays for machines and cuts."""
+    """The dual prices of machines and cuts."""
 
     nodes: list[float]
     cuts: list[float]
@@ -48,12 +48,12 @@ def is_there() -> bool:
 
 
 class Relaxation:
-    """The program, from some edges on.
+    """The linear program, with a growing set of edges.
 
     Args:
-        rings: what hops cost.
-        count: of machines.
-        edges: to begin with; at least one ring has to be of them.
+        rings: costs of hops.
+        count: number of machines.
+        edges: initial edges; they must contain at least one ring.
     """
 
     def __init__(self, rings: Rings, count: int, edges: list[Edge]) -> None:
@@ -61,9 +61,9 @@ class Relaxation:
         import numpy as np
 
         class Quiet(highspy.Highs):
-            """Begins without the line that names its version, which would be on stdout."""
+            """Omits the line with its version, which would be printed to stdout."""
 
-            def enableCallbacks(self) -> None:  # noqa: N802 - its name
+            def enableCallbacks(self) -> None:  # noqa: N802 - the name in highspy
                 self.silent()
                 enable: Any = super().enableCallbacks
                 enable()
@@ -74,7 +74,7 @@ class Relaxation:
         make: Any = Quiet
         self._lp: Any = make()
         self._lp.silent()
-        # Each solution is the start of the next, which presolve would forget.
+        # Each solution is the start of the next one, which presolve would discard.
         for option, value in {"presolve": "off", "solver": "simplex", "threads": 1}.items():
             self._lp.setOptionValue(option, value)
         self._rings = rings
@@ -93,7 +93,7 @@ class Relaxation:
         self.add_edges(edges)
 
     def add_edges(self, edges: list[Edge]) -> int:
-        """Adds those that are not there yet; gives how many."""
+        """Adds edges that do not exist yet; returns their number."""
         np = self._np
         new = [edge for edge in dict.fromkeys(edges) if edge not in self._columns]
         if not new:
@@ -102,7 +102,7 @@ class Relaxation:
         self._columns.update({edge: len(self.edges) + at for at, edge in enumerate(new)})
         self.edges += new
         self._ends = np.concatenate([self._ends, ends])
-        # The entries of all new columns, row by row, then sorted by column.
+        # Builds the entries of all new columns row by row, then sorts them by column.
         columns = [np.arange(len(new))] * 2
         rows, values = [ends[:, 0], ends[:, 1]], [np.ones(len(new))] * 2
         for at in range(len(self.cuts)):
@@ -127,7 +127,7 @@ class Relaxation:
         return len(new)
 
     def add_cuts(self, cuts: list[Cut]) -> None:
-        """Adds rows."""
+        """Adds cuts as rows."""
         np = self._np
         starts, indices, values = [0], [], []
         for cut in cuts:
@@ -151,7 +151,7 @@ class Relaxation:
         )
 
     def _signs(self, at: int, ends: Any) -> Any:  # noqa: ANN401 - arrays of NumPy
-        """How edges count in a cut: 1, 0, or -1 for a tooth."""
+        """The coefficients of edges in a cut: 1, 0, or -1 for a tooth."""
         holds = self._holds[at]
         signs = (holds[ends[:, 0]] != holds[ends[:, 1]]).astype(float)
         for a, b in self.cuts[at].teeth:
@@ -159,7 +159,7 @@ class Relaxation:
         return signs
 
     def fix(self, fixed: dict[Edge, bool]) -> None:
-        """Edges that are in or not; all others are free."""
+        """Fixes edges to be used or not; all others are free."""
         np = self._np
         lower, upper = np.zeros(len(self.edges)), np.ones(len(self.edges))
         for edge, is_in in fixed.items():
@@ -168,11 +168,11 @@ class Relaxation:
         self._lp.changeColsBounds(len(self.edges), columns, lower, upper)
 
     def solve(self, seconds: float) -> bool | None:
-        """Solves it; then `parts`, `value` and `prices` are of the solution.
+        """Solves the program, and sets `parts`, `value` and `prices`.
 
         Returns:
-            Whether there is one. If there is none, `prices` prove that as soon as they are large. None if the time was
-            up, or HiGHS failed.
+            Whether there is a solution. If not, `prices` prove that once scaled up. None if the time limit was reached,
+            or HiGHS failed.
         """
         self._lp.setOptionValue("time_limit", self._lp.getRunTime() + max(seconds, 0.01))
         self._lp.run()
@@ -195,12 +195,12 @@ class Relaxation:
         self.prices = Prices(list(duals[: self.count]), list(duals[self.count :]))
 
     def support(self) -> tuple[list[Edge], list[float]]:
-        """The edges that are in by some part, and the parts."""
+        """The edges with nonzero values, and the values."""
         there = [(edge, part) for edge, part in zip(self.edges, self.parts, strict=True) if part > WHOLE]
         return [edge for edge, _ in there], [part for _, part in there]
 
     def order(self) -> list[int] | None:
-        """The ring, if all edges are whole and make one."""
+        """The ring, if all values are integral and form one."""
         beside: list[list[int]] = [[] for _ in range(self.count)]
         for (a, b), part in zip(self.edges, self.parts, strict=True):
             if part > 1 - WHOLE:

@@ -1,6 +1,6 @@
-"""What echoes tell of each pair of hosts: quantiles by direction, one time for both, and how far to trust it.
+"""Statistics of echoes for each pair of hosts: quantiles by direction, one time for both, and their reliability.
 
-Knows hosts by their number; a time that is missing is None.
+Identifies hosts by number; a missing time is None.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 Times = list[list[float | None]]
 
-# Which part of the echoes was at most as long.
+# The share of echoes that were at most as long.
 QUANTILES = {"min": 0.0, "p10": 0.1, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p90": 0.9, "max": 1.0}
 ESTIMATORS = ("p10", "p50", "min")
-# Above these the figures are doubted, in words. A quiet lab has directions 3 % apart and a spread of 1.3.
+# Limits above which the figures are doubtful. In an idle lab, directions differ by 3 %, and the spread is 1.3.
 DISAGREEMENT_MAX = 0.25
 SPREAD_MAX = 3.0
 DRIFT_MAX = 0.25
@@ -28,15 +28,15 @@ LOSS_MAX = 0.01
 
 @dataclass
 class Samples:
-    """What was measured so far, a row for each host that asked and a column for each that answered.
+    """The measurements so far: a row for each sending host, and a column for each replying host.
 
     Attributes:
-        count: of hosts.
-        asked: echoes that were asked for.
-        lost: of these, the ones that didn't come in time.
-        late: answers that came after that, of all pairs.
-        quantiles_us: by name; None where no echo came.
-        again: (before, after) of pairs that were asked a second time at the end, in microseconds.
+        count: number of hosts.
+        asked: number of echoes sent.
+        lost: number of those that did not return in time.
+        late: number of replies that arrived after that, for all pairs.
+        quantiles_us: quantiles by name; None where no echo arrived.
+        again: (before, after) of pairs that were probed again at the end, in microseconds.
     """
 
     count: int
@@ -53,7 +53,7 @@ class Samples:
             self.quantiles_us.setdefault(name, [[None] * self.count for _ in range(self.count)])
 
     def take(self, source: int, target: int, asked: int, answer: dict[str, Any]) -> None:
-        """Takes what a host said of another one; of two measurements the one of more echoes stays."""
+        """Records a host's measurement of another one; of two measurements, the one with more echoes stays."""
         self.late += answer["late"]
         if asked < self.asked[source][target]:
             return
@@ -64,12 +64,12 @@ class Samples:
             self.quantiles_us[name][source][target] = quantile_us(times, part)
 
     def has(self, host: int) -> bool:
-        """Whether any echo came from or to a host."""
+        """Whether any echo arrived from or at a host."""
         times = self.quantiles_us["p10"]
         return any(times[host][other] is not None or times[other][host] is not None for other in range(self.count))
 
     def times_us(self, estimator: str, symmetric: str) -> Times:
-        """One time for both directions of each pair; that of one direction where the other is missing."""
+        """One time for both directions of each pair; that of one direction if the other is missing."""
         directed = self.quantiles_us[estimator]
         times: Times = [[None] * self.count for _ in range(self.count)]
         for a in range(self.count):
@@ -82,7 +82,7 @@ class Samples:
 
 
 def quantile_us(times_ns: Sequence[int], part: float) -> float | None:
-    """The time that so large a part of sorted times doesn't pass, in microseconds."""
+    """A quantile of sorted times, in microseconds."""
     if not times_ns:
         return None
     return round(times_ns[min(len(times_ns) - 1, int(part * len(times_ns)))] / 1000, 3)
@@ -90,16 +90,16 @@ def quantile_us(times_ns: Sequence[int], part: float) -> float | None:
 
 @dataclass(frozen=True)
 class Quality:
-    """How far to trust a probe.
+    """The reliability of a probe.
 
     Attributes:
-        disagreement: median part by which the directions of a pair differ; both measure the same way there and back.
-        spread: median of how many times p10 is in p90.
-        loss: part of the echoes that were lost.
-        late: answers that came when they were given up.
-        drift: median part by which pairs had changed when they were asked again; None if none was.
-        pairs_missing: of hosts that answer, asked and without a time.
-        warnings: what makes the figures doubtful, in words; none if nothing does.
+        disagreement: median relative difference between the directions of a pair; both measure the same round trip.
+        spread: median of p90 divided by p10.
+        loss: share of lost echoes.
+        late: number of replies that arrived after their timeout.
+        drift: median relative change of pairs that were probed again; None if there were none.
+        pairs_missing: number of probed pairs of responding hosts without a time.
+        warnings: what makes the figures doubtful; empty if nothing does.
     """
 
     disagreement: float
@@ -112,25 +112,25 @@ class Quality:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether times may tell of other work of hosts rather than of ways between them."""
+        """Whether times may reflect other work of the hosts instead of the network."""
         return self.disagreement > DISAGREEMENT_MAX or self.spread > SPREAD_MAX
 
     def words(self) -> str:
-        """The figures in a sentence."""
+        """Formats the figures as a sentence."""
         said = (
             f"directions of a pair differ by {self.disagreement:.0%}, p90 is {self.spread:.1f} times p10, "
             f"{self.loss:.1%} of the echoes were lost"
         )
-        return said + ("" if self.drift is None else f", pairs that were asked again had changed by {self.drift:.0%}")
+        return said + ("" if self.drift is None else f", pairs that were probed again had changed by {self.drift:.0%}")
 
 
 def judge(samples: Samples, estimator: str, loads: Sequence[tuple[str, float, int]] = ()) -> Quality:
-    """Says how good a probe is.
+    """Rates the quality of a probe.
 
     Args:
-        samples: what was measured.
-        estimator: which quantile is used.
-        loads: name, load average and count of cores of each host.
+        samples: the measurements.
+        estimator: name of the quantile in use.
+        loads: name, load average and number of cores of each host.
     """
     directed = samples.quantiles_us[estimator]
     hosts = [host for host in range(samples.count) if samples.has(host)]
@@ -165,7 +165,9 @@ def judge(samples: Samples, estimator: str, loads: Sequence[tuple[str, float, in
 def _warnings(quality: Quality, loads: Sequence[tuple[str, float, int]]) -> list[str]:
     said = []
     if quality.disagreement > DISAGREEMENT_MAX:
-        said.append(f"the two directions of a pair differ by {quality.disagreement:.0%}, though they are one way")
+        said.append(
+            f"the two directions of a pair differ by {quality.disagreement:.0%}, though both measure one round trip"
+        )
     if quality.spread > SPREAD_MAX:
         said.append(f"echoes of a pair are spread: p90 is {quality.spread:.1f} times p10")
     if quality.drift is not None and quality.drift > DRIFT_MAX:
@@ -174,11 +176,9 @@ def _warnings(quality: Quality, loads: Sequence[tuple[str, float, int]]) -> list
         said.append(f"{quality.loss:.1%} of the echoes were lost")
     busy = [name for name, load, cores in loads if load > cores]
     if busy:
-        said.append(f"{len(busy)} hosts had more to run than cores, {busy[0]} among them")
+        said.append(f"{len(busy)} hosts had more running tasks than cores, such as {busy[0]}")
     if said:
-        said.append("the hosts or the network were busy: probe again when they are quiet, or with a larger --count")
+        said.append("the hosts or the network were busy: probe again when they are idle, or with a larger --count")
     if quality.pairs_missing:
-        said.append(
-            f"{quality.pairs_missing} pairs have no time: an order is planned by the way round over other hosts"
-        )
+        said.append(f"{quality.pairs_missing} pairs have no time: a plan estimates it from paths over other hosts")
     return said

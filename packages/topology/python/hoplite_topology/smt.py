@@ -1,7 +1,7 @@
-"""The paper's second stage: an SMT solver looks for an order that costs less than the one that annealing found.
+"""The second stage of the paper: an SMT solver searches an order with a lower cost than the one from annealing.
 
-As the paper has it: the machine of each rank is an integer, all are distinct, and the times are an array that these
-index. It comes to an end for about ten machines; the other solvers don't need it.
+As in the paper, the machine of each rank is an integer, all are distinct, and they index an array of times. It
+terminates for about ten machines; the other solvers do not need it.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from hoplite_topology.problem import Wanted
 
 EXTRA = "hoplite-topology[solvers]"
-# Above this the formula alone takes longer than any patience.
+# With more ranks, building the formula alone takes too long.
 RANKS_MAX = 16
-# Microseconds become whole numbers of nanoseconds.
+# Microseconds are converted to integer nanoseconds.
 NANOSECONDS = 1000
 
 
 @dataclass(frozen=True)
 class Improved:
-    """What the solver came to.
+    """The result of the solver.
 
     Attributes:
-        order: a better order, if there is one.
-        is_best: whether it is proven that no order is better than the one that is now known.
-        said: the same in words.
+        order: a better order, if one was found.
+        is_best: whether it is proven that no better order exists than the best known one.
+        said: a description for people.
     """
 
     order: list[int] | None
@@ -39,26 +39,26 @@ class Improved:
 def improve(
     rows: list[list[float]], wanted: Wanted, order: list[int], cost: float, *, model: str, seconds: float
 ) -> Improved:
-    """Looks for an order that costs less by the paper's model, for so many seconds.
+    """Searches an order with a lower cost in the paper's model, within a time limit.
 
     Args:
         rows: round-trip times in microseconds.
         wanted: the collective.
-        order: the one that is known.
-        cost: what it costs, in microseconds.
-        model: by which.
-        seconds: when to give up.
+        order: the known order.
+        cost: its cost in microseconds.
+        model: cost model.
+        seconds: time limit.
     """
     if len(order) > RANKS_MAX:
-        return Improved(None, is_best=False, said=f"Z3 was left out: it doesn't end for more than {RANKS_MAX} ranks")
+        return Improved(None, is_best=False, said=f"Z3 was skipped: it does not finish for more than {RANKS_MAX} ranks")
     if len(order) != len(rows):
-        return Improved(None, is_best=False, said="Z3 was left out: it doesn't choose among machines")
+        return Improved(None, is_best=False, said="Z3 was skipped: it does not support --choose")
     if model != "paper":
-        return Improved(None, is_best=False, said="Z3 was left out: it knows the paper's model only")
+        return Improved(None, is_best=False, said="Z3 was skipped: it supports only the paper's model")
     try:
         import z3
     except ImportError:
-        return Improved(None, is_best=False, said=f"Z3 was left out: pip install '{EXTRA}'")
+        return Improved(None, is_best=False, said=f"Z3 was skipped: pip install '{EXTRA}'")
     best, limit, is_best = None, round(cost * NANOSECONDS), False
     solver = z3.Solver()
     solver.set("timeout", max(1, round(seconds * 1000)))
@@ -76,12 +76,12 @@ def improve(
     if is_best:
         words = "Z3 proved that no order costs less"
     else:
-        words = f"Z3 found {'a better order' if best else 'nothing better'}, and gave up after {seconds:g} s"
+        words = f"Z3 found {'a better order' if best else 'no better order'} within {seconds:g} s"
     return Improved(best, is_best=is_best, said=words)
 
 
 def _formula(z3: Any, solver: Any, rows: list[list[float]], wanted: Wanted, ranks: list[Any]) -> Any:  # noqa: ANN401
-    """The cost in nanoseconds, as a term of the ranks' machines."""
+    """Builds the cost in nanoseconds, as a term of the machines of the ranks."""
     count = len(ranks)
     times = z3.Array("times", z3.IntSort(), z3.IntSort())
     for row, cells in enumerate(rows):
@@ -110,7 +110,7 @@ def _formula(z3: Any, solver: Any, rows: list[list[float]], wanted: Wanted, rank
 
 
 def _ways(count: int, trees: list[list[tuple[int, int]]], hop: Any) -> list[Any]:  # noqa: ANN401
-    """The way from each rank of the trees to its root; trees are pairs of a rank and its parent."""
+    """The path from each rank to the root of each tree; a tree consists of pairs of a rank and its parent."""
     ways = []
     for tree in trees:
         parents = dict(tree)

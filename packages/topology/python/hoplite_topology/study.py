@@ -1,6 +1,6 @@
-"""Simulates many orders of a made-up data centre: how widely their times are spread, and where a planned one is.
+"""Simulates many orders of a generated data center: the distribution of their times, and the times of planned orders.
 
-What the paper's first figure shows of a cloud, shown of a simulation, and said so.
+Reproduces the first figure of the paper, which is from a cloud, with a simulation; outputs state that it is simulated.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 NIC = 12.5e9
 UPLINK = 25e9
 MODELS = ("paper", "congestion")
-# On a busy machine a search takes longer; the figures are to be the same there.
+# On a busy machine a search takes longer; the results must be the same there.
 SEARCH_S_MAX = 120.0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A data centre and how many orders of its machines; rates in bit/s.
+    """A data center, and the number of orders; rates in bit/s.
 
     Attributes:
-        machines: how many.
-        orders: how many random orders.
-        seed: which data centre, which orders.
-        nic: of each machine's link.
-        uplinks: how many each rack has.
-        uplink: of each of them.
-        background: other tenants take up to this part of each uplink.
+        machines: number of machines.
+        orders: number of random orders.
+        seed: random seed of the data center and the orders.
+        nic: rate of each machine's link.
+        uplinks: number of uplinks per rack.
+        uplink: rate of each uplink.
+        background: maximum share of each uplink that other tenants use.
     """
 
     machines: int = 512
@@ -51,15 +51,15 @@ class Setting:
 
 @dataclass(frozen=True)
 class Studied:
-    """Times of orders, in microseconds.
+    """Times of orders in microseconds.
 
     Attributes:
-        wanted: what was run.
-        setting: where.
-        random: of the random orders, in which they came.
-        planned: of the orders that plan found, by their model.
-        correlation: Spearman's of cost and time over all orders, by model.
-        spread: of ten orders between the planned one and the dearest random one, by model: cost and time of each.
+        wanted: the collective.
+        setting: the data center.
+        random: times of the random orders.
+        planned: times of the planned orders, by model.
+        correlation: Spearman correlation of cost and time over the random orders, by model.
+        spread: cost and time of ten orders between the planned one and the costliest random one, by model.
     """
 
     wanted: Wanted
@@ -70,16 +70,16 @@ class Studied:
     spread: dict[str, list[tuple[float, float]]]
 
     def speedup(self, model: str) -> float:
-        """How many times as long the dearest order takes as the planned one."""
+        """Time of the costliest order divided by that of the planned one."""
         return self.spread[model][-1][1] / self.planned[model]
 
     def spread_correlation(self, model: str) -> float:
-        """Spearman's of cost and time over the orders that are spread."""
+        """Spearman correlation of cost and time over the ten orders."""
         costs, times = zip(*self.spread[model], strict=True)
         return spearman(list(costs), list(times))
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, for programs."""
+        """Returns all fields for programs."""
         return {
             "simulated": True,
             "algorithm": self.wanted.algorithm,
@@ -97,7 +97,7 @@ class Studied:
         }
 
     def lines(self) -> list[str]:
-        """What it says to people."""
+        """Formats the results for people."""
         times = sorted(time / 1000 for time in self.random)
         deviation = statistics.stdev(times) if len(times) > 1 else 0.0
         mean = statistics.mean(times)
@@ -109,23 +109,23 @@ class Studied:
         for name, time in self.planned.items():
             us = time / 1000
             lines.append(
-                f"  planned by the {name} model: {us:.0f} ms; the mean is {mean / us:.1f} times that, the slowest "
-                f"{times[-1] / us:.1f} times; costs and times of the random orders correlate by "
+                f"  planned with the {name} model: {us:.0f} ms; the mean is {mean / us:.1f} times that, the slowest "
+                f"{times[-1] / us:.1f} times; costs and times of the random orders correlate with "
                 f"{self.correlation[name]:.2f}"
             )
             lines.append(
-                f"    ten orders from the planned one to the dearest, which takes {self.speedup(name):.1f} times as "
-                f"long: costs and times correlate by {self.spread_correlation(name):.2f}"
+                f"    ten orders from the planned one to the costliest, which takes {self.speedup(name):.1f} times as "
+                f"long: costs and times correlate with {self.spread_correlation(name):.2f}"
             )
         return lines
 
 
 class Centre:
-    """A made-up data centre with random orders of its machines.
+    """A generated data center with random orders of its machines.
 
     Args:
-        wanted: what is run.
-        setting: which data centre, and how many orders.
+        wanted: the collective.
+        setting: the data center, and the number of orders.
     """
 
     def __init__(self, wanted: Wanted, setting: Setting) -> None:
@@ -140,27 +140,27 @@ class Centre:
         self.orders = [chance.sample(range(count), count) for _ in range(setting.orders)]
 
     def simulate(self, orders: list[list[int]]) -> list[float]:
-        """The time of each of these orders, in microseconds.
+        """Simulates orders; returns their times in microseconds.
 
         Raises:
-            InvalidArgument: the algorithm has no schedule for so many machines.
+            InvalidArgument: the algorithm does not support this number of machines.
         """
         links = (self.setting.uplinks, self.setting.uplink / 8e6, self.setting.background)
         return self.native.simulate(self.wanted, links, self.setting.seed, orders)
 
     def cost(self, model: str, order: list[int]) -> float:
-        """What a model says of an order, in microseconds."""
+        """The cost of an order in a model, in microseconds."""
         return self.native.cost(self.wanted, model, order)
 
     def spread(self, model: str, seconds: float | None = None) -> list[tuple[float, float]]:
-        """Cost and time of ten orders, from the one that plan finds by this model to the dearest random one.
+        """Cost and time of ten orders, from the planned one of a model to the costliest random one.
 
         Args:
-            model: of the costs, in microseconds, as the times are.
-            seconds: about how long plan searches; None takes its usual time.
+            model: cost model; costs and times are in microseconds.
+            seconds: approximate duration of the search; None for its default.
 
         Raises:
-            InvalidArgument: the algorithm has no schedule for so many machines.
+            InvalidArgument: the algorithm does not support this number of machines.
         """
         setting = self.setting
         uplink = setting.uplinks * setting.uplink
@@ -179,10 +179,10 @@ class Centre:
 
 
 def study(wanted: Wanted, setting: Setting) -> Studied:
-    """Simulates random orders and planned ones.
+    """Simulates random and planned orders.
 
     Raises:
-        InvalidArgument: the algorithm has no schedule for so many machines.
+        InvalidArgument: the algorithm does not support this number of machines.
     """
     centre = Centre(wanted, setting)
     simulated = centre.simulate(centre.orders)
@@ -195,9 +195,9 @@ def study(wanted: Wanted, setting: Setting) -> Studied:
 
 
 def _between(cheapest: list[int], dearest: list[int], cost: Callable[[list[int]], float]) -> list[list[int]]:
-    """Ten orders whose costs are spread evenly from one order's to another's, as the paper chooses them.
+    """Ten orders with evenly distributed costs between two orders, selected as in the paper.
 
-    Swaps lead from the one to the other; of the orders on the way those that come nearest to each cost are taken.
+    Swaps transform one order into the other; of the intermediate orders, those nearest to each cost are selected.
     """
     order, place = list(cheapest), {machine: at for at, machine in enumerate(cheapest)}
     way = [(cost(order), list(order))]
@@ -214,7 +214,7 @@ def _between(cheapest: list[int], dearest: list[int], cost: Callable[[list[int]]
 
 
 def spearman(one: list[float], other: list[float]) -> float:
-    """How well the order of two lists agrees, from -1 to 1; 0 if all of a list are alike."""
+    """Spearman rank correlation of two lists, from -1 to 1; 0 if all values of a list are equal."""
     ranked = [_ranked(one), _ranked(other)]
     if any(len(set(ranks)) < 2 for ranks in ranked):
         return 0.0
@@ -222,7 +222,7 @@ def spearman(one: list[float], other: list[float]) -> float:
 
 
 def _ranked(values: list[float]) -> list[float]:
-    """The rank of each value; equal ones share the mean of theirs."""
+    """The rank of each value; equal values share the mean of their ranks."""
     places: dict[float, list[int]] = {}
     for place, value in enumerate(sorted(values)):
         places.setdefault(value, []).append(place)

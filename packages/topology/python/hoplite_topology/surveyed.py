@@ -1,4 +1,4 @@
-"""What a plan takes of a topology file: hosts that answer, whole times, clusters and the rates of links."""
+"""Prepares a topology file for a plan: responding hosts, complete times, clusters and link rates."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
     from hoplite_topology.layout import Layout
 
-# Times of a file that has none: inside a group, and for each level of groups that a way leaves so many times that.
+# Times for a file without any: inside a group, and the factor for each level of groups that a path leaves.
 TIME_ASSUMED_US, LEVEL_TIMES = 10.0, 3.0
 
 
 @dataclass(frozen=True)
 class Surveyed:
-    """Machines to be ordered.
+    """The machines to be ordered.
 
     Attributes:
-        hosts: in the order of the rows.
-        rows: round trips in microseconds, none missing.
-        cluster: of each machine; None if the file knows no groups.
-        uplinks: of each cluster, in bit/s; None where it isn't known.
-        nic: of each machine's link, in bit/s, if it is known.
-        notes: what was left out or assumed, in words.
+        hosts: hosts in the order of the rows.
+        rows: round trips in microseconds, without missing ones.
+        cluster: cluster of each machine; None if the file has no groups.
+        uplinks: uplink rate of each cluster, in bit/s; None where unknown.
+        nic: rate of each machine's link in bit/s, if known.
+        notes: what was skipped or assumed.
     """
 
     hosts: list[Host]
@@ -41,34 +41,34 @@ class Surveyed:
 
 
 def read(path: Path, *, symmetric: str | None = None) -> Surveyed:
-    """Reads a file for a plan.
+    """Reads a topology file for a plan.
 
     Args:
-        path: of the file.
-        symmetric: what is taken of two directions that differ, "max", "min" or "mean"; None refuses them.
+        path: the file.
+        symmetric: how to combine two directions that differ, "max", "min" or "mean"; None rejects them.
 
     Raises:
-        InvalidArgument: it is no such file, no host of it answers, or directions differ.
+        InvalidArgument: it is not a topology file, none of its hosts responded, or directions differ.
     """
     found = layout.read(path)
     notes = []
     if silent := found.silent():
         names = [found.hosts[host].name for host in silent]
         found = found.without(silent)
-        notes.append(f"planned without {', '.join(names)}, which did not answer the probe")
+        notes.append(f"planned without {', '.join(names)}, which did not respond to the probe")
     if not found.hosts:
         raise InvalidArgument(f"no host of {path} has a time to another one: probe again")
     if found.times_us:
         found = replace(found, times_us=_symmetric(path, found, symmetric))
         rows, missing = layout.filled(found.times_us)
         if missing:
-            notes.append(f"{missing} pairs have no time, and are taken for as far as by another host between them")
+            notes.append(f"{missing} pairs have no time; estimating it from paths over other hosts")
     else:
         rows = _assumed(found)
-        notes.append("the file has no times: those of hosts in one group are taken for shorter")
+        notes.append("the file has no times; assuming shorter ones inside groups")
     cluster = found.clusters()
     uplinks = found.uplinks_of(cluster) if cluster is not None else []
-    # Launchers that take addresses alone get them from a host's name.
+    # Launchers that require addresses get them from `at`.
     hosts = [Host(host.name, host.slots, host.addresses[0] if host.addresses else "") for host in found.hosts]
     return Surveyed(hosts, rows, cluster, uplinks, found.nic, notes)
 
@@ -86,7 +86,7 @@ def _symmetric(path: Path, found: Layout, symmetric: str | None) -> list[list[fl
                 names = found.hosts[a].name, found.hosts[b].name
                 raise InvalidArgument(
                     f"{path} is not symmetric: {names[0]} to {names[1]} is {there:g}, and back {back:g}; "
-                    "say which to take: --symmetric max, mean or min"
+                    "set --symmetric to max, mean or min"
                 )
     return rows
 

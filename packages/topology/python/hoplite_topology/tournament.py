@@ -1,6 +1,6 @@
-"""Rounds of disjoint pairs: no machine is in two pairs of a round, so that pairs don't disturb each other.
+"""Rounds of disjoint pairs: no machine is in two pairs of a round, so pairs do not disturb each other.
 
-Knows machines by their number alone.
+Identifies machines by number.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ Pair = tuple[int, int]
 
 
 def rounds(count: int) -> list[list[Pair]]:
-    """Each pair of machines once, in as few rounds as there can be: one less than machines, or as many if that is odd.
+    """Each pair of machines once, in the minimum number of rounds: machines minus one, or machines if that is odd.
 
-    By the circle method: one machine stays in its place, the others go round.
+    Uses the circle method: one machine is fixed, the others rotate.
     """
     places = count + count % 2
     found = []
@@ -30,18 +30,18 @@ def rounds(count: int) -> list[list[Pair]]:
 
 
 def packed(pairs: Iterable[Pair], count: int) -> list[list[Pair]]:
-    """These pairs in rounds of disjoint ones: those of `rounds`, less the pairs that aren't asked for, put together.
+    """Distributes pairs over rounds of disjoint pairs: the rounds of `rounds` without the other pairs, merged.
 
     Args:
-        pairs: each as (smaller, larger).
-        count: of all machines.
+        pairs: pairs as (smaller, larger).
+        count: number of all machines.
     """
     wanted = set(pairs)
     found: list[list[Pair]] = []
     busy: list[set[int]] = []
     for turn in rounds(count):
         left = [pair for pair in turn if pair in wanted]
-        # A round of few pairs goes into earlier ones, if its machines are free there.
+        # A round with few pairs is merged into earlier ones in which its machines are free.
         whole = len(left) * 2 >= count - 1
         for pair in left if not whole else []:
             place = next((place for place, taken in enumerate(busy) if taken.isdisjoint(pair)), None)

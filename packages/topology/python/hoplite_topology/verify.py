@@ -1,8 +1,7 @@
-"""Starts a tiny job by a launcher, and says on which host each rank ran.
+"""Starts a tiny job with a launcher, and reports on which host each rank ran.
 
-Each process tells its rank, and every name and address of where it runs; a launcher that reaches hosts by another
-command than ssh can have that set HOPLITE_HOST. torchrun, Gloo and LightGBM have a command for each host, which ssh
-runs there.
+Each process prints its rank, and every name and address of its host. A launcher that reaches hosts by another command
+than ssh can set HOPLITE_HOST there. torchrun, Gloo and LightGBM have a command for each host, which ssh runs.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ TELL = (
     'echo "hoplite-rank ${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-$RANK}} $(hostname) $(hostname -I 2>/dev/null) '
     '$HOPLITE_HOST"'
 )
-# Each process hears from Gloo, as torch has it, which rank is where; the first tells.
+# Each process gets the host of every rank through Gloo (in torch); the first one prints them.
 GATHER = """
 import datetime, os, socket, subprocess, sys
 import torch.distributed as dist
@@ -42,7 +41,7 @@ if rank == 0:
     print("".join(f"hoplite-rank {at} {places}\\n" for at, places in enumerate(told)), flush=True)
 dist.barrier()
 """
-# LightGBM finds its rank by its address, and tells it in its log.
+# LightGBM determines its rank by its address, and logs it.
 JOIN = """
 import os, re, socket, subprocess, sys
 import lightgbm, numpy
@@ -61,25 +60,25 @@ own = subprocess.run(["hostname", "-I"], capture_output=True, text=True).stdout
 rank = re.search("Local rank: ([0-9]+)", log.words)[1]
 print(f"\\nhoplite-rank {rank} {socket.gethostname()} {own.strip()} {os.environ.get('HOPLITE_HOST', '')}")
 """
-# The launcher of each format that can be looked at, and how it takes the file.
+# The launcher of each supported format, and its option for the file.
 COMMANDS = {"mpich": ("mpiexec", ["-f"]), "openmpi4": ("mpirun", ["--rankfile"]), "openmpi5": ("mpirun", ["--map-by"])}
-# Those that have a command for each host, which a shell of that host runs.
+# Launchers with a command for each host, which a shell on that host runs.
 EACH = ("torchrun", "gloo", "lightgbm")
 FORMS = (*COMMANDS, *EACH)
 TRACEBACK = "Traceback (most recent call last):"
 
 
 def ranks(form: str, hosts: list[Host], launcher: str | None) -> list[str | None]:
-    """The host of each rank, as the job told; None where a rank told nothing, or another host than any of these.
+    """Returns the host of each rank; None where a rank reported nothing, or an unknown host.
 
     Args:
         form: one of FORMS.
-        hosts: in the order of their ranks.
-        launcher: the launcher's command with its options; None takes the usual one. For those of EACH it is the
-            command that is given a host and what is to run there; None takes ssh.
+        hosts: hosts in the order of their ranks.
+        launcher: command of the launcher with its options; None for the usual one. For the launchers in EACH, the
+            command that takes a host and a command to run there; None for ssh.
 
     Raises:
-        InvalidArgument: the launcher isn't installed, or the job failed.
+        InvalidArgument: the launcher is not installed, or the job failed.
     """
     usual, option = COMMANDS.get(form, ("ssh", []))
     command = shlex.split(launcher or usual)
@@ -98,7 +97,7 @@ def ranks(form: str, hosts: list[Host], launcher: str | None) -> list[str | None
 
 
 def _by_file(form: str, hosts: list[Host], command: list[str]) -> str:
-    """What the job of a launcher tells that takes a file."""
+    """Runs the job of a launcher that takes a file; returns its output."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "hosts"
         file.write_text(launchers.write(form, hosts, Wanted("ring")).text)
@@ -108,7 +107,7 @@ def _by_file(form: str, hosts: list[Host], command: list[str]) -> str:
 
 
 def _commands(form: str, hosts: list[Host]) -> list[tuple[str, str]]:
-    """Each host with the command that runs there."""
+    """Returns each host with the command to run there."""
     text = launchers.write(form, hosts, Wanted("ring")).text.splitlines()
     if form == "lightgbm":
         machines = shlex.quote(",".join(line.replace(" ", ":") for line in text))
@@ -123,17 +122,17 @@ def _commands(form: str, hosts: list[Host]) -> list[tuple[str, str]]:
 
 
 def _where(command: list[str]) -> str:
-    """Of a command for one host, which ends with that and with what runs there."""
+    """The suffix for an error of a command for one host; such a command ends with the host and what runs there."""
     return f" on {command[-2]}" if command[-1].startswith("python3 -c ") else ""
 
 
 def _reason(said: str) -> str:
-    """What a program said as it failed; of a traceback of Python the error alone."""
+    """The error output of a program; of a Python traceback, only the last line."""
     return said.splitlines()[-1] if TRACEBACK in said else said
 
 
 def _run(commands: list[list[str]]) -> str:
-    """What commands print that run at once."""
+    """Runs commands in parallel, and returns their output."""
     end = time.monotonic() + PATIENCE_S
     running = [
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -145,7 +144,7 @@ def _run(commands: list[list[str]]) -> str:
             try:
                 out, errors = process.communicate(timeout=max(0.0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
-                raise InvalidArgument(f"{command[0]} didn't end within {PATIENCE_S} s") from None
+                raise InvalidArgument(f"{command[0]} did not end within {PATIENCE_S} s") from None
             if process.returncode != 0:
                 raise InvalidArgument(f"{command[0]} failed{_where(command)}: {_reason(errors.strip() or out.strip())}")
             told.append(out)

@@ -1,7 +1,7 @@
-"""What a running cluster shows of its network, and whether another order of ranks would be faster by it.
+"""The network of a running cluster, as reported by its nodes, and whether another order of ranks would be faster.
 
-Nodes say in their status where members stand, and by TCP_INFO how long a round trip takes and how fast bytes have
-arrived. Knows what nodes say; asks none of them.
+The status of a node contains the groups of the members, and round trips and receive rates from TCP_INFO. This module
+takes statuses, and sends no requests.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
     from hoplite_topology.problem import Wanted
 
-# A plan that is better by less is not worth a restart of a program.
+# A smaller gain does not justify restarting a program.
 GAIN_MIN = 0.10
 SEARCH_S = 0.5
 
 
 @dataclass(frozen=True)
 class Picture:
-    """What nodes say of themselves and their members.
+    """The reports of nodes on themselves and their members.
 
     Attributes:
-        addresses: of the members, in the order of ranks.
-        places: of each, the labels of its groups, outermost first; empty where none is known.
-        carries: how many transfers at the full rate of a host the link of a group carries at once, by its label; groups
-            of which that is not known are missing.
-        survey: "found", "even", "waiting" or "none", as the first node says.
-        times_us: shortest round trips, in microseconds; None of pairs of which no node that was asked knows one.
-        nic: the highest rate at which bytes have arrived, in bit/s; None if none is known.
+        addresses: addresses of the members, in the order of ranks.
+        places: labels of each member's groups, outermost first; empty if none is known.
+        carries: number of transfers at the full rate of a host that a group's link carries at once, by label; unknown
+            ones are missing.
+        survey: "found", "even", "waiting" or "none", as reported by the first node.
+        times_us: shortest round trips in microseconds; None for pairs without a report.
+        nic: highest receive rate in bit/s; None if unknown.
     """
 
     addresses: list[str]
@@ -48,21 +48,21 @@ class Picture:
 
     @property
     def pairs_known(self) -> int:
-        """Of how many pairs a time is known."""
+        """The number of pairs with a known time."""
         pairs = itertools.combinations(range(len(self.addresses)), 2)
         return sum(1 for a, b in pairs if self.times_us[a][b] is not None)
 
 
 @dataclass(frozen=True)
 class Look:
-    """A picture, and what would be planned by it.
+    """The state of a network, and the plan for it.
 
     Attributes:
-        picture: what is known.
-        cost: of the order as it is, in microseconds; None if too little is known.
-        planned: of the best order that was found.
-        order: that order, as numbers in the picture.
-        notes: what was assumed, in words.
+        picture: the reports.
+        cost: cost of the present order in microseconds; None if too little is known.
+        planned: cost of the best order found.
+        order: that order, as numbers of members.
+        notes: assumptions, for people.
     """
 
     picture: Picture
@@ -73,7 +73,7 @@ class Look:
 
     @property
     def gain(self) -> float | None:
-        """The part of the cost that the planned order saves."""
+        """The share of the cost that the planned order saves."""
         if self.cost is None or self.planned is None:
             return None
         return 1 - self.planned / self.cost if self.cost > 0 else 0.0
@@ -86,7 +86,7 @@ class Look:
         return [self.picture.addresses[number] for number in self.order]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, for programs."""
+        """Returns all fields for programs."""
         return {
             "order": self.picture.addresses,
             "places": [list(place) for place in self.picture.places],
@@ -103,20 +103,20 @@ class Look:
 
 
 def picture(statuses: Sequence[Mapping[str, Any]], order: Sequence[str] | None = None) -> Picture:
-    """Puts together what some nodes of a cluster say.
+    """Merges the statuses of some nodes of a cluster.
 
     Args:
-        statuses: what `Client.status` has returned, of at least one node.
-        order: addresses of members as ranks have them, with or without ports; None takes the members by address.
+        statuses: results of `Client.status` of at least one node.
+        order: addresses of members in the order of ranks, with or without ports; None sorts members by address.
 
     Raises:
-        InvalidArgument: the nodes are of two clusters, or the order is not one of the members.
+        InvalidArgument: the nodes are of two clusters, or the order does not match the members.
     """
     first = statuses[0]
     ids = {member["id"] for member in first["members"]}
     for status in statuses:
         if status["id"] not in ids:
-            raise InvalidArgument(f"node {status['address']} is no member of the cluster of node {first['address']}")
+            raise InvalidArgument(f"node {status['address']} is not a member of the cluster of node {first['address']}")
     members = {member["address"]: member for member in first["members"] if member["address"]}
     addresses = sorted(members) if order is None else _ordered(order, list(members))
     at = {members[address]["id"]: number for number, address in enumerate(addresses)}
@@ -131,7 +131,7 @@ def picture(statuses: Sequence[Mapping[str, Any]], order: Sequence[str] | None =
             if member["bytes_per_second"]:
                 rates.append(8.0 * member["bytes_per_second"])
             if member["rtt_us"]:
-                # Both ends know the same way, and the kernel's shortest time is the one with the least noise.
+                # Both ends measure the same path; the shorter time has less noise.
                 known = times[a][b]
                 times[a][b] = times[b][a] = min(member["rtt_us"], member["rtt_us"] if known is None else known)
     for number in range(len(addresses)):
@@ -146,24 +146,22 @@ def picture(statuses: Sequence[Mapping[str, Any]], order: Sequence[str] | None =
 
 
 def look(seen: Picture, wanted: Wanted) -> Look:
-    """Plans by a picture, and compares with the order as it is."""
+    """Plans an order for a network, and compares it with the present one."""
     if len(seen.addresses) < 2:
-        return Look(seen, None, None, [], ["a cluster of one node has no order"])
+        return Look(seen, None, None, [], ["a cluster of one node needs no order"])
     if seen.pairs_known == 0:
         return Look(seen, None, None, [], ["no round trip is known yet"])
     rows, missing = layout.filled(seen.times_us)
     notes = []
     if missing:
-        notes.append(
-            f"{missing} pairs have no time: ask more nodes by --socket; as far as by another node between them"
-        )
+        notes.append(f"{missing} pairs have no time; assuming that of paths over other nodes: add nodes with --socket")
     hosts = [Placed(address, (), place) for address, place in zip(seen.addresses, seen.places, strict=True)]
     uplinks = {label: count * seen.nic for label, count in seen.carries.items()} if seen.nic else {}
     known = layout.Layout(hosts, seen.times_us, uplinks, seen.nic)
     cluster = known.clusters()
     options = Options(seconds=SEARCH_S)
     if cluster is not None:
-        # Nodes that share a link are far from others by what it carries, whatever a round trip takes.
+        # Nodes that share a link are separated from others by its rate, whatever the round trip is.
         model = "congestion" if seen.nic else None
         options = replace(options, cluster=cluster, uplinks=known.uplinks_of(cluster), nic=seen.nic, model=model)
     planned = planning.plan(rows, wanted, options)
@@ -171,7 +169,7 @@ def look(seen: Picture, wanted: Wanted) -> Look:
 
 
 def _ordered(order: Sequence[str], members: list[str]) -> list[str]:
-    """The members as an order has them."""
+    """Converts an order to addresses of members."""
     found: list[str] = []
     for name in order:
         same = [address for address in members if name in (address, address.rpartition(":")[0].strip("[]"))]
@@ -179,8 +177,8 @@ def _ordered(order: Sequence[str], members: list[str]) -> list[str]:
             said = "no member has" if not same else "several members have"
             raise InvalidArgument(f"{said} the address {name!r}; members are {', '.join(sorted(members))}")
         if same[0] in found:
-            raise InvalidArgument(f"the address {name!r} is there twice")
+            raise InvalidArgument(f"the address {name!r} is a duplicate: remove one")
         found += same
     if missing := sorted(set(members) - set(found)):
-        raise InvalidArgument(f"the order lacks {', '.join(missing)}")
+        raise InvalidArgument(f"the order lacks {', '.join(missing)}: add every member")
     return found

@@ -1,1 +1,1 @@
-"""`hoplite topology`, which `hoplite` finds by the entry point of this package."""
+"""Command `hoplite topology`, which the entry point of this package adds to `hoplite`."""

@@ -1,4 +1,4 @@
-"""`hoplite topology probe`: how hosts are wired, from echoes and streams between them."""
+"""`hoplite topology probe`: detects the network between hosts from echoes and streams."""
 
 from __future__ import annotations
 
@@ -23,86 +23,86 @@ if TYPE_CHECKING:
 
 file_option = click.Path(exists=True, dir_okay=False, path_type=Path)
 out_option = click.Path(dir_okay=False, path_type=Path)
-# A larger matrix is for the file and the picture.
+# Maximum number of hosts whose matrix is printed; larger ones go to the file and the picture only.
 PRINTED_MAX = 16
-# Writing what is done may take this part of the time.
+# Maximum share of the time for writing intermediate results.
 WRITING_PART = 0.1
-LAB_STEP = "sudo; without root, real hosts by --hosts FILE"
+LAB_STEP = "run as root; without root, pass real hosts with --hosts FILE"
 
 
 def _check_landmarks(_context: click.Context, _option: click.Parameter, value: int | None) -> int | None:
     if value == 1:
-        raise click.BadParameter(
-            "all hosts are nearest to 1 landmark, so that all pairs are asked; say 2 or more, or 0"
-        )
+        raise click.BadParameter("with 1 landmark all pairs are probed: set 2 or more, or 0")
     return value
 
 
 @click.command()
-@click.option("--hosts", "hosts_file", type=file_option, help="Names or addresses, one a line; see docs/topology.")
-@click.option("--lab", type=click.IntRange(1, 64), help="Or probe so many hosts that are made on this machine.")
+@click.option("--hosts", "hosts_file", type=file_option, help="Probe the hosts in this file, one per line.")
+@click.option("--lab", type=click.IntRange(1, 64), help="Create a lab of N hosts on this machine and probe it.")
 @racks_and_pods
-@click.option("--rate", default="1gbit", show_default=True, help="Of each lab host's link.")
-@click.option("--latency", metavar="TIME", help="Extra delay between two lab hosts, one way, such as 50us.")
-@click.option("--shuffle", type=click.IntRange(0), metavar="SEED", help="Take the lab's hosts in a random order.")
+@click.option("--rate", default="1gbit", show_default=True, help="Rate of each lab host's link.")
+@click.option("--latency", metavar="TIME", help="Additional one-way delay between two lab hosts, such as 50us.")
+@click.option("--shuffle", type=click.IntRange(0), metavar="SEED", help="Probe the lab's hosts in a random order.")
 @click.option(
     "--launch",
     default="ssh -o BatchMode=yes -- {host}",
     show_default=True,
-    help="What reaches a host; one word is added, a command for a shell there.",
+    help="Command that runs a shell command on a host; the shell command is appended as one word.",
 )
-@click.option("--python", default="python3", show_default=True, help="Python 3.8 or later on the hosts.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="UDP and TCP port of the hosts.  [default: any]")
-@click.option("--count", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Echoes each way.")
+@click.option("--python", default="python3", show_default=True, help="Interpreter on the hosts, 3.8 or later.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="UDP and TCP port on the hosts.  [default: any]")
+@click.option(
+    "--count", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Number of echoes per direction."
+)
 @click.option(
     "--estimator",
     type=click.Choice(["p10", "p50", "min"]),
     default="p10",
     show_default=True,
-    help="What is taken of the echoes of a direction.",
+    help="Statistic of the echoes in one direction.",
 )
 @click.option(
     "--symmetric",
     type=click.Choice(["max", "mean", "min"]),
     default="max",
     show_default=True,
-    help="What is taken of the two directions of a pair.",
+    help="How to combine the two directions of a pair.",
 )
 @click.option(
     "--backend",
     type=click.Choice(["udp", "fping"]),
     default="udp",
     show_default=True,
-    help="What asks and answers: a program of Python, or fping and the kernels.",
+    help="Program that sends echoes: the probe's own (replies by the probe) or fping (replies by the kernel).",
 )
-@duration_option("--timeout", "A host that answers nothing for so long does not answer.  [default: 1 s]")
-@click.option("--quick", is_flag=True, help="Few echoes of each pair, and all of them only to the nearest hosts.")
+@duration_option("--timeout", "Treat a host as unreachable after this long without any reply.  [default: 1 s]")
+@click.option("--quick", is_flag=True, help="Send few echoes per pair, and all of them only to the nearest hosts.")
 @click.option(
     "--landmarks",
     type=click.IntRange(0),
     callback=_check_landmarks,
     metavar="N",
-    help="Have N hosts, two or more, ask all others, then only pairs that matter; 0 asks all pairs.  [default: 24 with "
+    help="Probe all hosts from N hosts, two or more, then only relevant pairs; 0 probes all pairs.  [default: 24 with "
     "--quick and more than 128 hosts, else 0]",
 )
 @click.option(
     "--bandwidth/--no-bandwidth",
     default=None,
-    help="Measure what links carry, which fills them.  [default: in a lab only]",
+    help="Measure the rates of links, which saturates them.  [default: in a lab only]",
 )
-@duration_option("--budget", "How long streams may be measured.  [default: 30 s]")
-@click.option("--streams", type=click.IntRange(1, 64), default=1, show_default=True, help="Connections of each pair.")
-@click.option("--seed", type=click.IntRange(0, 2**63), default=0, show_default=True, help="What chance does.")
+@duration_option("--budget", "Time limit for the measurement of rates.  [default: 30 s]")
+@click.option("--streams", type=click.IntRange(1, 64), default=1, show_default=True, help="Connections per pair.")
+@click.option("--seed", type=click.IntRange(0, 2**63), default=0, show_default=True, help="Random seed.")
 @click.option("--out", type=out_option, help="Write the topology to this file, after each round.")
-@click.option("--resume", type=file_option, help="Go on with a file of --out: its hosts, its settings, what it has.")
+@click.option("--resume", type=file_option, help="Continue with a file of --out, with its hosts and settings.")
 @click.option("--picture", type=out_option, help="Draw the times to a .svg or .png file.")
 @json_option("Print one JSON object.")
 @click.pass_context
-def probe(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - as click gives them
-    """Find out how hosts are wired: times between them, groups of near ones, and what their links carry.
+def probe(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - the type that click passes
+    """Measure round trips, groups and link rates between hosts.
 
-    Each host asks each other one for echoes, in rounds of disjoint pairs. On real hosts a small program of Python's own
-    library answers, started by ssh; nothing has to be installed there. --bandwidth fills the links for some seconds.
+    Hosts exchange echoes in rounds of disjoint pairs. On real hosts, ssh starts a small Python program that uses only
+    the standard library; nothing has to be installed. --bandwidth saturates the links for some seconds.
 
     \b
     Example:
@@ -112,8 +112,8 @@ def probe(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - 
     """  # noqa: D301
     _check(context, options)
     steps: dict[type[HopliteError], str] = {
-        InvalidArgument: "hoplite topology probe --help, or docs/topology/README.md",
-        HopliteError: "hoplite topology probe --help",
+        InvalidArgument: "see hoplite topology probe --help, or docs/topology/README.md",
+        HopliteError: "see hoplite topology probe --help",
     }
     if options["picture"]:
         _check_picture(options["picture"])
@@ -125,27 +125,27 @@ def probe(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - 
 
 
 def _check_picture(path: Path) -> None:
-    """Refuses a picture before anything is measured for it."""
+    """Refuses an unknown picture format before anything is measured."""
     if path.suffix not in (".svg", ".png"):
-        raise click.BadParameter(f"the picture is a .svg or a .png, not {path.name}", param_hint="--picture")
+        raise click.BadParameter(f"the picture must be a .svg or .png file, not {path.name}", param_hint="--picture")
 
 
 def _check(context: click.Context, options: dict[str, Any]) -> None:
     places = [name for name in ("hosts_file", "lab", "racks", "resume") if options[name]]
     if len(places) != 1:
-        raise click.UsageError("say where: --hosts FILE, --racks 4,4, --lab 8 or --resume FILE; one of them")
+        raise click.UsageError("set exactly one of --hosts FILE, --racks 4,4, --lab 8 and --resume FILE")
     is_lab = bool(options["lab"] or options["racks"])
     for name in ("launch", "python", "port"):
         if is_lab and said(context, name):
-            raise click.UsageError(f"--{name} is for real hosts: say --hosts FILE")
+            raise click.UsageError(f"--{name} applies to real hosts: add --hosts FILE")
     for name in ("rate", "latency", "shuffle"):
         if not is_lab and said(context, name):
-            raise click.UsageError(f"--{name} is of a lab's hosts: say --racks 4,4 or --lab 8")
+            raise click.UsageError(f"--{name} applies to hosts of a lab: add --racks 4,4 or --lab 8")
     check_racks_and_pods(options)
     if options["resume"]:
         for name in ("count", "estimator", "symmetric", "backend", "quick", "landmarks", "seed", "out"):
             if said(context, name):
-                raise click.UsageError(f"--resume goes on as the file says; leave --{name} out")
+                raise click.UsageError(f"--resume takes its settings from the file: omit --{name}")
 
 
 def _settings(options: dict[str, Any]) -> Settings:
@@ -170,7 +170,7 @@ def _settings(options: dict[str, Any]) -> Settings:
 
 @contextlib.contextmanager
 def _where(options: dict[str, Any], settings: Settings) -> Iterator[tuple[Probed, dict[str, Any]]]:
-    """The probe before it begins, and how its hosts are reached."""
+    """Yields a probe that has not begun, and the options that reach its hosts."""
     from hoplite_topology import layout, probing
     from hoplite_topology.hosts import addresses_of, read_hosts
     from hoplite_topology.reach import Site
@@ -183,7 +183,7 @@ def _where(options: dict[str, Any], settings: Settings) -> Iterator[tuple[Probed
         addresses = addresses_of(hosts, options["hosts_file"])
         if missing := [host.name for host in hosts if host.name not in addresses]:
             raise InvalidArgument(
-                f"{options['hosts_file']}: {missing[0]} has no address here; say its address after its name"
+                f"{options['hosts_file']}: {missing[0]} can't be resolved here; add its address after its name"
             )
         _check_count(options["landmarks"], len(hosts))
         sites = [Site(host.name, addresses[host.name], host.slots) for host in hosts]
@@ -196,7 +196,7 @@ def _where(options: dict[str, Any], settings: Settings) -> Iterator[tuple[Probed
         except ModuleNotFoundError as error:
             if error.name not in ("hoplite_bench", "hoplite_bench.lab"):
                 raise
-            fail_with("a lab is made by hoplite-bench, which is not installed", "pip install 'hoplite-topology[lab]'")
+            fail_with("a lab requires hoplite-bench, which is not installed", "pip install 'hoplite-topology[lab]'")
 
         _check_count(options["landmarks"], options["lab"] or sum(options["racks"]))
         links = {"rate": options["rate"], "latency": options["latency"]}
@@ -205,7 +205,7 @@ def _where(options: dict[str, Any], settings: Settings) -> Iterator[tuple[Probed
             if options["shuffle"] is not None:
                 random.Random(options["shuffle"]).shuffle(hosts_of_lab)
             probed = probing.begin([Site(host.name, host.address) for host in hosts_of_lab], settings)
-            # What the lab is, to be compared by people and tests; the probe is not told.
+            # Facts of the lab for comparison by people and tests; the probe does not use them.
             probed.lab = {**lab.facts(), "rack_of": {host.name: host.rack for host in hosts_of_lab}}
             if lab.pods:
                 probed.lab["pod_of"] = {host.name: lab.racks[host.rack].pod for host in hosts_of_lab}
@@ -214,7 +214,7 @@ def _where(options: dict[str, Any], settings: Settings) -> Iterator[tuple[Probed
 
 def _check_count(landmarks: int | None, hosts: int) -> None:
     if landmarks and landmarks > hosts:
-        raise InvalidArgument(f"--landmarks {landmarks} is more than the {hosts} hosts; say fewer, or 0 for all pairs")
+        raise InvalidArgument(f"--landmarks {landmarks} is more than the {hosts} hosts; set fewer, or 0 for all pairs")
 
 
 def _measure(probed: Probed, reach: dict[str, Any], out: Path | None) -> Probed:
@@ -237,7 +237,7 @@ def _measure(probed: Probed, reach: dict[str, Any], out: Path | None) -> Probed:
 
         def done(_probed: Probed, at: int, count: int) -> None:
             progress.done(at, count)
-            # Of thousands of hosts it takes seconds.
+            # For thousands of hosts, writing takes seconds.
             if time.monotonic() - last >= spent_s / WRITING_PART:
                 write()
 
@@ -253,12 +253,12 @@ def _measure(probed: Probed, reach: dict[str, Any], out: Path | None) -> Probed:
                     progress.say(f"left out: {probed.absent[number]}")
         except probing.ProbeFailed as error:
             fail_with(
-                str(error), "look whether each host answers: ssh HOST python3 --version; or say --launch or --python"
+                str(error), "check that each host responds: ssh HOST python3 --version; or set --launch or --python"
             )
         except BaseException:
             if out is not None:
                 write()
-                progress.say(f"ended; what is done is in {out}: hoplite topology probe --resume {out}")
+                progress.say(f"stopped; finished rounds are in {out}; continue: hoplite topology probe --resume {out}")
             raise
         write()
         progress.say(f"probed {len(probed.sites) - len(probed.absent)} hosts in {duration(probed.seconds)}")
@@ -298,13 +298,13 @@ def _lines(probed: Probed) -> list[str]:
     lines = []
     for group, members in sorted(groups.items()):
         uplink = rates.uplinks.get(group[-1]) if rates and group else None
-        carries = f", whose link carries {write_rate(uplink)}" if uplink else ""
-        lines.append(f"{' '.join(group) or 'all in one group'}: {' '.join(members)}{carries}")
+        carries = f", whose link has {write_rate(uplink)}" if uplink else ""
+        lines.append(f"{' '.join(group) or 'one group of all'}: {' '.join(members)}{carries}")
     for label in sorted({label for group in groups for label in group[:-1]}):
         uplink = rates.uplinks.get(label) if rates else None
-        lines += [f"{label}: its link carries {write_rate(uplink)}"] if uplink else []
+        lines += [f"{label}: its link has {write_rate(uplink)}"] if uplink else []
     if rates and rates.nic:
-        lines.append(f"each host's link carries {write_rate(rates.nic)}")
+        lines.append(f"each host's link has {write_rate(rates.nic)}")
     lines += [f"left out: {reason}" for reason in probed.absent.values()]
     assert probed.quality is not None
     lines.append(f"quality: {probed.quality.words()}")

@@ -1,4 +1,4 @@
-"""`hoplite topology`: which machine gets which rank of a collective."""
+"""`hoplite topology`: assigns the ranks of a collective to machines."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from hoplite_topology.planning import Planned
 
 file_option = click.Path(exists=True, dir_okay=False, path_type=Path)
-# Faster links than the lab's are common here.
+# Like the lab's rates, but with faster links.
 RATE = re.compile(r"(\d+(?:\.\d+)?) ?(mbit|gbit|tbit)")
 RATE_UNITS = {"mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
-STEPS: dict[type[HopliteError], str] = {InvalidArgument: "hoplite topology plan --help, or docs/topology/README.md"}
+STEPS: dict[type[HopliteError], str] = {InvalidArgument: "see hoplite topology plan --help, or docs/topology/README.md"}
 
 
 def _bytes(_context: click.Context, _option: click.Parameter, value: str) -> float:
@@ -43,25 +43,30 @@ def _rate(_context: click.Context, _option: click.Parameter, value: str | None) 
         return None
     match = RATE.fullmatch(value.strip().lower())
     if match is None or float(match[1]) == 0:
-        raise click.BadParameter(f"{value!r} is no rate such as 10gbit or 500mbit")
+        raise click.BadParameter(f"{value!r} is not a rate, such as 10gbit or 500mbit")
     return float(match[1]) * RATE_UNITS[match[2]]
 
 
 def _collective_options(command: Command) -> Command:
     options: list[Callable[[Command], Command]] = [
-        click.option("--algorithm", type=click.Choice(ALGORITHMS), required=True, help="What the ranks run."),
-        click.option("--base", type=click.IntRange(2), default=2, show_default=True, help="Of a bcube."),
+        click.option("--algorithm", type=click.Choice(ALGORITHMS), required=True, help="Algorithm that the ranks run."),
+        click.option("--base", type=click.IntRange(2), default=2, show_default=True, help="Base of a bcube."),
         click.option(
             "--library",
             type=click.Choice(LIBRARIES),
-            help="Whose halving-doubling.  [default: that of --format, else mpi]",
+            help="Library whose halving-doubling is used.  [default: that of --format, else mpi]",
         ),
         click.option(
-            "--bytes", "nbytes", default="100MB", callback=_bytes, show_default=True, help="Of each rank's array."
+            "--bytes",
+            "nbytes",
+            default="100MB",
+            callback=_bytes,
+            show_default=True,
+            help="Size of each rank's array.",
         ),
-        click.option("--seed", type=click.IntRange(0, 2**63), default=0, show_default=True, help="What chance does."),
-        click.option("--nic", callback=_rate, metavar="RATE", help="Of each machine's link, such as 10gbit."),
-        click.option("--uplink", callback=_rate, metavar="RATE", help="Of each cluster's link to the others."),
+        click.option("--seed", type=click.IntRange(0, 2**63), default=0, show_default=True, help="Random seed."),
+        click.option("--nic", callback=_rate, metavar="RATE", help="Rate of each machine's link, such as 10gbit."),
+        click.option("--uplink", callback=_rate, metavar="RATE", help="Rate of each cluster's link to the others."),
         json_option("Print one JSON object."),
     ]
     for option in reversed(options):
@@ -73,6 +78,8 @@ def _collective_options(command: Command) -> Command:
 def topology() -> None:
     """Assign the ranks of a collective to machines, and measure the network.
 
+    Ranks that communicate most get machines that are near each other.
+
     \b
     Example:
       hoplite topology example --machines 64 > m.csv
@@ -82,29 +89,35 @@ def topology() -> None:
 
 
 @topology.command()
-@click.option("--matrix", type=file_option, help="n lines of n round-trip times in microseconds, with commas.")
-@click.option("--topology", "topology_file", type=file_option, help="Or what probe wrote: times, hosts, groups, rates.")
+@click.option("--matrix", type=file_option, help="Read n lines of n round-trip times in us, separated by commas.")
+@click.option("--topology", "topology_file", type=file_option, help="Read times, hosts, groups and rates from a probe.")
 @_collective_options
 @click.option(
     "--cost",
     "model",
     type=click.Choice(MODELS),
-    help="What a transfer costs.  [default: congestion with --nic or --uplink, else paper]",
+    help="Cost model of a transfer.  [default: congestion with --nic or --uplink, else paper]",
 )
-@click.option("--symmetric", type=click.Choice(["max", "mean", "min"]), help="What is taken of times that differ.")
-@click.option("--choose", type=click.IntRange(1), metavar="K", help="Take K of the machines, the best ones.")
-@click.option("--solver", type=click.Choice(SOLVERS), default="search", show_default=True, help="How it is looked for.")
-@duration_option("--time", "How long the search may take.  [default: 2 s; exact 20 s, paper 4 s]")
-@click.option("--clusters", type=click.Choice(["gaps", "kmeans"]), default="gaps", show_default=True, help="How found.")
-@click.option("--start", type=file_option, help="A plan of --json, to mend after a few machines changed.")
-@click.option("--hosts", "hosts_file", type=file_option, help="The machines' names or addresses, one a line.")
-@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="Print what this launcher reads.")
-@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw times to a .svg or .png file.")
-def plan(**options: Any) -> None:  # noqa: ANN401 - as click gives them
-    """Find the order of machines in which an algorithm costs least, and say how sure that is.
+@click.option(
+    "--symmetric", type=click.Choice(["max", "mean", "min"]), help="How to combine the two directions of a pair."
+)
+@click.option("--choose", type=click.IntRange(1), metavar="K", help="Use only the K best machines.")
+@click.option("--solver", type=click.Choice(SOLVERS), default="search", show_default=True, help="Search method.")
+@duration_option("--time", "Time limit of the search.  [default: 2 s; exact 20 s, paper 4 s]")
+@click.option(
+    "--clusters", type=click.Choice(["gaps", "kmeans"]), default="gaps", show_default=True, help="Clustering method."
+)
+@click.option("--start", type=file_option, help="Repair a plan of --json after a few machines changed.")
+@click.option("--hosts", "hosts_file", type=file_option, help="Read the machines' names or addresses, one per line.")
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="Print the file of this launcher.")
+@click.option(
+    "--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the times to a .svg or .png file."
+)
+def plan(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
+    """Find the order of machines with the lowest cost for an algorithm.
 
-    Rank 0 gets the first machine of the order, rank 1 the second. The work is the same for the same --seed and --time
-    unless the clock ends it, which is said.
+    Rank 0 gets the first machine of the order, rank 1 the second. The result includes a bound for the best possible
+    order. The same --seed and --time lead to the same result, unless the clock ends the search, which is reported.
 
     \b
     Example:
@@ -120,11 +133,11 @@ def plan(**options: Any) -> None:  # noqa: ANN401 - as click gives them
 
     form = options["form"]
     if bool(options["matrix"]) == bool(options["topology_file"]):
-        raise click.UsageError("say what times to plan by: --matrix FILE or --topology FILE; one of them")
+        raise click.UsageError("set exactly one of --matrix FILE and --topology FILE")
     if options["topology_file"] and options["hosts_file"]:
-        raise click.UsageError("--topology has the hosts already: leave --hosts out")
+        raise click.UsageError("--topology contains the hosts: omit --hosts")
     if form and not options["hosts_file"] and not options["topology_file"]:
-        raise click.UsageError("--format writes the names of machines: say --hosts FILE")
+        raise click.UsageError("--format writes the names of machines: add --hosts FILE")
     with stepping(STEPS):
         if options["topology_file"]:
             given = surveyed.read(options["topology_file"], symmetric=options["symmetric"])
@@ -135,14 +148,16 @@ def plan(**options: Any) -> None:  # noqa: ANN401 - as click gives them
             rows = read_matrix(options["matrix"], symmetric=options["symmetric"])
             hosts = read_hosts(options["hosts_file"]) if options["hosts_file"] else None
         if hosts is not None and len(hosts) != len(rows):
-            raise InvalidArgument(f"{options['hosts_file']} has {len(hosts)} hosts, the matrix {len(rows)} machines")
+            raise InvalidArgument(
+                f"{options['hosts_file']} has {len(hosts)} hosts, the matrix {len(rows)} machines: set the same number"
+            )
         wanted = Wanted(
             algorithm=options["algorithm"],
             library=options["library"] or launchers.library_of(form),
             base=options["base"],
             bytes=options["nbytes"],
         )
-        # What a launcher can't take is refused before the search.
+        # Launcher errors are raised before the search.
         if form and hosts is not None:
             launchers.write(form, hosts, wanted)
         search = Options(
@@ -172,10 +187,10 @@ def _read_start(path: Path | None) -> list[int] | None:
     try:
         order = json.loads(path.read_text())["order"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        # Of JSON that is nested deeper than Python's stack, the last.
+        # RecursionError: the JSON is nested more deeply than Python's stack.
         order = None
     if not isinstance(order, list) or not all(type(machine) is int and 0 <= machine < 2**32 for machine in order):
-        raise InvalidArgument(f"{path} is no plan that hoplite topology plan --json printed")
+        raise InvalidArgument(f"{path} is not a plan: pass output of hoplite topology plan --json")
     return order
 
 
@@ -192,7 +207,7 @@ def _print(planned: Planned, hosts: list[Host] | None, form: str | None, *, as_j
             document["launch"] = {"text": launch.text, "run": launch.run, "notes": launch.notes}
         print_json(document)
         return
-    # Results are on stdout: with a launcher that is its file.
+    # Results go to stdout: with a launcher, only its file.
     for line in _lines(planned, ordered, is_short=launch is not None):
         click.echo(line, err=launch is not None)
     if launch:
@@ -204,7 +219,7 @@ def _print(planned: Planned, hosts: list[Host] | None, form: str | None, *, as_j
 
 
 def _lines(planned: Planned, hosts: list[Host] | None, *, is_short: bool) -> list[str]:
-    """What a plan says to people."""
+    """Formats a plan for people."""
     from hoplite_topology import planning
 
     def against(cost: float) -> str:
@@ -216,7 +231,7 @@ def _lines(planned: Planned, hosts: list[Host] | None, *, is_short: bool) -> lis
         f"{wanted.algorithm}{of}, {len(planned.order)} ranks, by the {planned.options.model_chosen} model",
         f"  plan    {planned.cost:14,.1f} us  {_certainty(planned)}",
         f"  given   {against(planned.cost_given)}",
-        f"  worst   {against(planned.cost_worst)}, the most that was found",
+        f"  worst   {against(planned.cost_worst)}, the highest cost found",
         f"why: {planned.reason}",
     ]
     if hint := planning.advice(planned):
@@ -230,17 +245,21 @@ def _lines(planned: Planned, hosts: list[Host] | None, *, is_short: bool) -> lis
 
 def _certainty(planned: Planned) -> str:
     if planned.is_proven:
-        return "and no order costs less"
+        return "the best possible order"
     if planned.gap is None:
-        return "and no bound above 0 is known"
+        return "no bound above 0 is known"
     return f"at most {planned.gap:.2%} above the best order, which costs {planned.bound:,.1f} us or more"
 
 
 @topology.command()
-@click.option("--machines", type=click.IntRange(1, 8192), default=64, show_default=True, help="How many.")
-@click.option("--seed", type=click.IntRange(0, 2**63), default=0, show_default=True, help="Which data centre.")
+@click.option("--machines", type=click.IntRange(1, 8192), default=64, show_default=True, help="Number of machines.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63), default=0, show_default=True, help="Random seed of the data center."
+)
 def example(machines: int, seed: int) -> None:
-    """Print the round-trip times of a made-up data centre of racks and pods, as plan reads them.
+    """Print round-trip times of a generated data center.
+
+    The data center has racks and pods. The output is a matrix for plan.
 
     \b
     Example:
@@ -254,18 +273,26 @@ def example(machines: int, seed: int) -> None:
 
 
 @topology.command()
-@click.option("--machines", type=click.IntRange(2, 4096), default=512, show_default=True, help="How many.")
-@click.option("--orders", type=click.IntRange(1, 100_000), default=500, show_default=True, help="How many random ones.")
-@click.option("--uplinks", type=click.IntRange(1, 256), default=16, show_default=True, help="Of each rack.")
+@click.option("--machines", type=click.IntRange(2, 4096), default=512, show_default=True, help="Number of machines.")
 @click.option(
-    "--background", type=click.FloatRange(0, 0.99), default=0.95, show_default=True, help="Of uplinks, at most."
+    "--orders", type=click.IntRange(1, 100_000), default=500, show_default=True, help="Number of random orders."
+)
+@click.option(
+    "--uplinks", type=click.IntRange(1, 256), default=16, show_default=True, help="Number of uplinks per rack."
+)
+@click.option(
+    "--background",
+    type=click.FloatRange(0, 0.99),
+    default=0.95,
+    show_default=True,
+    help="Maximum background load of an uplink.",
 )
 @_collective_options
-def simulate(**options: Any) -> None:  # noqa: ANN401 - as click gives them
-    """Simulate the flows of random orders, and of the planned one, in a made-up data centre.
+def simulate(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
+    """Simulate random and planned orders in a generated data center.
 
-    Flows share links max-min fairly, hashes choose among uplinks, and other tenants take a part of each; the times are
-    of the simulation, not of any network.
+    Flows share links max-min fairly, a hash selects the uplink of a flow, and other tenants use a part of each. The
+    times are those of the simulation, not of a real network.
 
     \b
     Example:
@@ -293,15 +320,20 @@ def simulate(**options: Any) -> None:  # noqa: ANN401 - as click gives them
 
 
 @topology.command()
-@click.option("--hosts", "hosts_file", required=True, type=file_option, help="Hosts in the order of their ranks.")
-@click.option("--format", "form", type=click.Choice(list(FORMATS)), required=True, help="Which launcher.")
+@click.option(
+    "--hosts", "hosts_file", required=True, type=file_option, help="Read the hosts, in the order of their ranks."
+)
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), required=True, help="Launcher.")
 @click.option(
     "--launcher",
-    help="Its command, with its options; of torchrun, gloo and lightgbm: ssh's.  [default: mpiexec, mpirun or ssh]",
+    help="Command of the launcher with its options; for torchrun, gloo and lightgbm that of ssh.  [default: mpiexec, "
+    "mpirun or ssh]",
 )
 @json_option("Print one JSON object.")
 def verify(hosts_file: Path, form: str, launcher: str | None, as_json: bool) -> None:
-    """Start a tiny job by a launcher, and compare the host of each rank with the order that it was given.
+    """Check that a launcher assigns the ranks as planned.
+
+    Starts a tiny job, and compares the host of each rank with the given order.
 
     \b
     Example:
@@ -312,8 +344,8 @@ def verify(hosts_file: Path, form: str, launcher: str | None, as_json: bool) -> 
     from hoplite_topology.hosts import read_hosts
 
     if form not in job.FORMS:
-        raise click.UsageError(f"a job of {form} can't be looked at; verify knows {', '.join(job.FORMS)}")
-    step = "install the launcher, or look whether it reaches the hosts: hoplite topology verify --help"
+        raise click.UsageError(f"verify does not support {form}: set one of {', '.join(job.FORMS)}")
+    step = "install the launcher, or check that it reaches the hosts: hoplite topology verify --help"
     with stepping({InvalidArgument: step}):
         hosts = read_hosts(hosts_file)
         seen = job.ranks(form, hosts, launcher)
@@ -322,13 +354,13 @@ def verify(hosts_file: Path, form: str, launcher: str | None, as_json: bool) -> 
     if as_json:
         print_json({"format": form, "ranks": len(wanted), "kept": not wrong, "hosts": seen})
     elif not wrong:
-        click.echo(f"{form} gave each of {len(wanted)} ranks to its host")
+        click.echo(f"{form} assigned each of {len(wanted)} ranks to its host")
     if wrong:
         rank = wrong[0]
         fail_with(
             f"rank {rank} ran on {seen[rank] or 'another host'}, not on {wanted[rank]}; "
             f"{len(wrong)} of {len(wanted)} ranks are wrong",
-            "hoplite topology plan --help for what else decides about ranks, which it prints as notes",
+            "see the notes of hoplite topology plan for other settings that affect ranks",
         )
 
 

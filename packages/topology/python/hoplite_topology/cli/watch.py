@@ -1,4 +1,4 @@
-"""`hoplite topology watch`: the network of a running cluster, and whether another order of ranks would be faster."""
+"""`hoplite topology watch`: shows the network of a running cluster, and proposes a faster order of ranks."""
 
 from __future__ import annotations
 
@@ -26,24 +26,27 @@ if TYPE_CHECKING:
     "sockets",
     multiple=True,
     metavar="PATH",
-    help="Unix socket of a node; several for more round trips.  [default: this user's node]",
+    help="Unix socket of a node; repeat it for more round trips.  [default: this user's node]",
 )
 @click.option(
     "--order",
     "order_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Addresses of the members as the ranks have them, one a line.  [default: by address]",
+    help="Read the members' addresses in the order of ranks, one per line.  [default: by address]",
 )
-@click.option("--algorithm", type=click.Choice(ALGORITHMS), default="ring", show_default=True, help="What ranks run.")
-@seconds_option("--interval", "How long to wait between two looks.", default=10.0, least=0.1)
-@click.option("--once", is_flag=True, help="Look once.")
+@click.option(
+    "--algorithm", type=click.Choice(ALGORITHMS), default="ring", show_default=True, help="Algorithm of the ranks."
+)
+@seconds_option("--interval", "Time between two updates.", default=10.0, least=0.1)
+@click.option("--once", is_flag=True, help="Exit after one update.")
 @json_option("Print one JSON object on each line.")
 def watch(
     sockets: tuple[str, ...], order_file: Path | None, algorithm: str, interval: float, once: bool, as_json: bool
 ) -> None:
-    """Watch the network of a running cluster, and propose another order of ranks where it saves more than 10 %.
+    """Show the network of a running cluster, and propose a faster order of ranks.
 
-    Nodes tell which of them share a link, and by TCP_INFO how long round trips take and how fast bytes arrive.
+    An order is proposed if it saves more than 10 %. Nodes report which of them share a link, and measure round trips
+    and receive rates with TCP_INFO.
 
     \b
     Example:
@@ -53,7 +56,7 @@ def watch(
     from hoplite_topology import watching
     from hoplite_topology.problem import Wanted
 
-    step = "hoplite topology watch --help, or hoplite status for the members"
+    step = "see hoplite topology watch --help, or hoplite status for the members"
     with contextlib.ExitStack() as stack, stepping({InvalidArgument: step}):
         order = _read(order_file) if order_file else None
         clients = [stack.enter_context(attach(socket)) for socket in sockets or (None,)]
@@ -77,7 +80,7 @@ def _read(path: Path) -> list[str]:
         raise InvalidArgument(f"can't read {path}: {error}") from None
     names = [name for line in lines if (name := line.partition("#")[0].strip())]
     if not names:
-        raise InvalidArgument(f"{path} has no address")
+        raise InvalidArgument(f"{path} has no address: write one per line")
     return names
 
 
@@ -85,7 +88,7 @@ def _print(look: Look, algorithm: str) -> None:
     seen = look.picture
     count = len(seen.addresses)
     pairs = count * (count - 1) // 2
-    click.echo(f"{count} nodes, survey: {seen.survey}, round trips of {seen.pairs_known} of {pairs} pairs are known")
+    click.echo(f"{count} nodes, survey: {seen.survey}, round trips known for {seen.pairs_known} of {pairs} pairs")
     rows = [
         [str(rank), address, " > ".join(place) or "-", _shortest(look, rank)]
         for rank, (address, place) in enumerate(zip(seen.addresses, seen.places, strict=True))
@@ -96,10 +99,10 @@ def _print(look: Look, algorithm: str) -> None:
     if look.cost is None or look.planned is None or look.gain is None:
         click.echo("no proposal")
     elif look.proposal is None:
-        click.echo(f"no proposal: another order would save {max(look.gain, 0):.0%} of a {algorithm}")
+        click.echo(f"no proposal: the best order found saves {max(look.gain, 0):.0%} of a {algorithm}")
     else:
         click.echo(
-            f"proposal: {algorithm} in {look.planned:,.0f} us in place of {look.cost:,.0f} us, {look.gain:.0%} less"
+            f"proposal: {algorithm} in {look.planned:,.0f} us instead of {look.cost:,.0f} us, {look.gain:.0%} less"
         )
         click.echo("order: " + " ".join(look.proposal))
     click.echo()
