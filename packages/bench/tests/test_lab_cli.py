@@ -121,13 +121,13 @@ def test_mistakes_end_with_what_to_try(name: str, hoplite_lab: Command) -> None:
     assert "'4,x' is not a list of numbers of hosts, such as 4,4" in errors
     for words, complaint in (
         (["--racks", "1,1", "--pods", "1,x"], "'1,x' is not a list of numbers of racks, such as 2,2"),
-        (["--hosts", "2", "--uplink", "1gbit"], "--uplink is of a rack's link to the others: say --racks 4,4"),
+        (["--hosts", "2", "--uplink", "1gbit"], "--uplink needs racks: add --racks 4,4"),
         (
             ["--hosts", "3", "--racks", "2,2"],
             "--hosts 3 sets one rack, --racks 2,2 sets several: omit one of them",
         ),
-        (["--hosts", "2", "--pods", "1,1"], "--pods says how many racks are in each pod: say --racks"),
-        (["--racks", "1,1", "--pod-uplink", "1gbit"], "--pod-uplink is of a pod's link to the others"),
+        (["--hosts", "2", "--pods", "1,1"], "--pods needs racks: add --racks"),
+        (["--racks", "1,1", "--pod-uplink", "1gbit"], "--pod-uplink needs pods"),
     ):
         code, _, errors = hoplite_lab("up", "--name", name, *words)
         assert code == 2

@@ -79,11 +79,11 @@ QUICK = {
 @json_option("Print the rows as one JSON list instead of a table.")
 @click.pass_context
 def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - the type that click passes
-    """Compare Hoplite with Open MPI, MPICH, Gloo, Ray and Dask.
+    """Compare Hoplite with Open MPI, MPICH, Gloo, Ray and Dask; verify every result.
 
-    Every result is verified. Runs are interleaved: one system at a time uses the machine. Each time is compared with
-    one plain TCP stream of the same bytes. A lab of network namespaces requires root. Alternatively, pass a file of
-    hosts that ssh reaches. Each line has a name, and the address on the network to measure if it differs.
+    Runs are interleaved: one system at a time uses the machine. Each time is compared with one plain TCP stream of the
+    same bytes. A lab of network namespaces requires root. Alternatively, pass a file of hosts that ssh reaches. Each
+    line has a name, and the address on the network to measure if it differs.
 
     \b
     Examples:

@@ -57,9 +57,9 @@ class Labs(click.Group):
 
 @click.group(cls=Labs)
 def lab() -> None:
-    """Emulate hosts on this machine.
+    """Emulate hosts and links of a given rate in network namespaces.
 
-    Hosts are network namespaces with links of a given rate. Requires root.
+    Requires root.
 
     \b
     Example:

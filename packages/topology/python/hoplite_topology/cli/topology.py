@@ -76,9 +76,7 @@ def _collective_options(command: Command) -> Command:
 
 @click.group()
 def topology() -> None:
-    """Assign the ranks of a collective to machines, and measure the network.
-
-    Ranks that communicate most get machines that are near each other.
+    """Measure the network, and place ranks that exchange most data near each other.
 
     \b
     Example:
