@@ -1,4 +1,4 @@
-"""Two hosts to run a system of the bench on, and a launch that only writes down what it is asked to start."""
+"""Two hosts to run a system of the bench on, and a launch that only records what it would start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Kind = TypeVar("Kind", bound=System)
 
 
 class Written(Launch):
-    """Starts nothing; `spawned` is what it was asked to."""
+    """Starts nothing; records in `spawned` what it would start."""
 
     shared_clock = True
     memory_bytes = 2**30
@@ -41,17 +41,17 @@ class Written(Launch):
 
 
 def prepared(system: Kind) -> Kind:
-    """The system itself, or a skip with the reason why it can't be had."""
+    """The system itself, or a skip with the reason if it can't be installed."""
     try:
         system.prepare(Environments())
     except Unavailable as error:
-        # Of a machine that reaches no package index, say; where one does, as in CI, nothing is skipped here.
+        # For example, on a machine without a package index; on one with it, as in CI, nothing is skipped here.
         pytest.skip(str(error))
     return system
 
 
 def measured(system: System, *, hosts: int = 2, ops: Sequence[str] = OPS) -> list[Row]:
-    """The rows of operations of a small and a middling size on a lab."""
+    """The rows of operations of a small and a medium size on a lab."""
     said: list[str] = []
     with Lab(hosts=hosts) as lab, Agents(of_lab(lab)) as agents:
         system.adapt(of_lab(lab).hosts, None, plain=False)

@@ -1,7 +1,7 @@
-"""Rows of a measurement that nobody took: times from a formula, with all that a report must be able to show.
+"""Rows of a synthetic measurement: times from a formula, with everything that a report must be able to show.
 
-A round takes a system's own delay and some times the bytes over the rate of the link. Ray can't do a broadcast of the
-largest size, Gloo has no rtt, Open MPI's other algorithm does not run on 4 hosts.
+A round takes a delay of the system, plus a multiple of the bytes divided by the rate of the link. Ray fails at the
+broadcast of the largest size, Gloo has no rtt, and Open MPI's other algorithm does not run on 4 hosts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERSIONS = {
     "dask": "2026.8.0",
 }
 
-# Seconds of delay, and the bytes of each operation in times of its limit.
+# Seconds of delay, and the bytes of each operation in multiples of its limit.
 WIRE = (40e-6, 1.0)
 MODELS: dict[tuple[str, str], tuple[float, float]] = {
     ("hoplite", "default"): (900e-6, 1.12),
@@ -39,12 +39,12 @@ MODELS: dict[tuple[str, str], tuple[float, float]] = {
     ("dask", "default"): (50e-3, 7.2),
 }
 SIZES = (2**10, 2**20, 2**25)
-# Slower and faster than the median, of five repeats.
+# Relative distance of the slowest and the fastest of five repeats from the median.
 SPREAD = (1.02, 0.97, 1.0, 1.3, 0.99)
 
 
 def row(**fields: Any) -> Row:  # noqa: ANN401
-    """A row of Hoplite's broadcast to 8 hosts; `fields` are what is different. `seconds` follow from the samples."""
+    """A row of Hoplite's broadcast to 8 hosts; `fields` override its fields. `seconds` follow from the samples."""
     usual: dict[str, Any] = {
         "system": "hoplite",
         "variant": "default",
@@ -113,7 +113,7 @@ def matrix(
                 rows.append(row(samples=[], verified=False, wire_ratio=None, note=why, **about))
                 continue
             least = limit(op, hosts) or 1.0
-            # Who finds out while it runs has begun before the last has called.
+            # A system with dynamic membership starts before the last participant has called.
             early = 0.4 * arrival_s if system == "hoplite" else 0.0
             median = delay + max(0.1 * transfer, times * least * transfer - early)
             note = "another process was busy" if (system, op, hosts, nbytes) == ("dask", "reduce", 8, 2**25) else ""
@@ -122,7 +122,7 @@ def matrix(
 
 
 def one_host() -> list[Row]:
-    """Local cases, of which one failed."""
+    """Local cases, one of which failed."""
     same: dict[str, Any] = {"hosts": 1, "wire_ratio": None, "lab": {"kind": "local"}}
     large = {"bytes": 2**26, **same}
     return [
@@ -138,7 +138,7 @@ def one_host() -> list[Row]:
 
 
 def steady(samples: list[float], **facts: Any) -> Row:  # noqa: ANN401
-    """A row of `bench steady` whose bound is a second; `facts` are what is different, of the run or of the row."""
+    """A row of `bench steady` whose bound is one second; `facts` override facts of the run or fields of the row."""
     middle = PATTERNS[facts.get("op", "async")].middle
     parts = tenths(samples, len(samples), middle)
     own: dict[str, Any] = {
@@ -163,7 +163,7 @@ def steady(samples: list[float], **facts: Any) -> Row:  # noqa: ANN401
 
 
 def _missing(system: str, variant: str, op: str, hosts: int, nbytes: int) -> str:
-    """Why a system has no figure, "no row" if it has no row either, empty if it has one."""
+    """The reason why a system has no samples; "no row" if it has no row; empty if it has samples."""
     if system == "gloo" and op == "rtt":
         return "no row"
     if system == "ray" and op == "broadcast" and nbytes == 2**25:
@@ -187,7 +187,7 @@ def all_kinds() -> list[Row]:
 
 
 def long_runs() -> list[Row]:
-    """A run that stays at its bound, one that a fault slows down for good, and two jobs side by side."""
+    """A run at its bound, one that a fault slows down permanently, and two jobs side by side."""
     fault = {"host": "node4", "step": 9, "begin_s": 9.5, "end_s": 11.5, "recovery_steps": None}
     slowed = [1.1] * 9 + [3.0] + [1.6] * 30
     return [

@@ -1,4 +1,4 @@
-"""A small lab in which a system of the bench does every operation, frozen once between two of them."""
+"""A small lab in which a system of the bench runs every operation, with one freeze in between."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 STEP_TIMEOUT_S = 30.0
 MEMORY_BYTES = 256 * 2**20
-# One that systems send within messages, and one that they do not.
+# One size that systems send within messages, and one that they do not.
 SIZES = (4096, 2**20)
 
 
 def smoke(system: System) -> None:
-    """Does every variant of every operation between two hosts of a lab; skips if the system can't be had."""
+    """Runs every variant of every operation between two hosts of a lab; skips if the system can't be installed."""
     prepared(system)
     with Lab(hosts=2, rate="1gbit") as lab, Agents(network := of_lab(lab)) as agents:
         group = Group(system, "default", network, agents, MEMORY_BYTES)

@@ -1,4 +1,4 @@
-"""What is written in a picture and where, as Matplotlib lays it out: texts that lie upon each other or leave it."""
+"""Texts of a figure and their positions, as laid out by Matplotlib: finds overlaps, and texts outside the figure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from hoplite_bench.row import Row
 
-# Of what letters leave free within their box, in pixels of 1/100 inch.
+# Free space around letters within their box, in pixels of 1/100 inch.
 SLACK = 0.5
 
 
@@ -26,14 +26,14 @@ class Written(NamedTuple):
     top: float
 
     def meets(self, other: Written) -> bool:
-        """Whether the boxes have more in common than the edges."""
+        """Whether the boxes overlap by more than their edges."""
         across = min(self.right, other.right) - max(self.left, other.left)
         along = min(self.top, other.top) - max(self.bottom, other.bottom)
         return across > SLACK and along > SLACK
 
 
 def faults(rows: Sequence[Row], monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str]]:
-    """Draws all pictures of rows; how many, and what is wrong with the texts of each."""
+    """Draws all figures of rows; returns their number, and the faults of their texts."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.text import Text

@@ -1,4 +1,4 @@
-"""`hoplite bench apps`: its figures, its words, and a small run on hosts of a lab."""
+"""`hoplite bench apps`: its figures, its output, and a small run on a lab."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ASYNC = apps.APPS["async"]
 
 
 def turn(*steps: float, back: int | None = None) -> dict[str, Any]:
-    """A turn whose steps took so many seconds, as the program that runs it answers."""
+    """A turn whose steps took these seconds, as its program returns it."""
     ends, now = [], 0.0
     for step in steps:
         now += step
@@ -49,7 +49,7 @@ def test_steps_before_all_are_alike_do_not_count() -> None:
 def test_the_bound_is_what_passes_the_link_of_the_server() -> None:
     bounds = {name: app.bound(3, 7, 7) for name, app in apps.APPS.items()}
     assert bounds == {"sync": 7, "async": 3, "samples": 3, "gradients": 3, "serving": 7, "one-to-all": 7}
-    # Workers of one host share the model; each sends a gradient of its own.
+    # Workers of one host share the model; each sends its own gradient.
     assert apps.APPS["sync"].bound(14, 14, 7) == 10.5
     assert apps.APPS["serving"].bound(8, 14, 7) == 7
 
@@ -63,7 +63,7 @@ def test_steps_of_a_failure_are_those_until_the_worker_is_back() -> None:
     )
     found = apps.failures(row, "plain")
     assert found == {"before": 1.0, "while_gone": pytest.approx(4.0), "longest": 5.0, "back_s": pytest.approx(8.0)}
-    # One that was not seen to be back is gone until the end.
+    # A worker that was never seen running again counts as gone until the end.
     assert apps.failures(row, "with_hoplite")["back_s"] == pytest.approx(5.0)
 
 
@@ -82,7 +82,7 @@ def test_applications_differ_in_few_lines() -> None:
         assert of <= 120, app.folder
 
 
-def test_without_a_checkout_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_checkout_the_error_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apps, "__file__", str(tmp_path / "venv" / "lib" / "hoplite_bench" / "apps.py"))
     with pytest.raises(HopliteError, match="run this command from a checkout"):
         apps.examples()

@@ -1,4 +1,4 @@
-"""`hoplite bench` and `hoplite lab` as `hoplite` finds them, and the package beside it."""
+"""`hoplite bench` and `hoplite lab` as commands of `hoplite`, and the versions of both packages."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("width", [20, 45, 100])
 @pytest.mark.parametrize("command", [bench, lab], ids=lambda command: command.name)
-def test_the_list_of_commands_says_what_the_command_says(command: click.Command, width: int) -> None:
+def test_the_list_of_commands_has_the_help_of_the_command(command: click.Command, width: int) -> None:
     (listed,) = [one for one in COMMANDS if one.name == command.name]
     assert listed.get_short_help_str(width) == command.get_short_help_str(width)
 
 
-def test_it_asks_for_the_library_of_its_version() -> None:
+def test_it_requires_the_library_of_its_version() -> None:
     assert version("hoplite-bench") == version("hoplite-collectives")
     assert f"hoplite-collectives=={version('hoplite-bench')}" in (requires("hoplite-bench") or [])

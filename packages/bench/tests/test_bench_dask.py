@@ -1,4 +1,4 @@
-"""Dask as the bench runs it: how it is started, and every operation once."""
+"""Dask in the bench: its start, and one run of every operation."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_round_takes_at_least_its_inputs_and_results(op: str) -> None:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401 - a program, which mypy knows by another name
-    """The driver's program, whose tasks find a worker without Dask."""
+    """The driver's program; its tasks find a worker without Dask."""
     worker = SimpleNamespace()
     distributed = ModuleType("distributed")
     for name in ("Client", "Future", "Worker", "wait", "__version__"):
@@ -76,14 +76,14 @@ def task(driver: Any, op: str) -> Any:  # noqa: ANN401 - as above
     return driver.Task(op=op, nbytes=4096, variant="default", round=1, seed=5, ranks=3, rank=-1, arrival_ns=1)
 
 
-def test_a_gather_whose_tasks_end_in_another_order_than_they_began_is_right(driver: Any) -> None:  # noqa: ANN401
+def test_a_gather_is_correct_in_any_order_of_its_tasks(driver: Any) -> None:  # noqa: ANN401
     arrays = [driver.make(4096, rank, 5) for rank in range(3)]
     for rank in (2, 0, 1):
         driver.take(rank, arrays[rank])
     assert driver.compare(task(driver, "gather"), 0) == ""
     driver.take(0, arrays[1], arrays[0], arrays[2])
     assert "and not" in driver.compare(task(driver, "gather"), 0)
-    # What should be rank 2's is rank 1's once more.
+    # Rank 1's array again instead of rank 2's.
     driver.take(0, arrays[0], arrays[1])
     driver.take(2, arrays[1])
     assert "and not" in driver.compare(task(driver, "gather"), 0)
@@ -97,7 +97,7 @@ def test_of_sums_only_the_last_is_held(driver: Any) -> None:  # noqa: ANN401 - a
 
 
 @needs_lab
-# What is installed for the first time takes longer than the tests' minute; five seconds otherwise.
+# The first installation takes longer than the tests' minute; otherwise the test takes five seconds.
 @pytest.mark.peers
 @pytest.mark.timeout(600)
 def test_every_operation_between_two_hosts() -> None:

@@ -1,4 +1,4 @@
-"""Gloo as a system of the bench: how its program is compiled and started, and one run on two hosts."""
+"""Gloo in the bench: compilation and start of its program, and one run on two hosts."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hoplite_bench.systems.gloo import Gloo
 from labs import needs_lab
 
 
-def test_without_the_headers_it_says_which_packages_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_the_headers_the_error_names_the_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(gloo, "HEADERS", tmp_path / "context.h")
     with pytest.raises(Unavailable, match=r"context.h is missing; .*apt-get install libgloo-dev"):
         Gloo().prepare(Environments(tmp_path))
 
 
-def test_without_a_compiler_it_says_which_packages_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_compiler_the_error_names_the_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(gloo, "HEADERS", tmp_path)
     monkeypatch.setattr(gloo, "COMPILE", (str(tmp_path / "g++"),))
     with pytest.raises(Unavailable, match=r"can't compile gloo_rank.cpp; .*apt-get install .*g\+\+"):
@@ -87,13 +87,13 @@ def test_one_source_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(lines: TextIO) -> tuple[str, dict[str, str]]:
-    """The next line of a rank."""
+    """The next line from a rank."""
     word, *pairs = lines.readline().split()
     return word, {key: unquote(value) for key, _, value in (pair.partition("=") for pair in pairs)}
 
 
 @pytest.mark.peers
-def test_a_rank_says_what_it_can_not_do_and_goes_on(tmp_path: Path) -> None:
+def test_a_rank_reports_a_failure_and_continues(tmp_path: Path) -> None:
     system = prepared(Gloo())
     assert system.program is not None
     path = tmp_path / "control"

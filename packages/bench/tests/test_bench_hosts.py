@@ -1,4 +1,4 @@
-"""The bench on hosts that share no clock: how they are reached, what their agents do, and what is measured there."""
+"""The bench on hosts without a shared clock: how they are reached, what their agents do, and what is measured."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 bench_ports.take()
 
 PYTHON_PATH = python_path()
-# Says that it is up and then waits to be ended.
+# Prints a line, and then waits to be ended.
 UP = "import sys, time; print('up', flush=True); time.sleep(3600)"
 
 
 def reach(folder: Path, script: str = "") -> Path:
-    """A command like ssh, that reaches this machine under any name; `script` is what a login shell there does first."""
+    """A command like ssh that reaches this machine by any name; `script` is what a login shell there runs first."""
     rsh = folder / "rsh"
     rsh.write_text(f'#!/bin/sh\nname=$1\nshift\n{script}\nexec sh -c "$*"\n')
     rsh.chmod(0o755)
@@ -62,7 +62,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 
 def start(agent: Agent, group: str, code: str, *words: str) -> psutil.Process:
-    """Starts a Python program of a group and waits until it has said something."""
+    """Starts a Python program of a group, and waits for its first output."""
     pid = agent.spawn(group, [sys.executable, "-u", "-c", code, *words], {})["pid"]
     log = agent.started[group][-1][1]
     eventually(lambda: log.read_text() != "")
@@ -99,7 +99,7 @@ def test_hosts_of_a_file_are_measured_and_nothing_is_left(
 
 def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(tmp_path: Path) -> None:
     with Agents(named(reach(tmp_path), "one")) as agents:
-        # Stopped, it answers nothing until it goes on.
+        # While stopped, it does not reply.
         process = agents._processes[0]
         process.send_signal(signal.SIGSTOP)
         with pytest.raises(AgentFailed, match=r"an agent failed at 'hello': no answer within 0 s from one"):
@@ -120,13 +120,13 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(tmp_path: Path)
         ),
     ],
 )
-def test_a_host_that_cannot_be_reached_says_why(tmp_path: Path, script: str, reason: str) -> None:
+def test_the_error_of_an_unreachable_host_has_the_reason(tmp_path: Path, script: str, reason: str) -> None:
     with pytest.raises(AgentFailed, match=reason):
         Agents(named(reach(tmp_path, script.replace("{folder}", str(tmp_path))), "one"))
 
 
 def told(monkeypatch: pytest.MonkeyPatch, *machines: dict[str, Any]) -> None:
-    """Lets the agents say that they are these machines."""
+    """Makes the agents report these machines."""
     asked = Agents.all
 
     def answer(self: Agents, request: dict[str, Any], *, timeout_s: float = 30.0) -> list[dict[str, Any]]:
@@ -172,7 +172,7 @@ def test_systems_are_installed_in_the_same_folder_on_all_hosts(tmp_path: Path) -
 def test_what_an_agent_starts_has_the_python_path_that_it_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # NumPy of the bench would hide that of a system's own environment.
+    # The bench's NumPy would hide that of a system's own environment.
     monkeypatch.setenv("PYTHONPATH", "/of/the/user")
     network = named(reach(tmp_path), "one")
     says = "import os; open({!r}, 'w').write(os.environ.get('PYTHONPATH', 'none'))"
@@ -189,7 +189,7 @@ def test_what_an_agent_starts_has_the_python_path_that_it_is_given(
 def test_a_group_has_a_folder_until_it_is_killed(agent: Agent, tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "group"
     for _ in range(2):
-        # Hosts that share files make it together.
+        # Hosts that share files create it concurrently.
         agent.answer({"do": "folder", "group": "g", "path": str(folder)})
     assert folder.stat().st_mode & 0o777 == 0o700
     (folder / "0").mkdir()
@@ -209,7 +209,7 @@ def test_logs_of_groups_that_come_and_go_are_not_mixed(agent: Agent) -> None:
 
 
 def test_what_starts_while_a_group_is_frozen_is_frozen_too(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A process that is started between a look and its signals: here after each of the first looks.
+    # A process is started between a look and its signals: here after each of the first looks.
     started = [start(agent, "g", UP)]
     looked = agent.look
 
@@ -233,7 +233,7 @@ def test_what_does_not_stop_is_named(agent: Agent, monkeypatch: pytest.MonkeyPat
     monkeypatch.undo()
 
 
-# Waits until the file that it is given is there, works for a while in a thread that ends, and says so.
+# Waits until the given file exists, works for a while in a thread that ends, and prints a line.
 WORKS = """
 import pathlib, sys, threading, time
 print("up", flush=True)
@@ -281,7 +281,7 @@ def test_processor_time_has_threads_that_ended_and_is_never_negative(agent: Agen
     assert agent.usage("g") == {"cpu_seconds": 0.0, "peak_rss_bytes": 0}
 
 
-# Makes 64 MiB that it shares with its children, each of which reads all of them.
+# Allocates 64 MiB that it shares with its children, each of which reads all of it.
 SHARES = """
 import mmap, os, sys, time
 memory = mmap.mmap(-1, 64 << 20)
@@ -305,7 +305,7 @@ def test_memory_that_processes_share_counts_once(agent: Agent) -> None:
     agent.look("g")
     assert len(agent.members["g"]) == 4
     agent.begin("g")
-    # The processes' own is some 10 MiB each; the 64 MiB in all four would be 256.
+    # Private memory is about 10 MiB per process; the 64 MiB counted for all four would be 256 MiB.
     assert 64 << 20 < agent.usage("g")["peak_rss_bytes"] < 160 << 20
 
 

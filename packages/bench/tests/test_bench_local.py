@@ -1,4 +1,4 @@
-"""What one host does alone: a row for every case, whatever is missing, and no figure of what was wrong."""
+"""Operations of a single host: a row for every case, whatever is missing, and no samples of wrong results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def measured(folder: Path, repeats: int) -> list[Row]:
     return list(local.measure(sizes=[SIZE], repeats=repeats, environments=Environments(folder, install=False)))
 
 
-def test_every_case_is_a_row_and_what_is_not_installed_says_so(tmp_path: Path) -> None:
+def test_every_case_is_a_row_with_a_note_if_it_is_not_installed(tmp_path: Path) -> None:
     rows = measured(tmp_path, 2)
     assert {row.op for row in rows} == OPS
     assert len({row.key() for row in rows}) == len(rows)

@@ -1,4 +1,4 @@
-"""Open MPI and MPICH as systems of the bench: what they are started with, and one run on two hosts."""
+"""Open MPI and MPICH in the bench: their command lines, and one run on two hosts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ of_both = pytest.mark.parametrize("kind", BOTH, ids=lambda kind: kind.name)
 
 
 def installed(kind: type[Mpi], root: Path) -> Mpi:
-    """A system with an environment that has nothing but a launcher which does nothing."""
+    """A system with an environment that contains only a launcher without effect."""
     system = kind()
     made = root / f"{system.name}-python{sys.version_info.major}.{sys.version_info.minor}"
     (made / "bin").mkdir(parents=True)
@@ -35,7 +35,7 @@ def installed(kind: type[Mpi], root: Path) -> Mpi:
 
 
 def launched(system: Mpi, launch: Written, group: str) -> tuple[list[str], dict[str, str]]:
-    """The command and the variables that a system starts a group with."""
+    """The command and the environment variables that start a group."""
     system.start(launch, group)
     [(host, command, variables)] = launch.spawned
     assert host == 0
@@ -43,7 +43,7 @@ def launched(system: Mpi, launch: Written, group: str) -> tuple[list[str], dict[
 
 
 def after(command: list[str], *words: str) -> list[str]:
-    """What follows an option, each time that it is there."""
+    """The values of an option, for each of its occurrences."""
     size = len(words)
     return [command[at + size] for at in range(len(command) - size) if tuple(command[at : at + size]) == words]
 
@@ -95,7 +95,7 @@ def test_every_variant_has_the_settings_of_its_group(kind: type[Mpi], tmp_path: 
 
 
 @of_both
-def test_an_environment_without_its_launcher_says_what_to_remove(kind: type[Mpi], tmp_path: Path) -> None:
+def test_the_error_of_a_missing_launcher_names_the_folder_to_remove(kind: type[Mpi], tmp_path: Path) -> None:
     system = installed(kind, tmp_path)
     assert system.python is not None
     folder = system.python.parent.parent
@@ -120,8 +120,8 @@ def test_two_hosts_measure_all_operations_and_variants(kind: type[Mpi]) -> None:
 
 @pytest.mark.peers
 @pytest.mark.timeout(300)  # the first time it is installed
-def test_open_mpi_knows_the_algorithms_by_these_names() -> None:
-    # Names that it does not know end mpirun; a setting that it does not have would be passed over in silence.
+def test_open_mpi_has_the_algorithms() -> None:
+    # mpirun fails for unknown names, but would silently ignore an unknown setting.
     system = prepared(OpenMpi())
     assert system.python is not None
     said = subprocess.run(
@@ -138,8 +138,8 @@ def test_open_mpi_knows_the_algorithms_by_these_names() -> None:
 
 @pytest.mark.peers
 @pytest.mark.timeout(300)  # the first time it is installed
-def test_mpich_knows_the_controls_by_these_names() -> None:
-    # It ends for a value that it does not know, but passes over a variable that it does not have.
+def test_mpich_has_the_controls() -> None:
+    # It fails for an unknown value, but ignores an unknown variable.
     system = prepared(Mpich())
     assert system.python is not None
     said = subprocess.run(

@@ -1,4 +1,4 @@
-"""What takes part in a measurement: its content, and Hoplite's ranks in this process."""
+"""The participants of a measurement: their contents, and Hoplite's ranks in this process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SEED = 17
 
 
 def summed(nbytes: int, ranks: range) -> np.ndarray:
-    """The right sum of the inputs of some ranks."""
+    """The correct sum of the inputs of some ranks."""
     total = np.zeros(nbytes // 4, np.float32)
     for rank in ranks:
         one = np.empty_like(total)
@@ -95,7 +95,7 @@ def task(op: str, rank: int, *, number: int, arrival_s: float, inputs: int = 1) 
 def run(
     ranks: list[Any], op: str, *, number: int = 1, arrival_s: float = 0.0, inputs: int = 1
 ) -> list[tuple[int, int] | None]:
-    """One round of all ranks, each in a thread; the times that they say."""
+    """Runs one round of all ranks, each in a thread; returns the times that they report."""
     tasks, times = call_all(ranks, op, number=number, arrival_s=arrival_s, inputs=inputs)
     assert [rank.check(one) for rank, one in zip(ranks, tasks, strict=True)] == [""] * len(ranks)
     return times
@@ -104,7 +104,7 @@ def run(
 def call_all(
     ranks: list[Any], op: str, *, number: int = 1, arrival_s: float = 0.0, inputs: int = 1
 ) -> tuple[list[Task], list[tuple[int, int] | None]]:
-    """A round that is not checked."""
+    """A round whose result is not verified."""
     tasks = [task(op, rank, number=number, arrival_s=arrival_s, inputs=inputs) for rank in range(len(ranks))]
     tokens = [rank.prepare(one) for rank, one in zip(ranks, tasks, strict=True)]
     times: list[tuple[int, int] | None] = [None] * len(ranks)
@@ -126,7 +126,7 @@ def call_all(
 def test_several_inputs_of_a_host_go_into_a_sum(ranks: list[Any], op: str) -> None:
     run(ranks, op, inputs=2)
     assert [rank.disturbed() for rank in ranks] == [""] * len(ranks)
-    # With the content of one input too few it would be another sum.
+    # Without the content of one input, the sum would differ.
     came = [np.zeros(1024, content.DTYPE)]
     content.fill(came[0], rank=0, seed=SEED)
     facts: dict[str, Any] = {"op": "reduce", "nbytes": 4096, "rank": 0, "ranks": 1, "seed": SEED}
@@ -138,7 +138,7 @@ def test_several_inputs_of_a_host_come_late(ranks: list[Any]) -> None:
     assert None not in run(ranks, "reduce", arrival_s=0.2, inputs=2)
 
 
-def test_a_rank_tells_what_had_to_begin_again(ranks: list[Any]) -> None:
+def test_a_rank_reports_what_was_retried(ranks: list[Any]) -> None:
     rank = ranks[0]
     assert rank.disturbed() == ""
     rank.counters["refusals"] -= 1
@@ -149,13 +149,13 @@ def test_a_rank_tells_what_had_to_begin_again(ranks: list[Any]) -> None:
 @pytest.mark.parametrize("op", OPS)
 def test_hoplite_does_every_operation(ranks: list[Any], op: str) -> None:
     run(ranks, op)
-    # Twice, so that what the first left would be found.
+    # Twice, so that leftovers of the first run would be found.
     run(ranks, op, number=2)
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_all_that_hoplite_has_is_there_once(ranks: list[Any], op: str) -> None:
-    """What the bench makes room for is what lies in the stores, but for what a round trip sends."""
+    """The estimated memory is what the stores contain, except what a round trip sends."""
     tasks, _ = call_all(ranks, op)
     used = sum(rank.client.status()["store"]["used"] for rank in ranks)
     expected = Hoplite().memory(op, RANKS_OF_A_TEST, tasks[0].nbytes) - (tasks[0].nbytes if op == "rtt" else 0)
@@ -168,7 +168,7 @@ def test_the_input_of_one_who_comes_late_is_not_there_before(ranks: list[Any], o
     times = run(ranks, op, arrival_s=0.2)
     assert None not in times
     root, *_, last = [one for one in times if one is not None]
-    # Nobody has the sum before the last has called, and the last call is known to be the last.
+    # No rank has the sum before the last call, and the last call is known to be the last.
     assert last[0] == max(start for start, _ in [one for one in times if one is not None])
     assert root[1] > last[0] > root[0] + 0.3e9
 

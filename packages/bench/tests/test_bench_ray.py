@@ -1,4 +1,4 @@
-"""Ray as the bench runs it: how its nodes are started, why they are not, and every operation once."""
+"""Ray in the bench: the start of its nodes, errors of the start, and one run of every operation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Spawns(Launch):
-    """Notes what would be started, and where."""
+    """Records what would be started, and where."""
 
     def __init__(self, folder: str = "/tmp/group", memory_bytes: int = 2**30) -> None:
         self.hosts = [Host(number, f"host{number}", f"10.0.0.{number + 1}") for number in range(3)]
@@ -35,7 +35,7 @@ class Spawns(Launch):
 
 
 class Installed(Environments):
-    """Has everything."""
+    """Environments in which everything is installed."""
 
     def python(self, name: str, requirements: Sequence[str]) -> Path:
         assert all("==" in one for one in requirements)
@@ -71,14 +71,14 @@ def test_nobody_is_taken_for_dead_while_all_are_frozen() -> None:
         assert environment.items() >= {name: str(value) for name, value in PATIENCE.items()}.items()
 
 
-def test_a_folder_too_long_for_its_sockets_is_said_before_anything_starts() -> None:
+def test_a_folder_too_long_for_its_sockets_is_rejected_before_the_start() -> None:
     launch = Spawns("/tmp/" + "long" * 20)
     with pytest.raises(Unavailable, match=r"more than 107 bytes; set TMPDIR"):
         prepared().start(launch, "default")
     assert not launch.spawned
 
 
-def test_a_store_smaller_than_ray_allows_is_said_before_anything_starts() -> None:
+def test_a_store_smaller_than_ray_allows_is_rejected_before_the_start() -> None:
     launch = Spawns(memory_bytes=2**20)
     with pytest.raises(Unavailable, match=r"1048576"):
         prepared().start(launch, "default")
@@ -93,7 +93,7 @@ def test_a_round_takes_at_least_its_inputs_and_results(op: str) -> None:
 
 
 @needs_lab
-# What is installed for the first time takes longer than the tests' minute; sixteen seconds otherwise.
+# The first installation takes longer than the tests' minute; otherwise the test takes sixteen seconds.
 @pytest.mark.peers
 @pytest.mark.timeout(600)
 def test_every_operation_between_two_hosts() -> None:

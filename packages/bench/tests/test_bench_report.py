@@ -1,6 +1,6 @@
-"""The report of a measurement: one page compared whole, pictures that show every system, refusals that write nothing.
+"""The report of a measurement: compares a complete page, checks that figures show every system, and errors.
 
-`UPDATE_GOLDEN=1 pytest tests/test_bench_report.py` writes the page anew; read what has changed.
+`UPDATE_GOLDEN=1 pytest packages/bench/tests/test_bench_report.py` writes the page again; review the difference.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def page(rows: Sequence[Row]) -> str:
 
 
 def section(rows: Sequence[Row], title: str) -> str:
-    """What stands under a heading, up to the next."""
+    """The text under a heading, up to the next one."""
     _, _, rest = page(rows).partition(f"# {title}\n")
     assert rest, f"the page has no {title}"
     return rest.partition("\n#")[0]
@@ -127,12 +127,12 @@ def test_a_cell_whose_repeats_take_ever_longer_is_flagged() -> None:
     note = "Hoplite: the second half of 20 repeats is 20% slower than the first"
     assert made.count(note) == 2, "once below the table, once below all variants"
     assert "MPICH: " not in made
-    # Too few repeats, or too little of a change, says nothing.
+    # Too few repeats, or too small a change, is no evidence.
     assert "slower than the first" not in page([row(samples=slower[1:])])
     assert "slower than the first" not in page([row(samples=[0.010] * 10 + [0.0109] * 10)])
 
 
-def test_a_system_that_could_not_run_says_why_under_the_table() -> None:
+def test_the_reason_of_a_system_that_could_not_run_is_below_the_table() -> None:
     rows = [row(), row(system="gloo", samples=[], verified=False, wire_ratio=None, note="no libgloo-dev\nhere")]
     made = section(rows, "Broadcast, 8 hosts (lab, 1 Gbit/s)")
     assert "| Gloo | no figure<sup>1</sup> |" in made
@@ -168,7 +168,7 @@ def test_the_limit_is_shown_only_where_bytes_decide() -> None:
     assert "| limit" not in page(matrix(labs={8: "1gbit"}, ops=("gather",), sizes=(2**16,)))
 
 
-def test_a_rate_that_nobody_knows_is_left_out() -> None:
+def test_an_unknown_rate_is_omitted() -> None:
     made = page([row(lab={"kind": "hosts", "names": ["a", "b"], "rate": 0})])
     assert "### Broadcast, 8 hosts (hosts)\n" in made
     assert "bit/s" not in made
@@ -214,14 +214,14 @@ def test_times_have_three_digits_and_a_unit_that_fits(value: float, text: str) -
 
 
 def texts(picture: Picture) -> str:
-    """All that is written in a picture, which must be well-formed SVG."""
+    """All texts of a figure, which must be well-formed SVG."""
     root = ET.fromstring(picture.svg)
     assert root.tag == f"{SVG}svg"
     return "\n".join("".join(one.itertext()) for one in root.iter(f"{SVG}text"))
 
 
 def draw(rows: Sequence[Row]) -> list[Picture]:
-    """The pictures of rows."""
+    """The figures of rows."""
     from hoplite_bench import plots
 
     return plots.draw(tables.collect(rows))
@@ -271,7 +271,7 @@ def test_a_bar_that_is_cut_has_a_gap() -> None:
 
 @needs_matplotlib
 def test_systems_that_are_as_fast_do_not_cover_each_other() -> None:
-    """They stand beside each other, in the panels of hosts and of sizes."""
+    """They are side by side, in the panels of hosts and of sizes."""
     rows = [
         row(hosts=hosts, bytes=size, system=system, samples=[1.0])
         for hosts, size, system in itertools.product((4, 8), (2**20, 2**25), ("hoplite", "mpich"))
@@ -299,7 +299,7 @@ def test_a_system_without_any_figure_is_named_in_the_panel() -> None:
 
 
 def of_several_places() -> list[Row]:
-    """As odd as measurements get: racks, real hosts, another machine, a size that was measured there alone."""
+    """An unusual measurement: racks, real hosts, another machine, and a size that was measured only there."""
     racks = {"kind": "lab", "rate": 1_000_000_000, "racks": [4, 4], "uplink": "500mbit"}
     other = {"processor": "Another Processor of a long name @ 2.0 GHz", "cores": 64, "kernel": "6.18.44-fc-v657"}
     cells = itertools.product(("broadcast", "allreduce"), (2**10, 2**20, 2**28), ("hoplite", "mpich", "gloo", "ray"))
@@ -328,7 +328,7 @@ RECORDED = sorted((Path(__file__).parents[3] / "docs" / "benchmarks" / "rows").g
     [lambda: read(RECORDED), all_kinds, of_several_places],
     ids=["docs/benchmarks", "all kinds", "several places"],
 )
-def test_no_text_of_a_picture_lies_upon_another_or_leaves_it(
+def test_texts_of_figures_do_not_overlap_or_leave_the_figure(
     rows: Callable[[], list[Row]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn, told = faults(rows(), monkeypatch)
@@ -338,7 +338,7 @@ def test_no_text_of_a_picture_lies_upon_another_or_leaves_it(
 
 @needs_matplotlib
 def test_a_panel_shows_the_hosts_that_its_size_was_measured_with() -> None:
-    """Not those of another machine, where another size was."""
+    """Not those of another machine, on which another size was measured."""
     picture = next(one for one in draw(of_several_places()) if one.name == "broadcast-hosts.svg")
     groups = [one for one in ET.fromstring(picture.svg).iter(f"{SVG}g") if one.get("id", "").startswith("axes_")]
     panels = [["".join(one.itertext()) for one in group.iter(f"{SVG}text")] for group in groups]
@@ -354,7 +354,7 @@ def test_a_panel_shows_the_hosts_that_its_size_was_measured_with() -> None:
     assert "no figure: Gloo (does not fit)" in panels[-1]
 
 
-def test_a_machine_is_told_once_and_named_only_where_it_is_another() -> None:
+def test_a_machine_is_described_once_and_named_only_if_it_is_not_the_first() -> None:
     rows = of_several_places()
     made = page(rows)
     assert made.count("kernel 6.18.44-fc-v657") == 1
@@ -367,7 +367,7 @@ def test_a_machine_is_told_once_and_named_only_where_it_is_another() -> None:
 
 
 def test_where_hoplite_is_slower_fits_on_a_screen() -> None:
-    """What is not folded: a line for each operation and size, though it is slower in dozens of cases."""
+    """The part that is not collapsed: a line per operation and size, although it is slower in dozens of cases."""
     rows = read(RECORDED)
     compared, _ = tables.compare(tables.collect(rows).cases)
     assert sum(one.ratio > 1 for one in compared) > 50
@@ -376,7 +376,7 @@ def test_where_hoplite_is_slower_fits_on_a_screen() -> None:
     assert max(map(len, shown)) < 120
 
 
-def test_a_process_that_was_killed_for_its_memory_says_so() -> None:
+def test_a_process_that_was_killed_for_its_memory_is_explained() -> None:
     fields: dict[str, Any] = {"samples": [], "verified": False, "wire_ratio": None}
     for note in ("rank 0 has hung up; a process ended with code -9, saying 'nothing'", f"x; {words.ended(-9, '')}"):
         made = page([row(**fields, note=note), row(system="mpich")])
@@ -418,7 +418,7 @@ def test_odd_rows_are_drawn_and_written_too(tmp_path: Path, odd: dict[str, Any])
         ET.fromstring(path.read_text())
 
 
-def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_error_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(HopliteError, match=r"pip install 'hoplite-bench\[report\]'"):
         report.write([row()], tmp_path / "report")
@@ -429,7 +429,7 @@ def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path, monke
 
 
 def command(*arguments: str | Path) -> str:
-    """What the command prints; a failure is raised."""
+    """The output of the command; a failure is raised."""
     done = CliRunner().invoke(bench_report.report, [str(one) for one in arguments], standalone_mode=False)
     if done.exception is not None:
         raise done.exception
@@ -471,7 +471,7 @@ def test_without_pictures_there_is_only_the_page(tmp_path: Path) -> None:
     ],
     ids=["no row", "not text", "empty", "debug"],
 )
-def test_the_command_says_what_is_wrong_and_what_to_do(tmp_path: Path, content: bytes, says: str, step: str) -> None:
+def test_errors_of_the_command_have_a_next_step(tmp_path: Path, content: bytes, says: str, step: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
     with pytest.raises(Failure, match=says) as failed:

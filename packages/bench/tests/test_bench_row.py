@@ -1,4 +1,4 @@
-"""Rows of a measurement: what is written is read again, and whatever is no row is named by file, line and field."""
+"""Rows of a measurement: they survive a round trip, and a malformed one is reported by file, line and field."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hoplite_bench.row import BadRow, Row, from_line, read, spread, to_line
 if TYPE_CHECKING:
     from pathlib import Path
 
-# A row of another benchmark than `bench steady` is written without the facts of that.
+# A row that is not of `bench steady` is written without the facts of one.
 FIELDS = [field.name for field in dataclasses.fields(Row) if field.name != "steady"]
 
 
 def line(**changes: Any) -> str:  # noqa: ANN401
-    """A row's line in which some fields are something else."""
+    """The line of a row with some fields replaced."""
     return json.dumps(dataclasses.asdict(row()) | changes)
 
 
 def refusal(folder: Path, text: str) -> str:
-    """What reading says of a file whose third line is this one, after a good and a blank one."""
+    """The error of reading a file whose third line is this one, after a valid and a blank line."""
     path = folder / "rows.jsonl"
     path.write_text(f"{to_line(row())}\n\n{text}\n")
     with pytest.raises(BadRow) as refused:

@@ -1,4 +1,4 @@
-"""The core of the bench, with systems made for it: what goes wrong is a row with its reason, and the rest goes on."""
+"""The core of the bench, with systems made for it: a failure becomes a row with its reason, and the run continues."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 bench_ports.take()
 
-# What a system of these tests does in a round: right, or not.
+# The behavior of a system of these tests in a round.
 PROGRAM = """
 import os, sys, time
 sys.path.insert(0, {ranks!r})
@@ -75,7 +75,7 @@ serve(Fake(), control=options.control, number=options.rank, ranks=options.ranks,
 
 
 class Fake(System):
-    """A system whose ranks behave as its name says."""
+    """A system whose ranks behave according to its name."""
 
     def __init__(self, name: str, program: Path) -> None:
         self.name = name
@@ -96,7 +96,7 @@ class Fake(System):
             launch.spawn(host, [*command, self.name, *launch.rank_options(host)])
 
 
-# Inherited by all that these tests start: another test process may run some of them at the same time.
+# Inherited by all processes that these tests start: another test process may run some of them at the same time.
 MARK = {"BENCH_TEST_RUN": str(os.getpid())}
 
 
@@ -110,7 +110,7 @@ def _mark() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
-    """Two hosts that are this one, with one clock."""
+    """Two hosts that are both this machine, with one clock."""
     rsh = tmp_path_factory.mktemp("rsh") / "rsh"
     rsh.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
     rsh.chmod(rsh.stat().st_mode | stat.S_IXUSR)
@@ -120,7 +120,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
 
 @pytest.fixture(scope="module")
 def agents(network: Network) -> Iterator[Agents]:
-    # Both agents are on one network here, so each sees what the other started; one is enough.
+    # Both agents are on one network here, so each sees the other's processes; one suffices.
     with Agents(network) as agents:
         yield agents
 
@@ -148,7 +148,7 @@ def measure(network: Network, agents: Agents, systems: list[System], cells: list
         runner.close()
 
 
-def test_a_row_tells_of_ranks_that_were_disturbed(network: Network, agents: Agents, program: Path) -> None:
+def test_a_row_notes_disturbed_ranks(network: Network, agents: Agents, program: Path) -> None:
     rows = measure(network, agents, [Fake("disturbed", program), Fake("good", program)], [Cell("broadcast", 1024)])
     assert [row.note for row in rows] == ["DISTURBED WITHOUT A FAULT: disturbed's rank 1: refusals +1", ""]
     assert all(row.samples for row in rows)
@@ -215,7 +215,9 @@ def test_a_system_that_always_fails_is_given_up(network: Network, agents: Agents
     assert rows[-1].note.startswith("failed in 4 cells before, the last time: crash's rank 1 has hung up")
 
 
-def test_what_does_not_fit_says_how_much_it_takes(network: Network, agents: Agents, program: Path) -> None:
+def test_a_cell_that_does_not_fit_notes_the_memory_that_it_needs(
+    network: Network, agents: Agents, program: Path
+) -> None:
     (row,) = measure(network, agents, [Fake("good", program)], [Cell("allreduce", 2**40)])
     assert row.note.startswith("does not fit: needs about 4096.0 GiB, but ")
 
@@ -240,7 +242,7 @@ def test_late_participants_count_from_the_last_call(network: Network, agents: Ag
     try:
         began = time.monotonic()
         late = group.round("reduce", 4, variant="default", seed=1, arrival_s=0.5, timeout_s=20, weigh=False)
-        # The second called half a second after the first, and that half second is not counted.
+        # The second rank called half a second after the first; that half second does not count.
         assert late.seconds <= time.monotonic() - began - 0.5
     finally:
         group.stop()
@@ -253,7 +255,7 @@ def test_hosts_without_a_common_clock_are_timed_by_the_bench(network: Network, a
     try:
         began = time.monotonic()
         late = group.round("reduce", 4, variant="default", seed=1, arrival_s=0.5, timeout_s=20, weigh=False)
-        # The second rank slept half a second, which is not counted, and then 2 ms, which is.
+        # The second rank slept half a second, which does not count, and then 2 ms, which count.
         assert 0.002 <= late.seconds <= time.monotonic() - began - 0.5
         began = time.monotonic()
         trip = group.round("rtt", 4, variant="default", seed=1, arrival_s=0.5, timeout_s=20, weigh=False)
@@ -318,7 +320,7 @@ def test_an_agent_that_cannot_be_reached_is_an_error(tmp_path: Path) -> None:
 
 
 def marked() -> list[psutil.Process]:
-    """What still runs of the groups of these tests."""
+    """The running processes of the groups of these tests."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -413,6 +415,6 @@ def test_hosts_of_a_file(tmp_path: Path) -> None:
         hosts.of_file(path, rsh="no-such-shell")
 
 
-def test_an_environment_that_cannot_be_had_says_why(tmp_path: Path) -> None:
+def test_the_error_of_an_unavailable_environment_has_the_reason(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="--no-install is set"):
         Environments(tmp_path, install=False).python("none", ["numpy==2.4.6"])

@@ -1,4 +1,4 @@
-"""A whole run of the bench: its file of rows, what people see, how it ends, and what its commands refuse."""
+"""A whole run of the bench: its file of rows, its output, how it ends, and what its commands refuse."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FACTS = {"kind": "lab", "rate": 10**9}
 
 @pytest.fixture
 def network(tmp_path: Path) -> Network:
-    """Two hosts that are this one, with one clock."""
+    """Two hosts that are both this machine, with one clock."""
     rsh = tmp_path / "rsh"
     rsh.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
     rsh.chmod(rsh.stat().st_mode | stat.S_IXUSR)
@@ -71,7 +71,7 @@ def out(tmp_path: Path) -> Path:
 
 
 def measured(system: str = "wire", **fields: Any) -> Row:  # noqa: ANN401
-    """A row of the network of these tests, taken here and now."""
+    """A row of the network of these tests, from this machine and commit."""
     facts: dict[str, Any] = machine.facts()
     commit = facts.pop("commit")
     variant = "stream" if system == "wire" else "default"
@@ -119,7 +119,7 @@ def test_a_cell_of_which_a_system_is_missing_is_measured_again_for_all(
     rows = session.measure(network, settings(), Results(out, resume=True))
     assert [row.system for row in rows] == ["wire", "good"]
     assert rows[0].samples != wire.samples
-    # The row of another network stays; it is none of this run.
+    # The row of another network stays, but is not part of this run.
     assert read([out]) == [elsewhere, *rows]
 
 
@@ -195,7 +195,7 @@ def test_a_last_line_that_is_not_finished_is_left_out_with_a_word(out: Path) -> 
     assert said == [f"the last line of {out} is incomplete and is ignored"]
     results.add([measured(op="rtt")])
     assert read([out]) == [measured(), measured(op="rtt")]
-    # It lacks no more than its end.
+    # Only its end-of-line is missing.
     out.write_text(f"{whole}\n{cut}")
     said.clear()
     results = Results(out, resume=True, warn=said.append)
@@ -213,7 +213,7 @@ def test_a_broken_line_amid_others_is_refused_and_the_file_left_alone(out: Path)
 
 
 @pytest.mark.parametrize("other", [{"commit": "fedcba"}, {"machine": {"cores": 999}}], ids=["commit", "machine"])
-def test_rows_of_another_state_are_told_in_one_line(
+def test_rows_of_another_commit_or_machine_cause_one_warning(
     network: Network,
     out: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -253,7 +253,7 @@ def test_what_is_left_is_expected_at_the_pace_of_each_system() -> None:
         forecast.turned(slow, small)
         now += 10
         forecast.turned(quick, small)
-    # One takes five times as long as was thought, and that is believed little by little; the other as long.
+    # One takes five times as long as expected, which is adopted gradually; the other as long as expected.
     assert 400 < forecast.left_s() < 600
     forecast.close(small)
     assert 400 < forecast.left_s() < 600
@@ -270,7 +270,7 @@ def test_who_fails_in_a_cell_has_nothing_left_there() -> None:
     assert forecast.left_s() == pytest.approx(6, rel=0.1)
 
 
-def test_the_bar_tells_cells_what_runs_and_the_time_left() -> None:
+def test_the_bar_shows_cells_the_current_step_and_the_time_left() -> None:
     said = io.StringIO()
     one, cell = Contender("a", "default", ""), Cell("rtt", 4)
     with Watch(Console(file=said, force_terminal=True, width=120)) as watch:
@@ -281,7 +281,7 @@ def test_the_bar_tells_cells_what_runs_and_the_time_left() -> None:
     shown = said.getvalue()
     assert "1/2 cells" in shown
     assert "a ring[2]: rtt" in shown
-    # One turn took no time, so that the two of the other cell are thought to take less than the two hours expected.
+    # One turn took no time, so the two of the other cell are expected to take less than two hours.
     assert re.search(r"0:00:\d\d left|0:01:\d\d left", shown)
 
 
@@ -369,7 +369,7 @@ def test_a_run_that_is_ended_cleans_up(
         env={**os.environ, "TMPDIR": str(folder)},
     ) as run:
         assert run.stdout is not None
-        # The wire runs, and the next one is starting or hangs.
+        # The wire runs, and the next system is starting or hangs.
         assert run.stdout.readline() == "up\n"
         assert list(folder.glob("hoplite-bench-*"))
         run.send_signal(number)
@@ -428,7 +428,7 @@ def test_words_sizes_and_times_count_once() -> None:
 
 
 @pytest.mark.parametrize(("words", "rate"), [((), 0), (("--rate", "25gbit"), 25 * 10**9)])
-def test_the_rate_of_real_hosts_is_what_was_said(
+def test_the_rate_of_real_hosts_is_the_given_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], rate: int
 ) -> None:
     hosts = tmp_path / "hosts"
@@ -445,7 +445,7 @@ def test_the_rate_of_real_hosts_is_what_was_said(
     assert seen == [rate]
 
 
-def test_the_command_says_what_is_wrong_and_what_to_try(tmp_path: Path) -> None:
+def test_errors_of_the_commands_have_a_next_step(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"no": "row"}) + "\n")
     hoplite = ("--lab", "2", "--systems", "hoplite")
@@ -482,7 +482,7 @@ def test_each_error_of_a_run_has_a_step_that_helps(error: HopliteError, step: st
     assert step in failed.value.step
 
 
-def test_a_debug_build_says_how_to_get_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_debug_build_names_the_command_that_builds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hoplite.__build__", "debug")
     for command in (bench.bench, bench_local.local):
         with pytest.raises(output.Failure, match="a debug build is too slow to measure") as failed:
@@ -503,7 +503,7 @@ def test_local_goes_on_where_it_was_interrupted(tmp_path: Path, out: Path, monke
 
     first = measured_now()
     of_size = [one for one in first if one.op not in ("write_location", "look_up")]
-    # As if it had been killed before the last row, which is one of the directory.
+    # As if it had been killed before the last row, which is of the directory.
     fill(out, first[:-1])
     second = measured_now("--resume")
     assert [one for one in second if one in first] == of_size

@@ -1,4 +1,4 @@
-"""`hoplite bench steady`: bounds, figures, faults and words without a lab; small and long runs on one."""
+"""`hoplite bench steady`: bounds, figures, faults and texts without a lab; small and long runs on a lab."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def test_the_bound_of_a_step_of_seven_workers(name: str, count: int, transfers: 
 def test_a_step_that_takes_two_transfers_needs_an_answer_to_the_newest_weights(workers: int) -> None:
     for name in ("async", "gradients"):
         count = PATTERNS[name].answers(workers)
-        # Of all others an answer to earlier weights is there.
+        # All others have a result for earlier weights already.
         assert workers - count < count <= workers
-    # Samples of earlier weights suffice: the bound is what the learner receives.
+    # Samples for earlier weights suffice: the bound is what the learner receives.
     assert 2 * PATTERNS["samples"].answers(workers) <= max(2, workers)
 
 
@@ -75,7 +75,7 @@ def test_tenths_are_medians_of_equal_parts_of_a_run() -> None:
     assert figures.tenths([1.0, 3.0, 2.0] * 10, 30) == [2.0] * 10
     assert figures.tenths([5.0, 6.0, 7.0], 3) == [5.0, 6.0, 7.0]
     assert figures.edges(25) == [0, 2, 5, 7, 10, 12, 15, 17, 20, 22, 25]
-    # A run that another one cut short has fewer, the last of which is not whole.
+    # A run that was cut short has fewer, and the last one is incomplete.
     assert figures.tenths([1.0] * 4 + [2.0] * 4 + [9.0], 40) == [1.0, 2.0, 9.0]
     assert figures.tenths([0.0, 3.0] * 10, 20, patterns.PATTERNS["eviction"].middle) == [1.5] * 10
 
@@ -88,7 +88,7 @@ def test_the_trend_is_the_second_half_over_the_first() -> None:
 
 
 def ends_of(*steps: float) -> list[float]:
-    """When a run began and when each step ended."""
+    """The times at which a run began and each step ended."""
     ends = [100.0]
     for step in steps:
         ends.append(ends[-1] + step)
@@ -96,10 +96,10 @@ def ends_of(*steps: float) -> list[float]:
 
 
 def test_recovery_counts_steps_after_the_fault_until_they_are_as_before() -> None:
-    # The step that a fault ends in does not count, nor does one quick step among slow ones.
+    # The step in which a fault ends does not count, and neither does one quick step among slow ones.
     ends = ends_of(1.0, 1.0, 4.0, 2.0, 1.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.1, 1.0)
     assert figures.recovery(ends, healed=105.0, undisturbed=1.0) == 5
-    # Nor does a slow step among quick ones end the recovery.
+    # A slow step among quick ones does not end the recovery either.
     assert figures.recovery(ends_of(1.0, 1.0, 4.0, 3.0, *[1.0] * 9), 105.0, 1.0) == 1
     assert figures.recovery(ends_of(1.0, 1.0, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0), 105.0, 1.0) == 0
     assert figures.recovery(ends_of(1.0, 1.0, 4.0, *[1.2] * 20), 105.0, 1.0) is None
@@ -171,7 +171,7 @@ def test_a_job_travels_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class FakeHost:
-    """A host that notes what is done to it."""
+    """A host that records the faults injected into it."""
 
     def __init__(self, name: str, notes: list[str]) -> None:
         self.name = name
@@ -182,7 +182,7 @@ class FakeHost:
 
 
 def injector(kind: str, notes: list[str], steps: int = 100) -> faults.Injector:
-    """An injector of faults into two hosts that note them."""
+    """An injector of faults into two hosts that record them."""
     hosts: Any = [FakeHost("node2", notes), FakeHost("node3", notes)]
 
     def kill(host: Any) -> Any:  # noqa: ANN401
@@ -277,7 +277,7 @@ def test_a_report_has_a_section_on_steady_runs() -> None:
     assert "| asynchronous parameter server, cut<sup>1</sup><sup>2</sup> |" in part
     assert "did not recover" in part
     assert "runs at 70% of the speed of a job alone" in part
-    # Of readers whose gets overlap, the mean.
+    # The mean for readers whose gets overlap.
     assert "| readers with small stores | 100 ms | 200 ms | 2.00× |" in part
 
 
@@ -287,7 +287,7 @@ def test_a_report_of_steady_runs_alone_compares_nothing() -> None:
     assert "## Steady state" in made
 
 
-def test_runs_of_several_commits_are_told_apart() -> None:
+def test_runs_of_several_commits_are_distinguished() -> None:
     made = report.page(tables.collect([steady([1.0] * 10), steady([2.0] * 10, commit="fedcba987654")]))
     assert "asynchronous parameter server, 0123456789ab |" in made
     assert "asynchronous parameter server, fedcba987654 |" in made
@@ -399,7 +399,7 @@ def test_each_step_takes_one_copy_from_the_source_and_nothing_begins_again() -> 
     for host, counters in one.steady["counters"].items():
         # No reduce restarted, no transfer failed or changed its sender.
         assert peace.disturbances(counters) == [], host
-    # Within what is on its way when a tenth ends.
+    # Within what is in flight when a tenth ends.
     later = one.steady["direct"][1:]
     assert sum(later) / len(later) == pytest.approx(1.0, abs=0.05), one.steady["direct"]
 

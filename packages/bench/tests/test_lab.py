@@ -1,4 +1,4 @@
-"""A lab from its making to its end: hosts with names and rates, programs on them, and nothing left afterwards."""
+"""A lab from its creation to its end: hosts with names and rates, programs on them, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.lab
 
-# More than the kernels of a lab's hosts say to each other by themselves, and less than a stream brings at once.
+# More bytes than the kernels of a lab's hosts exchange by themselves, and less than a stream carries at once.
 UNASKED_BYTES = 100_000
 
 
@@ -63,7 +63,7 @@ def queues(keeper: Keeper, interface: str) -> list[str]:
 
 
 def sleeping(host: Host) -> subprocess.Popen[str]:
-    """A program that runs on a host already."""
+    """A program that already runs on a host."""
     process = host.popen(["sh", "-c", "echo; exec sleep 1000 >&-"], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process.stdout as output:
@@ -76,7 +76,7 @@ def test_a_host_has_its_name_address_and_interface(lab: Lab) -> None:
     host = lab.hosts[1]
     assert (host.name, host.number, host.rack, host.interface) == ("node1", 1, 0, "e0")
     assert host.run(["hostname"]).stdout == "node1\n"
-    # Of the files of /sys, those of the host's own links.
+    # Of /sys, the files of the host's own links.
     assert host.run(["ls", "/sys/class/net"]).stdout.split() == ["e0", "lo"]
     assert host.run(["hostname", "--all-ip-addresses"]).stdout.split()[0] == host.address
 
@@ -99,7 +99,7 @@ def test_a_host_has_shared_memory_of_its_own_and_all_other_files_are_the_machine
 
 @needs_lab
 def test_a_link_holds_back_what_is_faster_than_its_rate(lab: Lab) -> None:
-    """In both directions. What it brings in a second is measured in test_lab_rates."""
+    """In both directions. Measured rates are in test_lab_rates."""
     a, b = lab.hosts
     assert rates(a) == rates(b) == {10_000_000}
     before = held_back(a)
@@ -126,8 +126,8 @@ def test_facts_are_json_and_name_the_round_trip(lab: Lab) -> None:
 
 
 @needs_lab
-def test_latency_is_added_and_says_how() -> None:
-    """By a queue that delays or by bridges that are passed; what these add is measured in test_lab_rates."""
+def test_latency_is_added_and_its_method_is_recorded() -> None:
+    """By a delaying queue or by chained bridges; the measured delay is in test_lab_rates."""
     with Lab(hosts=2) as plain, Lab(hosts=2, latency="50us") as far:
         assert plain.facts()["latency_by"] == "none"
         record = next(record for record in records.read_all() if record.name == far.name)
@@ -166,7 +166,7 @@ def test_a_program_that_takes_too_long_is_killed_with_its_children(lab: Lab) -> 
 
 @needs_lab
 def test_programs_are_started_by_any_nsenter(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # That of util-linux 2.37 has no --wdns.
+    # nsenter of util-linux 2.37 has no --wdns.
     old = tmp_path / "nsenter"
     old.write_text('#!/bin/sh\ncase "$*" in *--wd*) exit 1 ;; esac\nexec /usr/bin/nsenter "$@"\n')
     old.chmod(0o755)
@@ -240,7 +240,7 @@ def test_the_agent_passes_input_environment_folder_and_options_of_the_command(la
 
 @needs_lab
 def test_a_program_is_on_its_host_once_it_is_started(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As on a machine that is so busy that it gets there late.
+    # As on a machine so busy that nsenter enters the namespace late.
     late = tmp_path / "nsenter"
     late.write_text('#!/bin/sh\nsleep 0.2\nexec /usr/bin/nsenter "$@"\n')
     late.chmod(0o755)
@@ -252,7 +252,7 @@ def test_a_program_is_on_its_host_once_it_is_started(lab: Lab, tmp_path: Path, m
 
 @needs_lab
 def test_the_agent_works_from_host_to_host(lab: Lab) -> None:
-    # As a launcher does that runs on the first host and starts daemons on the others, and these on others again.
+    # Like a launcher on the first host that starts daemons on the others, which start programs on further ones.
     assert lab.hosts[0].run([lab.agent, "node1", "hostname"]).stdout == "node1\n"
     assert lab.hosts[0].run([lab.agent, "node1", f"{lab.agent} node0 hostname"]).stdout == "node0\n"
 
@@ -337,7 +337,7 @@ sys.stdin.read()
         record = next(record for record in records.read_all() if record.name in lines)
         networks = [keeper.network() for keeper in record.keepers()]
         assert len(namespaces.processes_in(networks)) == 4 + 2
-        # While its owner lives, no other lab touches it.
+        # While its owner is alive, no other lab removes it.
         with Lab(hosts=1):
             assert all(keeper.is_alive() for keeper in record.keepers())
         owner.kill()
@@ -386,7 +386,7 @@ def test_a_lab_that_was_killed_while_it_began_or_ended_is_no_obstacle() -> None:
 
 
 def test_a_record_is_there_before_the_folder_and_after_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # So that whatever kills a maker in between, a folder without a record is nobody's.
+    # If its creator is killed in between, a folder without a record belongs to no lab.
     monkeypatch.setattr(records, "FOLDER", tmp_path)
     seen: list[bool] = []
     make, take = Path.mkdir, shutil.rmtree
@@ -422,7 +422,7 @@ def test_a_record_of_another_version_is_named(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_records_that_another_user_can_change_are_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """They say which processes root ends, and beside them is a program that root runs."""
+    """They determine which processes root kills, and contain a program that root runs."""
     folder = tmp_path / "hoplite" / "labs"
     monkeypatch.setattr(records, "FOLDER", folder)
     assert records.read_all() == []
@@ -469,7 +469,7 @@ def test_racks_share_their_uplink() -> None:
         assert [rack.hosts for rack in lab.racks] == [[a, b], [c, d]]
         uplink = lab.racks[0]
         assert (rates(a), rates(uplink), lab.facts()["uplink"]) == ({20_000_000}, {10_000_000}, 10_000_000)
-        # What stays in a rack does not pass its uplink.
+        # Traffic inside a rack does not cross its uplink.
         lab.measure_rate(a, b)
         assert sum(uplink.moved()) < UNASKED_BYTES
         before = held_back(uplink)
@@ -488,7 +488,7 @@ def test_racks_of_a_pod_share_its_uplink() -> None:
         rack, pod = lab.racks[0], lab.pods[0]
         assert (rates(a), rates(rack), rates(pod)) == ({40_000_000}, {20_000_000}, {10_000_000})
         assert (lab.facts()["pods"], lab.facts()["pod_uplink"]) == ([2, 1], 10_000_000)
-        # What stays in a rack does not pass its uplink, nor what stays in a pod that of the pod.
+        # Traffic inside a rack does not cross its uplink, nor does traffic inside a pod cross the pod's.
         lab.measure_rate(a, b)
         assert sum(rack.moved()) < UNASKED_BYTES
         lab.measure_rate(a, c)
@@ -501,7 +501,7 @@ def test_racks_of_a_pod_share_its_uplink() -> None:
 
 
 @needs_lab
-def test_a_lab_tells_where_its_hosts_stand_as_a_topology_file_does(tmp_path: Path) -> None:
+def test_a_lab_exports_its_racks_as_a_topology_file(tmp_path: Path) -> None:
     file = tmp_path / "topology.json"
     with Lab(racks=[1, 1, 1], pods=[2, 1], rate="20mbit", pod_uplink="10mbit") as lab:
         file.write_text(json.dumps(lab.topology()))
@@ -583,7 +583,7 @@ def test_bad_arguments_of_a_lab_that_is_up_are_named(lab: Lab) -> None:
 
 
 @needs_lab
-def test_without_root_the_error_says_so() -> None:
+def test_without_root_the_error_names_root() -> None:
     program = """
 import os
 from hoplite_bench.lab import Lab, LabError
@@ -598,7 +598,7 @@ except LabError as error:
     assert done.stdout.startswith("a lab needs root")
 
 
-def test_without_linux_a_tool_or_pyroute2_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_a_missing_system_tool_or_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     monkeypatch.setattr("shutil.which", str)
@@ -638,8 +638,8 @@ def test_each_host_runs_a_node_of_its_own_at_the_usual_address_and_socket() -> N
 
 
 @needs_lab
-def test_nodes_that_are_told_nothing_survey_their_links() -> None:
-    """That they come to an end; what they find is looked at in test_lab_rates, for a busy machine can hide a link."""
+def test_nodes_without_configured_racks_survey_their_links() -> None:
+    """That they finish; what they find is checked in test_lab_rates, because a busy machine can hide a link."""
     with Lab(racks=[2, 2], rate="200mbit", uplink="200mbit") as lab:
         told = surveyed(lab, (0, 2, 1, 3))
         assert told["survey"] in ("found", "even")
@@ -648,14 +648,14 @@ def test_nodes_that_are_told_nothing_survey_their_links() -> None:
 
 
 @needs_lab
-def test_nodes_that_are_told_their_racks_send_an_object_and_a_sum_from_rack_to_rack_once() -> None:
+def test_nodes_with_configured_racks_send_an_object_and_a_sum_from_rack_to_rack_once() -> None:
     megabytes = 32
     with Lab(racks=[3, 3], rate="1gbit") as lab, contextlib.ExitStack() as stack:
         where = {host.name: rack.name for rack in lab.racks for host in rack.hosts}
         nodes = [start_node(lab, host, "--rack", where[host.name]) for host in lab.hosts]
         for host in lab.hosts:
             stack.callback(host.kill)
-        # From rack to rack and back, as receivers and inputs come.
+        # From rack to rack and back, in order of receivers and inputs.
         order = [lab.hosts[number] for number in (0, 3, 1, 4, 2, 5)]
         script = f"""
 import sys, numpy, hoplite
@@ -686,14 +686,14 @@ for line in sys.stdin:
             for rank in who:
                 assert rank.stdin is not None
                 print(what, file=rank.stdin, flush=True)
-                # One after the other, but not one when the other is done.
+                # One after the other, each before the previous one is done.
                 time.sleep(0.02)
             for rank in who:
                 assert rank.stdout is not None
                 assert rank.stdout.readline() == "done\n"
             return [(now - then) / (megabytes * 2**20) for now, then in zip(lab.racks[0].moved(), before, strict=True)]
 
-        # Whoever is moved to another sender is sent again what was under way.
+        # A receiver that gets another source receives what was in flight again.
         assert crossed("get", ranks[1:]) == pytest.approx([1.1, 0], abs=0.2)
         assert crossed("reduce", ranks[:1]) == pytest.approx([0, 1.1], abs=0.2)
         for process in [*ranks, *nodes]:

@@ -32,9 +32,9 @@ class Command:
         self._capsys = capsys
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
-        """Its exit code and what it says on stdout and stderr."""
+        """Returns its exit status, stdout and stderr."""
         self._monkeypatch.setattr(sys, "argv", ["hoplite", "lab", *words])
-        # Which the command sets for its process; it is put back at the end of the test.
+        # The command sets it for its process; it is restored at the end of the test.
         self._monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
         with pytest.raises(SystemExit) as ended:
             cli.main()
@@ -49,14 +49,14 @@ def hoplite_lab(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """`hoplite lab run`, which becomes the program that it runs."""
+    """`hoplite lab run`, which replaces itself with the program."""
     command = [sys.executable, "-m", "hoplite.tools.cli", "lab", "run", *words]
     return subprocess.run(command, input="words", capture_output=True, text=True, timeout=50, check=False)
 
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    """A name of this process's own, of a lab that is gone afterwards."""
+    """A name unique to this process, of a lab that is removed afterwards."""
     name = f"test-cli-{os.getpid()}"
     yield name
     if any(record.name == name for record in records.read_all()):
@@ -68,7 +68,7 @@ def test_up_run_cut_status_and_down(name: str, hoplite_lab: Command) -> None:
     assert (code, told) == (0, "node0 10.77.0.1\nnode1 10.77.1.1\n"), errors
     assert errors == f"run a command on a host: hoplite lab run --name {name} node0 -- hostname\n"
 
-    # Options after the host are the command's; so are input and exit code.
+    # Options after the host belong to the command; input and exit status are passed through.
     done = run("--name", name, "node1", "--", "sh", "-c", "hostname; cat; exit 3")
     assert (done.returncode, done.stdout) == (3, "node1\nwords"), done.stderr
     assert run("--name", name, "node1", "sh", "-c", "exit 4").returncode == 4
@@ -137,7 +137,7 @@ def test_mistakes_end_with_what_to_try(name: str, hoplite_lab: Command) -> None:
     assert "0 is not in the range x>=1" in errors
 
 
-def test_what_a_power_cut_left_is_told_and_taken_away(
+def test_remains_of_a_power_failure_are_listed_and_removed(
     name: str, hoplite_lab: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     tmp_path.chmod(0o755)

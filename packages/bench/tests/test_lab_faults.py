@@ -1,4 +1,4 @@
-"""What goes wrong in a lab on demand: cables pulled in one direction or both, links slow, hosts frozen and killed."""
+"""Fault injection in a lab: links cut in one direction or both, slow links, hosts frozen and killed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 pytestmark = [needs_lab, pytest.mark.lab]
 
-# What gets through arrives in some 30 us; a busy machine may take a thousand times that.
+# A packet arrives after about 30 us; a busy machine may take a thousand times as long.
 ARRIVAL_S = 2.0
 LOSS_S = 0.1
 
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    """Two racks of two hosts, each of which has spoken with every other."""
+    """Two racks of two hosts, all of which have exchanged packets."""
     with Lab(racks=[2, 2], rate="50mbit") as lab:
         for a in lab.hosts:
             for b in lab.hosts[a.number + 1 :]:
@@ -41,7 +41,7 @@ def arrives(a: Host, b: Host, timeout: float = ARRIVAL_S) -> bool:
     with target, source:
         target.bind((b.address, 0))
         target.settimeout(timeout)
-        # A sender is never told that nothing gets through.
+        # A sender gets no error when its packets are dropped.
         assert source.sendto(b"x", target.getsockname()) == 1
         try:
             return target.recv(10) == b"x"
@@ -53,7 +53,7 @@ def is_lost(a: Host, b: Host) -> bool:
     return not arrives(a, b, LOSS_S)
 
 
-def test_a_cut_host_hears_and_reaches_nobody_until_it_is_healed(lab: Lab) -> None:
+def test_a_cut_host_neither_sends_nor_receives_until_it_is_healed(lab: Lab) -> None:
     a, b, c, _ = lab.hosts
     a.cut()
     assert a.is_cut() == ["out", "in"]
@@ -62,7 +62,7 @@ def test_a_cut_host_hears_and_reaches_nobody_until_it_is_healed(lab: Lab) -> Non
     assert is_lost(c, a)
     assert arrives(b, c)
     assert arrives(a, a)
-    # Cut twice is cut once.
+    # Cutting twice equals cutting once.
     a.cut()
     a.heal()
     assert a.is_cut() == []
@@ -104,7 +104,7 @@ def test_two_hosts_are_cut_off_from_each_other_alone(lab: Lab) -> None:
     a.heal(other=b)
     assert arrives(a, b)
     assert is_lost(c, a)
-    # What is healed twice is healed once, and what is cut twice is cut once.
+    # Healing twice equals healing once, and cutting twice equals cutting once.
     a.cut(other=c)
     a.heal(other=c)
     a.heal(other=c)
@@ -175,7 +175,7 @@ def test_measurements_of_a_cut_host_say_which(lab: Lab) -> None:
 
 
 def test_a_slow_link_is_slow_both_ways_and_fast_again(lab: Lab) -> None:
-    """By the kernel's figures; what a slow link brings in a second is measured in test_lab_rates."""
+    """According to the kernel's settings; the measured rate of a slow link is in test_lab_rates."""
     a, b, c, d = lab.hosts
     uplink = lab.racks[1]
     a.slow("4mbit")
@@ -186,7 +186,7 @@ def test_a_slow_link_is_slow_both_ways_and_fast_again(lab: Lab) -> None:
     a.slow(None)
     assert rates(a) == {50_000_000}
     uplink.slow(4e6)
-    # A cut forgets neither rate nor what was slow.
+    # A cut preserves the rate of a link.
     uplink.cut()
     uplink.heal()
     assert [rates(host) for host in (a, b, c, d)] == [{50_000_000}] * 4
@@ -213,7 +213,7 @@ def test_a_frozen_host_stands_still_until_it_is_thawed(lab: Lab) -> None:
         a.freeze()
         assert all(namespaces.is_stopped(process) for process in processes)
         assert not any(namespaces.is_stopped(process) for process in b.processes())
-        # Its kernel still answers, as that of a host whose programs hang.
+        # Its kernel still replies, like that of a host whose programs hang.
         assert lab.measure_rtt(b, a) > 0
         a.thaw()
         assert frozen.stdin is not None
@@ -226,7 +226,7 @@ def test_a_frozen_host_stands_still_until_it_is_thawed(lab: Lab) -> None:
 
 def test_a_killed_host_runs_nothing_and_can_be_used_again(lab: Lab) -> None:
     a, b, _, _ = lab.hosts
-    # Frozen ones die too, and so do those that have left the session.
+    # Frozen processes are killed too, and so are those that have left the session.
     with a.popen(["sh", "-c", "setsid sleep 100 & trap '' TERM HUP; echo; exec sleep 100"], stdout=-1) as process:
         assert process.stdout is not None
         process.stdout.readline()

@@ -1,6 +1,6 @@
-"""What the links of a lab bring and how long they take, by the clock: for a quiet machine, by `make test-long`.
+"""Measured rates and delays of a lab's links: run by `make test-long` on an idle machine.
 
-That links have their rates, and hold back what is faster, is tested by the kernel's figures in test_lab.
+test_lab checks with the kernel's counters that links have their rates and limit faster traffic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def test_a_link_brings_its_rate_and_no_more() -> None:
 
 
 def test_latency_is_added() -> None:
-    """A fast machine takes less for a bridge than is reckoned: a part of the 400 us is asked for."""
+    """On a fast machine a bridge adds less delay than assumed, so the limit is a part of the 400 us."""
     with Lab(hosts=2) as plain, Lab(hosts=2, latency="200us") as far:
         best = [min(lab.measure_rtt(*lab.hosts) for _ in range(5)) for lab in (plain, far)]
         assert best[1] - best[0] > 20e-6
@@ -43,7 +43,7 @@ def test_racks_share_what_their_uplink_brings() -> None:
 def test_racks_of_a_pod_share_what_its_uplink_brings() -> None:
     with Lab(racks=[2, 1, 2], pods=[2, 1], rate="40mbit", uplink="20mbit", pod_uplink="10mbit") as lab:
         a, b, c, d, e = lab.hosts
-        # Each way has what its narrowest link carries, and two streams share that.
+        # Each path has the rate of its narrowest link, and two streams share that.
         assert lab.measure_rate(a, b) > 20.5e6
         assert 10.5e6 < lab.measure_rate(a, c) < 20.5e6
         assert sum(lab.measure_rates_at_once([(a, d), (c, e)])) < 10.5e6
@@ -53,7 +53,7 @@ def test_racks_of_a_pod_share_what_its_uplink_brings() -> None:
 def test_a_slow_link_brings_little_and_others_what_they_did() -> None:
     with Lab(racks=[2, 2], rate="50mbit") as lab:
         a, b, c, d = lab.hosts
-        # Others are twelve times as fast.
+        # The others are twelve times as fast.
         most = 8e6
         a.slow("4mbit")
         assert all(rate < most for rate in lab.measure_rates_at_once([(a, b), (b, a)]))
@@ -71,7 +71,7 @@ SURVEYS = 3
 
 
 def _found(lab: Lab, order: Sequence[int]) -> list[tuple[set[str], ...]]:
-    """What nodes of hosts that start in such an order find: by host, who shares its groups, outermost first."""
+    """What the nodes of hosts that start in this order detect: per host, who shares its groups, outermost first."""
     members = surveyed(lab, order)["members"]
     shares: dict[str, set[str]] = {}
     places = {member["address"].partition(":")[0]: member["place"] or [] for member in members}
@@ -82,7 +82,7 @@ def _found(lab: Lab, order: Sequence[int]) -> list[tuple[set[str], ...]]:
 
 
 def _is_found(lab: Lab, order: Sequence[int], expected: Sequence[tuple[set[str], ...]]) -> bool:
-    """Whether nodes that start in such an order find this."""
+    """Whether nodes that start in this order detect this."""
     return any(_found(lab, order) == list(expected) for _ in range(SURVEYS))
 
 
@@ -90,13 +90,13 @@ def _names(hosts: list[Host]) -> set[str]:
     return {host.name for host in hosts}
 
 
-def test_nodes_that_are_told_nothing_find_the_racks_that_share_a_link() -> None:
-    """Joined in the order of a cloud, which says nothing of racks."""
+def test_nodes_without_configured_racks_detect_racks_that_share_a_link() -> None:
+    """Joined in a cloud's order, which is independent of racks."""
     with Lab(racks=[3, 3], rate="200mbit", uplink="200mbit") as lab:
         assert _is_found(lab, (0, 3, 4, 1, 5, 2), [(_names(lab.racks[host.rack].hosts),) for host in lab.hosts])
 
 
-def test_nodes_that_are_told_nothing_find_the_racks_in_the_pods() -> None:
+def test_nodes_without_configured_racks_detect_racks_in_pods() -> None:
     rate = "200mbit"
     with Lab(racks=[2, 2, 2, 2], pods=[2, 2], rate=rate, uplink=rate, pod_uplink=rate) as lab:
         pods = {rack.number: pod for pod in lab.pods for rack in pod.racks}

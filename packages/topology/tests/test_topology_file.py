@@ -1,4 +1,4 @@
-"""The file of a topology: what a plan takes of it, and what is refused."""
+"""The topology file: what a plan reads from it, and what is rejected."""
 
 from __future__ import annotations
 

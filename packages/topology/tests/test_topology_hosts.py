@@ -1,4 +1,4 @@
-"""Names of hosts that files of hosts have, and what launchers read: each is one word for shells and terminals."""
+"""Names in files of hosts, and in launchers' files: each is one word for shells and terminals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_what_is_no_name_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["torchrun", "env", "gloo", "nccl"])
 def test_a_name_in_a_command_is_quoted_for_its_shell(form: str) -> None:
-    """Also one that no reader lets through."""
+    """Including names that every reader rejects."""
     text = launchers.write(form, [Host("a; touch x #"), Host("b")], Wanted("ring")).text
     for line in text.splitlines():
         command = line.split(": ", 1)[1]

@@ -1,4 +1,4 @@
-"""The programs of docs/topology that measure in a lab, and LightGBM there."""
+"""The programs of docs/topology that measure in a lab, including LightGBM."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_controls_cost_the_same_in_the_orders_that_are_best_and_worst_for_a_ring
     for name in [*study.DOUBLING, *study.ALGORITHMS]:
         costs = [study.cost(name, study.WIDE, order) for _, order, _ in controls[:2]]
         assert costs[1] == pytest.approx(costs[0], rel=0.01)
-    # It is the order that makes both alike: one whose every round crosses costs more.
+    # This order makes both equal: one that crosses racks in every round costs more.
     assert study.doubling([0, 4, 5, 1, 6, 2, 3, 7]) == pytest.approx(2 * study.doubling(list(range(8))))
 
 

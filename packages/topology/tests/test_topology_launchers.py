@@ -1,4 +1,4 @@
-"""What `hoplite topology plan --format` writes for each launcher, and what a launcher can't take."""
+"""The output of `hoplite topology plan --format` for each launcher, and what launchers do not support."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RING = Wanted("ring")
 TREE = Wanted("double-tree")
 HALVING = Wanted("halving-doubling", library="lightgbm")
 
-# What each launcher reads: the lines, then how it is run.
+# The input of each launcher: the lines, then its command.
 GOLDEN = {
     "openmpi4": (
         "rank 0=b slot=0\nrank 1=b slot=1\nrank 2=a slot=0\nrank 3=a slot=1\n",
@@ -134,7 +134,7 @@ def test_a_plan_is_printed_for_a_launcher(tmp_path: Path) -> None:
     document = json.loads(run(*plan, "--format", "mpich", "--json").stdout)
     assert [f"{host}:1" for host in document["hosts"]] == lines
     assert document["launch"]["text"] == done.stdout
-    # LightGBM's farthest ranks exchange most, which the order is then for.
+    # LightGBM's most distant ranks exchange most, and the order is optimized for that.
     halving = ("topology", "plan", "--matrix", matrix, "--algorithm", "halving-doubling", "--hosts", hosts)
     assert json.loads(run(*halving, "--format", "lightgbm", "--json").stdout)["library"] == "lightgbm"
     hosts.write_text("one\ntwo\n")
@@ -143,7 +143,7 @@ def test_a_plan_is_printed_for_a_launcher(tmp_path: Path) -> None:
 
 
 def agent(path: Path) -> Path:
-    """Stands for ssh: the command runs here, and knows which host it was for."""
+    """A replacement for ssh: runs the command here, and passes the host's name."""
     path.write_text(
         '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nexport HOPLITE_HOST="$1"\nshift\nexec sh -c "$*"\n'
     )
@@ -167,8 +167,8 @@ def test_mpich_keeps_the_order(tmp_path: Path) -> None:
     }
 
 
-# torch 1.13 reads --redirects by going through an IntFlag, which from Python 3.11 on leaves out its 0: its torchrun
-# starts nothing there. This is torchrun with that fixed.
+# torch 1.13 parses --redirects by iterating over an IntFlag, which omits its 0 since Python 3.11: its torchrun starts
+# nothing there. This is torchrun with that fixed.
 TORCHRUN = """#!/bin/sh
 exec python3 -c '
 from torch.distributed.elastic.multiprocessing import Std
@@ -179,7 +179,7 @@ main()' "$@"
 
 
 def path_with_torch(folder: Path) -> str:
-    """A PATH whose python3 has torch; Debian's torch is for /usr/bin/python3, which may come after another one."""
+    """A PATH whose python3 has torch; Debian's torch is for /usr/bin/python3, which may not be the first one."""
     usual = os.environ["PATH"]
     look = (
         "import numpy, torch.distributed as dist; from torch.distributed.elastic.multiprocessing import Std;"
@@ -221,7 +221,7 @@ def test_a_command_for_each_host_is_run_there(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text("one slots=2\ntwo slots=2\n")
     fake, ran = tmp_path / "fake", tmp_path / "ran"
-    # Stands for a shell of the host whose torchrun gives ranks by itself.
+    # A replacement for a shell of a host whose torchrun assigns ranks itself.
     fake.write_text(
         f'#!/bin/sh\necho "$1 $2" >>{ran}\ncase $1 in one) first=2 ;; *) first=0 ;; esac\n'
         "echo hoplite-rank $first $1\necho hoplite-rank $((first + 1)) $1\n"
@@ -242,7 +242,7 @@ def test_a_command_for_each_host_is_run_there(tmp_path: Path) -> None:
 def test_a_host_that_lacks_a_package_is_named_without_a_traceback(tmp_path: Path, form: str, package: str) -> None:
     hosts, fake = tmp_path / "hosts", tmp_path / "fake"
     hosts.write_text("127.0.0.1\n127.0.0.2\n")
-    # Stands for a shell of the host, whose Python has nothing installed.
+    # A replacement for a shell of a host whose Python has no packages.
     fake.write_text(
         '#!/bin/sh\nPATH=/usr/bin:$PATH\neval "$(printf %s "$2" | sed "1s/python3 -c/python3 -S -I -c/")"\n'
     )
@@ -253,7 +253,7 @@ def test_a_host_that_lacks_a_package_is_named_without_a_traceback(tmp_path: Path
 
 
 def run_text(*command: str) -> str:
-    """What a program prints."""
+    """The output of a program."""
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
 
 

@@ -1,4 +1,4 @@
-"""`hoplite topology plan`: orders of machines by round-trip times, what is said of them, and what is refused."""
+"""`hoplite topology plan`: orders of machines from round-trip times, their description, and what is rejected."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def racks(*sizes: int, seed: int = 1) -> list[list[float]]:
 
 
 def planned(path: Path, *options: object) -> dict[str, Any]:
-    """What plan says as JSON."""
+    """The JSON output of plan."""
     said = run("topology", "plan", "--matrix", path, "--json", *options).stdout
     assert said.count("\n") == 1
     document: dict[str, Any] = json.loads(said)
@@ -49,7 +49,7 @@ def planned(path: Path, *options: object) -> dict[str, Any]:
 
 
 def tour(rows: list[list[float]], order: list[int]) -> float:
-    """The cost of a ring as the paper has it."""
+    """The cost of a ring as defined in the paper."""
     return sum(rows[a][b] for a, b in zip(order, order[1:] + order[:1], strict=True))
 
 
@@ -111,13 +111,13 @@ def test_highs_proves_a_ring_of_200(tmp_path: Path) -> None:
     assert document["proven"]
     assert document["bound"] <= document["cost"]
     assert any(note.startswith("HiGHS proved") for note in document["notes"])
-    # The search proves less in its time.
+    # The search alone proves less in its time.
     searched = planned(path, "--algorithm", "ring")
     assert searched["bound"] <= document["cost"] * (1 + 1e-9) <= searched["cost"] * (1 + 2e-9)
 
 
 def assert_highs_proves(rows: list[list[float]]) -> int:
-    """That it finds a shortest ring from any order; of how many cases it took."""
+    """Checks that it finds a shortest ring from any order; returns the number of cases."""
     wanted = problem.Wanted("ring")
     found = planning.plan(rows, wanted, problem.Options())
     assert found.is_proven
@@ -136,7 +136,7 @@ def test_highs_finds_the_shortest_ring_of_eight_from_any_order() -> None:
     pytest.importorskip("highspy", reason="highspy is not installed")
     for seed in range(40):
         chance = random.Random(seed)
-        # Few different times make many parts of edges, and many shortest rings.
+        # Few different times cause many fractional edges, and many shortest rings.
         time = chance.random if seed % 2 else lambda: chance.randint(1, 3)  # noqa: B023
         rows = [[0.0] * 8 for _ in range(8)]
         for a, b in itertools.combinations(range(8), 2):
@@ -146,7 +146,7 @@ def test_highs_finds_the_shortest_ring_of_eight_from_any_order() -> None:
 
 @pytest.mark.frameworks
 def test_highs_branches_where_no_cut_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two triangles, each machine of one near one of the other: the program without combs takes half of each edge."""
+    """Two triangles, each machine near one of the other triangle: without combs, the program uses halves of edges."""
     pytest.importorskip("highspy", reason="highspy is not installed")
     broken = linear._Prover._broken
     monkeypatch.setattr(linear._Prover, "_broken", lambda it: [cut for cut in broken(it) if not cut.teeth])
@@ -182,7 +182,7 @@ def test_prices_prove_nothing_of_sets_that_some_ring_breaks() -> None:
     shortest = rings.length(
         native.plan(problem.Wanted("ring"), problem.search_of(problem.Wanted("ring"), problem.Options(), 6))["order"]
     )
-    # Two ways into each rack: the price of that, and no more, is proven.
+    # Each rack has two paths into it: their price, and no more, is proven.
     inside = [machine for machine in range(6) if racks(3, 3)[0][machine] < 20]
     assert 0 < rings.bound([0.0] * 6, [(inside, [], 30.0)], [], None, None)[0] <= shortest
     for cut in (([], [], 1.0), (list(range(6)), [], 1.0), ([0], [(0, 1), (0, 2)], 1.0), ([0, 9], [], 1.0)):
@@ -222,7 +222,7 @@ def test_rates_make_the_congestion_model_the_default(tmp_path: Path) -> None:
     path = write(tmp_path / "m.csv", racks(8, 8))
     document = planned(path, "--algorithm", "ring", "--nic", "10gbit", "--uplink", "10gbit", "--time", "0.2")
     assert document["model"] == "congestion"
-    # One flow leaves each rack: 2 * 15 / 16 of 100 MB at 1250 bytes a microsecond.
+    # One flow leaves each rack: 2 * 15 / 16 of 100 MB at 1250 bytes per microsecond.
     assert document["cost"] == pytest.approx(2 * 15 / 16 * 1e8 / 1250, rel=0.01)
     assert document["cost_worst"] > 3 * document["cost"]
     assumed = planned(path, "--algorithm", "ring", "--cost", "congestion", "--time", "0.2")
@@ -234,7 +234,7 @@ def test_an_order_is_repaired_after_a_machine_changed(tmp_path: Path) -> None:
     rows = racks(6, 6, 6)
     before = planned(write(tmp_path / "m.csv", rows), "--algorithm", "ring")
     near = before["order"][9]
-    # Machine 0 goes to another rack.
+    # Machine 0 moves to another rack.
     for other in range(18):
         if other != 0:
             rows[0][other] = rows[other][0] = 10.5 if other == near else rows[near][other] or 10.5
@@ -320,7 +320,7 @@ def test_files_that_are_not_there_or_no_text(tmp_path: Path) -> None:
     assert "--algorithm" in run("topology", "plan", "--matrix", binary, code=2).stderr
 
 
-def test_what_stands_on_the_diagonal_says_nothing_and_directions_can_be_joined(tmp_path: Path) -> None:
+def test_the_diagonal_is_ignored_and_directions_can_be_combined(tmp_path: Path) -> None:
     path = tmp_path / "m.csv"
     path.write_text("nan,1,4\n3,,2\n4,2,9\n")
     for how, cost in (("max", 9), ("mean", 8), ("min", 7)):

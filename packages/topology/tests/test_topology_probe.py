@@ -1,4 +1,4 @@
-"""`hoplite topology probe`: echoes, groups and rates, with hosts that are lost, silent, late or one machine."""
+"""`hoplite topology probe`: echoes, groups and rates; hosts that are lost, silent, late, or the same machine."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEYS = {"format", "hosts", "uplinks", "nic", "times_us", "quantiles_us", "lost", "measured", "quality", "clusters"}
-# What stands in for ssh: a shell here, which is told the host's name.
+# A replacement for ssh: a shell on this machine, which gets the host's name.
 LAUNCH = f'env NAME={{host}} {sys.executable} -c \'import os, sys; os.execv("/bin/sh", ["sh", "-c", sys.argv[1]])\''
 
 
 class Responder:
-    """An echo of a test's own: what it answers to each word is decided by a function.
+    """An echo socket whose replies are computed by a function.
 
     Args:
-        answer: gets a word and returns the datagrams that go back.
+        answer: maps an echo to the datagrams to send back.
     """
 
     def __init__(self, answer: Callable[[bytes], list[bytes]]) -> None:
@@ -103,7 +103,7 @@ def test_an_echo_is_random_bytes_of_each_call_and_a_number(
         for _ in range(2):
             times, late = probe_agent.ask(asker, responder.address, 20, SOON)
             assert (len(times), late) == (20, 0)
-    # The first one isn't counted.
+    # The first one does not count.
     assert [struct.unpack("!I", word[8:])[0] for word in responder.words] == [*range(21)] * 2
     nonces = [word[:8] for word in responder.words]
     assert len(set(nonces[:21])) == len(set(nonces[21:])) == 1
@@ -111,7 +111,7 @@ def test_an_echo_is_random_bytes_of_each_call_and_a_number(
 
 
 def test_an_answer_from_elsewhere_is_thrown_away(asker: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As that of another process of the network, which saw the question or guessed it."""
+    """Like one from another process of the network that saw or guessed the echo."""
     monkeypatch.setattr(probe_agent, "PATIENCE_S_MIN", SOON)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as forger:
         place = asker.getsockname()
@@ -141,7 +141,7 @@ def test_answers_of_older_rounds_and_echoes_are_thrown_away(
     with Responder(lambda word: [echo(stale), word, b"", echo(word)]) as responder:
         times, late = probe_agent.ask(asker, responder.address, 10, SOON)
     assert len(times) == 10
-    # The three that came before each answer.
+    # The three that arrived before each reply.
     assert late == 33
 
 
@@ -156,7 +156,7 @@ def test_two_echoes_cant_be_made_to_answer_each_other() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.settimeout(SOON)
         place = ("127.0.0.1", agent.echo.getsockname()[1])
-        # An answer is no question; the question after it shows that it was read.
+        # A reply is not an echo; the echo after it shows that it was read.
         other.sendto(echo(b"of twelve: 1"), place)
         other.sendto(b"of twelve: 2", place)
         assert other.recv(64) == echo(b"of twelve: 2")
@@ -187,7 +187,7 @@ def rate_between(agents: list[probe_agent.Agent]) -> object:
 
 
 def test_streams_without_the_key_are_few_and_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strangers who say nothing, or who say the wrong key; a stream of the probe has its place."""
+    """Foreign connections that send nothing, or a wrong key; a stream of the probe is still accepted."""
     received: list[tuple[object, ...]] = []
     monkeypatch.setattr(probe_agent, "_receive", lambda *words: received.append(words))
     agent = probe_agent.Agent("127.0.0.1", key=b"k" * probe_agent.KEY_BYTES)
@@ -252,7 +252,7 @@ def test_fping_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_fpings_times_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake = tmp_path / "fping"
-    # fping 5.1 writes so, to stderr; "-" is one that was lost.
+    # Output of fping 5.1 on stderr; "-" is a lost echo.
     fake.write_text("#!/bin/sh\necho '127.0.0.1 : 0.044 0.021 - 0.030' >&2\nexit 1\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -276,12 +276,12 @@ def test_each_pair_meets_once_and_no_host_is_in_two_pairs_of_a_round(count: int)
 
 
 class Hosts:
-    """Hosts that are made up: what each answers is a time of a function of both, in nanoseconds.
+    """Simulated hosts: each reply is a time in nanoseconds, a function of both hosts.
 
     Args:
-        count: how many.
-        time_ns: of an echo from one to the other; None if it isn't answered.
-        rounds: after so many questions the probe is interrupted.
+        count: number of hosts.
+        time_ns: time of an echo from one host to the other; None for no reply.
+        rounds: number of requests after which the probe is interrupted.
     """
 
     def __init__(self, count: int, time_ns: Callable[[int, int], int | None], rounds: int | None = None) -> None:
@@ -347,17 +347,17 @@ def test_groups_are_found_and_named_by_level() -> None:
     assert probed(Hosts(8, pods_ns)).groups[5] == ("pod-1", "rack-2")
 
 
-def test_a_quick_probe_asks_less_of_far_hosts() -> None:
+def test_a_quick_probe_sends_fewer_echoes_to_far_hosts() -> None:
     made = Hosts(24, rack_time_ns)
     found = probed(made, quick=True, count=50)
     assert found.clusters() == [0, 1, 2] * 8
     asked = {(a, b) for a, b, count in made.asked if count == 50 and a % 3 != b % 3}
-    # One round is asked again at the end.
+    # One round is probed again at the end.
     assert len(asked) < 24 * 16 / 4
 
 
 def centre_ns(count: int, seed: int) -> tuple[Callable[[int, int], int], list[int]]:
-    """The times of a made-up data centre as its hosts would answer, and the rack of each."""
+    """The times of a generated data center as its hosts would report them, and the rack of each host."""
     times, racks = _native.make_data_centre(count, seed)
     return (lambda a, b: round(1000 * times[a * count + b])), racks
 
@@ -377,7 +377,7 @@ def test_landmarks_find_all_racks_by_a_third_of_the_pairs(seed: int, tmp_path: P
     assert f"{len(asked)} of {pairs} pairs were probed, starting with 24 landmarks" in found.notes[0]
     assert found.quality is not None
     assert found.quality.pairs_missing == 0
-    # What is planned by these times costs hardly more than what is planned by all of them.
+    # A plan from these times costs hardly more than one from all times.
     layout.write(tmp_path / "t.json", found.layout())
     rows = surveyed.read(tmp_path / "t.json").rows
     whole = [[time_ns(a, b) / 1000 if a != b else 0.0 for b in range(count)] for a in range(count)]
@@ -438,7 +438,7 @@ def test_a_quick_probe_of_many_hosts_has_landmarks() -> None:
         )
         return asked
 
-    # Where all times are alike, no pair is asked because of any.
+    # If all times are equal, none of them makes a pair relevant.
     assert 24 * 128 - 12 * 23 <= pairs_asked(129) < 129 * 64 * 0.6
     assert pairs_asked(128) == 128 * 127 // 2
     assert pairs_asked(129, landmarks=0) == 129 * 64
@@ -454,7 +454,7 @@ def test_a_host_that_answers_no_echo_is_left_out_and_planned_without(tmp_path: P
     assert "planned without h3" in given.notes[0]
 
 
-def test_one_pair_without_a_time_is_said_and_planned_by_the_way_round(tmp_path: Path) -> None:
+def test_a_pair_without_a_time_is_noted_and_estimated(tmp_path: Path) -> None:
     found = probed(Hosts(5, lambda a, b: None if {a, b} == {1, 4} else 10_000 * (1 + abs(a - b))))
     assert found.absent == {}
     assert found.quality is not None
@@ -487,7 +487,7 @@ def test_an_interrupted_probe_goes_on_where_it_was(tmp_path: Path) -> None:
     going = probing.going_on(probing.resumed(layout.read(tmp_path / "t.json")), probing.Settings(timeout_s=3.0))
     assert (going.settings.count, going.settings.timeout_s) == (20, 3.0)
     found = probing.run(going, again)
-    # Three rounds of four pairs both ways were done; four more come, and one again at the end.
+    # Three rounds of four pairs in both directions were done; four more follow, and one is repeated at the end.
     assert len(first.asked) == 3 * 8
     assert len(again.asked) == 4 * 8 + 4
     assert found.is_whole
@@ -526,7 +526,7 @@ def test_busy_hosts_are_warned_of() -> None:
 
 
 def exchanged(rack: list[int], uplink: float, seed: int, busy: float = 0.0) -> list[contention.Round]:
-    """Rounds of made-up hosts in racks whose uplinks carry so many hosts; some rounds are slow by chance."""
+    """Rounds of simulated hosts in racks whose uplinks carry a number of hosts; some rounds are slow by chance."""
     chance = random.Random(seed)
     found: list[contention.Round] = []
 
@@ -592,7 +592,7 @@ def test_real_agents_are_probed_and_planned_for(tmp_path: Path) -> None:
     assert sorted(planned.stdout.split()) == [f"h{number}:1" for number in range(5)]
 
 
-def test_a_host_that_cant_be_reached_is_left_out_and_said(tmp_path: Path) -> None:
+def test_an_unreachable_host_is_left_out_and_reported(tmp_path: Path) -> None:
     script = tmp_path / "launch"
     script.write_text('#!/bin/sh\nif [ "$1" = h1 ]; then echo "no route to h1" >&2; exit 255; fi\nexec sh -c "$2"\n')
     script.chmod(0o755)
@@ -663,7 +663,7 @@ def test_a_host_may_have_an_address_and_slots(tmp_path: Path) -> None:
         ("--lab", 2, "--uplink", "1gbit"),
     ],
 )
-def test_options_that_say_nothing_beside_others_are_refused(words: tuple[object, ...]) -> None:
+def test_options_without_effect_are_rejected(words: tuple[object, ...]) -> None:
     done = subprocess.run(
         [*COMMAND, "topology", "probe", *map(str, words)], capture_output=True, text=True, timeout=SOON, check=False
     )
@@ -715,7 +715,7 @@ def test_fping_measures_a_lab() -> None:
 @needs_lab
 @pytest.mark.lab
 def test_a_lab_is_measured_and_has_a_plan(tmp_path: Path) -> None:
-    """Whatever times and rates are: which racks they tell of is for a quiet machine."""
+    """Whatever times and rates are: the detected racks depend on an idle machine."""
     out = tmp_path / "t.json"
     links = ("--racks", "2,2", "--rate", "200mbit", "--uplink", "200mbit")
     told = json.loads(run("topology", "probe", *links, "--shuffle", 1, "--out", out, "--json").stdout)
@@ -731,7 +731,7 @@ def test_a_lab_is_measured_and_has_a_plan(tmp_path: Path) -> None:
 @pytest.mark.lab
 @pytest.mark.long
 @pytest.mark.parametrize(("racks", "seed"), [("4,4", 1), ("5,3", 2)])
-def test_a_lab_tells_its_racks_to_one_that_was_told_nothing(tmp_path: Path, racks: str, seed: int) -> None:
+def test_a_probe_detects_the_racks_of_a_lab(tmp_path: Path, racks: str, seed: int) -> None:
     out = tmp_path / "t.json"
     links = ("--racks", racks, "--rate", "200mbit", "--uplink", "200mbit")
     done = run("topology", "probe", *links, "--shuffle", seed, "--out", out, "--json")

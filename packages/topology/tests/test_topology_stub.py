@@ -1,4 +1,4 @@
-"""The stub of the extension says what the extension has."""
+"""The stub of the extension matches the extension."""
 
 from __future__ import annotations
 

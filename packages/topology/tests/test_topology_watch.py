@@ -1,4 +1,4 @@
-"""`hoplite topology watch` on small clusters, and what it makes of what nodes say."""
+"""`hoplite topology watch` on small clusters, and its results from reports of nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def run(*options: object) -> tuple[int, str]:
     done = CliRunner().invoke(topology, ["watch", *map(str, options)])
-    # The command itself writes what was raised; this runner keeps it.
+    # The command itself prints what was raised; this runner keeps it.
     return done.exit_code, f"{done.output}{done.exception or ''}"
 
 
@@ -63,7 +63,7 @@ def test_an_order_that_goes_from_rack_to_rack_and_back_is_proposed_to_change(rac
         assert sum(a != b for a, b in zip(in_order, in_order[1:] + in_order[:1], strict=True)) == 2
 
 
-def test_members_whose_round_trips_no_node_tells_are_noted() -> None:
+def test_members_without_reported_round_trips_are_noted() -> None:
     every = members("abab")
     seen = watching.picture([status(0, every)])
     assert seen.pairs_known == 3
@@ -71,7 +71,7 @@ def test_members_whose_round_trips_no_node_tells_are_noted() -> None:
 
 
 def test_links_carry_what_nodes_say_and_else_what_is_assumed() -> None:
-    """Two pods of two racks of two; ranks go from pod to pod and back."""
+    """Two pods of two racks of two; ranks alternate between pods."""
     every = members("aaaabbbb")
     order = [every[number]["address"] for number in (0, 4, 1, 5, 2, 6, 3, 7)]
     assumed = "assuming a quarter of the machines' links for the uplinks of clusters"
@@ -108,7 +108,7 @@ def test_an_order_is_one_of_the_members() -> None:
 
 
 def test_a_running_cluster_is_watched(tmp_path: Path) -> None:
-    """Nodes of one host, of which every second is told to be in another rack."""
+    """Nodes of one host; every second one is configured with another rack."""
     with contextlib.ExitStack() as stack:
         nodes: list[Node] = []
         paths = [tmp_path / f"{number}.sock" for number in range(4)]
@@ -144,7 +144,7 @@ def _known(status: Status) -> int:
     return sum(1 for member in status["members"] if member["rtt_us"])
 
 
-def test_without_a_node_it_says_so(tmp_path: Path) -> None:
+def test_without_a_node_the_error_names_the_socket(tmp_path: Path) -> None:
     code, said = run("--once", "--socket", tmp_path / "none.sock")
     assert code == 1
     assert "none.sock" in said
