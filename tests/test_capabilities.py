@@ -436,7 +436,7 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(hoplite.InvalidArgument, match=said):
             text_of(file)
-    with pytest.raises(hoplite.InvalidArgument, match="can't read .*: No such file"):
+    with pytest.raises(hoplite.InvalidArgument, match=r"can't read .*: No such file"):
         text_of(tmp_path / "nowhere")
 
 
