@@ -1,7 +1,7 @@
-"""A CA of one's own in a folder: its certificate and key, those of nodes, and the list of those that are revoked.
+"""A private CA in a directory: its certificate and key, those of nodes, and the certificate revocation list (CRL).
 
-The folder has an `index.txt` as `openssl ca` writes one. Knows no node and no setting; what is in the files is made by
-the native half.
+The directory contains an `index.txt` in the format of `openssl ca`. The native extension creates the certificates, keys
+and lists. This module has no access to nodes or settings.
 """
 
 from __future__ import annotations
@@ -22,30 +22,31 @@ from hoplite.files import check_private, check_trusted, take_lock
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# What has these names in the folder is not of a node.
+# File names that belong to the CA itself, not to a node.
 CA = "ca"
 INDEX = "index.txt"
 CRL = "crl.pem"
 LOCK = ".lock"
 
-# Longer than the other process can need: a list of a million certificates takes seconds.
+# Longer than any operation of another process: writing a CRL of a million certificates takes seconds.
 LOCK_TIMEOUT_S = 30.0
 
 CA_DAYS = 3650
 NODE_DAYS = 365
 
-# A host whose clock is late by less takes a new certificate at once.
+# New certificates are valid from this long ago, so that a host whose clock is behind accepts them immediately.
 CLOCKS_APART_S = 3600
 
-# Two are never the same, and none can be guessed: the first bit is zero, since the number is not negative.
+# Random: unique and not guessable. The first bit is zero because a serial number must be positive.
 SERIAL_BYTES = 16
 
-# As long as a common name may be. It is the name of two files, and goes into the certificate as that of a host.
+# 64 characters is the limit of a common name. The name is also used for two files, and as the host name in the
+# certificate.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 SERIAL = re.compile(r"[0-9A-Fa-f]{2}(:?[0-9A-Fa-f]{2})*")
 
-# Where the second half of the century begins, as certificates write times.
+# Certificates write years up to this one with two digits, later years with four.
 LAST_SHORT_YEAR = 2049
 
 
@@ -53,10 +54,10 @@ class Entry(NamedTuple):
     """A certificate that the CA has issued.
 
     Attributes:
-        name: of the node.
-        serial: its serial number, in hex.
-        expires: when it ceases to be valid.
-        revoked: when it was revoked, if it was.
+        name: name of the node.
+        serial: serial number, in hexadecimal.
+        expires: end of its validity.
+        revoked: time of its revocation; None if it is not revoked.
     """
 
     name: str
@@ -66,25 +67,26 @@ class Entry(NamedTuple):
 
     @property
     def state(self) -> str:
-        """One of "valid", "expired" and "revoked"."""
+        """State of the certificate: "valid", "expired" or "revoked"."""
         if self.revoked is not None:
             return "revoked"
         return "valid" if self.expires > datetime.now(UTC) else "expired"
 
 
 def make_ca(folder: str | os.PathLike[str], *, days: int = CA_DAYS) -> Path:
-    """Makes a CA in a folder, which is made if there is none: ca.crt, ca.key, and crl.pem, which revokes nothing yet.
+    """Creates a CA: ca.crt, ca.key, and crl.pem, an empty revocation list.
 
     Args:
-        folder: where; no other user can read what is made of it.
-        days: how long the CA is valid, and so all that it issues.
+        folder: the directory, created with mode 0700 if it does not exist.
+        days: validity of the CA. Certificates that it issues expire no later than the CA.
 
     Returns:
         The path of its certificate.
 
     Raises:
         HopliteError: a file can't be written.
-        InvalidArgument: the folder has a CA, or other users can write it, or the days are not a positive number.
+        InvalidArgument: the directory already contains a CA, other users can write to it, or `days` is not a positive
+            whole number.
     """
     where = Path(folder).expanduser()
     begin, end = _times(days)
@@ -96,7 +98,7 @@ def make_ca(folder: str | os.PathLike[str], *, days: int = CA_DAYS) -> Path:
             for taken in (f"{CA}.key", f"{CA}.crt", CRL, INDEX):
                 if (where / taken).exists():
                     raise InvalidArgument(
-                        f"{where / taken} exists, and certificates may depend on it: choose another folder"
+                        f"{where / taken} exists, and certificates may depend on it: choose another directory"
                     )
             certificate, key = _native.make_authority(name, serial, begin, end)
             _write(where / f"{CA}.key", key, 0o600)
@@ -107,25 +109,26 @@ def make_ca(folder: str | os.PathLike[str], *, days: int = CA_DAYS) -> Path:
 
 
 def make_certificate(folder: str | os.PathLike[str], name: str, *, days: int = NODE_DAYS) -> tuple[Path, Path]:
-    """Makes the certificate of a node, NAME.crt, and its key, NAME.key.
+    """Creates the certificate of a node, NAME.crt, and its key, NAME.key.
 
     Args:
-        folder: of the CA.
-        name: of the node, as that of its host; it is not compared with any address.
-        days: how long it is valid; not longer than the CA.
+        folder: the directory of the CA.
+        name: name of the node, for example its host name. Nodes do not compare it with an address.
+        days: validity of the certificate. It expires no later than the CA.
 
     Returns:
-        The paths of both.
+        The paths of the certificate and the key.
 
     Raises:
         HopliteError: a file can't be read or written.
-        InvalidArgument: the folder has no CA or one that has expired, the name is none or has a certificate there, or
-            the days are not a positive number.
+        InvalidArgument: the directory contains no CA, the CA has expired, the name is not valid or already has a
+            certificate there, or `days` is not a positive whole number.
     """
     where = Path(folder).expanduser()
     if not NAME.fullmatch(name) or name == CA:
         raise InvalidArgument(
-            f"{name!r} is no name of a node: up to 64 letters, digits, '.', '-' and '_', and not {CA!r}"
+            f"{name!r} is not a valid node name: use up to 64 letters, digits, '.', '-' and '_', start with a letter, "
+            f"a digit or '_', and do not use {CA!r}"
         )
     begin, end = _times(days)
     with _told(where), _alone(where):
@@ -140,7 +143,7 @@ def make_certificate(folder: str | os.PathLike[str], name: str, *, days: int = N
         serial = _serial()
         end = min(end, until)
         certificate, key = _native.issue_certificate(authority, name, serial, begin, end)
-        # First, so that no certificate exists that could not be revoked.
+        # Write the index first: a certificate that is not in the index could not be revoked.
         with (where / INDEX).open("a") as index:
             index.write(_line("V", end, None, serial.hex(), paths[0].name, name))
         _write(paths[1], key, 0o600)
@@ -149,18 +152,18 @@ def make_certificate(folder: str | os.PathLike[str], name: str, *, days: int = N
 
 
 def revoke(folder: str | os.PathLike[str], which: str) -> list[Entry]:
-    """Revokes certificates, and writes crl.pem anew.
+    """Revokes certificates and rewrites crl.pem.
 
     Args:
-        folder: of the CA.
-        which: the name of a node, all of whose certificates are revoked, or the serial number of one.
+        folder: the directory of the CA.
+        which: the name of a node, to revoke all of its certificates, or the serial number of one certificate.
 
     Returns:
-        Those that were revoked.
+        The certificates that this call revoked.
 
     Raises:
         HopliteError: a file can't be read or written.
-        InvalidArgument: the CA has issued no such certificate, or has revoked it already.
+        InvalidArgument: the CA has issued no such certificate, or has already revoked it.
     """
     where = Path(folder).expanduser()
     serial = which.replace(":", "").upper() if SERIAL.fullmatch(which) else None
@@ -170,10 +173,10 @@ def revoke(folder: str | os.PathLike[str], which: str) -> list[Entry]:
         found = [row for row in rows[1:] if _name(row) == which] or [row for row in rows[1:] if row[3] == serial]
         if not found:
             names = ", ".join(sorted({_name(row) for row in rows[1:]})) or "none"
-            raise InvalidArgument(f"{where} has issued no certificate {which!r}; it has issued: {names}")
+            raise InvalidArgument(f"the CA in {where} has issued no certificate {which!r}; it has issued: {names}")
         found = [row for row in found if row[0] != "R"]
         if not found:
-            raise InvalidArgument(f"{which!r} is revoked already")
+            raise InvalidArgument(f"{which!r} is already revoked")
         for row in found:
             row[0], row[2] = "R", _written(int(time.time()))
         _replace(where / INDEX, "".join("\t".join(row) + "\n" for row in rows), 0o600)
@@ -182,14 +185,14 @@ def revoke(folder: str | os.PathLike[str], which: str) -> list[Entry]:
 
 
 def certificates(folder: str | os.PathLike[str]) -> list[Entry]:
-    """The certificates that the CA of a folder has issued, the first one first.
+    """Lists the certificates that the CA in a directory has issued, oldest first.
 
     Raises:
         HopliteError: a file can't be read.
-        InvalidArgument: the folder has no CA.
+        InvalidArgument: the directory contains no CA.
     """
     where = Path(folder).expanduser()
-    # Whoever changes the list puts another file in its place.
+    # Without a lock: writers replace the index, or append one line in one write.
     with _told(where):
         return [_entry(row) for row in _rows(where)[1:]]
 
@@ -200,26 +203,28 @@ def _times(days: int) -> tuple[int, int]:
     except TypeError:
         whole = 0
     if whole < 1:
-        raise InvalidArgument(f"days is {days!r}; it is a whole number from 1 up")
+        raise InvalidArgument(f"days is {days!r}: set a whole number of at least 1")
     now = int(time.time())
     end = now + whole * 86_400
     if end >= datetime(9999, 1, 1, tzinfo=UTC).timestamp():
-        raise InvalidArgument(f"{days} days are too many: no certificate is valid after the year 9998")
+        raise InvalidArgument(f"{days} days is too long: a certificate must expire before the year 9999")
     return now - CLOCKS_APART_S, end
 
 
 def _serial() -> bytes:
     first, *rest = os.urandom(SERIAL_BYTES)
-    # Neither negative nor with a zero before it, which would be written shorter.
+    # Start with the bits 01: the number is positive, and has no leading zero byte, which its encoding would drop.
     return bytes([first & 0x3F | 0x40, *rest])
 
 
 def _authority(where: Path) -> tuple[tuple[str, str], int]:
-    """The name and the key of the CA, and until when it is valid, in seconds since 1970."""
+    """Reads the name and key of the CA, and the end of its validity in seconds since 1970."""
     ca = _rows(where)[0]
     until = int(_read_time(ca[1]).timestamp())
     if until <= time.time():
-        raise InvalidArgument(f"the CA in {where} has expired: make another in another folder (hoplite certs ca)")
+        raise InvalidArgument(
+            f"the CA in {where} has expired: create another one in a new directory (hoplite certs ca DIR)"
+        )
     with (where / f"{CA}.key").open() as key:
         check_private(Path(key.name), os.fstat(key.fileno()), "the key of a CA")
         return (_name(ca), key.read()), until
@@ -229,21 +234,21 @@ def _write_list(where: Path) -> None:
     authority, until = _authority(where)
     revoked = [(bytes.fromhex(row[3]), int(_read_time(row[2]).timestamp())) for row in _rows(where) if row[0] == "R"]
     now = time.time()
-    # A list's number only has to grow.
+    # The number of a CRL only has to increase.
     text = _native.revoke_certificates(authority, int(now * 1000), revoked, int(now), until)
     _replace(where / CRL, text, 0o644)
 
 
 def _rows(where: Path) -> list[list[str]]:
-    """The lines of the index: state, end, revocation, serial number, file, subject. The first is the CA's own."""
+    """Reads the lines of the index: state, end, revocation, serial number, file, subject. The CA itself comes first."""
     index = where / INDEX
     if not index.exists():
-        raise InvalidArgument(f"{where} has no CA: make one with: hoplite certs ca {where}")
+        raise InvalidArgument(f"{where} contains no CA: create one with: hoplite certs ca {where}")
     with index.open() as file:
         check_trusted(index, os.fstat(file.fileno()))
         rows = [line.split("\t") for line in file.read().splitlines()]
     if not rows or any(len(row) != 6 for row in rows) or rows[0][4] != f"{CA}.crt":
-        raise InvalidArgument(f"{index} is not as hoplite certs has written it")
+        raise InvalidArgument(f"{index} is corrupt: restore it from a backup")
     return rows
 
 
@@ -266,20 +271,20 @@ def _written(seconds: int) -> str:
 
 
 def _read_time(text: str) -> datetime:
-    # Of the years with two digits, those of this century.
+    # Years with two digits are in this century.
     whole = text if len(text) > len("yymmddHHMMSSZ") else f"20{text}"
     return datetime.strptime(whole, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """Writes a file that does not exist, made with its mode."""
+    """Creates a file with a mode; fails if it exists."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
 
 
 def _replace(path: Path, text: str, mode: int) -> None:
-    """Writes a file, or another in its place: a reader sees the whole of either."""
+    """Creates or replaces a file atomically: a reader sees the old content or the new content, never a part."""
     made = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
     try:
         _write(made, text, mode)
@@ -290,9 +295,10 @@ def _replace(path: Path, text: str, mode: int) -> None:
 
 @contextlib.contextmanager
 def _alone(where: Path) -> Iterator[None]:
-    """Keeps other processes of this user from changing the folder; checks that no other user can.
+    """Locks the directory against this user's other processes; checks that other users can't write to it.
 
-    The lock is on a file that other users can't open. On the folder, any user who can read it could hold the lock.
+    The lock is on a file that other users can't open. Any user who can read the directory could lock the directory
+    itself.
     """
     check_trusted(where, where.stat(), is_shared=False)
     lock = where / LOCK
@@ -302,11 +308,12 @@ def _alone(where: Path) -> Iterator[None]:
         check_private(lock, facts, "the lock of a CA")
         owner = where.stat()
         if facts.st_uid == 0 != owner.st_uid:
-            # Root, by sudo for instance, has to leave the CA to its owner.
+            # Run by root, for example through sudo: the owner of the CA must still be able to open the lock.
             os.fchown(descriptor, owner.st_uid, owner.st_gid)
         if not take_lock(descriptor, LOCK_TIMEOUT_S):
             raise HopliteError(
-                f"another process has been using the CA in {where} for {LOCK_TIMEOUT_S:g} s: end it, or try again"
+                f"another process has been using the CA in {where} for {LOCK_TIMEOUT_S:g} s: end that process, or try "
+                "again"
             )
         yield
     finally:
@@ -319,7 +326,7 @@ def _told(where: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise InvalidArgument(
-            f"{error.filename or where} does not exist: make a CA with: hoplite certs ca {where}"
+            f"{error.filename or where} does not exist: create a CA with: hoplite certs ca {where}"
         ) from None
     except OSError as error:
         raise HopliteError(f"{error.filename or where} can't be used: {error.strerror or error}") from None

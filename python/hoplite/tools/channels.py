@@ -1,4 +1,7 @@
-"""Lines of text to many programs at once, and their answers, each wait with a deadline; knows no line's meaning."""
+"""Channels to child programs: sends lines of text to many programs and collects one reply of each before a deadline.
+
+It does not interpret the lines.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ READ_BYTES = 65536
 
 
 class Lost(HopliteError):
-    """A program hung up, or did not answer in time; named.
+    """A program closed its channel, or did not reply in time.
 
     Args:
         message: what happened.
-        names: of the programs.
+        names: names of these programs.
     """
 
     def __init__(self, message: str, names: Sequence[str] = ()) -> None:
@@ -29,12 +32,12 @@ class Lost(HopliteError):
 
 
 class Channel:
-    """Lines to and from one program, over a socket or two pipes.
+    """Exchanges lines with one program over a socket or two pipes.
 
     Args:
-        name: who is at the other end, for messages.
-        reader: a descriptor to read from; does not block after `select`.
-        writer: a descriptor to write to; may be the same.
+        name: name of the program, for error messages.
+        reader: descriptor to read from; does not block after `select`.
+        writer: descriptor to write to; may be the same as `reader`.
     """
 
     def __init__(self, name: str, reader: int, writer: int) -> None:
@@ -47,15 +50,15 @@ class Channel:
         """Sends one line.
 
         Raises:
-            Lost: no process reads it.
+            Lost: the program has closed the channel.
         """
         self.send_bytes(line.encode() + b"\n")
 
     def send_bytes(self, content: bytes) -> None:
-        """Sends bytes as they are.
+        """Sends bytes unchanged.
 
         Raises:
-            Lost: no process reads them.
+            Lost: the program has closed the channel.
         """
         data = memoryview(content)
         try:
@@ -65,7 +68,7 @@ class Channel:
             raise Lost(f"{self.name} has hung up: {error.strerror}", [self.name]) from None
 
     def line(self) -> str | None:
-        """Takes one line out of what was read, if there is a whole one."""
+        """Removes and returns the next complete line that was read; None if there is no complete line."""
         line, found, rest = self._unread.partition(b"\n")
         if not found:
             return None
@@ -73,10 +76,10 @@ class Channel:
         return line.decode(errors="replace")
 
     def read(self) -> None:
-        """Reads what is there; waits if there is nothing.
+        """Reads the available bytes; blocks until there are some.
 
         Raises:
-            Lost: the other end has hung up.
+            Lost: the program has closed the channel.
         """
         try:
             data = os.read(self.reader, READ_BYTES)
@@ -94,19 +97,19 @@ def gather(
     look: Callable[[Channel, str], None] | None = None,
     wanted: Callable[[str], bool] = lambda _: True,
 ) -> list[str]:
-    """Waits for one line of each.
+    """Waits for one line of each program.
 
     Args:
-        channels: of the programs that are to answer.
-        timeout_s: seconds for all of them together.
-        look: called with each line as it comes; what it raises ends the wait for the others.
-        wanted: whether a line is one that is waited for; others are dropped.
+        channels: channels of the programs.
+        timeout_s: time limit in seconds for all programs together.
+        look: called with each line when it arrives. An exception from it ends the wait for the other programs.
+        wanted: whether to accept a line. Other lines are dropped.
 
     Returns:
         The lines, in the order of the channels.
 
     Raises:
-        Lost: one hung up, or some did not answer in time.
+        Lost: a program closed its channel, or some did not reply in time.
     """
     deadline = time.monotonic() + timeout_s
     lines: dict[int, str] = {}
