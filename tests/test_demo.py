@@ -56,9 +56,9 @@ def test_the_demo_trains_relays_and_folds(within: float) -> None:
 def test_a_run_that_shows_nothing_fails() -> None:
     good = run.Outcome(0.97, 160, 20.0, 1, 1, 1, 0, [100] * 8, [])
     assert good.complaints() == []
-    assert "though nothing was broken: nothing" in run.summary(good)
+    assert "unexpected restarts, failures and rejections: none" in run.summary(good)
     disturbed = dataclasses.replace(good, disturbances=["node 1 counted refusals +1"])
-    assert "though nothing was broken: node 1 counted refusals +1" in run.summary(disturbed)
+    assert "rejections: node 1 counted refusals +1" in run.summary(disturbed)
     for bad in (
         dataclasses.replace(good, accuracy=0.95),
         dataclasses.replace(good, bytes_relayed=0),
@@ -110,7 +110,7 @@ def test_the_display_shows_who_contributed() -> None:
     ]
     text = io.StringIO()
     Console(width=120, file=text).print(draw(progress))
-    for word in ("step 3/10", "50.0%", "yes", "slow", "not here yet", "2.0 KiB", "trainer"):
+    for word in ("step 3/10", "50.0%", "yes", "slow", "not started", "2.0 KiB", "trainer"):
         assert word in text.getvalue()
 
 
@@ -119,7 +119,7 @@ def later() -> Progress:
     progress = Progress(steps=160, count=5, nodes=4, workers=8, step=160, accuracy=0.975)
     progress.contributions[:] = [100] * 8
     progress.contributions[6] = 0
-    progress.traits[6] = "leaves half way"
+    progress.traits[6] = "leaves halfway"
     progress.step = 159
     progress.counters = [
         {"bytes_direct": 10**9, "bytes_relayed": 10**9, "bytes_folded_remote": 10**9, "bytes_folded_local": 10**9}
@@ -136,7 +136,7 @@ def test_nothing_of_the_display_is_cut(width: int) -> None:
     lines = text.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     assert "…" not in text.getvalue()
-    assert "leaves half way, not here yet" in text.getvalue()
+    assert "leaves halfway, not started" in text.getvalue()
     assert sum(line.split()[:1] == ["worker"] for line in lines) == 1
     # A row each: two heads, a blank, eight workers, four nodes, and the line above them all, which may need two.
     assert len(lines) in {16, 17}

@@ -1,5 +1,4 @@
-"""What runs on the library: the `hoplite` command and the demo, and what tools of other packages share.
+"""Programs on top of the library: the `hoplite` command, the demo, and helpers for hoplite-bench and hoplite-topology.
 
-Those packages are hoplite-bench and hoplite-topology. Tools use what the library offers to every program; the library
-imports none of them.
+Tools use the library's public modules; `certificates` also uses the native extension. The library does not import them.
 """

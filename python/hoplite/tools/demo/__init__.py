@@ -1,34 +1,37 @@
-"""The main job on real input: asynchronous SGD on scikit-learn's digits, over four nodes and eight workers.
+"""The demo: asynchronous SGD on scikit-learn's handwritten digits, with four nodes and eight worker processes.
 
-`network` knows the mathematics and nothing of Hoplite, `worker` is what each worker process runs, `run` is the trainer
-and `display` what people see of it. This file holds what trainer and workers agree on.
+`run` is the trainer, `worker` the program of a worker process, `network` the neural network, which does not
+use Hoplite, and `display` the progress display. This file defines the object names that trainer and workers share.
 """
 
 from __future__ import annotations
 
 import os
 
-# Names of the objects. A worker's gradients are numbered from 0; the number of a plan is that of its policy.
+# Object names. Each worker numbers its gradients from 0. A plan has the same number as its policy.
 IMAGES = "digits/images"
 LABELS = "digits/labels"
 
 
 def policy(step: int) -> str:
-    """Weights after so many steps: float32 [parameter_count()]."""
+    """Name of the weights after a number of steps: float32 [parameter_count()]."""
     return f"policy/{step}"
 
 
 def plan(step: int) -> str:
-    """What goes with a policy, as JSON: "taken", how many gradients of each worker are used up; "done"."""
+    """Name of the plan of a policy, JSON with two keys.
+
+    "taken" is the number of gradients used so far, by worker. "done" is true after the last step.
+    """
     return f"plan/{step}"
 
 
 def gradient(worker: int, number: int) -> str:
-    """A worker's gradient: float32 [parameter_count()]."""
+    """Name of a worker's gradient: float32 [parameter_count()]."""
     return f"gradient/{worker}/{number}"
 
 
 def limit_threads() -> None:
-    """Keeps NumPy, once imported here or in a child, from using every core in every process."""
+    """Limits NumPy to one thread per process, here and in child processes, if it is not imported yet."""
     for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(variable, "1")

@@ -1,4 +1,4 @@
-"""What people see of the demo while it runs."""
+"""The progress display of the demo."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
 
 BAR_WIDTH = 30
 
-# Of the table of workers without its bars.
+# Width reserved for the columns of the worker table other than the bars.
 TEXT_WIDTH = 77
 
-# Where no terminal says how wide it is.
+# Width without a terminal.
 PLAIN_WIDTH = 120
 
 
 @dataclasses.dataclass
 class Progress:
-    """How far the training is.
+    """State of the training.
 
     Attributes:
-        steps: sums in all.
-        count: gradients in a sum.
-        nodes: how many there are.
-        workers: how many there are in all.
-        step: sums so far.
-        accuracy: at the last measurement, 0 to 1.
-        seconds: since the start.
-        traits: what is special about a worker.
-        contributions: gradients of each worker so far.
+        steps: total number of steps, each of which sums gradients once.
+        count: number of gradients in a sum.
+        nodes: number of nodes.
+        workers: number of workers, including those that have not started or have left.
+        step: number of completed steps.
+        accuracy: test accuracy at the last measurement, 0 to 1.
+        seconds: time since the start.
+        traits: special behavior of a worker, in words.
+        contributions: number of gradients used so far, by worker.
         last: workers whose gradients are in the last sum.
         running: workers whose processes run.
-        counters: of each node, as in its status.
+        counters: counters of each node, from its status.
     """
 
     steps: int
@@ -62,26 +62,26 @@ class Progress:
 
 
 class Display:
-    """Draws a progress on stderr, in a `with`: on a terminal whenever told, elsewhere once, at the end.
+    """Draws the progress on stderr: on a terminal at each `update`, elsewhere once, at the end of the `with` block.
 
-    Draws nothing where `show` is false, and at the end nothing that an error ended.
+    It draws nothing at the end if an error ended the block.
 
     Args:
-        progress: what to draw; changed by the owner.
-        show: whether to draw.
+        progress: the state to draw; the caller changes it.
+        show: whether to draw at all.
     """
 
     def __init__(self, progress: Progress, *, show: bool) -> None:
         self._progress = progress
-        # On stderr: stdout is for the result.
+        # stdout is for the result.
         self._console = Console(stderr=True, quiet=not show)
-        # What rich takes for the width where there is no terminal has nothing to do with who reads it.
+        # Without a terminal, the width that rich assumes does not depend on the reader of the output.
         if not self._console.is_terminal:
             self._console = Console(stderr=True, quiet=not show, width=PLAIN_WIDTH)
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
 
     def update(self) -> None:
-        """Draws the progress as it is now, if the output is a terminal."""
+        """Redraws the progress if stderr is a terminal."""
         if self._live is not None:
             self._live.update(draw(self._progress, self._console.width), refresh=True)
 
@@ -103,7 +103,7 @@ class Display:
 
 
 def draw(progress: Progress, width: int = PLAIN_WIDTH) -> RenderableType:
-    """Pictures a progress so that it fits so many columns, if 80 do."""
+    """Renders the progress for a width of at least 80 columns."""
     head = Text(
         f"step {progress.step}/{progress.steps}   test accuracy {progress.accuracy:.1%}   "
         f"{progress.seconds:.1f} s   sums of the first {progress.count} gradients to arrive",
@@ -119,7 +119,7 @@ def _workers(progress: Progress, bar_width: int) -> Table:
     most = max(1, *progress.contributions)
     for worker, used in enumerate(progress.contributions):
         here = worker in progress.running or progress.step == progress.steps
-        state = "" if here else "left" if used else "not here yet"
+        state = "" if here else "left" if used else "not started"
         table.add_row(
             str(worker),
             str(worker * progress.nodes // progress.workers),
@@ -134,7 +134,7 @@ def _workers(progress: Progress, bar_width: int) -> Table:
 def _nodes(progress: Progress) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("node")
-    for column in ("sent direct", "relayed", "folded for others", "folded for itself"):
+    for column in ("sent directly", "relayed", "folded for others", "folded for itself"):
         table.add_column(column, justify="right", no_wrap=True)
     for node, counters in enumerate(progress.counters):
         table.add_row(

@@ -1,6 +1,6 @@
-"""A multilayer perceptron whose parameters are one flat float32 array, so that a gradient is one object.
+"""A multilayer perceptron with all parameters in one flat float32 array, so that a gradient is one object.
 
-Pure: NumPy in, NumPy out.
+Its functions are pure, and use only NumPy.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ WIDTHS = (64, 1024, 1024, 10)
 
 
 def parameter_count() -> int:
-    """Elements of the flat parameter array."""
+    """Returns the length of the flat parameter array."""
     return sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(WIDTHS))
 
 
 def layers(flat: Floats) -> Iterator[tuple[Floats, Floats]]:
-    """Views of a flat array [parameter_count()] as each layer's weights [inputs, outputs] and biases [outputs]."""
+    """Yields each layer's weights [inputs, outputs] and biases [outputs], as views of an array [parameter_count()]."""
     start = 0
     for inputs, outputs in itertools.pairwise(WIDTHS):
         middle = start + inputs * outputs
@@ -39,7 +39,7 @@ def layers(flat: Floats) -> Iterator[tuple[Floats, Floats]]:
 
 
 def initial(seed: int) -> Floats:
-    """Parameters before training: weights scaled for ReLU (He et al. 2015), biases zero."""
+    """Returns initial parameters: weights scaled for ReLU (He et al. 2015), biases zero."""
     random = np.random.default_rng(seed)
     flat = np.zeros(parameter_count(), np.float32)
     for weights, _ in layers(flat):
@@ -48,7 +48,7 @@ def initial(seed: int) -> Floats:
 
 
 def gradient(flat: Floats, images: Floats, labels: Labels) -> Floats:
-    """Gradient of the mean cross-entropy of a batch.
+    """Computes the gradient of the mean cross-entropy of a batch.
 
     Args:
         flat: parameters, float32 [parameter_count()]; not changed.
@@ -81,7 +81,7 @@ def gradient(flat: Floats, images: Floats, labels: Labels) -> Floats:
 
 
 def accuracy(flat: Floats, images: Floats, labels: Labels) -> float:
-    """Share of images whose digit the network names right, 0 to 1."""
+    """Returns the share of images that the network classifies correctly, 0 to 1."""
     values = images
     *hidden, (weights, biases) = layers(flat)
     for hidden_weights, hidden_biases in hidden:

@@ -1,4 +1,4 @@
-"""The trainer of the demo, and the cluster around it: four nodes in this process, eight worker processes."""
+"""The trainer of the demo. It starts four nodes in this process and eight worker processes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 NODES = 4
 WORKERS = 8
 
-# Gradients in a sum. One worker is late, one leaves and one is slow: five of the eight can always arrive.
+# Number of gradients in a sum. One worker joins late, one leaves and one is slow: five of the eight can always arrive.
 COUNT = 5
 
-# Accuracy no longer grows after some 120.
+# Accuracy stops increasing after about 120 steps.
 STEPS = 160
 LEARNING_RATE = 0.05
 MOMENTUM = 0.8
@@ -42,7 +42,7 @@ SLOW_WORKER, SLOW_PAUSE_S = 2, 0.5
 LEAVING_WORKER = 5
 LATE_WORKER = 7
 
-# Accuracy is measured so often; each measurement costs as much as two gradients.
+# Steps between measurements of accuracy. One measurement costs as much as two gradients.
 EVALUATE_EVERY = 5
 
 # Longer than any step takes on a busy machine.
@@ -51,18 +51,18 @@ PATIENCE_S = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What came of a run.
+    """Result of a run.
 
     Attributes:
-        accuracy: share of test images named right at the end, 0 to 1.
-        steps: how many sums were applied.
-        seconds: how long the training took, from the start of the nodes.
-        bytes_direct: payload sent from objects that clients of the sender had put.
-        bytes_relayed: payload sent on from copies and from results that grew.
-        bytes_folded_remote: payload folded at nodes that are not the trainer's.
-        bytes_folded_local: payload folded at the trainer's node.
-        contributions: gradients of each worker that went into a sum.
-        disturbances: what had to begin again, failed or was refused at a node, though nothing was broken.
+        accuracy: share of test images classified correctly at the end, 0 to 1.
+        steps: number of training steps.
+        seconds: duration of the training, including the start of the nodes.
+        bytes_direct: bytes sent of objects that the sender's own clients put.
+        bytes_relayed: bytes sent of copies that the sender received, and of results of reduces on the sender.
+        bytes_folded_remote: bytes of inputs folded on nodes other than the trainer's.
+        bytes_folded_local: bytes of inputs folded on the trainer's node.
+        contributions: number of gradients that were used, by worker.
+        disturbances: counters of restarts, failures and rejections that increased, although there was no fault.
     """
 
     accuracy: float
@@ -76,32 +76,32 @@ class Outcome:
     disturbances: list[str]
 
     def as_json(self) -> dict[str, Any]:
-        """What `hoplite demo --json` prints."""
+        """Returns the output of `hoplite demo --json`."""
         facts = dataclasses.asdict(self)
         del facts["bytes_folded_local"]
         return facts
 
     def complaints(self) -> list[str]:
-        """Why the run failed, in sentences; empty if it did what it should show."""
+        """Lists the reasons why the run failed; empty if it succeeded."""
         complaints = []
         if self.accuracy <= ACCURACY_MIN:
-            complaints.append(f"accuracy is {self.accuracy:.1%}, not above {ACCURACY_MIN:.0%}")
+            complaints.append(f"test accuracy is {self.accuracy:.1%}, and must be above {ACCURACY_MIN:.0%}")
         if self.bytes_relayed == 0:
-            complaints.append("no byte was relayed: every copy came from where the object was put")
+            complaints.append("no bytes were relayed: every copy came from the node on which the object was put")
         if self.bytes_folded_remote == 0:
-            complaints.append("no sum was folded away from the trainer's node")
+            complaints.append("no inputs were folded on nodes other than the trainer's")
         return complaints
 
 
 def main(*, steps: int = STEPS, show: bool = True) -> Outcome:
-    """Runs the whole job.
+    """Runs the demo.
 
     Args:
-        steps: how many sums to train with.
-        show: draw a live display on the terminal.
+        steps: number of training steps.
+        show: whether to draw the progress.
 
     Raises:
-        HopliteError: a worker failed, or too few gradients came.
+        HopliteError: a worker failed, or too few gradients arrived in time.
     """
     train_images, train_labels, test_images, test_labels = _digits()
     start = time.monotonic()
@@ -111,7 +111,7 @@ def main(*, steps: int = STEPS, show: bool = True) -> Outcome:
         hp = clients[0]
         workers = stack.enter_context(_workers([node.socket for node in nodes], steps))
         progress = Progress(steps=steps, count=COUNT, nodes=NODES, workers=WORKERS)
-        progress.traits.update({SLOW_WORKER: "slow", LEAVING_WORKER: "leaves half way", LATE_WORKER: "joins late"})
+        progress.traits.update({SLOW_WORKER: "slow", LEAVING_WORKER: "leaves halfway", LATE_WORKER: "joins late"})
         display = stack.enter_context(Display(progress, show=show))
 
         hp.put(train_images, name=demo.IMAGES)
@@ -149,7 +149,7 @@ def main(*, steps: int = STEPS, show: bool = True) -> Outcome:
             progress.running = workers.running()
             display.update()
         workers.finish()
-        # Workers read until the very end, so the last counters come after them.
+        # Workers receive objects until they exit, so read the final counters after that.
         progress.counters = [client.status()["counters"] for client in clients]
         seconds = time.monotonic() - start
 
@@ -166,30 +166,33 @@ def main(*, steps: int = STEPS, show: bool = True) -> Outcome:
         bytes_folded_local=moved("bytes_folded_local"),
         contributions=progress.contributions,
         disturbances=[
-            f"node {number} counted {said}"
+            f"node {number} counted {increase}"
             for number, counters in enumerate(progress.counters)
-            for said in peace.disturbances(counters)
+            for increase in peace.disturbances(counters)
         ],
     )
 
 
 def summary(outcome: Outcome) -> str:
-    """What `hoplite demo` says at the end."""
+    """Returns the final output of `hoplite demo`."""
     folded = outcome.bytes_folded_remote + outcome.bytes_folded_local
     away = outcome.bytes_folded_remote / folded if folded else 0.0
     return f"""\
-test accuracy {outcome.accuracy:.1%} after {outcome.steps} sums of {COUNT} gradients of {WORKERS}, {outcome.seconds} s
+test accuracy {outcome.accuracy:.1%} after {outcome.steps} steps in {outcome.seconds} s; \
+each step summed the first {COUNT} of {WORKERS} gradients
 gradients used, by worker: {" ".join(map(str, outcome.contributions))}
-sent {write_size(outcome.bytes_direct)} from where it was put, relayed {write_size(outcome.bytes_relayed)} from copies
-folded {write_size(folded)}, {away:.0%} of it away from the trainer's node
-restarted, failed or refused, though nothing was broken: {", ".join(outcome.disturbances) or "nothing"}
+sent {write_size(outcome.bytes_direct)} from the nodes on which objects were put, \
+relayed {write_size(outcome.bytes_relayed)} from received copies
+folded {write_size(folded)}, {away:.0%} of it on nodes other than the trainer's
+unexpected restarts, failures and rejections: {", ".join(outcome.disturbances) or "none"}
 
-next: run a node on this host with `hoplite node`, look at it with `hoplite status`,
-      and use it from Python: import hoplite; hp = hoplite.init()"""
+next: start a node on this host:  hoplite node
+      show its state:             hoplite status
+      use it in Python:           import hoplite; hp = hoplite.init()"""
 
 
 def _digits() -> tuple[network.Floats, network.Labels, network.Floats, network.Labels]:
-    """The 1797 digits of scikit-learn, shuffled: images and labels to train with, then those to test with."""
+    """Returns the 1797 digits of scikit-learn, shuffled: training images and labels, then test images and labels."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -200,7 +203,7 @@ def _digits() -> tuple[network.Floats, network.Labels, network.Floats, network.L
 
 
 def _publish(hp: Client, step: int, weights: network.Floats, taken: list[int], *, done: bool) -> None:
-    # The plan first: who sees the weights finds it.
+    # Put the plan first, so that a worker that has the weights finds it.
     hp.put(json.dumps({"taken": taken, "done": done}).encode(), name=demo.plan(step))
     hp.put(weights, name=demo.policy(step))
 
@@ -209,14 +212,14 @@ def _get(hp: Client, total: Any, workers: _Workers) -> network.Floats:  # noqa: 
     try:
         value: network.Floats = hp.get(total, timeout=PATIENCE_S)
     except HopliteError:
-        # A worker that failed says more than the sum that is missing because of it.
+        # If a worker failed, its error explains more than the sum that is missing because of it.
         workers.check()
         raise
     return value
 
 
 class _Workers:
-    """The worker processes, two on each node."""
+    """The worker processes, two per node."""
 
     def __init__(self, sockets: list[str], steps: int) -> None:
         self._sockets = sockets
@@ -235,23 +238,23 @@ class _Workers:
         self._processes[worker] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def running(self) -> set[int]:
-        """The workers whose processes run."""
+        """Returns the workers whose processes run."""
         return {worker for worker, process in self._processes.items() if process.poll() is None}
 
     def check(self) -> None:
-        """Raises if a worker has failed."""
+        """Raises an error if a worker has failed."""
         for worker, process in self._processes.items():
             if process.poll():
                 raise HopliteError(f"worker {worker} failed with exit code {process.returncode}")
 
     def finish(self) -> None:
-        """Waits until all have left by themselves; raises if one failed."""
+        """Waits until all workers have exited; raises an error if one failed."""
         for process in self._processes.values():
             process.wait(PATIENCE_S)
         self.check()
 
     def kill(self) -> None:
-        """Ends those that still run."""
+        """Kills the workers that still run."""
         for process in self._processes.values():
             process.kill()
             process.wait()

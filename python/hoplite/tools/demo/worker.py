@@ -1,4 +1,4 @@
-"""A worker process of the demo: takes the newest weights, puts a gradient, until told that training is done."""
+"""A worker process of the demo: gets the newest weights and puts a gradient, until the training is done."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import hoplite
 from hoplite.tools import demo
 from hoplite.tools.demo import network
 
-# Images in a batch. Small, so that moving a gradient and not computing it is most of the work.
+# Images in a batch: few, so that transferring a gradient takes longer than computing it.
 BATCH = 32
 
-# Longer than any step takes: a worker whose trainer is gone should not stay.
+# Longer than any step takes. It ends a worker whose trainer is gone.
 PATIENCE_S = 30.0
 
 
@@ -23,10 +23,10 @@ def work(hp: hoplite.Client, worker: int, pause: float, leave_after: int | None)
     """Puts gradients until the trainer is done.
 
     Args:
-        hp: the client of this host's node.
-        worker: this worker's number.
-        pause: seconds to sleep over each gradient; a slow machine.
-        leave_after: leave once weights of this step are out; None stays to the end.
+        hp: client of this worker's node.
+        worker: number of this worker.
+        pause: seconds to sleep per gradient, to simulate a slow machine.
+        leave_after: number of the step whose weights end this worker; None runs it to the end.
     """
     images = hp.get(demo.IMAGES, timeout=PATIENCE_S)
     labels = hp.get(demo.LABELS, timeout=PATIENCE_S)
@@ -41,11 +41,11 @@ def work(hp: hoplite.Client, worker: int, pause: float, leave_after: int | None)
             if plan["done"] or (leave_after is not None and step >= leave_after):
                 return
             if plan["taken"][worker] < number:
-                # The last one still waits for its turn: another would only be staler.
+                # The previous gradient has not been used yet: a second one would only become more stale.
                 continue
             weights = hp.get(newest, timeout=PATIENCE_S)
         except hoplite.ObjectDeleted:
-            # Two steps passed meanwhile; there are newer weights.
+            # Two steps have passed, so that the trainer deleted these weights: get newer ones.
             continue
         batch = random.integers(0, len(images), BATCH)
         gradient = network.gradient(weights, images[batch], labels[batch])
@@ -55,7 +55,7 @@ def work(hp: hoplite.Client, worker: int, pause: float, leave_after: int | None)
 
 
 def main() -> None:
-    """Runs one worker with the arguments of this process."""
+    """Runs a worker with the command line of this process."""
     parser = argparse.ArgumentParser(prog="python -m hoplite.tools.demo.worker")
     parser.add_argument("--socket", required=True)
     parser.add_argument("--worker", type=int, required=True)
