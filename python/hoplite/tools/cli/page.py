@@ -1,4 +1,4 @@
-"""The page docs/settings.md, made of the table of settings: `python -m hoplite.tools.cli.page > docs/settings.md`."""
+"""Generates docs/settings.md from the table of settings: `python -m hoplite.tools.cli.page > docs/settings.md`."""
 
 from __future__ import annotations
 
@@ -12,63 +12,86 @@ if TYPE_CHECKING:
 
 HEAD = f"""# Settings
 
-This page is made of the table in `hoplite.settings`: `python -m hoplite.tools.cli.page > docs/settings.md`.
+After this page you can configure nodes and clients, predict which node a program uses, and run a node under systemd.
 
-A value is taken from the first of these that says one:
+    hoplite node --config /etc/hoplite.toml --capacity 64GiB
+    HOPLITE_ADDRESS=local python train.py
 
-1. the argument of `hoplite.init(...)` or `hoplite.Node(...)`, or the option of `hoplite node`;
-2. the environment's variable; an empty one says nothing;
-3. the key of a TOML file, which `config="FILE"`, `--config FILE` or the variable {CONFIG_VARIABLE} names;
-4. the default.
+The value of a setting comes from the first of these that sets it:
 
-No file is read unless it is named: what a program does depends on what can be seen where it is started. Keys stand
-at the top of the file, without sections:
+1. an argument of `hoplite.Node(...)`, `hoplite.init(...)` or `hoplite.connect(...)`, or an option of `hoplite node`;
+2. its environment variable, unless that is empty;
+3. its key in a TOML file;
+4. its default.
+
+**File.** Select the TOML file by `hoplite.Node(config="FILE")`, `hoplite node --config FILE` or the variable
+{CONFIG_VARIABLE}. No other file is read. The keys are at the top of the file, without sections:
 
 ```toml
 listen = "10.0.0.2:7420"
 join = ["10.0.0.1:7420", "10.0.0.3:7420"]
 cluster = "training"
 capacity = "64GiB"
-token_file = "/etc/hoplite.token"  # made by: hoplite token new --out /etc/hoplite.token
+token_file = "/etc/hoplite.token"  # created by: hoplite token new --out /etc/hoplite.token
 ```
 
-A key that is none, a value of the wrong type and a file that can't be read are errors; so is a file with a token that
-others can read. A variable that begins with HOPLITE_ and that nothing reads is a warning, once for each process.
+**Errors.** Hoplite raises `InvalidArgument` for:
 
-What concerns a node has no effect on one that runs already. `hoplite.init()` refuses arguments that would have none,
-and leaves alone what the environment or a file says; the name of the cluster is compared in any case.
+- an unknown key or a value of the wrong type;
+- a file that cannot be read;
+- a file that every user can write to;
+- a file that contains a token and that other users can read.
 
-## Of a node
+An unknown variable that starts with HOPLITE_ causes a warning, once per process.
+
+**Running nodes.** Node settings have no effect on a node that is already running: `hoplite.init()` attaches to it and
+ignores them. The exception is `cluster`. If it is set and the node belongs to another cluster, `init()` raises
+`InvalidArgument`.
+
+## Node settings
 """
 
-USERS = """## For programs that use a node
+USERS = """## Client settings
 """
 
-TAIL = """## How a script finds its node
+TAIL = """## How a client finds its node
 
-`hoplite.init()` takes the first of these: the node or the cluster of `address`; the node of the host, which serves
-`socket`; a node that another script has embedded; a node of its own. Of several scripts that look at once, one
-becomes the node and the others attach to it. A cluster given as `address` is joined without a look around; the nodes
-of `join` are joined only by a script that becomes the node.
+`hoplite.init(node=...)` uses the node that you pass, which must be in this process. Otherwise `hoplite.init()` uses
+the first of these that exists:
 
-The default socket is `hoplite/node.sock` in XDG_RUNTIME_DIR, or in `/tmp/hoplite-UID` where that is not set or can't
-be written. In a Slurm job it is `node-slurmJOB.sock`, and `node.sock` is the second choice. With another scheduler
-set HOPLITE_SOCKET to a path of the job's own. If another process serves the socket already, `hoplite node` does not
-start.
+1. The node or the cluster in `address`, as an argument or in the settings. If it is a cluster, `init()` starts an
+   embedded node that joins it, and does not search for a running node.
+2. The node that this process has already started or, in a child made by fork, the node that the parent used.
+3. In a Ray worker process, the node that [`hoplite.ray.start`](ray.md) runs for its Ray node, unless `socket` is set.
+4. The node of this host, which serves `socket`.
+5. A node that another process has embedded.
+6. A new embedded node. It uses the node settings, and joins the nodes in `join`. If the client has a `capability`,
+   `init()` raises `ConnectError` instead.
 
-An embedded node serves a socket beside that one, such as `node-embedded.sock`, so it never takes the place of
-`hoplite node`: what starts after `hoplite node` uses it, and what attached to the embedded node before stays there. A
-program that must not embed a node says `hoplite.init("local")`, or HOPLITE_ADDRESS=local in its environment: it waits
-for the node of the host, for `timeout` seconds ([decision
-27](decisions/027-sockets-host-and-embedded-nodes.md)).
+If several processes start at once, one of them starts the node and the others attach to it.
 
-A node whose socket file was removed, as at a logout that removes XDG_RUNTIME_DIR, makes it again within 2 s. If it
-can't, it logs an error, and an `init()` that finds no node and no such folder warns of it; set HOPLITE_SOCKET to a
-path outside of that folder for a node that is to outlive logins.
+**Default socket.** `socket` defaults to `hoplite/node.sock` in the directory XDG_RUNTIME_DIR. If this variable is not
+set, or its directory is missing or not writable, the default is `/tmp/hoplite-UID/node.sock`. In a Slurm job, the
+default is `node-slurmJOB.sock` in the same directory, and clients try `node.sock` next. With another scheduler, set
+HOPLITE_SOCKET to a path for the job. If another process already serves the socket, `hoplite node` does not start.
 
-## As a service
+**Embedded nodes.** An embedded node serves a socket of its own in the same directory, such as `node-embedded.sock`. It
+therefore never prevents `hoplite node` from starting. Processes that start after `hoplite node` use the node of the
+host. Processes that attached to the embedded node before stay with it.
 
-`hoplite node` tells systemd when it is ready and when it leaves. `/etc/systemd/system/hoplite.service`:
+To prevent embedded nodes, call `hoplite.init("local")`, or set HOPLITE_ADDRESS=local. The program then waits for the
+node of this host, up to the `timeout` of `init()`
+([decision 27](decisions/027-sockets-host-and-embedded-nodes.md)).
+
+**Removed sockets.** Some systems remove XDG_RUNTIME_DIR when the user logs out. A node creates its socket file again
+within 2 s after the file was removed. If it cannot, it logs an error. If `init()` then finds no node and the directory
+is missing, it warns and starts an embedded node. If a node must outlive logins, set HOPLITE_SOCKET to a path in another
+directory.
+
+## systemd service
+
+`hoplite node` notifies systemd when it is ready and when it leaves. Save this as
+`/etc/systemd/system/hoplite.service`:
 
 ```ini
 [Unit]
@@ -84,7 +107,7 @@ RuntimeDirectory=hoplite
 RuntimeDirectoryMode=0700
 Environment=HOPLITE_SOCKET=/run/hoplite/node.sock
 ExecStart=/opt/hoplite/bin/hoplite node --config /etc/hoplite.toml
-# Longer than leave_timeout: the node hands over what only it holds.
+# Longer than leave_timeout: the node first hands over the objects that only it holds.
 TimeoutStopSec=45
 Restart=on-failure
 LimitNOFILE=65536
@@ -93,16 +116,22 @@ LimitNOFILE=65536
 WantedBy=multi-user.target
 ```
 
-Only processes of the same user can attach. They find the node by `HOPLITE_ADDRESS=unix:/run/hoplite/node.sock`, and
-wait for it when they start before it. Clients attach to a restarted node by themselves.
+Only processes of the user `hoplite` can attach to this node. Set HOPLITE_ADDRESS=unix:/run/hoplite/node.sock for them.
+If they start before the node, they wait for it, up to the `timeout` of `init()`. If the node restarts, they reconnect
+automatically.
 
-Containers share a node by a volume that has its socket: each mounts the folder, runs as the user of the node, and sets
-the same `HOPLITE_ADDRESS`. They need neither the PID nor the IPC namespace of the host, and no common `/dev/shm`.
+**Containers.** Containers share a node through a volume that contains its socket. In each container, mount the
+directory of the socket, run as the user of the node, and set the same HOPLITE_ADDRESS. Containers need neither the PID
+namespace, the IPC namespace nor `/dev/shm` of the host.
+
+---
+
+This page is generated from `hoplite.settings`: `python -m hoplite.tools.cli.page > docs/settings.md`.
 """
 
 
 def page() -> str:
-    """The page as it should be."""
+    """Returns the content of docs/settings.md."""
     of_node = [setting for setting in SETTINGS if setting.of_node]
     of_user = [setting for setting in SETTINGS if not setting.of_node]
     parts = [HEAD, *map(_entry, of_node), USERS, *map(_entry, of_user), TAIL]
@@ -119,7 +148,7 @@ def _entry(setting: Setting) -> str:
 {setting.help}
 
 - Names: {", ".join(names)}
-- Takes: {setting.kind.in_file}
+- Value: {setting.kind.in_file}
 - Default: {default}
 """
 
