@@ -94,7 +94,7 @@ def test_a_file_that_cannot_be_put(node: Node, tmp_path: Path) -> None:
     np.save(tmp_path / "pickle.npy", np.array([{"a": 1}], object), allow_pickle=True)
     (tmp_path / "cut.npy").write_bytes((tmp_path / "pickle.npy").read_bytes()[:20])
     for name in ("bad", "empty", "pickle", "cut"):
-        assert f"{name}.npy is no array".encode() in run("put", tmp_path / f"{name}.npy", code=1).stderr
+        assert f"{name}.npy is not a readable array".encode() in run("put", tmp_path / f"{name}.npy", code=1).stderr
     assert node.client().objects() == []
     # An array of text would take a pickle, which a command neither writes nor reads.
     for value in (np.array(["a"]), np.zeros(2, "f4,i4")):
@@ -167,7 +167,7 @@ def test_get_waits_and_says_so(client: Client, tmp_path: Path) -> None:
         [*COMMAND, "get", "late/1", "-o", str(tmp_path / "out"), "--timeout", str(SOON)], stderr=subprocess.PIPE
     ) as process:
         assert process.stderr is not None
-        assert process.stderr.readline() == b"waiting for late/1; Ctrl-C ends it\n"
+        assert process.stderr.readline() == b"waiting for late/1; press Ctrl-C to stop\n"
         client.put(b"x", name="late/1")
         assert process.wait(SOON) == 0
     assert (tmp_path / "out").read_bytes() == b"x"
@@ -193,7 +193,7 @@ def test_ctrl_c_ends_a_get(node: Node, tmp_path: Path) -> None:
 
 
 def test_where_it_is_written_is_judged_before_anything_is_awaited(node: Node, tmp_path: Path) -> None:
-    assert b"is a folder" in run("get", "nobody/1", "-o", tmp_path, code=1).stderr
+    assert b"is a directory" in run("get", "nobody/1", "-o", tmp_path, code=1).stderr
     assert b"mkdir -p" in run("get", "nobody/1", "-o", tmp_path / "no" / "out", code=1).stderr
     del node
 

@@ -44,7 +44,7 @@ def test_latest_waits_and_says_so(client: Client) -> None:
     ) as one:
         try:
             assert one.stderr is not None
-            assert one.stderr.readline() == "waiting for a name under late/; Ctrl-C ends it\n"
+            assert one.stderr.readline() == "waiting for a name under late/; press Ctrl-C to stop\n"
             client.put(b"x", name="late/7")
             assert one.communicate(timeout=SOON)[0] == "late/7\n"
         finally:
@@ -61,7 +61,7 @@ def test_wait_prints_what_has_come(client: Client) -> None:
     assert told("wait", "part/1", "part/3", "--count", "1") == {"ready": ["part/3"], "rest": ["part/1"]}
     late = run("wait", "part/1", "part/2", "--timeout", "0.1", code=1)
     assert late.stdout == "part/2\n"
-    assert "1 of 2 came within 0.1 s; missing: part/1" in late.stderr
+    assert "1 of 2 objects were ready within 0.1 s; missing: part/1" in late.stderr
     assert "3" in run("wait", "part/1", "--count", "3", code=1).stderr
 
 
@@ -102,7 +102,7 @@ def test_a_reduce_that_fails_says_why(client: Client) -> None:
     assert 'op="any"' in sums.stderr
     shapes = run("reduce", "zero/1", "zero/2", code=1).stderr
     assert "zero/1" in shapes
-    assert shapes.endswith("try: look at the dtypes and shapes: hoplite objects --all\n")
+    assert shapes.endswith("try: compare dtypes and shapes: hoplite objects --all\n")
     assert "missing/1" in run("reduce", "zero/1", "missing/1", "--timeout", "0.2", code=1).stderr
     run("reduce", "zero/1", "--op", "avg", code=2)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FAILED = 1
 WRONG_USE = 2
-# As shells report a command that Ctrl-C ended.
+# Exit code that shells use for a command that Ctrl-C ended.
 INTERRUPTED = 130
 
 # Errors of a file or device that accepts no more data.
@@ -49,12 +49,16 @@ class Group(click.Group):
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="hoplite")
 def hoplite() -> None:
-    """Share immutable objects between hosts; broadcast and reduce them while they appear.
+    """Share, broadcast and reduce large objects between processes and hosts.
 
     Start with: hoplite demo.  Then, on every host: hoplite node.
 
     \b
-    Exit codes: 0 success; 1 failure, with a reason and a next step on stderr; 2 invalid use; 130 Ctrl-C.
+    Exit codes:
+      0    success
+      1    failure; stderr shows the reason and a next step
+      2    invalid use of the command
+      130  ended by Ctrl-C
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
 
 

@@ -59,10 +59,10 @@ def attach(socket: str | None, *, timeout: float = 10.0, digest: bool = False) -
 
 
 def _elsewhere(path: str) -> str:
-    """This user's nodes on other sockets: of a Slurm job, of a Ray node, or embedded."""
+    """Lists this user's nodes on other sockets: of a Slurm job, of a Ray node, or embedded."""
     others = [other for other in sorted(sockets.runtime_dir().glob("*.sock")) if sockets.is_served(other)]
     found = ", ".join(f"{other} ({sockets.server_of(other)})" for other in others if str(other) != path)
-    return f"; your running nodes, for --socket: {found}" if found else ""
+    return f"; running nodes that --socket can select: {found}" if found else ""
 
 
 def complete_ref(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -39,7 +39,9 @@ def certs() -> None:
 @folder_argument
 @_days_option(certificates.CA_DAYS)
 def ca(folder: Path, days: int) -> None:
-    """Create a CA in DIR: ca.crt, ca.key, and crl.pem, an empty revocation list.
+    """Create a CA and an empty revocation list.
+
+    Creates ca.crt, ca.key and crl.pem in DIR.
 
     \b
     Example:
@@ -58,7 +60,9 @@ def ca(folder: Path, days: int) -> None:
 @click.argument("name")
 @_days_option(certificates.NODE_DAYS)
 def node(folder: Path, name: str, days: int) -> None:
-    """Create the certificate and key of a node, NAME.crt and NAME.key, in DIR.
+    """Create the certificate and key of a node.
+
+    Creates NAME.crt and NAME.key in DIR.
 
     \b
     Example:
@@ -77,7 +81,9 @@ def node(folder: Path, name: str, days: int) -> None:
 @folder_argument
 @click.argument("which", metavar="NAME|SERIAL")
 def revoke(folder: Path, which: str) -> None:
-    """Revoke the certificates of a node, or one by serial number, and write DIR/crl.pem.
+    """Revoke all certificates of a node, or one by serial number.
+
+    Writes the new revocation list to DIR/crl.pem.
 
     \b
     Example:

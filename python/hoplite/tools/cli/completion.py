@@ -14,14 +14,16 @@ VARIABLE = "_HOPLITE_COMPLETE"
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print a shell script that completes commands, options and refs.
+    """Print a completion script for bash, zsh or fish.
+
+    It completes commands, options and refs.
 
     \b
     bash:  hoplite completion bash > ~/.local/share/bash-completion/completions/hoplite
     zsh:   hoplite completion zsh > "${fpath[1]}/_hoplite"
     fish:  hoplite completion fish > ~/.config/fish/completions/hoplite.fish
 
-    It takes effect in new shells.
+    The script takes effect in new shells.
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     of_shell = get_completion_class(shell)
     if of_shell is None:

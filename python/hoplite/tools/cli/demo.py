@@ -1,4 +1,4 @@
-"""`hoplite demo`: the main job on real data."""
+"""`hoplite demo`: asynchronous training on real data."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from hoplite.tools.cli.output import print_json
     "--steps",
     type=click.IntRange(min=4),
     default=None,
-    help="Number of training steps; each sums gradients once.",
+    metavar="N",
+    help="Number of training steps.  [default: 160]",
 )
 @json_option("Print one JSON object, and no progress display.")
 def demo(steps: int | None, as_json: bool) -> None:
-    """Train a neural network on real digits with four nodes and eight workers on loopback.
+    """Train a neural network with four nodes and eight workers.
 
-    The workers put gradients. The trainer sums the first few of the eight to arrive, and publishes new weights, which
-    the nodes relay. One worker is slow, one leaves halfway, and one joins late. Takes less than a minute.
+    All of them run on this machine. Each worker puts gradients. The trainer sums the first five of the eight to
+    arrive, and publishes new weights, which the nodes relay. One worker is slow, one leaves halfway, and one joins
+    late. Takes less than a minute.
 
     \b
     Example:
@@ -46,8 +48,5 @@ def demo(steps: int | None, as_json: bool) -> None:
     for complaint in outcome.complaints():
         click.echo(f"error: {complaint}", err=True)
     if outcome.complaints():
-        click.echo(
-            "try: increase --steps, on an idle machine",
-            err=True,
-        )
+        click.echo("try: run it with more --steps, or on an idle machine", err=True)
         sys.exit(1)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Makes SIGTERM and SIGHUP end a command as Ctrl-C does: it first ends what it started.
+    """Makes SIGTERM and SIGHUP end a command as Ctrl-C does, so that it first stops what it started.
 
     The exit code is 128 plus the number of the signal.
     """

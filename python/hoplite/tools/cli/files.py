@@ -37,7 +37,7 @@ STANDARD = "-"
     "--retain",
     type=click.IntRange(min=1),
     metavar="K",
-    help="Retain the newest K versions under the prefix of the name.",
+    help="Delete all but the newest K versions with the same prefix; needs --name with a number.",
 )
 @click.option("--exist-ok", is_flag=True, help="If the name is taken, print the existing ref.")
 @click.option(
@@ -45,11 +45,11 @@ STANDARD = "-"
     type=click.IntRange(min=1),
     default=1,
     metavar="N",
-    help="Number of nodes that keep a copy; the object survives all but one of them.  [default: 1]",
+    help="Number of nodes that keep a copy; the object survives the failure of all but one.  [default: 1]",
 )
-@click.option("--digest", is_flag=True, help="Have the receiving nodes verify the SHA-256 of the bytes.")
-@duration_option("--ttl", "Delete it after this time, as 90, 60s, 5m, 2h or 1d.  [default: never]")
-@seconds_option("--timeout", "Time limit for memory in the store and for the replicas.")
+@click.option("--digest", is_flag=True, help="Announce the SHA-256 of the object; nodes that receive it verify it.")
+@duration_option("--ttl", "Delete the object after this time: 90 (seconds), 60s, 5m, 2h or 1d.  [default: never]")
+@seconds_option("--timeout", "Time limit for memory in the store and for the replicas.  [default: no limit]")
 @socket_option
 @json_option("Print a JSON object with the ref and the number of replicas.")
 def put(
@@ -64,9 +64,9 @@ def put(
     socket: str | None,
     as_json: bool,
 ) -> None:
-    """Put a file into the store of this host, and print the object's ref.
+    """Put a file into the store of this host and print its ref.
 
-    A .npy file becomes an array, any other file bytes. FILE - is the standard input.
+    A .npy file becomes an array, any other file bytes. If FILE is -, the command reads the standard input.
 
     \b
     Examples:
@@ -89,7 +89,7 @@ def put(
         except UnsupportedDtype:
             # The advice in the error does not apply to a command.
             fail_with(
-                f"{file} is an array of {value.dtype}, which needs a pickle, and commands put no pickles",
+                f"{file} is an array of {value.dtype}, which needs a pickle, and commands do not put pickles",
                 f"hoplite put - <{shlex.quote(file)} to put its bytes; in Python: hoplite.init().put(array)",
             )
     if as_json:
@@ -110,10 +110,10 @@ def put(
 @socket_option
 @json_option("Print a JSON object with the ref and FILE; needs -o.")
 def get(ref: str, output: str | None, timeout: float | None, socket: str | None, as_json: bool) -> None:
-    """Get an object, and write it to a file or to the standard output.
+    """Get an object and write it to a file or standard output.
 
-    An array is written in NumPy format if FILE ends in .npy, otherwise as bytes without shape and dtype. FILE is
-    replaced atomically: it is never partly written.
+    Waits until the object exists. An array is written in NumPy format if FILE ends in .npy, otherwise as bytes without
+    shape and dtype. FILE is replaced atomically: it is never partly written.
 
     \b
     Examples:
@@ -126,7 +126,7 @@ def get(ref: str, output: str | None, timeout: float | None, socket: str | None,
     if target is None and sys.stdout.isatty():
         fail_with(
             f"{ref} is binary data, and the standard output is a terminal",
-            f"hoplite get {ref} -o FILE, or pipe them into a command",
+            f"hoplite get {ref} -o FILE, or pipe the output into a command",
         )
     if target is not None:
         _check_target(target)
@@ -145,7 +145,7 @@ def get(ref: str, output: str | None, timeout: float | None, socket: str | None,
             print_json({"ref": ref, "file": str(target), "bytes": value.nbytes})
 
 
-def _read(file: str) -> Any:  # noqa: ANN401 - an array or bytes, as the file's name says
+def _read(file: str) -> Any:  # noqa: ANN401 - an array or bytes, depending on the suffix
     if file == STANDARD:
         if sys.stdin.isatty():
             fail_with("the standard input is a terminal", "hoplite put FILE, or pipe the bytes into hoplite put -")
@@ -177,7 +177,7 @@ def _read_array(path: Path) -> Any:  # noqa: ANN401 - NumPy is imported only her
             # An empty file can't be mapped. A corrupt one raises the same error again.
             return np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        fail_with(f"{path} is not a readable array: {error}", "rename it, without .npy, to put its bytes unchanged")
+        fail_with(f"{path} is not a readable array: {error}", "rename it without .npy to put its bytes unchanged")
 
 
 def _check_target(target: Path) -> None:
@@ -268,7 +268,7 @@ def _temporary(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _mode(path: Path) -> int:
-    """The mode of the file that is replaced, or of a new one."""
+    """Returns the mode of the file that is replaced, or the mode of a new file."""
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except OSError:

@@ -50,11 +50,12 @@ class SettingType(click.ParamType):  # type: ignore[type-arg] # generic in the s
 
 
 def _refuse_secret(context: click.Context, option: click.Parameter, value: str | None) -> None:
-    """Rejects a secret on the command line, which every user of the host can read."""
+    """Rejects a secret on the command line, because every user of the host can read it there."""
     del context
     if value is not None:
         raise click.BadParameter(
-            "every user of this host can read it there: use --token-file, or the variable HOPLITE_TOKEN", param=option
+            "every user of this host can read the command line: use --token-file, or the variable HOPLITE_TOKEN",
+            param=option,
         )
 
 
@@ -63,7 +64,7 @@ def setting_options(command: Callable[..., None]) -> Callable[..., None]:
     for setting in reversed([setting for setting in SETTINGS if setting.of_node]):
         default = {"listen": DEFAULT_LISTEN, "log_level": DEFAULT_LOG}.get(setting.name)
         fallback = f"{setting.variable}, or {default or setting.default_text or setting.default}"
-        text = f"{setting.help.replace('`', '')}  [default: {fallback}]"
+        text = f"{setting.help}  [default: {fallback}]".replace("`", "")
         if setting.is_secret:
             option = click.option(
                 setting.option, callback=_refuse_secret, expose_value=False, hidden=True, metavar=setting.kind.metavar
@@ -100,9 +101,10 @@ GIVEN = [
 def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - each setting has its own type
     """Run a node in the foreground until SIGINT or SIGTERM.
 
-    Prints one line and notifies systemd when the node is ready. On the first signal the node leaves: it hands over the
-    objects that only it holds, and exits with 1 if some did not fit on other nodes. A second signal ends it at once.
-    Settings without an option are read from the environment, then from --config.
+    When the node is ready, it prints one line and notifies systemd. On the first signal it leaves: it hands over the
+    objects that only it holds, and exits with 1 if some of them are lost. A second signal ends it immediately.
+
+    A setting that is not given as an option is read from its environment variable, then from the file in --config.
 
     \b
     On the first host:   hoplite token new --out hoplite.token  (copy it to the other hosts)
@@ -117,7 +119,7 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))
     # Block the signals in this thread and so in the node's threads, so that only `sigwait` receives them.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
-    # An option that was not given is None or false. Zero is a value.
+    # Without the option, its value is `None` or false. Zero was given by the user.
     given = {name: None if value is False else value for name, value in options.items()}
     given["join"] = [seed for seeds in options["join"] for seed in seeds] or None
     values = settings.load(config, **given)
@@ -167,9 +169,9 @@ def _warn_of_embedded(socket: str) -> None:
     embedded = sockets.embedded_socket(socket)
     if sockets.is_served(embedded):
         click.echo(
-            f"warning: {sockets.server_of(embedded)} embedded a node, unix:{embedded}, before this one was ready: it "
-            "and its clients share no objects with this node; restart them with HOPLITE_ADDRESS=local, so that they wait "
-            "for this node",
+            f"warning: {sockets.server_of(embedded)} embedded a node, unix:{embedded}, before this one was ready. "
+            "Clients of that node share no objects with this one: restart them with HOPLITE_ADDRESS=local, so that "
+            "they wait for this node",
             err=True,
         )
 

@@ -28,7 +28,7 @@ FIELDS = {"ref": "ref", "size": "bytes", "age": "age", "copies": "copies"}
     "--sort",
     type=click.Choice([*FIELDS, "readers"]),
     default="ref",
-    help="Sort by this, largest value first.  [default: ref]",
+    help="Column to sort by: refs ascending, others descending. Age and copies need --all.  [default: ref]",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N rows.  [default: all]")
 @seconds_option("--timeout", "Time limit for the replies of the nodes.", default=10.0)
@@ -45,7 +45,7 @@ def objects(
 ) -> None:
     """List objects on this host or in the cluster.
 
-    PREFIX is the start of their refs, such as policy/.
+    With PREFIX, such as policy/, list only refs that start with it.
 
     \b
     Examples:
@@ -97,7 +97,7 @@ def _local_row(row: LocalObject) -> list[str]:
 
 
 def _time(seconds: float) -> str:
-    """A time in the largest unit of which it has two."""
+    """Writes a time in the largest unit in which it is at least 2."""
     for unit, length in sorted(UNITS_S.items(), key=lambda item: -item[1]):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f}{unit}"
@@ -105,7 +105,7 @@ def _time(seconds: float) -> str:
 
 
 def _kind(row: ListedObject) -> list[str]:
-    """Dtype and shape of an array; the form of another value."""
+    """Returns dtype and shape of an array, or the form of another value."""
     if row["dtype"] is None:
         return ["bytes" if row["form"] == "plain" else row["form"], "-"]
     return [row["dtype"], " x ".join(map(str, row["shape"] or ())) or "scalar"]
@@ -113,13 +113,13 @@ def _kind(row: ListedObject) -> list[str]:
 
 @click.command()
 @click.argument("refs", metavar="REF...", nargs=-1, required=True, shell_complete=complete_ref)
-@seconds_option("--timeout", "Time limit for the owners of the objects to confirm.", default=30.0)
+@seconds_option("--timeout", "Time limit for the owners of the objects to confirm the deletion.", default=30.0)
 @socket_option
 @json_option("Print a JSON object with the refs.")
 def delete(refs: tuple[str, ...], timeout: float, socket: str | None, as_json: bool) -> None:
     """Delete all copies of objects in the cluster.
 
-    Values that a process got before stay valid. An object that does not exist is not an error.
+    Values that processes already hold stay valid. A ref without an object is not an error.
 
     \b
     Examples:
@@ -134,8 +134,8 @@ def delete(refs: tuple[str, ...], timeout: float, socket: str | None, as_json: b
 
 @click.command()
 @click.argument("ref", metavar="REF", shell_complete=complete_ref)
-@click.option("--watch", is_flag=True, help="Print each new location until Ctrl-C.")
-@seconds_option("--timeout", "Time limit.", default=10.0)
+@click.option("--watch", is_flag=True, help="Print the current locations, then each change, until Ctrl-C.")
+@seconds_option("--timeout", "Time limit for the list; unused with --watch.", default=10.0)
 @socket_option
 @json_option("Print a JSON list; with --watch one object per line.")
 def locations(ref: str, watch: bool, timeout: float, socket: str | None, as_json: bool) -> None:

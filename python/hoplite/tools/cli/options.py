@@ -1,4 +1,4 @@
-"""The options that many commands have, each written once."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Seconds of each unit that a time may have.
+# Seconds per unit of time.
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
@@ -30,7 +30,7 @@ def json_option(text: str) -> Callable[[Command], Command]:
 def seconds_option(
     name: str, text: str, *, default: float | None = None, least: float = 0
 ) -> Callable[[Command], Command]:
-    """An option that takes seconds; without a default the text says what holds if it is not given."""
+    """An option that takes seconds. If it has no default, the help text states what applies without the option."""
     kind = click.FloatRange(min=least)
     return click.option(
         name, type=kind, default=default, show_default=default is not None, metavar="SECONDS", help=text
@@ -38,12 +38,12 @@ def seconds_option(
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg] # generic in the stubs of late releases only
-    """Reads seconds, or a number with a unit: 90, 60s, 5m, 2h, 1d."""
+    """Parses seconds, or a number with a unit: 90, 60s, 5m, 2h, 1d."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
-        """Judges the text of the option; what is wrong with it is a wrong use of the command."""
+        """Parses the text of the option; an invalid text is a usage error."""
         text = str(value).strip()
         unit = UNITS_S.get(text[-1:], 1.0)
         number = text[:-1] if text[-1:] in UNITS_S else text
@@ -52,7 +52,7 @@ class DurationType(click.ParamType):  # type: ignore[type-arg] # generic in the 
         except ValueError:
             seconds = math.nan
         if not 0 < seconds < math.inf:
-            self.fail(f"{value!r} is no time above 0: write 90, 60s, 5m, 2h or 1d", param, ctx)
+            self.fail(f"{value!r} is not a time above 0: write 90 (seconds), 60s, 5m, 2h or 1d", param, ctx)
         return seconds
 
 
@@ -67,4 +67,4 @@ def said(context: click.Context, name: str) -> bool:
     return source is not click.core.ParameterSource.DEFAULT
 
 
-timeout_option = seconds_option("--timeout", "How long to wait; 0 takes only what is there.  [default: no limit]")
+timeout_option = seconds_option("--timeout", "Time limit; with 0 the command does not wait.  [default: no limit]")

@@ -45,7 +45,7 @@ class Elsewhere(click.Command):
         self.package = package
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """Help text for the list of commands."""
+        """Returns the help text for the list of commands."""
         text = super().get_short_help_str(limit)
         return text if self._entry() is not None else f"Not installed: pip install {self.package}"
 
@@ -62,7 +62,7 @@ class Elsewhere(click.Command):
         return self.load().make_context(info_name, args, parent, **extra)
 
     def load(self) -> click.Command:
-        """The command.
+        """Imports and returns the command.
 
         Raises:
             Unusable: its package is not installed, or has another version.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @socket_option
 @json_option("Print one JSON object; with --watch one per line.")
 def status(watch: bool, interval: float, socket: str | None, as_json: bool) -> None:
-    """Show the state of this host's node: members, store and counters.
+    """Show members, store and counters of this host's node.
 
     \b
     Examples:

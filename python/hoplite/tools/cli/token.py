@@ -48,7 +48,8 @@ def for_option(text: str) -> Option:
 def token() -> None:
     """Create a cluster token, and capabilities from it.
 
-    A token admits nodes to the cluster. A capability allows a client some verbs on a prefix, for a limited time.
+    A token admits nodes to the cluster. A capability limits what a client may do (verbs), with which names (a prefix),
+    and for how long.
 
     \b
     Example:
@@ -80,15 +81,15 @@ def new(out: Path | None) -> None:
     type=FILE,
     help="File whose first line is the cluster token.  [default: HOPLITE_TOKEN_FILE, or HOPLITE_TOKEN]",
 )
-@prefix_option("Start of the permitted names, ending in a slash; '' permits every object.", required=True)
+@prefix_option("Prefix of the permitted names, ending in a slash; '' permits all objects.", required=True)
 @verbs_option("Comma-separated: put, get, delete, reduce, list.  [default: all]")
 @for_option("Lifetime: 12h, 7d.  [default: no limit]")
 @out_option("capability")
 def grant(token_file: Path | None, prefix: str, verbs: str | None, seconds: float | None, out: Path | None) -> None:
-    """Create a capability, which allows a client some verbs on a prefix.
+    """Create a capability, which limits the rights of a client.
 
-    Pass it to a client by init(capability=FILE), connect(capability=FILE) or HOPLITE_CAPABILITY. A node started with
-    --require-capability rejects clients without one.
+    Pass it to a client by init(capability=FILE), connect(capability=FILE) or HOPLITE_CAPABILITY. A node that runs with
+    --require-capability rejects clients that have none.
 
     \b
     Example:
@@ -102,13 +103,13 @@ def grant(token_file: Path | None, prefix: str, verbs: str | None, seconds: floa
 
 
 @token.command()
-@click.option("--in", "file", metavar="FILE", type=FILE, required=True, help="The capability to restrict.")
+@click.option("--in", "file", metavar="FILE", type=FILE, required=True, help="File of the capability to restrict.")
 @prefix_option("A longer prefix.  [default: unchanged]", required=False)
-@verbs_option("Some of its verbs, comma-separated.  [default: unchanged]")
+@verbs_option("Comma-separated subset of its verbs.  [default: unchanged]")
 @for_option("A shorter lifetime.  [default: unchanged]")
 @out_option("capability")
 def narrow(file: Path, prefix: str | None, verbs: str | None, seconds: float | None, out: Path | None) -> None:
-    """Restrict a capability further; needs no token.
+    """Restrict a capability further, without the token.
 
     \b
     Example:
@@ -147,7 +148,7 @@ def _end(until: int | None) -> str:
     try:
         date = f"{datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (OverflowError, ValueError):
-        return "never: beyond the calendar"
+        return "never: after the year 9999"
     return f"{date} (expired)" if until <= time.time() else date
 
 

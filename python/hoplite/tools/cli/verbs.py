@@ -6,7 +6,7 @@ import click
 
 from hoplite.errors import Timeout, UnsupportedDtype
 from hoplite.tools.cli.attach import attach, complete_ref
-from hoplite.tools.cli.options import duration_option, json_option, socket_option, timeout_option
+from hoplite.tools.cli.options import duration_option, json_option, seconds_option, socket_option, timeout_option
 from hoplite.tools.cli.output import fail_with, print_json, stepping
 from hoplite.tools.cli.waiting import QUIET_S, waiting_for
 from hoplite.values import OPS
@@ -21,7 +21,9 @@ from hoplite.values import OPS
 @socket_option
 @json_option("Print a JSON object with the ref and its number.")
 def latest(prefix: str, after: int, timeout: float | None, socket: str | None, as_json: bool) -> None:
-    """Print the ref with the highest number under a prefix; wait for one if necessary.
+    """Print the ref with the highest number under a prefix.
+
+    Waits until there is one.
 
     \b
     Examples:
@@ -45,10 +47,11 @@ def latest(prefix: str, after: int, timeout: float | None, socket: str | None, a
 @socket_option
 @json_option("Print a JSON object with the objects that are ready and the rest.")
 def wait(refs: tuple[str, ...], count: int | None, timeout: float | None, socket: str | None, as_json: bool) -> None:
-    """Wait until objects are ready, and print their refs in order of arrival.
+    """Wait until objects are ready and print their refs.
 
-    An object is ready when some node holds all of its bytes, or when it can no longer appear: then get fails with the
-    reason. After the timeout the command prints the refs that are ready and exits with 1.
+    Prints the refs in the order in which the objects became ready. An object is ready when a node holds all of its
+    bytes. It is also ready when it can no longer appear; get then fails with the reason. After the timeout, the
+    command prints the refs that are ready and exits with 1.
 
     \b
     Examples:
@@ -69,21 +72,21 @@ def wait(refs: tuple[str, ...], count: int | None, timeout: float | None, socket
             click.echo(str(ref))
     if len(ready) < wanted:
         fail_with(
-            f"{len(ready)} of {wanted} objects were ready within {timeout:g} s; missing: {_few([str(ref) for ref in rest])}",
+            f"{len(ready)} of {wanted} objects were ready within {timeout:g} s; missing: {_few(list(map(str, rest)))}",
             f"set a longer --timeout, or list the holders: hoplite locations {rest[0]}",
         )
 
 
 @click.command()
 @click.argument("refs", metavar="REF...", nargs=-1, required=True, shell_complete=complete_ref)
-@click.option("--op", type=click.Choice(OPS), default="sum", show_default=True, help="Operation.")
+@click.option("--op", type=click.Choice(OPS), default="sum", show_default=True, help="Operation on the elements.")
 @click.option(
     "--count", type=click.IntRange(min=1), metavar="K", help="Fold only the first K inputs to arrive.  [default: all]"
 )
 @click.option("--name", metavar="NAME", help="Name of the result.  [default: a new id]")
-@duration_option("--ttl", "Delete it after this time, as 90, 60s, 5m, 2h or 1d.  [default: never]")
+@duration_option("--ttl", "Delete the result after this time: 90 (seconds), 60s, 5m, 2h or 1d.  [default: never]")
 @click.option("--no-wait", is_flag=True, help="Print the ref immediately, before the result exists.")
-@timeout_option
+@seconds_option("--timeout", "Time limit for the result; after it the reduce fails.  [default: no limit]")
 @socket_option
 @json_option("Print a JSON object with the ref and the inputs that were folded.")
 def reduce(
@@ -97,10 +100,10 @@ def reduce(
     socket: str | None,
     as_json: bool,
 ) -> None:
-    """Fold arrays into one new object, and print its ref once it exists.
+    """Fold arrays into one new object and print its ref.
 
-    The inputs need not exist yet. The nodes that hold them fold them. The result is stored on this host until it is
-    deleted.
+    Prints the ref when the result exists. The inputs need not exist yet: the command waits for them. The nodes that
+    hold the inputs fold them. The result stays on this host until it is deleted.
 
     \b
     Examples:
@@ -121,5 +124,5 @@ def reduce(
 
 
 def _few(refs: list[str]) -> str:
-    """The first ten names, which fit on one or two lines."""
+    """Joins the first ten names, which fit on one or two lines."""
     return ", ".join(refs[:10]) + (f" and {len(refs) - 10} more" if len(refs) > 10 else "")
