@@ -52,7 +52,7 @@ def ca(folder: Path, days: int) -> None:
     ):
         made = certificates.make_ca(folder, days=days)
     click.echo(f"created {made}, {made.with_suffix('.key')} and {made.with_name(certificates.CRL)}")
-    click.echo(f"next: hoplite certs node {folder} NAME, once per node; keep {made.with_suffix('.key')} here")
+    click.echo(f"next: hoplite certs node {folder} NAME, once per node; copy {made.with_suffix('.key')} to no node")
 
 
 @certs.command()
@@ -68,12 +68,12 @@ def node(folder: Path, name: str, days: int) -> None:
     Example:
       hoplite certs node ~/ca gpu-17
     """  # noqa: D301
-    with stepping({InvalidArgument: "list the existing names: hoplite certs list DIR"}):
+    with stepping({InvalidArgument: "choose another NAME, or list the existing ones: hoplite certs list DIR"}):
         made, key = certificates.make_certificate(folder, name, days=days)
     authority, revoked = made.with_name(f"{certificates.CA}.crt"), made.with_name(certificates.CRL)
     until = next(entry.expires for entry in reversed(certificates.certificates(folder)) if entry.name == name)
     click.echo(f"created {made}, valid until {until:%Y-%m-%d}, and {key}")
-    click.echo(f"next: copy both, {authority} and {revoked} to the node, and start it with")
+    click.echo(f"next: copy these two files, {authority} and {revoked} to the node, and start it with")
     click.echo(f"      hoplite node --certificate {made} --key {key} --ca {authority} --crl {revoked}")
 
 

@@ -106,7 +106,7 @@ def draw(progress: Progress, width: int = PLAIN_WIDTH) -> RenderableType:
     """Renders the progress for a width of at least 80 columns."""
     head = Text(
         f"step {progress.step}/{progress.steps}   test accuracy {progress.accuracy:.1%}   "
-        f"{progress.seconds:.1f} s   sums of the first {progress.count} gradients to arrive",
+        f"{progress.seconds:.1f} s   each sums the first {progress.count} gradients",
         style="bold",
     )
     return Group(head, _workers(progress, min(BAR_WIDTH, max(0, width - TEXT_WIDTH))), Text(), _nodes(progress))
