@@ -110,7 +110,7 @@ def test_a_group_may_read_a_file_of_root_alone(file: Path) -> None:
 
 def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
     for path, said in {tmp_path / "none": "No such file", tmp_path: "Is a directory"}.items():
-        with pytest.raises(hoplite.InvalidArgument, match=f"the tokens in {path} can't be read: {said}"):
+        with pytest.raises(hoplite.InvalidArgument, match=f"can't read the tokens in {path}: {said}"):
             read_tokens(path)
     with pytest.raises(hoplite.InvalidArgument, match="token_file is empty"):
         read_tokens("")
