@@ -1,4 +1,4 @@
-"""The command `hoplite`, run as a shell runs it."""
+"""Runs the `hoplite` command as a shell does."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ COMMAND = [sys.executable, "-m", "hoplite.tools.cli"]
 def run_bytes(
     *arguments: object, code: int = 0, given: bytes | None = None, **environment: str
 ) -> subprocess.CompletedProcess[bytes]:
-    """Runs a command to its end; what failed has said what to try.
+    """Runs a command to completion. If it fails, checks that its last line suggests a fix (`try: `).
 
     Args:
-        arguments: of the command.
-        code: with which it must end.
-        given: its input.
-        environment: variables that differ from this process's.
+        arguments: arguments of the command.
+        code: expected exit status.
+        given: standard input.
+        environment: variables to add to this process's environment.
     """
     done = subprocess.run(
         [*COMMAND, *map(str, arguments)],
@@ -32,13 +32,13 @@ def run_bytes(
         check=False,
     )
     assert done.returncode == code, done.stderr.decode()
-    # A command of commands, called without any, prints its help instead.
+    # A command group without a subcommand prints its help instead.
     if code and b"\nCommands:" not in done.stderr:
         assert done.stderr.splitlines()[-1].startswith(b"try: "), done.stderr.decode()
     return done
 
 
 def run(*arguments: object, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The same of a command that prints text."""
+    """Runs a command that prints text."""
     done = run_bytes(*arguments, code=code, given=None, **environment)
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -1,9 +1,10 @@
-"""Who plays in the contract's cases: clients of one node or of three, each by its plain verbs or by those for asyncio.
+"""Clients for the contract cases: of one node or of three, with the synchronous or the asyncio verbs.
 
-A case is written once, with the plain verbs; `Twin` has the same ones, and runs the twin of each on an event loop.
-After every case nothing may be left of its questions, and its objects are deleted. Knows no case.
+A case is written once, with the synchronous verbs. `Twin` offers the same verbs and runs their asyncio variants on an
+event loop. After every case this module checks that no request is pending, and deletes the objects of the case. It
+does not depend on any case.
 
-A module of cases has it as a plugin, for its fixtures.
+A module of cases loads it as a pytest plugin, for its fixtures.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ HOW = ("sync", "async")
 
 
 class Loop:
-    """An event loop that runs in a thread of its own."""
+    """An event loop that runs in its own thread."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -39,11 +40,11 @@ class Loop:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - whatever the coroutine returns
-        """Runs a coroutine on the loop and waits for it with the calling thread."""
+        """Runs a coroutine on the loop and blocks the calling thread until it finishes."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(2 * SOON)
 
     def close(self) -> None:
-        """Ends the loop; a task that is left is a mistake of the case, or of a verb."""
+        """Stops the loop. A remaining task is a bug of the case or of a verb."""
         left = self.run(_others())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(SOON)
@@ -52,7 +53,7 @@ class Loop:
 
 
 async def _others() -> list[asyncio.Task[Any]]:
-    # What was called back just now may need a turn or two to end.
+    # A task whose callback has just run may need a few more loop iterations to end.
     for _ in range(100):
         left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         if not left:
@@ -62,7 +63,7 @@ async def _others() -> list[asyncio.Task[Any]]:
 
 
 class Twin:
-    """A client whose verbs are those for asyncio; each call waits for its coroutine."""
+    """A client with synchronous verbs that run the asyncio verbs and wait for their coroutines."""
 
     def __init__(self, client: Client, loop: Loop) -> None:
         self._client = client
@@ -73,7 +74,7 @@ class Twin:
         if twin is None:
             return getattr(self._client, name)
 
-        def verb(*args: object, **options: object) -> Any:  # noqa: ANN401 - the verb's answer
+        def verb(*args: object, **options: object) -> Any:  # noqa: ANN401 - the result of the verb
             answer = twin(*args, **options)
             if inspect.isasyncgen(answer):
                 return _Iterated(answer, self._loop)
@@ -91,7 +92,7 @@ class Twin:
 
 
 class _Iterated:
-    """An asynchronous generator, turn by turn."""
+    """An asynchronous generator as a plain iterator."""
 
     def __init__(self, generator: Any, loop: Loop) -> None:  # noqa: ANN401 - an async generator
         self._generator = generator
@@ -146,17 +147,17 @@ class _TwinBuffer:
 
 @dataclass
 class Crew:
-    """The clients of a case: in a cluster of three nodes, else of one.
+    """The clients of a case: of three nodes in a cluster, or of one node.
 
     Attributes:
         place: one of `PLACES`.
         how: one of `HOW`.
-        putter: puts objects and deletes them.
-        getter: gets them.
-        reducer: calls the reduces.
-        nodes: the nodes that these are clients of.
-        loop: where the twins run.
-        prefix: of names that no other case uses; without a slash, so that `f"{prefix}/1"` is a name.
+        putter: puts and deletes objects.
+        getter: gets objects.
+        reducer: runs reduces.
+        nodes: the nodes of these clients.
+        loop: the event loop of the asyncio variants.
+        prefix: prefix of names that no other case uses. It has no slash, so `f"{prefix}/1"` is a valid name.
     """
 
     place: str
@@ -170,23 +171,23 @@ class Crew:
 
     @property
     def clients(self) -> list[Client]:
-        """All three."""
+        """All three clients."""
         return [self.putter, self.getter, self.reducer]
 
     def name(self, text: object = "object") -> str:
-        """A name that no other case uses."""
+        """Returns a name that no other case uses."""
         return f"{self.prefix}/{text}"
 
     def another(self) -> Client:
-        """A new client of the putter's node, of the same kind, to be closed by the case."""
+        """Returns a new client of the putter's node, of the same kind. The case must close it."""
         node = self.nodes[0]
         client = node.client() if self.place != "attached" else hoplite.connect(f"unix:{node.socket}")
         return client if self.loop is None else cast("Client", Twin(client, self.loop))
 
     def settled(self) -> None:
-        """Waits until no node has a question without an answer, a reduce or a reader."""
+        """Waits until no node has a pending request, an active reduce or a reader."""
         if not self._is_settled():
-            # What an error that was caught has held.
+            # A caught error may still hold references.
             gc.collect()
             eventually(self._is_settled)
 
@@ -200,7 +201,7 @@ def _is_settled(client: Client) -> bool:
 
 
 class Stage:
-    """Three nodes and clients of them, for all cases of a module: the first large put of a client takes 0.1 s.
+    """Three nodes and their clients, shared by all cases of a module: the first large put of a client takes 0.1 s.
 
     Args:
         nodes: the nodes.
@@ -209,17 +210,17 @@ class Stage:
     def __init__(self, nodes: list[hoplite.Node]) -> None:
         self.nodes = nodes
         embedded, last = nodes[0].client(), nodes[2].client()
-        process, beside, far = (hoplite.connect(f"unix:{nodes[number].socket}") for number in (0, 0, 1))
+        process, neighbor, far = (hoplite.connect(f"unix:{nodes[number].socket}") for number in (0, 0, 1))
         self.clients = {
             "embedded": [embedded, embedded, embedded],
-            "attached": [process, beside, process],
-            # The getter is a process beside its node, as workers are.
+            "attached": [process, neighbor, process],
+            # The getter is a separate process next to its node, as workers are.
             "cluster": [embedded, far, last],
         }
 
     @contextlib.contextmanager
     def crew(self, place: str, how: str, prefix: str) -> Iterator[Crew]:
-        """Makes the clients of a case, and sees afterwards that nothing is left of it."""
+        """Creates the clients of a case, and checks afterwards that nothing is left of it."""
         own = self.clients[place]
         nodes = self.nodes if place == "cluster" else self.nodes[:1]
         loop = Loop() if how == "async" else None
@@ -240,14 +241,14 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    """Three embedded nodes, and clients of them."""
+    """Three embedded nodes and their clients."""
     with testing.cluster(3, capacity="128MiB") as nodes:
         yield Stage(nodes)
 
 
 @pytest.fixture(params=[(place, how) for place in PLACES for how in HOW], ids="-".join)
 def crew(request: pytest.FixtureRequest, stage: Stage) -> Iterator[Crew]:
-    """The clients of one case, in each place and by both kinds of verbs."""
+    """The clients of one case, for each place and both kinds of verbs."""
     place, how = request.param
     with stage.crew(place, how, _prefix(request)) as made:
         yield made
@@ -255,7 +256,7 @@ def crew(request: pytest.FixtureRequest, stage: Stage) -> Iterator[Crew]:
 
 @pytest.fixture(params=PLACES)
 def plain(request: pytest.FixtureRequest, stage: Stage) -> Iterator[Crew]:
-    """The same by the plain verbs only, for cases that choose the kind themselves."""
+    """The same with synchronous verbs only, for cases that choose the kind of verbs themselves."""
     with stage.crew(request.param, "sync", _prefix(request)) as made:
         yield made
 

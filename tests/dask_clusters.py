@@ -1,6 +1,6 @@
-"""Dask clusters of real processes, for tests: workers of one host, or of several that only Hoplite takes for such.
+"""Dask clusters of real processes for tests: workers on one host, or on several simulated hosts.
 
-A host is to Hoplite a folder of sockets, and so a worker with a folder of its own stands for a host.
+Hoplite identifies a host by its runtime folder of sockets, so a worker with its own folder acts as a separate host.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WORKER = {"nthreads": 1, "memory_limit": 0, "dashboard": False}
 
 @contextlib.contextmanager
 def one_host(folder: Path, workers: int = 3) -> Iterator[Client]:
-    """A cluster whose workers share a host, this one."""
+    """Starts a cluster whose workers share this host."""
     environment = {"XDG_RUNTIME_DIR": str(folder)}
     with (
         LocalCluster(
@@ -40,7 +40,7 @@ def one_host(folder: Path, workers: int = 3) -> Iterator[Client]:
 
 @contextlib.contextmanager
 def hosts(folders: Sequence[Path]) -> Iterator[Client]:
-    """A cluster of one worker for each of these folders, which are those of hosts; a nanny restarts it."""
+    """Starts a cluster with one worker per folder. Each folder acts as a host, and a nanny restarts the worker."""
     workers = {
         number: {
             "cls": Nanny,
@@ -60,7 +60,7 @@ def hosts(folders: Sequence[Path]) -> Iterator[Client]:
 
 
 def folders(base: Path, count: int) -> list[Path]:
-    """Folders of so many hosts."""
+    """Creates the runtime folders of `count` simulated hosts."""
     found = [base / str(number) for number in range(count)]
     for folder in found:
         folder.mkdir(mode=0o700)
@@ -68,8 +68,8 @@ def folders(base: Path, count: int) -> list[Path]:
 
 
 def workers(client: Client) -> dict[str, int]:
-    """The addresses of the workers, and their processes."""
-    # One that is ending may be among those that are asked.
+    """Returns the workers' addresses and process ids."""
+    # A worker that is shutting down may still be listed.
     found: dict[str, int] = client.run(os.getpid, on_error="ignore")
     return found
 
@@ -83,7 +83,7 @@ def on_each(client: Client, function: Any, future: Any) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def node_clients(installation: Installation) -> Iterator[list[hoplite.Client]]:
-    """A client of each node."""
+    """Connects a client to each node."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(hoplite.connect(row["socket"])) for row in installation.nodes]
 

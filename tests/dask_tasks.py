@@ -1,4 +1,4 @@
-"""Tasks of the tests of Dask: a worker imports them by the name of this file."""
+"""Tasks of the Dask tests. Workers import this module by its file name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = np.ndarray[Any, Any]
 
 
 def facts(array: Array) -> dict[str, Any]:
-    """What a task has got, and where it runs."""
+    """Describes the array that a task received and the process it runs in."""
     return {
         "type": type(array).__name__,
         "sum": float(array.sum()),
@@ -25,36 +25,36 @@ def facts(array: Array) -> dict[str, Any]:
 
 
 def make(size: int, value: float) -> Array:
-    """An array of the worker's own."""
+    """Creates an array that the worker owns."""
     return np.full(size, value)
 
 
 def fail(why: str) -> Array:
-    """Fails, in place of making an array."""
+    """Raises an error instead of returning an array."""
     raise RuntimeError(why)
 
 
 def wait_for(name: str) -> Array:
-    """Makes an array when an object has been put."""
+    """Returns an array once an object has been put."""
     return np.full(8, float(hoplite.init().get(name, timeout=30)))
 
 
 def same(array: Array) -> Array:
-    """Hands an array on."""
+    """Returns the array unchanged."""
     return array
 
 
-# Bytes of each array that this worker has sent, since `watch_sent`.
+# Bytes of each array that this worker has sent since `watch_sent`.
 _sent: list[int] = []
 
 
 def watch_sent() -> None:
-    """Begins to note what this worker sends of arrays."""
+    """Starts recording the bytes of arrays that this worker sends."""
     from distributed.protocol.serialize import register_serialization
 
     from hoplite.dask import arrays
 
-    def serialize(array: Array, context: Any = None) -> Any:  # noqa: ANN401 - as Dask has it
+    def serialize(array: Array, context: Any = None) -> Any:  # noqa: ANN401 - Dask's signature
         header, frames = arrays.serialize(array, context)
         _sent.append(sum(memoryview(frame).nbytes for frame in frames))
         return header, frames
@@ -64,12 +64,12 @@ def watch_sent() -> None:
 
 
 def sent() -> list[int]:
-    """What was noted."""
+    """Returns the recorded sizes."""
     return list(_sent)
 
 
 def end_watching() -> None:
-    """Ends it."""
+    """Stops recording."""
     from distributed.protocol.serialize import register_serialization
 
     from hoplite.dask import arrays
@@ -78,13 +78,13 @@ def end_watching() -> None:
 
 
 def node_id() -> str:
-    """The node that a task finds without being told."""
+    """Returns the node that a task finds without configuration."""
     with hoplite.init() as client:
         return str(client.status()["id"])
 
 
 def files_of(process: int) -> str:
-    """The command line and the environment of a process, as other users' tools see them."""
+    """Returns the command line and environment of a process, as other users' tools see them."""
     found = ""
     for what in ("cmdline", "environ"):
         with open(f"/proc/{process}/{what}", "rb") as file:  # noqa: PTH123 - short

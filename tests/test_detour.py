@@ -34,11 +34,11 @@ def owned_by(crew: Crew, owner: int, what: str) -> str:
     """A name that a host owns first."""
     asker, wanted = crew.actors[2], crew.actors[owner].id
     names = (f"{what}{number}/x" for number in range(1000))
-    return next(name for name in names if asker.tell("owners", ref=name).result(CALL_S).facts["owners"][0] == wanted)
+    return next(name for name in names if asker.send("owners", ref=name).result(CALL_S).facts["owners"][0] == wanted)
 
 
 def ways(crew: Crew, host: int) -> dict[str, str | None]:
-    return crew.actors[host].tell("ways").result(CALL_S).facts["ways"]  # type: ignore[no-any-return]
+    return crew.actors[host].send("ways").result(CALL_S).facts["ways"]  # type: ignore[no-any-return]
 
 
 @pytest.mark.faults("hosts are cut off")
@@ -49,16 +49,16 @@ def test_everything_works_between_two_that_can_not_reach_each_other(crew: Crew, 
     a.host.cut(direction, b.host)
     # The name is the other's to grant, and the bytes are at the other alone.
     for source, receiver, name in ((a, b, far), (b, a, near)):
-        put = source.tell("put", ref=name, count=COUNT, seed=3).result(CALL_S)
-        assert not put.error, put.said
-        got = receiver.tell("get", ref=name, timeout=CALL_S, seeds=[3]).result(CALL_S)
-        assert (got.error, got.facts.get("wrong")) == ("", ""), got.said
-    folded = a.tell(
+        put = source.send("put", ref=name, count=COUNT, seed=3).result(CALL_S)
+        assert not put.error, put.message
+        got = receiver.send("get", ref=name, timeout=CALL_S, seeds=[3]).result(CALL_S)
+        assert (got.error, got.facts.get("wrong")) == ("", ""), got.message
+    folded = a.send(
         "reduce", refs=[far, near], count=2, name=f"{near}-sum", timeout=CALL_S, seeds={far: 3, near: 3}
     ).result(CALL_S)
-    assert (folded.error, folded.facts.get("wrong")) == ("", ""), folded.said
-    deleted = b.tell("delete", refs=[far, near, f"{near}-sum"], timeout=CALL_S).result(CALL_S)
-    assert not deleted.error, deleted.said
+    assert (folded.error, folded.facts.get("wrong")) == ("", ""), folded.message
+    deleted = b.send("delete", refs=[far, near, f"{near}-sum"], timeout=CALL_S).result(CALL_S)
+    assert not deleted.error, deleted.message
     crew.wait_until_empty()
     # Nobody was taken for dead.
     assert [sorted(reply.facts["members"]) for reply in crew.status()] == [sorted([a.id, b.id, c.id])] * 3
@@ -67,8 +67,8 @@ def test_everything_works_between_two_that_can_not_reach_each_other(crew: Crew, 
     assert set(ways(crew, 2).values()) == {None}
     a.host.heal(other=b.host)
     eventually(lambda: set(ways(crew, 0).values()) == {None} and set(ways(crew, 1).values()) == {None})
-    assert not a.tell("put", ref=far, count=8, seed=4).result(CALL_S).error
-    assert b.tell("get", ref=far, timeout=CALL_S, seeds=[4]).result(CALL_S).facts == {"wrong": ""}
+    assert not a.send("put", ref=far, count=8, seed=4).result(CALL_S).error
+    assert b.send("get", ref=far, timeout=CALL_S, seeds=[4]).result(CALL_S).facts == {"wrong": ""}
 
 
 def freeze(host: Host) -> None:
@@ -86,16 +86,16 @@ def test_another_helps_where_the_first_stands_still_or_dies(crew: Crew, breaks: 
     a, b, c, d = crew.actors
     far = owned_by(crew, 1, "far")
     a.host.cut(other=b.host)
-    assert not a.tell("put", ref=far, count=8, seed=3).result(CALL_S).error
+    assert not a.send("put", ref=far, count=8, seed=3).result(CALL_S).error
     helper = next(actor for actor in (c, d) if actor.id == ways(crew, 0)[b.id])
     other = d if helper is c else c
     breaks(helper.host)
-    got = b.tell("get", ref="late", timeout=CALL_S, seeds=[5])
-    put = a.tell("put", ref="late", count=COUNT, seed=5).result(CALL_S)
-    assert not put.error, put.said
+    got = b.send("get", ref="late", timeout=CALL_S, seeds=[5])
+    put = a.send("put", ref="late", count=COUNT, seed=5).result(CALL_S)
+    assert not put.error, put.message
     assert (got.result(CALL_S).error, got.result().facts.get("wrong")) == ("", "")
-    gone = a.tell("delete", refs=[far, "late"], timeout=CALL_S).result(CALL_S)
-    assert not gone.error, gone.said
+    gone = a.send("delete", refs=[far, "late"], timeout=CALL_S).result(CALL_S)
+    assert not gone.error, gone.message
     eventually(lambda: ways(crew, 0)[b.id] == ways(crew, 1)[a.id] == other.id)
     a.host.heal(other=b.host)
     crew.repair()

@@ -79,9 +79,9 @@ def test_a_name_of_two_clusters_that_meet_stays_once(size: int, copies: int) -> 
 
 def is_the_same_on(crew: Crew, name: str) -> bool:
     """Whether all hosts get the same object under a name."""
-    asked = [actor.tell("get", ref=name, timeout=CALL_S) for actor in crew.actors]
+    asked = [actor.send("get", ref=name, timeout=CALL_S) for actor in crew.actors]
     replies = [reply.result(CALL_S) for reply in asked]
-    assert [reply.said for reply in replies] == [""] * len(replies)
+    assert [reply.message for reply in replies] == [""] * len(replies)
     return len({reply.facts["first"] for reply in replies}) == 1
 
 
@@ -94,7 +94,7 @@ def test_a_name_of_both_sides_of_a_cut_stays_once() -> None:
         sides = [crew.actors[:2], crew.actors[2:]]
         # Each side has given up the other before it puts.
         missed = [
-            actor.tell("miss", member=gone.id, timeout=CALL_S)
+            actor.send("miss", member=gone.id, timeout=CALL_S)
             for here, there in (sides, sides[::-1])
             for actor in here
             for gone in there
@@ -102,11 +102,11 @@ def test_a_name_of_both_sides_of_a_cut_stays_once() -> None:
         assert [reply.result(CALL_S).error for reply in missed] == [""] * 8
         names = [f"cut{number % 8}/{number}" for number in range(NAMES)]
         puts = [
-            side[number % 2].tell("put", ref=name, count=2**14, seed=seed)
+            side[number % 2].send("put", ref=name, count=2**14, seed=seed)
             for number, name in enumerate(names)
             for seed, side in enumerate(sides)
         ]
-        assert [put.result(CALL_S).said for put in puts] == [""] * len(puts)
+        assert [put.result(CALL_S).message for put in puts] == [""] * len(puts)
         lab.racks[0].heal()
         crew.wait_until_met()
         for name in names:

@@ -1,6 +1,6 @@
-"""Faults on purpose, in a lab: hosts die, freeze and are cut off while objects are on their way.
+"""Fault injection in a lab: hosts are killed, frozen and disconnected while objects are in transfer.
 
-`python -m faults.matrix` breaks one thing at a time, at a place and a moment that it chooses;
-`python -m faults.chaos` breaks many, by chance; `python -m faults.abuse` attacks without the token. All check every
-byte. They need what a lab needs.
+`python -m faults.matrix` injects one fault at a time, at a chosen place and moment. `python -m faults.chaos` injects
+many at random. `python -m faults.abuse` attacks without the token. All of them verify every byte. They have the same
+requirements as a lab.
 """

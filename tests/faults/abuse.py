@@ -1,7 +1,7 @@
-"""What processes without the token cost a cluster: its transfers between two hosts, and a node that joins meanwhile.
+"""The cost of attacks without the token: transfers between two hosts, and a node that joins during the attack.
 
-A lab has four hosts. Objects go from the first to the second, a node joins on the third, and the fourth attacks the
-first two. Each byte is verified. Knows of an attack only its name, and what the attacker reports.
+A lab has four hosts. Objects are sent from the first to the second, a node joins on the third, and the fourth attacks
+the first two. Every byte is verified. This module knows only the name of an attack and what the attacker reports.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ if TYPE_CHECKING:
 
 RATE = "1gbit"
 ROUNDS = 3
-# What is not over by then hangs.
+# A call that takes longer counts as hanging.
 LIMIT_S = 120.0
-# Within that a node closes what an attacker has left; a handshake may take 5 s.
+# A node must close an attacker's connections within this time. A handshake may take 5 s.
 SETTLE_S = 10.0
-# An object that programs of the attacked host may get.
+# The object that programs on the attacked host may get.
 KEPT = "kept/1"
 MIB = 1 << 20
-# The share of its speed that a transfer may lose beside a program that attacks the node of its host.
+# Share of its speed that a transfer may lose while a program on the same host attacks the node.
 LOST_MAX = 0.2
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What one attack cost.
+    """The cost of one attack.
 
     Attributes:
         attack: its name.
-        seconds: of the slowest of some transfers: an attack may be over before the last.
-        undisturbed_s: of the same before the attack, the median.
-        join_s: of a node that joined meanwhile; from its start to its first call.
-        tries: connections, or nodes, of the attacker.
-        refused: connections that the nodes count as strangers, of both together.
-        descriptors: how many more the two nodes have, when the attack is over.
-        memory: bytes that they use more then, of their own.
+        seconds: the slowest of several transfers during the attack, because an attack may end before the last one.
+        undisturbed_s: the median of the same transfers before the attack.
+        join_s: time from the start of a node that joins during the attack until its first call.
+        tries: connections or nodes that the attacker opened.
+        refused: connections that both nodes together rejected as strangers.
+        descriptors: growth of the two nodes' open descriptors after the attack.
+        memory: growth of their private memory after the attack, in bytes.
     """
 
     attack: str
@@ -87,12 +87,12 @@ def attacking(
     start: Callable[..., subprocess.Popen[str]],
     listen: str = "127.0.0.1",
 ) -> Iterator[dict[str, Any]]:
-    """Runs an attacker until the end of the `with`; what it reports is there then.
+    """Runs an attacker until the end of the `with` block, and fills its report then.
 
     Args:
         attack: one of `ATTACKS`.
         targets: what it attacks.
-        lure: has an honest node join by an address, for an attack that records what such a node says.
+        lure: makes an honest node join through an address, for an attack that records the node's messages.
         start: starts a program, as subprocess.Popen does.
         listen: the attacker's own address.
     """
@@ -104,25 +104,25 @@ def attacking(
     with process:
         assert process.stdout is not None
         try:
-            said = _said(process.stdout.readline())
-            if "lure" in said:
-                lure(said["lure"])
-                said = _said(process.stdout.readline())
+            line = _parsed(process.stdout.readline())
+            if "lure" in line:
+                lure(line["lure"])
+                line = _parsed(process.stdout.readline())
             yield report
             output, _ = process.communicate(timeout=LIMIT_S)
-            report |= _said(output)
+            report |= _parsed(output)
         finally:
             process.kill()
 
 
-def _said(line: str) -> dict[str, Any]:
+def _parsed(line: str) -> dict[str, Any]:
     if not line:
         raise HopliteError("the attacker ended by itself; its error is on standard error")
     return json.loads(line)  # type: ignore[no-any-return]
 
 
 class Victims:
-    """Two nodes between which objects go, on the first two hosts of a lab."""
+    """Two nodes that transfer objects, on the first two hosts of a lab."""
 
     def __init__(self, hosts: Sequence[Host], nbytes: int) -> None:
         self.hosts = hosts
@@ -134,41 +134,41 @@ class Victims:
             self.actors.append(self.start(host, [actor.address for actor in self.actors]))
 
     def start(self, host: Host, join: list[str]) -> Actor:
-        """A node that has joined."""
+        """Starts a node and waits until it has joined."""
         actor = Actor(host, join, capacity=self._capacity, detection_s=3.0)
         actor.wait_ready()
         return actor
 
     def close(self) -> None:
-        """Ends both."""
+        """Stops both nodes."""
         for actor in self.actors:
             actor.close()
 
     def transfer(self) -> float:
-        """Seconds of one object from the first to the second."""
+        """Returns the seconds that one object takes from the first node to the second."""
         ref = f"bystander/{next(self._refs)}"
         near, far = self.actors
-        answer(near.tell("put", ref=ref, count=self.count, seed=1).result(LIMIT_S))
+        answer(near.send("put", ref=ref, count=self.count, seed=1).result(LIMIT_S))
         begun = time.monotonic()
-        got = answer(far.tell("get", ref=ref, timeout=LIMIT_S, seeds=[1]).result(LIMIT_S))
-        answer(near.tell("delete", refs=[ref], timeout=LIMIT_S).result(LIMIT_S))
+        got = answer(far.send("get", ref=ref, timeout=LIMIT_S, seeds=[1]).result(LIMIT_S))
+        answer(near.send("delete", refs=[ref], timeout=LIMIT_S).result(LIMIT_S))
         return got.at - begun
 
     def join(self) -> float:
-        """Seconds that an honest node takes to start and join."""
+        """Returns the seconds that an honest node takes to start and joins."""
         actor = self.start(self.hosts[2], [actor.address for actor in self.actors])
         try:
             return actor.took_s
         finally:
-            actor.tell("leave", timeout=LIMIT_S).result(LIMIT_S)
+            actor.send("leave", timeout=LIMIT_S).result(LIMIT_S)
             actor.close()
 
     def facts(self) -> list[dict[str, Any]]:
-        """What both nodes say of themselves."""
-        return [answer(actor.tell("status").result(LIMIT_S)).facts for actor in self.actors]
+        """Returns the status of both nodes."""
+        return [answer(actor.send("status").result(LIMIT_S)).facts for actor in self.actors]
 
     def settled(self, before: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The same, when they have as many descriptors as before, or will have more."""
+        """Returns the status once the descriptors are back to their number before, or after a timeout."""
         until = time.monotonic() + SETTLE_S
         while True:
             now = self.facts()
@@ -179,24 +179,24 @@ class Victims:
 
 
 def local_targets(socket: str, token: str) -> list[str]:
-    """What a program of the host attacks, and the capability that it has."""
+    """Returns what a program on the host attacks, and its capability."""
     return [socket, KEPT, grant(token, "kept/", verbs=["get"])]
 
 
 def answer(reply: Reply) -> Reply:
-    """An answer, which must be right."""
+    """Checks that a reply is a success, and returns it."""
     if reply.error or reply.facts.get("wrong"):
-        raise HopliteError(f"a call failed: {reply.error} {reply.said} {reply.facts.get('wrong', '')}")
+        raise HopliteError(f"a call failed: {reply.error} {reply.message} {reply.facts.get('wrong', '')}")
     return reply
 
 
 def _more(now: list[dict[str, Any]], before: list[dict[str, Any]], what: str) -> int:
-    """How much more there is of something at the node that has grown most."""
+    """Returns the growth of a value at the node where it grew most."""
     return max(int(one[what] - other[what]) for one, other in zip(now, before, strict=True))
 
 
 def measure(lab: Lab, attack: str, nbytes: int, rounds: int = ROUNDS) -> Figure:
-    """Attacks two nodes of a lab of four hosts while objects go from one to the other.
+    """Attacks two nodes of a lab of four hosts while objects are sent from one to the other.
 
     Raises:
         HopliteError: a byte was wrong, a call failed, or the attacker became a member.
@@ -209,7 +209,7 @@ def measure(lab: Lab, attack: str, nbytes: int, rounds: int = ROUNDS) -> Figure:
         targets, attacker = [actor.address for actor in victims.actors], lab.hosts[3]
         if attack in LOCAL:
             targets, attacker = local_targets(victims.actors[0].socket, os.environ["HOPLITE_TOKEN"]), lab.hosts[0]
-            answer(victims.actors[0].tell("put", ref=KEPT, count=MIB, seed=2).result(LIMIT_S))
+            answer(victims.actors[0].send("put", ref=KEPT, count=MIB, seed=2).result(LIMIT_S))
             before = victims.facts()
 
         def lure(address: str) -> None:
@@ -239,11 +239,11 @@ def measure(lab: Lab, attack: str, nbytes: int, rounds: int = ROUNDS) -> Figure:
 
 
 def main() -> None:
-    """Measures, prints a line for each attack, and writes rows of JSON if asked to."""
+    """Measure, and print a line or a row of JSON for each attack."""
     parser = argparse.ArgumentParser(prog="python -m faults.abuse", description="Attacks without the token.")
     parser.add_argument("--mib", type=int, default=256, help="MiB of each object")
-    parser.add_argument("--only", action="append", choices=ATTACKS, help="one of the attacks; may be said again")
-    parser.add_argument("--json", action="store_true", help="rows of JSON instead of text")
+    parser.add_argument("--only", action="append", choices=ATTACKS, help="run this attack only; can be repeated")
+    parser.add_argument("--json", action="store_true", help="print rows of JSON instead of text")
     options = parser.parse_args()
     if not 1 <= options.mib <= 2048:
         parser.error(f"--mib {options.mib}: objects of 1 to 2048 MiB fit two stores on one machine")
@@ -252,7 +252,7 @@ def main() -> None:
         for attack in options.only or ATTACKS:
             figure = measure(lab, attack, options.mib * MIB)
             row = asdict(figure) | {"mib": options.mib, "rate": RATE}
-            print(json.dumps(row) if options.json else figure, flush=True)  # noqa: T201 - it is what it is for
+            print(json.dumps(row) if options.json else figure, flush=True)  # noqa: T201 - the program's output
             if attack in LOCAL and figure.seconds > (1 + LOST_MAX) * figure.undisturbed_s:
                 sys.exit(
                     f"{attack}: a program of the host has slowed the transfers of others by more than {LOST_MAX:.0%}"

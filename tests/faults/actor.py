@@ -1,8 +1,8 @@
-"""A process on a host of the lab: a node, and a client of it that does what it is told over standard input.
+"""A process on a host of the lab: a node and a client, controlled over standard input.
 
-A line is a JSON object: {"number": 7, "do": "get", "ref": "x/1", ...}. The answer, in any order, is another one:
-{"number": 7, "at": seconds, ...}, with "error" and "said" if it failed. `at` is the machine's monotonic clock,
-which all hosts of a lab share, in the moment when the call returned; bytes are checked after that.
+A request is a line with a JSON object: {"number": 7, "do": "get", "ref": "x/1", ...}. The replies are such lines in any
+order: {"number": 7, "at": seconds, ...}, with "error" and "message" if the request failed. `at` is the time when the
+call returned, on the machine's monotonic clock, which all hosts of a lab share. Bytes are checked after that time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hoplite.tools import peace
 
 
 class Actor:
-    """Does what it is told, each thing in a thread of its own."""
+    """Runs each request in its own thread."""
 
     def __init__(self, node: hoplite.Node) -> None:
         self.node = node
@@ -31,13 +31,13 @@ class Actor:
         self._writing = threading.Lock()
 
     def serve(self) -> None:
-        """Reads orders until there are none any more."""
+        """Reads requests until standard input ends."""
         for line in sys.stdin:
             order = json.loads(line)
             threading.Thread(target=self._obey, args=(order.pop("number"), order), daemon=True).start()
 
-    def say(self, answer: dict[str, Any]) -> None:
-        """Writes a line."""
+    def write(self, answer: dict[str, Any]) -> None:
+        """Writes a reply."""
         with self._writing:
             sys.stdout.write(json.dumps(answer) + "\n")
             sys.stdout.flush()
@@ -45,18 +45,18 @@ class Actor:
     def _obey(self, number: int, order: dict[str, Any]) -> None:
         try:
             answer = getattr(self, f"do_{order.pop('do')}")(**order)
-        except Exception as error:  # noqa: BLE001 - whatever it is, whoever gave the order judges it
-            answer = {"error": type(error).__name__, "said": str(error)}
-        self.say({"number": number, "at": time.monotonic()} | answer)
+        except Exception as error:  # noqa: BLE001 - any error; the sender of the request evaluates it
+            answer = {"error": type(error).__name__, "message": str(error)}
+        self.write({"number": number, "at": time.monotonic()} | answer)
 
     def do_put(self, ref: str, count: int, seed: int) -> dict[str, Any]:
-        """Makes an object of int64 [count]."""
+        """Puts an object of int64 [count]."""
         with self.client.create(count, content.DTYPE, name=ref) as buffer:
             content.fill(buffer.array, seed)
         return {"at": time.monotonic()}
 
     def do_get(self, ref: str, timeout: float, seeds: list[int] | None = None) -> dict[str, Any]:
-        """Gets an object and says what is wrong with it; of a result without seeds, which element is its first."""
+        """Gets an object and reports where it is wrong. Without seeds, reports the first element of a result."""
         array = self.client.get(ref, timeout=timeout)
         at = time.monotonic()
         if seeds is None:
@@ -66,15 +66,15 @@ class Actor:
     def do_reduce(
         self, refs: list[str], count: int, name: str, timeout: float, seeds: dict[str, int]
     ) -> dict[str, Any]:
-        """Folds, gets the result, and compares it with the sum of its inputs."""
+        """Reduce, get the result, and compare it with the sum of its inputs."""
         result = self.client.reduce(refs, op="sum", count=count, name=name)
         array = self.client.get(result, timeout=timeout)
         at = time.monotonic()
         inputs = [str(ref) for ref in result.inputs(timeout=timeout)]
-        said = content.wrong(array, [seeds[ref] for ref in inputs])
+        wrong = content.wrong(array, [seeds[ref] for ref in inputs])
         if len(inputs) != count or len(set(inputs)) != count:
-            said = f"{inputs} are not {count} inputs"
-        return {"at": at, "wrong": said, "inputs": inputs}
+            wrong = f"{inputs} are not {count} inputs"
+        return {"at": at, "wrong": wrong, "inputs": inputs}
 
     def do_delete(self, refs: list[str], timeout: float) -> dict[str, Any]:
         """Deletes objects."""
@@ -82,24 +82,24 @@ class Actor:
         return {}
 
     def do_owners(self, ref: str) -> dict[str, Any]:
-        """Which nodes keep where an object is. Nobody but a test wants to know."""
+        """Returns the nodes that own an object's directory entry. Only tests need this."""
         return {"owners": self.client._open().start_owners(ref).result()}
 
     def do_locate(self, ref: str) -> dict[str, Any]:
-        """Which nodes hold an object, as its owner knows."""
+        """Returns the nodes that hold an object, according to its owner."""
         return {"holders": [location.node for location in self.client.locations(ref, timeout=5)]}
 
     def do_miss(self, member: str, timeout: float) -> dict[str, Any]:
-        """Waits until a member is one no more."""
+        """Waits until a node is no longer a member."""
         until = time.monotonic() + timeout
         while any(other["id"] == member for other in self.client.status()["members"]):
             if time.monotonic() > until:
-                return {"error": "Timeout", "said": f"{member} is still a member after {timeout:g} s"}
+                return {"error": "Timeout", "message": f"{member} is still a member after {timeout:g} s"}
             time.sleep(0.001)
         return {}
 
     def do_status(self) -> dict[str, Any]:
-        """What the node knows and holds, and what this process uses."""
+        """Returns what the node reports and holds, and the resources of this process."""
         status = self.client.status()
         return {
             "members": [member["id"] for member in status["members"]],
@@ -115,19 +115,19 @@ class Actor:
         }
 
     def do_ways(self) -> dict[str, Any]:
-        """By way of which other node each member is reached; none if directly."""
+        """Returns the relay of each member; None where the node has a direct connection."""
         return {"ways": {member["id"]: member["via"] for member in self.client.status()["members"]}}
 
     def do_leave(self, timeout: float) -> dict[str, Any]:
-        """Leaves the cluster, and hands over what only this node holds."""
+        """Leaves the cluster and hands over the copies that only this node holds."""
         self.node.close(timeout)
         return {}
 
 
 def _private_bytes() -> int:
-    """Memory of this process alone that is in use; not its store, which keeps what was taken for objects."""
+    """Returns this process's private memory in use. Its store is not included: it retains memory taken for objects."""
     with contextlib.suppress(AttributeError, OSError):
-        # What is free between what is used is given back: it would look like memory that is lost.
+        # Returns free memory inside the heap to the system. Otherwise it would look like a leak.
         ctypes.CDLL(None).malloc_trim(0)
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon"):
@@ -136,14 +136,14 @@ def _private_bytes() -> int:
 
 
 def main() -> None:
-    """Joins, and serves until standard input ends."""
+    """Joins the cluster, and serves until standard input ends."""
     parser = argparse.ArgumentParser(prog="python -m faults.actor")
     parser.add_argument("--listen", required=True)
     parser.add_argument("--join", action="append", default=[])
     parser.add_argument("--capacity", required=True)
     parser.add_argument("--detection-timeout", type=float, required=True)
     options = parser.parse_args()
-    # The lab is a network of its own: without a token, but for one that the environment has.
+    # The lab is a separate network, so no token is needed unless the environment has one.
     begun = time.monotonic()
     with hoplite.Node(
         listen=options.listen,
@@ -154,7 +154,7 @@ def main() -> None:
     ) as node:
         actor = Actor(node)
         at = time.monotonic()
-        actor.say({"id": node.id, "socket": node.socket, "took_s": at - begun, "at": at})
+        actor.write({"id": node.id, "socket": node.socket, "took_s": at - begun, "at": at})
         actor.serve()
 
 

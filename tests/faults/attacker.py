@@ -1,7 +1,7 @@
-"""A process without the token that attacks nodes, until its standard input ends.
+"""A process without the token that attacks nodes until its standard input ends.
 
-It prints a line of JSON when the attack is under way, and one with what it did and heard at the end. It knows of the
-protocol no more than an attacker reads in the code: how a frame begins, and how lengths are written.
+It prints one JSON line when the attack has started, and one with its results at the end. Of the protocol it implements
+only what an attacker can read in the code: the header of a frame and the encoding of lengths.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ import hoplite
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# Connections that one process tries, and how many of them in a second.
+# Connections that one process tries, and the rate per second.
 TRIES_MAX = 10_000
 TRIES_PER_S = 2_000
-# Descriptors that an attacker needs for something else than connections.
+# Descriptors that the attacker needs for other purposes than connections.
 SPARE = 64
-# Of the attack with few connections that are never done.
+# Connections of an attack that keeps a few slow handshakes open.
 SLOW = 200
-# How long the close of a socket blocks, in seconds.
+# Time for which closing a socket blocks, in seconds.
 LINGER_S = 25
-# A step of the loop, and between two bytes of the attack that says one after the other.
+# Step of the loop, and the interval between two bytes of the slow attack.
 STEP_S, BYTE_S = 0.05, 1.0
 
 MAGIC = b"HPLT"
 HEADER = struct.Struct("<4sBBHIIQQ16s")
 KINDS = range(1, 9)
 GREETING, SECURE = 1, 8
-# What is announced and never sent.
+# A length that is announced but never sent.
 HUGE = 1 << 63
 
 Address = tuple[str, int]
 
 
 class Talk(NamedTuple):
-    """What an attack says on a connection.
+    """The bytes that an attack sends on a connection.
 
     Attributes:
-        opening: said at once.
-        drip: said after that, a byte a second.
-        echoes: whether what the node says is said back to it, here and on the connection before.
-        held: connections at a time.
+        opening: sent at once.
+        drip: sent after that, one byte per second.
+        echoes: whether the node's bytes are sent back, on this connection and on the previous one.
+        held: maximum number of open connections.
     """
 
     opening: bytes = b""
@@ -65,20 +65,20 @@ class Talk(NamedTuple):
 
 
 class Report:
-    """What was tried, and what came of it."""
+    """The numbers of attempts and their results."""
 
     def __init__(self) -> None:
         self.tries = 0
         self.connected = 0
         self.ended = 0
         self.joined = 0
-        self.heard = 0
-        # Bytes of the node's memory that the attacker has kept.
+        self.received = 0
+        # Bytes of the node's memory that the attacker still holds.
         self.kept = 0
 
 
 def crc32c(data: bytes) -> int:
-    """The checksum of a body."""
+    """Returns the checksum of a body."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -88,13 +88,13 @@ def crc32c(data: bytes) -> int:
 
 
 def frame(version: int, kind: int, body: bytes = b"", length: int | None = None, number: int = 0) -> bytes:
-    """A frame that is not sealed."""
+    """Returns an unencrypted frame."""
     length = len(body) if length is None else length
     return HEADER.pack(MAGIC, version, kind, 0, length, crc32c(body), number, number, bytes(16)) + body
 
 
 def varint(number: int) -> bytes:
-    """A number as bodies have it."""
+    """Encodes a number as bodies do."""
     groups = []
     while number > 0x7F:
         groups.append(number & 0x7F | 0x80)
@@ -103,7 +103,7 @@ def varint(number: int) -> bytes:
 
 
 def version_of(address: Address) -> int:
-    """Which version a node speaks: it says so to one that speaks another."""
+    """Returns a node's protocol version. A node reports it to a peer with another version."""
     with socket.create_connection(address, timeout=5) as stream:
         stream.sendall(MAGIC + bytes(44))
         answer = stream.recv(4096)
@@ -112,18 +112,18 @@ def version_of(address: Address) -> int:
 
 
 def lengths(version: int) -> Iterator[bytes]:
-    """Frames that announce what is never sent."""
+    """Yields frames that announce lengths that are never sent."""
     for kind in KINDS:
         yield frame(version, kind, length=0xFFFFFFFF, number=HUGE)
         yield frame(version, kind, length=16 * 1024, number=HUGE)
-    # Greetings of every kind, in which a text or a list is said to be that long.
+    # Greetings of every variant, with a huge length of a text or list.
     for variant in range(10):
         yield frame(version, GREETING, bytes([variant]) + varint(HUGE))
     yield frame(version, SECURE) + b"\x16\x03\x03\xff\xff" + bytes(64)
 
 
 def openings(attack: str, version: int, recorded: bytes) -> Iterator[Talk]:
-    """What the connections of an attack say, one after the other."""
+    """Yields the bytes of each connection of an attack, in order."""
     secure = frame(version, SECURE)
     half = secure + b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(32))
     if attack == "silent":
@@ -141,7 +141,7 @@ def openings(attack: str, version: int, recorded: bytes) -> Iterator[Talk]:
 
 
 class Swarm:
-    """Connections to nodes, as many as this process may have, opened again when a node ends one."""
+    """As many connections to nodes as this process may open. A connection that a node closes is opened again."""
 
     def __init__(self, targets: list[Address], talks: Iterator[Talk], report: Report) -> None:
         self.targets = itertools.cycle(targets)
@@ -156,7 +156,7 @@ class Swarm:
         self._last: socket.socket | None = None
 
     def run(self, stop: threading.Event) -> None:
-        """Attacks until told to stop."""
+        """Attacks until `stop` is set."""
         begun = dripped = time.monotonic()
         while not stop.is_set():
             now = time.monotonic()
@@ -165,7 +165,7 @@ class Swarm:
                 pass
             for key, _ in self._selector.select(STEP_S):
                 assert isinstance(key.fileobj, socket.socket)
-                self._hear(key.fileobj)
+                self._receive(key.fileobj)
             if now - dripped > BYTE_S:
                 dripped = now
                 for stream in list(self._dripped):
@@ -194,22 +194,22 @@ class Swarm:
             self._dripped[stream] = 0
         return True
 
-    def _hear(self, stream: socket.socket) -> None:
+    def _receive(self, stream: socket.socket) -> None:
         try:
-            said = stream.recv(65536)
+            data = stream.recv(65536)
         except BlockingIOError:
             return
         except OSError:
-            said = b""
-        if not said:
+            data = b""
+        if not data:
             self._end(stream)
             return
-        self.report.heard += len(said)
+        self.report.received += len(data)
         if self._talks[stream].echoes:
             for other in (self._last, stream):
                 with contextlib.suppress(OSError):
                     if other is not None:
-                        other.send(said)
+                        other.send(data)
             self._last = stream
 
     def _drip(self, stream: socket.socket) -> None:
@@ -229,10 +229,10 @@ class Swarm:
 
 
 def record(listener: socket.socket, target: Address) -> bytes:
-    """What an honest node says to another: it is lured to this process, which passes on what both say."""
+    """Records an honest node's messages: the node is lured to this process, which relays both directions."""
     near, _ = listener.accept()
     far = socket.create_connection(target, timeout=5)
-    said = []
+    recorded = []
 
     def back() -> None:
         with contextlib.suppress(OSError):
@@ -244,7 +244,7 @@ def record(listener: socket.socket, target: Address) -> bytes:
     near.settimeout(2)
     with contextlib.suppress(OSError):
         while data := near.recv(65536):
-            said.append(data)
+            recorded.append(data)
             far.sendall(data)
     for stream in (near, far):
         with contextlib.suppress(OSError):
@@ -252,11 +252,11 @@ def record(listener: socket.socket, target: Address) -> bytes:
     answering.join()
     near.close()
     far.close()
-    return b"".join(said)
+    return b"".join(recorded)
 
 
 def guess(targets: list[Address], report: Report, stop: threading.Event) -> None:
-    """Joins with tokens of its own making."""
+    """Tries to join with random tokens."""
     host = socket.create_connection(targets[0], timeout=5)
     own = host.getsockname()[0]
     host.close()
@@ -273,7 +273,7 @@ def guess(targets: list[Address], report: Report, stop: threading.Event) -> None
 
 
 def local_version(path: str) -> int:
-    """Which version a node speaks to processes of its host."""
+    """Returns the version of the protocol between a node and processes on its host."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.connect(path)
         probe.sendall(local_frame(b"\0\0"))
@@ -283,7 +283,7 @@ def local_version(path: str) -> int:
 
 
 def take_no_descriptors(path: str, ref: str, report: Report, stop: threading.Event) -> None:
-    """Attaches to a node of this host, asks for memory again and again, and reads no answer."""
+    """Attaches to a node on this host, requests memory repeatedly, and reads no reply."""
     hello = local_frame(b"\0" + varint(local_version(path)))
     name = ref.encode()
     streams: list[socket.socket] = []
@@ -297,7 +297,8 @@ def take_no_descriptors(path: str, ref: str, report: Report, stop: threading.Eve
             streams.append(stream)
             report.tries += 1
         for stream in list(streams):
-            # A get, and that the first extents could not be mapped, so that their descriptors are sent again.
+            # A get, and reports that the first extents could not be mapped, so that the node sends their descriptors
+            # again.
             get = b"\1" + varint(next(numbers)) + b"\6\1" + varint(len(name)) + name + b"\0"
             unmapped = b"".join(local_frame(b"\6" + varint(extent)) for extent in range(4))
             try:
@@ -314,7 +315,7 @@ def take_no_descriptors(path: str, ref: str, report: Report, stop: threading.Eve
 
 
 def send_sockets(path: str, report: Report, stop: threading.Event) -> None:
-    """Sends a node sockets whose close blocks, and says nothing else."""
+    """Sends a node sockets whose close blocks, and no messages."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         unread: list[socket.socket] = []
         while not stop.wait(STEP_S):
@@ -338,21 +339,21 @@ def send_sockets(path: str, report: Report, stop: threading.Event) -> None:
 
 
 def confined_hello(path: str, capability: str) -> bytes:
-    """What a client with a capability says first."""
+    """Returns the first message of a client with a capability."""
     text = capability.encode()
     return local_frame(b"\x0a" + varint(local_version(path)) + varint(len(text)) + text)
 
 
 def take_places(path: str, capability: str, report: Report, stop: threading.Event) -> None:
-    """Attaches as often as the node lets this process."""
+    """Attaches as many clients as the node accepts."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     hello = confined_hello(path, capability)
     attached: list[socket.socket] = []
-    asking: list[socket.socket] = []
+    greeting: list[socket.socket] = []
     while not stop.wait(STEP_S):
         for _ in range(int(TRIES_PER_S * STEP_S)):
-            if report.tries >= TRIES_MAX or len(attached) + len(asking) >= most - SPARE:
+            if report.tries >= TRIES_MAX or len(attached) + len(greeting) >= most - SPARE:
                 break
             stream = socket.socket(socket.AF_UNIX)
             stream.setblocking(False)
@@ -363,28 +364,28 @@ def take_places(path: str, capability: str, report: Report, stop: threading.Even
                 stream.close()
                 break
             report.tries += 1
-            asking.append(stream)
-        for stream in list(asking):
+            greeting.append(stream)
+        for stream in list(greeting):
             try:
-                said = stream.recv(4096)
+                data = stream.recv(4096)
             except BlockingIOError:
                 continue
             except OSError:
-                said = b""
-            asking.remove(stream)
-            # A welcome is the first of the messages.
-            if said[4:5] == b"\0":
+                data = b""
+            greeting.remove(stream)
+            # A welcome is message kind 0.
+            if data[4:5] == b"\0":
                 attached.append(stream)
                 report.connected += 1
             else:
                 report.ended += 1
                 stream.close()
-    for stream in attached + asking:
+    for stream in attached + greeting:
         stream.close()
 
 
 def keep_copies(path: str, ref: str, capability: str, report: Report, stop: threading.Event) -> None:
-    """Gets an object again and again, each time as a new client, and keeps the descriptors of its copies."""
+    """Gets an object repeatedly, each time as a new client, and keeps the descriptors of its copies."""
     hello, name = confined_hello(path, capability), ref.encode()
     get = local_frame(b"\1\1\6\1" + varint(len(name)) + name + b"\0")
     kept: list[int] = []
@@ -410,25 +411,25 @@ def keep_copies(path: str, ref: str, capability: str, report: Report, stop: thre
 
 
 def local_frame(body: bytes) -> bytes:
-    """A frame of the Unix socket."""
+    """Returns a frame for the Unix socket."""
     return struct.pack("<I", len(body)) + body
 
 
-# Those of a program of the host.
+# Attacks by a program on the same host.
 LOCAL = ("local", "sockets", "places", "copies")
 ATTACKS = ("silent", "half", "slow", "replay", "reflect", "lengths", "token", *LOCAL)
 
 
 def main() -> None:
-    """Attacks."""
+    """Runs one attack."""
     parser = argparse.ArgumentParser(prog="python -m faults.attacker")
     parser.add_argument("attack", choices=ATTACKS)
     parser.add_argument(
         "targets",
         nargs="+",
-        help="addresses of nodes; for those of LOCAL a socket, the name of an object, a capability",
+        help="addresses of nodes; for a local attack: a socket, the name of an object, a capability",
     )
-    parser.add_argument("--listen", default="127.0.0.1", help="where `replay` waits for a node that it records")
+    parser.add_argument("--listen", default="127.0.0.1", help="address where `replay` accepts the node that it records")
     options = parser.parse_args()
     report, stop = Report(), threading.Event()
     run: Callable[[threading.Event], None]
@@ -448,25 +449,25 @@ def main() -> None:
             recorded = b""
             if options.attack == "replay":
                 with socket.create_server((options.listen, 0)) as listener:
-                    say({"lure": f"{options.listen}:{listener.getsockname()[1]}"})
+                    write({"lure": f"{options.listen}:{listener.getsockname()[1]}"})
                     recorded = record(listener, targets[0])
             swarm = Swarm(targets, openings(options.attack, version_of(targets[0]), recorded), report)
             run = swarm.run
     thread = threading.Thread(target=run, args=(stop,))
     thread.start()
-    # Each target has met it.
+    # Wait until every target has been attacked.
     least = 1 if options.attack in LOCAL else 2 * len(options.targets)
     while thread.is_alive() and report.tries < least:
         time.sleep(STEP_S)
-    say({"attack": options.attack})
+    write({"attack": options.attack})
     sys.stdin.read()
     stop.set()
     thread.join()
-    say(vars(report))
+    write(vars(report))
 
 
-def say(words: dict[str, object]) -> None:
-    """Writes a line."""
+def write(words: dict[str, object]) -> None:
+    """Writes a line of JSON."""
     sys.stdout.write(json.dumps(words) + "\n")
     sys.stdout.flush()
 

@@ -1,6 +1,6 @@
-"""The cells of the matrix: which host is broken how and when, in which operation; what may come of it.
+"""The cells of the fault matrix: the operation, the host, the fault, its moment and the allowed results.
 
-Pure: it knows no lab.
+This module is pure and does not depend on a lab.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from dataclasses import dataclass
 COUNT = 8 * 2**20
 NBYTES = COUNT * 8
 
-# Who does what in every cell: a caller, or the source of a broadcast; those between; and one that only owns the names,
-# as long as it lives.
+# Roles of the hosts in every cell: host 0 calls the operation or is the source of a broadcast, and host 7 only owns the
+# names, while it is alive.
 CALLER = 0
 OWNER = 7
 HOSTS = 8
 
-# Shorter than detection: TCP alone gets over it, once its next retransmission is due.
+# Shorter than failure detection: TCP recovers by itself at its next retransmission.
 BLINK_S = 1.5
 
 
 @dataclass(frozen=True)
 class Place:
-    """Whom a fault hits, in which operation.
+    """The host that a fault hits, in an operation.
 
     Attributes:
         op: "broadcast", "reduce" or "allreduce".
-        role: what the host does there.
+        role: what the host does in the operation.
         host: its number.
-        may_be_lost: whether what it holds is nowhere else, so that the others may be told of its loss.
+        may_be_lost: whether the host holds the only copy, so that the others may get `ObjectLost`.
     """
 
     op: str
@@ -38,8 +38,9 @@ class Place:
     may_be_lost: bool = False
 
 
-# Receivers ask one after the other, and so feed each other in this order. Of a reduce the inputs are taken in the order
-# of their names: in a chain the first is the leaf, the last the child of the root; one more is a spare.
+# Receivers request the object one after another, and so each receives from the previous one. A reduce takes its inputs
+# in the order of their names: in a chain the first is the leaf and the last is the child of the root. One more input is
+# a spare.
 RECEIVERS = (1, 2, 3, 4, 5, 6)
 INPUTS = (1, 2, 3, 4, 5, 6)
 FOLDED = 5
@@ -56,7 +57,7 @@ PLACES: tuple[Place, ...] = (
     Place("allreduce", "member", 3),
 )
 
-# Of an operation that nothing is done to: who is broken, and how.
+# Host and fault of an operation without a fault.
 NOBODY = "no host"
 NOTHING = "none"
 PLACES += tuple(Place(op, NOBODY, CALLER) for op in ("broadcast", "reduce", "allreduce"))
@@ -86,7 +87,7 @@ class Cell:
 
 
 def cells(ops: list[str], faults: list[str]) -> list[Cell]:
-    """All cells of some operations and faults, in the order of the table."""
+    """Lists all cells of the given operations and faults, in the order of the table."""
     return [
         Cell(place, fault, progress)
         for place in PLACES
@@ -97,19 +98,19 @@ def cells(ops: list[str], faults: list[str]) -> list[Cell]:
 
 
 def limit_s(cell: Cell, detection_s: float, wire_s: float, *, is_lost: bool) -> float:
-    """What a cell may add to the time of its operation, in seconds.
+    """Returns the time that a cell may add to its operation, in seconds.
 
     Args:
         cell: the cell.
-        detection_s: after how long a silent node counts as dead.
-        wire_s: what one object takes on the wire.
-        is_lost: whether the object was lost; then it is the time from the fault to the last error.
+        detection_s: the detection timeout.
+        wire_s: transfer time of one object.
+        is_lost: whether the object was lost. Then the result is the time from the fault to the last error.
     """
-    # A process that dies is known at once by its sockets.
+    # The end of a process is detected at once, because its sockets close.
     detection = 0.05 if cell.fault == "kill" else detection_s
     if is_lost:
         return detection + 1.0
     if cell.fault == NOTHING:
         return 0.3
-    # What a sum has to do again: all of it.
+    # A reduce may have to start over.
     return detection + {"broadcast": 0.3, "reduce": wire_s + 0.5, "allreduce": 2 * wire_s + 0.5}[cell.place.op]

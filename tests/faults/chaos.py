@@ -141,8 +141,8 @@ class Chaos:
         source, *receivers = self._choose(chance, chance.randint(2, HOSTS))
         ref = self._name()
         begun = time.monotonic()
-        makes = [source.tell("put", ref=ref, count=count, seed=seed)]
-        gets = [actor.tell("get", ref=ref, timeout=CALL_S, seeds=[seed]) for actor in receivers]
+        makes = [source.send("put", ref=ref, count=count, seed=seed)]
+        gets = [actor.send("get", ref=ref, timeout=CALL_S, seeds=[seed]) for actor in receivers]
         return self._judged(begun, makes, gets, [ref], chance)
 
     def _reduce(self, chance: random.Random) -> str:
@@ -163,12 +163,12 @@ class Chaos:
         wanted = chance.randint(1, len(seeds))
         begun = time.monotonic()
         makes = [
-            actor.tell("put", ref=of, count=count, seed=seed)
+            actor.send("put", ref=of, count=count, seed=seed)
             for actor, (of, seed) in zip(sources, seeds.items(), strict=True)
         ]
         fold = {"refs": list(seeds), "count": wanted, "name": ref, "timeout": CALL_S, "seeds": seeds}
-        makes.append(caller.tell("reduce", **fold))
-        gets = [actor.tell("get", ref=ref, timeout=CALL_S) for actor in receivers]
+        makes.append(caller.send("reduce", **fold))
+        gets = [actor.send("get", ref=ref, timeout=CALL_S) for actor in receivers]
         return self._judged(begun, makes, gets, [ref, *seeds], chance)
 
     def _judged(
@@ -199,7 +199,9 @@ class Chaos:
         return said or deleted or (f"failed ({', '.join(errors)})" if errors else "right")
 
     def _calls(self, replies: list[Reply]) -> str:
-        ends = [f"{reply.error or 'right'} {reply.said}".strip() + f" at {self._since(reply.at)}" for reply in replies]
+        ends = [
+            f"{reply.error or 'right'} {reply.message}".strip() + f" at {self._since(reply.at)}" for reply in replies
+        ]
         return f"of the calls: {', '.join(ends)}"
 
     def _since(self, at: float) -> str:
@@ -223,7 +225,7 @@ class Chaos:
             if reply.facts.get("wrong"):
                 return f"wrong: {reply.facts['wrong']}"
             if reply.error and reply.error not in excused:
-                return f"wrong: {reply.error}: {reply.said}"
+                return f"wrong: {reply.error}: {reply.message}"
         firsts = {reply.facts["first"] for reply in replies if "first" in reply.facts}
         return f"wrong: results {sorted(firsts)} of one reduce" if len(firsts) > 1 else ""
 
@@ -234,7 +236,7 @@ class Chaos:
             actor, *_ = self._choose(chance, 1)
             begun = time.monotonic()
             try:
-                reply = actor.tell("delete", refs=refs, timeout=CALL_S).result(CALL_S + SLACK_S)
+                reply = actor.send("delete", refs=refs, timeout=CALL_S).result(CALL_S + SLACK_S)
             except NotYet:
                 return "wrong: a deletion has not ended"
             how = reply.error or "done"
@@ -242,7 +244,7 @@ class Chaos:
             if not reply.error:
                 return ""
             if time.monotonic() > until:
-                return f"wrong: not deleted: {reply.error}: {reply.said}"
+                return f"wrong: not deleted: {reply.error}: {reply.message}"
 
     def _name(self) -> str:
         with self._lock:
@@ -328,9 +330,9 @@ class Chaos:
             begun = time.monotonic()
             for stem in {_stem(ref) for ref in refs}:
                 self._note(stem, f"deleted again by node0 at {self._since(begun)}")
-            reply = self.crew.actors[0].tell("delete", refs=refs, timeout=CALL_S).result(CALL_S + SLACK_S)
+            reply = self.crew.actors[0].send("delete", refs=refs, timeout=CALL_S).result(CALL_S + SLACK_S)
             if reply.error:
-                raise HopliteError(f"{len(refs)} objects can't be deleted: {reply.said}")
+                raise HopliteError(f"{len(refs)} objects can't be deleted: {reply.message}")
 
     def _broken_by(self, how: Callable[[int], str], host: int) -> None:
         begun = time.monotonic()
@@ -381,7 +383,7 @@ class Chaos:
     def _leave(self, number: int) -> str:
         with self._lock:
             self._broken.add(number)
-        reply = self.crew.actors[number].tell("leave", timeout=5.0)
+        reply = self.crew.actors[number].send("leave", timeout=5.0)
         try:
             reply.result(CALL_S)
         except NotYet as error:

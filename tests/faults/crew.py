@@ -56,13 +56,13 @@ class Reply:
     Attributes:
         at: the machine's monotonic clock when the call returned, in seconds.
         error: name of the error that was raised; empty if none was.
-        said: its message.
+        message: its message.
         facts: what else was answered.
     """
 
     at: float
     error: str
-    said: str
+    message: str
     facts: dict[str, Any]
 
 
@@ -103,7 +103,7 @@ class Actor:
         if not self._ready.wait(START_TIMEOUT_S) or not self.is_up:
             raise HopliteError(f"the actor on {self.host.name} did not start")
 
-    def tell(self, do: str, **arguments: Any) -> Future[Reply]:  # noqa: ANN401 - what the order takes
+    def send(self, do: str, **arguments: Any) -> Future[Reply]:  # noqa: ANN401 - what the order takes
         """Gives an order; the answer comes when it comes, and is `ActorDied` if the process ends before."""
         reply: Future[Reply] = Future()
         with self._lock:
@@ -134,8 +134,8 @@ class Actor:
         with self._lock:
             reply = self._pending.pop(answer.pop("number"), None)
         if reply is not None:
-            at, error, said = answer.pop("at"), answer.pop("error", ""), answer.pop("said", "")
-            reply.set_result(Reply(at, error, said, answer))
+            at, error, message = answer.pop("at"), answer.pop("error", ""), answer.pop("message", "")
+            reply.set_result(Reply(at, error, message, answer))
 
     def _end(self) -> None:
         self.is_up = False
@@ -263,9 +263,9 @@ class Crew:
         """Which nodes own some objects, and who holds them as the owners know."""
         said = []
         for ref in refs:
-            owners = self.actors[0].tell("owners", ref=ref).result(START_TIMEOUT_S)
-            holders = self.actors[0].tell("locate", ref=ref).result(START_TIMEOUT_S)
-            said.append(f"{ref} of {owners.facts.get('owners')} at {holders.facts.get('holders') or holders.said}")
+            owners = self.actors[0].send("owners", ref=ref).result(START_TIMEOUT_S)
+            holders = self.actors[0].send("locate", ref=ref).result(START_TIMEOUT_S)
+            said.append(f"{ref} of {owners.facts.get('owners')} at {holders.facts.get('holders') or holders.message}")
         return ", ".join(said) or "nothing"
 
     def counters(self) -> dict[str, dict[str, int]]:
@@ -284,5 +284,5 @@ class Crew:
         Raises:
             TimeoutError: one does not answer.
         """
-        asked = [actor.tell("status") for actor in self.actors]
+        asked = [actor.send("status") for actor in self.actors]
         return [reply.result(START_TIMEOUT_S) for reply in asked]

@@ -106,7 +106,7 @@ class Matrix:
         watched = self.crew.lab.hosts[CALLER if cell.place.op == "reduce" else RECEIVERS[0]]
         offset = self._wait_for(cell, watched, started.moved, calls)
         is_to_miss = cell.fault != "blink"
-        missed = self.crew.actors[self._witness(cell)].tell("miss", member=victim.id, timeout=HANG_S)
+        missed = self.crew.actors[self._witness(cell)].send("miss", member=victim.id, timeout=HANG_S)
         broken = time.monotonic()
         self._break(cell)
         survivors = {number: call for number, call in calls.items() if number != cell.place.host}
@@ -116,7 +116,7 @@ class Matrix:
         miss = missed.result(HANG_S + 1)
         detected = miss.at - broken if is_to_miss else None
         if is_to_miss and miss.error:
-            verdict = f"the host is not missed: {miss.said}"
+            verdict = f"the host is not missed: {miss.message}"
         if cell.fault == "freeze":
             time.sleep(max(0.0, broken + FREEZE_S - time.monotonic()))
         mended = time.monotonic()
@@ -175,7 +175,7 @@ class Matrix:
         while True:
             self._count += 1
             names = Names(f"faults/{self._count}")
-            reply = self.crew.actors[CALLER].tell("owners", ref=names.result).result(HANG_S)
+            reply = self.crew.actors[CALLER].send("owners", ref=names.result).result(HANG_S)
             if reply.facts["owners"][0] == owner:
                 return names
 
@@ -183,25 +183,25 @@ class Matrix:
         """Puts what the operation needs, and lets all call; by host, the calls."""
         actors = self.crew.actors
         if op == "broadcast":
-            actors[CALLER].tell("put", ref=names.result, count=COUNT, seed=1).result(HANG_S)
+            actors[CALLER].send("put", ref=names.result, count=COUNT, seed=1).result(HANG_S)
             started = self._begun(RECEIVERS[0])
             calls = {}
             for number in RECEIVERS:
-                calls[number] = actors[number].tell("get", ref=names.result, timeout=CALL_TIMEOUT_S, seeds=[1])
+                calls[number] = actors[number].send("get", ref=names.result, timeout=CALL_TIMEOUT_S, seeds=[1])
                 time.sleep(APART_S)
             return started, calls
         inputs = INPUTS if op == "reduce" else tuple(range(HOSTS))
         count = FOLDED if op == "reduce" else HOSTS - 1
         seeds = {names.of(number): number + 1 for number in inputs}
-        puts = [actors[n].tell("put", ref=names.of(n), count=COUNT, seed=n + 1) for n in inputs]
+        puts = [actors[n].send("put", ref=names.of(n), count=COUNT, seed=n + 1) for n in inputs]
         for put in puts:
             put.result(HANG_S)
         started = self._begun(CALLER if op == "reduce" else RECEIVERS[0])
         fold = {"refs": list(seeds), "count": count, "name": names.result, "timeout": CALL_TIMEOUT_S, "seeds": seeds}
-        calls = {CALLER: actors[CALLER].tell("reduce", **fold)}
+        calls = {CALLER: actors[CALLER].send("reduce", **fold)}
         if op == "allreduce":
             for number in range(1, HOSTS):
-                calls[number] = actors[number].tell("get", ref=names.result, timeout=CALL_TIMEOUT_S)
+                calls[number] = actors[number].send("get", ref=names.result, timeout=CALL_TIMEOUT_S)
         return started, calls
 
     def _begun(self, watched: int) -> Started:
@@ -211,7 +211,7 @@ class Matrix:
         names = self._names()
         started, calls = self._start(op, names)
         replies = [call.result(HANG_S) for call in calls.values()]
-        wrong = [reply.said or reply.facts["wrong"] for reply in replies if reply.error or reply.facts.get("wrong")]
+        wrong = [reply.message or reply.facts["wrong"] for reply in replies if reply.error or reply.facts.get("wrong")]
         if wrong:
             raise HopliteError(f"{op} fails undisturbed: {wrong[0]}")
         self._clear(names)
@@ -270,7 +270,7 @@ class Matrix:
         lost = [n for n, reply in failed.items() if reply.error == "ObjectLost" and cell.place.may_be_lost]
         for number, reply in failed.items():
             if number not in lost:
-                return f"node{number}: {reply.error}: {reply.said}"
+                return f"node{number}: {reply.error}: {reply.message}"
         firsts = {reply.facts["first"] for reply in replies.values() if "first" in reply.facts}
         if len(firsts) > 1:
             return f"different results: {sorted(firsts)}"
@@ -278,9 +278,9 @@ class Matrix:
 
     def _clear(self, names: Names) -> None:
         refs = [names.result, *(names.of(number) for number in range(HOSTS))]
-        reply = self.crew.actors[CALLER].tell("delete", refs=refs, timeout=HANG_S).result(HANG_S + 1)
+        reply = self.crew.actors[CALLER].send("delete", refs=refs, timeout=HANG_S).result(HANG_S + 1)
         if reply.error:
-            raise HopliteError(f"what is left of a cell can't be deleted: {reply.said}")
+            raise HopliteError(f"what is left of a cell can't be deleted: {reply.message}")
         self.crew.wait_until_empty()
 
 

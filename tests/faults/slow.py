@@ -89,7 +89,7 @@ class Rounds:
     ) -> float:
         """Seconds until the last has the object; `first` asks before the others, and it and `left_out` do not count."""
         ref = f"slow-{next(self._numbers)}/1"
-        _answer(self.crew.actors[0].tell("put", ref=ref, count=self.count, seed=1).result(LIMIT_S))
+        _answer(self.crew.actors[0].send("put", ref=ref, count=self.count, seed=1).result(LIMIT_S))
         asked = {}
         for number in [] if first is None else [first]:
             asked[number] = self._get(number, ref)
@@ -125,15 +125,15 @@ class Rounds:
         """
         weights, total = (self._name("slow", not_owned_by) for _ in range(2))
         inputs = {self._name("slow-in", not_owned_by): number for number in range(1, INPUTS + 1)}
-        _answer(self.crew.actors[0].tell("put", ref=weights, count=self.count, seed=1).result(LIMIT_S))
+        _answer(self.crew.actors[0].send("put", ref=weights, count=self.count, seed=1).result(LIMIT_S))
         begun = time.monotonic()
-        sum_ = self.crew.actors[0].tell(
+        sum_ = self.crew.actors[0].send(
             "reduce", refs=list(inputs), count=count, name=total, timeout=LIMIT_S, seeds=inputs
         )
 
         def work(ref: str, number: int) -> None:
             if not self._get(number, weights).result(LIMIT_S).error:
-                self.crew.actors[number].tell("put", ref=ref, count=self.count, seed=number).result(LIMIT_S)
+                self.crew.actors[number].send("put", ref=ref, count=self.count, seed=number).result(LIMIT_S)
 
         workers = [threading.Thread(target=work, args=item) for item in inputs.items()]
         for worker in workers:
@@ -158,21 +158,21 @@ class Rounds:
             ref = f"{prefix}-{next(self._numbers)}/1"
             if not_owned_by is None:
                 return ref
-            owners = _answer(self.crew.actors[0].tell("owners", ref=ref).result(LIMIT_S)).facts["owners"]
+            owners = _answer(self.crew.actors[0].send("owners", ref=ref).result(LIMIT_S)).facts["owners"]
             if owners[0] != self.crew.actors[not_owned_by].id:
                 return ref
 
     def _get(self, number: int, ref: str) -> Future[Reply]:
-        return self.crew.actors[number].tell("get", ref=ref, timeout=LIMIT_S, seeds=[1])
+        return self.crew.actors[number].send("get", ref=ref, timeout=LIMIT_S, seeds=[1])
 
     def _delete(self, refs: list[str]) -> None:
-        self.crew.actors[0].tell("delete", refs=refs, timeout=LIMIT_S).result(LIMIT_S)
+        self.crew.actors[0].send("delete", refs=refs, timeout=LIMIT_S).result(LIMIT_S)
 
 
 def _answer(reply: Reply) -> Reply:
     """An answer, which must be right."""
     if reply.error or reply.facts.get("wrong"):
-        raise HopliteError(f"a call failed: {reply.error} {reply.said} {reply.facts.get('wrong', '')}")
+        raise HopliteError(f"a call failed: {reply.error} {reply.message} {reply.facts.get('wrong', '')}")
     return reply
 
 
