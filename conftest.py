@@ -1,4 +1,4 @@
-"""What all tests share: a cluster of three nodes, no trace of this user's own nodes, and peace if no fault is made."""
+"""Fixtures of all tests: a cluster, isolation from this user's own nodes, and a check for unexpected failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# Ray is in the environment of `make test-ray` alone.
+# Only the environment of `make test-ray` has Ray.
 HAS_RAY = importlib.util.find_spec("ray") is not None
 pytest_plugins = ["rays"] if HAS_RAY else []
 collect_ignore_glob = [] if HAS_RAY else ["tests/test_ray_*.py"]
@@ -26,7 +26,7 @@ collect_ignore_glob = [] if HAS_RAY else ["tests/test_ray_*.py"]
 
 @pytest.fixture(autouse=True)
 def _own_runtime_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test neither finds nor serves the default socket of the user who runs it."""
+    """Isolates a test from the default socket and the settings of the user that runs it."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     for variable in [name for name in os.environ if name.startswith(("HOPLITE_", "SLURM_"))]:
         monkeypatch.delenv(variable)
@@ -34,10 +34,10 @@ def _own_runtime_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _peace(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Without a fault nothing restarts, fails or is refused: a test that makes one says so by `faults`."""
+    """Fails a test in which nodes restart, fail or reject something, unless its mark `faults` names the injected fault."""
     marker = request.node.get_closest_marker("faults")
     if marker is not None:
-        assert marker.args, f"{request.node.name}: faults() needs the reason: which fault does it make?"
+        assert marker.args, f"{request.node.name}: faults() needs a reason: which fault does it inject?"
         assert isinstance(marker.args[0], str), f"{request.node.name}: the reason of faults() is text"
         yield
         return
@@ -49,8 +49,8 @@ def _peace(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         replaced.setenv(peace.FILE_VARIABLE, str(file))
         yield
         watch.look_at_all()
-    said = peace.disturbances(noted, file)
-    assert not said, f"{'; '.join(said)}: without a fault this is wrong; a test that makes one is marked faults(WHICH)"
+    found = peace.disturbances(noted, file)
+    assert not found, f"{'; '.join(found)}: unexpected without a fault; if the test injects one, mark it faults(REASON)"
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def clients(nodes: list[hoplite.Node]) -> list[hoplite.Client]:
 
 @pytest.fixture
 def node() -> Iterator[hoplite.Node]:
-    """This user's node, as far as a test's processes can see."""
+    """The default node of this user, for the processes of a test."""
     with hoplite.Node(capacity="256MiB") as node:
         yield node
 

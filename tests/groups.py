@@ -1,4 +1,4 @@
-"""Memory groups of the kernel (cgroups) with limits, for tests of processes that get no more memory; needs root."""
+"""Kernel memory groups (cgroups) with limits, for tests of processes without enough memory. Needs root."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def memory_groups() -> Path | None:
-    """The folder of the memory group that this process is in; None where that can't be told."""
+    """Returns the folder of this process's memory group; None if it is unknown."""
     for text in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = text.split(":", 2)
         if "memory" in controllers.split(","):
@@ -27,7 +27,7 @@ def memory_groups() -> Path | None:
 
 @contextlib.contextmanager
 def limited(name: str, *limits: int) -> Iterator[Path]:
-    """Makes memory groups, each inside the one before, with limits in bytes; skips where this process may not."""
+    """Creates nested memory groups with limits in bytes. Skips the test if this process may not create them."""
     above = memory_groups()
     made: list[Path] = []
     try:
@@ -54,6 +54,6 @@ def limited(name: str, *limits: int) -> Iterator[Path]:
                 folder.rmdir()
             return not folder.exists()
 
-        # Processes that have ended leave it a moment later.
+        # The kernel removes processes that have ended from a group a moment later.
         for folder in reversed(made):
             eventually(lambda folder=folder: removed(folder))  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Names of hosts for the tests of all that reads them: what passes, and what is refused."""
+"""Valid and invalid host names, for the tests of everything that reads host names."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ BAD = [
     "h" * 254,
 ]
 
-# In a file of lines more words are refused for their number, and a line is ended by what ends lines.
+# In files with one host per line, line breaks and extra words are separate errors.
 ONE_WORD = [name for name in BAD if name and not re.search(r"[\s#]", name)]

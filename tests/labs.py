@@ -1,4 +1,4 @@
-"""For the tests that need a lab: whether one can be made here, what its links do, and nodes on its hosts."""
+"""Helpers for tests that need a lab: whether one can be created here, its links' limits, and nodes on its hosts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def missing() -> str:
-    """What a lab lacks here; nothing if one can be made."""
+    """Returns what this machine lacks for a lab; empty if one can be created."""
     try:
         needs.check()
     except LabError as error:
@@ -33,24 +33,27 @@ needs_lab = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
 class Shaped(NamedTuple):
-    """One direction of a link: its rate in bit/s, and how often it held back what was sent faster."""
+    """One direction of a link: its rate in bit/s, and how often it delayed packets that exceeded the rate."""
 
     rate: int
     held_back: int
 
 
 def shaped(link: Link) -> list[Shaped]:
-    """The kernel's own figures of what a link sends and is sent; they do not depend on how busy the machine is."""
+    """Reads the kernel's settings and counters of both directions of a link.
+
+    They do not depend on the machine's load.
+    """
     return [_shaped(keeper, interface) for keeper, interface, _ in link._ends.values()]
 
 
 def rates(link: Link) -> set[int]:
-    """The rates of both directions of a link, in bit/s."""
+    """Returns the rates of both directions of a link, in bit/s."""
     return {direction.rate for direction in shaped(link)}
 
 
 def held_back(link: Link) -> list[int]:
-    """How often each direction of a link held back what was sent faster than its rate."""
+    """Returns how often each direction of a link delayed packets that exceeded its rate."""
     return [direction.held_back for direction in shaped(link)]
 
 
@@ -66,7 +69,7 @@ def _shaped(keeper: Any, interface: str) -> Shaped:  # noqa: ANN401 - a keeper
 
 
 def start_node(lab: Lab, host: Host, *options: str) -> subprocess.Popen[str]:
-    """Starts a node on a host; all join the first."""
+    """Starts a node on a host. All nodes join the first host's."""
     places = ["--listen", f"{host.address}:7420", "--join", f"{lab.hosts[0].name}:7420", "--capacity", "256MiB"]
     command = [sys.executable, "-m", "hoplite.tools.cli", "node", "--no-auth", "--json", *places, *options]
     node = host.popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -75,7 +78,7 @@ def start_node(lab: Lab, host: Host, *options: str) -> subprocess.Popen[str]:
     return node
 
 
-# What a node says of its members once it knows where they stand.
+# Prints the status of a node once its survey of the members' links has finished.
 FOUND = """
 import json, sys, time, hoplite
 client = hoplite.init()
@@ -86,7 +89,10 @@ print(json.dumps(said))
 
 
 def surveyed(lab: Lab, order: Sequence[int]) -> dict[str, Any]:
-    """Starts nodes that are told nothing on hosts, in an order; the status of one of them when they have surveyed."""
+    """Starts nodes without topology settings on hosts, in the given order.
+
+    Returns the status of one of them after the survey.
+    """
     with contextlib.ExitStack() as stack:
         for number in order:
             host = lab.hosts[number]

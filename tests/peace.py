@@ -1,7 +1,7 @@
-"""Whether the nodes of a test were at peace: without a fault nothing restarts, fails or is refused.
+"""Detects disturbances of the nodes of a test: without a fault nothing restarts, fails or is rejected.
 
-Each node is asked for its counters before it closes, whether it runs in the test, in a `hoplite node` of
-`hoplite.testing`, or in a script of `programs`. `conftest` judges them when the test is over.
+The counters of each node are read before it closes, whether it runs in the test, in a `hoplite node` of
+`hoplite.testing`, or in a script of `programs`. `conftest` checks them after the test.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from hoplite.settings import Values
     from hoplite.testing import NodeProcess
 
-# In the environment of scripts: the file to which they add what their nodes counted.
+# Environment variable of scripts: the file to which they append their nodes' counters.
 FILE_VARIABLE = "PEACE_FILE"
 
-# What `programs` puts before a script.
+# Inserted by `programs` before a script.
 PROLOGUE = f"""
 import sys
 sys.path.append({os.path.dirname(__file__)!r})
@@ -35,10 +35,10 @@ peace.watch_script()
 
 
 class Watch:
-    """Takes note of what nodes count, from the moment when their methods are replaced.
+    """Records the counters of nodes from the moment when their methods are replaced.
 
     Args:
-        note: called with the "counters" of each "node", and the "limits" that it met, before it closes.
+        note: called before each node closes, with its id ("node"), its "counters" and the "limits" that it reached.
     """
 
     def __init__(self, note: Callable[[dict[str, Any]], None]) -> None:
@@ -46,7 +46,7 @@ class Watch:
         self._open: weakref.WeakSet[Node] = weakref.WeakSet()
 
     def install(self, replace: Callable[[Any, str, Any], None]) -> None:
-        """Replaces what starts and ends nodes; `replace` sets an attribute, as `setattr` does."""
+        """Replaces the methods that start and stop nodes. `replace` sets an attribute, as `setattr` does."""
         from hoplite import testing
         from hoplite.node import Node
 
@@ -76,7 +76,7 @@ class Watch:
                 try:
                     yield nodes
                 finally:
-                    # Before the first of them closes: they get no time to hand over to each other.
+                    # Before the first node closes: closing nodes get no time to hand over copies to each other.
                     for node in nodes:
                         self.look(node)
 
@@ -86,7 +86,7 @@ class Watch:
         replace(testing.NodeProcess, "stop", stopped)
 
     def look(self, node: Node) -> None:
-        """Asks a node of this process, if it is open."""
+        """Reads the counters of a node of this process, if it is open."""
         if node in self._open and os.getpid() == node._pid and not node.closed:
             self._open.discard(node)
             client = node._native.client()
@@ -94,35 +94,36 @@ class Watch:
             client.close()
 
     def look_at_process(self, process: NodeProcess) -> None:
-        """Asks a node process, if it has not ended."""
+        """Reads the counters of a node process, if it has not ended."""
         from hoplite.errors import HopliteError
 
         if process.process.poll() is None:
-            # One that was told to leave answers nothing more.
+            # A leaving node does not reply any more.
             with contextlib.suppress(HopliteError), process.client() as client:
                 self._take(process.id, client.status())
 
     def look_at_all(self) -> None:
-        """Asks the nodes of this process that no one has closed."""
+        """Reads the counters of all open nodes of this process."""
         for node in list(self._open):
             self.look(node)
 
     def _take(self, node: str, status: Status) -> None:
         from hoplite.tools.peace import of
 
-        # Bytes of small objects that find no room at their owner are no fault, and cost their readers a round trip.
+        # Small objects that do not fit their owner's inline cache are not a fault. They cost their readers a round
+        # trip.
         limits = [row for row in status["limits"] if row["member"] and row["limit"] != "SMALL_SHARE"]
         self._note({"node": node, "counters": of(status["counters"]), "limits": limits})
 
 
 def watch_script() -> None:
-    """Watches the nodes of this script, if a test waits for what they count."""
+    """Watches the nodes of this script, if a test collects their counters."""
     path = os.environ.get(FILE_VARIABLE)
     if path is None:
         return
 
     def note(counted: dict[str, Any]) -> None:
-        # One write: scripts of one test may end at the same time.
+        # A single write, because scripts of one test may end at the same time.
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.write(descriptor, json.dumps(counted).encode() + b"\n")
         os.close(descriptor)
@@ -131,10 +132,10 @@ def watch_script() -> None:
 
 
 def disturbances(noted: list[dict[str, Any]], file: Path) -> list[str]:
-    """What nodes counted that only a fault explains, in words."""
+    """Describes the counters that only a fault increases."""
     from hoplite.tools.peace import disturbances as moved
 
     lines = file.read_text().splitlines() if file.exists() else []
-    told = [*noted, *(json.loads(line) for line in lines)]
-    said = [f"node {counted['node']}: {said}" for counted in told for said in moved(counted["counters"])]
-    return said + [f"node {counted['node']}: {row}" for counted in told for row in counted["limits"]]
+    counts = [*noted, *(json.loads(line) for line in lines)]
+    lines = [f"node {counted['node']}: {lines}" for counted in counts for lines in moved(counted["counters"])]
+    return lines + [f"node {counted['node']}: {row}" for counted in counts for row in counted["limits"]]

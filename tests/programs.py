@@ -1,4 +1,4 @@
-"""Scripts in processes of their own, for tests of what a process does to others: run to the end, or talked with."""
+"""Scripts in separate processes, for tests across processes: run to completion, or controlled line by line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def run(script: str, *arguments: str, limit: float = SOON, env: Mapping[str, str] | None = None) -> str:
-    """Runs a script to its end, which must be a good and a silent one; returns what it printed."""
+    """Runs a script to completion and returns its output.
+
+    The script must succeed and print nothing to standard error.
+    """
     done = subprocess.run(
         [sys.executable, "-c", _watched(script), *arguments],
         env={**os.environ, **(env or {})},
@@ -34,7 +37,7 @@ def run(script: str, *arguments: str, limit: float = SOON, env: Mapping[str, str
 
 @contextlib.contextmanager
 def started(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Runs a script whose lines can be read by `line` and which waits for `go`; it is killed at the end."""
+    """Starts a script that prints lines for `line` and waits for `go`. It is killed at the end."""
     command = [sys.executable, "-c", _watched(script), *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -44,33 +47,33 @@ def started(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _watched(script: str) -> str:
-    """A script whose nodes tell what they counted, if it may start one."""
+    """Adds the recording of counters to a script that may start a node."""
     starts = ("init(", "Node(", "cluster(", "node_process(")
     is_watched = peace.FILE_VARIABLE in os.environ and any(word in script for word in starts)
     return peace.PROLOGUE + script if is_watched else script
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    """The next line that a script prints; empty when it has ended."""
+    """Returns the next line that a script prints; empty when it has ended."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
 def go(process: subprocess.Popen[str], text: str = "") -> None:
-    """Gives a script the line that it waits for."""
+    """Sends a script the line that it waits for."""
     assert process.stdin is not None
     print(text, file=process.stdin, flush=True)
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """Ends a process in the middle of what it does, and waits for that."""
+    """Kills a process and waits until it has ended."""
     process.kill()
     process.wait()
 
 
 @contextlib.contextmanager
 def frozen(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Stops a process for a while: its sockets are there, and nobody answers."""
+    """Pauses a process: its sockets stay open, but it does not reply."""
 
     def states() -> set[str]:
         tasks = Path(f"/proc/{process.pid}/task").iterdir()
@@ -85,5 +88,5 @@ def frozen(process: subprocess.Popen[str]) -> Iterator[None]:
 
 
 def descriptors(pid: int | str = "self") -> int:
-    """How many files a process has open; without an id, this one."""
+    """Returns the number of open files of a process, by default this one."""
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())

@@ -1,6 +1,6 @@
-"""Clusters of Ray on this machine for tests: several raylets, each of which is a node to Ray. Needs Ray.
+"""Ray clusters on this machine for tests: several raylets, each of which is a node to Ray. Needs Ray.
 
-A plug-in of pytest, named by conftest where Ray is installed. A test that leaves a process of Ray behind fails.
+This is a pytest plugin that conftest loads where Ray is installed. A test that leaves a process of Ray behind fails.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from hoplite.tools import peace
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# Ray's processes start in seconds, on a busy machine in many.
+# Ray's processes start in seconds, but take many seconds on a busy machine.
 RAY_SOON = 60.0
 STORE_BYTES = 100_000_000
 HOPLITE_BYTES = 256 * 1024 * 1024
 
-# Workers are started when they are needed, and end when they have been idle for some seconds: two cores have no room
-# for those of three raylets and of all tests. A transfer that hangs is a failed test, and soon.
+# Workers start on demand and end after some idle seconds: two cores can't run the workers of three raylets and all
+# tests. A hanging transfer fails its test early.
 QUIET = {
     "RAY_enable_worker_prestart": "0",
     "RAY_idle_worker_killing_time_threshold_ms": "2000",
-    # Ray would make a token in the home of the user.
+    # Otherwise Ray creates a token in the user's home folder.
     "RAY_AUTH_MODE": "disabled",
     "RAY_rdt_fetch_fail_timeout_milliseconds": "30000",
     "RAY_health_check_initial_delay_ms": "2000",
@@ -46,13 +46,13 @@ QUIET = {
 
 @contextlib.contextmanager
 def raylets(count: int, *, connect: bool = True) -> Iterator[Cluster]:
-    """Runs a cluster of so many raylets; the first has the head, and the resource "r0", the next "r1".
+    """Runs a cluster of `count` raylets. The first is the head and has the resource "r0", the next "r1".
 
     Args:
-        count: how many.
-        connect: whether this process becomes its driver.
+        count: number of raylets.
+        connect: whether this process becomes the driver.
     """
-    # Ray's sockets have long paths below this.
+    # Ray adds long socket paths below this folder.
     folder = Path(tempfile.mkdtemp(prefix="hray-", dir="/tmp"))
     (folder / "ray").mkdir()
     with pytest.MonkeyPatch.context() as patch:
@@ -60,7 +60,7 @@ def raylets(count: int, *, connect: bool = True) -> Iterator[Cluster]:
             patch.setenv(name, value)
         patch.setenv("XDG_RUNTIME_DIR", str(folder))
         patch.setenv("RAY_TMPDIR", str(folder))
-        # Workers find functions of test modules by their names.
+        # Workers import functions of test modules by name.
         path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         patch.setenv("PYTHONPATH", os.pathsep.join(path))
         for name in ("RAY_ADDRESS", "RAY_RAYLET_PID"):
@@ -90,11 +90,11 @@ def add(cluster: Cluster, number: int) -> Any:
 
 
 def wait_until(holds: Callable[[], Any], what: str, timeout: float = RAY_SOON) -> None:
-    """Waits for what only a look can tell.
+    """Polls a condition.
 
     Args:
-        holds: the look.
-        what: names it in the error.
+        holds: the condition.
+        what: description of the condition for the error.
         timeout: seconds.
     """
     until = time.monotonic() + timeout
@@ -104,24 +104,24 @@ def wait_until(holds: Callable[[], Any], what: str, timeout: float = RAY_SOON) -
 
 
 def node_id(number: int) -> str:
-    """Of the Ray node with the resource "r" and this number."""
+    """Returns the id of the Ray node with the resource "r" and this number."""
     found = [node["NodeID"] for node in ray.nodes() if node["Alive"] and f"r{number}" in node["Resources"]]
     assert len(found) == 1, f"{len(found)} Ray nodes have the resource r{number}"
     return str(found[0])
 
 
 def on(number: int, **options: Any) -> dict[str, Any]:
-    """The options of a task or actor that runs on a Ray node."""
+    """Returns the options of a task or actor that runs on a Ray node."""
     return {"resources": {f"r{number}": 0.001}, "num_cpus": 0, **options}
 
 
 def objects() -> dict[str, int]:
-    """All objects of Hoplite and how many nodes have them."""
+    """Returns all Hoplite objects and how many nodes hold each."""
     return {each["ref"]: each["copies"] for each in hoplite.ray.client().directory(timeout=RAY_SOON)}
 
 
 def members(count: int) -> list[Any]:
-    """Actors that do as they are told with their rank and the module of collectives."""
+    """Starts actors that run programs with their rank and Ray's collective module."""
 
     @ray.remote(max_concurrency=2)
     class Member:
@@ -141,7 +141,7 @@ def members(count: int) -> list[Any]:
 
 
 def end(found: list[Any]) -> None:
-    """Ends actors, and waits until their objects are gone."""
+    """Kills actors, and waits until their objects are gone."""
     for member in found:
         ray.kill(member)
     wait_until(lambda: not objects(), "the objects of the group are gone")
@@ -157,7 +157,7 @@ def _options(number: int) -> dict[str, Any]:
 
 
 def _processes(folder: Path) -> list[str]:
-    """The processes with this folder on their command line."""
+    """Lists the processes with this folder on their command line."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -177,7 +177,7 @@ def _counters() -> dict[str, dict[str, int]]:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[Cluster]:
-    """Three raylets; this process is the driver, on the first."""
+    """Three raylets. This process is the driver, on the first one."""
     with raylets(3) as cluster:
         hoplite.ray.register()
         yield cluster
@@ -185,22 +185,25 @@ def ray_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def started(ray_cluster: Cluster) -> Cluster:
-    """The same, with Hoplite; a test may break it."""
+    """The same cluster with Hoplite running. A test may break it."""
     hoplite.ray.start(HOPLITE_BYTES)
     return ray_cluster
 
 
 @pytest.fixture
 def peaceful(started: Cluster) -> Iterator[Cluster]:
-    """The same; nothing restarts, fails or is refused in the test, and its store is empty at the end."""
+    """The same cluster.
+
+    Nothing may restart, fail or be rejected in the test, and the store must be empty at the end.
+    """
     before = _counters()
     yield started
     try:
         wait_until(lambda: not objects(), "the store is empty", timeout=20)
     finally:
-        # The next test has no part in it.
+        # Objects that are left must not affect the next test.
         hoplite.ray.client().delete(list(objects()))
     after = _counters()
     assert after.keys() == before.keys(), "a node was replaced"
     moved = [line for node in after for line in peace.disturbances(after[node], before[node])]
-    assert not moved, f"{'; '.join(moved)}: without a fault this is wrong"
+    assert not moved, f"{'; '.join(moved)}: unexpected without a fault"

@@ -1,4 +1,4 @@
-"""What a store would hand to `decode`, without a store: read-only pages that a write would kill the process for."""
+"""Objects as a store passes them to `decode`, without a store: read-only pages, where a write kills the process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class MappedView(mmap.mmap):
-    """A mapped object; `close` fails as long as anybody holds a buffer of it."""
+    """A mapped object. `close` fails while a buffer of it exists."""
 
     kind: str
     shape: tuple[int, ...]
@@ -31,19 +31,19 @@ class EmptyView(bytes):
 
 
 def store(encoded: Encoded) -> Any:  # noqa: ANN401 - mmap is a Buffer to no type check before Python 3.12
-    """Lays an encoded value's parts one after the other, as a put does, and maps them read-only."""
+    """Concatenates an encoded value's parts, as a put does, and maps them read-only."""
     data = joined(encoded)
     assert len(data) == encoded.nbytes
     return mapped(data, encoded.kind, encoded.shape, encoded.form)
 
 
 def joined(encoded: Encoded) -> bytes:
-    """An encoded value's bytes."""
+    """Returns an encoded value's bytes."""
     return b"".join(memoryview(part).tobytes() for part in encoded.parts)
 
 
 def mapped(data: bytes, kind: str = "bytes", shape: tuple[int, ...] | None = None, form: str = "plain") -> Any:  # noqa: ANN401
-    """Any bytes as an object."""
+    """Maps any bytes as an object."""
     view: MappedView | EmptyView
     if data:
         descriptor = os.memfd_create("test")
@@ -60,7 +60,7 @@ def mapped(data: bytes, kind: str = "bytes", shape: tuple[int, ...] | None = Non
 
 
 def pinned(view: MappedView) -> bool:
-    """Whether a buffer of the object lives; if not, the object is gone after this."""
+    """Returns whether a buffer of the object exists. If not, this unmaps the object."""
     try:
         view.close()
     except BufferError:
@@ -69,12 +69,12 @@ def pinned(view: MappedView) -> bool:
 
 
 def there_and_back(value: object, *, copy: bool = False) -> Any:  # noqa: ANN401 - as it was put
-    """Puts a value and gets it."""
+    """Encodes and decodes a value, as a put and a get do."""
     return values.decode(store(values.encode(value)), copy=copy)
 
 
 def address(buffer: Any) -> int:  # noqa: ANN401 - any buffer
-    """Where a buffer lies."""
+    """Returns the address of a buffer."""
     import numpy as np
 
     return int(np.frombuffer(buffer, np.uint8).ctypes.data)

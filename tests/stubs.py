@@ -1,4 +1,4 @@
-"""Compares the stub of an extension with what it has, by mypy's stubtest."""
+"""Compares an extension module with its stub, using mypy's stubtest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def differences(module: str, allowed: str = "") -> str:
-    """What stubtest says; nothing if they agree.
+    """Returns the differences that stubtest reports; empty if there are none.
 
     Args:
         module: the extension.

@@ -1,4 +1,4 @@
-"""What tests of several verbs need: values whose sums are exact, and waiting that ends."""
+"""Helpers for tests of several verbs: values whose sums are exact, and bounded waits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = tuple(dtype for dtype in DTYPES if "int" in dtype)
 
-# The operations of each element type.
+# The reduce operations of each dtype.
 OPS = {
     **dict.fromkeys(FLOATS, ("sum", "min", "max", "prod", "mean")),
     **dict.fromkeys(INTEGERS, ("sum", "min", "max", "prod")),
@@ -38,24 +38,24 @@ OPS = {
     "timedelta64": ("sum", "min", "max"),
 }
 
-# Ends what hangs: long enough for anything on a busy machine, shorter than a test's own limit. No test asserts that
-# something is faster.
+# Timeout of everything that can hang: long enough for a busy machine, shorter than a test's own limit. It is not a
+# performance assertion.
 SOON = 30.0
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """A dtype by its name, bfloat16 too."""
+    """Returns a dtype by its name, including bfloat16."""
     return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
 
 
 def numbers(shape: int | tuple[int, ...], dtype: str = "float32", *, seed: int = 0) -> Array:
-    """Whole numbers from 0 to 3: sums and products of a few are exact in every dtype."""
+    """Returns whole numbers from 0 to 3: sums and products of a few are exact in every dtype."""
     few = np.random.default_rng(seed).integers(0, 4, shape, np.uint8)
     return few.astype(np.int64).astype(numpy_dtype(dtype)) if "time" in dtype else few.astype(numpy_dtype(dtype))
 
 
 def fold(op: str, arrays: Sequence[Array]) -> Array:
-    """What a reduce of these should be, folded one after the other."""
+    """Returns the expected result of a reduce, folded in order."""
     operations = {
         "min": np.minimum,
         "max": np.maximum,
@@ -75,7 +75,7 @@ def same(got: Array, expected: Array) -> None:
 
 
 class Later(Generic[T]):
-    """A call in a thread of its own; `result` waits for it and raises what it raised."""
+    """A call in its own thread. `result` waits for it and raises its error."""
 
     def __init__(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> None:
         self._call = functools.partial(call, *args, **options)
@@ -86,16 +86,16 @@ class Later(Generic[T]):
     def _run(self) -> None:
         try:
             self._value = self._call()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever asks for the result
+        except BaseException as error:  # noqa: BLE001 - raised again by `result`
             self._error = error
 
     def done(self, within: float = 0.0) -> bool:
-        """Whether the call has ended, after waiting so many seconds at most."""
+        """Returns whether the call has ended, after waiting at most `within` seconds."""
         self._thread.join(within)
         return not self._thread.is_alive()
 
     def result(self, within: float = SOON) -> T:
-        """What the call returned."""
+        """Returns the result of the call."""
         if not self.done(within):
             raise AssertionError(f"the call has not ended after {within} s")
         if self._error is not None:
@@ -103,7 +103,7 @@ class Later(Generic[T]):
         return self._value
 
 
-def promised(seconds: float) -> pytest.MarkDecorator:
+def bounded(seconds: float) -> pytest.MarkDecorator:
     """Parametrizes a test of a documented upper bound in seconds, its argument `within`.
 
     The bound is infinite in `make test`, whose result does not depend on load, and `seconds` in `make test-long`.
@@ -113,7 +113,7 @@ def promised(seconds: float) -> pytest.MarkDecorator:
 
 
 def eventually(what: Callable[[], bool]) -> None:
-    """Waits until something is so; only for what no call can be waited for."""
+    """Polls a condition until it is true. Use it only where no call can be waited for."""
     deadline = time.monotonic() + SOON
     while not what():
         assert time.monotonic() < deadline, f"not so after {SOON} s"
@@ -121,19 +121,19 @@ def eventually(what: Callable[[], bool]) -> None:
 
 
 def eventually_empty(client: Client) -> None:
-    """Waits until a node holds no copy of anything."""
+    """Waits until a node holds no copies."""
     eventually(lambda: client.objects() == [])
 
 
 class Watching:
-    """Looks at something in a thread, again and again, while it is entered: `look` until `is_over` is set."""
+    """Calls `look` in a thread while the context is entered. `look` repeats its check until `is_over` is set."""
 
     def __init__(self) -> None:
         self.is_over = threading.Event()
         self._thread = threading.Thread(target=self.look)
 
     def look(self) -> None:
-        """What the thread does."""
+        """Runs in the thread."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -15,7 +15,7 @@ import hoplite
 from commands import run
 from hoplite import Node, _native, testing
 from hoplite.tools import certificates
-from support import SOON, Later, eventually, promised, same
+from support import SOON, Later, bounded, eventually, same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,7 +154,7 @@ def test_a_certificate_that_was_revoked_before_lets_no_node_in(ca: Path) -> None
 
 
 @REVOKED
-@promised(REVOKED_WITHIN)
+@bounded(REVOKED_WITHIN)
 def test_a_member_that_is_revoked_is_lost_within_the_time_promised_and_gets_no_more(
     three: list[Node], ca: Path, within: float
 ) -> None:

@@ -16,11 +16,11 @@ import pytest
 
 from hoplite.tools.demo import network, run
 from hoplite.tools.demo.display import Progress, draw
-from support import promised
+from support import bounded
 
 
 @pytest.mark.timeout(120)
-@promised(60)
+@bounded(60)
 def test_the_demo_trains_relays_and_folds(within: float) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hoplite.tools.cli", "demo", "--json"],

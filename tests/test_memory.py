@@ -18,7 +18,7 @@ import hoplite
 from groups import limited
 from hoplite import testing
 from programs import go, kill, line, run, started
-from support import SOON, Later, Watching, eventually, promised
+from support import SOON, Later, Watching, bounded, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +88,7 @@ def most(capacity: int) -> int:
 @pytest.mark.parametrize(
     ("clients", "capacity", "kept"), [(20, 200_000_000, 4 * MIB), (60, 67_000_000, 40_000)], ids=["20", "60"]
 )
-@promised(10)
+@bounded(10)
 def test_what_clients_delete_goes_back_to_the_host(clients: int, capacity: int, kept: int, within: float) -> None:
     """Each puts 15 objects of 4 MiB, and deletes all but something small; 672 MiB and 3.8 GB stayed mapped."""
     value, last = np.ones(4 * MIB, np.uint8), np.ones(kept, np.uint8)

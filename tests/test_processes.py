@@ -18,7 +18,7 @@ import pytest
 import hoplite
 from hoplite import Client, testing
 from programs import descriptors, frozen, go, kill, line, started
-from support import SOON, Later, eventually, eventually_empty, numbers, promised, same
+from support import SOON, Later, bounded, eventually, eventually_empty, numbers, same
 
 if TYPE_CHECKING:
     import subprocess
@@ -422,7 +422,7 @@ PATIENT: dict[str, Callable[[hoplite.Client], object]] = {
 }
 
 
-@promised(9)
+@bounded(9)
 def test_a_node_that_is_stopped_lengthens_no_timeout(within: float) -> None:
     """It was twice as long; a busy machine takes a part of that."""
     with testing.node_process() as node, node.client() as client, frozen(node.process):

@@ -1,7 +1,8 @@
-"""Random kills, freezes, cuts, leaves and joins while broadcasts, reduces and deletions run and are verified.
+"""Random kills, freezes, network cuts, leaves and joins while broadcasts, reduces and deletions run and are verified.
 
-What may come of an operation follows from what was done while it ran: without a fault, or after one is long over, all
-must be right; with one, right or an error that names what a fault can cost. A call that does not end is never right.
+The allowed results of an operation depend on the faults during it. Without a fault, or long after one, every result
+must be right. During a fault, a result is right or an error that names what a fault can cost. A call that hangs is
+always wrong.
 """
 
 from __future__ import annotations
@@ -31,43 +32,43 @@ if TYPE_CHECKING:
 
 HOSTS = 5
 DETECTION_S = 1.0
-# Elements: 1 KiB and 128 KiB, and 4 MiB to be broken while they are on their way.
+# Elements: 1 KiB, 128 KiB, and larger objects of up to 16 MiB, so that faults hit them in transfer.
 SIZES = (2**7, 2**14, 2**19, 2**21)
-# So slow that most of what is large meets a fault.
+# Slow enough that most large transfers meet a fault.
 RATE = "300mbit"
 WORKERS = 3
 
-# What a call is given, and what it may take longer than that: a host that stands still answers later.
+# Timeout of a call, and the time that it may take beyond the timeout: a paused host answers later.
 CALL_S = 20.0
 SLACK_S = 6.0
 FREEZE_MAX_S = 4.0
-# Two hosts that only others reach: until each has found a way by one of them, and a while more.
+# Two hosts that can reach each other only through other hosts: time until each has found a relay, and some more.
 PART_MAX_S = 10.0
 
-# Of all faults, how many are restarts of all nodes, one after the other.
+# Share of the faults that are rolling restarts of all nodes.
 ROLLING = 0.1
 
-# Of operations without a fault, before it is looked at what nodes use.
+# Operations without a fault before the resources of nodes are measured.
 WARM_UP_S = 20.0
 
-# After a fault is undone, how long its errors may still come up: nodes find each other again within this.
+# Time after the end of a fault in which its errors can still occur: nodes reconnect within this time.
 AFTER_S = 15.0
 
-# What a fault can cost a call: a copy, the answer in time, and the node itself. If nodes leave and come back, no copy.
+# What a fault can cost a call: the copy, the node or the process. A node that leaves in order costs no copy.
 EXCUSED = {"ObjectLost", "NodeDown", "ActorDied"}
 EXCUSED_BY_LEAVING = EXCUSED - {"ObjectLost"}
-# What nodes get over as long as nobody counts as dead.
+# Nodes recover from this within the detection timeout, so no node is declared dead.
 SHORT_S = DETECTION_S / 2
 
 
 @dataclass
 class Tally:
-    """What happened so far.
+    """Counts of the events so far.
 
     Attributes:
-        operations: by what they were and how they ended.
-        faults: by what they were.
-        wrong: what no fault explains; in words.
+        operations: by kind and result.
+        faults: by kind.
+        wrong: descriptions of failures that no fault explains.
     """
 
     operations: Counter[str] = field(default_factory=Counter)
@@ -76,7 +77,7 @@ class Tally:
 
 
 class Chaos:
-    """Workers that run operations, and one that breaks things meanwhile."""
+    """Workers that run operations while one thread injects faults."""
 
     def __init__(self, crew: Crew, seed: int, *, spared: int = 0, is_verbose: bool = False) -> None:
         self.crew = crew
@@ -89,15 +90,15 @@ class Chaos:
         self._end = 0.0
         self._troubles: list[Trouble] = []
         self._count = 0
-        # A host that is being broken or mended is nobody's to begin something at.
+        # Hosts that a fault is stopping. No operation starts on them.
         self._broken: set[int] = set()
-        # What was deleted while nodes were cut off from each other: a deletion reaches what its side knows.
+        # Objects deleted during a partition: such a deletion reaches only the nodes of its side.
         self._deleted_in_part: list[str] = []
-        # What each operation did, by the name that all its objects begin with.
+        # The events of each operation, by the common prefix of its objects' names.
         self._histories: dict[str, list[str]] = {}
 
     def run(self, seconds: float, *, is_calm: bool = False) -> Tally:
-        """Runs for so long, and until what has begun has ended; if it is to be calm, nothing breaks."""
+        """Runs for `seconds` and until all started operations have ended. If `is_calm`, injects no faults."""
         self._end = time.monotonic() + seconds
         seeds = [self._random.getrandbits(32) for _ in range(WORKERS)]
         workers = [threading.Thread(target=self._work, args=(random.Random(seed),)) for seed in seeds]
@@ -107,9 +108,9 @@ class Chaos:
             if not is_calm:
                 self._break_things()
         except BaseException:
-            # Whoever has begun something is to end.
+            # End the workers.
             with self._lock:
-                self.tally.wrong.append("what breaks things broke itself")
+                self.tally.wrong.append("the fault injection failed")
             raise
         finally:
             for worker in workers:
@@ -119,7 +120,7 @@ class Chaos:
     def _is_over(self) -> bool:
         return time.monotonic() > self._end or bool(self.tally.wrong)
 
-    # What runs.
+    # Operations.
 
     def _work(self, chance: random.Random) -> None:
         while not self._is_over():
@@ -136,7 +137,7 @@ class Chaos:
                     self.tally.wrong.append(f"{name} that began {time.monotonic() - begun:.1f} s ago: {ended}")
 
     def _broadcast(self, chance: random.Random) -> str:
-        """One puts, some get."""
+        """Puts an object on one node and gets it on others."""
         count, seed = chance.choice(SIZES), chance.randrange(1000)
         source, *receivers = self._choose(chance, chance.randint(2, HOSTS))
         ref = self._name()
@@ -146,12 +147,12 @@ class Chaos:
         return self._judged(begun, makes, gets, [ref], chance)
 
     def _reduce(self, chance: random.Random) -> str:
-        """Some put, and one folds the first of them."""
+        """Puts inputs on several nodes, and reduces the first of them on one node."""
         caller, *_ = self._choose(chance, 1)
         return self._fold(chance, caller, [])
 
     def _allreduce(self, chance: random.Random) -> str:
-        """Some put, one folds, and all get the result while it grows."""
+        """Puts inputs on several nodes, reduces on one, and gets the result on all while it grows."""
         caller, *receivers = self._choose(chance, HOSTS)
         return self._fold(chance, caller, receivers)
 
@@ -179,7 +180,7 @@ class Chaos:
         refs: list[str],
         chance: random.Random,
     ) -> str:
-        """Waits for the calls, deletes what they made, and says how it went."""
+        """Waits for the calls, deletes their objects, and returns the result in words."""
         replies = []
         for call in [*makes, *gets]:
             try:
@@ -187,39 +188,39 @@ class Chaos:
             except NotYet:
                 return f"wrong: a call has not ended after {CALL_S + SLACK_S:g} s"
         self._note(refs[0], f"began at {begun - self._begun:.3f} s; " + self._calls(replies))
-        said = self._wrong(begun, replies, replies[: len(makes)])
-        if said:
-            said += "; " + self._calls(replies)
+        text = self._wrong(begun, replies, replies[: len(makes)])
+        if text:
+            text += "; " + self._calls(replies)
         deleted = self._delete(refs, chance)
         if self.excused_since(begun):
             with self._lock:
                 self._deleted_in_part += refs
-            self._note(refs[0], "is to be deleted again after the fault")
+            self._note(refs[0], "must be deleted again after the fault")
         errors = sorted({reply.error for reply in replies if reply.error})
-        return said or deleted or (f"failed ({', '.join(errors)})" if errors else "right")
+        return text or deleted or (f"failed ({', '.join(errors)})" if errors else "right")
 
     def _calls(self, replies: list[Reply]) -> str:
         ends = [
             f"{reply.error or 'right'} {reply.message}".strip() + f" at {self._since(reply.at)}" for reply in replies
         ]
-        return f"of the calls: {', '.join(ends)}"
+        return f"the calls: {', '.join(ends)}"
 
     def _since(self, at: float) -> str:
         return f"{at - self._begun:.3f} s"
 
-    def _note(self, ref: str, said: str) -> None:
+    def _note(self, ref: str, text: str) -> None:
         with self._lock:
-            self._histories.setdefault(_stem(ref), []).append(said)
+            self._histories.setdefault(_stem(ref), []).append(text)
 
     def history(self, refs: Iterable[str]) -> Iterable[str]:
-        """What became of the operations that objects are of, in words."""
+        """Yields what happened to the operations that created these objects."""
         for stem in sorted({_stem(ref) for ref in refs}):
-            yield f"{stem}: {'; '.join(self._histories.get(stem, ['of no operation that ended']))}"
+            yield f"{stem}: {'; '.join(self._histories.get(stem, ['no finished operation']))}"
 
     def _wrong(self, begun: float, replies: list[Reply], makes: list[Reply]) -> str:
         excused = self.excused_since(begun)
         if any(reply.error in excused for reply in makes):
-            # What was not made is waited for in vain, or was heard of before it came to nothing.
+            # A get of an object whose put failed times out, or the object was announced before it was lost.
             excused = excused | {"Timeout", "ObjectLost"}
         for reply in replies:
             if reply.facts.get("wrong"):
@@ -230,7 +231,7 @@ class Chaos:
         return f"wrong: results {sorted(firsts)} of one reduce" if len(firsts) > 1 else ""
 
     def _delete(self, refs: list[str], chance: random.Random) -> str:
-        """Deletes, however often that takes: a fault may cost an answer, but no deletion."""
+        """Deletes with retries: a fault may cost a reply, but never a deletion."""
         until = time.monotonic() + 3 * (CALL_S + SLACK_S)
         while True:
             actor, *_ = self._choose(chance, 1)
@@ -252,7 +253,7 @@ class Chaos:
             return f"chaos{self._count}/x"
 
     def _choose(self, chance: random.Random, count: int) -> list[Actor]:
-        """Some of the actors that are up, in any order; at least one."""
+        """Picks up to `count` running actors in random order, at least one."""
         while True:
             with self._lock:
                 up = [
@@ -261,10 +262,10 @@ class Chaos:
             if up:
                 return chance.sample(up, min(count, len(up)))
             if self.tally.wrong:
-                raise HopliteError("nobody is there any more")
+                raise HopliteError("no actor is running any more")
             time.sleep(0.01)
 
-    # What breaks.
+    # Faults.
 
     def _break_things(self) -> None:
         pauses: list[Callable[[int], str]] = [self._freeze, self._cut, self._part]
@@ -274,14 +275,14 @@ class Chaos:
         while not self._is_over():
             time.sleep(self._random.uniform(0.2, 3.0))
             if self._random.random() < 0.2:
-                # Long enough that nothing excuses anything any more.
+                # Longer than the time in which a past fault excuses errors.
                 time.sleep(AFTER_S)
             hosts = self._random.sample(range(HOSTS), self._random.choice([1, 1, 1, 2]))
             is_rolling = self._random.random() < ROLLING
             chosen = [(self._random.choice(pauses if host in self._spared else breaks), host) for host in hosts]
             trouble = Trouble(EXCUSED_BY_LEAVING if is_rolling else EXCUSED)
             if not is_rolling and {how for how, _ in chosen} == {self._part}:
-                # All go on by way of others.
+                # All traffic continues through relays.
                 trouble.excused = set()
             with self._lock:
                 self._troubles.append(trouble)
@@ -292,7 +293,7 @@ class Chaos:
                 else:
                     self._break_at_once(chosen)
                 is_short = time.monotonic() - begun < SHORT_S
-                self.mend()
+                self.undo_faults()
                 if is_short and not {self._kill, self._leave} & {how for how, _ in chosen}:
                     trouble.excused = set()
             except (HopliteError, TimeoutError) as error:
@@ -308,7 +309,7 @@ class Chaos:
                 broken.result()
 
     def _roll(self) -> None:
-        """All nodes that are not spared leave and come back, one after the other, as for a new release."""
+        """Restarts all nodes that are not spared, one after another, as an upgrade does."""
         for number in range(len(self._spared), HOSTS):
             self._broken_by(self._leave, number)
             self.crew.restart(number).wait_ready()
@@ -317,11 +318,11 @@ class Chaos:
         with self._lock:
             self.tally.faults["rolling restart"] += 1
 
-    def mend(self) -> None:
-        """Undoes all faults, and deletes what could not be deleted everywhere meanwhile.
+    def undo_faults(self) -> None:
+        """Undoes all faults, and deletes the objects that could not be deleted everywhere during them.
 
         Raises:
-            HopliteError: that did not work out.
+            HopliteError: the repair or a deletion failed.
         """
         self.crew.repair()
         with self._lock:
@@ -365,7 +366,7 @@ class Chaos:
         return f"cut ({direction})"
 
     def _part(self, number: int) -> str:
-        """The host and another one can't reach each other; all others reach both."""
+        """Disconnects the host from one other; all other hosts reach both."""
         direction: Direction = self._random.choice(["both", "in", "out"])
         other = self.crew.lab.hosts[(number + self._random.randrange(1, HOSTS)) % HOSTS]
         self.crew.lab.hosts[number].cut(direction, other)
@@ -374,7 +375,10 @@ class Chaos:
         return f"cut from one other ({direction})"
 
     def _reset(self, number: int) -> str:
-        """All connections of the host break, as by a firewall that forgot them; needs CONFIG_INET_DIAG_DESTROY."""
+        """Breaks all connections of the host, as a firewall that lost its state does.
+
+        Needs CONFIG_INET_DIAG_DESTROY in the kernel.
+        """
         for _ in range(self._random.randint(1, 5)):
             self.crew.lab.hosts[number].run(["ss", "--kill", "--tcp", "state", "established"])
             time.sleep(self._random.uniform(0, 0.5))
@@ -392,20 +396,20 @@ class Chaos:
         return "left"
 
     def excused_since(self, begun: float) -> set[str]:
-        """The errors that faults explain which lasted, or had just been undone, at a moment or since."""
+        """Returns the errors that are explained by faults that were active, or had just ended, at or after `begun`."""
         with self._lock:
             troubles = [trouble for trouble in self._troubles if trouble.over_at > begun]
         return set().union(*(trouble.excused for trouble in troubles))
 
 
 def _stem(ref: str) -> str:
-    """What the names of all objects of one operation begin with."""
+    """Returns the common prefix of the names of one operation's objects."""
     return ref.partition("/")[0]
 
 
 @dataclass
 class Trouble:
-    """Something that breaks: the errors that it explains, and until when they can come up, by the monotonic clock."""
+    """A fault: the errors that it explains, and the time until which they can occur (monotonic clock)."""
 
     excused: set[str]
     over_at: float = float("inf")
@@ -413,7 +417,7 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Use:
-    """What an actor uses at rest, in bytes and numbers."""
+    """Resources that an idle actor uses: bytes and counts."""
 
     memory: int
     descriptors: int
@@ -421,7 +425,7 @@ class Use:
 
 
 def uses(crew: Crew) -> dict[str, Use]:
-    """What each actor uses, by the id of its node: one that was started anew is another."""
+    """Returns the resources of each actor by the id of its node. A restarted actor has a new id."""
     keys = ("memory", "descriptors", "threads")
     return {
         actor.id: Use(*(reply.facts[key] for key in keys))
@@ -430,10 +434,10 @@ def uses(crew: Crew) -> dict[str, Use]:
 
 
 def grown(before: dict[str, Use], after: dict[str, Use]) -> Iterable[str]:
-    """What actors use more than before, of those that were there all the time."""
+    """Yields the growth of actors that were not restarted."""
     for node in before.keys() & after.keys():
         old, new = before[node], after[node]
-        # An allocator may keep so much for each of the threads that it has seen; a few connections more or less.
+        # An allocator may retain this much for each thread that ran; a few connections may come and go.
         if new.memory > old.memory + 128 * 2**20:
             yield f"node {node} grew from {old.memory >> 20} to {new.memory >> 20} MiB"
         if new.descriptors > old.descriptors + 20 or new.threads > old.threads + 8:
@@ -441,24 +445,24 @@ def grown(before: dict[str, Use], after: dict[str, Use]) -> Iterable[str]:
 
 
 def main() -> int:
-    """Runs, and prints what happened and a count of operations that went right and wrong."""
+    """Runs, and prints the events and a count of passed and failed runs."""
     parser = argparse.ArgumentParser(prog="python -m faults.chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=2.0, help="for how long (2)")
-    parser.add_argument("--seed", type=int, default=None, help="of what is done; another one each time by default")
+    parser.add_argument("--minutes", type=float, default=2.0, help="duration in minutes (2)")
+    parser.add_argument("--seed", type=int, default=None, help="seed of all random choices; random by default")
     parser.add_argument(
         "--spare",
         type=int,
         default=1,
         choices=range(HOSTS),
-        help="hosts that freeze and are cut off, but whose processes do not end, so that what they use after a long run"
-        " can be compared with what they used before (1)",
+        help="number of hosts that are frozen and disconnected but never killed, so that their resources can be compared"
+        " before and after a long run (1)",
     )
     parser.add_argument(
         "--no-faults",
         action="store_true",
-        help="break nothing: then no operation may end in an error, and no node may have had to begin anything again",
+        help="inject no faults: then no operation may fail and no node may restart anything",
     )
-    parser.add_argument("--verbose", action="store_true", help="say of each fault when it came, and where")
+    parser.add_argument("--verbose", action="store_true", help="print the time and host of each fault")
     options = parser.parse_args()
     seed = random.SystemRandom().getrandbits(32) if options.seed is None else options.seed
     what = "peace" if options.no_faults else "chaos"
@@ -468,7 +472,7 @@ def main() -> int:
         with Lab(hosts=HOSTS, rate=RATE) as lab, Crew(lab, detection_s=DETECTION_S) as crew:
             chaos = Chaos(crew, seed, spared=options.spare, is_verbose=options.verbose)
             counted = crew.counters()
-            # Caches and pools are full after that.
+            # Caches and pools are full after this.
             tally = chaos.run(WARM_UP_S, is_calm=True)
             before = uses(crew)
             if options.no_faults:
@@ -477,7 +481,7 @@ def main() -> int:
             if not options.no_faults:
                 tally = chaos.run(options.minutes * 60)
             if not tally.wrong:
-                chaos.mend()
+                chaos.undo_faults()
                 _wait_until_empty(crew, chaos)
                 time.sleep(1)
                 used = uses(crew)
@@ -497,7 +501,7 @@ def _wait_until_empty(crew: Crew, chaos: Chaos) -> None:
 
 
 def report(tally: Tally, before: dict[str, Use], used: dict[str, Use]) -> None:
-    """Prints what happened, and what the nodes used that were there all the time."""
+    """Prints the events, and the resources of the nodes that were not restarted."""
     for title, counted in (("operations", tally.operations), ("faults", tally.faults)):
         sys.stdout.write(f"{sum(counted.values())} {title}\n")
         for what, count in sorted(counted.items()):
@@ -508,8 +512,8 @@ def report(tally: Tally, before: dict[str, Use], used: dict[str, Use]) -> None:
             f"node {node}: {old.memory >> 20} then {new.memory >> 20} MiB, {old.descriptors} then {new.descriptors} "
             f"descriptors, {old.threads} then {new.threads} threads\n"
         )
-    for said in tally.wrong:
-        sys.stdout.write(f"WRONG {said}\n")
+    for text in tally.wrong:
+        sys.stdout.write(f"WRONG {text}\n")
     sys.stdout.write("0 passed, 1 failed\n" if tally.wrong else "1 passed, 0 failed\n")
 
 

@@ -1,6 +1,6 @@
-"""What the objects of a test hold, so that every element tells of which object it is, and a sum of which of them.
+"""Contents of test objects: every element identifies its object, and every sum identifies its inputs.
 
-Knows nothing of nodes.
+This module does not depend on nodes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 DTYPE = np.dtype(np.int64)
 
-# Elements that are looked at in one go: they fit a processor's cache.
+# Elements compared at a time; a block fits a processor's cache.
 BLOCK = 1 << 15
 
-# Larger than any object has elements: of two objects no element is the same, wherever they stand.
+# Larger than the number of elements of any object, so that no element of two objects is the same.
 STRIDE = 1 << 32
 
 
@@ -30,24 +30,24 @@ def _places(count: int) -> NDArray[np.int64]:
 
 
 def fill(into: NDArray[np.int64], seed: int) -> None:
-    """Writes the object of a seed: its elements are their places, plus `seed` times 2^32.
+    """Writes the object of a seed: each element is its index plus `seed` times 2^32.
 
     Args:
         into: int64 [count].
-        seed: 0 to 2^20, so that sums of a thousand objects have no overflow.
+        seed: 0 to 2^20, so that sums of a thousand objects do not overflow.
     """
     np.add(_places(len(into)), seed * STRIDE, out=into)
 
 
 def wrong(array: NDArray[np.int64], seeds: Sequence[int]) -> str:
-    """Says where an array is not the sum of the objects of some seeds.
+    """Describes where an array differs from the sum of the objects of some seeds.
 
     Args:
         array: int64 [count].
-        seeds: of the objects; one for an object that is no sum.
+        seeds: seeds of the objects; one seed for an object that is not a sum.
 
     Returns:
-        Place and elements in words; nothing if all is right.
+        Index and elements in words; empty if all elements are right.
     """
     places, offset = _places(len(array)), sum(seeds) * STRIDE
     for begin in range(0, len(array), BLOCK):

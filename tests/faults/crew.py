@@ -1,4 +1,4 @@
-"""Actors on the hosts of a lab: started, told what to do, broken and started again."""
+"""Processes ("actors") on the hosts of a lab: starts them, sends them requests, kills them and restarts them."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ if TYPE_CHECKING:
 
     from hoplite_bench.lab import Host, Lab
 
-# A start takes a second; hosts that are cut off or stand still are no hosts to join by.
+# A start takes a second. Disconnected or paused hosts can't be used to join.
 START_TIMEOUT_S = 30.0
 POLL_S = 0.01
 PORT = 7420
 
-# What is large is given back at once, else memory that is kept can't be told from memory that is lost.
+# Large allocations are returned at once; otherwise retained memory looks like a leak.
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(2**17), "MALLOC_ARENA_MAX": "2"}
 
 
 class ActorDied(HopliteError):
-    """The process that was asked is gone."""
+    """The process that received the request has ended."""
 
 
 class LeftBehind(HopliteError):
-    """Nodes hold what was deleted.
+    """Nodes hold objects that were deleted.
 
     Attributes:
-        refs: what they hold.
+        refs: the objects.
     """
 
-    def __init__(self, said: str, refs: set[str]) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, refs: set[str]) -> None:
+        super().__init__(message)
         self.refs = refs
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of an order.
+    """The result of a request.
 
     Attributes:
         at: the machine's monotonic clock when the call returned, in seconds.
-        error: name of the error that was raised; empty if none was.
+        error: name of the error that was raised; empty without an error.
         message: its message.
-        facts: what else was answered.
+        facts: the rest of the reply.
     """
 
     at: float
@@ -67,12 +67,12 @@ class Reply:
 
 
 class Actor:
-    """A process on a host, and what it was told and has not answered."""
+    """A process on a host, and its pending requests."""
 
     def __init__(self, host: Host, seeds: list[str], *, capacity: str, detection_s: float) -> None:
         self.host = host
         self.id = ""
-        # Of its node's socket, and how many seconds that took to start and join.
+        # The path of its node's socket, and the seconds that the node took to start and join.
         self.socket, self.took_s = "", 0.0
         self.is_up = False
         self._numbers = itertools.count()
@@ -104,7 +104,7 @@ class Actor:
             raise HopliteError(f"the actor on {self.host.name} did not start")
 
     def send(self, do: str, **arguments: Any) -> Future[Reply]:  # noqa: ANN401 - what the order takes
-        """Gives an order; the answer comes when it comes, and is `ActorDied` if the process ends before."""
+        """Sends a request. The reply is `ActorDied` if the process ends before it replies."""
         reply: Future[Reply] = Future()
         with self._lock:
             number = next(self._numbers)
@@ -146,12 +146,12 @@ class Actor:
             reply.set_result(Reply(time.monotonic(), "ActorDied", f"the process on {self.host.name} ended", {}))
 
     def close(self) -> None:
-        """Ends the process, if it has not ended."""
+        """Ends the process, if it is still running."""
         self.process.kill()
         self.process.wait()
         self._reader.join(START_TIMEOUT_S)
         if self.process.stdin is not None:
-            # What it was told and did not read is lost with it.
+            # Requests that it did not read are lost.
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
         self._end()
@@ -162,8 +162,8 @@ class Crew:
 
     Args:
         lab: the hosts.
-        capacity: of each node's store.
-        detection_s: after how long nodes take a silent one for dead, in seconds.
+        capacity: capacity of each node's store.
+        detection_s: the detection timeout of the nodes, in seconds.
     """
 
     def __init__(self, lab: Lab, *, capacity: str = "1GiB", detection_s: float = 3.0) -> None:
@@ -194,22 +194,22 @@ class Crew:
     def _started(self, host: Host) -> Actor:
         seeds = [f"{other.address}:{PORT}" for other in self.lab.hosts if other is not host]
         known = [actor.address for actor in self.actors if actor.is_up and actor.host is not host]
-        # The first has nobody to join yet.
+        # The first actor has no node to join yet.
         return Actor(
             host, known or (seeds if self.actors else []), capacity=self._capacity, detection_s=self.detection_s
         )
 
     def restart(self, number: int) -> Actor:
-        """Starts an actor where one has ended; it joins by those that are up."""
+        """Starts a new actor on a host whose actor has ended. It joins through the running actors."""
         self.actors[number].close()
         self.actors[number] = self._started(self.lab.hosts[number])
         return self.actors[number]
 
     def repair(self) -> None:
-        """Undoes every fault, starts again what has ended, and waits until all know each other.
+        """Undoes every fault, restarts actors that have ended, and waits until all are members of one cluster.
 
         Raises:
-            HopliteError: they did not find each other.
+            HopliteError: the membership did not converge.
         """
         for host in self.lab.hosts:
             host.heal()
@@ -219,10 +219,10 @@ class Crew:
         self.wait_until_met()
 
     def wait_until_met(self, timeout: float = 60.0) -> None:
-        """Waits until every node takes all nodes, and nobody else, for members.
+        """Waits until every node's member list is exactly the nodes of all actors.
 
         Raises:
-            HopliteError: they did not agree in time; with who lacks whom.
+            HopliteError: the lists still differ after the timeout; the message has each node's list.
         """
         until = time.monotonic() + timeout
         ids = sorted(actor.id for actor in self.actors)
@@ -231,18 +231,18 @@ class Crew:
             if all(view == ids for view in views):
                 return
             if time.monotonic() > until:
-                said = [
+                lines = [
                     f"{actor.host.name} ({actor.id}) knows {len(view)} ({' '.join(view)})"
                     for actor, view in zip(self.actors, views, strict=True)
                 ]
-                raise HopliteError(f"{len(ids)} nodes do not agree after {timeout:g} s: {', '.join(said)}")
+                raise HopliteError(f"{len(ids)} nodes do not agree after {timeout:g} s: {', '.join(lines)}")
             time.sleep(POLL_S)
 
     def wait_until_empty(self, timeout: float = 30.0) -> None:
-        """Waits until no node holds anything.
+        """Waits until no node holds or owns an object.
 
         Raises:
-            LeftBehind: something is left; with what and where.
+            LeftBehind: objects are left; the message names them and their nodes.
         """
         until = time.monotonic() + timeout
         while True:
@@ -250,39 +250,39 @@ class Crew:
             if all(reply.facts.get("objects") == [] and reply.facts["owned"] == 0 for reply in statuses):
                 return
             if time.monotonic() > until:
-                said = [
+                lines = [
                     f"{actor.host.name} ({actor.id}): {reply.error or self._located(reply.facts['objects'])}, "
                     f"{reply.facts.get('owned')} owned"
                     for actor, reply in zip(self.actors, statuses, strict=True)
                 ]
                 left = {ref for reply in statuses for ref in reply.facts.get("objects", [])}
-                raise LeftBehind(f"left after {timeout:g} s: {'; '.join(said)}", left)
+                raise LeftBehind(f"left after {timeout:g} s: {'; '.join(lines)}", left)
             time.sleep(POLL_S)
 
     def _located(self, refs: list[str]) -> str:
-        """Which nodes own some objects, and who holds them as the owners know."""
-        said = []
+        """Describes the owners of some objects, and the holders according to the owners."""
+        lines = []
         for ref in refs:
             owners = self.actors[0].send("owners", ref=ref).result(START_TIMEOUT_S)
             holders = self.actors[0].send("locate", ref=ref).result(START_TIMEOUT_S)
-            said.append(f"{ref} of {owners.facts.get('owners')} at {holders.facts.get('holders') or holders.message}")
-        return ", ".join(said) or "nothing"
+            lines.append(f"{ref} of {owners.facts.get('owners')} at {holders.facts.get('holders') or holders.message}")
+        return ", ".join(lines) or "nothing"
 
     def counters(self) -> dict[str, dict[str, int]]:
-        """What each node has counted that only a fault explains, by the node's id."""
+        """Returns each node's counters that only a fault increases, by the node's id."""
         replies = zip(self.actors, self.status(), strict=True)
         return {actor.id: reply.facts["counters"] for actor, reply in replies}
 
     def disturbances(self, before: dict[str, dict[str, int]]) -> list[str]:
-        """What was counted since, in words."""
+        """Describes the counters that increased since `before`."""
         now = self.counters().items()
-        return [f"node {node}: {said}" for node, own in now for said in peace.disturbances(own, before.get(node))]
+        return [f"node {node}: {line}" for node, own in now for line in peace.disturbances(own, before.get(node))]
 
     def status(self) -> list[Reply]:
-        """What each node knows and holds.
+        """Returns what each node reports and holds.
 
         Raises:
-            TimeoutError: one does not answer.
+            TimeoutError: an actor did not reply.
         """
-        asked = [actor.send("status") for actor in self.actors]
-        return [reply.result(START_TIMEOUT_S) for reply in asked]
+        pending = [actor.send("status") for actor in self.actors]
+        return [reply.result(START_TIMEOUT_S) for reply in pending]

@@ -1,6 +1,6 @@
-"""Breaks one host at one moment of one operation, for all places, faults and moments, and says what came of each.
+"""Breaks one host at one moment of one operation, for all places, faults and moments, and reports each result.
 
-The moment is one of bytes: the fault comes when so much has gone over the link of the receiver that is watched.
+The moment is a byte count: the fault is injected when the observed receiver's link has carried that many bytes.
 """
 
 from __future__ import annotations
@@ -40,39 +40,39 @@ if TYPE_CHECKING:
     from hoplite_bench.lab import Host
 
 RATE = "1gbit"
-# Of a rate of Ethernet frames, what TCP brings.
+# Transfer time of an object: TCP carries 956 Mbit/s of a link of 1 Gbit/s.
 WIRE_S = NBYTES * 8 / 956e6
 DETECTION_S = 3.0
-# How long a host stands still: longer than detection, so that it is taken for dead meanwhile.
+# How long a host is paused: longer than the detection timeout, so that it is declared dead.
 FREEZE_S = 2 * DETECTION_S
 
-# Between the calls of two receivers: the one is a holder before the other asks.
+# Interval between the gets of two receivers: the first is a holder before the second one's request.
 APART_S = 0.004
-# After the fault everything is to be over by then; what is not, hangs.
+# A call that has not ended by then, measured from the fault, counts as hanging.
 HANG_S = 40.0
-# Of the calls themselves: later than that, so that a call which hangs is seen to hang.
+# Timeout of the calls: longer than `HANG_S`, so that a hanging call is detected.
 CALL_TIMEOUT_S = 120.0
 UNDISTURBED = 3
 
-# A fault that came when nearly all had gone over the watched link broke little: it is tried anew, so often in all.
+# A fault that comes when nearly all bytes have arrived breaks little. It is tried again, up to `TRIES` times in all.
 TOO_LATE = 0.99
 TRIES = 3
 
 
 @dataclass(frozen=True)
 class Row:
-    """What came of a cell.
+    """The result of a cell.
 
     Attributes:
         op, role, fault, progress: the cell.
-        offset: bytes that had gone over the watched link when the fault had come.
-        verdict: "right" if all that survive have the right bytes, "lost" if they were told that the object is lost,
-            which it was; else what was wrong.
-        added_s: what it took longer than undisturbed, until the last that survives had its answer; of an object that is
-            lost, what that took from the fault on.
-        limit_s: what it may.
-        detected_s: after how long another node took the host for dead; none if it was not to.
-        healed_s: after how long all nodes knew each other again, once the fault was undone.
+        offset: bytes that the observed link had carried when the fault was injected.
+        verdict: "right" if all survivors have the right bytes; "lost" if they got `ObjectLost` and the object was lost;
+            otherwise a description of the failure.
+        added_s: time until the last survivor had its reply, minus that of the undisturbed operation. For a lost object,
+            the time from the fault.
+        limit_s: the limit of `added_s`.
+        detected_s: time until another node declared the host dead; None if it must not.
+        healed_s: time from the end of the fault until all nodes were members again.
     """
 
     op: str
@@ -88,7 +88,7 @@ class Row:
 
 
 class Matrix:
-    """The hosts, and what each operation takes undisturbed."""
+    """The hosts, and the duration of each undisturbed operation."""
 
     def __init__(self, crew: Crew) -> None:
         self.crew = crew
@@ -96,7 +96,7 @@ class Matrix:
         self._undisturbed: dict[str, float] = {}
 
     def run(self, cell: Cell) -> Row:
-        """Runs one cell, and mends what it broke."""
+        """Runs one cell, and undoes its fault."""
         if cell.place.op not in self._undisturbed:
             times = [self._undisturbed_s(cell.place.op) for _ in range(UNDISTURBED)]
             self._undisturbed[cell.place.op] = statistics.median(times)
@@ -119,9 +119,9 @@ class Matrix:
             verdict = f"the host is not missed: {miss.message}"
         if cell.fault == "freeze":
             time.sleep(max(0.0, broken + FREEZE_S - time.monotonic()))
-        mended = time.monotonic()
+        undone = time.monotonic()
         self.crew.repair()
-        healed = time.monotonic() - mended
+        healed = time.monotonic() - undone
         if cell.fault != "kill" and cell.place.host in calls:
             own = self._answers({cell.place.host: calls[cell.place.host]}, time.monotonic() + HANG_S)
             wrong = [reply.facts["wrong"] for reply in own.values() if reply.facts.get("wrong")]
@@ -143,7 +143,7 @@ class Matrix:
         )
 
     def run_undisturbed(self, cell: Cell) -> Row:
-        """Runs the operation of a cell and breaks nothing: then no node may have had to begin anything again."""
+        """Runs the operation of a cell without a fault: then no node may restart anything."""
         op = cell.place.op
         if op not in self._undisturbed:
             self._undisturbed[op] = statistics.median([self._undisturbed_s(op) for _ in range(UNDISTURBED)])
@@ -170,7 +170,7 @@ class Matrix:
         )
 
     def _names(self) -> Names:
-        """Names that the last host owns, whoever else is there."""
+        """Returns names whose primary owner is the last host, regardless of the other members."""
         owner = self.crew.actors[OWNER].id
         while True:
             self._count += 1
@@ -180,7 +180,7 @@ class Matrix:
                 return names
 
     def _start(self, op: str, names: Names) -> tuple[Started, dict[int, Future[Reply]]]:
-        """Puts what the operation needs, and lets all call; by host, the calls."""
+        """Puts the inputs of the operation and starts its calls; returns the calls by host."""
         actors = self.crew.actors
         if op == "broadcast":
             actors[CALLER].send("put", ref=names.result, count=COUNT, seed=1).result(HANG_S)
@@ -218,7 +218,7 @@ class Matrix:
         return max(reply.at for reply in replies) - started.at
 
     def _wait_for(self, cell: Cell, watched: Host, begun: int, calls: dict[int, Future[Reply]]) -> int:
-        """Waits until so much has gone over a link; how much that is."""
+        """Waits until the link has carried enough bytes; returns how many."""
         while True:
             offset = watched.moved().in_bytes - begun
             if offset >= cell.progress * NBYTES or all(call.done() for call in calls.values()):
@@ -242,7 +242,7 @@ class Matrix:
 
     @staticmethod
     def _witness(cell: Cell) -> int:
-        """A host that takes part in nothing, or at least is not broken."""
+        """Returns a host that has no part in the operation, or at least is not broken."""
         return OWNER if cell.place.host != OWNER else CALLER
 
     @staticmethod
@@ -286,44 +286,48 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Names:
-    """Of the objects of one cell: all under one prefix, so of one owner."""
+    """Names of the objects of one cell: all have one prefix, and so one owner."""
 
     prefix: str
 
     @property
     def result(self) -> str:
-        """Of the result, or of the one object."""
+        """Returns the name of the result, or of the only object."""
         return f"{self.prefix}/result"
 
     def of(self, number: int) -> str:
-        """Of a host's input."""
+        """Returns the name of a host's input."""
         return f"{self.prefix}/input{number}"
 
 
 @dataclass(frozen=True)
 class Started:
-    """When an operation began, and what had gone over the watched link before."""
+    """The start of an operation, and the bytes that the observed link had carried before."""
 
     at: float
     moved: int
 
 
 def chosen(text: str | None, known: list[str], what: str) -> list[str]:
-    """The words of a list that is written with commas; all of them if there is none."""
+    """Parses a comma-separated list; without a list, returns all known words."""
     words = known if text is None else [word.strip() for word in text.split(",")]
     for word in words:
         if word not in known:
-            raise HopliteError(f"{word!r} is none of the {what}: {', '.join(known)}")
+            raise HopliteError(f"{word!r} is not one of the {what}: {', '.join(known)}")
     return words
 
 
 def main() -> int:
-    """Runs the cells that were asked for, and writes a row for each as it comes."""
+    """Runs the selected cells, and writes a row for each as it finishes."""
     parser = argparse.ArgumentParser(prog="python -m faults.matrix", description=__doc__)
-    parser.add_argument("--ops", help="of broadcast,reduce,allreduce; all by default")
-    parser.add_argument("--faults", help=f"of {','.join(FAULTS)}; all by default")
-    parser.add_argument("--roles", help="whom to break, such as source; all by default")
-    parser.add_argument("--out", type=Path, help="where to append the rows, as JSON lines")
+    parser.add_argument(
+        "--ops", help="operations to run, a comma-separated part of broadcast,reduce,allreduce; all by default"
+    )
+    parser.add_argument(
+        "--faults", help=f"faults to inject, a comma-separated part of {','.join(FAULTS)}; all by default"
+    )
+    parser.add_argument("--roles", help="hosts to break, by role, such as source; all by default")
+    parser.add_argument("--out", type=Path, help="file to append the rows to, as JSON lines")
     options = parser.parse_args()
     try:
         ops = chosen(options.ops, sorted({place.op for place in PLACES}), "operations")
@@ -359,7 +363,7 @@ def run(matrix: Matrix, wanted: list[Cell], out: Path | None) -> int:
         if out is not None:
             with out.open("a") as file:
                 file.write(json.dumps(asdict(row)) + "\n")
-    sys.stdout.write(f"{late} of {len(wanted)} took longer than is aimed at\n")
+    sys.stdout.write(f"{late} of {len(wanted)} took longer than the target\n")
     sys.stdout.write(f"{len(wanted) - bad} passed, {bad} failed\n")
     return 1 if bad else 0
 

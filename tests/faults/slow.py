@@ -1,8 +1,8 @@
-"""One host that is slow, frozen or cut off, and what the others lose by it: the figures of docs/reliability.
+"""The cost of one host that is slow, frozen or disconnected to the others: the figures of docs/reliability.
 
-Eight hosts of a lab run broadcasts and sums of the first k inputs. One of them gets a tenth of the link's rate, stands
-still or is cut off; the times of the others are compared with those of undisturbed rounds of the same run. Each byte is
-verified. Knows nothing of how Hoplite finds out who is slow.
+Eight hosts of a lab run broadcasts and sums of the first k inputs. One of them gets a tenth of the link's rate, is
+frozen or is disconnected. The times of the others are compared with those of undisturbed rounds of the same run. Every
+byte is verified. This module does not depend on how Hoplite detects slow hosts.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 HOSTS = 8
 RATE, SLOW_RATE = "500mbit", "50mbit"
-# Of a rate of Ethernet frames, what TCP brings.
+# TCP carries 95.6% of the link's rate.
 WIRE_BYTES_PER_S = 500e6 * 0.956 / 8
-# How much sooner than the others the slow host asks, so that it is a holder when they do.
+# Head start of the slow host's get, so that it is a holder when the others send theirs.
 LEAD_S = 0.06
-# Between the calls of two receivers.
+# Interval between the gets of two receivers.
 APART_S = 0.004
-# What is not over by then hangs.
+# A call that takes longer counts as hanging.
 LIMIT_S = 120.0
-# A sum takes the first so many of so many inputs.
+# A sum takes the first `FIRST` of `INPUTS` inputs.
 FIRST, INPUTS = (4, 5), 7
 
 FAULTS = ("frozen", "cut off")
 PARTS = ("slow", "silent", "first")
-# Which hosts own the names of a sum's inputs.
+# Whether the broken host may own names of a sum's inputs.
 NAMES = ("elsewhere", "anywhere")
 
 MIB = 1 << 20
@@ -51,12 +51,12 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Figure:
-    """What the others lost in one round.
+    """The cost of a fault to the other hosts, in one round.
 
     Attributes:
-        what: the round in words.
-        seconds: until the last of the others had its answer.
-        undisturbed_s: the same without the fault, in the same run.
+        what: description of the round.
+        seconds: time until the last of the others had its reply.
+        undisturbed_s: the same without a fault, in the same run.
     """
 
     what: str
@@ -70,7 +70,7 @@ class Figure:
 
 
 class Rounds:
-    """Broadcasts from host 0 to the others, and sums at host 0 of what they put."""
+    """Broadcasts from host 0 to the others, and sums at host 0 of their objects."""
 
     def __init__(self, crew: Crew, nbytes: int) -> None:
         self.crew = crew
@@ -87,25 +87,28 @@ class Rounds:
         at_s: float = 0.0,
         undo: Callable[[], None] | None = None,
     ) -> float:
-        """Seconds until the last has the object; `first` asks before the others, and it and `left_out` do not count."""
+        """Returns the seconds until the last receiver has the object.
+
+        `first` requests it before the others. `first` and `left_out` do not count.
+        """
         ref = f"slow-{next(self._numbers)}/1"
         _answer(self.crew.actors[0].send("put", ref=ref, count=self.count, seed=1).result(LIMIT_S))
-        asked = {}
+        gets = {}
         for number in [] if first is None else [first]:
-            asked[number] = self._get(number, ref)
+            gets[number] = self._get(number, ref)
             time.sleep(LEAD_S)
         begun = time.monotonic()
         for number in receivers:
-            asked[number] = self._get(number, ref)
+            gets[number] = self._get(number, ref)
             time.sleep(APART_S)
         if fault is not None:
             time.sleep(max(0.0, at_s - (time.monotonic() - begun)))
             fault()
-        others = [number for number in asked if number not in (first, left_out)]
-        took = max(_answer(asked[number].result(LIMIT_S)).at for number in others) - begun
+        others = [number for number in gets if number not in (first, left_out)]
+        took = max(_answer(gets[number].result(LIMIT_S)).at for number in others) - begun
         if undo is not None:
             undo()
-        for reply in asked.values():
+        for reply in gets.values():
             reply.result(LIMIT_S)
         self._delete([ref])
         return took
@@ -119,9 +122,9 @@ class Rounds:
         *,
         not_owned_by: int | None = None,
     ) -> float:
-        """Seconds of a step: a broadcast, what each receiver puts then, and the sum of the first `count` of that.
+        """Returns the seconds of a step: a broadcast, a put by each receiver, and the sum of the first `count` puts.
 
-        No name of it is one that host `not_owned_by` is the first owner of.
+        Host `not_owned_by` is not the primary owner of any name in the step.
         """
         weights, total = (self._name("slow", not_owned_by) for _ in range(2))
         inputs = {self._name("slow-in", not_owned_by): number for number in range(1, INPUTS + 1)}
@@ -153,7 +156,7 @@ class Rounds:
         return took
 
     def _name(self, prefix: str, not_owned_by: int | None) -> str:
-        """A new name whose first owner is not that host."""
+        """Returns a new name whose primary owner is not host `not_owned_by`."""
         while True:
             ref = f"{prefix}-{next(self._numbers)}/1"
             if not_owned_by is None:
@@ -170,33 +173,33 @@ class Rounds:
 
 
 def _answer(reply: Reply) -> Reply:
-    """An answer, which must be right."""
+    """Checks that a reply is a success, and returns it."""
     if reply.error or reply.facts.get("wrong"):
         raise HopliteError(f"a call failed: {reply.error} {reply.message} {reply.facts.get('wrong', '')}")
     return reply
 
 
 def slow(rounds: Rounds, hosts: list[Host]) -> Iterator[Figure]:
-    """One host with a tenth of the rate, which asks before the others, or with them."""
+    """Measures broadcasts to one host with a tenth of the rate, which sends its get before the others or among them."""
     others = list(range(2, HOSTS))
     rounds.broadcast(others)
     undisturbed = statistics.median(rounds.broadcast(others) for _ in range(3))
     hosts[1].slow(SLOW_RATE)
     for number in range(1, 5):
         took = rounds.broadcast(others, first=1)
-        yield Figure(f"broadcast {number}, the slow host asks {LEAD_S * 1000:.0f} ms before", took, undisturbed)
+        yield Figure(f"broadcast {number}, the slow host starts {LEAD_S * 1000:.0f} ms before", took, undisturbed)
     for place in (0, 1, 3):
         order = [*others[:place], 1, *others[place:]]
         took = rounds.broadcast(order, left_out=1)
-        yield Figure(f"broadcast, the slow host asks as number {place + 1} of all", took, undisturbed)
+        yield Figure(f"broadcast, the slow host starts as number {place + 1} of all", took, undisturbed)
     hosts[1].slow(None)
     for number in range(1, 4):
         took = rounds.broadcast(others, first=1)
-        yield Figure(f"broadcast {number} after its link was mended", took, undisturbed)
+        yield Figure(f"broadcast {number} after its link was restored", took, undisturbed)
 
 
 def silent(rounds: Rounds, hosts: list[Host], fault: str) -> Iterator[Figure]:
-    """One relay of a broadcast that is frozen or cut off half way."""
+    """Measures broadcasts in which a relay is frozen or disconnected half way."""
     everybody = list(range(1, HOSTS))
     undisturbed = statistics.median(rounds.broadcast(everybody) for _ in range(3))
     half_s = rounds.count * content.DTYPE.itemsize / WIRE_BYTES_PER_S / 2
@@ -208,10 +211,10 @@ def silent(rounds: Rounds, hosts: list[Host], fault: str) -> Iterator[Figure]:
 
 
 def first_of_many(rounds: Rounds, hosts: list[Host], fault: str, count: int, *, names: str) -> Iterator[Figure]:
-    """One of the hosts whose inputs a sum could take is frozen or cut off, at several moments of a step.
+    """Measures sums in which a host with an input is frozen or disconnected, at several moments of a step.
 
-    With names `elsewhere` other hosts own all of them. With names `anywhere` the broken one owns an eighth, and what
-    is put under one of these waits until the host counts as dead.
+    With names `elsewhere`, other hosts own all of them. With names `anywhere`, the broken host owns an eighth, and a
+    put of one of these waits until the host is declared dead.
     """
     undisturbed = statistics.median(rounds.first_of_many(count) for _ in range(4))
     for number, share in itertools.product((1, 3, 6), (0.1, 0.35, 0.6, 0.85)):
@@ -227,13 +230,13 @@ def _fault(host: Host, fault: str) -> tuple[Callable[[], None], Callable[[], Non
 
 
 def main() -> None:
-    """Measures, prints a line for each round, and writes rows of JSON if asked to."""
+    """Measures, and prints a line or a row of JSON for each round."""
     parser = argparse.ArgumentParser(
         prog="python -m faults.slow", description="One host that is slow, frozen or cut off."
     )
     parser.add_argument("--mib", type=int, default=16, help="MiB of each object")
-    parser.add_argument("--only", choices=PARTS, help="a part of it")
-    parser.add_argument("--json", action="store_true", help="rows of JSON instead of text")
+    parser.add_argument("--only", choices=PARTS, help="run this part only")
+    parser.add_argument("--json", action="store_true", help="print rows of JSON instead of text")
     options = parser.parse_args()
     if not 1 <= options.mib <= 1024:
         parser.error(f"--mib {options.mib}: objects of 1 to 1024 MiB fit eight hosts on one machine")
@@ -251,7 +254,7 @@ def main() -> None:
         chosen = [options.only] if options.only else PARTS
         for figure in itertools.chain.from_iterable(part for name in chosen for part in parts[name]):
             row = asdict(figure) | {"mib": options.mib, "hosts": HOSTS, "rate": RATE}
-            print(json.dumps(row) if options.json else figure, flush=True)  # noqa: T201 - it is what it is for
+            print(json.dumps(row) if options.json else figure, flush=True)  # noqa: T201 - the program's output
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The rows of a fault matrix as a table in Markdown: `python -m faults.table ROWS.jsonl`."""
+"""Formats the rows of a fault matrix as a Markdown table: `python -m faults.table ROWS.jsonl`."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             for fault, words in FAULTS.items():
                 cells = by_place.get((op, place.role, fault))
                 if cells is not None:
-                    said = "".join(f" {cells.get(progress, '')} |" for progress in PROGRESS)
-                    lines.append(f"| {place.role} | {words} |{said}")
+                    text = "".join(f" {cells.get(progress, '')} |" for progress in PROGRESS)
+                    lines.append(f"| {place.role} | {words} |{text}")
     detected = [row["detected_s"] for row in rows if row["detected_s"] is not None and row["fault"] != "kill"]
     killed = [row["detected_s"] for row in rows if row["detected_s"] is not None and row["fault"] == "kill"]
     healed = [row["healed_s"] for row in rows if row["fault"] != NOTHING]
@@ -59,19 +59,19 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def cell(row: dict[str, Any]) -> str:
-    """What came of one cell, and at which byte it was broken if that is not what was wanted."""
+    """Formats the result of a cell, with the byte position of the fault if it differs from the planned one."""
     added = row["added_s"]
-    said = {"right": f"{added:+.2f}", "lost": f"lost, {added:.2f}"}.get(row["verdict"], row["verdict"])
+    text = {"right": f"{added:+.2f}", "lost": f"lost, {added:.2f}"}.get(row["verdict"], row["verdict"])
     if added > row["limit_s"] or row["verdict"] not in ("right", "lost"):
-        said = f"**{said}**"
+        text = f"**{text}**"
     reached = row["offset"] / NBYTES
-    # The way there takes a moment, in which more bytes come.
+    # Injecting the fault takes a moment, in which more bytes arrive.
     is_other = abs(reached - row["progress"]) > 0.02
-    return f"{said} ({reached:.0%})" if is_other else said
+    return f"{text} ({reached:.0%})" if is_other else text
 
 
 def main() -> int:
-    """Reads the file that is named and prints its table."""
+    """Reads the file of the argument and prints its table."""
     if len(sys.argv) != 2:
         sys.stderr.write(f"{__doc__}\n")
         return 2
