@@ -34,7 +34,7 @@ def _own_runtime_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _peace(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fails a test in which nodes restart, fail or reject something, unless its mark `faults` names the injected fault."""
+    """Fails a test in which nodes restart, fail or reject something, unless its mark `faults` names the fault."""
     marker = request.node.get_closest_marker("faults")
     if marker is not None:
         assert marker.args, f"{request.node.name}: faults() needs a reason: which fault does it inject?"

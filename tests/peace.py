@@ -137,5 +137,5 @@ def disturbances(noted: list[dict[str, Any]], file: Path) -> list[str]:
 
     lines = file.read_text().splitlines() if file.exists() else []
     counts = [*noted, *(json.loads(line) for line in lines)]
-    lines = [f"node {counted['node']}: {lines}" for counted in counts for lines in moved(counted["counters"])]
-    return lines + [f"node {counted['node']}: {row}" for counted in counts for row in counted["limits"]]
+    found = [f"node {counted['node']}: {line}" for counted in counts for line in moved(counted["counters"])]
+    return found + [f"node {counted['node']}: {row}" for counted in counts for row in counted["limits"]]

@@ -1,6 +1,6 @@
-"""Nodes under attack by processes without the token: transfers and honest nodes that join go on, and nothing grows.
+"""Nodes under attack by processes without the token: transfers and joins succeed, and no resource grows.
 
-`make abuse` measures what each attack costs, in a lab; here every attack lasts as long as one transfer and one join.
+`make abuse` measures the cost of each attack, in a lab. Here each attack lasts as long as one transfer and one join.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
     from hoplite.testing import NodeProcess
 
-pytestmark = pytest.mark.faults("processes without the token call, and an honest handshake is cut off")
+pytestmark = pytest.mark.faults("processes without the token connect, and an honest handshake is cut off")
 
 COUNT = 1 << 23
-# A node may use that much more, of its own, when an attack is over: what the allocator keeps.
+# Growth of a node's private memory that an attack may leave: memory that the allocator retains.
 GROWTH_MAX = 24 << 20
 
 
 def memory(node: NodeProcess) -> int:
-    """Bytes that a node uses of its own; not its store."""
+    """Returns the bytes of a node's private memory, without its store."""
     lines = Path(f"/proc/{node.process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
 
@@ -44,7 +44,7 @@ def descriptors(node: NodeProcess) -> int:
 
 @pytest.fixture
 def token(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The token of the nodes of this test, which the attacker has not."""
+    """The token of this test's nodes, which the attacker does not have."""
     token = hoplite.new_token()
     monkeypatch.setenv("HOPLITE_TOKEN", token)
     return token
@@ -52,14 +52,14 @@ def token(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def victims(token: str) -> Iterator[list[NodeProcess]]:
-    """Two nodes, each in a process of its own."""
+    """Two nodes in separate processes."""
     assert token
     with testing.node_process() as first, testing.node_process("--join", first.address) as second:
         yield [first, second]
 
 
 def transfer(clients: list[hoplite.Client], seed: int) -> None:
-    """An object goes from the first node to the second, right in every byte."""
+    """Transfers an object from the first node to the second, and checks every byte."""
     value = np.arange(COUNT, dtype=np.int32) + seed
     ref = clients[0].put(value)
     assert np.array_equal(clients[1].get(ref, timeout=SOON), value)
@@ -67,7 +67,9 @@ def transfer(clients: list[hoplite.Client], seed: int) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_transfer_and_a_join_go_on_and_nothing_grows(token: str, victims: list[NodeProcess], attack: str) -> None:
+def test_transfers_and_joins_succeed_during_an_attack_and_nothing_grows(
+    token: str, victims: list[NodeProcess], attack: str
+) -> None:
     with hoplite.connect(victims[0].socket) as near, hoplite.connect(victims[1].socket) as far:
         clients = [near, far]
         kept = near.put(np.zeros(1 << 20), name=abuse.KEPT)
@@ -98,7 +100,7 @@ def test_a_transfer_and_a_join_go_on_and_nothing_grows(token: str, victims: list
             eventually(lambda node=node, count=count: descriptors(node) <= count)  # type: ignore[misc]
             assert memory(node) < bytes_before + GROWTH_MAX
         if not is_local:
-            # A node counts a connection when it has ended it.
+            # A node counts a rejected connection after closing it.
             for client, then in zip(clients, strangers, strict=True):
                 eventually(lambda client=client, then=then: client.status()["counters"]["strangers"] > then)  # type: ignore[misc]
         transfer(clients, 2)
@@ -110,7 +112,7 @@ def members(client: hoplite.Client) -> set[str]:
 
 @needs_lab
 @pytest.mark.lab
-def test_an_attack_from_another_host_costs_no_descriptor_and_lets_in_no_attacker(token: str) -> None:
+def test_an_attack_from_another_host_leaks_no_descriptor_and_does_not_join(token: str) -> None:
     assert token
     with Lab(hosts=4, rate=abuse.RATE) as lab:
         figure: Any = abuse.measure(lab, "half", 16 << 20, rounds=1)

@@ -1,4 +1,4 @@
-"""Which nodes get in: those that prove a token of the settings or, with none, nodes of one user on one host."""
+"""Authentication of joining nodes: by a configured token or, without one, by a secret of one user on one host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """Where the secret of this test's user is, or will be."""
+    """The path of this test user's secret, which may not exist yet."""
     return tmp_path / "hoplite" / "secret"
 
 
@@ -45,7 +45,7 @@ import hoplite
 from hoplite import Node
 
 folder, address = sys.argv[1:]
-# What Python loads late, from where another user may not look.
+# Import lazily loaded modules now: another user may not be able to read their files.
 "".encode("idna")
 if os.getuid() == 0:
     os.setgroups([])
@@ -68,25 +68,25 @@ except hoplite.JoinError as error:
 
 @pytest.fixture
 def home_of_nobody() -> Iterator[str]:
-    """A runtime folder that another user can use, where there is one to become: as root."""
+    """A runtime folder that another user can use. As root, the test can become that user."""
     with tempfile.TemporaryDirectory(prefix="hoplite-") as folder:
         if os.getuid() == 0:
             os.chown(folder, 65534, 65534)
         yield folder
 
 
-def test_a_node_of_another_user_is_not_let_in(home_of_nobody: str) -> None:
-    """As far as this test may become one: else it is a node with another secret."""
+def test_a_node_of_another_user_is_rejected(home_of_nobody: str) -> None:
+    """As root, the other node runs as another user; otherwise it has another secret."""
     with Node(listen="127.0.0.1:0") as node, node.client() as client:
-        told = programs.run(STRANGER, home_of_nobody, node.address).splitlines()
-        assert len(told) == 4
-        assert "joined" not in told
+        outputs = programs.run(STRANGER, home_of_nobody, node.address).splitlines()
+        assert len(outputs) == 4
+        assert "joined" not in outputs
         hint = "without a token in its settings, a node uses a secret that only nodes of its user on its host have"
-        assert [hint in line for line in told] == [True, False, False, True]
+        assert [hint in line for line in outputs] == [True, False, False, True]
         assert len(client.status()["members"]) == 1
 
 
-def test_insecure_lets_in_every_node_but_those_that_want_a_proof() -> None:
+def test_no_auth_accepts_every_node_except_those_that_require_authentication() -> None:
     with Node(no_auth=True) as first, Node(join=[first.address], no_auth=True) as second:
         testing.wait_for_members([first, second], 2)
         with pytest.raises(hoplite.JoinError, match="token"):
@@ -101,7 +101,7 @@ print(user_secret(), flush=True)
 """
 
 
-def test_processes_that_make_the_secret_at_once_have_the_same(secret: Path) -> None:
+def test_processes_that_create_the_secret_concurrently_get_the_same_one(secret: Path) -> None:
     with ExitStack() as stack:
         scripts = [stack.enter_context(programs.started(READY)) for _ in range(6)]
         assert {programs.line(script) for script in scripts} == {"ready"}
@@ -144,19 +144,19 @@ def a_pipe(secret: Path) -> None:
     os.mkfifo(secret)
 
 
-@pytest.mark.parametrize("spoil", [readable, damaged, of_another_user, linked, a_folder, a_pipe])
-def test_a_secret_that_others_may_know_is_not_used(secret: Path, spoil: Callable[[Path], None]) -> None:
-    spoil(secret)
+@pytest.mark.parametrize("damage", [readable, damaged, of_another_user, linked, a_folder, a_pipe])
+def test_an_insecure_secret_file_is_rejected(secret: Path, damage: Callable[[Path], None]) -> None:
+    damage(secret)
     with pytest.raises(hoplite.HopliteError, match=rf"{secret}.* remove it"):
         Node(listen="127.0.0.1:0")
-    # A node that proves something else, or nothing, or that no other can reach, does not need it.
+    # Nodes that use a token, no authentication or no TCP do not need the secret.
     for options in ({"token": hoplite.new_token()}, {"no_auth": True}, {}):
         Node(**options).close()
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "10.0.0.1:7420"])
-def test_where_other_hosts_can_reach_a_node_it_needs_a_token(listen: str, secret: Path) -> None:
-    """The secret of a user is none of its cluster on other hosts."""
+def test_a_node_that_other_hosts_can_reach_needs_a_token(listen: str, secret: Path) -> None:
+    """A user's secret exists only on one host, so it can't authenticate nodes of other hosts."""
     with pytest.raises(hoplite.InvalidArgument, match=r"other hosts can reach .* hoplite token new"):
         Node(listen=listen)
     assert not secret.exists()
@@ -164,14 +164,14 @@ def test_where_other_hosts_can_reach_a_node_it_needs_a_token(listen: str, secret
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file of one token."""
+    """A token file with one token."""
     file = tmp_path / "hoplite.token"
     run("token", "new", "--out", file)
     return file
 
 
-def test_a_token_in_a_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By argument, option, variable and key; it is the same as the token itself."""
+def test_a_token_file_can_be_set_in_every_way(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set by argument, command-line option, environment variable and key, it equals the token itself."""
     with (
         testing.node_process("--token-file", str(file)) as first,
         Node(join=[first.address], token_file=file) as second,
@@ -188,8 +188,8 @@ def test_a_token_in_a_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             Node(join=[first.address])
 
 
-def test_a_token_is_replaced_while_the_cluster_goes_on(tmp_path: Path) -> None:
-    """The three steps of docs/security.md: at each, nodes of the step before and of this one are one cluster."""
+def test_a_token_is_rotated_while_the_cluster_runs(tmp_path: Path) -> None:
+    """The steps of docs/security.md: at each, nodes with the old and the new settings form one cluster."""
     old, new = hoplite.new_token(), hoplite.new_token()
     steps = ["\n".join(lines) for lines in ([old], [old, new], [new, old], [new])]
     files = [tmp_path / f"step-{number}" for number in range(len(steps))]
@@ -204,7 +204,7 @@ def test_a_token_is_replaced_while_the_cluster_goes_on(tmp_path: Path) -> None:
         Node(join=[one.address], token_file=files[0])
 
 
-def test_a_token_said_twice_is_an_error_that_names_both_places(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_sources_of_a_token_are_an_error_that_names_both(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     token = hoplite.new_token()
     with pytest.raises(
         hoplite.InvalidArgument, match=r"token \(argument\) and token_file \(argument\) exclude each other"
@@ -219,7 +219,7 @@ def test_a_token_said_twice_is_an_error_that_names_both_places(file: Path, monke
     assert token not in done.stderr
 
 
-# Prints the environment of `hoplite node` when it is ready, and ends.
+# Prints the environment of `hoplite node` once it is ready, and ends it.
 READY_NODE = """
 import os, signal
 import hoplite.tools.cli.node as command
@@ -235,8 +235,8 @@ main()
 """
 
 
-def test_a_node_takes_the_token_out_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a process that it started would inherit."""
+def test_a_node_removes_the_token_from_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that the node starts would inherit it."""
     monkeypatch.setenv("HOPLITE_TOKEN", hoplite.new_token())
     done = subprocess.run(
         [sys.executable, "-c", READY_NODE, "node", "--listen", "127.0.0.1:0"],
@@ -249,8 +249,8 @@ def test_a_node_takes_the_token_out_of_its_environment(monkeypatch: pytest.Monke
     assert done.stdout.splitlines()[0] == "[]"
 
 
-def test_a_token_is_told_nowhere(file: Path, tmp_path: Path) -> None:
-    """Not by logs of any level, whether a node gets in or not, nor by status, objects, errors and representations."""
+def test_a_token_appears_in_no_output(file: Path, tmp_path: Path) -> None:
+    """Logs of all levels, status, objects, errors and representations do not contain it."""
     token = file.read_text().strip()
     node = [*COMMAND, "node", "--json", "--listen", "127.0.0.1:0", "--token-file", str(file), "--log-level", "trace"]
     log = tmp_path / "log"
@@ -265,15 +265,15 @@ def test_a_token_is_told_nowhere(file: Path, tmp_path: Path) -> None:
                     Node(join=[ready["address"]], token=hoplite.new_token())
                 with pytest.raises(hoplite.InvalidArgument) as twice:
                     Node(token=token, token_file=file)
-                told = [repr(member), repr(client), repr(client.status()), repr(values), repr(settings.SETTINGS)]
-                told += [str(refused.value), str(twice.value)]
-            told += [run(command, "--json", "--socket", ready["socket"]).stdout for command in ("status", "objects")]
+                outputs = [repr(member), repr(client), repr(client.status()), repr(values), repr(settings.SETTINGS)]
+                outputs += [str(refused.value), str(twice.value)]
+            outputs += [run(command, "--json", "--socket", ready["socket"]).stdout for command in ("status", "objects")]
         finally:
             process.terminate()
         assert process.wait(SOON) == 0
-    told.append(log.read_text())
-    # That there was something to look at.
-    assert ready["id"] in told[-1]
-    for text in told:
+    outputs.append(log.read_text())
+    # Check that the log is not empty.
+    assert ready["id"] in outputs[-1]
+    for text in outputs:
         assert token not in text
         assert token.removeprefix(PREFIX) not in text

@@ -1,6 +1,6 @@
-"""The verbs for asyncio: cancelled at any moment they leave nothing behind, and they share a loop and a client well.
+"""The asyncio verbs: cancellation at any moment leaves nothing behind, and loops and clients can be shared.
 
-That they do what the plain ones do is for the contract's cases.
+The contract cases test that they behave like the synchronous verbs.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["contract"]
 
-# Elements of float32: one object that travels in messages, and one in memory of its own.
+# Elements of float32: one object that is sent inside messages, and one in its own memory.
 SMALL, LARGE = 100, 50_000
 
 
 async def until(what: Callable[[], bool]) -> None:
-    """Lets the loop run until something is so."""
+    """Runs the loop until a condition holds."""
     async with asyncio.timeout(SOON):
-        while not what():  # noqa: ASYNC110 - no event tells of it
+        while not what():  # noqa: ASYNC110 - no event signals it
             await asyncio.sleep(0.005)
 
 
 async def cancelled(task: asyncio.Task[Any]) -> None:
-    """Cancels a task that has not ended, and sees that it ends so."""
+    """Cancels a pending task and checks that it ends with `CancelledError`."""
     assert not task.done()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -78,7 +78,7 @@ ABSENT: dict[str, Callable[[Client, str], Any]] = {
 
 
 @pytest.mark.parametrize("verb", ABSENT.values(), ids=ABSENT.keys())
-def test_cancelled_while_it_waits_for_what_is_absent(plain: Crew, verb: Any) -> None:  # noqa: ANN401 - of ABSENT
+def test_cancelling_a_wait_for_a_missing_object_leaves_nothing(plain: Crew, verb: Any) -> None:  # noqa: ANN401 - a verb of ABSENT
     async def main() -> None:
         for client in (plain.getter, plain.putter):
             task = asyncio.ensure_future(verb(client, plain.name()))
@@ -87,12 +87,12 @@ def test_cancelled_while_it_waits_for_what_is_absent(plain: Crew, verb: Any) -> 
             await until(functools.partial(is_idle, client))
 
     asyncio.run(main())
-    # The client goes on, and so does the name.
+    # The client and the name are still usable.
     plain.putter.put(numbers(LARGE), name=plain.name())
     same(plain.getter.get(plain.name(), timeout=SOON), numbers(LARGE))
 
 
-def test_cancelled_while_it_waits_for_a_reduce(plain: Crew) -> None:
+def test_cancelling_a_wait_for_a_reduce_leaves_nothing(plain: Crew) -> None:
     async def main() -> None:
         total = await plain.reducer.reduce_async([plain.name("never")])
         for verb in (total.inputs_async(), plain.getter.get_async(total)):
@@ -110,7 +110,7 @@ def test_cancelled_while_it_waits_for_a_reduce(plain: Crew) -> None:
 
 
 @pytest.mark.parametrize("how", ["embedded", "attached"])
-def test_cancelled_while_it_waits_for_room(how: str) -> None:
+def test_cancelling_a_wait_for_capacity_leaves_nothing(how: str) -> None:
     value = numbers(5 << 20, "uint8")
     with testing.cluster(1, capacity="8MiB") as nodes:
         client = nodes[0].client() if how == "embedded" else hoplite.connect(f"unix:{nodes[0].socket}")
@@ -131,7 +131,7 @@ def test_cancelled_while_it_waits_for_room(how: str) -> None:
         asyncio.run(main())
         assert client.status()["store"]["used"] == before
         client.delete(full)
-        # Neither the room nor the name is taken.
+        # Neither the capacity nor the name is taken.
         client.put(value, name="a/1", timeout=SOON)
         assert len(client.objects()) == 1
 
@@ -159,18 +159,18 @@ def test_a_put_whose_loop_ends_while_it_copies_leaves_no_object(plain: Crew) -> 
         await until(lambda: plain.putter.status()["store"]["used"] > 0)
         return task
 
-    # The writing thread has just begun, or has just sealed.
+    # The writing thread has just started, or has just sealed.
     for size in (24 << 20, 100_000):
         for _ in range(5):
             task = asyncio.run(main(numbers(size, "uint8")))
             if not task.cancelled():
-                # It was quicker than the end of its loop, and somebody knows the ref.
+                # The put finished before its loop ended, and the caller has the ref.
                 plain.putter.delete(task.result())
             eventually(lambda: plain.putter.objects() == [])
 
 
-def test_nobody_writes_into_out_once_the_get_is_cancelled(plain: Crew) -> None:
-    """The object arrives, or is copied, when the task is cancelled."""
+def test_a_cancelled_get_writes_nothing_more_into_out(plain: Crew) -> None:
+    """The task is cancelled while the object arrives or is copied."""
     value = numbers(16 << 20, "uint8") | 1
     ref = plain.putter.put(value)
     out = np.zeros_like(value)
@@ -193,14 +193,14 @@ def test_nobody_writes_into_out_once_the_get_is_cancelled(plain: Crew) -> None:
     plain.settled()
 
 
-def test_cancelled_between_the_answer_and_the_next_turn_it_leaves_nothing(plain: Crew) -> None:
-    """The loop is held up until the answer is there, and the task is cancelled before it can look at it."""
+def test_cancelling_after_the_reply_has_arrived_leaves_nothing(plain: Crew) -> None:
+    """The loop is blocked until the reply has arrived, and the task is cancelled before it can process it."""
     client = plain.putter
 
     async def one(verb: Awaitable[Any]) -> None:
         task = asyncio.ensure_future(verb)
         await asyncio.sleep(0)
-        # Not the loop's sleep: nothing else may run. An answer that came before is fine too.
+        # Not asyncio.sleep: nothing else may run. A reply that came earlier is fine too.
         time.sleep(0.05)  # noqa: ASYNC251
         task.cancel()
         try:
@@ -234,12 +234,12 @@ def test_cancelled_between_the_answer_and_the_next_turn_it_leaves_nothing(plain:
 @pytest.mark.parametrize(
     "place",
     [
-        # Here the answer is on its way for a microsecond only.
+        # Here a reply takes only a microsecond.
         "embedded",
         "attached",
     ],
 )
-def test_cancelled_while_the_answer_is_on_its_way_it_leaves_nothing(place: str) -> None:
+def test_cancelling_while_the_reply_is_in_transit_leaves_nothing(place: str) -> None:
     with testing.cluster(3) as nodes:
         client = nodes[0].client() if place == "embedded" else hoplite.connect(f"unix:{nodes[0].socket}")
 
@@ -259,7 +259,7 @@ def test_cancelled_while_the_answer_is_on_its_way_it_leaves_nothing(place: str) 
         eventually(lambda: client.status()["objects"] + client.status()["reduces"] == 0)
 
 
-def test_a_timeout_of_asyncio_is_as_good_as_ones_own(plain: Crew) -> None:
+def test_asyncio_timeouts_cancel_a_get(plain: Crew) -> None:
     async def main() -> None:
         for _ in range(3):
             with pytest.raises(TimeoutError):
@@ -274,7 +274,7 @@ def test_a_timeout_of_asyncio_is_as_good_as_ones_own(plain: Crew) -> None:
     asyncio.run(main())
 
 
-def test_in_a_group_one_that_fails_takes_back_the_others(plain: Crew) -> None:
+def test_a_failure_in_a_task_group_cancels_the_other_gets(plain: Crew) -> None:
     async def together() -> None:
         async with asyncio.TaskGroup() as group:
             for number in range(20):
@@ -309,7 +309,7 @@ def test_ten_thousand_gets_at_once(plain: Crew) -> None:
 
 
 def test_two_loops_share_a_client(plain: Crew) -> None:
-    """Each in a thread of its own, with what the other one puts."""
+    """Each runs in its own thread and gets what the other one puts."""
 
     async def side(mine: str, other: str) -> None:
         async def one(number: int) -> None:
@@ -324,7 +324,7 @@ def test_two_loops_share_a_client(plain: Crew) -> None:
         one.result()
 
 
-def test_one_loop_after_the_other(plain: Crew) -> None:
+def test_consecutive_loops_use_one_client(plain: Crew) -> None:
     async def main(turn: int) -> None:
         get = asyncio.ensure_future(plain.getter.get_async(plain.name(turn), timeout=SOON))
         await until(lambda: waits(plain.getter))
@@ -335,8 +335,8 @@ def test_one_loop_after_the_other(plain: Crew) -> None:
         asyncio.run(main(turn))
 
 
-def test_a_loop_may_end_with_questions(plain: Crew) -> None:
-    """They are taken back, and the answers that come all the same disturb nobody."""
+def test_a_loop_may_end_with_pending_requests(plain: Crew) -> None:
+    """Its requests are cancelled, and replies that still arrive have no effect."""
 
     async def ends_at_once() -> None:
         for number in range(10):
@@ -345,7 +345,7 @@ def test_a_loop_may_end_with_questions(plain: Crew) -> None:
 
     asyncio.run(ends_at_once())
     plain.settled()
-    # Without the courtesy of asyncio.run: the loop is closed under the tasks.
+    # Without the cleanup of asyncio.run, the loop is closed before its tasks have ended.
     loop = asyncio.new_event_loop()
     task = loop.create_task(plain.getter.get_async(plain.name(1)))
     loop.run_until_complete(until(lambda: waits(plain.getter)))
@@ -353,12 +353,12 @@ def test_a_loop_may_end_with_questions(plain: Crew) -> None:
     plain.putter.put(b"1", name=plain.name(1))
     assert plain.getter.get(plain.name(1), timeout=SOON) == b"1"
     assert asyncio.run(plain.getter.get_async(plain.name(1), timeout=SOON)) == b"1"
-    # asyncio says so itself when such a task is garbage.
+    # asyncio logs a message when such a task is garbage-collected.
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     del task, loop
 
 
-def test_a_coroutine_that_nobody_awaits_asks_nothing(plain: Crew) -> None:
+def test_a_coroutine_that_is_never_awaited_sends_no_request(plain: Crew) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         verbs: list[object] = [
@@ -393,8 +393,8 @@ def test_loops_leave_no_descriptors(plain: Crew) -> None:
     assert descriptors() <= before
 
 
-def test_a_loop_goes_on_while_large_values_are_copied(plain: Crew) -> None:
-    # Some 10 ms to copy, so that on a busy machine the loop has its turns meanwhile.
+def test_a_loop_keeps_running_while_large_values_are_copied(plain: Crew) -> None:
+    # Copying takes some 10 ms, so that even on a busy machine the loop runs during it.
     value = numbers(96 << 20, "uint8")
     turns = 0
 
@@ -418,10 +418,8 @@ def test_a_loop_goes_on_while_large_values_are_copied(plain: Crew) -> None:
     asyncio.run(main())
 
 
-def test_a_long_wait_is_spoken_of(
-    plain: Crew, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Of a wait without a timeout only, again and again, and with the reason."""
+def test_a_long_wait_is_logged(plain: Crew, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Only waits without a timeout are logged, repeatedly and with the reason."""
     monkeypatch.setattr(_loop, "FIRST_WORD_AFTER_S", 0.05)
 
     async def main() -> None:
@@ -435,7 +433,7 @@ def test_a_long_wait_is_spoken_of(
             assert await late == await into == await silent == b"x"
 
     asyncio.run(main())
-    said = [record.getMessage() for record in caplog.records]
+    messages = [record.getMessage() for record in caplog.records]
     assert all(record.name == "hoplite" and record.levelno == logging.WARNING for record in caplog.records)
     both = f"still waiting for 2 objects, including {plain.name('late')}, after 0 s: no client has put it"
     assert both in said
@@ -451,23 +449,23 @@ def test_many_long_waits_take_one_line(
     async def main() -> None:
         gets = [asyncio.ensure_future(plain.getter.get_async(plain.name(number))) for number in range(count)]
         with caplog.at_level(logging.WARNING, "hoplite"):
-            # They begin one after the other, so the first line may speak of a few.
-            await until(lambda: any(spoken_of(record) > count // 2 for record in caplog.records))
+            # The gets start one after another, so the first line may count only a few.
+            await until(lambda: any(waits_in(record) > count // 2 for record in caplog.records))
         for get in gets:
             get.cancel()
         await asyncio.gather(*gets, return_exceptions=True)
 
-    def spoken_of(record: logging.LogRecord) -> int:
+    def waits_in(record: logging.LogRecord) -> int:
         said = re.search(
             r"still waiting for (\d+) objects, including .*, after \d+ s: no client has put it", record.getMessage()
         )
-        return int(said[1]) if said else 0
+        return int(found[1]) if found else 0
 
     asyncio.run(main())
     assert len(caplog.records) < 20
 
 
-def test_waits_that_begin_one_after_the_other_are_told_of_together(
+def test_waits_that_start_shortly_after_another_share_a_log_line(
     plain: Crew, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(_loop, "FIRST_WORD_AFTER_S", 1.0)
@@ -476,7 +474,7 @@ def test_waits_that_begin_one_after_the_other_are_told_of_together(
         gets = []
         for number in range(3):
             gets.append(asyncio.ensure_future(plain.getter.get_async(plain.name(number))))
-            # As later tasks of a loop begin later; not by as much as is told of together.
+            # Later tasks of a loop start later, but within the interval of one log line.
             await asyncio.sleep(0)
         with caplog.at_level(logging.WARNING, "hoplite"):
             await until(lambda: caplog.records != [])
@@ -488,10 +486,10 @@ def test_waits_that_begin_one_after_the_other_are_told_of_together(
     assert caplog.records[0].getMessage().startswith("still waiting for 3 objects, ")
 
 
-def test_what_is_here_is_not_spoken_of(
+def test_an_object_that_has_arrived_is_not_logged_as_missing(
     plain: Crew, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The loop has other things to do, and looks for its answers late."""
+    """The loop is busy with other work and processes its replies late."""
     monkeypatch.setattr(_loop, "FIRST_WORD_AFTER_S", 0.5)
     names = [plain.name(number) for number in range(20)]
 
@@ -513,7 +511,7 @@ def test_what_is_here_is_not_spoken_of(
 
 
 @pytest.mark.long
-def test_a_long_wait_of_a_thread_is_spoken_of(plain: Crew, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_wait_of_a_thread_is_logged(plain: Crew, caplog: pytest.LogCaptureFixture) -> None:
     get = Later(plain.getter.get, plain.name())
     into = Later(plain.getter.get, plain.name(), out=bytearray(1))
     with caplog.at_level(logging.WARNING, "hoplite"):
@@ -546,8 +544,8 @@ def test_the_verbs_run_on_uvloop(plain: Crew) -> None:
     plain.settled()
 
 
-def test_the_thread_of_a_loop_is_never_blocked_by_a_wait(plain: Crew) -> None:
-    """All verbs wait on one loop at once, without threads."""
+def test_waits_on_a_loop_start_no_threads(plain: Crew) -> None:
+    """All verbs wait on one loop at the same time, without threads."""
 
     async def main() -> None:
         before = threading.active_count()
@@ -560,8 +558,8 @@ def test_the_thread_of_a_loop_is_never_blocked_by_a_wait(plain: Crew) -> None:
     asyncio.run(main())
 
 
-def test_a_process_may_follow_what_it_puts_itself() -> None:
-    """One task of an attached process gets into memory what another task of it puts."""
+def test_a_process_can_receive_its_own_put_in_place() -> None:
+    """One task of an attached process receives in place what another task of it puts."""
     with testing.cluster(1) as nodes, hoplite.connect(f"unix:{nodes[0].socket}") as client:
 
         async def main() -> None:
@@ -575,7 +573,7 @@ def test_a_process_may_follow_what_it_puts_itself() -> None:
 
 
 def test_a_failure_in_a_list_ends_the_wait_for_the_others() -> None:
-    """Though what fails comes after what never comes."""
+    """The failed ref comes after one that never arrives."""
     with testing.cluster(1) as nodes, nodes[0].client() as client:
         gone = client.put(b"x")
         client.delete(gone)
@@ -586,7 +584,7 @@ def test_a_failure_in_a_list_ends_the_wait_for_the_others() -> None:
         assert client.status()["waiting"] == 0
 
 
-def test_a_loop_that_waited_without_a_timeout_goes_when_it_is_over() -> None:
+def test_a_finished_loop_that_waited_without_a_timeout_is_freed() -> None:
     with testing.cluster(2) as nodes:
         putter, getter = (node.client() for node in nodes)
 
@@ -620,8 +618,8 @@ AWAITED: dict[str, Callable[[Client], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("verb", BLOCKING)
-def test_a_timeout_that_blocked_a_loop_says_how_to_wait_without_that(plain: Crew, verb: str) -> None:
-    """And only that: in a notebook, where a loop always runs, all goes on as without one."""
+def test_a_timeout_that_blocked_a_loop_recommends_the_async_verb(plain: Crew, verb: str) -> None:
+    """Nothing else changes: in a notebook a loop always runs, and the call works as without one."""
 
     async def blocking() -> object:
         return BLOCKING[verb](plain.getter)
@@ -641,7 +639,7 @@ def test_a_timeout_that_blocked_a_loop_says_how_to_wait_without_that(plain: Crew
     assert not hasattr(plainly.value, "__notes__")
 
 
-def test_the_log_says_of_a_wait_that_blocks_a_loop_how_to_wait_without_that(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_recommends_the_async_verb_if_a_wait_blocks_a_loop(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         _waits.still_waiting("never/1", 10.0, "no client has put it")
 
@@ -653,7 +651,7 @@ def test_the_log_says_of_a_wait_that_blocks_a_loop_how_to_wait_without_that(capl
 
 
 @pytest.mark.parametrize("kind", [hoplite.Buffer, Client, hoplite.Ref])
-def test_a_twin_takes_the_same_arguments_with_the_same_defaults(kind: type) -> None:
+def test_async_verbs_have_the_signatures_of_the_synchronous_ones(kind: type) -> None:
     twins = [name for name in dir(kind) if name.endswith("_async") and not name.startswith("_")]
     assert twins
     for name in twins:

@@ -1,4 +1,4 @@
-"""Bad input and bad luck: each gives a named error or goes on; nothing hangs and no node dies."""
+"""Invalid input and malformed data: each gives a named error or is ignored; nothing hangs and no node fails."""
 
 from __future__ import annotations
 
@@ -36,36 +36,38 @@ TIMED: dict[str, Callable[[Client, Any], object]] = {
 
 @pytest.mark.parametrize("call", TIMED.values(), ids=TIMED.keys())
 @pytest.mark.parametrize("timeout", [-1, -0.001, -math.inf, math.nan, "1", True], ids=repr)
-def test_a_timeout_that_is_none(clients: list[Client], call: Callable[[Client, Any], object], timeout: object) -> None:
+def test_an_invalid_timeout_is_rejected(
+    clients: list[Client], call: Callable[[Client, Any], object], timeout: object
+) -> None:
     with pytest.raises(hoplite.InvalidArgument, match="timeout"):
         call(clients[0], timeout)
 
 
 @pytest.mark.parametrize("timeout", [math.inf, 1e300, 1e9, 30, None])
-def test_a_timeout_of_any_length(clients: list[Client], timeout: float | None) -> None:
+def test_a_timeout_of_any_length_is_accepted(clients: list[Client], timeout: float | None) -> None:
     ref = clients[0].put(b"x", timeout=timeout)
     assert clients[1].get(ref, timeout=timeout) == b"x"
 
 
-def test_an_unknown_op(clients: list[Client]) -> None:
+def test_an_unknown_op_is_rejected(clients: list[Client]) -> None:
     with pytest.raises(hoplite.UnknownOp, match=r"avg.*mean"):
         clients[0].reduce(["a/1"], "avg")
 
 
 @pytest.mark.parametrize("count", [0, -1, 3, 1 << 70])
-def test_a_count_below_1_or_above_n(clients: list[Client], count: int) -> None:
+def test_a_count_below_1_or_above_n_is_rejected(clients: list[Client], count: int) -> None:
     with pytest.raises(hoplite.InvalidArgument, match="count"):
         clients[0].reduce(["a/1", "a/2"], count=count)
 
 
 @pytest.mark.parametrize("inputs", [[], "a/1", ["a/1", "a/1"], [""], [3], None], ids=repr)
-def test_inputs_that_are_none(clients: list[Client], inputs: Any) -> None:  # noqa: ANN401
+def test_invalid_inputs_are_rejected(clients: list[Client], inputs: Any) -> None:  # noqa: ANN401
     with pytest.raises(hoplite.InvalidArgument):
         clients[0].reduce(inputs)
 
 
 @pytest.mark.parametrize("ref", ["", None, 7, b"a/1", "@", "@12.3", "@" + "z" * 16 + ".0", "a\0b"], ids=repr)
-def test_a_ref_that_is_none(clients: list[Client], ref: Any) -> None:  # noqa: ANN401
+def test_an_invalid_ref_is_rejected(clients: list[Client], ref: Any) -> None:  # noqa: ANN401
     with pytest.raises(hoplite.InvalidArgument):
         clients[0].get(ref, timeout=1)
     with pytest.raises(hoplite.InvalidArgument):
@@ -75,30 +77,30 @@ def test_a_ref_that_is_none(clients: list[Client], ref: Any) -> None:  # noqa: A
 @pytest.mark.parametrize(
     ("prefix", "after"), [("policy", -1), ("", -1), ("policy/", -2), ("policy/", 1 << 70), ("policy/", 1.5)]
 )
-def test_a_prefix_or_number_that_is_none(clients: list[Client], prefix: str, after: Any) -> None:  # noqa: ANN401
+def test_an_invalid_prefix_or_number_is_rejected(clients: list[Client], prefix: str, after: Any) -> None:  # noqa: ANN401
     with pytest.raises(hoplite.InvalidArgument):
         clients[0].latest(prefix, after=after, timeout=1)
 
 
 @pytest.mark.parametrize("capacity", ["", "8 apples", "GiB", "-1", 0, -5, 1.5, True, 1 << 70, "9999999TiB"], ids=repr)
-def test_a_capacity_that_is_none(capacity: Any) -> None:  # noqa: ANN401
+def test_an_invalid_capacity_is_rejected(capacity: Any) -> None:  # noqa: ANN401
     with pytest.raises(hoplite.InvalidArgument, match="capacity"):
         Node(capacity=capacity)
 
 
 @pytest.mark.parametrize("listen", ["", "localhost", "127.0.0.1:x", "127.0.0.1:70000", "1.2.3.4.5:0"])
-def test_an_address_that_is_none(listen: str) -> None:
+def test_an_invalid_address_is_rejected(listen: str) -> None:
     with pytest.raises(hoplite.HopliteError):
         Node(listen=listen)
 
 
-# What a stranger may send: nothing, another protocol, a header cut short, headers that lie.
+# Bytes that a stranger may send: nothing, another protocol, a truncated header, malformed headers.
 def frame(kind: int, length: int, *, magic: bytes = b"HPLT", version: int = 11, checksum: int = 0) -> bytes:
-    """A header as nodes send it: magic, version, kind, length of the body, its checksum, transfer, offset, tag."""
+    """Returns a header as nodes send it: magic, version, kind, body length, checksum, transfer, offset, tag."""
     return struct.pack("<4sBBHIIQQ16s", magic, version, kind, 0, length, checksum, 0, 0, b"")
 
 
-# The header that says that TLS follows, and the beginning of a greeting in TLS.
+# The header that announces TLS, and the start of a ClientHello.
 SECURE = 8
 CLIENT_HELLO = bytes.fromhex("1603010005010000010003")
 
@@ -129,7 +131,7 @@ GARBAGE: dict[str, bytes] = {
 
 
 def send(address: str | tuple[str, int], data: bytes) -> None:
-    """Connects, sends, and goes away, whatever the other side does."""
+    """Connects, sends the data, reads until the end, and ignores errors of the connection."""
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     with socket.socket(family) as stranger:
         stranger.settimeout(5)
@@ -140,12 +142,12 @@ def send(address: str | tuple[str, int], data: bytes) -> None:
             while stranger.recv(4096):
                 pass
         except OSError:
-            # Closed on us, as it may.
+            # The node may close the connection.
             pass
 
 
 def still_works(clients: list[Client]) -> None:
-    """Asserts that all nodes are there and move objects."""
+    """Asserts that all nodes are members and transfer objects."""
     for client in clients:
         assert len(client.status()["members"]) == len(clients)
     for size in (10, 100_000):
@@ -156,7 +158,7 @@ def still_works(clients: list[Client]) -> None:
 
 
 @pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE.keys())
-def test_garbage_on_the_port(nodes: list[Node], clients: list[Client], data: bytes) -> None:
+def test_garbage_on_the_port_is_ignored(nodes: list[Node], clients: list[Client], data: bytes) -> None:
     host, _, port = nodes[0].address.rpartition(":")
     for _ in range(3):
         send((host, int(port)), data)
@@ -164,7 +166,7 @@ def test_garbage_on_the_port(nodes: list[Node], clients: list[Client], data: byt
 
 
 @pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE.keys())
-def test_garbage_on_the_socket(nodes: list[Node], clients: list[Client], data: bytes) -> None:
+def test_garbage_on_the_socket_is_ignored(nodes: list[Node], clients: list[Client], data: bytes) -> None:
     for _ in range(3):
         send(nodes[0].socket, data)
     still_works(clients)
@@ -172,24 +174,24 @@ def test_garbage_on_the_socket(nodes: list[Node], clients: list[Client], data: b
         assert client.get(client.put(b"x"), timeout=30) == b"x"
 
 
-def test_connections_that_say_nothing(nodes: list[Node], clients: list[Client]) -> None:
-    """Held open while the node works, on the port and on the socket, then closed."""
+def test_silent_connections_do_no_harm(nodes: list[Node], clients: list[Client]) -> None:
+    """Open while the node works, on the port and on the socket, then closed."""
     host, _, port = nodes[0].address.rpartition(":")
-    silent = [socket.create_connection((host, int(port))) for _ in range(20)]
+    connections = [socket.create_connection((host, int(port))) for _ in range(20)]
     for _ in range(20):
         unix = socket.socket(socket.AF_UNIX)
         unix.connect(nodes[0].socket)
-        silent.append(unix)
+        connections.append(unix)
     try:
         still_works(clients)
     finally:
-        for one in silent:
+        for one in connections:
             one.close()
     still_works(clients)
 
 
-def test_connections_that_say_nothing_leave_descriptors_to_others() -> None:
-    """Of a node that may open fewer than there are of them."""
+def test_silent_connections_leave_descriptors_for_other_uses() -> None:
+    """The node may open fewer descriptors than there are connections."""
     with testing.node_process() as node, node.client() as client, contextlib.ExitStack() as strangers:
         resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE, (256, 256))
         host, _, port = node.address.rpartition(":")
@@ -205,7 +207,7 @@ def test_connections_that_say_nothing_leave_descriptors_to_others() -> None:
 
 
 def test_a_node_listens_for_no_datagrams(nodes: list[Node]) -> None:
-    """Its port is free for UDP: another program can take it."""
+    """The UDP port of the same number stays free for other programs."""
     for node in nodes:
         host, _, port = node.address.rpartition(":")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
@@ -225,21 +227,21 @@ with cluster(2, capacity="32MiB") as nodes:
     full = hp.put(np.zeros(20 << 20, np.uint8))
     never = hp.reduce(["never/1"])
     before = hp.status()["waiting"]
-    def tell():
+    def report():
         while hp.status()["waiting"] <= before:
             time.sleep(0.01)
         print("ready", flush=True)
     def get():
         with contextlib.suppress(hoplite.HopliteError):
             hp.get("never/3")
-    def beside():
+    def waiter():
         global before
         threading.Thread(target=get, daemon=True).start()
         while hp.status()["waiting"] == before:
             time.sleep(0.01)
         before += 1
     {before}
-    threading.Thread(target=tell, daemon=True).start()
+    threading.Thread(target=report, daemon=True).start()
     try:
         {call}
     except KeyboardInterrupt:
@@ -257,14 +259,14 @@ BLOCKING = {
 
 @pytest.mark.parametrize("call", BLOCKING.values(), ids=BLOCKING.keys())
 @pytest.mark.parametrize("how", ["embedded", "attached"])
-@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a thread that waits"])
-def test_ctrl_c_ends_a_blocking_call(call: str, how: str, *, beside: bool) -> None:
-    """Also where another thread takes the answers off the socket."""
-    script = CTRL_C.replace("{call}", call).replace("{before}", "beside()" if beside else "pass")
+@pytest.mark.parametrize("waiter", [False, True], ids=["alone", "next to a waiting thread"])
+def test_ctrl_c_ends_a_blocking_call(call: str, how: str, *, waiter: bool) -> None:
+    """Also where another thread reads the replies from the socket."""
+    script = CTRL_C.replace("{call}", call).replace("{before}", "waiter()" if waiter else "pass")
     with subprocess.Popen([sys.executable, "-c", script, how], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            # Its node has the question by then.
+            # The node has received the request by now.
             assert process.stdout.readline() == "ready\n"
             process.send_signal(signal.SIGINT)
             assert process.stdout.readline() == "interrupted\n"
@@ -274,7 +276,7 @@ def test_ctrl_c_ends_a_blocking_call(call: str, how: str, *, beside: bool) -> No
 
 
 @pytest.mark.parametrize("how", ["embedded", "attached"])
-def test_closing_a_node_ends_all_who_wait_on_it(how: str) -> None:
+def test_closing_a_node_ends_all_waiting_calls(how: str) -> None:
     with testing.cluster(2, capacity="32MiB") as nodes:
         client = nodes[0].client() if how == "embedded" else hoplite.connect(nodes[0].socket)
         client.put(numbers(20 << 20, "uint8"))
@@ -295,8 +297,8 @@ def test_closing_a_node_ends_all_who_wait_on_it(how: str) -> None:
                 call.result()
 
 
-def test_others_go_on_when_a_node_closes(clients: list[Client], nodes: list[Node]) -> None:
-    """They wait at their own nodes for what may still come."""
+def test_other_nodes_keep_working_when_a_node_closes(clients: list[Client], nodes: list[Node]) -> None:
+    """They wait at their own nodes for objects that can still arrive."""
     waiting = [Later(client.get, "late/1", timeout=30) for client in clients[1:]]
     eventually(lambda: all(client.status()["waiting"] for client in clients[1:]))
     nodes[0].close(SOON)
@@ -306,7 +308,7 @@ def test_others_go_on_when_a_node_closes(clients: list[Client], nodes: list[Node
 
 
 def descriptors() -> list[str]:
-    """What this process has open, less what the listing itself opens."""
+    """Lists the open descriptors of this process, without the one of the listing itself."""
     names = []
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -315,12 +317,12 @@ def descriptors() -> list[str]:
 
 
 def threads() -> int:
-    """How many threads this process has, those of the extension too."""
+    """Counts the threads of this process, including those of the extension."""
     return len(list(Path("/proc/self/task").iterdir()))
 
 
 def test_a_closed_cluster_leaves_nothing_behind() -> None:
-    """No descriptor, no thread, no memory segment, no socket file, after use and after bad luck."""
+    """No descriptor, thread or memory segment is left after normal use and after errors."""
 
     def use() -> None:
         with testing.cluster(2) as nodes:
@@ -341,7 +343,7 @@ def test_a_closed_cluster_leaves_nothing_behind() -> None:
 
 
 class Own:
-    """A value of one's own, which takes a pickle."""
+    """A value of a user class, which must be pickled."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -352,8 +354,8 @@ class Own:
     [np.array([1, "a", None], object), Own(1), {"a": 1}, [1, 2], "text", np.zeros(3, "U3"), np.zeros(3, "f4,i4")],
     ids=lambda value: type(value).__name__ + str(getattr(value, "dtype", "")),
 )
-def test_reduce_of_pickled_objects(clients: list[Client], value: object) -> None:
-    """They can be put, and a reduce of them names what it can't fold, wherever they are."""
+def test_a_reduce_of_pickled_objects_names_the_input_it_can_not_fold(clients: list[Client], value: object) -> None:
+    """They can be put. A reduce of them fails with the name of an input that it can't fold, on any node."""
     refs = [client.put(value, name=f"odd/{number}") for number, client in enumerate(clients)]
     clients[2].get(refs[0], timeout=30)
     total = Later(lambda: clients[1].get(clients[1].reduce(refs), timeout=30))
@@ -389,8 +391,10 @@ OUTS: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
 
 
 @pytest.mark.parametrize(("out", "error"), OUTS.values(), ids=OUTS.keys())
-def test_out_that_does_not_fit(clients: list[Client], out: Callable[[], Any], error: type[Exception]) -> None:
-    """At the node that has the object and at one that gets it now; nothing stays pinned."""
+def test_an_out_that_does_not_fit_is_rejected(
+    clients: list[Client], out: Callable[[], Any], error: type[Exception]
+) -> None:
+    """On the node that holds the object and on one that fetches it; nothing stays pinned."""
     ref = clients[0].put(numbers((300, 400)))
     for client in clients[:2]:
         with pytest.raises(error):
@@ -402,7 +406,7 @@ def test_out_that_does_not_fit(clients: list[Client], out: Callable[[], Any], er
 
 
 @pytest.mark.parametrize("length", [0, 1, 3])
-def test_outs_that_are_not_as_many_as_refs(clients: list[Client], length: int) -> None:
+def test_a_wrong_number_of_outs_is_rejected(clients: list[Client], length: int) -> None:
     refs = [clients[0].put(numbers(10)) for _ in range(2)]
     with pytest.raises(hoplite.InvalidArgument, match=f"{length} values for 2 refs"):
         clients[0].get(refs, out=[np.zeros(10, np.float32)] * length)
@@ -412,8 +416,8 @@ def test_outs_that_are_not_as_many_as_refs(clients: list[Client], length: int) -
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
-def test_view_can_not_be_written(nodes: list[Node], size: int) -> None:
-    """Neither through NumPy nor through the buffer protocol; the object stays as it is."""
+def test_a_view_can_not_be_written(nodes: list[Node], size: int) -> None:
+    """Neither through NumPy nor through the buffer protocol; the object does not change."""
     with hoplite.connect(nodes[0].socket) as client:
         for value in (numbers(size), bytes(size)):
             view = client.get(client.put(value))
@@ -441,8 +445,8 @@ print("after", flush=True)
 """
 
 
-def test_process_that_forces_a_write_is_ended_and_harms_nobody(nodes: list[Node]) -> None:
-    """By ctypes, past all that Python checks: the pages are read-only."""
+def test_a_process_that_forces_a_write_is_killed_without_damage(nodes: list[Node]) -> None:
+    """Ctypes bypasses Python's checks, but the pages are read-only."""
     ref = nodes[0].client().put(numbers(100_000), name="mine/1")
     for node in nodes[:2]:
         command = [sys.executable, "-c", FORCES, node.socket]
@@ -452,8 +456,8 @@ def test_process_that_forces_a_write_is_ended_and_harms_nobody(nodes: list[Node]
         same(node.client().get(ref, timeout=30), numbers(100_000))
 
 
-def test_ref_of_a_cluster_that_nobody_knows(clients: list[Client]) -> None:
-    """Its owner will not come: it is lost, and nobody waits for ever."""
+def test_a_ref_of_an_unknown_cluster_is_lost(clients: list[Client]) -> None:
+    """Its owner never joins, so the object is lost and no get waits forever."""
     foreign = hoplite.Ref("@00000000deadbeef.7")
     gets = [Later(client.get, foreign) for client in clients]
     wait = Later(clients[0].wait, [foreign])
@@ -468,11 +472,11 @@ def test_ref_of_a_cluster_that_nobody_knows(clients: list[Client]) -> None:
 
 @pytest.mark.parametrize("how", ["embedded", "attached"])
 def test_ten_thousand_refs_in_one_call(nodes: list[Node], how: str) -> None:
-    """Of objects on two nodes, and a few that no client has put."""
+    """The refs are of objects on two nodes, and of a few that no client has put."""
     client = nodes[0].client() if how == "embedded" else hoplite.connect(nodes[0].socket)
     far = nodes[1].client()
     kept = [(far if number % 10 == 0 else client).put(numbers(10, seed=number % 7)) for number in range(1000)]
-    # Each of them ten times: an object may be asked for as often as one likes.
+    # Each ref occurs ten times: a call may request an object repeatedly.
     values = client.get(kept * 10, timeout=30)
     assert len(values) == 10_000
     for number in (0, 999, 5000, 9999):
@@ -516,8 +520,8 @@ GOOD_NAMES = [
 
 
 @pytest.mark.parametrize("name", GOOD_NAMES, ids=lambda name: ascii(name)[1:21])
-def test_odd_names_are_names(clients: list[Client], name: str) -> None:
-    """Each is one of its own, at every node."""
+def test_unusual_names_are_valid(clients: list[Client], name: str) -> None:
+    """Every node treats each as a distinct name."""
     ref = clients[0].put(b"x" + name.encode(), name=name)
     assert str(ref) == name
     assert clients[1].get(name, timeout=30) == b"x" + name.encode()
@@ -532,7 +536,7 @@ BAD_NAMES = ["", "@x", "@", "a\nb", "a\0b", "\r", "a\tb\n", "n" * 4096, "ä" * 4
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=lambda name: ascii(name)[1:21])
-def test_names_that_are_none(clients: list[Client], name: str) -> None:
+def test_invalid_names_are_rejected(clients: list[Client], name: str) -> None:
     for call in (
         lambda: clients[0].put(b"x", name=name),
         lambda: clients[0].put(numbers(100_000), name=name),
@@ -556,7 +560,7 @@ UNPICKLABLE: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("make", UNPICKLABLE.values(), ids=UNPICKLABLE.keys())
-def test_values_that_can_not_be_pickled(clients: list[Client], make: Callable[[], Any]) -> None:
+def test_values_that_can_not_be_pickled_are_rejected(clients: list[Client], make: Callable[[], Any]) -> None:
     value = make()
     try:
         with pytest.raises(hoplite.InvalidArgument, match="pickle"):
@@ -578,8 +582,11 @@ hoplite.connect(sys.argv[1]).put(Mine(), name="own/1")
 """
 
 
-def test_class_that_the_reader_can_not_import(nodes: list[Node]) -> None:
-    """What is missing is named; the object stays for those who have it, and nothing of it stays pinned."""
+def test_a_class_that_the_reader_can_not_import_is_named(nodes: list[Node]) -> None:
+    """The error names the missing class.
+
+    The object remains for processes that have the class, and nothing stays pinned.
+    """
     subprocess.run([sys.executable, "-c", PUTS_ITS_OWN, nodes[0].socket], timeout=30, check=True)
     for node in nodes[:2]:
         client = node.client()
@@ -591,8 +598,8 @@ def test_class_that_the_reader_can_not_import(nodes: list[Node]) -> None:
     assert nodes[2].client().wait(["own/1"], timeout=30)[0]
 
 
-def test_pickles_only_where_both_sides_allow_them(nodes: list[Node]) -> None:
-    """One that does not reads arrays, and refuses before a byte of a pickle is looked at."""
+def test_pickles_need_the_permission_of_both_sides(nodes: list[Node]) -> None:
+    """A client that does not allow pickles reads arrays, and rejects a pickle before decoding any byte."""
     open_one, closed_one = nodes[0].client(), nodes[1].client(allow_pickle=False)
     with pytest.raises(hoplite.UnsupportedDtype, match="allow_pickle"):
         closed_one.put({"a": 1}, name="odd/1")
@@ -606,29 +613,29 @@ def test_pickles_only_where_both_sides_allow_them(nodes: list[Node]) -> None:
 
 
 @pytest.mark.parametrize("count", ["1", 1.0, 1.5, [1], object(), -1, 3], ids=lambda count: type(count).__name__)
-def test_a_count_of_the_wrong_kind(clients: list[Client], count: Any) -> None:  # noqa: ANN401
+def test_a_count_of_the_wrong_type_is_rejected(clients: list[Client], count: Any) -> None:  # noqa: ANN401
     with pytest.raises(hoplite.InvalidArgument, match="count"):
         clients[0].wait(["a/1", "a/2"], count, timeout=1)
     with pytest.raises(hoplite.InvalidArgument, match="count"):
         clients[0].reduce(["a/1", "a/2"], count=count)
 
 
-@pytest.mark.parametrize("keep", ["1", 1.5, 0, -1, [2], 1 << 70], ids=repr)
-def test_a_keep_of_the_wrong_kind(clients: list[Client], keep: Any) -> None:  # noqa: ANN401
+@pytest.mark.parametrize("retain", ["1", 1.5, 0, -1, [2], 1 << 70], ids=repr)
+def test_a_retain_of_the_wrong_type_is_rejected(clients: list[Client], retain: Any) -> None:  # noqa: ANN401
     with pytest.raises(hoplite.InvalidArgument, match="retain"):
-        clients[0].put(b"x", name="policy/1", retain=keep)
+        clients[0].put(b"x", name="policy/1", retain=retain)
     assert clients[0].objects() == []
 
 
 @pytest.mark.parametrize("name", [None, "policy", "policy/", "policy/x", "policy/-1", "policy/1.5", "policy/\u0661"])
-def test_a_keep_without_a_number_in_the_name(clients: list[Client], name: str | None) -> None:
+def test_retain_needs_a_number_in_the_name(clients: list[Client], name: str | None) -> None:
     with pytest.raises(hoplite.InvalidArgument, match="retain"):
         clients[0].put(b"x", name=name, retain=2)
     assert clients[0].objects() == []
 
 
 @pytest.mark.parametrize("timeout", ["1", b"1", [1], object(), 1j, True, -1, math.nan], ids=lambda t: type(t).__name__)
-def test_a_timeout_of_the_wrong_kind_in_the_newer_verbs(clients: list[Client], timeout: Any) -> None:  # noqa: ANN401
+def test_a_timeout_of_the_wrong_type_is_rejected(clients: list[Client], timeout: Any) -> None:  # noqa: ANN401
     for call in (
         lambda: clients[0].wait(["a/1"], timeout=timeout),
         lambda: clients[0].create(10, timeout=timeout),

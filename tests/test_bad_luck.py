@@ -1,4 +1,4 @@
-"""A host without descriptors, memory, room or a folder: a named error, and all is well when it is there again."""
+"""A host without descriptors, memory, capacity or a runtime folder: a named error, and recovery afterwards."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MIB = 1 << 20
-# After which a call has found, also on a busy machine, that there is no room.
-LATER_S = 3.0
+# Timeout after which a call fails for lack of capacity, even on a busy machine.
+FULL_TIMEOUT_S = 3.0
 
 NO_DESCRIPTORS = """
 import os, resource, sys
@@ -46,12 +46,12 @@ def refused(call, *words):
         assert not isinstance(error, hoplite.NodeDown), error
     else:
         raise AssertionError("no error")
-# What needs no new descriptor works: memory that is mapped already, small objects, words.
+# Requests without new descriptors work: mapped memory, small objects, status.
 assert hp.get(ref).sum() == 100_000
 assert hp.get(hp.put(b"x")) == b"x"
 assert hp.status()["members"]
 for _ in range(3):
-    # The first object of this client in memory of the node's own, and the first that it fills beside the first extent.
+    # This client's first object in memory that another node filled, and its first put outside the first extent.
     refused(lambda: hp.get("far/1", timeout=30), "ulimit -n")
     refused(lambda: hp.put(np.ones(80 << 20, np.uint8), timeout=30), "ulimit -n")
     refused(lambda: hoplite.connect(sys.argv[1]), "ulimit -n")
@@ -65,8 +65,11 @@ hoplite.connect(sys.argv[1]).close()
 """
 
 
-def test_client_without_descriptors_says_so_and_goes_on() -> None:
-    """It is not detached; what it has works on, and all works again when others are closed."""
+def test_a_client_without_descriptors_reports_it_and_recovers() -> None:
+    """The client stays attached.
+
+    Its mapped objects keep working, and everything works once other descriptors are closed.
+    """
     with testing.cluster(2) as nodes:
         nodes[1].client().put(np.ones(100_000), name="far/1")
         assert nodes[0].client().get("far/1", timeout=SOON)[0] == 1
@@ -84,8 +87,8 @@ sys.stdin.readline()
 """
 
 
-def test_node_without_descriptors_serves_those_it_has(tmp_path: Path) -> None:
-    """Of a hundred clients some are turned away, each with an error; when others leave there is room for new ones."""
+def test_a_node_without_descriptors_serves_its_existing_clients(tmp_path: Path) -> None:
+    """Of a hundred clients some are rejected with an error. Once others disconnect, new ones are accepted."""
     path = str(tmp_path / "node.sock")
     with started(FEW, path) as process:
         assert line(process)
@@ -125,18 +128,20 @@ with testing.cluster(2, capacity="256MiB") as (here, far):
 """
 
 
-def test_very_many_objects_come_through_few_connections() -> None:
-    """Not through one each: the process would have no descriptors left, the last for its memory."""
+def test_many_objects_arrive_through_few_connections() -> None:
+    """One connection per object would use all descriptors of the process, including those for its memory."""
     run(MANY)
 
 
 @pytest.mark.parametrize("how", ["missing", "read-only", "a file", "unset", "dangling link"])
-def test_runtime_folder_that_can_not_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """The socket is in a folder of this user's under /tmp instead, and scripts find one another there."""
+def test_a_node_without_a_usable_runtime_folder_uses_tmp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The socket is in the user's folder under /tmp instead, where scripts find it."""
     folder = tmp_path / "run"
     if how == "read-only":
         if os.getuid() == 0:
-            # Who may write everywhere is stopped by the file system alone.
+            # Root may write everywhere; only the file system itself can prevent it.
             folder = Path("/proc/self/attr")
         else:
             folder.mkdir(mode=0o500)
@@ -158,8 +163,8 @@ def test_runtime_folder_that_can_not_be_used(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("how", ["embedded", "attached"])
-def test_put_into_a_full_store_waits_and_then_tells_the_numbers(how: str) -> None:
-    """How much was wanted, how much there is and how much of it can't go."""
+def test_a_put_into_a_full_store_waits_and_then_reports_the_sizes(how: str) -> None:
+    """The error has the requested size, the capacity and the bytes that can't be evicted."""
     with testing.cluster(1, capacity="32MiB") as nodes:
         client = nodes[0].client() if how == "embedded" else hoplite.connect(nodes[0].socket)
         ref = client.put(np.ones(20 * MIB, np.uint8))
@@ -180,23 +185,23 @@ def test_put_into_a_full_store_waits_and_then_tells_the_numbers(how: str) -> Non
 
 
 @pytest.mark.parametrize("how", ["embedded", "attached"])
-def test_whatever_finds_no_room_in_time_tells_the_same(how: str) -> None:
-    """A put, a put of a promise, a get, a list, a get into one's own memory, and a sum."""
+def test_every_call_without_capacity_reports_the_same_error(how: str) -> None:
+    """A put, a put of a reservation, a get, a list, a get into the caller's memory, and a sum."""
     with testing.cluster(2, capacity="32MiB") as nodes:
         client = nodes[0].client() if how == "embedded" else hoplite.connect(nodes[0].socket)
         pinned = client.put(np.ones(20 * MIB, np.uint8))
         far = nodes[1].client().put(np.ones(16 * MIB, np.uint8))
         own = np.empty(16 * MIB, np.uint8)
-        total, patient = client.reduce([far], timeout=LATER_S), client.reduce([far])
+        total, second = client.reduce([far], timeout=FULL_TIMEOUT_S), client.reduce([far])
         calls: list[Callable[[], object]] = [
-            lambda: client.put(own, timeout=LATER_S),
-            lambda: client.put(own, name=client.reserve(), timeout=LATER_S),
-            lambda: client.get(far, timeout=LATER_S),
-            lambda: client.get([far], timeout=LATER_S),
-            lambda: client.get(far, out=own, timeout=LATER_S),
+            lambda: client.put(own, timeout=FULL_TIMEOUT_S),
+            lambda: client.put(own, name=client.reserve(), timeout=FULL_TIMEOUT_S),
+            lambda: client.get(far, timeout=FULL_TIMEOUT_S),
+            lambda: client.get([far], timeout=FULL_TIMEOUT_S),
+            lambda: client.get(far, out=own, timeout=FULL_TIMEOUT_S),
             lambda: client.get(total),
             lambda: total.inputs(),
-            lambda: client.get(patient, timeout=LATER_S),
+            lambda: client.get(second, timeout=FULL_TIMEOUT_S),
         ]
         for called in [Later(call) for call in calls]:
             with pytest.raises(hoplite.StoreFull) as raised:
@@ -204,7 +209,7 @@ def test_whatever_finds_no_room_in_time_tells_the_same(how: str) -> None:
             assert f"has no room for {16 * MIB} bytes: {client.status()['store']['used']} bytes are" in str(
                 raised.value
             )
-        client.delete([pinned, patient])
+        client.delete([pinned, second])
         assert client.get(far, timeout=SOON)[-1] == 1
         client.close()
 
@@ -226,8 +231,8 @@ sys.stdin.readline()
 
 
 @pytest.mark.parametrize("limits", [(400 * MIB,), (4096 * MIB, 400 * MIB), (400 * MIB, 4096 * MIB)], ids=repr)
-def test_node_in_a_memory_group_refuses_what_would_kill_it(tmp_path: Path, limits: tuple[int, ...]) -> None:
-    """The capacity is larger than the group, or a group above it, allows: puts are refused, and nobody is killed."""
+def test_a_node_in_a_memory_group_rejects_puts_beyond_its_limit(tmp_path: Path, limits: tuple[int, ...]) -> None:
+    """The capacity exceeds the limit of the group or of its parent: puts are rejected, and no process is killed."""
     path = str(tmp_path / "node.sock")
     with limited("node", *limits) as group, started(IN_GROUP + NODE_IN_GROUP, path, str(group)) as process:
         assert line(process) == "ready"
@@ -235,7 +240,7 @@ def test_node_in_a_memory_group_refuses_what_would_kill_it(tmp_path: Path, limit
             with pytest.raises(hoplite.StoreFull, match="memory"):
                 client.put(np.ones(600 * MIB, np.uint8), timeout=SOON)
             refs: list[hoplite.Ref] = []
-            # To the last of it, in pieces that get extents of their own size.
+            # Fill it with pieces that get extents of their own size.
             for size in (200, 100, 80, 70, 65):
                 with contextlib.suppress(hoplite.StoreFull):
                     while len(refs) < 10:
@@ -257,7 +262,7 @@ def test_node_in_a_memory_group_refuses_what_would_kill_it(tmp_path: Path, limit
 
 CLIENT_IN_GROUP = """
 hp = hoplite.connect(sys.argv[1])
-# As much as the group has, several times over: the memory is the node's.
+# Several times the group's limit: the memory belongs to the node.
 for turn in range(4):
     ref = hp.put(np.broadcast_to(np.uint8(turn), 24 * MIB).copy())
     view = hp.get(ref)
@@ -270,8 +275,8 @@ print("alive", flush=True)
 """
 
 
-def test_client_in_a_memory_group_is_not_charged_for_what_it_shares(tmp_path: Path) -> None:
-    """It puts and reads more than its group allows, since the node made that memory."""
+def test_a_client_in_a_memory_group_is_not_charged_for_shared_memory(tmp_path: Path) -> None:
+    """The client puts and reads more than its group allows, because the node allocated the memory."""
     path = str(tmp_path / "node.sock")
     with Node(socket=path, capacity="1GiB") as node, limited("client", 160 * MIB) as group:
         client = node.client()
@@ -300,8 +305,8 @@ print("done")
 """
 
 
-def test_full_shared_memory_folder_does_not_matter() -> None:
-    """Objects are in memory without a name, which no mount limits: containers have 64 MiB in /dev/shm."""
+def test_a_full_shared_memory_folder_has_no_effect() -> None:
+    """Objects are in anonymous memory, which no mount limits: containers have 64 MiB in /dev/shm."""
     command = ["unshare", "--mount", sys.executable, "-c", FULL_DISK]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SOON, check=False)

@@ -1,4 +1,4 @@
-"""Create and seal: an object that is made in place, and exists from the seal on."""
+"""Create and seal: an object that is written in place, and exists once it is sealed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["contract"]
 
-# Elements of float32: one object that travels in messages, and one in memory of its own.
+# Elements of float32: one object that is sent inside messages, and one in its own memory.
 SMALL, LARGE = 100, 50_000
 SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 
@@ -31,7 +31,7 @@ def used(crew: Crew) -> int:
 
 
 @SIZES
-def test_what_was_filled_is_the_object(crew: Crew, size: int) -> None:
+def test_the_sealed_object_has_the_written_values(crew: Crew, size: int) -> None:
     buffer = crew.putter.create((size, 2), "int32")
     assert (buffer.shape, buffer.dtype, buffer.nbytes, len(buffer)) == ((size, 2), "int32", size * 8, size)
     buffer[...] = numbers((size, 2), "int32")
@@ -46,7 +46,7 @@ def test_what_was_filled_is_the_object(crew: Crew, size: int) -> None:
     same(crew.getter.get(buffer.seal(), timeout=SOON), expected)
 
 
-def test_any_shape_and_dtype(crew: Crew) -> None:
+def test_buffers_of_any_shape_and_dtype(crew: Crew) -> None:
     import ml_dtypes
 
     cases: list[tuple[Any, Any]] = [((), "float64"), ((0, 3), "int8"), (5, np.uint16), ((300, 200), ml_dtypes.bfloat16)]
@@ -63,14 +63,14 @@ def test_any_shape_and_dtype(crew: Crew) -> None:
     "dtype",
     ["f4", "<f4", "float", "half", "?", "u1", "M8[25us]", "=i8", float, int, bool, complex, np.int16, np.dtype("f8")],
 )
-def test_a_dtype_is_written_as_numpy_takes_it(plain: Crew, dtype: Any) -> None:  # noqa: ANN401
+def test_every_spelling_of_a_dtype_that_numpy_accepts(plain: Crew, dtype: Any) -> None:  # noqa: ANN401
     buffer = plain.putter.create(3, dtype)
     assert buffer.array.dtype == np.dtype(dtype)
     assert buffer.dtype == np.dtype(dtype).name
     buffer.discard()
 
 
-def test_another_byte_order_is_refused_with_what_to_write(plain: Crew) -> None:
+def test_another_byte_order_is_rejected_with_the_dtype_to_use(plain: Crew) -> None:
     with pytest.raises(hoplite.UnsupportedDtype, match=r"byte order of dtype '>f4' differs.*use 'float32'"):
         plain.putter.create(3, ">f4")
 
@@ -87,7 +87,7 @@ def test_bytes_are_filled_as_a_memoryview(crew: Crew, size: int) -> None:
 
 
 @SIZES
-def test_with_seals_and_gives_back_after_an_exception(crew: Crew, size: int) -> None:
+def test_a_with_block_seals_or_after_an_exception_discards(crew: Crew, size: int) -> None:
     with crew.putter.create(size, name=crew.name()) as buffer:
         buffer[...] = 1
     assert buffer.ref == hoplite.Ref(crew.name())
@@ -97,7 +97,7 @@ def test_with_seals_and_gives_back_after_an_exception(crew: Crew, size: int) -> 
         raise KeyError
     eventually(lambda: used(crew) == before)
     crew.putter.put(b"free", name=crew.name("other"))
-    # A block that sealed or discarded by itself is left alone.
+    # A block that seals or discards explicitly is left alone.
     with crew.putter.create(size) as buffer:
         buffer[...] = 2
         ref = buffer.seal()
@@ -107,7 +107,7 @@ def test_with_seals_and_gives_back_after_an_exception(crew: Crew, size: int) -> 
 
 
 @SIZES
-def test_discard_gives_the_space_back(crew: Crew, size: int) -> None:
+def test_discard_frees_the_space(crew: Crew, size: int) -> None:
     before = used(crew)
     buffer = crew.putter.create(size, name=crew.name())
     buffer[...] = 1
@@ -120,12 +120,12 @@ def test_discard_gives_the_space_back(crew: Crew, size: int) -> None:
     crew.putter.put(b"free", name=crew.name())
 
 
-def test_a_discarded_space_goes_with_its_last_view(crew: Crew) -> None:
-    """Though the buffer itself is still held."""
+def test_a_discarded_space_is_freed_with_its_last_view(crew: Crew) -> None:
+    """The buffer itself is still referenced."""
     buffer = crew.putter.create(LARGE)
     array = buffer.array
     buffer.discard()
-    # Still ours to write.
+    # The view can still be written.
     array[...] = 1
     assert used(crew) > 0
     del array
@@ -146,7 +146,7 @@ def test_a_buffer_is_sealed_once(crew: Crew, size: int) -> None:
 
 
 @SIZES
-def test_a_living_view_stops_the_seal(crew: Crew, size: int) -> None:
+def test_an_open_view_prevents_the_seal(crew: Crew, size: int) -> None:
     buffer = crew.putter.create(size)
     array = buffer.array
     with pytest.raises(hoplite.InvalidArgument, match="writable views"):
@@ -180,7 +180,7 @@ def test_a_buffer_that_is_dropped_warns_and_leaves_nothing(crew: Crew, size: int
         gc.collect()
 
 
-def test_a_large_name_is_taken_from_create_on(crew: Crew) -> None:
+def test_the_name_of_a_large_buffer_is_taken_at_create(crew: Crew) -> None:
     crew.putter.put(b"", name=crew.name("taken"))
     with pytest.raises(hoplite.NameTaken, match="taken"):
         crew.putter.create(LARGE, name=crew.name("taken"))
@@ -192,7 +192,7 @@ def test_a_large_name_is_taken_from_create_on(crew: Crew) -> None:
     eventually(lambda: used(crew) == before)
 
     def is_free() -> bool:
-        # The owner of the name, a third node, hears of it a moment later.
+        # A third node owns the name and gets the deletion a moment later.
         try:
             crew.reducer.put(b"", name=crew.name("begun"))
         except hoplite.NameTaken:
@@ -202,7 +202,7 @@ def test_a_large_name_is_taken_from_create_on(crew: Crew) -> None:
     eventually(is_free)
 
 
-def test_a_small_name_is_taken_at_the_seal(crew: Crew) -> None:
+def test_the_name_of_a_small_buffer_is_taken_at_the_seal(crew: Crew) -> None:
     buffer = crew.putter.create(SMALL, name=crew.name())
     crew.reducer.put(b"first", name=crew.name())
     buffer[...] = 1
@@ -212,7 +212,7 @@ def test_a_small_name_is_taken_at_the_seal(crew: Crew) -> None:
 
 
 @SIZES
-def test_who_waits_gets_it_at_the_seal(crew: Crew, size: int) -> None:
+def test_waiting_gets_receive_the_object_at_the_seal(crew: Crew, size: int) -> None:
     before = Later(crew.getter.get, crew.name(), timeout=SOON)
     buffer = crew.putter.create(size, name=crew.name())
     during = Later(crew.reducer.get, crew.name(), timeout=SOON)
@@ -226,7 +226,7 @@ def test_who_waits_gets_it_at_the_seal(crew: Crew, size: int) -> None:
     same(during.result(), numbers(size))
 
 
-def test_who_waits_for_what_is_given_up_waits_for_the_next(crew: Crew) -> None:
+def test_a_get_of_a_discarded_name_waits_for_the_next_put(crew: Crew) -> None:
     get = Later(crew.getter.get, crew.name(), timeout=SOON)
     buffer = crew.putter.create(LARGE, name=crew.name())
     buffer[...] = 1
@@ -237,7 +237,7 @@ def test_who_waits_for_what_is_given_up_waits_for_the_next(crew: Crew) -> None:
     same(get.result(), numbers(LARGE))
 
 
-def test_create_waits_for_room_as_long_as_it_may(crew: Crew) -> None:
+def test_create_waits_for_capacity_until_its_timeout(crew: Crew) -> None:
     full = [crew.putter.create(40 << 20, "uint8") for _ in range(3)]
     with pytest.raises(hoplite.StoreFull):
         crew.putter.create(40 << 20, "uint8", timeout=0.05)
@@ -269,7 +269,7 @@ def test_create_waits_for_room_as_long_as_it_may(crew: Crew) -> None:
         (3, np.dtype(">i2"), hoplite.UnsupportedDtype),
     ],
 )
-def test_what_can_not_be_made_is_refused(plain: Crew, shape: Any, dtype: object, error: type[Exception]) -> None:  # noqa: ANN401
+def test_invalid_shapes_and_dtypes_are_rejected(plain: Crew, shape: Any, dtype: object, error: type[Exception]) -> None:  # noqa: ANN401
     with pytest.raises(error):
         plain.putter.create(shape, dtype)
 
@@ -285,7 +285,7 @@ def test_a_seal_takes_a_timeout(plain: Crew, size: int) -> None:
 
 
 @pytest.mark.parametrize("elements", [10, 100_000])
-def test_what_nobody_wrote_into_can_be_sealed(elements: int) -> None:
+def test_an_unwritten_buffer_can_be_sealed(elements: int) -> None:
     with testing.cluster(1) as nodes, nodes[0].client() as client:
         assert client.get(client.create(elements, "uint8").seal()).shape == (elements,)
 
@@ -336,7 +336,7 @@ print(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 @pytest.mark.parametrize("interpreter", [sys.executable, "python3.13t", "python3.14t"])
 def test_no_writable_view_outlives_the_seal_in_another_thread(interpreter: str) -> None:
-    """With the GIL, the threads seldom meet in the middle of a call; without it, they do."""
+    """With the GIL, the threads rarely overlap within a call; without it, they do."""
     if shutil.which(interpreter) is None:
         pytest.skip(f"{interpreter} is not installed")
     if subprocess.run([interpreter, "-c", "import hoplite"], capture_output=True, check=False, timeout=SOON).returncode:

@@ -1,4 +1,4 @@
-"""Capabilities: a client that has one does its verbs, below its prefix, until it expires, and nothing else."""
+"""Capabilities: a client with one can use only its verbs, below its prefix, until it expires."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 TOKEN = hoplite.new_token()
 VERBS = ("put", "get", "delete", "reduce", "list")
 
-# More than travels inside messages.
+# More bytes than are sent inside messages.
 LARGE = 100_000
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
-    """Two nodes of one cluster, which has a token."""
+    """Two nodes of one cluster with a token."""
     options: dict[str, Any] = {"token": TOKEN, "capacity": "64MiB"}
     with (
         Node(listen="127.0.0.1:0", socket=tmp_path / "a.sock", **options) as first,
@@ -43,24 +43,24 @@ def pair(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
 
 @pytest.fixture
 def full(pair: tuple[Node, Node]) -> Client:
-    """A client of the first node that may do everything."""
+    """A client of the first node without restrictions."""
     return pair[0].client()
 
 
-def confined(
+def restricted(
     node: Node, prefix: str = "team-a/", *, verbs: list[str] | None = None, seconds: float | None = None
 ) -> Client:
-    """A client of a node that has a capability."""
+    """Returns a client with a capability."""
     return hoplite.connect(node.socket, capability=grant(TOKEN, prefix, verbs=verbs, seconds=seconds))
 
 
 class Call(NamedTuple):
-    """A verb of a client and the one of a capability that it takes; None takes any.
+    """A verb of a client and the verb of a capability that it needs; None accepts any.
 
     Attributes:
-        method: of the client, or of the ref.
-        verb: of the capability.
-        arguments: given the ref of an object.
+        method: method of the client, or of the ref.
+        verb: verb of the capability.
+        arguments: returns the arguments for the ref of an object.
     """
 
     method: str
@@ -69,7 +69,7 @@ class Call(NamedTuple):
 
 
 def folder(ref: str) -> str:
-    """The text of a name before its last part."""
+    """Returns the text of a name before its last part."""
     return ref.rpartition("/")[0] + "/"
 
 
@@ -97,20 +97,22 @@ OF_REFS = ("inputs", "lost")
 
 
 def refusal(call: Call, client: Client, ref: str, *, is_async: bool) -> str | None:
-    """Calls; what is said against it, None if it is allowed."""
+    """Calls a verb and returns the text of its `NotAllowed` error, or None if it is allowed."""
     arguments, options = call.arguments(ref)
-    asked = hoplite.Ref(ref, client) if call.method in OF_REFS else client
+    target = hoplite.Ref(ref, client) if call.method in OF_REFS else client
 
-    async def ask() -> object:
-        result: object = await getattr(asked, call.method + "_async")(*arguments, **options, timeout=SOON)
+    async def call_async() -> object:
+        result: object = await getattr(target, call.method + "_async")(*arguments, **options, timeout=SOON)
         return result
 
     try:
-        result = asyncio.run(ask()) if is_async else getattr(asked, call.method)(*arguments, **options, timeout=SOON)
+        result = (
+            asyncio.run(call_async()) if is_async else getattr(target, call.method)(*arguments, **options, timeout=SOON)
+        )
     except NotAllowed as error:
         return str(error)
     except hoplite.InvalidArgument:
-        # Of what is no reduce: it was looked for.
+        # The object is not a reduce, but the lookup was allowed.
         if call.method in OF_REFS:
             return None
         raise
@@ -121,38 +123,38 @@ def refusal(call: Call, client: Client, ref: str, *, is_async: bool) -> str | No
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["threads", "asyncio"])
 @pytest.mark.parametrize("name", CALLS)
-def test_each_verb_inside_and_outside_the_prefix(
+def test_each_verb_works_only_inside_the_prefix(
     pair: tuple[Node, Node], full: Client, name: str, *, is_async: bool
 ) -> None:
     call = CALLS[name]
     for ref in ("team-a/1", "team-a/2", "team-b/1"):
         full.put(numbers(LARGE), name=ref)
-    everything = confined(pair[1])
-    said = refusal(call, everything, "team-b/1", is_async=is_async)
-    assert said is not None
-    assert f"{call.verb or 'locations'} of " in said
-    assert "is not allowed: this client has a capability for put,get,delete,reduce,list" in said
-    assert 'use names that begin with "team-a/"' in said
+    everything = restricted(pair[1])
+    text = refusal(call, everything, "team-b/1", is_async=is_async)
+    assert text is not None
+    assert f"{call.verb or 'locations'} of " in text
+    assert "is not allowed: this client has a capability for put,get,delete,reduce,list" in text
+    assert 'use names that begin with "team-a/"' in text
     for verb in VERBS:
-        only = confined(pair[1], verbs=[verb], seconds=3600)
-        said = refusal(call, only, "team-b/1", is_async=is_async)
-        assert said is not None
-        assert " UTC; " in said
+        only = restricted(pair[1], verbs=[verb], seconds=3600)
+        text = refusal(call, only, "team-b/1", is_async=is_async)
+        assert text is not None
+        assert " UTC; " in text
         if call.verb not in (None, verb):
-            assert f"get one with {call.verb}" in said
-            said = refusal(call, only, "team-a/1", is_async=is_async)
-            assert said is not None
-            assert f"get one with {call.verb}" in said
-            assert f'a capability for {verb} below "team-a/" until 2' in said
-    # What was refused did nothing: the objects are as they were.
+            assert f"get one with {call.verb}" in text
+            text = refusal(call, only, "team-a/1", is_async=is_async)
+            assert text is not None
+            assert f"get one with {call.verb}" in text
+            assert f'a capability for {verb} below "team-a/" until 2' in text
+    # Rejected calls had no effect: the objects are unchanged.
     assert {each["ref"] for each in full.directory()} == {"team-a/1", "team-a/2", "team-b/1"}
-    only = everything if call.verb is None else confined(pair[1], verbs=[call.verb])
+    only = everything if call.verb is None else restricted(pair[1], verbs=[call.verb])
     assert refusal(call, only, "team-a/1", is_async=is_async) is None
 
 
-def test_what_has_no_name_is_a_ref_below_the_prefix(pair: tuple[Node, Node], full: Client) -> None:
-    """Two clients of a tenant, at two nodes, hand each other refs; another tenant can't use them."""
-    mine, ours, theirs = confined(pair[0]), confined(pair[1]), confined(pair[1], "team-b/")
+def test_objects_without_a_name_get_refs_below_the_prefix(pair: tuple[Node, Node], full: Client) -> None:
+    """Two clients of a tenant, at two nodes, exchange refs. Another tenant can't use them."""
+    mine, ours, theirs = restricted(pair[0]), restricted(pair[1]), restricted(pair[1], "team-b/")
     array = numbers(LARGE)
     refs = [mine.put(b"small"), mine.put(array), mine.reduce([mine.put(array, name="team-a/1")])]
     with mine.create(LARGE, "float32") as buffer:
@@ -171,15 +173,15 @@ def test_what_has_no_name_is_a_ref_below_the_prefix(pair: tuple[Node, Node], ful
         for verb in ("get", "delete", "locations", "lease"):
             with pytest.raises(NotAllowed, match="team-b/"):
                 getattr(theirs, verb)(ref)
-    # Nor those that have no name at all, which a client with all rights has put.
+    # They can't use refs without a name and prefix either, which an unrestricted client has put.
     minted = full.put(array)
     for client in (mine, theirs):
         with pytest.raises(NotAllowed, match=str(minted)):
             client.get(minted, timeout=SOON)
 
 
-def test_a_promise_is_a_ref_below_the_prefix(pair: tuple[Node, Node]) -> None:
-    mine, ours, theirs = confined(pair[0]), confined(pair[1]), confined(pair[1], "team-b/")
+def test_a_reservation_is_a_ref_below_the_prefix(pair: tuple[Node, Node]) -> None:
+    mine, ours, theirs = restricted(pair[0]), restricted(pair[1]), restricted(pair[1], "team-b/")
     ref = mine.reserve()
     assert str(ref).startswith("team-a/@")
     got = Later(ours.get, ref, timeout=SOON)
@@ -187,7 +189,7 @@ def test_a_promise_is_a_ref_below_the_prefix(pair: tuple[Node, Node]) -> None:
     assert got.result() == b"as I said"
     with pytest.raises(NotAllowed):
         theirs.put(b"another", name=ref)
-    # Those who wait hear that it will not come: the client closes, takes it back, or gives the buffer up.
+    # Waiting gets fail when the reservation ends: its client closes, deletes it, or discards the buffer.
     ref = mine.reserve()
     got = Later(ours.get, ref, timeout=SOON)
     mine.delete(ref)
@@ -206,27 +208,27 @@ def test_a_promise_is_a_ref_below_the_prefix(pair: tuple[Node, Node]) -> None:
         got.result()
 
 
-def test_a_listing_has_the_objects_below_the_prefix_alone(pair: tuple[Node, Node], full: Client) -> None:
-    mine = confined(pair[0], verbs=["list", "put"])
+def test_a_listing_has_only_objects_below_the_prefix(pair: tuple[Node, Node], full: Client) -> None:
+    mine = restricted(pair[0], verbs=["list", "put"])
     names = [f"team-{team}/{number}" for team in ("a", "ab", "b") for number in range(3)]
     for name in names:
         full.put(b"x" * LARGE, name=name)
     full.put(b"x")
     own = {f"team-a/{number}" for number in range(3)}
-    for everywhere in (False, True):
+    for clusterwide in (False, True):
         for prefix in ("", "team", "team-a/"):
-            assert {each["ref"] for each in (mine.directory if everywhere else mine.objects)(prefix)} == own
-        assert [each["ref"] for each in (mine.directory if everywhere else mine.objects)("team-a/1")] == ["team-a/1"]
+            assert {each["ref"] for each in (mine.directory if clusterwide else mine.objects)(prefix)} == own
+        assert [each["ref"] for each in (mine.directory if clusterwide else mine.objects)("team-a/1")] == ["team-a/1"]
     assert mine.objects("team-b/") == []
     with pytest.raises(NotAllowed, match='list of "team-b/"'):
         mine.directory("team-b/")
     with pytest.raises(NotAllowed, match="get one with list"):
-        confined(pair[0], verbs=["get"]).objects()
+        restricted(pair[0], verbs=["get"]).objects()
     assert "team-" not in json.dumps(mine.status())
 
 
-def test_copies_older_names_and_jobs_keep_to_the_prefix(pair: tuple[Node, Node], full: Client) -> None:
-    mine = confined(pair[0])
+def test_replicas_retained_versions_and_jobs_stay_within_the_prefix(pair: tuple[Node, Node], full: Client) -> None:
+    mine = restricted(pair[0])
     mine.put(b"x", name="team-a/7", replicas=2, timeout=SOON)
     full.put(b"x", name="team-b/7")
     full.put(b"x", name="team-a/6")
@@ -234,7 +236,7 @@ def test_copies_older_names_and_jobs_keep_to_the_prefix(pair: tuple[Node, Node],
     eventually(lambda: [each["ref"] for each in mine.directory()] == ["team-a/8"])
     assert full.get("team-b/7", timeout=SOON) == b"x"
     with pytest.raises(NotAllowed, match="delete of"):
-        confined(pair[0], verbs=["put"]).put(b"x", name="team-a/9", retain=1)
+        restricted(pair[0], verbs=["put"]).put(b"x", name="team-a/9", retain=1)
     capability = grant(TOKEN, "team-a/")
     with pytest.raises(NotAllowed, match='put of "run-7"'):
         hoplite.connect(pair[0].socket, capability=capability, job="run-7")
@@ -251,7 +253,7 @@ def test_copies_older_names_and_jobs_keep_to_the_prefix(pair: tuple[Node, Node],
 def test_an_error_names_no_object_of_another_tenant(tmp_path: Path) -> None:
     with Node(listen="127.0.0.1:0", token=TOKEN, socket=tmp_path / "a.sock", capacity="1MiB") as node:
         node.client().put(bytes(800_000), name="team-b/secret")
-        mine = confined(node)
+        mine = restricted(node)
         with pytest.raises(hoplite.StoreFull) as caught:
             mine.put(bytes(500_000), name="team-a/1", timeout=0.1)
         assert "team-b" not in str(caught.value)
@@ -260,7 +262,7 @@ def test_an_error_names_no_object_of_another_tenant(tmp_path: Path) -> None:
             node.client().put(bytes(500_000), name="team-a/1", timeout=0.1)
 
 
-def test_an_expired_capability_begins_nothing(pair: tuple[Node, Node], full: Client) -> None:
+def test_an_expired_capability_allows_no_new_calls(pair: tuple[Node, Node], full: Client) -> None:
     past = _native.grant_capability(TOKEN, "team-a/", None, int(time.time()) - 1)
     with pytest.raises(NotAllowed, match=r"until .* UTC has expired: get another"):
         hoplite.connect(pair[0].socket, capability=past)
@@ -272,22 +274,22 @@ def test_an_expired_capability_begins_nothing(pair: tuple[Node, Node], full: Cli
     lease = mine.lease("team-a/1")
     waiting = Later(mine.get, "team-a/later", timeout=SOON)
 
-    said: list[str] = []
+    errors: list[str] = []
 
     def is_refused() -> bool:
         try:
             mine.get("team-a/1", timeout=SOON)
         except NotAllowed as error:
-            said.append(str(error))
-        return bool(said)
+            errors.append(str(error))
+        return bool(errors)
 
     eventually(is_refused)
-    assert 'get of "team-a/1" is not allowed' in said[0]
-    assert "it has expired: get a new one (hoplite token grant)" in said[0]
+    assert 'get of "team-a/1" is not allowed' in text[0]
+    assert "it has expired: get a new one (hoplite token grant)" in text[0]
     for method, verb in {"reserve": "put", "objects": "list", "status": "status"}.items():
         with pytest.raises(NotAllowed, match=f"^{verb} is not allowed: .*it has expired"):
             getattr(mine, method)()
-    # What was begun in time ends.
+    # Calls that started before the expiry complete.
     buffer[...] = 7
     assert str(buffer.seal()).startswith("team-a/@")
     lease.release()
@@ -295,7 +297,7 @@ def test_an_expired_capability_begins_nothing(pair: tuple[Node, Node], full: Cli
     assert waiting.result() == b"late"
 
 
-def test_a_text_that_was_changed_is_refused(pair: tuple[Node, Node]) -> None:
+def test_a_modified_capability_is_rejected(pair: tuple[Node, Node]) -> None:
     text = narrow(grant(TOKEN, "team-a/", verbs=["get", "put"], seconds=3600), verbs=["get"])
     _native.connect(pair[0].socket, SOON, text).close()
     for place in range(len(text)):
@@ -308,7 +310,7 @@ def test_a_text_that_was_changed_is_refused(pair: tuple[Node, Node]) -> None:
             _native.connect(pair[0].socket, SOON, "\n".join(lines[:line] + lines[line + 1 :]))
 
 
-def test_a_holder_narrows_and_never_widens(pair: tuple[Node, Node], full: Client) -> None:
+def test_a_capability_can_be_narrowed_but_never_widened(pair: tuple[Node, Node], full: Client) -> None:
     wide = grant(TOKEN, "team-a/", verbs=["get", "put"], seconds=3600)
     less = narrow(wide, prefix="team-a/runs/", verbs=["get"], seconds=60)
     before, after = read(wide), read(less)
@@ -350,7 +352,7 @@ def test_a_holder_narrows_and_never_widens(pair: tuple[Node, Node], full: Client
         grant("choose-your-own", "team-a/")
 
 
-def test_of_another_cluster_or_at_a_node_without_a_token(pair: tuple[Node, Node], tmp_path: Path) -> None:
+def test_a_capability_of_another_cluster_is_rejected(pair: tuple[Node, Node], tmp_path: Path) -> None:
     other = grant(hoplite.new_token(), "team-a/")
     with pytest.raises(NotAllowed, match="derived from the token of another cluster"):
         hoplite.connect(pair[0].socket, capability=other)
@@ -358,7 +360,7 @@ def test_of_another_cluster_or_at_a_node_without_a_token(pair: tuple[Node, Node]
         hoplite.connect(alone.socket, capability=other)
 
 
-def test_while_a_token_is_replaced_both_are_taken(tmp_path: Path) -> None:
+def test_both_tokens_are_accepted_during_a_rotation(tmp_path: Path) -> None:
     tokens = [hoplite.new_token(), TOKEN]
     file = tmp_path / "hoplite.token"
     file.touch(mode=0o600)
@@ -368,7 +370,9 @@ def test_while_a_token_is_replaced_both_are_taken(tmp_path: Path) -> None:
             hoplite.connect(node.socket, capability=grant(token, "team-a/")).close()
 
 
-def test_a_node_that_confines_takes_no_client_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_requires_capabilities_rejects_clients_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     socket = tmp_path / "a.sock"
     with pytest.raises(hoplite.InvalidArgument, match=r"require_capability \(argument\) needs a token"):
         Node(require_capability=True)
@@ -382,11 +386,11 @@ def test_a_node_that_confines_takes_no_client_without(tmp_path: Path, monkeypatc
         for attach in attaches:
             with pytest.raises(NotAllowed, match=r"requires a capability: .*hoplite token grant"):
                 attach()
-        assert confined(node).get(confined(node).put(b"x"), timeout=SOON) == b"x"
-        # The program of the node has its memory, and so all rights; so has a capability of everything.
+        assert restricted(node).get(restricted(node).put(b"x"), timeout=SOON) == b"x"
+        # The program of the node has its memory, and so all rights. A capability for all names has them too.
         ref = node.client().put(b"y")
-        assert confined(node, "").get(ref, timeout=SOON) == b"y"
-        assert str(confined(node, "").put(b"z")).startswith("@")
+        assert restricted(node, "").get(ref, timeout=SOON) == b"y"
+        assert str(restricted(node, "").put(b"z")).startswith("@")
 
 
 def test_init_finds_the_capability_and_starts_no_node(
@@ -412,7 +416,7 @@ def test_init_finds_the_capability_and_starts_no_node(
             assert str(client.put(b"x")).startswith("team-a/@")
             with pytest.raises(NotAllowed):
                 client.get("team-b/1")
-        # What the caller says comes before the variable.
+        # An argument takes precedence over the environment variable.
         other = hoplite.init(capability=grant(TOKEN, "team-b/"))
         assert str(other.put(b"x")).startswith("team-b/@")
         assert str(hoplite.client().put(b"x")).startswith("team-b/@")
@@ -420,13 +424,13 @@ def test_init_finds_the_capability_and_starts_no_node(
         hoplite.shutdown()
 
 
-def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_others_can_read_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "team-a.capability"
     file.write_text(grant(TOKEN, "team-a/"))
     file.chmod(0o644)
     with pytest.raises(hoplite.InvalidArgument, match="contains a capability, and other users can read or write it"):
         text_of(file)
-    for text, said in {
+    for text, problem in {
         "": "does not begin with",
         "hoplite capability 1\nprefix=a/": "incomplete",
         "hoplite capability 2\nprefix=a/\n" + "0" * 64: "does not begin with",
@@ -434,13 +438,13 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     }.items():
         file.chmod(0o600)
         file.write_text(text)
-        with pytest.raises(hoplite.InvalidArgument, match=said):
+        with pytest.raises(hoplite.InvalidArgument, match=problem):
             text_of(file)
     with pytest.raises(hoplite.InvalidArgument, match=r"can't read .*: No such file"):
         text_of(tmp_path / "nowhere")
 
 
-def test_a_client_that_reconnects_stays_confined(tmp_path: Path) -> None:
+def test_a_client_that_reconnects_stays_restricted(tmp_path: Path) -> None:
     socket = tmp_path / "node.sock"
     options: dict[str, Any] = {"listen": "127.0.0.1:0", "socket": socket}
     with Node(token=TOKEN, **options):
@@ -477,16 +481,16 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 """
 
 
-def test_a_child_made_by_fork_stays_confined(pair: tuple[Node, Node], full: Client, tmp_path: Path) -> None:
+def test_a_forked_child_stays_restricted(pair: tuple[Node, Node], full: Client, tmp_path: Path) -> None:
     full.put(b"x" * LARGE, name="team-a/1")
     file = tmp_path / "capability"
     file.write_text(grant(TOKEN, "team-a/"))
     programs.run(FORKS, pair[0].socket, str(file))
 
 
-def test_values_outlive_what_they_were_read_from(pair: tuple[Node, Node], full: Client) -> None:
-    """Each is a copy in memory of its own: of one object at a time, and of several."""
-    mine = confined(pair[1])
+def test_values_outlive_their_objects(pair: tuple[Node, Node], full: Client) -> None:
+    """Each value is a copy in the client's own memory, from gets of one object and of several."""
+    mine = restricted(pair[1])
     arrays = [numbers(LARGE, seed=seed) for seed in range(4)]
     refs = [full.put(array, name=f"team-a/{place}") for place, array in enumerate(arrays)]
     values = [mine.get(refs[0], timeout=SOON) for _ in range(3)] + mine.get(refs, timeout=SOON)
@@ -501,9 +505,9 @@ def test_values_outlive_what_they_were_read_from(pair: tuple[Node, Node], full: 
     eventually(lambda: sum(each["readers"] for each in full.objects()) == 0)
 
 
-def test_what_is_cancelled_by_a_client_that_may_not_delete(pair: tuple[Node, Node]) -> None:
-    """It is put or not, and nothing is broken."""
-    client = confined(pair[0], verbs=["put", "get"])
+def test_a_client_that_may_not_delete_can_cancel_a_put(pair: tuple[Node, Node]) -> None:
+    """The object is put or not, and the client keeps working."""
+    client = restricted(pair[0], verbs=["put", "get"])
 
     async def cancel() -> None:
         task = asyncio.create_task(client.put_async(bytes(LARGE), name="team-a/1"))
@@ -568,19 +572,17 @@ def test_the_commands_use_the_capability_of_the_environment(tmp_path: Path) -> N
     ],
     ids=ascii,
 )
-def test_a_name_that_only_looks_as_if_it_began_with_the_prefix_does_not(
-    pair: tuple[Node, Node], prefix: str, name: str
-) -> None:
-    """Names are bytes: none is normalized, folded or trimmed."""
-    with confined(pair[0], prefix) as team:
+def test_a_name_that_only_looks_like_the_prefix_is_rejected(pair: tuple[Node, Node], prefix: str, name: str) -> None:
+    """Names are bytes: they are never normalized, case-folded or trimmed."""
+    with restricted(pair[0], prefix) as team:
         team.put(b"x", name=f"{prefix}1")
         with pytest.raises(NotAllowed):
             team.put(b"x", name=name)
 
 
-def test_gets_of_one_object_at_once_take_one_copy(tmp_path: Path) -> None:
-    """Of a store of which two copies would take more than a process may have."""
-    with Node(socket=tmp_path / "a.sock", token=TOKEN, capacity="96MiB") as node, confined(node) as client:
+def test_concurrent_gets_of_one_object_share_a_copy(tmp_path: Path) -> None:
+    """Two copies would exceed the memory that a process may take from this store."""
+    with Node(socket=tmp_path / "a.sock", token=TOKEN, capacity="96MiB") as node, restricted(node) as client:
         ref = client.put(np.ones(4 << 20), name="team-a/large")
         gets = [Later(client.get, ref, timeout=SOON) for _ in range(8)]
         assert [float(get.result()[0]) for get in gets] == [1.0] * 8

@@ -454,8 +454,8 @@ def main() -> int:
         type=int,
         default=1,
         choices=range(HOSTS),
-        help="number of hosts that are frozen and disconnected but never killed, so that their resources can be compared"
-        " before and after a long run (1)",
+        help="number of hosts that are frozen and disconnected but never killed, so that their resources can be"
+        " compared before and after a long run (1)",
     )
     parser.add_argument(
         "--no-faults",
