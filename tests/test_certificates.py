@@ -1,4 +1,4 @@
-"""Own certificates in place of a token: who gets in by them, and who does not any more."""
+"""Certificates instead of a token: which nodes they admit, and revocation."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 HOUR = 3600
 
-# What the page on security promises, in seconds.
+# The bound that the page on security documents, in seconds.
 REVOKED_WITHIN = 5.0
 
-REVOKED = pytest.mark.faults("a member is revoked, and calls on")
+REVOKED = pytest.mark.faults("a member is revoked, and keeps connecting")
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def ca(tmp_path: Path) -> Path:
     return folder
 
 
-def shown(ca: Path, name: str, *, crl: bool = True) -> dict[str, Any]:
-    """The arguments of a node, for which a certificate is made if there is none."""
+def credentials(ca: Path, name: str, *, crl: bool = True) -> dict[str, Any]:
+    """Returns the arguments of a node with a certificate, which is created if it is missing."""
     if not (ca / f"{name}.crt").exists():
         certificates.make_certificate(ca, name)
     files = {"certificate": ca / f"{name}.crt", "key": ca / f"{name}.key", "ca": ca / "ca.crt"}
@@ -49,7 +49,7 @@ def shown(ca: Path, name: str, *, crl: bool = True) -> dict[str, Any]:
 
 
 def revocations(client: Client) -> RevocationStatus:
-    """What a node reports of its list of revoked certificates."""
+    """Returns what a node reports about its revocation list."""
     found = client.status()["revocations"]
     assert found is not None
     return found
@@ -61,14 +61,14 @@ def three(ca: Path) -> Iterator[list[Node]]:
     with ExitStack() as stack:
         nodes: list[Node] = []
         for number in range(3):
-            node = Node(join=[node.address for node in nodes[:1]], **shown(ca, f"host{number}"))
+            node = Node(join=[node.address for node in nodes[:1]], **credentials(ca, f"host{number}"))
             stack.callback(node.close, 0)
             nodes.append(node)
         testing.wait_for_members(nodes, 3)
         yield nodes
 
 
-def test_nodes_of_one_ca_broadcast_reduce_and_say_how_members_are_admitted(three: list[Node], ca: Path) -> None:
+def test_nodes_of_one_ca_broadcast_reduce_and_report_the_admission(three: list[Node], ca: Path) -> None:
     clients = [node.client() for node in three]
     value = np.random.default_rng(1).standard_normal(4 << 20).astype(np.float64)
     ref = clients[0].put(value, name="weights/1")
@@ -82,66 +82,67 @@ def test_nodes_of_one_ca_broadcast_reduce_and_say_how_members_are_admitted(three
     assert facts["revocations"] == {"file": str(ca / "crl.pem"), "renewed": 0, "problem": None}
 
 
-def test_status_says_how_members_are_admitted_in_any_case(ca: Path) -> None:
-    for options, said in (
+def test_status_reports_every_kind_of_admission(ca: Path) -> None:
+    for options, text in (
         ({}, "none: no other node can reach this one"),
         ({"listen": "127.0.0.1:0"}, "the secret of this user on this host"),
         ({"token": hoplite.new_token()}, "a token"),
         ({"no_auth": True}, "none: every node that can reach this one may join"),
-        (shown(ca, "one", crl=False), f"certificates of {ca / 'ca.crt'}"),
-        (shown(ca, "one"), f"certificates of {ca / 'ca.crt'}; revocation list {ca / 'crl.pem'}"),
+        (credentials(ca, "one", crl=False), f"certificates of {ca / 'ca.crt'}"),
+        (credentials(ca, "one"), f"certificates of {ca / 'ca.crt'}; revocation list {ca / 'crl.pem'}"),
     ):
         with Node(**options) as node:
-            assert f"auth     {said}\n" in run("status", "--socket", node.socket).stdout
+            assert f"auth     {text}\n" in run("status", "--socket", node.socket).stdout
 
 
-def test_the_command_takes_certificates_by_options_and_by_variables(ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = shown(ca, "one")
+def test_certificates_can_be_set_by_options_and_by_variables(ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = credentials(ca, "one")
     options = ("--certificate", files["certificate"], "--key", files["key"], "--ca", files["ca"], "--crl", files["crl"])
     with testing.node_process(*map(str, options)) as process:
-        for name, file in shown(ca, "two").items():
+        for name, file in credentials(ca, "two").items():
             monkeypatch.setenv(f"HOPLITE_{name.upper()}", str(file))
         with Node(join=[process.address]) as node, node.client() as near, process.client() as far:
             testing.wait_for_members([node], 2)
             assert far.get(near.put(b"x" * 100_000), timeout=SOON) == b"x" * 100_000
 
 
-def test_two_nodes_may_have_one_certificate_and_each_start_has_an_id_of_its_own(ca: Path) -> None:
-    files = shown(ca, "one")
+def test_two_nodes_with_one_certificate_have_different_ids(ca: Path) -> None:
+    files = credentials(ca, "one")
     with Node(**files) as first, Node(join=[first.address], **files) as second:
         testing.wait_for_members([first, second], 2)
         assert first.id != second.id
 
 
-@pytest.mark.faults("nodes that do not belong together meet")
-def test_who_is_of_another_ca_cluster_or_kind_is_refused_and_told(ca: Path, tmp_path: Path) -> None:
+@pytest.mark.faults("nodes of different clusters connect")
+def test_a_node_of_another_ca_cluster_or_kind_is_rejected_with_the_reason(ca: Path, tmp_path: Path) -> None:
     certificates.make_ca(tmp_path / "foreign")
-    # It trusts this CA, and is not of it: a member of another cluster, or an attacker, whose own files are in order.
+    # It trusts this CA but was issued by another: a member of another cluster, or an attacker with valid files of its
+    # own.
     both = tmp_path / "both.crt"
     both.write_text((ca / "ca.crt").read_text() + (tmp_path / "foreign" / "ca.crt").read_text())
-    foreign = {**shown(tmp_path / "foreign", "other", crl=False), "ca": both}
-    with Node(**shown(ca, "one")) as node, node.client() as client:
-        for options, told in (
+    foreign = {**credentials(tmp_path / "foreign", "other", crl=False), "ca": both}
+    with Node(**credentials(ca, "one")) as node, node.client() as client:
+        for options, problem in (
             (foreign, rf"rejects the certificate {foreign['certificate']}: no CA that the peer trusts issued it"),
-            (shown(tmp_path / "foreign", "other", crl=False), f"was not issued by a CA in {tmp_path}/foreign/ca.crt"),
-            ({**shown(ca, "two"), "cluster": "other"}, "this is a node of cluster"),
+            (credentials(tmp_path / "foreign", "other", crl=False), f"was not issued by a CA in {tmp_path}/foreign/ca.crt"),
+            ({**credentials(ca, "two"), "cluster": "other"}, "this is a node of cluster"),
             ({"token": hoplite.new_token()}, "start it with --certificate, --key and --ca"),
             ({}, "start it with --certificate, --key and --ca"),
         ):
-            with pytest.raises(hoplite.JoinError, match=told):
+            with pytest.raises(hoplite.JoinError, match=problem):
                 Node(join=[node.address], **options)
         assert len(client.status()["members"]) == 1
     with (
         Node(no_auth=True) as node,
         pytest.raises(hoplite.JoinError, match="give certificates, or one token, to all nodes"),
     ):
-        Node(join=[node.address], **shown(ca, "two"))
+        Node(join=[node.address], **credentials(ca, "two"))
 
 
 @REVOKED
-def test_a_certificate_that_was_revoked_before_lets_no_node_in(ca: Path) -> None:
-    with Node(**shown(ca, "one")) as node, node.client() as client:
-        revoked = shown(ca, "two", crl=False)
+def test_a_node_with_a_revoked_certificate_can_not_join(ca: Path) -> None:
+    with Node(**credentials(ca, "one")) as node, node.client() as client:
+        revoked = credentials(ca, "two", crl=False)
         certificates.revoke(ca, "two")
         eventually(lambda: revocations(client)["renewed"] == 1)
         with pytest.raises(
@@ -150,15 +151,13 @@ def test_a_certificate_that_was_revoked_before_lets_no_node_in(ca: Path) -> None
         ):
             Node(join=[node.address], **revoked)
         with pytest.raises(hoplite.InvalidArgument, match=rf"{revoked['certificate']}: it is revoked by {ca}/crl.pem"):
-            Node(**shown(ca, "two"))
+            Node(**credentials(ca, "two"))
 
 
 @REVOKED
 @bounded(REVOKED_WITHIN)
-def test_a_member_that_is_revoked_is_lost_within_the_time_promised_and_gets_no_more(
-    three: list[Node], ca: Path, within: float
-) -> None:
-    """Method: the member goes on asking, and gets neither what is put then nor the rest of what it was getting."""
+def test_a_revoked_member_is_removed_within_the_documented_time(three: list[Node], ca: Path, within: float) -> None:
+    """The member keeps sending requests. It gets no later object, nor the rest of an object in transfer."""
     first, second, third = three
     with first.client() as client, second.client() as other, third.client() as revoked:
         growing = client.create(64 << 20, name="growing")
@@ -180,37 +179,40 @@ def test_a_member_that_is_revoked_is_lost_within_the_time_promised_and_gets_no_m
         assert len(client.status()["members"]) == 2
 
 
-@pytest.mark.faults("the list of revocations is damaged")
-def test_a_list_that_is_damaged_is_told_and_the_one_before_stays_in_force(ca: Path) -> None:
-    with Node(**shown(ca, "one")) as node, node.client() as client:
+@pytest.mark.faults("the revocation list is corrupt")
+def test_a_corrupt_list_is_reported_and_the_previous_one_stays_in_force(ca: Path) -> None:
+    with Node(**credentials(ca, "one")) as node, node.client() as client:
         (ca / "crl.pem").write_text("garbage")
         eventually(lambda: revocations(client)["problem"] is not None)
         assert "contains no list" in str(revocations(client)["problem"])
         assert " is not current: " in run("status", "--socket", node.socket).stdout
-        shown(ca, "two")
+        credentials(ca, "two")
         certificates.revoke(ca, "two")
         eventually(lambda: revocations(client)["problem"] is None)
         assert client.status()["barred"] is None
 
 
 @REVOKED
-def test_a_node_that_is_revoked_by_its_own_list_says_so_and_ends(ca: Path) -> None:
-    with Node(**shown(ca, "one")) as node, node.client() as client:
+def test_a_node_revoked_by_its_own_list_reports_it_and_stops(ca: Path) -> None:
+    with Node(**credentials(ca, "one")) as node, node.client() as client:
         waiting = Later(client.get, "none", timeout=SOON)
         certificates.revoke(ca, "one")
         eventually(lambda: client.status()["barred"] is not None)
-        said = f"certificate revoked: {ca}/crl.pem lists {ca}/one.crt, the certificate of this node"
-        assert said in str(client.status()["barred"])
-        assert f"barred   {said}" in run("status", "--socket", node.socket).stdout
+        text = f"certificate revoked: {ca}/crl.pem lists {ca}/one.crt, the certificate of this node"
+        assert text in str(client.status()["barred"])
+        assert f"barred   {text}" in run("status", "--socket", node.socket).stdout
         with pytest.raises(hoplite.NodeDown, match="certificate revoked"):
             waiting.result()
         assert node.failure is not None
-        assert said in node.failure
+        assert text in node.failure
 
 
 @REVOKED
-def test_a_node_without_a_list_hears_from_the_others_that_it_is_revoked(ca: Path) -> None:
-    with Node(**shown(ca, "one")) as node, Node(join=[node.address], **shown(ca, "two", crl=False)) as revoked:
+def test_a_revoked_node_without_a_list_is_informed_by_the_others(ca: Path) -> None:
+    with (
+        Node(**credentials(ca, "one")) as node,
+        Node(join=[node.address], **credentials(ca, "two", crl=False)) as revoked,
+    ):
         testing.wait_for_members([node, revoked], 2)
         with revoked.client() as client:
             certificates.revoke(ca, "two")
@@ -218,13 +220,13 @@ def test_a_node_without_a_list_hears_from_the_others_that_it_is_revoked(ca: Path
             barred = str(client.status()["barred"])
             assert f"certificate revoked: node {node.id} reports" in barred
             assert str(ca / "two.crt") in barred
-            # One member may have the wrong list: what is here stays.
+            # That member's list may be wrong, so objects on this node stay usable.
             client.put(b"x", name="here")
             assert client.get("here", timeout=SOON) == b"x"
 
 
-def made(ca: Path, odd: str, begin: int, end: int) -> dict[str, Any]:
-    """The files of a node whose certificate is valid at a time."""
+def issued(ca: Path, odd: str, begin: int, end: int) -> dict[str, Any]:
+    """Creates the files of a node whose certificate is valid in the given period, relative to now."""
     name = next(line for line in (ca / "index.txt").read_text().splitlines()).rpartition("/CN=")[2]
     now = int(time.time())
     certificate, key = _native.issue_certificate(
@@ -233,14 +235,14 @@ def made(ca: Path, odd: str, begin: int, end: int) -> dict[str, Any]:
     (ca / f"{odd}.crt").write_text(certificate)
     (ca / f"{odd}.key").write_text(key)
     (ca / f"{odd}.key").chmod(0o600)
-    return shown(ca, odd)
+    return credentials(ca, odd)
 
 
-def test_what_is_wrong_with_a_node_s_own_files_is_said_when_it_starts(ca: Path) -> None:
-    good, other = shown(ca, "one"), shown(ca, "two")
+def test_invalid_certificate_files_are_reported_at_the_start(ca: Path) -> None:
+    good, other = credentials(ca, "one"), credentials(ca, "two")
     (ca / "open.key").write_text(good["key"].read_text())
     (ca / "open.key").chmod(0o644)
-    for options, said in (
+    for options, text in (
         ({**good, "key": other["key"]}, f"the key {other['key']} does not match the certificate {good['certificate']}"),
         ({**good, "key": ca / "open.key"}, f"others can read or write the key {ca}/open.key: chmod 600"),
         ({**good, "ca": ca / "none"}, f"the CA {ca}/none can't be read: No such file"),
@@ -249,15 +251,15 @@ def test_what_is_wrong_with_a_node_s_own_files_is_said_when_it_starts(ca: Path) 
         ({"crl": good["crl"]}, r"crl \(argument\) is set without certificate and key and ca"),
         ({**good, "token": hoplite.new_token()}, r"certificate \(argument\) and token \(argument\) exclude each other"),
         ({**good, "no_auth": True}, r"certificate \(argument\) and no_auth \(argument\) exclude each other"),
-        (made(ca, "old", -2 * HOUR, -HOUR), f"{ca}/old.crt: it has expired: create another"),
-        (made(ca, "new", HOUR, 2 * HOUR), f"{ca}/new.crt: it is not valid yet: set the clocks"),
+        (issued(ca, "old", -2 * HOUR, -HOUR), f"{ca}/old.crt: it has expired: create another"),
+        (issued(ca, "new", HOUR, 2 * HOUR), f"{ca}/new.crt: it is not valid yet: set the clocks"),
     ):
-        with pytest.raises(hoplite.InvalidArgument, match=said):
+        with pytest.raises(hoplite.InvalidArgument, match=text):
             Node(**options)
 
 
-def test_a_node_that_shows_a_certificate_may_listen_where_other_hosts_reach_it(ca: Path) -> None:
-    with Node(listen="0.0.0.0:0", advertise="127.0.0.1", **shown(ca, "one")) as node:
+def test_a_node_with_a_certificate_may_listen_on_all_interfaces(ca: Path) -> None:
+    with Node(listen="0.0.0.0:0", advertise="127.0.0.1", **credentials(ca, "one")) as node:
         assert node.address.startswith("127.0.0.1:")
 
 
@@ -295,7 +297,7 @@ distinguished_name = name
 
 
 @REVOKED
-def test_a_ca_of_openssl_with_keys_of_rsa_serves_as_well(tmp_path: Path) -> None:
+def test_a_ca_of_openssl_with_rsa_keys_works(tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("needs the program openssl")
 
@@ -314,8 +316,8 @@ def test_a_ca_of_openssl_with_keys_of_rsa_serves_as_well(tmp_path: Path) -> None
         (tmp_path / f"{name}.key").chmod(0o600)
     openssl("ca", "-config", "config", "-gencrl", "-out", "crl.pem")
     with (
-        Node(**shown(tmp_path, "one")) as node,
-        Node(join=[node.address], **shown(tmp_path, "two", crl=False)) as other,
+        Node(**credentials(tmp_path, "one")) as node,
+        Node(join=[node.address], **credentials(tmp_path, "two", crl=False)) as other,
         node.client() as client,
         other.client() as far,
     ):

@@ -1,4 +1,4 @@
-"""`hoplite certs`: a CA in a folder, what it issues and what it revokes."""
+"""`hoplite certs`: a CA in a folder, its certificates and revocations."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def ca(tmp_path: Path) -> Path:
     return folder
 
 
-def test_days_are_whole_and_few_enough_to_be_written(tmp_path: Path) -> None:
+def test_an_invalid_number_of_days_is_rejected(tmp_path: Path) -> None:
     for days in (0, -1, 1.5, 10**7):
         with pytest.raises(hoplite.InvalidArgument, match="days"):
             certificates.make_ca(tmp_path / "none", days=days)  # type: ignore[arg-type]
     assert not (tmp_path / "none").exists()
 
 
-def test_a_certificate_ends_no_later_than_its_ca_and_after_that_there_are_none(tmp_path: Path) -> None:
+def test_a_certificate_ends_no_later_than_its_ca(tmp_path: Path) -> None:
     certificates.make_ca(tmp_path, days=7)
     certificates.make_certificate(tmp_path, "one")
     index = tmp_path / "index.txt"
@@ -57,12 +57,14 @@ def test_the_files_of_a_ca_are_private_whole_and_never_overwritten(ca: Path) -> 
         assert run("certs", "node", ca, name, code=1).stderr.startswith("error: ")
 
 
-def test_the_commands_make_revoke_and_list(tmp_path: Path) -> None:
+def test_the_commands_create_revoke_and_list(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "ca"
     assert "next: hoplite certs node" in run("certs", "ca", folder).stdout
     for name in ("one", "two"):
-        said = run("certs", "node", folder, name, "--days", "7").stdout
-        assert f"hoplite node --certificate {folder}/{name}.crt --key {folder}/{name}.key --ca {folder}/ca.crt" in said
+        output = run("certs", "node", folder, name, "--days", "7").stdout
+        assert (
+            f"hoplite node --certificate {folder}/{name}.crt --key {folder}/{name}.key --ca {folder}/ca.crt" in output
+        )
     assert "copy" in run("certs", "revoke", folder, "one").stdout
     rows = json.loads(run("certs", "list", folder, "--json").stdout)
     assert [(row["name"], row["state"]) for row in rows] == [("one", "revoked"), ("two", "valid")]
@@ -77,8 +79,8 @@ def test_the_commands_make_revoke_and_list(tmp_path: Path) -> None:
     assert "hoplite certs ca" in run("certs", "list", tmp_path / "none", code=1).stderr
 
 
-def test_no_other_user_can_hold_up_a_revocation(ca: Path) -> None:
-    """Who can read the folder can lock it; the file that is locked can be opened by its owner alone."""
+def test_no_other_user_can_block_a_revocation(ca: Path) -> None:
+    """A user that can read the folder can lock it, so the lock is on a file that only its owner can open."""
     ca.chmod(0o755)
     certificates.make_certificate(ca, "one")
     descriptor = os.open(ca, os.O_RDONLY)
@@ -91,7 +93,7 @@ def test_no_other_user_can_hold_up_a_revocation(ca: Path) -> None:
     assert readable == {"ca.crt", "crl.pem", "one.crt"}
 
 
-def test_a_process_that_keeps_the_lock_is_an_error(ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_held_by_another_process_is_an_error(ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificates, "LOCK_TIMEOUT_S", 0.1)
     with (ca / certificates.LOCK).open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -99,7 +101,7 @@ def test_a_process_that_keeps_the_lock_is_an_error(ca: Path, monkeypatch: pytest
             hoplite.HopliteError, match=rf"another process has been using the CA in {ca} for 0.1 s: end"
         ):
             certificates.make_certificate(ca, "one")
-        # A list reads only.
+        # A listing only reads.
         assert certificates.certificates(ca) == []
     (ca / certificates.LOCK).unlink()
     certificates.certificates(ca)
@@ -107,7 +109,7 @@ def test_a_process_that_keeps_the_lock_is_an_error(ca: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("name", "mode", "said"),
+    ("name", "mode", "problem"),
     [
         (".", 0o777, "its group or every user can write {path}: run chmod go-w"),
         (".", 0o770, "its group or every user can write {path}: run chmod go-w"),
@@ -121,23 +123,23 @@ def test_a_process_that_keeps_the_lock_is_an_error(ca: Path, monkeypatch: pytest
         ),
     ],
 )
-def test_files_that_other_users_can_write_are_refused(ca: Path, name: str, mode: int, said: str) -> None:
+def test_files_that_other_users_can_write_are_rejected(ca: Path, name: str, mode: int, problem: str) -> None:
     path = ca / name
     path.chmod(mode)
     before = (ca / "crl.pem").read_bytes()
-    with pytest.raises(hoplite.InvalidArgument, match=said.format(path=path)):
+    with pytest.raises(hoplite.InvalidArgument, match=problem.format(path=path)):
         certificates.make_certificate(ca, "one")
     assert not (ca / "one.key").exists()
     assert (ca / "crl.pem").read_bytes() == before
 
 
-def test_a_ca_is_not_made_where_others_can_write(tmp_path: Path) -> None:
+def test_no_ca_is_created_in_a_folder_that_others_can_write(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     assert "chmod go-w" in run("certs", "ca", tmp_path, code=1).stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_openssl_takes_what_hoplite_makes(ca: Path) -> None:
+def test_openssl_accepts_the_files(ca: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("needs the program openssl")
     for name in ("one", "two"):

@@ -1,4 +1,4 @@
-"""The script that finds files of a crate that import each other in a circle."""
+"""The script that finds circular imports between files of a crate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 CIRCLES = Path(__file__).parent.parent / ".ci" / "circles.py"
 
-# A crate without a circle: `lib` < `low` < `folder/middle` < `folder/high`.
+# A crate without circular imports: `lib` < `low` < `folder/middle` < `folder/high`.
 SOUND = {
     "lib.rs": "mod folder;\nmod low;\npub use self::folder::high::High;\n",
     "low.rs": "pub struct Low;\n#[cfg(test)]\nmod tests {\n    use crate::folder::high::High;\n}\n",
@@ -21,7 +21,7 @@ SOUND = {
 
 
 def circles(tmp_path: Path, **more: str) -> tuple[int, str]:
-    """Runs the script over a crate in which these files end otherwise."""
+    """Runs the script over a crate, with lines inserted at the start of some files."""
     for name, text in SOUND.items():
         file = tmp_path / "src" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -30,7 +30,7 @@ def circles(tmp_path: Path, **more: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_a_crate_without_a_circle_passes(tmp_path: Path) -> None:
+def test_a_crate_without_circular_imports_passes(tmp_path: Path) -> None:
     assert circles(tmp_path) == (0, "")
 
 
@@ -43,13 +43,15 @@ def test_a_crate_without_a_circle_passes(tmp_path: Path) -> None:
         ("low", "use crate::High;", {"low.rs", "lib.rs"}),
     ],
 )
-def test_a_circle_is_found_and_its_files_are_named(tmp_path: Path, file: str, line: str, members: set[str]) -> None:
-    code, said = circles(tmp_path, **{file: line + "\n"})
+def test_a_circular_import_is_found_and_its_files_are_named(
+    tmp_path: Path, file: str, line: str, members: set[str]
+) -> None:
+    code, message = circles(tmp_path, **{file: line + "\n"})
     assert code == 1
-    assert members <= set(said.split()), said
+    assert members <= set(message.split()), message
 
 
-def test_the_crates_that_are_clean_stay_so() -> None:
+def test_this_repository_has_no_circular_imports() -> None:
     done = subprocess.run(
         [sys.executable, CIRCLES], cwd=CIRCLES.parent.parent, capture_output=True, text=True, check=False
     )

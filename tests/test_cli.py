@@ -1,4 +1,4 @@
-"""The `hoplite` command: results on stdout, errors on stderr that end with what to try next, exit codes."""
+"""The `hoplite` command: results on stdout, errors on stderr that end with a suggestion, exit codes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def test_status_tells_members_and_bytes() -> None:
+def test_status_reports_members_and_bytes() -> None:
     with Node(listen="127.0.0.1:0") as node:
         node.client().put(numbers(100_000))
         facts = json.loads(run("status", "--json").stdout)
@@ -37,9 +37,9 @@ def test_status_tells_members_and_bytes() -> None:
         assert facts["objects"] == 1
         assert facts["store"]["used"] >= 400_000
         assert {"bytes_direct", "bytes_relayed", "bytes_folded_remote", "bytes_folded_local"} <= set(facts["counters"])
-        told = run("status").stdout
-        assert node.address in told
-        assert "bytes_direct" in told
+        output = run("status").stdout
+        assert node.address in output
+        assert "bytes_direct" in output
     with Node() as node:
         assert json.loads(run("status", "--json").stdout)["address"] is None
         assert f"node     {node.id} without a TCP port, in cluster default" in run("status").stdout
@@ -54,14 +54,14 @@ def test_objects_lists_copies(nodes: list[Node]) -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "objects"])
-def test_no_node_to_ask(command: str) -> None:
+def test_a_command_without_a_node_suggests_to_start_one(command: str) -> None:
     done = run(command, code=1)
     assert done.stdout == ""
     assert "error: no node serves" in done.stderr
     assert done.stderr.endswith("try: start a node on this host with: hoplite node\n")
 
 
-def test_a_wrong_use_exits_with_2() -> None:
+def test_a_usage_error_exits_with_2() -> None:
     assert "No such command" in run("nonsense", code=2).stderr
     assert "No such option" in run("status", "--nonsense", code=2).stderr
     assert run("get", code=2).stderr.endswith("try: hoplite get --help\n")
@@ -85,11 +85,11 @@ def every_command() -> Iterator[tuple[str, click.Command]]:
             yield from ((f"{name} {below}", inner) for below, inner in command.commands.items())
 
 
-def test_every_command_helps_with_an_example() -> None:
+def test_the_help_of_every_command_has_an_example() -> None:
     for name, command in every_command():
         context = click.Context(command, info_name=f"hoplite {name}")
-        told = command.get_help(context)
-        assert f"hoplite {name.split()[0]}" in told.replace(context.get_usage(), ""), name
+        output = command.get_help(context)
+        assert f"hoplite {name.split()[0]}" in output.replace(context.get_usage(), ""), name
 
 
 def test_exit_codes_are_documented() -> None:
@@ -101,7 +101,7 @@ def test_help_and_version() -> None:
     assert hoplite.__version__ in run("--version").stdout
 
 
-def test_put_takes_a_ttl_and_the_listing_of_all_can_be_sorted(nodes: list[Node], tmp_path: Path) -> None:
+def test_put_takes_a_ttl_and_listings_can_be_sorted(nodes: list[Node], tmp_path: Path) -> None:
     at = ("--socket", nodes[0].socket)
     (tmp_path / "large").write_bytes(b"x" * 100_000)
     (tmp_path / "small").write_bytes(b"x")
@@ -142,18 +142,18 @@ def test_objects_can_be_listed_by_prefix_and_deleted(nodes: list[Node]) -> None:
 def test_locations_lists_the_nodes_that_hold_a_copy(nodes: list[Node]) -> None:
     ref = nodes[0].client().put(numbers(100_000), name="policy/1")
     nodes[1].client().get(ref, timeout=SOON)
-    told = run("locations", "policy/1", "--json", "--socket", nodes[0].socket).stdout
-    assert len(json.loads(told)) == 2
-    assert nodes[0].id in told
+    output = run("locations", "policy/1", "--json", "--socket", nodes[0].socket).stdout
+    assert len(json.loads(output)) == 2
+    assert nodes[0].id in output
     assert nodes[1].id in run("locations", "policy/1", "--socket", nodes[0].socket).stdout
 
 
-def test_sizes_in_words() -> None:
+def test_sizes_are_formatted_with_units() -> None:
     words = {0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 5 << 30: "5.0 GiB", 3 << 40: "3.0 TiB"}
     assert {count: write_size(count) for count in words} == words
 
 
-def test_settings_of_the_environment_that_make_no_sense_are_named() -> None:
+def test_invalid_settings_of_the_environment_are_named() -> None:
     done = run("node", code=1, HOPLITE_CAPACITY="lots")
     assert done.stderr.startswith("error: HOPLITE_CAPACITY: capacity 'lots'")
     assert done.stderr.splitlines()[-1].startswith("try: ")
@@ -164,7 +164,7 @@ def test_settings_of_the_environment_that_make_no_sense_are_named() -> None:
 
 
 def test_a_node_takes_its_settings_from_a_file(tmp_path: Path) -> None:
-    """And options before it."""
+    """Options take precedence."""
     file = tmp_path / "hoplite.toml"
     token = hoplite.new_token()
     file.write_text(f'listen = "127.0.0.1:0"\ncluster = "of-file"\ncapacity = "64MiB"\ntoken = "{token}"\n')
@@ -181,8 +181,8 @@ def test_a_node_takes_its_settings_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])
-def test_a_service_manager_is_told(tmp_path: Path, is_abstract: bool) -> None:
-    """By a socket in a folder, or by one with an abstract name."""
+def test_a_service_manager_is_notified(tmp_path: Path, is_abstract: bool) -> None:
+    """Through a socket in a folder, or with an abstract name."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.settimeout(SOON)
         path = f"hoplite-test-{os.getpid()}" if is_abstract else str(tmp_path / "notify")
@@ -203,8 +203,8 @@ def test_a_service_manager_is_told(tmp_path: Path, is_abstract: bool) -> None:
                 process.kill()
 
 
-def test_a_service_manager_that_does_not_listen_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gone, never there, of another kind, or with a full queue: the node runs all the same, and waits for nobody."""
+def test_an_unreachable_service_manager_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address may be stale, missing, of another kind, or its queue full: the node runs anyway, without waiting."""
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     assert notify.notify("READY=1") is None
     gone = tmp_path / "gone"
@@ -234,7 +234,7 @@ def test_completion_prints_a_script(shell: str) -> None:
 
 
 def complete(*words: str) -> list[str]:
-    """What bash would be offered for the last word."""
+    """Returns what bash would offer for the last word."""
     environment = {
         "_HOPLITE_COMPLETE": "bash_complete",
         "COMP_WORDS": " ".join(("hoplite", *words)),
@@ -246,7 +246,7 @@ def complete(*words: str) -> list[str]:
 
 
 def test_refs_are_completed_from_the_running_node() -> None:
-    """And silently not at all where none runs."""
+    """Without a running node, nothing is completed and nothing is printed."""
     assert complete("sta") == ["status"]
     assert complete("delete", "pol") == []
     with Node() as node:
@@ -257,14 +257,14 @@ def test_refs_are_completed_from_the_running_node() -> None:
         assert complete("get", "g") == ["grad/1"]
 
 
-def test_bash_takes_the_script(tmp_path: Path) -> None:
+def test_bash_parses_the_completion_script(tmp_path: Path) -> None:
     script = tmp_path / "hoplite.bash"
     script.write_text(run("completion", "bash").stdout)
     done = subprocess.run(["bash", "-n", str(script)], capture_output=True, timeout=SOON, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_reader_that_leaves_is_no_traceback() -> None:
+def test_a_closed_output_pipe_causes_no_traceback() -> None:
     with Node() as node:
         node.client().put(b"x", name="policy/1")
         done = subprocess.run(
@@ -276,8 +276,8 @@ def test_a_reader_that_leaves_is_no_traceback() -> None:
         assert done.stderr == b""
 
 
-def test_a_table_on_a_terminal_fits_it() -> None:
-    """And is the same text elsewhere, however narrow that says it is."""
+def test_a_table_fits_the_terminal() -> None:
+    """Elsewhere the text does not depend on the terminal's width."""
     with Node() as node:
         node.client().put(numbers(1000), name="policy/1")
         ours, theirs = pty.openpty()
@@ -292,7 +292,7 @@ def test_a_table_on_a_terminal_fits_it() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_node_says_when_it_is_ready_and_leaves_on_a_signal(number: signal.Signals) -> None:
+def test_a_node_reports_that_it_is_ready_and_leaves_on_a_signal(number: signal.Signals) -> None:
     command = [*COMMAND, "node", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -308,7 +308,7 @@ def test_a_node_says_when_it_is_ready_and_leaves_on_a_signal(number: signal.Sign
             process.kill()
 
 
-# A node that finds a bug in itself as soon as it is asked. That a panic ends a node is tested in Rust.
+# A node that reports a failure as soon as it is queried. Rust tests cover that a panic ends a node.
 FAILING = """
 from hoplite.tools.cli import main
 from hoplite.node import Node
@@ -317,7 +317,7 @@ main()
 """
 
 
-def test_a_node_that_ends_itself_says_why_and_fails() -> None:
+def test_a_node_that_fails_reports_why_and_exits_with_1() -> None:
     command = [sys.executable, "-c", FAILING, "node", "--listen", "127.0.0.1:0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SOON, check=False)
     assert done.returncode == 1
@@ -325,19 +325,19 @@ def test_a_node_that_ends_itself_says_why_and_fails() -> None:
     assert "error: its task Fold panicked: planted\ntry: report" in done.stderr
 
 
-def test_a_command_refuses_a_node_of_another_cluster_than_the_settings_say(tmp_path: Path) -> None:
+def test_a_command_rejects_a_node_of_another_cluster(tmp_path: Path) -> None:
     with Node(cluster="one") as node:
         for arguments in (["status"], ["objects"], ["status", "--socket", node.socket], ["delete", "x"]):
-            said = run(*arguments, code=1, HOPLITE_CLUSTER="two").stderr
-            assert "belongs to cluster 'one', not to 'two' (HOPLITE_CLUSTER)" in said
-            assert "embedded" not in said
+            expected = run(*arguments, code=1, HOPLITE_CLUSTER="two").stderr
+            assert "belongs to cluster 'one', not to 'two' (HOPLITE_CLUSTER)" in expected
+            assert "embedded" not in expected
         assert "in cluster one" in run("status", HOPLITE_CLUSTER="one").stdout
         assert "in cluster one" in run("status").stdout
         (tmp_path / "hoplite.toml").write_text('cluster = "two"')
         assert "hoplite.toml: cluster" in run("status", code=1, HOPLITE_CONFIG=f"{tmp_path}/hoplite.toml").stderr
 
 
-def test_a_node_that_cannot_start_says_why(nodes: list[Node], tmp_path: Path) -> None:
+def test_a_node_that_can_not_start_reports_why(nodes: list[Node], tmp_path: Path) -> None:
     in_use = run("node", "--listen", nodes[0].address, code=1)
     assert in_use.stdout == ""
     assert nodes[0].address in in_use.stderr
@@ -348,15 +348,15 @@ def test_a_node_that_cannot_start_says_why(nodes: list[Node], tmp_path: Path) ->
     assert f"the directory {tmp_path}/missing" in missing.stderr
     assert "try: create the directory" in missing.stderr
     for few in ("5", "5B", "500 KiB"):
-        said = run("node", "--listen", "127.0.0.1:0", "--capacity", few, code=2).stderr
-        assert "set at least 1048576 (1 MiB)" in said
-        assert ('did you mean "5GiB"?' in said) == ("K" not in few)
+        expected = run("node", "--listen", "127.0.0.1:0", "--capacity", few, code=2).stderr
+        assert "set at least 1048576 (1 MiB)" in expected
+        assert ('did you mean "5GiB"?' in expected) == ("K" not in few)
     nobody = run("node", "--listen", "127.0.0.1:0", "--join", "127.0.0.1:1", code=1)
     assert "127.0.0.1:1" in nobody.stderr
     assert "try: compare address" in nobody.stderr
 
 
-def test_a_node_takes_all_its_options() -> None:
+def test_options_of_a_node_take_effect() -> None:
     options = ["--capacity", "64MiB", "--cluster", "mine"]
     with testing.node_process(*options) as node, node.client() as client:
         assert client.status()["store"]["capacity"] == 64 << 20
@@ -364,8 +364,8 @@ def test_a_node_takes_all_its_options() -> None:
             testing.wait_for_members([other], 2)
 
 
-def test_a_token_is_made_and_told_once(tmp_path: Path) -> None:
-    """On stdout or, closed to others, in a file that is never written over."""
+def test_a_token_is_created_and_printed_once(tmp_path: Path) -> None:
+    """On stdout or in a new file that only its owner can read; an existing file is never overwritten."""
     printed = [run("token", "new").stdout.rstrip("\n") for _ in range(2)]
     assert len(set(printed)) == 2
     file = tmp_path / "hoplite.token"
@@ -379,8 +379,8 @@ def test_a_token_is_made_and_told_once(tmp_path: Path) -> None:
     assert "can't be created: No such file" in run("token", "new", "--out", tmp_path / "nowhere" / "x", code=1).stderr
 
 
-def test_a_token_on_the_command_line_is_refused() -> None:
-    """Every user of the host reads it there, so the command says where it belongs, and does not repeat it."""
+def test_a_token_on_the_command_line_is_rejected() -> None:
+    """Every user of the host can read it there, so the command names the alternative and does not repeat the token."""
     token = hoplite.new_token()
     for given in (["--token", token], [f"--token={token}"]):
         done = run("node", "--listen", "127.0.0.1:0", *given, code=2)
@@ -408,7 +408,7 @@ def test_a_token_on_the_command_line_is_refused() -> None:
     ],
     ids=" ".join,
 )
-def test_output_that_can_not_be_written_is_said(node: Node, client: hoplite.Client, command: tuple[str, ...]) -> None:
+def test_an_error_of_the_output_is_reported(node: Node, client: hoplite.Client, command: tuple[str, ...]) -> None:
     del node
     client.put(numbers(100_000), name="policy/1")
     with Path("/dev/full").open("w") as full:
@@ -416,5 +416,5 @@ def test_output_that_can_not_be_written_is_said(node: Node, client: hoplite.Clie
             [*COMMAND, *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=SOON, check=False
         )
     assert done.returncode == 1
-    said = "error: the output can't be written: No space left on device\ntry: write it to a device with free space\n"
-    assert done.stderr == said
+    expected = "error: the output can't be written: No space left on device\ntry: write it to a device with free space\n"
+    assert done.stderr == expected

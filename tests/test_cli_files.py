@@ -1,4 +1,4 @@
-"""`hoplite put` and `hoplite get`: files to objects and back, and no half-written file."""
+"""`hoplite put` and `hoplite get`: files to objects and back, without partial files."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 
 def run(*arguments: object, code: int = 0, given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    """Runs a command to its end; what failed has printed nothing."""
+    """Runs a command to completion, and checks that a failed command prints nothing to stdout."""
     done = run_bytes(*arguments, code=code, given=given)
     assert not code or done.stdout == b""
     return done
 
 
 def put(*arguments: object, given: bytes | None = None) -> str:
-    """Puts, and returns the ref that was printed."""
+    """Puts a file and returns the printed ref."""
     return run("put", *arguments, given=given).stdout.decode().strip()
 
 
 @pytest.mark.parametrize("size", [0, 1, 32_768, 32_769, 3_000_001])
-def test_bytes_there_and_back(client: Client, tmp_path: Path, size: int) -> None:
+def test_bytes_round_trip(client: Client, tmp_path: Path, size: int) -> None:
     content = numbers(size, "uint8").tobytes()
     (tmp_path / "in").write_bytes(content)
     ref = put(tmp_path / "in")
@@ -54,8 +54,8 @@ def test_bytes_there_and_back(client: Client, tmp_path: Path, size: int) -> None
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != "bfloat16"])
-def test_arrays_there_and_back(client: Client, tmp_path: Path, dtype: str) -> None:
-    """As .npy, of any shape; on the standard output as raw bytes."""
+def test_arrays_round_trip(client: Client, tmp_path: Path, dtype: str) -> None:
+    """As .npy files of any shape, and as raw bytes on standard output."""
     for number, shape in enumerate([(), (0,), (0, 3), (7,), (200, 300)]):
         value = numbers(shape, dtype)
         np.save(tmp_path / "in.npy", value)
@@ -67,13 +67,13 @@ def test_arrays_there_and_back(client: Client, tmp_path: Path, dtype: str) -> No
             assert run("get", ref).stdout == value.tobytes()
 
 
-def test_the_order_of_bytes_and_of_rows_is_minded(client: Client, tmp_path: Path) -> None:
+def test_byte_order_and_row_order_are_converted(client: Client, tmp_path: Path) -> None:
     value = np.arange(12, dtype=">i4").reshape(3, 4)
     np.save(tmp_path / "in.npy", np.asfortranarray(value))
     same(client.get(put(tmp_path / "in.npy"), timeout=SOON), value.astype("<i4"))
 
 
-def test_bfloat16_is_written_as_bytes_only(client: Client, tmp_path: Path) -> None:
+def test_bfloat16_can_be_written_only_as_bytes(client: Client, tmp_path: Path) -> None:
     value = numbers(100, "bfloat16")
     client.put(value, name="half/1")
     assert run("get", "half/1").stdout == value.view(np.uint16).tobytes()
@@ -83,7 +83,7 @@ def test_bfloat16_is_written_as_bytes_only(client: Client, tmp_path: Path) -> No
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["out.bin"]
 
 
-def test_a_file_that_cannot_be_put(node: Node, tmp_path: Path) -> None:
+def test_a_file_that_can_not_be_put_is_reported(node: Node, tmp_path: Path) -> None:
     for name in ("none", "none.npy"):
         assert b"No such file" in run("put", tmp_path / name, code=1).stderr
     (tmp_path / "folder.npy").mkdir()
@@ -96,39 +96,39 @@ def test_a_file_that_cannot_be_put(node: Node, tmp_path: Path) -> None:
     for name in ("bad", "empty", "pickle", "cut"):
         assert f"{name}.npy is not a readable array".encode() in run("put", tmp_path / f"{name}.npy", code=1).stderr
     assert node.client().objects() == []
-    # An array of text would take a pickle, which a command neither writes nor reads.
+    # An array of text would need a pickle, which commands neither write nor read.
     for value in (np.array(["a"]), np.zeros(2, "f4,i4")):
         np.save(tmp_path / "text.npy", value)
-        said = run("put", tmp_path / "text.npy", code=1).stderr.decode()
-        assert f"array of {value.dtype}" in said
-        # What is advised can be typed, and works.
-        assert "allow_pickle" not in said
-        assert f"try: hoplite put - <{tmp_path / 'text.npy'} " in said
+        error = run("put", tmp_path / "text.npy", code=1).stderr.decode()
+        assert f"array of {value.dtype}" in error
+        # The suggested command can be typed, and works.
+        assert "allow_pickle" not in error
+        assert f"try: hoplite put - <{tmp_path / 'text.npy'} " in error
         put("-", given=(tmp_path / "text.npy").read_bytes())
     node.client().put({"a": 1}, name="pickled/1")
     assert b"pickle" in run("get", "pickled/1", "-o", tmp_path / "out", code=1).stderr
     assert not (tmp_path / "out").exists()
 
 
-def test_a_put_says_that_there_are_fewer_nodes_than_copies(node: Node, tmp_path: Path) -> None:
+def test_put_reports_that_the_cluster_has_too_few_nodes(node: Node, tmp_path: Path) -> None:
     del node
     (tmp_path / "in").write_bytes(b"hello")
     done = run("put", tmp_path / "in", "--replicas", 3, "--name", "few/1")
     assert done.stderr == b"few/1 has 1 of 3 replicas: the cluster has no more nodes\n"
 
 
-def test_each_command_tells_what_it_did_as_json(node: Node, tmp_path: Path) -> None:
+def test_every_command_reports_its_result_as_json(node: Node, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"hello")
-    told = json.loads(run("put", tmp_path / "in", "--name", "told/1", "--json").stdout)
-    assert told == {"ref": "told/1", "bytes": 5, "replicas": 1}
-    told = json.loads(run("get", "told/1", "-o", tmp_path / "out", "--json").stdout)
-    assert told == {"ref": "told/1", "file": str(tmp_path / "out"), "bytes": 5}
+    output = json.loads(run("put", tmp_path / "in", "--name", "told/1", "--json").stdout)
+    assert output == {"ref": "told/1", "bytes": 5, "replicas": 1}
+    output = json.loads(run("get", "told/1", "-o", tmp_path / "out", "--json").stdout)
+    assert output == {"ref": "told/1", "file": str(tmp_path / "out"), "bytes": 5}
     assert b"-o FILE" in run("get", "told/1", "--json", code=2).stderr
     assert json.loads(run("delete", "told/1", "--json").stdout) == {"deleted": ["told/1"]}
     assert node.client().objects() == []
 
 
-def test_a_name_that_is_taken(client: Client, tmp_path: Path) -> None:
+def test_put_rejects_a_taken_name(client: Client, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"x")
     put(tmp_path / "in", "--name", "policy/1")
     assert b"policy/1" in run("put", tmp_path / "in", "--name", "policy/1", code=1).stderr
@@ -136,7 +136,7 @@ def test_a_name_that_is_taken(client: Client, tmp_path: Path) -> None:
     assert client.get("policy/1", timeout=SOON) == b"x"
 
 
-def test_the_newest_are_kept(client: Client, tmp_path: Path) -> None:
+def test_put_retains_the_newest(client: Client, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"x")
     for number in range(4):
         put(tmp_path / "in", "--name", f"policy/{number}", "--retain", 2)
@@ -144,25 +144,25 @@ def test_the_newest_are_kept(client: Client, tmp_path: Path) -> None:
     assert put(tmp_path / "in", "--name", "policy/3", "--exist-ok") == "policy/3"
 
 
-def test_what_is_larger_than_the_store(node: Node, tmp_path: Path) -> None:
+def test_a_file_larger_than_the_store_is_rejected(node: Node, tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as opened:
         opened.truncate(300 << 20)
     assert b"--capacity" in run("put", tmp_path / "large", code=1).stderr
     assert node.client().objects() == []
 
 
-def test_an_object_that_does_not_exist(node: Node, tmp_path: Path) -> None:
+def test_a_get_of_a_missing_object_names_it(node: Node, tmp_path: Path) -> None:
     for limit in (0, 0.1):
-        said = run("get", "nobody/1", "-o", tmp_path / "out", "--timeout", limit, code=1).stderr
-        assert b"nobody/1" in said
-        assert b"--timeout" in said
+        error = run("get", "nobody/1", "-o", tmp_path / "out", "--timeout", limit, code=1).stderr
+        assert b"nobody/1" in error
+        assert b"--timeout" in error
     assert not [path for path in tmp_path.iterdir() if path.is_file()]
     assert b"negative" not in run("get", "nobody/1", "--timeout", -1, code=2).stderr
     assert b"try: " in run("get", "@nonsense", code=1).stderr
     del node
 
 
-def test_get_waits_and_says_so(client: Client, tmp_path: Path) -> None:
+def test_get_reports_that_it_waits(client: Client, tmp_path: Path) -> None:
     with subprocess.Popen(
         [*COMMAND, "get", "late/1", "-o", str(tmp_path / "out"), "--timeout", str(SOON)], stderr=subprocess.PIPE
     ) as process:
@@ -173,11 +173,11 @@ def test_get_waits_and_says_so(client: Client, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == b"x"
 
 
-def test_a_get_that_speaks_meanwhile_reports_its_whole_time(node: Node) -> None:
-    said = run("get", "nobody/1", "--timeout", 2.5, code=1).stderr.decode()
-    assert said.startswith("waiting for nobody/1")
-    waited = re.search(r"timed out after ([\d.]+) s", said)
-    assert waited is not None, said
+def test_the_timeout_of_a_get_includes_the_time_before_its_message(node: Node) -> None:
+    error = run("get", "nobody/1", "--timeout", 2.5, code=1).stderr.decode()
+    assert error.startswith("waiting for nobody/1")
+    waited = re.search(r"timed out after ([\d.]+) s", error)
+    assert waited is not None, error
     assert float(waited[1]) >= 2.5
     del node
 
@@ -192,14 +192,14 @@ def test_ctrl_c_ends_a_get(node: Node, tmp_path: Path) -> None:
     del node
 
 
-def test_where_it_is_written_is_judged_before_anything_is_awaited(node: Node, tmp_path: Path) -> None:
+def test_the_output_path_is_checked_before_waiting(node: Node, tmp_path: Path) -> None:
     assert b"is a directory" in run("get", "nobody/1", "-o", tmp_path, code=1).stderr
     assert b"mkdir -p" in run("get", "nobody/1", "-o", tmp_path / "no" / "out", code=1).stderr
     del node
 
 
-def test_a_file_is_replaced_as_a_whole_or_not_at_all(client: Client, tmp_path: Path) -> None:
-    """Rights and links stay; what can't be written leaves the old content and nothing beside it."""
+def test_a_file_is_replaced_atomically(client: Client, tmp_path: Path) -> None:
+    """Permissions and links stay. A failed write leaves the old content and no temporary file."""
     target, link = tmp_path / "out.npy", tmp_path / "link.npy"
     target.write_bytes(b"old")
     target.chmod(0o640)
@@ -221,8 +221,8 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(client: Client, tmp_path: P
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
 
 
-def test_a_full_disk_leaves_nothing(client: Client, tmp_path: Path) -> None:
-    """As a limit on the size of files, which the kernel refuses in the same place."""
+def test_a_full_disk_leaves_no_file(client: Client, tmp_path: Path) -> None:
+    """Simulated by a limit on the file size, which makes the same write fail."""
     client.put(numbers(1_000_000, "uint8"), name="large/1")
     script = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
@@ -236,20 +236,20 @@ def test_a_full_disk_leaves_nothing(client: Client, tmp_path: Path) -> None:
     assert not [path for path in tmp_path.iterdir() if path.is_file()]
 
 
-def test_a_device_or_a_pipe_is_written_and_not_replaced(client: Client, tmp_path: Path) -> None:
+def test_a_device_or_pipe_is_written_in_place(client: Client, tmp_path: Path) -> None:
     client.put(b"bytes", name="bytes/1")
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    heard: list[bytes] = []
-    reader = threading.Thread(target=lambda: heard.append(pipe.read_bytes()), daemon=True)
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()), daemon=True)
     reader.start()
     run("get", "bytes/1", "-o", pipe)
     reader.join(SOON)
-    assert heard == [b"bytes"]
+    assert received == [b"bytes"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-def test_a_terminal_gets_no_raw_bytes(client: Client) -> None:
+def test_raw_bytes_are_not_written_to_a_terminal(client: Client) -> None:
     client.put(b"\x1b[2J", name="bytes/1")
     ours, theirs = pty.openpty()
     try:
@@ -267,7 +267,9 @@ def test_a_terminal_gets_no_raw_bytes(client: Client) -> None:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_leaves_is_no_traceback(client: Client, unbuffered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_output_pipe_causes_no_traceback(
+    client: Client, unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     client.put(numbers(3_000_000, "uint8"), name="large/1")
     with subprocess.Popen([*COMMAND, "get", "large/1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -279,7 +281,7 @@ def test_a_reader_that_leaves_is_no_traceback(client: Client, unbuffered: str, m
         assert process.wait(SOON) == 1
 
 
-def test_without_numpy_an_array_says_what_is_missing(client: Client, tmp_path: Path) -> None:
+def test_an_array_without_numpy_reports_what_is_missing(client: Client, tmp_path: Path) -> None:
     np.save(tmp_path / "in.npy", numbers(10))
     client.put(numbers(10), name="array/1")
     for arguments in (["put", str(tmp_path / "in.npy")], ["get", "array/1", "-o", str(tmp_path / "out.npy")]):
@@ -298,7 +300,7 @@ def test_without_numpy_an_array_says_what_is_missing(client: Client, tmp_path: P
         assert b"Traceback" not in done.stderr
 
 
-def test_no_node(tmp_path: Path) -> None:
+def test_commands_without_a_node_suggest_to_start_one(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"x")
     for arguments in (["put", tmp_path / "in"], ["get", "a/1"], ["delete", "a/1"], ["locations", "a/1"]):
         assert b"try: start a node on this host with: hoplite node" in run(*arguments, code=1).stderr

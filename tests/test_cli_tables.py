@@ -1,4 +1,4 @@
-"""Listings where no terminal is: each row on a line of its own, whole, and a line end at the end."""
+"""Listings without a terminal: each row on its own line, complete, and a final newline."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from hoplite.tools.cli import output
 from support import numbers
 
 
-def test_each_row_of_a_table_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whole, however long, without blanks at its end, and with a line end at the end of all."""
+def test_each_row_of_a_table_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each line is complete at any length and has no trailing blanks; the output ends with a newline."""
     output.print_table(["name", "what"], [["x" * 300, "a\nb"], ["short", ""]])
     assert capsys.readouterr().out.split("\n") == [f"{'name':300}  what", f"{'x' * 300}  a b", "short", ""]
     output.print_table(["name", "what"], [])
     assert capsys.readouterr().out == "name  what\n"
 
 
-def test_characters_of_a_name_that_show_nothing_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    """One that turns the direction of a line, or that is nowhere, makes a name look like another."""
+def test_invisible_characters_of_a_name_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    """A character that reverses the direction or is invisible makes a name look like another."""
     output.print_table(["name"], [["a\u202eb/1"], ["a\u200bb/1"], ["a\x1b[31m"], ["\u00e9 \u6f22/1"]])
     assert capsys.readouterr().out == "name\na\\u202eb/1\na\\u200bb/1\na\\x1b[31m\n\u00e9 \u6f22/1\n"
     with Node() as node:
@@ -32,11 +32,11 @@ def test_characters_of_a_name_that_show_nothing_are_escaped(capsys: pytest.Captu
     [("objects",), ("objects", "--all"), ("objects", "none"), ("status",), ("locations", "policy/1")],
     ids=" ".join,
 )
-def test_listings_end_with_a_line_end(command: tuple[str, ...]) -> None:
+def test_listings_end_with_a_newline(command: tuple[str, ...]) -> None:
     with Node() as node:
         node.client().put(numbers(1000), name="policy/1")
         done = run(*command)
-    said = done.stdout
-    assert said.endswith("\n")
-    assert not said.endswith("\n\n")
-    assert all(line == line.rstrip() for line in said.splitlines())
+    text = done.stdout
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")
+    assert all(line == line.rstrip() for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""`hoplite latest`, `wait`, `reduce`, `objects --all`, `status --watch`: results on stdout, the rest on stderr."""
+"""`hoplite latest`, `wait`, `reduce`, `objects --all`, `status --watch`: results on stdout, messages on stderr."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def told(*arguments: str) -> Any:  # noqa: ANN401 - any JSON
+def run_json(*arguments: str) -> Any:  # noqa: ANN401 - any JSON
     return json.loads(run(*arguments, "--json").stdout)
 
 
@@ -30,7 +30,7 @@ def test_latest_prints_the_newest_ref(client: Client) -> None:
     for number in (1, 2, 10):
         client.put(b"x", name=f"policy/{number}")
     assert run("latest", "policy/").stdout == "policy/10\n"
-    assert told("latest", "policy/", "--after", "2") == {"ref": "policy/10", "number": 10}
+    assert run_json("latest", "policy/", "--after", "2") == {"ref": "policy/10", "number": 10}
     late = run("latest", "policy/", "--after", "10", "--timeout", "0", code=1)
     assert late.stdout == ""
     assert "newer than 10" in late.stderr
@@ -38,7 +38,7 @@ def test_latest_prints_the_newest_ref(client: Client) -> None:
     assert "policy/" in run("latest", "policy", "--timeout", "0", code=1).stderr
 
 
-def test_latest_waits_and_says_so(client: Client) -> None:
+def test_latest_reports_that_it_waits(client: Client) -> None:
     with subprocess.Popen(
         [*COMMAND, "latest", "late/"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as one:
@@ -54,18 +54,18 @@ def test_latest_waits_and_says_so(client: Client) -> None:
 # wait
 
 
-def test_wait_prints_what_has_come(client: Client) -> None:
+def test_wait_prints_the_available_objects(client: Client) -> None:
     client.put(b"x", name="part/2")
     client.put(b"x", name="part/3")
     assert sorted(run("wait", "part/2", "part/3").stdout.split()) == ["part/2", "part/3"]
-    assert told("wait", "part/1", "part/3", "--count", "1") == {"ready": ["part/3"], "rest": ["part/1"]}
+    assert run_json("wait", "part/1", "part/3", "--count", "1") == {"ready": ["part/3"], "rest": ["part/1"]}
     late = run("wait", "part/1", "part/2", "--timeout", "0.1", code=1)
     assert late.stdout == "part/2\n"
     assert "1 of 2 objects were ready within 0.1 s; missing: part/1" in late.stderr
     assert "3" in run("wait", "part/1", "--count", "3", code=1).stderr
 
 
-def test_wait_goes_on_until_it_has_come(client: Client) -> None:
+def test_wait_runs_until_enough_objects_are_available(client: Client) -> None:
     command = [*COMMAND, "wait", "late/1", "late/2", "--count", "1", "--timeout", "60"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as one:
         try:
@@ -80,20 +80,23 @@ def test_wait_goes_on_until_it_has_come(client: Client) -> None:
 # reduce
 
 
-def test_reduce_prints_the_ref_of_a_result_that_is_there(client: Client) -> None:
+def test_reduce_prints_the_ref_of_an_available_result(client: Client) -> None:
     for number in range(3):
         client.put(np.full(10_000, number + 1), name=f"grad/{number}")
     assert run("reduce", "grad/0", "grad/1", "grad/2", "--name", "sum/1").stdout == "sum/1\n"
     same(client.get("sum/1", timeout=0), np.full(10_000, 6))
-    first = told("reduce", "grad/0", "none/1", "grad/2", "--count", "2", "--op", "max")
+    first = run_json("reduce", "grad/0", "none/1", "grad/2", "--count", "2", "--op", "max")
     assert sorted(first["inputs"]) == ["grad/0", "grad/2"]
     same(client.get(first["ref"], timeout=0), np.full(10_000, 3))
-    assert told("reduce", "grad/0", "none/1", "--no-wait", "--name", "later/1") == {"ref": "later/1", "inputs": None}
+    assert run_json("reduce", "grad/0", "none/1", "--no-wait", "--name", "later/1") == {
+        "ref": "later/1",
+        "inputs": None,
+    }
     client.put(np.full(10_000, 1), name="none/1")
     same(client.get("later/1", timeout=SOON), np.full(10_000, 2))
 
 
-def test_a_reduce_that_fails_says_why(client: Client) -> None:
+def test_a_failed_reduce_reports_why(client: Client) -> None:
     client.put(np.array([True]), name="seen/1")
     client.put(np.zeros(2), name="zero/1")
     client.put(np.zeros(3), name="zero/2")
@@ -110,7 +113,7 @@ def test_a_reduce_that_fails_says_why(client: Client) -> None:
 # objects
 
 
-def test_objects_of_the_whole_cluster_are_listed_once(nodes: list[Node]) -> None:
+def test_the_cluster_listing_has_each_object_once(nodes: list[Node]) -> None:
     clients = [node.client() for node in nodes]
     clients[0].put(numbers((300, 200)), name="policy/1")
     clients[1].put(numbers((), "int64"), name="policy/2")
@@ -118,8 +121,8 @@ def test_objects_of_the_whole_cluster_are_listed_once(nodes: list[Node]) -> None
     clients[2].get("policy/1", timeout=SOON)
     minted = str(clients[1].put({"a": 1}))
     at = ("--socket", nodes[0].socket)
-    eventually(lambda: [row["copies"] for row in told("objects", "--all", "policy/1", *at)] == [2])
-    rows = told("objects", "--all", *at)
+    eventually(lambda: [row["copies"] for row in run_json("objects", "--all", "policy/1", *at)] == [2])
+    rows = run_json("objects", "--all", *at)
     assert [row["ref"] for row in rows] == sorted(["other/1", "policy/1", "policy/2", minted])
     found = {row["ref"]: row for row in rows}
     assert (found["policy/1"]["dtype"], found["policy/1"]["shape"]) == ("float32", [300, 200])
@@ -132,11 +135,11 @@ def test_objects_of_the_whole_cluster_are_listed_once(nodes: list[Node]) -> None
     ]
     assert lines[1].split()[4] == "2"
     assert "pickle" in run("objects", "--all", minted, *at).stdout
-    assert [row["ref"] for row in told("objects", "other/", "--socket", nodes[2].socket)] == ["other/1"]
+    assert [row["ref"] for row in run_json("objects", "other/", "--socket", nodes[2].socket)] == ["other/1"]
 
 
 @pytest.mark.timeout(120)
-def test_a_listing_of_many_pages_is_whole(nodes: list[Node]) -> None:
+def test_a_listing_of_many_pages_is_complete(nodes: list[Node]) -> None:
     client = nodes[0].client()
     expected = sorted(f"many/{number}" for number in range(2500))
     for name in expected:
@@ -146,7 +149,7 @@ def test_a_listing_of_many_pages_is_whole(nodes: list[Node]) -> None:
 
 
 @pytest.mark.faults("a node is killed")
-def test_a_listing_goes_on_when_a_member_goes() -> None:
+def test_a_listing_continues_when_a_member_fails() -> None:
     with testing.cluster(2) as nodes, testing.node_process("--join", nodes[0].address) as third:
         testing.wait_for_members(nodes, 3)
         client = nodes[0].client()
@@ -160,7 +163,7 @@ def test_a_listing_goes_on_when_a_member_goes() -> None:
 # status
 
 
-def test_status_goes_on_until_ctrl_c(client: Client) -> None:
+def test_status_watch_runs_until_ctrl_c(client: Client) -> None:
     command = [*COMMAND, "status", "--watch", "--interval", "0.1", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as one:
         try:
@@ -169,14 +172,14 @@ def test_status_goes_on_until_ctrl_c(client: Client) -> None:
             client.put(b"x", name="policy/1")
             eventually(lambda: json.loads(one.stdout.readline())["objects"] == 1)  # type: ignore[union-attr]
             one.send_signal(signal.SIGINT)
-            # A line end behind the terminal's ^C.
+            # A newline after the ^C of the terminal.
             assert one.communicate(timeout=SOON)[1].strip() == ""
             assert one.returncode == 130
         finally:
             one.kill()
 
 
-def test_a_copy_more_is_made_at_another_node(nodes: list[Node], tmp_path: Path) -> None:
+def test_put_creates_a_replica_on_another_node(nodes: list[Node], tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"x" * 100_000)
     run("put", str(tmp_path / "in"), "--name", "kept/1", "--replicas", "2", "--socket", nodes[0].socket)
     holders = nodes[2].client().locations("kept/1", timeout=SOON)

@@ -1,4 +1,4 @@
-"""Worker processes attached to a node over its Unix socket: shared memory, and what their end leaves behind."""
+"""Worker processes attached to a node over its Unix socket: shared memory, and cleanup when they end."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ hp = hoplite.connect(sys.argv[1])
 
 
 def worker(socket: str, script: str) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
-    """Runs a script in a process that is attached as `hp`; what it prints can be read, what it reads be written."""
+    """Runs a script in a process that is attached as `hp`. Its output can be read and its input written."""
     return started(HEAD + script, socket)
 
 
 def test_two_processes_share_objects(nodes: list[Node]) -> None:
-    """One way and back, small and large, with this process at another node."""
+    """Both directions, small and large objects; this process uses another node."""
     echo = """
 for number in range(4):
     value = hp.get(f"there/{number}", timeout=30)
@@ -43,7 +43,7 @@ for number in range(4):
 
 
 def test_an_attached_process_gets_without_a_copy(nodes: list[Node]) -> None:
-    """A get of 256 MiB adds next to nothing to what the process has of its own."""
+    """A get of 256 MiB adds almost nothing to the private memory of the process."""
     script = """
 def own():
     return sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("Private")) >> 10
@@ -64,8 +64,8 @@ except ValueError:
         assert process.wait(SOON) == 0
 
 
-def test_an_attached_process_can_not_make_what_it_reads_writable(nodes: list[Node]) -> None:
-    """What it got, and what it followed while that grew; its own memory it can write."""
+def test_an_attached_process_can_not_make_objects_writable(nodes: list[Node]) -> None:
+    """Neither an object it got nor one it received in place. It can write its own memory."""
     script = """
 import ctypes, errno, mmap
 libc = ctypes.CDLL(None, use_errno=True)
@@ -81,7 +81,7 @@ for place, _ in maps():
     start, end = (int(number, 16) for number in place.split("-"))
     assert libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(end - start), 3) == -1
     assert ctypes.get_errno() == errno.EACCES
-    # The file anew, which only root may: its seal holds for that too.
+    # Reopening the file needs root. Its seal also prevents this.
     try:
         mmap.mmap(os.open(f"/proc/self/map_files/{place}", os.O_RDWR), 4096)
     except PermissionError:
@@ -131,7 +131,7 @@ except hoplite.ObjectDeleted:
 
 
 def test_threads_of_a_process_share_its_attachment(nodes: list[Node]) -> None:
-    """Sixteen threads wait on one attachment at once, and get their objects in another order."""
+    """Sixteen threads wait on one attachment at the same time, and get their objects in another order."""
     client = hoplite.connect(nodes[0].socket)
     gets = [Later(client.get, f"late/{number}", timeout=SOON) for number in range(16)]
     for number in reversed(range(16)):
@@ -140,7 +140,7 @@ def test_threads_of_a_process_share_its_attachment(nodes: list[Node]) -> None:
         same(get.result(), numbers(20_000, seed=number))
 
 
-def test_eight_workers_and_one_sum(nodes: list[Node]) -> None:
+def test_eight_workers_contribute_to_a_sum(nodes: list[Node]) -> None:
     script = """
 worker = int(sys.stdin.readline())
 for step in range(3):
@@ -166,8 +166,8 @@ for step in range(3):
 
 
 @pytest.mark.faults("a client is killed")
-def test_a_killed_process_gives_back_what_it_held() -> None:
-    """It holds views of a deleted object that fills half the store; after its end there is room again."""
+def test_a_killed_process_releases_its_views() -> None:
+    """The process holds views of a deleted object that fills half the store. Its end frees the capacity."""
     script = """
 view = hp.get("large/1", timeout=30)
 print("held", flush=True)
@@ -187,7 +187,7 @@ time.sleep(60)
 
 
 @pytest.mark.faults("a client is killed")
-def test_what_a_killed_process_has_put_stays(nodes: list[Node]) -> None:
+def test_objects_of_a_killed_process_remain(nodes: list[Node]) -> None:
     script = """
 print(hp.put(np.arange(100_000, dtype=np.int64)), flush=True)
 time.sleep(60)
@@ -200,8 +200,11 @@ time.sleep(60)
 
 
 @pytest.mark.faults("clients are killed")
-def test_processes_killed_while_they_put_harm_nobody(nodes: list[Node]) -> None:
-    """Ten die at odd moments of putting 32 MiB objects; the node frees what was half put and works on."""
+def test_processes_killed_during_a_put_leave_no_partial_object(nodes: list[Node]) -> None:
+    """Processes are killed at various moments of putting 32 MiB objects.
+
+    The node frees partial objects and keeps working.
+    """
     script = """
 print("ready", flush=True)
 value = np.ones(32 << 20, np.uint8)
@@ -217,13 +220,13 @@ while True:
             process.wait()
     client = nodes[0].client()
     same(nodes[1].client().get(client.put(numbers(100_000)), timeout=SOON), numbers(100_000))
-    # At most the last object of each may have been complete and not yet deleted.
+    # The last object of each process may be complete and not yet deleted.
     eventually(lambda: all(copy["state"] == "complete" for copy in client.objects()))
 
 
 @pytest.mark.faults("a node is killed")
-def test_a_worker_is_told_that_its_node_died() -> None:
-    """A get that waits ends soon after SIGKILL, and so does every later call."""
+def test_a_killed_node_fails_the_calls_of_its_workers() -> None:
+    """A pending get and every later call fail soon after SIGKILL."""
     with testing.node_process() as node:
         client = hoplite.connect(node.socket, reconnect=False)
         get = Later(client.get, "never/1")
@@ -247,7 +250,7 @@ def test_views_outlive_a_killed_node() -> None:
         same(view, numbers(1_000_000))
 
 
-def test_a_worker_may_come_and_go(nodes: list[Node]) -> None:
+def test_workers_can_attach_and_detach_repeatedly(nodes: list[Node]) -> None:
     client = nodes[0].client()
     for number in range(30):
         with hoplite.connect(nodes[0].socket) as guest:

@@ -1,4 +1,4 @@
-"""A node and its clients in containers of their own: other PID and user namespaces, and a socket that both see."""
+"""A node and its clients in separate containers: different PID and user namespaces, and a shared socket."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ with hoplite.Node(socket=sys.argv[1], capacity="64MiB") as node:
     assert counters["strangers"] == 0, counters
 """
 
-# Puts and gets what is mapped by both, and what is not, and forks.
+# Puts and gets a mapped object and an inline one, and forks.
 USE = """
 import os, sys, hoplite
 hp = hoplite.init(f"unix:{sys.argv[1]}", timeout=30)
@@ -48,7 +48,7 @@ print(hp.status()["id"])
 
 @contextlib.contextmanager
 def serving(path: Path, space: tuple[str, ...]) -> Iterator[str]:
-    """A node in namespaces of its own; its identity."""
+    """Runs a node in separate namespaces; yields its id."""
     with subprocess.Popen(
         [*space, sys.executable, "-c", SERVE, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -61,14 +61,14 @@ def serving(path: Path, space: tuple[str, ...]) -> Iterator[str]:
 
 
 def used(path: Path, space: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    """What a program in namespaces of its own printed."""
+    """Runs a program in separate namespaces."""
     return subprocess.run(
         [*space, sys.executable, "-c", USE, str(path)], capture_output=True, text=True, timeout=2 * SOON, check=False
     )
 
 
 def skip_without(space: tuple[str, ...]) -> None:
-    """Skips a test where this user may not have such a namespace."""
+    """Skips a test if this user may not create such a namespace."""
     try:
         done = subprocess.run([*space, "true"], capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -80,7 +80,7 @@ def skip_without(space: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("space", [PID, USER], ids=["pid", "user"])
 @pytest.mark.parametrize("inside", ["client", "node", "each"])
 def test_a_client_attaches_across_namespaces(space: tuple[str, ...], inside: str, tmp_path: Path) -> None:
-    """The kernel reports no number of a process that is in a PID namespace which this one can't see into."""
+    """The kernel reports no id of a process in a PID namespace that is not visible from here."""
     skip_without(space)
     path = tmp_path / "node.sock"
     with serving(path, () if inside == "client" else space) as identity:
@@ -89,7 +89,7 @@ def test_a_client_attaches_across_namespaces(space: tuple[str, ...], inside: str
         assert done.stdout == f"{identity}\n"
 
 
-# Becomes another user, in a user namespace of its own where that is root, once all is imported: it could read no file.
+# Becomes another user, and root of a new user namespace, after all imports: it could read no file afterwards.
 OTHER = """
 import ctypes, os, sys, hoplite
 from pathlib import Path
@@ -110,8 +110,8 @@ except hoplite.ConnectError as error:
 """
 
 
-def test_a_process_of_another_user_in_a_user_namespace_is_told_why(tmp_path: Path) -> None:
-    """It calls itself root there, as the node's user does outside."""
+def test_a_process_of_another_user_in_a_user_namespace_is_rejected_with_the_reason(tmp_path: Path) -> None:
+    """The process is root in its namespace, as the node's user is outside."""
     if os.geteuid() != 0:
         pytest.skip("needs root to be another user")
     path = tmp_path / "node.sock"

@@ -1,6 +1,6 @@
 """The contract of put, get, reduce, delete, latest and of a client itself.
 
-The same for every place and both kinds of verbs.
+It holds for every place and both kinds of verbs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["contract"]
 
-# Elements of float32: one object that travels in messages, and one in memory of its own.
+# Elements of float32: one object that is sent inside messages, and one in its own memory.
 SMALL, LARGE = 100, 50_000
 SIZES = pytest.mark.parametrize("size", [SMALL, LARGE], ids=["small", "large"])
 
@@ -39,14 +39,14 @@ ARRAYS: dict[str, Any] = {
 }
 
 
-def test_an_array_comes_back(crew: Crew) -> None:
+def test_arrays_round_trip(crew: Crew) -> None:
     for what, value in ARRAYS.items():
         got = crew.getter.get(crew.putter.put(value), timeout=SOON)
         same(got, np.asarray(value))
         assert not got.flags.writeable, what
 
 
-def test_bytes_come_back(crew: Crew) -> None:
+def test_bytes_round_trip(crew: Crew) -> None:
     for value in (b"", b"hello", bytearray(b"hello"), memoryview(b"hello"), bytes(100_000) + b"end"):
         got = crew.getter.get(crew.putter.put(value), timeout=SOON)
         assert isinstance(got, memoryview)
@@ -54,21 +54,21 @@ def test_bytes_come_back(crew: Crew) -> None:
         assert got == value
 
 
-def test_any_object_comes_back(crew: Crew) -> None:
+def test_any_object_round_trips(crew: Crew) -> None:
     for value in ({"step": 17, "tags": ("a", "b")}, None, "spam" * 30_000, OrderedDict([("a", 1)])):
         got = crew.getter.get(crew.putter.put(value), timeout=SOON)
         assert got == value
         assert type(got) is type(value)
 
 
-def test_arrays_inside_an_object_come_back(crew: Crew) -> None:
+def test_arrays_inside_an_object_round_trip(crew: Crew) -> None:
     got = crew.getter.get(crew.putter.put({"small": numbers(3), "large": [numbers(LARGE)]}), timeout=SOON)
     same(got["small"], numbers(3))
     same(got["large"][0], numbers(LARGE))
 
 
 @SIZES
-def test_copy_says_whether_the_value_is_ones_own(crew: Crew, size: int) -> None:
+def test_copy_decides_whether_a_value_is_shared_or_private(crew: Crew, size: int) -> None:
     ref = crew.putter.put(numbers(size))
     same(crew.getter.get(ref, copy=False, timeout=SOON), numbers(size))
     shared, again = crew.getter.get(ref, timeout=SOON), crew.getter.get(ref, timeout=SOON)
@@ -82,7 +82,7 @@ def test_copy_says_whether_the_value_is_ones_own(crew: Crew, size: int) -> None:
 
 
 @SIZES
-def test_a_name_is_a_ref_everywhere_and_taken_once(crew: Crew, size: int) -> None:
+def test_a_name_works_on_every_node_and_can_be_put_once(crew: Crew, size: int) -> None:
     name = crew.name()
     assert crew.putter.put(numbers(size), name=name) == hoplite.Ref(name)
     for client in crew.clients:
@@ -94,7 +94,7 @@ def test_a_name_is_a_ref_everywhere_and_taken_once(crew: Crew, size: int) -> Non
 
 
 @SIZES
-def test_exist_ok_returns_who_is_there(crew: Crew, size: int) -> None:
+def test_exist_ok_returns_the_existing_object(crew: Crew, size: int) -> None:
     name = crew.name()
     for seed, client in enumerate(crew.clients):
         assert client.put(numbers(size, seed=seed), name=name, exist_ok=True) == hoplite.Ref(name)
@@ -102,11 +102,11 @@ def test_exist_ok_returns_who_is_there(crew: Crew, size: int) -> None:
     crew.putter.delete(name)
     crew.reducer.put(numbers(size, seed=7), name=name, exist_ok=True)
     same(crew.getter.get(name, timeout=SOON), numbers(size, seed=7))
-    # Without a name nobody can be there.
+    # Without a name there is no existing object.
     assert crew.putter.put(b"", exist_ok=True) != crew.putter.put(b"", exist_ok=True)
 
 
-def test_timeout_0_takes_only_what_is_here(crew: Crew) -> None:
+def test_timeout_0_returns_only_local_objects(crew: Crew) -> None:
     with pytest.raises(hoplite.Timeout, match="nobody"):
         crew.getter.get(crew.name("nobody"), timeout=0)
     ref = crew.putter.put(numbers(LARGE))
@@ -115,7 +115,7 @@ def test_timeout_0_takes_only_what_is_here(crew: Crew) -> None:
     same(crew.getter.get(ref, timeout=0), numbers(LARGE))
 
 
-def test_a_short_timeout_is_kept_and_names_the_object(crew: Crew) -> None:
+def test_a_timeout_names_the_object(crew: Crew) -> None:
     begun = time.monotonic()
     with pytest.raises(TimeoutError, match="nobody") as caught:
         crew.getter.get(crew.name("nobody"), timeout=0.05)
@@ -135,7 +135,7 @@ def test_a_get_waits_for_a_name_that_is_put_later(crew: Crew, size: int) -> None
 
 
 @SIZES
-def test_a_list_comes_in_its_order_with_duplicates(crew: Crew, size: int) -> None:
+def test_a_list_is_returned_in_order_with_duplicates(crew: Crew, size: int) -> None:
     refs = [crew.clients[seed % 3].put(numbers(size, seed=seed)) for seed in range(5)]
     order = [3, 0, 3, 4, 1, 2, 0]
     got = crew.getter.get([refs[place] for place in order], timeout=SOON)
@@ -147,17 +147,17 @@ def test_a_list_comes_in_its_order_with_duplicates(crew: Crew, size: int) -> Non
 
 
 @pytest.mark.parametrize("with_out", [False, True], ids=["views", "out"])
-def test_of_a_list_one_that_fails_fails_all_and_releases_the_rest(crew: Crew, with_out: bool) -> None:
+def test_one_failure_in_a_list_fails_the_get_and_releases_the_rest(crew: Crew, with_out: bool) -> None:
     there, gone, never = crew.putter.put(numbers(LARGE)), crew.putter.put(numbers(LARGE)), crew.name("never")
     crew.putter.delete(gone)
     refs: list[hoplite.Ref | str] = [there, gone, never]
     out = [np.zeros(LARGE, "float32") for _ in refs] if with_out else None
     with pytest.raises(hoplite.ObjectDeleted) as caught:
         crew.getter.get(refs, out=out, timeout=SOON)
-    # While the error is alive, and with it the frames it came through.
+    # While the error, and with it the frames of its traceback, exists.
     eventually(lambda: crew.getter.status()["waiting"] == 0)
     assert caught.value is not None
-    # The failure did not wait for it; its first way here may take longer than the get below has.
+    # The failed get did not wait for this object; its first transfer may take longer than the timeout of the get below.
     crew.getter.get(there, timeout=SOON)
     with pytest.raises(hoplite.Timeout, match="never"):
         crew.getter.get([there, never], out=None if out is None else out[:2], timeout=0.05)
@@ -198,7 +198,7 @@ def test_out_may_be_any_memory(crew: Crew, size: int) -> None:
 
 @SIZES
 def test_out_is_filled_while_the_object_arrives(crew: Crew, size: int) -> None:
-    """The get is asked before the object is begun, and the object is sealed late."""
+    """The get is requested before the object is created, and the object is sealed late."""
     out = np.full(size, 9, "float32")
     get = Later(crew.getter.get, crew.name(), out=out, timeout=SOON)
     eventually(lambda: crew.getter.status()["waiting"] > 0)
@@ -211,7 +211,7 @@ def test_out_is_filled_while_the_object_arrives(crew: Crew, size: int) -> None:
 
 
 @SIZES
-def test_a_list_has_a_list_of_outs(crew: Crew, size: int) -> None:
+def test_a_list_takes_a_list_of_outs(crew: Crew, size: int) -> None:
     names = [crew.name(number) for number in range(3)]
     outs = [np.full(size, 9, "float32") for _ in names]
     get = Later(crew.getter.get, names, out=outs, timeout=SOON)
@@ -226,13 +226,13 @@ def test_a_list_has_a_list_of_outs(crew: Crew, size: int) -> None:
 
 
 @SIZES
-def test_an_out_that_does_not_fit_is_refused(crew: Crew, size: int) -> None:
+def test_an_out_that_does_not_fit_is_rejected(crew: Crew, size: int) -> None:
     ref = crew.putter.put(numbers(size))
     for out in (np.zeros(size + 1, "float32"), np.zeros(size, "int32"), bytearray(3)):
         with pytest.raises(hoplite.ShapeMismatch) as caught:
             crew.getter.get(ref, out=out, timeout=SOON)
         eventually(lambda: crew.getter.status()["waiting"] == 0)
-        # A get of it leaves no reader behind while the error is alive.
+        # A rejected get leaves no reader behind while the error exists.
         assert not any(row["readers"] for row in crew.getter.objects())
         assert caught.value is not None
     with pytest.raises(hoplite.InvalidArgument):
@@ -242,7 +242,7 @@ def test_an_out_that_does_not_fit_is_refused(crew: Crew, size: int) -> None:
 
 
 @SIZES
-def test_an_out_keeps_its_timeout(crew: Crew, size: int) -> None:
+def test_a_get_into_out_respects_its_timeout(crew: Crew, size: int) -> None:
     for limit in (0, 0.05):
         with pytest.raises(hoplite.Timeout, match="never"):
             crew.getter.get(crew.name("never"), out=np.zeros(size, "float32"), timeout=limit)
@@ -250,7 +250,7 @@ def test_an_out_keeps_its_timeout(crew: Crew, size: int) -> None:
 
 
 @SIZES
-def test_delete_is_for_all_and_values_stay_valid(crew: Crew, size: int) -> None:
+def test_delete_applies_to_all_nodes_and_values_stay_valid(crew: Crew, size: int) -> None:
     refs = [crew.putter.put(numbers(size, seed=seed)) for seed in range(4)]
     values = crew.getter.get(refs, timeout=SOON)
     crew.reducer.delete(refs[0])
@@ -265,7 +265,7 @@ def test_delete_is_for_all_and_values_stay_valid(crew: Crew, size: int) -> None:
         same(value, numbers(size, seed=seed))
 
 
-def test_who_waits_for_what_is_deleted_is_told(crew: Crew) -> None:
+def test_a_deletion_fails_pending_gets(crew: Crew) -> None:
     buffer = crew.putter.create(LARGE, name=crew.name())
     gets = [Later(client.get, crew.name(), timeout=SOON) for client in crew.clients]
     gets.append(Later(crew.getter.get, crew.name(), out=np.zeros(LARGE, "float32"), timeout=SOON))
@@ -287,7 +287,7 @@ def test_a_deleted_name_is_free_again(crew: Crew, size: int) -> None:
 
 @SIZES
 def test_a_reduce_is_the_fold_of_its_inputs(crew: Crew, size: int) -> None:
-    """Some inputs are there, some come later; the result is got at another node."""
+    """Some inputs exist, others are put later; another node gets the result."""
     names = [crew.name(number) for number in range(4)]
     values = [numbers(size, seed=seed) for seed in range(4)]
     for number in (0, 1):
@@ -317,7 +317,7 @@ def test_a_reduce_folds_the_first_count_and_leaves_the_rest(crew: Crew, size: in
     same(crew.getter.get(names[0], timeout=SOON), numbers(size, "int64", seed=9))
 
 
-def test_a_reduce_has_the_name_it_is_given(crew: Crew) -> None:
+def test_a_reduce_takes_a_name_for_its_result(crew: Crew) -> None:
     for number in range(2):
         crew.putter.put(numbers(LARGE, seed=number), name=crew.name(number))
     total = crew.reducer.reduce([crew.name(0), crew.name(1)], name=crew.name("total"))
@@ -325,7 +325,7 @@ def test_a_reduce_has_the_name_it_is_given(crew: Crew) -> None:
     same(crew.getter.get(crew.name("total"), timeout=SOON), numbers(LARGE, seed=0) + numbers(LARGE, seed=1))
 
 
-def test_the_name_of_an_object_is_no_name_for_a_reduce(crew: Crew) -> None:
+def test_a_reduce_can_not_take_the_name_of_an_object(crew: Crew) -> None:
     crew.putter.put(b"here", name=crew.name())
     with pytest.raises(hoplite.NameTaken, match="object"):
         crew.reducer.reduce([crew.name("never")], name=crew.name())
@@ -359,7 +359,7 @@ def test_the_name_of_a_failed_reduce_is_free(crew: Crew) -> None:
     assert crew.reducer.get(crew.name("total"), timeout=SOON) == b"free"
 
 
-def test_a_reduce_out_of_time_names_who_is_missing(crew: Crew) -> None:
+def test_the_timeout_of_a_reduce_names_the_missing_inputs(crew: Crew) -> None:
     crew.putter.put(numbers(SMALL), name=crew.name("came"))
     total = crew.reducer.reduce([crew.name("came"), crew.name("missing")], timeout=0.1)
     get = Later(crew.getter.get, total, timeout=SOON)
@@ -382,7 +382,7 @@ def test_a_deleted_input_or_result_ends_a_reduce(crew: Crew) -> None:
             get.result()
 
 
-def test_inputs_are_those_of_a_reduce_of_this_node(crew: Crew) -> None:
+def test_inputs_are_available_for_reduces_of_this_node(crew: Crew) -> None:
     with pytest.raises(hoplite.InvalidArgument):
         crew.putter.put(b"").inputs(timeout=SOON)
     ref = crew.putter.put(numbers(3))
@@ -390,7 +390,7 @@ def test_inputs_are_those_of_a_reduce_of_this_node(crew: Crew) -> None:
     assert hoplite.Ref(str(total), crew.reducer).inputs(timeout=SOON) == [ref]
 
 
-def test_latest_is_the_highest_number_above_after(crew: Crew) -> None:
+def test_latest_returns_the_highest_number_above_after(crew: Crew) -> None:
     prefix = crew.name("")
     with pytest.raises(hoplite.Timeout):
         crew.getter.latest(prefix, timeout=0)
@@ -409,7 +409,7 @@ def test_latest_is_the_highest_number_above_after(crew: Crew) -> None:
     assert crew.getter.latest(prefix, timeout=SOON).number == 10
 
 
-def test_status_and_objects_tell_the_same(crew: Crew) -> None:
+def test_status_and_objects_agree(crew: Crew) -> None:
     value = numbers(LARGE)
     large, small = crew.putter.put(value), crew.putter.put(b"x", name=crew.name())
     status = crew.putter.status()
@@ -442,7 +442,7 @@ def test_status_and_objects_tell_the_same(crew: Crew) -> None:
     same(held, value)
 
 
-def test_a_closed_client_says_so(crew: Crew) -> None:
+def test_calls_of_a_closed_client_raise_client_closed(crew: Crew) -> None:
     client = crew.another()
     ref = client.put(numbers(LARGE))
     value = client.get(ref, timeout=SOON)
@@ -476,8 +476,8 @@ def test_a_closed_client_says_so(crew: Crew) -> None:
 
 
 @pytest.mark.parametrize("others", [0, 2])
-def test_close_ends_every_wait_at_once(crew: Crew, others: int) -> None:
-    """Also while other threads wait: one of them takes what the node says, the rest sleep."""
+def test_close_ends_every_pending_call(crew: Crew, others: int) -> None:
+    """Other threads wait too: one of them reads the node's replies, the others sleep."""
     client, missing = crew.another(), crew.name("missing")
     sleepers = [Later(client.get, crew.name(f"other/{number}")) for number in range(others)]
     total = client.reduce([missing])
@@ -493,8 +493,8 @@ def test_close_ends_every_wait_at_once(crew: Crew, others: int) -> None:
         Later(total.inputs),
         Later(lambda: next(iter(client.watch_locations(missing)))),
     ]
-    asked = len(sleepers) + len(waits)
-    eventually(lambda: sum(node.client().status()["waiting"] for node in crew.nodes) >= asked)
+    pending = len(sleepers) + len(waits)
+    eventually(lambda: sum(node.client().status()["waiting"] for node in crew.nodes) >= pending)
     assert not any(wait.done() for wait in [*sleepers, *waits])
     client.close()
     for wait in [*sleepers, *waits]:
@@ -503,7 +503,7 @@ def test_close_ends_every_wait_at_once(crew: Crew, others: int) -> None:
     crew.putter.delete(total)
 
 
-def test_close_while_a_put_waits_for_room_leaves_no_object(crew: Crew) -> None:
+def test_closing_during_a_put_that_waits_for_capacity_leaves_no_object(crew: Crew) -> None:
     client = crew.another()
     held = client.put(np.zeros(100 << 20, "uint8"))
     put = Later(client.put, np.zeros(100 << 20, "uint8"), name=crew.name("late"))
@@ -517,7 +517,7 @@ def test_close_while_a_put_waits_for_room_leaves_no_object(crew: Crew) -> None:
         crew.getter.get(crew.name("late"), timeout=0)
 
 
-def test_what_is_filled_when_its_client_closes_leaves_no_object(crew: Crew) -> None:
+def test_a_buffer_of_a_closed_client_leaves_no_object(crew: Crew) -> None:
     client = crew.another()
     buffers = [client.create(size, name=crew.name(size)) for size in (SMALL, LARGE)]
     client.close()
@@ -529,7 +529,7 @@ def test_what_is_filled_when_its_client_closes_leaves_no_object(crew: Crew) -> N
     eventually(lambda: crew.putter.objects() == [])
 
 
-def test_a_client_is_closed_by_with(crew: Crew) -> None:
+def test_a_with_block_closes_its_client(crew: Crew) -> None:
     with crew.another() as client:
         ref = client.put(b"x")
         assert not client.closed
@@ -540,7 +540,7 @@ def test_a_client_is_closed_by_with(crew: Crew) -> None:
     assert client.closed
 
 
-def test_a_dtype_is_kept(crew: Crew) -> None:
+def test_every_dtype_round_trips(crew: Crew) -> None:
     for dtype in hoplite.values.DTYPES:
         same(crew.getter.get(crew.putter.put(numbers(5, dtype)), timeout=SOON), numbers(5, dtype))
         assert crew.getter.get(crew.putter.put(numbers((), dtype)), timeout=SOON).dtype == numpy_dtype(dtype)

@@ -1,4 +1,4 @@
-"""`replicas=`: objects that survive the node they were put at."""
+"""`replicas=`: objects that survive the failure of the node they were put on."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def fill_async(client: Client, value: Array, name: str | None, copies: int) -> h
 
 @pytest.mark.faults("the node of the putter ends at once")
 @pytest.mark.parametrize("verb", [put, put_async, fill, fill_async])
-def test_two_copies_outlive_the_node_of_their_putter(
+def test_two_replicas_survive_the_node_of_the_putter(
     processes: list[NodeProcess], verb: Callable[..., hoplite.Ref]
 ) -> None:
-    """Named or not, small or large; at once after the call has returned."""
+    """With and without a name, small and large, immediately after the call has returned."""
     with processes[0].client() as putter, processes[1].client() as reader:
         values = {}
         for number, size in enumerate((SMALL, LARGE)):
@@ -75,7 +75,7 @@ def test_two_copies_outlive_the_node_of_their_putter(
 
 
 def test_a_ref_has_the_number_of_its_replicas() -> None:
-    """It is below the number requested where the cluster has fewer nodes."""
+    """It is below the requested number if the cluster has fewer nodes."""
     verbs: list[Callable[..., hoplite.Ref]] = [put, put_async, fill, fill_async]
     with testing.cluster(2) as nodes:
         client = nodes[0].client()
@@ -86,7 +86,7 @@ def test_a_ref_has_the_number_of_its_replicas() -> None:
 
 
 @pytest.mark.faults("a node is killed")
-def test_one_copy_is_lost_with_its_node(processes: list[NodeProcess]) -> None:
+def test_a_single_copy_is_lost_with_its_node(processes: list[NodeProcess]) -> None:
     with processes[0].client() as putter, processes[1].client() as reader:
         ref = putter.put(numbers(LARGE))
         processes[0].process.kill()
@@ -99,8 +99,8 @@ def holders(client: Client, ref: hoplite.Ref | str) -> set[str]:
 
 
 @pytest.mark.faults("the node of the putter ends at once")
-def test_what_is_still_being_made_holds_nobody_up_and_is_lost_with_its_node(processes: list[NodeProcess]) -> None:
-    """However much of it one asks a node for: what is complete comes beside it."""
+def test_incomplete_objects_block_no_other_get_and_are_lost_with_their_node(processes: list[NodeProcess]) -> None:
+    """Complete objects arrive while many incomplete ones are requested from the same node."""
     with processes[0].client() as getter, processes[1].client() as putter:
         begun = [putter.create(LARGE) for _ in range(60)]
         get = Later(getter.get, [buffer.ref for buffer in begun])
@@ -115,7 +115,7 @@ def test_what_is_still_being_made_holds_nobody_up_and_is_lost_with_its_node(proc
 
 
 @pytest.mark.faults("a node is killed")
-def test_a_copy_that_is_lost_is_made_again(processes: list[NodeProcess]) -> None:
+def test_a_lost_replica_is_recreated(processes: list[NodeProcess]) -> None:
     with processes[0].client() as putter:
         ref = putter.put(numbers(LARGE), replicas=2)
         (keeper,) = holders(putter, ref) - {processes[0].id}
@@ -124,7 +124,7 @@ def test_a_copy_that_is_lost_is_made_again(processes: list[NodeProcess]) -> None
         eventually(lambda: holders(putter, ref) == {processes[0].id, other.id})
 
 
-def test_copies_are_pinned_until_the_object_is_deleted(nodes: list[Node]) -> None:
+def test_replicas_are_pinned_until_the_object_is_deleted(nodes: list[Node]) -> None:
     clients = [node.client() for node in nodes]
     refs = [clients[0].put(numbers(size, seed=1), replicas=3) for size in (SMALL, LARGE)]
     for client in clients:
@@ -134,7 +134,7 @@ def test_copies_are_pinned_until_the_object_is_deleted(nodes: list[Node]) -> Non
         eventually_empty(client)
 
 
-def test_where_there_are_too_few_nodes_the_next_keeps_one_too() -> None:
+def test_a_node_that_joins_later_gets_a_missing_replica() -> None:
     with testing.cluster(1) as (only,):
         client = only.client()
         ref = client.put(numbers(LARGE), replicas=3, timeout=SOON)
@@ -142,8 +142,8 @@ def test_where_there_are_too_few_nodes_the_next_keeps_one_too() -> None:
             eventually(lambda: holders(client, ref) == {only.id, other.id})
 
 
-def test_a_deletion_ends_the_wait_for_copies() -> None:
-    """Of an object for which the others have no room."""
+def test_a_deletion_ends_the_wait_for_replicas() -> None:
+    """The object does not fit on the other nodes."""
     with testing.cluster(1) as (roomy,):
         small = Node(
             listen="127.0.0.1:0", join=[roomy.address], cluster="default", socket=roomy.socket + "2", capacity="1MiB"
@@ -155,14 +155,14 @@ def test_a_deletion_ends_the_wait_for_copies() -> None:
                 client.put(value, name="late/1", replicas=2, timeout=0.3)
             same(client.get("late/1", timeout=SOON), value)
             again = Later(client.put, value, name="late/2", replicas=2)
-            # A name that no client has put yet is free, and its deletion would end nothing.
+            # A name that no client has put yet is free, and a deletion would have no effect.
             eventually(lambda: holders(client, "late/2") == {roomy.id})
             client.delete("late/2")
             with pytest.raises(hoplite.ObjectDeleted):
                 again.result()
 
 
-def test_what_is_deleted_while_it_is_filled_gets_no_copies() -> None:
+def test_a_buffer_deleted_before_its_seal_gets_no_replicas() -> None:
     with testing.cluster(2) as nodes:
         client = nodes[0].client()
         buffer = client.create(LARGE, name="late/1", replicas=2)
@@ -171,8 +171,8 @@ def test_what_is_deleted_while_it_is_filled_gets_no_copies() -> None:
             buffer.seal(timeout=SOON)
 
 
-def refuses(client: Client) -> bool:
-    """Whether its node is closing."""
+def is_closing(client: Client) -> bool:
+    """Returns whether the client's node is closing."""
     try:
         client.put(b"")
     except hoplite.NodeDown:
@@ -180,14 +180,14 @@ def refuses(client: Client) -> bool:
     return False
 
 
-def test_what_is_being_put_when_its_node_closes_is_handed_over() -> None:
+def test_an_unsealed_object_of_a_closing_node_is_handed_over() -> None:
     with testing.cluster(2) as nodes:
         client, other = nodes[0].client(), nodes[1].client()
         value = numbers(LARGE)
         buffer = client.create(LARGE, "float32", name="late/1")
         get = Later(other.get, "late/1", timeout=SOON)
         closing = Later(nodes[0].close)
-        eventually(lambda: refuses(client))
+        eventually(lambda: is_closing(client))
         buffer[:] = value
         buffer.seal(timeout=SOON)
         closing.result()
@@ -195,7 +195,7 @@ def test_what_is_being_put_when_its_node_closes_is_handed_over() -> None:
         same(other.get("late/1", timeout=0), value)
 
 
-def test_a_buffer_that_nobody_seals_does_not_keep_its_node_from_closing() -> None:
+def test_an_unsealed_buffer_does_not_delay_the_close_of_its_node() -> None:
     with testing.cluster(2) as nodes:
         buffer = nodes[0].client().create(LARGE, name="late/1")
         nodes[0].close()
@@ -204,20 +204,21 @@ def test_a_buffer_that_nobody_seals_does_not_keep_its_node_from_closing() -> Non
 
 
 @pytest.mark.faults("a store is full")
-def test_a_full_node_is_passed_over() -> None:
-    """Whichever node is asked first, the one with room keeps the copy."""
+def test_a_full_node_gets_no_replica() -> None:
+    """The node with free capacity gets the replica, whichever node is selected first."""
     with testing.cluster(3, capacity="8MiB") as nodes:
         clients = [node.client() for node in nodes]
         for _ in range(16):
             clients[1].put(numbers(500 << 10, "uint8"))
         for number in range(8):
             ref = clients[0].put(numbers(400 << 10, "uint8"), name=f"copy{number}/1", replicas=2, timeout=SOON)
-            # Whoever keeps it tells the putter and the owner at once: the owner may hear of it a moment later.
+            # The keeper announces the copy to the putter and to the owner at once, so the owner may get it a moment
+            # later.
             eventually(lambda ref=ref: holders(clients[0], ref) == {nodes[0].id, nodes[2].id})  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("copies", [0, -1, 2**40, 1.5, "two", None])
-def test_copies_that_can_not_be(nodes: list[Node], copies: int) -> None:
+def test_an_invalid_number_of_replicas_is_rejected(nodes: list[Node], copies: int) -> None:
     client = nodes[0].client()
     for call in (lambda: client.put(b"x", replicas=copies), lambda: client.create(3, replicas=copies)):
         with pytest.raises(hoplite.InvalidArgument, match="replicas"):
@@ -225,24 +226,24 @@ def test_copies_that_can_not_be(nodes: list[Node], copies: int) -> None:
     assert client.objects() == []
 
 
-def kept_by(client: Client, prefix: str) -> int:
-    """How many originals under a prefix the node of a client holds."""
+def pinned_copies(client: Client, prefix: str) -> int:
+    """Returns the number of pinned copies under a prefix on a client's node."""
     return sum(copy["pinned"] and copy["ref"].startswith(prefix) for copy in client.objects())
 
 
-def test_the_second_copies_of_a_prefix_spread_evenly() -> None:
-    """Of eight nodes the seven others keep nine or ten of 64."""
+def test_the_replicas_of_a_prefix_are_spread_evenly() -> None:
+    """With eight nodes, each of the seven others keeps nine or ten of 64."""
     with testing.cluster(8, capacity="64MiB") as nodes, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(node.client()) for node in nodes]
         for number in range(64):
             clients[0].put(numbers(LARGE // 4, seed=number), name=f"p/{number}", replicas=2)
-        kept = [kept_by(client, "p/") for client in clients]
+        kept = [pinned_copies(client, "p/") for client in clients]
         assert kept[0] == 64
         assert sorted(set(kept[1:])) == [9, 10]
 
 
-def test_a_client_gets_the_room_that_its_node_keeps_for_others() -> None:
-    """The copies move to a node that has room; no object has fewer of them."""
+def test_replicas_of_other_nodes_make_room_for_local_puts() -> None:
+    """The replicas move to a node with free capacity; no object has fewer of them."""
     value = numbers(2**20)
     with testing.cluster(3, capacity="32MiB") as nodes, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(node.client()) for node in nodes]
@@ -250,6 +251,6 @@ def test_a_client_gets_the_room_that_its_node_keeps_for_others() -> None:
             clients[0].put(value, name=f"kept/{number}", replicas=2)
         for number in range(7):
             clients[1].put(value, name=f"own/{number}", timeout=SOON)
-        assert kept_by(clients[1], "own/") == 7
-        eventually(lambda: kept_by(clients[1], "kept/") + kept_by(clients[2], "kept/") == 4)
-        assert kept_by(clients[0], "kept/") == 4
+        assert pinned_copies(clients[1], "own/") == 7
+        eventually(lambda: pinned_copies(clients[1], "kept/") + pinned_copies(clients[2], "kept/") == 4)
+        assert pinned_copies(clients[0], "kept/") == 4

@@ -1,4 +1,4 @@
-"""The script that adds up what all test runners said; a runner that said nothing has tested nothing."""
+"""The script that adds up the results of all test runners; a runner without a result counts as a failure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLAIN = "seed 3: failed\n498 passed, 2 failed\n"
 
 
 def count(tmp_path: Path, *logs: str) -> tuple[int, str, str]:
-    """Runs the script over logs of these texts."""
+    """Runs the script over logs with these texts."""
     paths = [tmp_path / str(number) for number in range(len(logs))]
     for path, log in zip(paths, logs, strict=True):
         path.write_text(log)
@@ -33,11 +33,11 @@ def test_all_runners_are_added_up(tmp_path: Path) -> None:
     assert count(tmp_path, CARGO, PYTEST, PLAIN)[:2] == (1, "512 passed, 6 failed, 4 skipped\n")
 
 
-def test_no_failure_is_a_success(tmp_path: Path) -> None:
+def test_a_run_without_failures_succeeds(tmp_path: Path) -> None:
     assert count(tmp_path, GREEN, "500 passed, 0 failed\n") == (0, "507 passed, 0 failed, 0 skipped\n", "")
 
 
-def test_a_runner_that_says_nothing_fails(tmp_path: Path) -> None:
-    code, told, why = count(tmp_path, GREEN, "error: could not compile\n")
-    assert (code, told) == (1, "7 passed, 0 failed, 0 skipped\n")
+def test_a_runner_without_a_result_fails(tmp_path: Path) -> None:
+    code, summary, why = count(tmp_path, GREEN, "error: could not compile\n")
+    assert (code, summary) == (1, "7 passed, 0 failed, 0 skipped\n")
     assert why.endswith("1 has no closing line: check why its runner tested nothing\n")

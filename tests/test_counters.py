@@ -1,4 +1,4 @@
-"""What a node counts: each number is explained, and what all have sent of a kind is what all have received."""
+"""The counters of a node: each is documented, and the totals sent equal the totals received."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def total(clients: list[Client], *names: str) -> int:
     return sum(client.status()["counters"][name] for client in clients for name in names)
 
 
-def test_the_page_explains_every_number_and_no_other(clients: list[Client]) -> None:
+def test_the_page_documents_exactly_the_existing_counters(clients: list[Client]) -> None:
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
-    # The last cell is what the numbers of the others mean.
+    # The last cell explains the counters of the others.
     explained = {name for row in rows for name in re.findall(r"`(\w+)`", row.rpartition("| ")[0])}
     status = clients[0].status()
     numbers_of_now = {name for name, value in status.items() if isinstance(value, int)}
     assert explained == {*numbers_of_now, *status["store"], *status["counters"]}
 
 
-def test_what_all_have_sent_is_what_all_have_received() -> None:
-    """A broadcast, sums along a tree and round a ring, and small ones of both."""
+def test_the_bytes_sent_equal_the_bytes_received() -> None:
+    """A broadcast, sums along a tree and around a ring, and small objects of both."""
     with testing.cluster(4, capacity="256MiB") as nodes:
         clients = [node.client() for node in nodes]
         for size in (100, 2 * MIB):
@@ -58,5 +58,5 @@ def test_a_sum_of_two_hosts_is_sent_by_one_and_received_by_the_other() -> None:
         same(caller.get(caller.reduce(refs), timeout=SOON), np.full(MIB, 2, np.int32))
         counters = ("bytes_partial", "bytes_partial_received")
         moved = [[0, 4 * MIB], [4 * MIB, 0]]
-        # Its sender counts bytes when they are out, which may be after they have arrived.
+        # The sender counts bytes once they are sent, which may be after they have arrived.
         eventually(lambda: [[total([client], name) for name in counters] for client in (caller, other)] == moved)

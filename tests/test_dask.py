@@ -1,4 +1,4 @@
-"""Hoplite on a Dask cluster of real processes: one node a host, arrays as refs, sums where they lie, and their end."""
+"""Hoplite on a Dask cluster of real processes: one node per host, arrays as refs, sums on the hosts that hold them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ pytestmark = [pytest.mark.dask, pytest.mark.timeout(120)]
 
 BLOCK = re.compile(r"^<!-- example: dask -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-SIZE = 2**17  # of float64: 1 MiB, which is no small object
+SIZE = 2**17  # of float64: 1 MiB, too large for an inline object
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +55,14 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A Dask client of three workers on three hosts with Hoplite."""
     with hosts(folders(tmp_path_factory.mktemp("h"), 3)) as client:
         hd.install(client, memory="256MiB")
-        # It drops copies, which one test is about.
+        # The memory manager drops copies, which one test covers.
         client.amm.stop()
         yield client
 
 
 @pytest.fixture
 def installed(client: Client) -> Iterator[Installation]:
-    """The installation, which a test leaves empty and at peace."""
+    """The installation. A test must leave it empty and undisturbed."""
     found = hd.install(client)
     yield found
     eventually_none_is_left(found)
@@ -75,7 +75,7 @@ def test_workers_of_a_host_share_one_node_that_ends_with_them(tmp_path: Any) -> 
         (node,) = installation.nodes
         assert installation.client is not None
         assert installation.client.status()["store"]["capacity"] == 64 * 2**20
-        # Each worker finds it without being told.
+        # Each worker finds the node without configuration.
         found = client.run(dask_tasks.node_id)
         assert len(found) == 3
         assert set(found.values()) == {node["node"]}
@@ -83,11 +83,11 @@ def test_workers_of_a_host_share_one_node_that_ends_with_them(tmp_path: Any) -> 
         assert again is installation
         with pytest.raises(InvalidArgument, match="memory='64MiB', not '1GiB'"):
             hd.install(client, memory="1GiB")
-        # A worker that joins later gets it too.
+        # A worker that joins later finds it too.
         client.cluster.scale(4)
         client.wait_for_workers(4, timeout=60)
         eventually(lambda: set(client.run(dask_tasks.node_id).values()) == {node["node"]})
-        # Each sees the same bytes of memory, wherever its own mapping has them.
+        # All workers map the same memory, at different addresses.
         future = hd.scatter(client, np.arange(float(SIZE)))
         seen = on_each(client, dask_tasks.facts, future)
         assert {row["sum"] for row in seen} == {SIZE * (SIZE - 1) / 2}
@@ -97,11 +97,11 @@ def test_workers_of_a_host_share_one_node_that_ends_with_them(tmp_path: Any) -> 
         assert client.submit(dask_tasks.make, 3, 1.0).result().tolist() == [1, 1, 1]
         with pytest.raises(InvalidArgument, match="install"):
             hd.scatter(client, np.ones(3))
-        # It can come back.
+        # It can be installed again.
         assert hd.install(client, memory="64MiB").id != installation.id
 
 
-def test_the_secret_is_in_no_command_line_environment_or_text(client: Client, installed: Installation) -> None:
+def test_the_secret_appears_in_no_command_line_environment_or_log(client: Client, installed: Installation) -> None:
     plugin = pickle.loads(client.run_on_scheduler(tasks.installed))
     token = plugin._token
     assert token.startswith("hpt1_")
@@ -110,11 +110,11 @@ def test_the_secret_is_in_no_command_line_environment_or_text(client: Client, in
     looked = 0
     for process in processes:
         try:
-            said = dask_tasks.files_of(process)
+            text = dask_tasks.files_of(process)
         except OSError:
             continue
-        looked += "host.py" in said
-        assert token not in said
+        looked += "host.py" in text
+        assert token not in text
     assert looked >= 3
     logs = str(client.get_worker_logs()) + str(client.get_scheduler_logs())
     assert token not in logs
@@ -123,7 +123,7 @@ def test_the_secret_is_in_no_command_line_environment_or_text(client: Client, in
 def test_a_task_gets_a_plain_read_only_array_on_every_host(client: Client, installed: Installation) -> None:
     array = np.arange(float(SIZE)).reshape(2, -1)
     future = hd.scatter(client, array)
-    # On every host before any task wants it.
+    # The array is on every host before any task needs it.
     with node_clients(installed) as nodes:
         assert [len(node.objects(str(hd.ref(future)))) for node in nodes] == [1, 1, 1]
     for row in on_each(client, dask_tasks.facts, future):
@@ -136,10 +136,10 @@ def test_dask_moves_the_ref_and_not_the_bytes(client: Client, installed: Install
     future = hd.scatter(client, np.ones(8 * SIZE), broadcast=False)
     client.run(dask_tasks.watch_sent)
     assert [row["sum"] for row in on_each(client, dask_tasks.facts, future)] == [8 * SIZE] * 3
-    # Two workers have got it from a third.
+    # Two workers received it from a third.
     sent = [nbytes for each in client.run(dask_tasks.sent).values() for nbytes in each]
     assert sent == [0, 0]
-    # The scheduler asks for a client, which may have no node.
+    # The scheduler forwards the request of a client, which may have no node.
     assert future.result().sum() == 8 * SIZE
     sent = [nbytes for each in client.run(dask_tasks.sent).values() for nbytes in each]
     assert sorted(sent) == [0, 0, 8 * 8 * SIZE]
@@ -156,7 +156,7 @@ def test_lists_and_dicts_come_back_as_such(client: Client, installed: Installati
     del installed
 
 
-def test_what_is_no_array_is_refused(client: Client, installed: Installation) -> None:
+def test_a_value_that_is_no_array_is_rejected(client: Client, installed: Installation) -> None:
     with pytest.raises(UnsupportedDtype, match="not a str: use client"):
         hd.scatter(client, ["text"])
     with pytest.raises(UnsupportedDtype, match="not a MaskedArray"):
@@ -166,7 +166,7 @@ def test_what_is_no_array_is_refused(client: Client, installed: Installation) ->
     del installed
 
 
-def test_a_copy_that_the_memory_manager_drops_is_found_again(client: Client, installed: Installation) -> None:
+def test_a_copy_dropped_by_the_memory_manager_is_found_again(client: Client, installed: Installation) -> None:
     future = hd.scatter(client, np.ones(SIZE))
     on_each(client, dask_tasks.facts, future)
     eventually(lambda: len(client.who_has(future)[future.key]) == 3)
@@ -193,7 +193,7 @@ def test_a_failed_task_is_not_replicated(client: Client, installed: Installation
     del installed
 
 
-def test_an_array_that_a_task_hands_on_outlives_its_object(client: Client, installed: Installation) -> None:
+def test_an_array_that_a_task_returns_outlives_its_object(client: Client, installed: Installation) -> None:
     first, second, _ = workers(client)
     future = hd.scatter(client, np.ones(SIZE))
     other = client.submit(dask_tasks.same, future, workers=[first], pure=False)
@@ -201,12 +201,12 @@ def test_an_array_that_a_task_hands_on_outlives_its_object(client: Client, insta
     del future
     with node_clients(installed) as nodes:
         eventually(lambda: nodes[0].directory(timeout=30) == [])
-    # The worker still has its view; another one gets the bytes by Dask.
+    # The worker still has its view; another one gets the bytes through Dask.
     assert client.submit(dask_tasks.facts, other, workers=[second]).result()["sum"] == SIZE
 
 
 @pytest.mark.parametrize("op", ["sum", "max", "mean"])
-def test_arrays_of_tasks_are_folded(client: Client, installed: Installation, op: str) -> None:
+def test_arrays_of_tasks_can_be_reduced(client: Client, installed: Installation, op: str) -> None:
     made = [client.submit(dask_tasks.make, SIZE, float(value), pure=False) for value in (1, 2, 6)]
     total = hd.reduce(client, made, op)
     expected = {"sum": 9, "max": 6, "mean": 3}[op]
@@ -215,12 +215,12 @@ def test_arrays_of_tasks_are_folded(client: Client, installed: Installation, op:
     del installed
 
 
-def test_what_was_scattered_is_folded_without_another_put(client: Client, installed: Installation) -> None:
+def test_scattered_arrays_are_reduced_without_another_put(client: Client, installed: Installation) -> None:
     inputs = hd.scatter(client, [np.full(SIZE, value) for value in (1.0, 2.0)], broadcast=False)
     total = hd.reduce(client, inputs)
     assert total.result()[0] == 3
     assert sorted(map(str, hoplite_refs(installed))) == sorted(str(hd.ref(one)) for one in [*inputs, total])
-    # And a sum is an input as well.
+    # A sum can be an input too.
     assert hd.reduce(client, [total, inputs[0]], "max").result()[0] == 3
 
 
@@ -229,7 +229,7 @@ def hoplite_refs(installed: Installation) -> list[str]:
         return [row["ref"] for row in nodes[0].directory(timeout=30)]
 
 
-def test_the_first_few_are_folded_without_the_rest(client: Client, installed: Installation) -> None:
+def test_the_first_inputs_are_reduced_without_the_rest(client: Client, installed: Installation) -> None:
     gate = "gate/1"
     here, *_ = workers(client)
     late = client.submit(dask_tasks.wait_for, gate, workers=[here], pure=False)
@@ -256,7 +256,7 @@ def test_failed_inputs_are_left_out_while_enough_remain(client: Client, installe
     del installed
 
 
-def test_a_sum_that_can_t_be_says_why(client: Client, installed: Installation) -> None:
+def test_an_invalid_sum_reports_why(client: Client, installed: Installation) -> None:
     made = client.submit(dask_tasks.make, SIZE, 1.0, pure=False)
     longer = client.submit(dask_tasks.make, 2 * SIZE, 1.0, pure=False)
     with pytest.raises(InvalidArgument, match="no inputs"):
@@ -275,7 +275,7 @@ def test_a_sum_that_can_t_be_says_why(client: Client, installed: Installation) -
 
 
 def test_a_client_without_a_node_scatters_through_a_worker(client: Client, installed: Installation) -> None:
-    # As on a host without workers: the client is of no node, and Dask brings its bytes to one.
+    # As on a host without workers: the client has no node, and Dask sends its bytes to one.
     own, installed.client = installed.client, None
     try:
         future = hd.scatter(client, np.arange(float(SIZE)))
@@ -298,7 +298,7 @@ def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
     blocks = BLOCK.findall(page.read_text())
     assert len(blocks) == 2
     for number, block in enumerate(blocks):
-        # A file, for the workers import it.
+        # In a file, because the workers import it.
         script = tmp_path / f"program_{number}.py"
         script.write_text(block)
         done = subprocess.run(
