@@ -1,4 +1,4 @@
-"""What breaks under Hoplite on a Dask cluster: workers, nodes, ports; each is repaired, or a clear error."""
+"""Faults under Hoplite on a Dask cluster: failed workers, nodes and ports are repaired, or reported clearly."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 
 @pytest.mark.faults("a worker is killed")
-def test_a_worker_that_is_killed_comes_back_to_its_node(client: Client) -> None:
+def test_a_restarted_worker_uses_its_node_again(client: Client) -> None:
     installation = hd.install(client)
     before = installation.nodes
     future = hd.scatter(client, np.ones(SIZE))
@@ -55,7 +55,7 @@ def test_a_worker_that_is_killed_comes_back_to_its_node(client: Client) -> None:
     future.result()
     known = workers(client)
     os.kill(known[holder], signal.SIGKILL)
-    # Its nanny restarts it; the node has outlived it, and the array is where it was.
+    # Its nanny restarts it. The node and the array have survived.
     eventually(lambda: holder not in workers(client) and len(workers(client)) == 2)
     eventually(lambda: all(isinstance(row, dict) for row in installation.run(tasks.where).values()))
     assert installation.nodes == before
@@ -65,7 +65,7 @@ def test_a_worker_that_is_killed_comes_back_to_its_node(client: Client) -> None:
 
 
 @pytest.mark.faults("a worker is killed")
-def test_a_worker_that_is_killed_while_a_sum_waits_costs_no_input(client: Client) -> None:
+def test_a_worker_killed_during_a_sum_loses_no_input(client: Client) -> None:
     installation = hd.install(client)
     first, second = workers(client)
     gate = client.submit(dask_tasks.wait_for, "gate/1", workers=[first], allow_other_workers=True, pure=False)
@@ -80,7 +80,7 @@ def test_a_worker_that_is_killed_while_a_sum_waits_costs_no_input(client: Client
 
 
 @pytest.mark.faults("a node is killed")
-def test_a_node_that_is_killed_is_started_again(client: Client) -> None:
+def test_a_killed_node_is_restarted(client: Client) -> None:
     installation = hd.install(client)
     victim, other = installation.nodes
     kept = hd.scatter(client, np.ones(SIZE))
@@ -89,18 +89,19 @@ def test_a_node_that_is_killed_is_started_again(client: Client) -> None:
         lambda: len(installation.nodes) == 2 and victim["node"] not in [row["node"] for row in installation.nodes]
     )
     assert other["node"] in [row["node"] for row in installation.nodes]
-    # The other host had a copy, as a broadcast leaves one everywhere.
+    # The other host had a copy, because a broadcast leaves one on every host.
     assert [row["sum"] for row in on_each(client, dask_tasks.facts, kept)] == [SIZE] * 2
-    # What comes after goes through both nodes.
+    # Later transfers use both nodes.
     later = hd.scatter(client, np.full(SIZE, 2.0))
     assert [row["sum"] for row in on_each(client, dask_tasks.facts, later)] == [2 * SIZE] * 2
 
 
 @pytest.mark.faults("a node is killed")
-def test_an_array_that_only_a_killed_node_had_is_lost(client: Client) -> None:
+def test_an_array_on_a_killed_node_only_is_lost(client: Client) -> None:
     installation = hd.install(client)
     with node_clients(installation) as nodes:
-        # Dask chooses the worker that holds the future: one of another host than the array's has it brought there.
+        # Dask chooses the worker that holds the future. If it is on another host than the array, the array is copied to
+        # it.
         for _ in range(30):
             future = hd.scatter(client, np.ones(SIZE), broadcast=False)
             future.result()
@@ -111,14 +112,14 @@ def test_an_array_that_only_a_killed_node_had_is_lost(client: Client) -> None:
         (victim,) = [row for row in installation.nodes if row["node"] == holder]
     os.kill(node_process(victim["socket"]), signal.SIGKILL)
     eventually_another(installation, holder)
-    # Workers that have a view go on with it; that of a worker which has none can't come.
+    # Workers with a view keep using it. A worker without one can't get the array.
     client.restart_workers(list(client.who_has(future)[future.key]))
     with pytest.raises(ObjectLost):
         future.result(timeout=60)
 
 
 @pytest.mark.faults("a node is taken away")
-def test_a_worker_without_a_node_gets_bytes(client: Client) -> None:
+def test_a_worker_without_a_node_gets_bytes_through_dask(client: Client) -> None:
     installation = hd.install(client)
     first, second = workers(client)
     client.run(lose_node, workers=[second])
@@ -131,17 +132,17 @@ def test_a_worker_without_a_node_gets_bytes(client: Client) -> None:
 
 
 async def lose_node(dask_worker: object) -> None:
-    """As where a node could not start: the plugin is there, and no node."""
+    """Simulates a worker whose node could not start: the plugin is there, but no node."""
     from hoplite.dask import process
 
     plugin = dask_worker.plugins["hoplite"]  # type: ignore[attr-defined]
     plugin._watcher.cancel()
-    # The handshake still says that refs are read here.
+    # The handshake still announces that this worker reads refs.
     del process._members[plugin.installation]
 
 
 def eventually_another(installation: Installation, gone: str) -> None:
-    """Waits until another node is in the place of one that was killed."""
+    """Waits until another node has replaced a killed one."""
 
     def is_there() -> bool:
         found = [row["node"] for row in installation.nodes]
@@ -151,7 +152,7 @@ def eventually_another(installation: Installation, gone: str) -> None:
 
 
 def node_process(path: str) -> int:
-    """The process that serves a node's socket."""
+    """Returns the process that serves a node's socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.connect(path)
         credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
@@ -159,7 +160,7 @@ def node_process(path: str) -> int:
 
 
 @pytest.mark.faults("a port is taken")
-def test_a_port_that_is_taken_is_named_and_nothing_stays(tmp_path: Path) -> None:
+def test_a_taken_port_is_named_and_nothing_remains_installed(tmp_path: Path) -> None:
     with one_host(tmp_path, workers=2) as client, socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(AddressInUse, match=rf"host {socket.gethostname()} did not start.*{port}"):

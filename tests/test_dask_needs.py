@@ -1,4 +1,4 @@
-"""What `import hoplite.dask` says where Dask is missing, or is another than it was written for. Needs no Dask."""
+"""The errors of `import hoplite.dask` if Dask is missing or incompatible. Needs no Dask."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 import programs
 
-TELL = """
+IMPORT = """
 try:
     import hoplite.dask
 except ImportError as error:
@@ -19,7 +19,7 @@ import sys, hoplite
 sys.modules["distributed"] = None
 """
 
-# A later Dask, which has given up a method of the client.
+# A later Dask that has removed a method of the client.
 CHANGED = """
 import sys, types, hoplite
 for name, holds in {
@@ -43,17 +43,17 @@ sys.modules["distributed.protocol.numpy"].serialize_numpy_ndarray = lambda array
 
 
 def test_without_dask_the_extra_is_named() -> None:
-    assert "pip install 'hoplite-collectives[dask]'" in programs.run(MISSING + TELL)
+    assert "pip install 'hoplite-collectives[dask]'" in programs.run(MISSING + IMPORT)
 
 
-def test_of_a_version_that_has_changed_is_said_what_it_lacks() -> None:
-    said = programs.run(CHANGED + TELL)
-    assert "distributed 2099.1.0" in said
-    assert "lacks Client.run_on_scheduler:" in said
-    assert "distributed==2026.8.*" in said
+def test_an_incompatible_version_is_reported_with_what_it_lacks() -> None:
+    output = programs.run(CHANGED + IMPORT)
+    assert "distributed 2099.1.0" in output
+    assert "lacks Client.run_on_scheduler:" in output
+    assert "distributed==2026.8.*" in output
 
 
 @pytest.mark.parametrize("gone", ["serialize_numpy_ndarray", "deserialize_numpy_ndarray"])
-def test_each_part_that_is_used_is_looked_for(gone: str) -> None:
-    script = CHANGED + f"delattr(sys.modules['distributed.protocol.numpy'], {gone!r})\n" + TELL
+def test_every_used_part_of_dask_is_checked(gone: str) -> None:
+    script = CHANGED + f"delattr(sys.modules['distributed.protocol.numpy'], {gone!r})\n" + IMPORT
     assert f"distributed.protocol.numpy.{gone}" in programs.run(script)

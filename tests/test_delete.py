@@ -1,4 +1,4 @@
-"""Delete: everywhere, at once, and for everybody who waits; but not under the feet of a reader."""
+"""Delete: applies to all nodes at once and fails pending gets, but existing views stay valid."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hoplite import Client, testing
 from support import Later, eventually_empty, numbers, same
 
 
-def test_a_deleted_object_is_gone_at_every_node(clients: list[Client]) -> None:
-    """Also where a copy was, and also when another node than the putter's deletes it."""
+def test_a_deleted_object_is_gone_on_every_node(clients: list[Client]) -> None:
+    """Also where a copy was, and also if another node than the putter's deletes it."""
     for size in (10, 100_000):
         ref = clients[0].put(numbers(size))
         clients[1].get(ref, timeout=30)
@@ -22,7 +22,7 @@ def test_a_deleted_object_is_gone_at_every_node(clients: list[Client]) -> None:
                 client.get(ref, timeout=30)
 
 
-def test_copies_are_freed_at_every_node(clients: list[Client]) -> None:
+def test_delete_frees_copies_on_every_node(clients: list[Client]) -> None:
     refs = [clients[0].put(numbers(100_000, seed=seed)) for seed in range(3)]
     for ref in refs:
         for client in clients:
@@ -32,8 +32,8 @@ def test_copies_are_freed_at_every_node(clients: list[Client]) -> None:
         eventually_empty(client)
 
 
-def test_what_is_deleted_while_it_is_put_has_been_put(clients: list[Client]) -> None:
-    """A sum takes inputs while they are filled, and whoever has the sum may delete them before their puts return."""
+def test_an_object_deleted_during_its_put_counts_as_put(clients: list[Client]) -> None:
+    """A reduce takes inputs while they are written, and its caller may delete them before their puts return."""
     buffer = clients[0].create(100_000, name="gradient/0")
     clients[1].delete("gradient/0")
     assert str(buffer.seal(timeout=30)) == "gradient/0"
@@ -53,7 +53,7 @@ def test_delete_takes_one_ref_or_many_or_none(clients: list[Client]) -> None:
             clients[1].get(ref, timeout=30)
 
 
-def test_deleting_twice_is_fine(clients: list[Client]) -> None:
+def test_a_second_delete_has_no_effect(clients: list[Client]) -> None:
     ref = clients[0].put(numbers(100_000))
     clients[0].delete(ref)
     clients[0].delete(ref)
@@ -61,7 +61,7 @@ def test_deleting_twice_is_fine(clients: list[Client]) -> None:
 
 
 def test_a_store_is_filled_and_emptied_many_times() -> None:
-    """A store of 48 MiB takes 20 objects of 16 MiB, one after the other."""
+    """A store of 48 MiB takes 20 objects of 16 MiB, one after another."""
     value = numbers(16 << 20, "uint8")
     with testing.cluster(1, capacity="48MiB") as nodes:
         client = nodes[0].client()
@@ -71,7 +71,7 @@ def test_a_store_is_filled_and_emptied_many_times() -> None:
             client.delete(ref)
 
 
-def test_a_view_keeps_the_memory_until_it_is_garbage() -> None:
+def test_a_view_keeps_its_memory_until_it_is_freed() -> None:
     with testing.cluster(1, capacity="32MiB") as nodes:
         client = nodes[0].client()
         value = numbers(20 << 20, "uint8")
@@ -85,8 +85,8 @@ def test_a_view_keeps_the_memory_until_it_is_garbage() -> None:
         client.put(value, timeout=30)
 
 
-def test_whoever_waits_for_a_sum_is_told(clients: list[Client]) -> None:
-    """The result of a reduce that waits for inputs is deleted: its readers stop waiting, at every node."""
+def test_deleting_a_pending_sum_fails_its_gets(clients: list[Client]) -> None:
+    """The result of a reduce that waits for inputs is deleted: its pending gets fail on every node."""
     total = clients[0].reduce(["never/1", "never/2"])
     gets = [Later(client.get, total, timeout=30) for client in clients]
     assert not gets[1].done(within=0.2)
@@ -96,9 +96,9 @@ def test_whoever_waits_for_a_sum_is_told(clients: list[Client]) -> None:
             get.result()
 
 
-@pytest.mark.faults("an object is deleted while it is on its way")
-def test_delete_while_it_is_on_its_way(clients: list[Client]) -> None:
-    """A reader gets all of it or is told; the node goes on either way."""
+@pytest.mark.faults("an object is deleted during its transfer")
+def test_delete_during_a_transfer(clients: list[Client]) -> None:
+    """A reader gets the whole object or an error; the node keeps working either way."""
     for _ in range(10):
         value = numbers(8 << 20, "uint8")
         ref = clients[0].put(value)

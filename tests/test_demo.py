@@ -1,4 +1,4 @@
-"""The demo: the main job on real data, whole, as `make demo` runs it but for the display."""
+"""The complete demo on real data, as `make demo` runs it, without the display."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support import bounded
 
 @pytest.mark.timeout(120)
 @bounded(60)
-def test_the_demo_trains_relays_and_folds(within: float) -> None:
+def test_the_demo_trains_relays_and_reduces(within: float) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hoplite.tools.cli", "demo", "--json"],
         capture_output=True,
@@ -49,11 +49,11 @@ def test_the_demo_trains_relays_and_folds(within: float) -> None:
     contributions = facts["contributions"]
     assert len(contributions) == run.WORKERS
     assert sum(contributions) == run.STEPS * run.COUNT
-    # Everybody took part, also the slow one, the one that left and the one that was late.
+    # Every worker contributed, including the slow one, the one that left and the late one.
     assert min(contributions) > 0
 
 
-def test_a_run_that_shows_nothing_fails() -> None:
+def test_a_run_without_relays_or_remote_folds_fails() -> None:
     good = run.Outcome(0.97, 160, 20.0, 1, 1, 1, 0, [100] * 8, [])
     assert good.complaints() == []
     assert "unexpected restarts, failures and rejections: none" in run.summary(good)
@@ -73,7 +73,7 @@ def test_the_parameters_are_at_least_4_mib() -> None:
 
 
 def test_the_gradient_is_the_slope_of_the_loss() -> None:
-    """Against finite differences in float64, for weights and biases of each layer."""
+    """Compared with finite differences in float64, for weights and biases of each layer."""
     random = np.random.default_rng(0)
     flat: Any = network.initial(1).astype(np.float64)
     images: Any = random.random((16, 64))
@@ -115,7 +115,7 @@ def test_the_display_shows_who_contributed() -> None:
 
 
 def later() -> Progress:
-    """As wide as it gets."""
+    """Progress with the widest possible values."""
     progress = Progress(steps=160, count=5, nodes=4, workers=8, step=160, accuracy=0.975)
     progress.contributions[:] = [100] * 8
     progress.contributions[6] = 0
@@ -128,7 +128,7 @@ def later() -> Progress:
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
-def test_nothing_of_the_display_is_cut(width: int) -> None:
+def test_the_display_is_never_truncated(width: int) -> None:
     from rich.console import Console
 
     text = io.StringIO()
@@ -138,12 +138,12 @@ def test_nothing_of_the_display_is_cut(width: int) -> None:
     assert "…" not in text.getvalue()
     assert "leaves halfway, not started" in text.getvalue()
     assert sum(line.split()[:1] == ["worker"] for line in lines) == 1
-    # A row each: two heads, a blank, eight workers, four nodes, and the line above them all, which may need two.
+    # One row each: two headers, a blank line, eight workers and four nodes, below a summary of one or two lines.
     assert len(lines) in {16, 17}
 
 
-def test_the_display_is_drawn_once_where_no_terminal_is(capfd: pytest.CaptureFixture[str]) -> None:
-    """Whole, however narrow the environment says that is, and with the end of its last line."""
+def test_the_display_is_drawn_once_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    """The text is complete regardless of the environment's width, and ends with a newline."""
     source = """
 from hoplite.tools.demo.display import Display
 from test_demo import later
@@ -154,9 +154,9 @@ with Display(progress, show=True) as display:
 """
     environment = {**os.environ, "COLUMNS": "20", "PYTHONPATH": str(Path(__file__).parent)}
     subprocess.run([sys.executable, "-c", source], env=environment, timeout=60, check=True)
-    said = capfd.readouterr()
-    assert said.out == ""
-    assert said.err.count("gradients used") == 1
-    assert "…" not in said.err
-    assert said.err.endswith("\n")
-    assert not said.err.endswith("\n\n")
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("gradients used") == 1
+    assert "…" not in captured.err
+    assert captured.err.endswith("\n")
+    assert not captured.err.endswith("\n\n")

@@ -1,4 +1,4 @@
-"""Two hosts that can't reach each other, while a third reaches both: what they say to each other goes through it."""
+"""Two hosts that can't reach each other while a third reaches both: the third relays their messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = [needs_lab, pytest.mark.lab]
 
 COUNT = 2**19
-# Twice the detection time until the connection counts as broken, and a second or two to find another way.
+# Twice the detection time until the connection counts as broken, and a second or two to find a relay.
 CALL_S = 15.0
 
 
@@ -31,10 +31,10 @@ def crew(request: pytest.FixtureRequest) -> Iterator[Crew]:
 
 
 def owned_by(crew: Crew, owner: int, what: str) -> str:
-    """A name that a host owns first."""
-    asker, wanted = crew.actors[2], crew.actors[owner].id
+    """Returns a name whose primary owner is the given host."""
+    caller, wanted = crew.actors[2], crew.actors[owner].id
     names = (f"{what}{number}/x" for number in range(1000))
-    return next(name for name in names if asker.send("owners", ref=name).result(CALL_S).facts["owners"][0] == wanted)
+    return next(name for name in names if caller.send("owners", ref=name).result(CALL_S).facts["owners"][0] == wanted)
 
 
 def ways(crew: Crew, host: int) -> dict[str, str | None]:
@@ -43,11 +43,11 @@ def ways(crew: Crew, host: int) -> dict[str, str | None]:
 
 @pytest.mark.faults("hosts are cut off")
 @pytest.mark.parametrize("direction", ["both", "in", "out"])
-def test_everything_works_between_two_that_can_not_reach_each_other(crew: Crew, direction: Direction) -> None:
+def test_every_verb_works_between_hosts_that_can_not_reach_each_other(crew: Crew, direction: Direction) -> None:
     a, b, c = crew.actors
     far, near = owned_by(crew, 1, "far"), owned_by(crew, 0, "near")
     a.host.cut(direction, b.host)
-    # The name is the other's to grant, and the bytes are at the other alone.
+    # The other host owns the name, and only the other host has the bytes.
     for source, receiver, name in ((a, b, far), (b, a, near)):
         put = source.send("put", ref=name, count=COUNT, seed=3).result(CALL_S)
         assert not put.error, put.message
@@ -60,7 +60,7 @@ def test_everything_works_between_two_that_can_not_reach_each_other(crew: Crew, 
     deleted = b.send("delete", refs=[far, near, f"{near}-sum"], timeout=CALL_S).result(CALL_S)
     assert not deleted.error, deleted.message
     crew.wait_until_empty()
-    # Nobody was taken for dead.
+    # No node was declared dead.
     assert [sorted(reply.facts["members"]) for reply in crew.status()] == [sorted([a.id, b.id, c.id])] * 3
     assert ways(crew, 0)[b.id] == c.id
     assert ways(crew, 1)[a.id] == c.id
@@ -82,14 +82,14 @@ def kill(host: Host) -> None:
 @pytest.mark.faults("hosts are cut off")
 @pytest.mark.parametrize("crew", [4], indirect=True)
 @pytest.mark.parametrize("breaks", [freeze, kill])
-def test_another_helps_where_the_first_stands_still_or_dies(crew: Crew, breaks: Callable[[Host], None]) -> None:
+def test_another_relay_replaces_a_frozen_or_killed_one(crew: Crew, breaks: Callable[[Host], None]) -> None:
     a, b, c, d = crew.actors
     far = owned_by(crew, 1, "far")
     a.host.cut(other=b.host)
     assert not a.send("put", ref=far, count=8, seed=3).result(CALL_S).error
-    helper = next(actor for actor in (c, d) if actor.id == ways(crew, 0)[b.id])
-    other = d if helper is c else c
-    breaks(helper.host)
+    relay = next(actor for actor in (c, d) if actor.id == ways(crew, 0)[b.id])
+    other = d if relay is c else c
+    breaks(relay.host)
     got = b.send("get", ref="late", timeout=CALL_S, seeds=[5])
     put = a.send("put", ref="late", count=COUNT, seed=5).result(CALL_S)
     assert not put.error, put.message

@@ -1,6 +1,6 @@
-"""Objects put with a digest: each node that receives one checks it.
+"""Objects put with a digest: every node that receives one verifies it.
 
-What becomes of corrupt copies is in crates/node/tests/mutants.rs.
+crates/node/tests/mutants.rs tests what happens to corrupt copies.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def check(value: Any, expected: Any) -> None:  # noqa: ANN401 - any value
 
 
 @pytest.mark.parametrize("what", VALUES)
-def test_values_of_each_size_arrive(nodes: list[Node], what: str) -> None:
-    """At a node that gets them from the maker, and at one that may get them from that one."""
+def test_values_of_every_size_arrive(nodes: list[Node], what: str) -> None:
+    """On a node that gets them from the putter, and on one that may get them from that node."""
     value = VALUES[what]()
     with nodes[0].client(digest=True) as maker:
         ref = maker.put(value)
@@ -56,7 +56,7 @@ def test_values_of_each_size_arrive(nodes: list[Node], what: str) -> None:
                 assert client.status()["counters"]["copies_corrupt"] == 0
 
 
-def test_out_is_filled_when_all_is_right(nodes: list[Node]) -> None:
+def test_out_is_filled_after_the_verification(nodes: list[Node]) -> None:
     value = numbers(5 * MIB)
     ref = nodes[0].client(digest=True).put(value)
     out = np.empty_like(value)
@@ -65,7 +65,7 @@ def test_out_is_filled_when_all_is_right(nodes: list[Node]) -> None:
     same(out, value)
 
 
-def test_with_asyncio(nodes: list[Node]) -> None:
+def test_digests_work_with_asyncio(nodes: list[Node]) -> None:
     async def main() -> None:
         maker, reader = nodes[0].client(digest=True), nodes[2].client()
         for value in (numbers(100), numbers(2 * MIB)):
@@ -75,8 +75,8 @@ def test_with_asyncio(nodes: list[Node]) -> None:
     asyncio.run(main())
 
 
-def test_second_copies_have_it_too() -> None:
-    """A keeper that takes the place of the maker sends what it has, which is checked by what the maker said."""
+def test_replicas_have_the_digest_too() -> None:
+    """A keeper that takes over sends its copy, which is verified with the digest of the putter."""
     with testing.cluster(3) as nodes:
         value = numbers(MIB)
         ref = nodes[0].client(digest=True).put(value, name="kept/1", replicas=2, timeout=SOON)
@@ -86,8 +86,8 @@ def test_second_copies_have_it_too() -> None:
 
 
 @pytest.mark.parametrize("size", [100, MIB])
-def test_arrays_with_and_without_are_summed(nodes: list[Node], size: int) -> None:
-    """They have the same shape all the same. The sum has no digest."""
+def test_arrays_with_and_without_a_digest_are_summed(nodes: list[Node], size: int) -> None:
+    """The digest does not affect the shape. The sum has no digest."""
     refs = [node.client(digest=number > 0).put(np.full(size, number)) for number, node in enumerate(nodes)]
     with nodes[0].client() as client:
         total = client.reduce(refs, "sum", timeout=SOON)
@@ -96,16 +96,16 @@ def test_arrays_with_and_without_are_summed(nodes: list[Node], size: int) -> Non
         same(client.get(total, timeout=SOON), np.full(size, sum(range(len(nodes)))))
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command_puts_with_a_digest(tmp_path: Path) -> None:
     file = tmp_path / "data"
     file.write_bytes(b"x" * 100_000)
     with testing.node_process() as one, testing.node_process("--join", one.address) as other:
-        told = json.loads(run("put", file, "--digest", "--json", "--socket", one.socket).stdout)
+        row = json.loads(run("put", file, "--digest", "--json", "--socket", one.socket).stdout)
         with other.client() as client:
-            assert bytes(client.get(told["ref"], timeout=SOON)) == file.read_bytes()
+            assert bytes(client.get(row["ref"], timeout=SOON)) == file.read_bytes()
 
 
-def test_a_name_that_is_taken_is_taken(nodes: list[Node]) -> None:
+def test_a_taken_name_is_rejected(nodes: list[Node]) -> None:
     with nodes[0].client(digest=True) as client:
         client.put(b"x", name="taken")
         with pytest.raises(hoplite.NameTaken):

@@ -1,13 +1,13 @@
-"""README.md and docs/: their examples run, their links lead somewhere, what is generated is up to date.
+"""README.md and docs/: their examples run, their links resolve, and generated files are up to date.
 
-A page's ```python blocks are one program. Its ```console blocks are typed into one terminal, and print what they say;
-"..." stands for anything. What differs is said in a comment before the block:
+A page's ```python blocks are one program. Its ```console blocks are typed into one terminal and must print the shown
+output; "..." matches anything. A comment before the block marks exceptions:
 
-    <!-- example: file NAME -->         the block is written to that file, for a console block to run
-    <!-- example: torch -->             the block needs torch; run by `make test-frameworks`
-    <!-- example: dask -->              the block needs Dask; run by `make test-dask`
-    <!-- example: ray -->               the block needs Ray; run by `make test-ray` (test_ray_docs.py)
-    <!-- example: not run: REASON -->
+  <!-- example: file NAME -->         the block is written to that file, for a console block to run
+  <!-- example: torch -->             the block needs torch; run by `make test-frameworks`
+  <!-- example: dask -->              the block needs Dask; run by `make test-dask`
+  <!-- example: ray -->               the block needs Ray; run by `make test-ray` (test_ray_docs.py)
+  <!-- example: not run: REASON -->
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Block:
     """One fenced block of a page.
 
     Attributes:
-        language: what stands after the fence, such as python.
-        how: what the comment before it says, "" if there is none.
-        line: of the page, where its text begins.
-        text: what is in it.
+        language: the word after the fence, such as python.
+        how: the content of the comment before it, "" without one.
+        line: the line of the page where its text begins.
+        text: its content.
     """
 
     language: str
@@ -58,7 +58,7 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The fenced blocks of a page, in order."""
+    """Returns the fenced blocks of a page, in order."""
     text = page.read_text()
     return [
         Block(match["language"], match["how"] or "", text[: match.start("text")].count("\n") + 1, match["text"])
@@ -67,7 +67,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def program(page: Path, *, torch: bool) -> str:
-    """The ```python blocks of a page that are run as one, each at the line where the page has it."""
+    """Returns the ```python blocks of a page as one program, with the page's line numbers."""
     wanted = {"", "torch"} if torch else {""}
     lines: list[str] = []
     for block in blocks(page):
@@ -78,13 +78,13 @@ def program(page: Path, *, torch: bool) -> str:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The environment of a user with a runtime folder of its own."""
+    """Returns the environment of a user with a separate runtime folder."""
     folder.mkdir(mode=0o700)
     return {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
 
 
 def run_program(page: Path, folder: Path, *, torch: bool = False) -> None:
-    """Runs a page's program; a traceback names the page and its line."""
+    """Runs a page's program. A traceback names the page and its line."""
     script = folder / page.name
     script.write_text(program(page, torch=torch))
     done = subprocess.run(
@@ -117,7 +117,7 @@ def test_the_programs_with_torch_run(page: Path, tmp_path: Path) -> None:
 
 
 def commands(page: Path) -> list[tuple[str, str]]:
-    """What a page's console blocks type, and what each prints."""
+    """Returns the commands of a page's console blocks, each with its expected output."""
     found: list[tuple[str, str]] = []
     for block in blocks(page):
         if block.language == "console" and not block.how.startswith("not run"):
@@ -129,15 +129,18 @@ def commands(page: Path) -> list[tuple[str, str]]:
     return found
 
 
-def says(expected: str, told: str) -> bool:
-    """Whether lines are as expected, with "..." for anything within a line; lines at the end may be left out."""
+def matches(expected: str, output: str) -> bool:
+    """Returns whether the output matches.
+
+    "..." matches anything within a line, and lines at the end may be left out.
+    """
     wanted = [".*".join(map(re.escape, line.split("..."))) for line in expected.splitlines()]
-    lines = told.splitlines()
+    lines = output.splitlines()
     return len(lines) >= len(wanted) and all(re.fullmatch(*pair) for pair in zip(wanted, lines, strict=False))
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
-def test_the_commands_of_the_pages_print_what_they_say(page: Path, tmp_path: Path) -> None:
+def test_the_commands_of_the_pages_print_the_shown_output(page: Path, tmp_path: Path) -> None:
     for block in blocks(page):
         if block.how.startswith("file "):
             (tmp_path / block.how.removeprefix("file ")).write_text(block.text)
@@ -147,7 +150,7 @@ def test_the_commands_of_the_pages_print_what_they_say(page: Path, tmp_path: Pat
         for command, expected in commands(page):
             name, *arguments = shlex.split(command)
             if (name, arguments) == ("hoplite", ["node"]):
-                # The usual port may be another's on this machine.
+                # Another process may use the default port on this machine.
                 node = subprocess.Popen(
                     [*python[name], "node", "--listen", "127.0.0.1:0"],
                     env=surroundings,
@@ -158,7 +161,7 @@ def test_the_commands_of_the_pages_print_what_they_say(page: Path, tmp_path: Pat
                 stack.callback(node.wait, SOON)
                 stack.callback(node.terminate)
                 assert node.stdout is not None
-                assert says(expected.replace("7420", "..."), node.stdout.readline())
+                assert matches(expected.replace("7420", "..."), node.stdout.readline())
                 continue
             done = subprocess.run(
                 [*python[name], *arguments],
@@ -170,10 +173,10 @@ def test_the_commands_of_the_pages_print_what_they_say(page: Path, tmp_path: Pat
                 check=False,
             )
             assert done.returncode == 0, f"{command}: {done.stderr}"
-            assert says(expected, done.stdout), f"{command} printed:\n{done.stdout}"
+            assert matches(expected, done.stdout), f"{command} printed:\n{done.stdout}"
 
 
-def test_only_what_needs_more_than_this_machine_is_not_run() -> None:
+def test_few_blocks_are_not_run() -> None:
     allowed = re.compile(r"|torch|dask|ray|file [\w.]+|not run: .+")
     for page in PAGES:
         for block in blocks(page):
@@ -203,7 +206,7 @@ def anchors(page: Path) -> set[str]:
     ],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if target.startswith("https://"):
             continue
@@ -220,7 +223,7 @@ def test_the_index_has_every_page() -> None:
 
 
 @pytest.mark.parametrize("script", ["docs/api.py", "docs/pictures/draw.py"])
-def test_what_is_generated_is_up_to_date(script: str) -> None:
+def test_generated_files_are_up_to_date(script: str) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / script, "--check"], capture_output=True, text=True, timeout=SOON, check=False
     )
@@ -235,7 +238,7 @@ def test_the_reference_has_every_public_name() -> None:
     assert missing == []
 
 
-# What needs Dask or Ray can't be imported here.
+# Modules that need Dask or Ray can't be imported here.
 MODULES = [
     module.name
     for package in (hoplite, hoplite_bench, hoplite_topology)
@@ -245,10 +248,10 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", ["hoplite", *MODULES])
-def test_examples_in_docstrings_print_what_they_say(name: str) -> None:
-    """Each may use `hp`, the client of a node that holds nothing."""
+def test_examples_in_docstrings_print_the_shown_output(name: str) -> None:
+    """Each may use `hp`, the client of an empty node."""
     with testing.cluster(1) as nodes, nodes[0].client() as hp:
-        told = doctest.testmod(importlib.import_module(name), extraglobs={"hoplite": hoplite, "hp": hp})
-    assert told.failed == 0
-    # That the examples of the verbs are found at all.
-    assert told.attempted > 10 or name != "hoplite._verbs.making"
+        results = doctest.testmod(importlib.import_module(name), extraglobs={"hoplite": hoplite, "hp": hp})
+    assert results.failed == 0
+    # Check that the examples of the verbs are found.
+    assert results.attempted > 10 or name != "hoplite._verbs.making"

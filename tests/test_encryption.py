@@ -1,4 +1,4 @@
-"""What a process on the path between two nodes sees of their bytes, and what becomes of those that it changes."""
+"""A process on the path between two nodes: what it can read, and what happens to bytes that it changes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ COUNT = 40_000
 
 
 class Path:
-    """Passes bytes on between the callers of its port and a node, keeps what it sees, and may change some of it."""
+    """A proxy between clients of its port and a node. It records all bytes and may change some of them."""
 
     def __init__(self, target: str) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._target = target
         self.seen = bytearray()
-        # How many of the long runs of bytes to change still.
+        # The number of long runs of bytes still to change.
         self.to_change = 0
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
@@ -68,7 +68,7 @@ class Path:
 
 @contextlib.contextmanager
 def watched(*, plain: bool) -> Iterator[tuple[Node, Node, Path]]:
-    """Two nodes, the first of which is reached only by way of a path that is watched."""
+    """Starts two nodes, the first of which is reached only through a recording proxy."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         listen = f"127.0.0.1:{free.getsockname()[1]}"
     path = Path(listen)
@@ -84,7 +84,7 @@ def watched(*, plain: bool) -> Iterator[tuple[Node, Node, Path]]:
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["encrypted", "plain"])
-def test_what_is_on_the_network_shows_no_byte_of_an_object_and_no_name(plain: bool) -> None:
+def test_objects_and_names_are_encrypted_on_the_network(plain: bool) -> None:
     with watched(plain=plain) as (one, two, path), one.client() as near, two.client() as far:
         for value in (PATTERN * COUNT, PATTERN * 10):
             ref = near.put(value, name=f"secret-name/{len(value)}")
@@ -92,12 +92,12 @@ def test_what_is_on_the_network_shows_no_byte_of_an_object_and_no_name(plain: bo
         back = far.put(PATTERN * COUNT)
         assert near.get(back, timeout=SOON) == PATTERN * COUNT
         assert len(path.seen) > len(PATTERN) * COUNT
-        # That it is seen without encryption shows that this looks in the right place.
+        # Without encryption the bytes are visible, which shows that the proxy sees them.
         assert (PATTERN in path.seen) == (b"secret-name" in path.seen) == plain
 
 
 @pytest.mark.faults("bytes are changed on the network")
-def test_a_byte_that_is_changed_on_the_network_is_found_and_fetched_again() -> None:
+def test_a_byte_changed_on_the_network_is_detected_and_refetched() -> None:
     value = np.arange(1 << 20, dtype=np.int32)
     with watched(plain=False) as (one, two, path), one.client() as near, two.client() as far:
         ref = near.put(value)
@@ -108,6 +108,6 @@ def test_a_byte_that_is_changed_on_the_network_is_found_and_fetched_again() -> N
         assert near.status()["members"]
 
 
-def test_nodes_of_which_one_encrypts_and_the_other_does_not_say_so() -> None:
+def test_a_node_with_encryption_does_not_join_one_without() -> None:
     with Node(no_encryption=True) as node, pytest.raises(hoplite.JoinError, match="without encryption"):
         Node(join=[node.address])

@@ -1,4 +1,4 @@
-"""How processes end: with the exit code they chose, nothing on stderr and no hang, whatever is still open."""
+"""The end of processes: the chosen exit code, nothing on stderr and no hang, whatever is still open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from hoplite import Node
 
-# Of a process that has nothing else to do; a hang would be for ever.
+# Timeout of a process that has nothing else to do.
 LIMIT = 20.0
 
 HEAD = """
@@ -124,18 +124,18 @@ session.shutdown()
 """,
     "a thread waits in get of a client that is closed": """
 hp = attach()
-heard = []
+errors = []
 def wait():
     try:
         hp.get("nobody/1")
     except hoplite.ClientClosed as error:
-        heard.append(str(error))
+        errors.append(str(error))
 thread = threading.Thread(target=wait)
 thread.start()
 time.sleep(0.3)
 hp.close()
 thread.join()
-assert "this client is closed" in heard[0]
+assert "this client is closed" in errors[0]
 """,
     "shut down while a thread and tasks wait": """
 import asyncio
@@ -225,7 +225,7 @@ sys.modules.pop("hoplite.errors")
 @pytest.mark.parametrize("code", [0, 3])
 @pytest.mark.parametrize("how", ["embedded", "attached"])
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
-def test_a_process_ends_with_its_exit_code_and_in_silence(script: str, how: str, code: int) -> None:
+def test_a_process_ends_with_its_exit_code_and_no_output(script: str, how: str, code: int) -> None:
     whole = f"{HEAD}\n{script}\n{f'sys.exit({code})' if code else ''}".replace("HOW", repr(how))
     if how == "embedded":
         done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, timeout=LIMIT, check=False)
@@ -243,7 +243,7 @@ def test_a_process_ends_with_its_exit_code_and_in_silence(script: str, how: str,
 
 
 @pytest.mark.parametrize("how", ["embedded", "attached"])
-def test_an_error_that_ends_a_script_is_the_only_one_told(how: str) -> None:
+def test_an_error_that_ends_a_script_is_the_only_one_printed(how: str) -> None:
     script = HEAD.replace("HOW", repr(how)) + SCRIPTS["many daemon threads wait in several calls"]
     with Node() as node:
         done = subprocess.run(

@@ -1,6 +1,6 @@
-"""Children of a process that uses Hoplite: what they inherit works or says what to do, and the parent notices nothing.
+"""Forked children of a process that uses Hoplite: what they inherit works or names the fix; the parent is unaffected.
 
-Each test runs a script in a process of its own, so that a fork never meets the threads of pytest.
+Each test runs a script in a separate process, so that no fork copies the threads of pytest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import hoplite
 from hoplite import Node, session, testing
 
 def fork(work):
-    # The child runs `work` and ends without a word, or with its error and the code 1.
+    # The child runs `work` and ends silently, or with its error and the code 1.
     pid = os.fork()
     if pid:
         return pid
@@ -43,7 +43,7 @@ def fork(work):
         os._exit(1)
     os._exit(0)
 
-# Ends what hangs, in seconds; no test asserts that something is faster.
+# Timeout in seconds; it is not a performance assertion.
 LIMIT = 30
 
 def join(pid, limit=LIMIT):
@@ -77,14 +77,14 @@ BOTH = pytest.mark.parametrize("how", ["embedded", "attached"])
 
 
 def run(script: str, *arguments: str, limit: float = SOON) -> None:
-    """Runs a script with the head above to its end, which must be a good and a silent one."""
+    """Runs a script after the code in HEAD to completion. It must succeed and print nothing to standard error."""
     programs.run(HEAD + script, *arguments, limit=limit)
 
 
 @BOTH
 @pytest.mark.parametrize("first", ["get", "put", "status"])
-def test_child_attaches_anew_with_its_first_call(how: str, first: str) -> None:
-    """To the node of its parent, whose client goes on as before; and so does a child of the child."""
+def test_a_child_attaches_with_its_first_call(how: str, first: str) -> None:
+    """The child attaches to its parent's node, and the parent's client keeps working. So does a grandchild."""
     run(
         """
 with attached() as (hp, node, _):
@@ -117,7 +117,7 @@ with attached() as (hp, node, _):
 
 
 @pytest.mark.parametrize("how", ["embedded", "attached"])
-def test_default_client_works_in_the_child(how: str) -> None:
+def test_the_default_client_works_in_the_child(how: str) -> None:
     run(
         """
 if sys.argv[1] == "attached":
@@ -129,7 +129,7 @@ def child():
     assert hoplite.client().get(ref, timeout=LIMIT)[-1] == 99_999
     assert hoplite.client().status()["id"] == home
     hoplite.client().put(np.ones(100_000), name="of/child")
-    # And so does what the parent named hp, beside it.
+    # The parent's variable hp works too.
     assert hp.get("of/child", timeout=LIMIT)[0] == 1
 join(fork(child))
 assert hoplite.client().get("of/child", timeout=LIMIT)[0] == 1
@@ -141,7 +141,7 @@ assert hoplite.client().get(ref, timeout=LIMIT)[-1] == 99_999
 
 @BOTH
 @pytest.mark.parametrize("why", ["path taken", "node closed"])
-def test_child_of_a_node_that_can_not_be_reached_is_told_what_to_do(how: str, why: str) -> None:
+def test_a_child_that_can_not_reach_the_node_gets_an_error_with_the_fix(how: str, why: str) -> None:
     run(
         """
 hp = hoplite.init(node=hoplite.Node())
@@ -157,7 +157,7 @@ def child():
             assert "fork" in str(error) and "init(" in str(error), str(error)
         else:
             raise AssertionError("no error")
-    # And what it says works, where the path may be used.
+    # The suggested fix works once the path is free.
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     own = hoplite.init(node=hoplite.Node())
@@ -167,7 +167,7 @@ read, write = os.pipe()
 os.dup2(read, 0)
 pid = fork(child)
 if sys.argv[2] == "path taken":
-    # By what is no socket: the node leaves it alone, where it would make a removed one again.
+    # By a regular file: the node does not replace it, although it would recreate a removed socket.
     with open(path + ".other", "w"):
         pass
     os.replace(path + ".other", path)
@@ -185,8 +185,11 @@ if sys.argv[2] == "path taken":
 
 @BOTH
 @pytest.mark.parametrize("source", ["own", "far"])
-def test_view_stays_valid_in_child_and_grandchild(how: str, source: str) -> None:
-    """The parent drops its own, deletes the object and fills the store; the memory is free when the last has ended."""
+def test_a_view_stays_valid_in_child_and_grandchild(how: str, source: str) -> None:
+    """The parent drops its view, deletes the object and fills the store.
+
+    The memory is freed when the last process has ended.
+    """
     run(
         """
 MIB = 1 << 20
@@ -199,26 +202,26 @@ with attached("64MiB") as (hp, node, far):
     small = hp.get(hp.put(b"s" * 100_000, name="small/1"))
     step = [os.pipe() for _ in range(3)]
     expected = pattern(7)
-    def say(number):
+    def signal_step(number):
         os.write(step[number][1], b"x")
-    def hear(number):
+    def wait_for_step(number):
         assert os.read(step[number][0], 1) == b"x"
     def grandchild():
-        hear(1)
+        wait_for_step(1)
         assert np.array_equal(view, expected)
-        hear(2)
+        wait_for_step(2)
         assert np.array_equal(view, expected)
         assert small == b"s" * 100_000
     def child():
-        # One that leaves its child behind.
+        # This child ends before its own child.
         pid = fork(grandchild)
-        hear(0)
+        wait_for_step(0)
         assert np.array_equal(view, expected)
     pid = fork(child)
     del view, small
     hp.delete([ref, "small/1"])
     def fill(seed):
-        # As much as there is room for; what is not where the child looks.
+        # As much as fits outside the memory that the child uses.
         refs = []
         try:
             while True:
@@ -228,13 +231,13 @@ with attached("64MiB") as (hp, node, far):
         assert 1 <= len(refs) < 8, len(refs)
         hp.delete(refs)
     fill(1)
-    say(0)
+    signal_step(0)
     join(pid)
     fill(2)
-    say(1)
+    signal_step(1)
     fill(3)
-    say(2)
-    # The grandchild is nobody's child here: when it has ended there is room for all of it again.
+    signal_step(2)
+    # This process can't wait for the grandchild. Once it has ended, the whole capacity is free.
     eventually(lambda: hp.status()["store"]["used"] == 0 and hp.objects() == [])
     hp.delete(hp.put(pattern(4, 56 * MIB), timeout=LIMIT))
     by.close()
@@ -245,7 +248,7 @@ with attached("64MiB") as (hp, node, far):
 
 
 @BOTH
-def test_view_of_a_closed_client_stays_valid_in_the_child(how: str) -> None:
+def test_a_view_of_a_closed_client_stays_valid_in_the_child(how: str) -> None:
     run(
         """
 MIB = 1 << 20
@@ -273,8 +276,8 @@ with attached("64MiB") as (hp, node, far):
     )
 
 
-def test_view_of_a_client_with_a_capability_stays_valid_as_long_as_it_is_there() -> None:
-    """Its copy is taken back when the parent and the child have let go of it; not at the end of the node."""
+def test_a_view_of_a_client_with_a_capability_stays_valid_until_it_is_dropped() -> None:
+    """The copy is freed once parent and child have dropped it, before the node ends."""
     run(
         """
 from hoplite.capabilities import grant
@@ -289,7 +292,7 @@ with Node(listen="127.0.0.1:0", token=token) as node:
         assert (view == 7).all()
     pid = fork(child)
     del view
-    # After that the node has heard of it.
+    # After this request the node has processed the release.
     hp.status()
     os.write(step[1], b"x")
     join(pid)
@@ -303,8 +306,8 @@ assert (other == 8).all()
     )
 
 
-def test_view_that_only_the_child_drops_stays_valid_in_the_parent() -> None:
-    """The child's end, or its garbage, releases nothing of the parent's."""
+def test_a_view_that_only_the_child_drops_stays_valid_in_the_parent() -> None:
+    """The end of the child, or its garbage collection, releases nothing of the parent."""
     for how in ("embedded", "attached"):
         run(
             """
@@ -347,8 +350,8 @@ sys.stdin.readline()
 
 
 @pytest.mark.faults("a node is killed")
-def test_forked_child_does_not_keep_its_dead_parents_node_alive(tmp_path: Path) -> None:
-    """The others notice the death, and the port and the socket are free for a new node at once."""
+def test_a_forked_child_does_not_keep_the_node_of_its_killed_parent_alive(tmp_path: Path) -> None:
+    """The other nodes detect the failure, and the port and the socket are free for a new node at once."""
     path = str(tmp_path / "node.sock")
     with testing.cluster(2) as nodes, started(HEAD + EMBEDS, nodes[0].address, path) as process:
         address = line(process)
@@ -381,8 +384,8 @@ def assert_alive(pid: int) -> None:
 @BOTH
 @pytest.mark.parametrize("size", [100, 300_000])
 @pytest.mark.parametrize("attaches", [False, True])
-def test_buffer_is_sealed_by_the_process_that_created_it(how: str, size: int, attaches: bool) -> None:
-    """The child may look at it, drop it or give it up; the parent's object is as the parent filled it."""
+def test_only_the_process_that_created_a_buffer_can_seal_it(how: str, size: int, attaches: bool) -> None:
+    """The child may access, drop or discard it. The parent's object has what the parent wrote."""
     run(
         """
 import gc
@@ -420,8 +423,8 @@ with attached() as (hp, node, far):
 
 
 @BOTH
-def test_fork_while_other_threads_put_and_get(how: str) -> None:
-    """A hundred children, each of which puts and gets once: none hangs, and the threads' objects are whole."""
+def test_forks_while_other_threads_put_and_get(how: str) -> None:
+    """A hundred children put and get once each: none hangs, and the objects of the threads are intact."""
     run(
         """
 with attached() as (hp, node, far):
@@ -442,7 +445,7 @@ with attached() as (hp, node, far):
         thread.start()
     for number in range(100):
         def child():
-            # A large one has the node make memory for this writer alone, which takes a while.
+            # For a large object the node allocates memory for this writer alone, which takes a while.
             ref = hp.put(np.full(20_000 if number % 10 == 0 else 2_000, number))
             assert hp.get(ref, timeout=20)[-1] == number
             hp.delete(ref)
@@ -462,8 +465,8 @@ with attached() as (hp, node, far):
 @BOTH
 @pytest.mark.parametrize("uses", [False, True])
 @pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit(0)", "pass"])
-def test_child_ends_in_silence_and_leaves_the_node_to_its_parent(how: str, uses: bool, end: str) -> None:
-    """With views, a buffer, and calls of other threads under way."""
+def test_a_child_ends_silently_and_leaves_the_node_to_its_parent(how: str, uses: bool, end: str) -> None:
+    """With views, a buffer, and pending calls of other threads."""
     run(
         f"""
 node = Node(listen="127.0.0.1:0")
@@ -535,7 +538,7 @@ if __name__ == "__main__":
 @BOTH
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_multiprocessing_takes_refs(tmp_path: Path, how: str, method: str) -> None:
-    """By every start method; a child made by spawn or by the fork server finds the node as any script does."""
+    """With every start method. Children of spawn or the fork server find the node as any script does."""
     path = tmp_path / "main.py"
     path.write_text(METHODS)
     done = subprocess.run(
@@ -545,8 +548,8 @@ def test_multiprocessing_takes_refs(tmp_path: Path, how: str, method: str) -> No
     assert done.stderr == ""
 
 
-def test_verbs_import_nothing() -> None:
-    """A module that one thread imports while another forks is for ever half imported in the child."""
+def test_verbs_import_no_modules() -> None:
+    """A module that one thread imports during a fork stays partially imported in the child."""
     run(
         """
 with testing.cluster(1) as nodes:
@@ -564,14 +567,14 @@ with testing.cluster(1) as nodes:
     )
 
 
-def test_client_itself_is_not_pickled(nodes: list[Node]) -> None:
-    """What could be sent instead is said."""
+def test_a_client_can_not_be_pickled(nodes: list[Node]) -> None:
+    """The error names what to send instead."""
     with pytest.raises(hoplite.InvalidArgument, match="send refs"):
         pickle.dumps(nodes[0].client())
 
 
-def test_node_holds_nothing_for_children_that_have_ended() -> None:
-    """Two hundred forks of a process with a view, and the node has as many descriptors as before."""
+def test_a_node_keeps_nothing_for_ended_children() -> None:
+    """After two hundred forks of a process with a view, the node has no more descriptors than before."""
     script = """
 hp = hoplite.connect(sys.argv[1])
 view = hp.get(hp.put(np.ones(100_000), name="a/1"))
@@ -584,7 +587,7 @@ sys.stdin.readline()
         before = descriptors(node.process.pid)
         with started(HEAD + script, node.socket) as process:
             assert line(process) == "done"
-            # Its own connection, and its own extent.
+            # The process has its own connection and its own extent.
             eventually(lambda: descriptors(node.process.pid) <= before + 4)
             client.delete("a/1")
         eventually(lambda: client.objects() == [])
@@ -613,8 +616,8 @@ os._exit(0)
 
 
 @pytest.mark.faults("a client is killed")
-def test_child_that_outlives_a_client_can_write_only_what_was_that_clients(nodes: list[Node]) -> None:
-    """It has the parent's memory mapped writable for ever: no object of another program comes to lie there."""
+def test_a_child_that_outlives_its_client_can_not_write_other_objects(nodes: list[Node]) -> None:
+    """It keeps a writable mapping of the parent's memory, so no other program's object may be placed there."""
     client = nodes[0].client()
     with started(HEAD + SCRIBBLES, nodes[0].socket) as process, hoplite.connect(nodes[0].socket) as attached:
         assert line(process) == "forked"
@@ -622,7 +625,7 @@ def test_child_that_outlives_a_client_can_write_only_what_was_that_clients(nodes
         eventually(lambda: client.status()["waiting"] == 0)
         values = {f"theirs/{number}": numbers(50_000, "uint8", seed=number) for number in range(60)}
         for number, (name, value) in enumerate(values.items()):
-            # By this process, which is the node's, by another one, and over the network.
+            # By a client in the node's process, by an attached one, and over the network.
             putter = (client, attached, nodes[1].client())[number % 3]
             putter.put(value, name=name)
             same(client.get(name, timeout=SOON), value)

@@ -1,4 +1,4 @@
-"""PyTorch as a program uses it: loaders whose workers get shared objects by ref, and tensors through every verb."""
+"""PyTorch in a typical program: data loader workers that get shared objects by ref, and tensors with every verb."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ import hoplite
 ROWS = 64
 
 class Rows(Dataset):
-    """Row n of a table that lies in shared memory once; workers get it by its ref, not by copy."""
+    """Row n of a table in shared memory; workers get it by its ref, without a copy."""
 
     def __init__(self, table, bias):
         self.table, self.bias = table, bias
@@ -60,7 +60,7 @@ if __name__ == "__main__":
             assert torch.equal(batch, torch.from_numpy(table)[places] + 5)
             seen += places.tolist()
         assert sorted(seen) == list(range(ROWS))
-    # Workers that ended hold nothing, and the parent goes on.
+    # Ended workers hold nothing, and the parent keeps working.
     assert hp.get(rows.table).sum() == table.sum()
     hp.delete([rows.table, rows.bias])
 '''
@@ -69,12 +69,12 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("method", "how"), [("fork", "embedded"), ("fork", "attached"), ("spawn", "embedded")], ids=str
 )
-def test_workers_of_a_loader_get_shared_objects_by_ref(tmp_path: Path, method: str, how: str) -> None:
+def test_loader_workers_get_shared_objects_by_ref(tmp_path: Path, method: str, how: str) -> None:
     assert method in multiprocessing.get_all_start_methods()
     path = tmp_path / "train.py"
     path.write_text(LOADER)
     done = subprocess.run(
-        # Four workers are more than some hosts have processors, which torch tells.
+        # torch warns if a host has fewer than four processors.
         [sys.executable, "-W", "ignore:This DataLoader will create", str(path), method, how],
         capture_output=True,
         text=True,
@@ -89,15 +89,15 @@ DTYPES = ["float16", "bfloat16", "float32", "float64", "int8", "int16", "int32",
 
 
 def tensor(dtype: str, *shape: int) -> Any:  # noqa: ANN401 - torch may be absent
-    """Small whole numbers, whose sums are exact in every dtype."""
+    """Returns small whole numbers, whose sums are exact in every dtype."""
     generator = torch.Generator().manual_seed(len(shape))
     return torch.randint(0, 4, shape, generator=generator).to(getattr(torch, dtype))
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (40, 50), (3, 100, 1000)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_tensor_comes_back_on_another_node(clients: list[Client], dtype: str, shape: tuple[int, ...]) -> None:
-    """As a tensor of its own by default, which may be written without harm to the object."""
+def test_tensors_round_trip_to_another_node(clients: list[Client], dtype: str, shape: tuple[int, ...]) -> None:
+    """By default the result is a private tensor, which can be written without changing the object."""
     value = tensor(dtype, *shape)
     ref = clients[0].put(value)
     for client in clients[:2]:
@@ -125,7 +125,7 @@ def test_get_into_a_tensor(clients: list[Client], dtype: str) -> None:
     assert torch.equal(outs[1], value)
 
 
-def test_get_into_a_tensor_that_does_not_fit(clients: list[Client]) -> None:
+def test_a_get_into_a_tensor_that_does_not_fit_is_rejected(clients: list[Client]) -> None:
     ref = clients[0].put(tensor("float32", 300, 400))
     with pytest.raises(hoplite.ShapeMismatch):
         clients[0].get(ref, out=torch.zeros(400, 300))
@@ -138,7 +138,7 @@ def test_get_into_a_tensor_that_does_not_fit(clients: list[Client]) -> None:
 @pytest.mark.parametrize("op", ["sum", "min", "max", "prod", "mean"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
 @pytest.mark.parametrize("size", [10, 100_000])
-def test_reduce_of_tensors_is_a_tensor(clients: list[Client], dtype: str, op: str, size: int) -> None:
+def test_a_reduce_of_tensors_is_a_tensor(clients: list[Client], dtype: str, op: str, size: int) -> None:
     if op == "mean" and dtype == "int64":
         pytest.skip("mean is for floats")
     values = [tensor(dtype, size), tensor(dtype, size, 1)[:, 0], torch.ones(size).to(getattr(torch, dtype))]
@@ -155,7 +155,7 @@ def test_reduce_of_tensors_is_a_tensor(clients: list[Client], dtype: str, op: st
     assert isinstance(got, torch.Tensor)
     assert got.dtype == stacked.dtype
     if op == "mean" and dtype == "bfloat16":
-        # Divided after the sum was rounded, which may be one step off.
+        # Divided after the sum was rounded, so it may be off by one step.
         assert torch.allclose(got.double(), expected.double(), rtol=2**-7)
     elif op == "mean":
         assert torch.allclose(got, expected, rtol=1e-6)
@@ -163,22 +163,22 @@ def test_reduce_of_tensors_is_a_tensor(clients: list[Client], dtype: str, op: st
         assert torch.equal(got, expected)
 
 
-def test_reduce_of_a_tensor_and_an_array(clients: list[Client]) -> None:
-    """They are of one dtype and shape, which is all that counts."""
+def test_a_reduce_of_a_tensor_and_an_array(clients: list[Client]) -> None:
+    """Only dtype and shape must be the same."""
     numpy = pytest.importorskip("numpy")
     refs = [clients[0].put(torch.ones(1000)), clients[1].put(numpy.ones(1000, "float32"))]
     got = clients[2].get(clients[2].reduce(refs), timeout=SOON)
     assert (torch.as_tensor(numpy.array(got)) == 2).all()
 
 
-def test_tensor_that_requires_grad(clients: list[Client]) -> None:
-    """A parameter of a model: what is put is its numbers or an error that says how, never a graph."""
+def test_a_tensor_that_requires_grad_is_put_without_its_graph(clients: list[Client]) -> None:
+    """A parameter of a model: its values are put, or an error names the fix; the graph is never put."""
     leaf = torch.ones(1000, requires_grad=True)
     for value in (leaf, leaf * 2, torch.nn.Parameter(torch.ones(1000))):
         try:
             ref = clients[0].put(value)
         except hoplite.HopliteError as error:
-            assert "detach" in str(error)  # noqa: PT017 - either will do
+            assert "detach" in str(error)  # noqa: PT017 - either is accepted
             ref = clients[0].put(value.detach())
         got = clients[1].get(ref, timeout=SOON)
         assert torch.equal(got, value.detach())
@@ -186,8 +186,8 @@ def test_tensor_that_requires_grad(clients: list[Client]) -> None:
         assert got.grad_fn is None
 
 
-def test_state_of_a_model(clients: list[Client]) -> None:
-    """A dictionary of tensors, by pickle; and tensor by tensor into a model of one's own."""
+def test_the_state_of_a_model_round_trips(clients: list[Client]) -> None:
+    """A dictionary of tensors, pickled; then tensor by tensor into another model."""
     model = torch.nn.Linear(100, 200)
     state = model.state_dict()
     got = clients[1].get(clients[0].put(state), timeout=SOON)

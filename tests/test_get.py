@@ -1,4 +1,4 @@
-"""Get: waits for what will come, copies nothing, and what it returned stays valid."""
+"""Get: waits for objects that do not exist yet, copies nothing, and its results stay valid."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_two_gets_share_memory(clients: list[Client]) -> None:
     assert np.shares_memory(clients[0].get(ref), clients[0].get(ref))
 
 
-def test_a_ref_is_as_good_as_its_text_or_its_pickle(clients: list[Client]) -> None:
+def test_a_ref_can_be_replaced_by_its_text_or_pickle(clients: list[Client]) -> None:
     ref = clients[0].put(numbers(10))
     for other in (str(ref), Ref(str(ref)), pickle.loads(pickle.dumps(ref))):
         same(clients[1].get(other, timeout=30), numbers(10))
 
 
-def test_get_waits_for_an_object_to_come(clients: list[Client]) -> None:
-    """At the putter's node and at others, of an object that is small and one that is large."""
+def test_get_waits_for_a_later_put(clients: list[Client]) -> None:
+    """On the putter's node and on others, for a small and a large object."""
     for size in (10, 300_000):
         name = f"late/{size}"
         gets = [Later(client.get, name, timeout=30) for client in clients]
@@ -51,7 +51,7 @@ def test_get_waits_for_an_object_to_come(clients: list[Client]) -> None:
             same(get.result(), numbers(size))
 
 
-def test_many_readers_at_once_get_the_same(nodes: list[Node]) -> None:
+def test_concurrent_readers_get_the_same_value(nodes: list[Node]) -> None:
     value = numbers(2_000_003)
     ref = nodes[0].client().put(value)
     gets = [Later(node.client().get, ref, timeout=30) for node in nodes * 4]
@@ -59,8 +59,8 @@ def test_many_readers_at_once_get_the_same(nodes: list[Node]) -> None:
         same(get.result(), value)
 
 
-def test_receivers_relay() -> None:
-    """Five nodes get 32 MiB from one at once: some of the bytes come from a copy."""
+def test_receivers_relay_bytes() -> None:
+    """Five nodes get 32 MiB from one at the same time: some bytes are relayed."""
     value = numbers(32 << 20, "uint8")
     with testing.cluster(6, capacity="128MiB") as nodes:
         clients = [node.client() for node in nodes]
@@ -75,7 +75,7 @@ def test_receivers_relay() -> None:
         assert sent >= 5 * value.nbytes
 
 
-def test_timeout_0_takes_what_is_here_only(clients: list[Client]) -> None:
+def test_timeout_0_returns_only_local_objects(clients: list[Client]) -> None:
     ref = clients[0].put(numbers(100_000))
     same(clients[0].get(ref, timeout=0), numbers(100_000))
     with pytest.raises(hoplite.Timeout):
@@ -86,7 +86,7 @@ def test_timeout_0_takes_what_is_here_only(clients: list[Client]) -> None:
     same(clients[1].get(ref, timeout=0), numbers(100_000))
 
 
-def test_timeout_names_the_object_and_is_kept(clients: list[Client]) -> None:
+def test_a_timeout_names_the_object(clients: list[Client]) -> None:
     start = time.monotonic()
     with pytest.raises(hoplite.Timeout, match="nobody/1") as caught:
         clients[0].get("nobody/1", timeout=0.3)
@@ -95,7 +95,7 @@ def test_timeout_names_the_object_and_is_kept(clients: list[Client]) -> None:
 
 
 def test_other_threads_run_while_one_waits(clients: list[Client]) -> None:
-    """A get that waits has released the GIL: else this thread would go on when it is over."""
+    """A waiting get has released the GIL: otherwise this thread would continue only after it."""
     get = Later(clients[0].get, "late/1", timeout=SOON)
     eventually(lambda: clients[0].status()["waiting"] > 0)
     assert sum(range(1_000_000)) == 499_999_500_000
@@ -119,7 +119,7 @@ def test_a_view_outlives_delete_and_client_and_node() -> None:
     same(there, value)
 
 
-def test_a_closed_client_says_so(nodes: list[Node]) -> None:
+def test_a_closed_client_raises_client_closed(nodes: list[Node]) -> None:
     with nodes[0].client() as client:
         ref = client.put(b"x")
     assert client.closed
@@ -129,7 +129,7 @@ def test_a_closed_client_says_so(nodes: list[Node]) -> None:
 
 
 def test_copies_are_evicted_for_new_ones() -> None:
-    """A store of 48 MiB receives ten objects of 16 MiB that all stay alive: old copies make room."""
+    """A store of 48 MiB receives ten objects of 16 MiB that all exist elsewhere: old copies are evicted."""
     with testing.cluster(2, capacity="256MiB") as nodes:
         putter = nodes[0].client()
         refs = [putter.put(numbers(16 << 20, "uint8", seed=seed)) for seed in range(10)]
@@ -140,13 +140,13 @@ def test_copies_are_evicted_for_new_ones() -> None:
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
-def test_out_of_an_object_that_has_come_before_is_filled_at_once(clients: list[Client], size: int) -> None:
-    """At every node, also at one that has it from a message and keeps no copy."""
+def test_out_is_filled_at_once_if_the_object_has_arrived_before(clients: list[Client], size: int) -> None:
+    """On every node, including one that received it inline and keeps no copy."""
     for name in (None, "a/1", "b/1", "c/1", "d/1"):
         ref = clients[0].put(numbers(size), name=name)
         for client in clients:
             out = np.zeros(size, np.float32)
-            # With a limit, since what hangs would hang for ever.
+            # With a timeout, because a hanging call would never return.
             got = Later(client.get, ref, out=out)
             assert got.result() is out
             same(out, numbers(size))

@@ -1,4 +1,4 @@
-"""Names that were put in two clusters which become one, or on both sides of a cut: one of the two objects stays."""
+"""Names put in two clusters that merge, or on both sides of a partition: one of the two objects remains."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CALL_S = 30.0
 
 @contextlib.contextmanager
 def bridge(*joined: hoplite.Node) -> Iterator[hoplite.Node]:
-    """A node that joins several clusters, which have not met."""
+    """Starts a node that joins several separate clusters."""
     with tempfile.TemporaryDirectory(prefix="hoplite-") as folder:
         node = hoplite.Node(
             listen="127.0.0.1:0",
@@ -42,20 +42,20 @@ def bridge(*joined: hoplite.Node) -> Iterator[hoplite.Node]:
 
 
 def put_all(side: int, putter: Client, reader: Client, names: list[str], size: int, copies: int) -> None:
-    """Puts every name, with bytes that say on which side; and reads it elsewhere on that side."""
+    """Puts every name with bytes that identify the side, and reads it on another node of that side."""
     for name in names:
         putter.put(bytes([side]) * size, name=name, replicas=copies)
         assert reader.get(name, timeout=SOON)[0] == side
 
 
 def is_the_same_for(clients: list[Client], name: str) -> bool:
-    """Whether all clients get the same object under a name."""
+    """Returns whether all clients get the same object under a name."""
     return len({client.get(name, timeout=SOON)[0] for client in clients}) == 1
 
 
 @pytest.mark.faults("the object that loses its name is deleted while it is read")
 @pytest.mark.parametrize(("size", "copies"), [(100_000, 1), (100_000, 2), (100, 1)], ids=["large", "copies", "small"])
-def test_a_name_of_two_clusters_that_meet_stays_once(size: int, copies: int) -> None:
+def test_one_object_remains_per_name_after_two_clusters_merge(size: int, copies: int) -> None:
     names = [f"halves{number % 8}/{number}" for number in range(NAMES)]
     with testing.cluster(2) as left, testing.cluster(2) as right:
         for side, (one, other) in enumerate((left, right)):
@@ -67,7 +67,7 @@ def test_a_name_of_two_clusters_that_meet_stays_once(size: int, copies: int) -> 
             with contextlib.ExitStack() as stack:
                 clients = [stack.enter_context(node.client()) for node in nodes]
                 for name in names:
-                    # A node that has not heard of the other object yet gives out its own.
+                    # A node that has not received the other object yet returns its own.
                     eventually(functools.partial(is_the_same_for, clients, name))
                 for name in names:
                     with pytest.raises(hoplite.NameTaken):
@@ -78,9 +78,9 @@ def test_a_name_of_two_clusters_that_meet_stays_once(size: int, copies: int) -> 
 
 
 def is_the_same_on(crew: Crew, name: str) -> bool:
-    """Whether all hosts get the same object under a name."""
-    asked = [actor.send("get", ref=name, timeout=CALL_S) for actor in crew.actors]
-    replies = [reply.result(CALL_S) for reply in asked]
+    """Returns whether all hosts get the same object under a name."""
+    gets = [actor.send("get", ref=name, timeout=CALL_S) for actor in crew.actors]
+    replies = [reply.result(CALL_S) for reply in gets]
     assert [reply.message for reply in replies] == [""] * len(replies)
     return len({reply.facts["first"] for reply in replies}) == 1
 
@@ -88,11 +88,11 @@ def is_the_same_on(crew: Crew, name: str) -> bool:
 @pytest.mark.faults("hosts are cut off")
 @needs_lab
 @pytest.mark.lab
-def test_a_name_of_both_sides_of_a_cut_stays_once() -> None:
+def test_one_object_remains_per_name_after_a_partition_heals() -> None:
     with Lab(racks=[2, 2]) as lab, Crew(lab, capacity="256MiB", detection_s=1.0) as crew:
         lab.racks[0].cut()
         sides = [crew.actors[:2], crew.actors[2:]]
-        # Each side has given up the other before it puts.
+        # Each side has declared the other dead before it puts.
         missed = [
             actor.send("miss", member=gone.id, timeout=CALL_S)
             for here, there in (sides, sides[::-1])

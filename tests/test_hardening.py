@@ -1,4 +1,4 @@
-"""What once leaked, hung or broke what it should not have touched: each stays an error of its own call."""
+"""Former leaks, hangs and side effects: each must remain an error of its own call, without affecting anything else."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ pytestmark = pytest.mark.timeout(60)
 
 MIB = 1 << 20
 
-# What nobody can resolve: RFC 6761 keeps the domain free.
+# A name that never resolves: RFC 6761 reserves the domain.
 NOWHERE = "no-such-host.invalid:1"
 
 
-@pytest.mark.faults("a node is ended by a signal that dumps the memory of others")
+@pytest.mark.faults("a node is ended by a signal that makes other processes dump core")
 def test_a_node_leaves_no_core_dump(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_CORE)
@@ -50,7 +50,7 @@ def test_a_node_leaves_no_core_dump(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def is_dumped(process: subprocess.Popen[Any]) -> bool:
-    """Whether a process leaves its memory when a signal ends it."""
+    """Returns whether a process writes a core dump when a signal ends it."""
     process.send_signal(signal.SIGQUIT)
     _, status = os.waitpid(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -58,20 +58,20 @@ def is_dumped(process: subprocess.Popen[Any]) -> bool:
 
 
 def store(client: Client) -> StoreStatus:
-    """What the store of a node takes: "used" by objects, "mapped" from the system."""
+    """Returns the statistics of a node's store: bytes "used" by objects, and bytes "mapped" from the system."""
     return client.status()["store"]
 
 
 def mapped_max(capacity: int) -> int:
-    """Most bytes that a node may map."""
+    """Returns the limit of the bytes that a node may map."""
     return capacity + capacity // 20 + 16 * MIB
 
 
-def test_arguments_that_fit_no_frame_harm_nothing_else(nodes: list[Node]) -> None:
-    """The attached client goes on, and its view stays as it was while the memory of other objects comes and goes."""
+def test_arguments_larger_than_a_frame_affect_no_other_call(nodes: list[Node]) -> None:
+    """The attached client keeps working, and its view does not change while the memory of other objects is reused."""
     with hoplite.connect(nodes[1].socket) as client:
         far = nodes[0].client()
-        # A copy that came over the network lies in memory that all processes of the host share.
+        # A copy that arrived over the network is in memory that all processes of the host share.
         ref = far.put(numbers(16 * MIB, "uint8", seed=7))
         view = client.get(ref, timeout=SOON)
         with pytest.raises(hoplite.InvalidArgument, match="split"):
@@ -85,17 +85,17 @@ def test_arguments_that_fit_no_frame_harm_nothing_else(nodes: list[Node]) -> Non
 
 
 @pytest.mark.parametrize("how", ["embedded", "attached"])
-def test_puts_that_run_out_of_time_leave_no_memory_behind(how: str) -> None:
-    """Each gives up while the node still makes memory for it."""
+def test_puts_that_time_out_leak_no_memory(how: str) -> None:
+    """Each put fails while the node still allocates memory for it."""
     capacity = 128 * MIB
     value = np.zeros(100 * MIB, np.uint8)
     with testing.cluster(1, capacity=capacity) as nodes:
         client = nodes[0].client() if how == "embedded" else hoplite.connect(nodes[0].socket)
         for _ in range(8):
-            # Memory that is warm already may be had in time.
+            # A put into already mapped memory may succeed in time.
             with contextlib.suppress(hoplite.Timeout, hoplite.StoreFull):
                 client.delete(client.put(value, timeout=0.02))
-            # Until that memory is made after all.
+            # Wait until that memory has been allocated.
             time.sleep(0.2)
             assert store(client)["mapped"] <= mapped_max(capacity)
         client.delete(client.put(value, timeout=SOON))
@@ -104,8 +104,8 @@ def test_puts_that_run_out_of_time_leave_no_memory_behind(how: str) -> None:
         client.close()
 
 
-def test_processes_that_come_and_go_cost_the_node_nothing() -> None:
-    """Neither descriptors nor memory: a node that lives for weeks meets thousands of them."""
+def test_processes_that_attach_and_detach_leak_nothing() -> None:
+    """Neither descriptors nor memory: a node that runs for weeks serves thousands of processes."""
     with testing.node_process("--capacity", "1GiB") as node, node.client() as client:
         descriptors = Path(f"/proc/{node.process.pid}/fd")
         before = len(list(descriptors.iterdir())), store(client)["mapped"]
@@ -127,8 +127,8 @@ sys.stdin.readline()
 """
 
 
-def test_processes_that_take_turns_share_the_capacity() -> None:
-    """What one has deleted does not stay its own while it lives on and others need the room."""
+def test_processes_share_the_capacity_one_after_another() -> None:
+    """Memory of deleted objects is available to other processes while their writer still runs."""
     capacity = 300 * MIB
     with testing.cluster(1, capacity=capacity) as nodes, contextlib.ExitStack() as stack:
         client = nodes[0].client()
@@ -180,17 +180,17 @@ assert not os.path.exists(path)
 
 
 @pytest.mark.parametrize("how", ["exits", "drops", "closes"])
-def test_a_child_made_by_fork_leaves_the_node_to_its_parent(tmp_path: Path, how: str) -> None:
-    """It ends soon, however it lets go of the node, and the parent's cluster works as before."""
+def test_a_forked_child_leaves_the_node_to_its_parent(tmp_path: Path, how: str) -> None:
+    """It ends soon, whichever way it releases the node, and the parent's cluster keeps working."""
     command = [sys.executable, "-c", FORK, str(tmp_path / "node.sock"), how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SOON, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_node_that_nobody_can_call_back_does_not_join(tmp_path: Path) -> None:
-    """It is told what to change, and the cluster soon forgets it."""
+def test_a_node_that_others_can_not_connect_to_does_not_join(tmp_path: Path) -> None:
+    """The error names the fix, and the cluster soon removes it."""
     with testing.cluster(1) as nodes, socket.socket() as taken:
-        # The port of a socket that does not listen refuses every call.
+        # A bound socket that does not listen refuses every connection.
         taken.bind(("127.0.0.1", 0))
         client, path = nodes[0].client(), tmp_path / "node.sock"
         with pytest.raises(hoplite.JoinError, match="advertise"):
@@ -218,8 +218,8 @@ def test_a_node_that_does_not_start_leaves_no_socket(
     assert not path.exists()
 
 
-def test_one_address_to_join_that_is_wrong(nodes: list[Node]) -> None:
-    """Any other will do."""
+def test_one_unreachable_address_does_not_prevent_joining(nodes: list[Node]) -> None:
+    """Any other address suffices."""
     with Node(join=[NOWHERE, nodes[0].address]) as node:
         ref = nodes[1].client().put(b"x")
         assert node.client().get(ref, timeout=SOON) == b"x"
@@ -227,7 +227,7 @@ def test_one_address_to_join_that_is_wrong(nodes: list[Node]) -> None:
 
 
 @pytest.mark.parametrize("how", ["embedded", "attached"])
-def test_status_of_a_closed_node(how: str) -> None:
+def test_status_of_a_closed_node_raises_node_down(how: str) -> None:
     with testing.cluster(1) as nodes:
         client = nodes[0].client() if how == "embedded" else hoplite.connect(nodes[0].socket, reconnect=False)
         assert client.status()["id"] == nodes[0].id
@@ -238,7 +238,7 @@ def test_status_of_a_closed_node(how: str) -> None:
 
 
 @pytest.mark.faults("a node is frozen")
-def test_connect_to_a_frozen_node() -> None:
+def test_connecting_to_a_frozen_node_times_out() -> None:
     with (
         testing.node_process() as node,
         frozen(node.process),
@@ -273,21 +273,21 @@ except KeyboardInterrupt:
 
 @pytest.mark.faults("a node is frozen")
 @pytest.mark.parametrize(("call", "ends"), [("close", {"interrupted"}), ("connect", {"interrupted", "no answer"})])
-def test_ctrl_c_while_a_frozen_node_is_waited_for(call: str, ends: set[str]) -> None:
-    """To take over an object, or to let a client in: the wait ends soon, at the latest with its own timeout."""
+def test_ctrl_c_ends_a_wait_for_a_frozen_node(call: str, ends: set[str]) -> None:
+    """During a handover or an attach: the wait ends soon, at the latest after its own timeout."""
     with testing.node_process() as node, started(CTRL_C, node.address, node.socket, call) as process:
         assert line(process) == "joined"
         with frozen(node.process):
             print("go on", file=process.stdin, flush=True)
             assert line(process) == "ready"
-            # It says ready a moment before it blocks; what is interrupted before that ends too.
+            # It prints ready a moment before it blocks; an interrupt before that ends it too.
             time.sleep(0.3)
             process.send_signal(signal.SIGINT)
             assert line(process) in ends
 
 
-def test_no_text_begins_a_line_of_the_log_or_speaks_to_the_terminal() -> None:
-    """Such as names of objects and of clusters, which other nodes and programs say."""
+def test_untrusted_text_is_escaped_in_the_log() -> None:
+    """Such as names of objects and clusters, which come from other nodes and programs."""
     text = """
 import hoplite
 from hoplite import log
@@ -301,14 +301,14 @@ with hoplite.Node(cluster=cluster) as first, hoplite.Node(cluster=cluster, join=
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, check=True, timeout=SOON)
     lines = done.stderr.decode().splitlines()
     assert any("two\\u{2028}forged\\u{202e}" in line for line in lines), lines
-    for told in lines:
-        assert re.match(r"\S+Z +(INFO|DEBUG) hoplite", told), told
-        assert told.isprintable(), told
-        assert len(told) < 2000, told
+    for text_line in lines:
+        assert re.match(r"\S+Z +(INFO|DEBUG) hoplite", text_line), text_line
+        assert text_line.isprintable(), text_line
+        assert len(text_line) < 2000, text_line
 
 
-def test_a_folder_that_others_can_lock_holds_up_no_node(tmp_path: Path) -> None:
-    """Any user may lock a file that it can read, and never let go."""
+def test_a_folder_that_others_can_lock_does_not_block_a_node(tmp_path: Path) -> None:
+    """Any user may lock a file that it can read, and never release it."""
     tmp_path.chmod(0o755)
     held = os.open(tmp_path, os.O_RDONLY)
     try:

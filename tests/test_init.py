@@ -1,4 +1,4 @@
-"""Init and connect: how a script finds its node, each in a process of its own as scripts are."""
+"""Init and connect: how a script finds its node. Each script runs in a separate process."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import hoplite
 from hoplite import Node, Ref, sockets, testing
 from support import SOON, eventually, numbers
 
-TELL = 'import hoplite; hp = hoplite.init(); print(hp.status()["id"], hp.node is not None)'
+PRINT_NODE = 'import hoplite; hp = hoplite.init(); print(hp.status()["id"], hp.node is not None)'
 
 
-# Tells why it found none.
+# Prints why init found no node.
 FAILING = """
 try:
     hoplite.init()
@@ -29,7 +29,7 @@ except hoplite.HopliteError as error:
 
 
 def run(script: str, **environment: str) -> str:
-    """Runs a script in another process of this test's runtime folder; returns what it printed."""
+    """Runs a script in another process with this test's runtime folder; returns its output."""
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, **environment},
@@ -42,58 +42,58 @@ def run(script: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def test_alone_it_starts_a_node_beside_the_socket_of_the_hosts(tmp_path: Path) -> None:
-    """And takes its socket away at the end of the process."""
-    script = TELL + '; print(hp.node.socket); print(hp.get(hp.put(b"x")) == b"x")'
+def test_init_without_a_node_starts_an_embedded_one(tmp_path: Path) -> None:
+    """The process removes its socket when it ends."""
+    script = PRINT_NODE + '; print(hp.node.socket); print(hp.get(hp.put(b"x")) == b"x")'
     lines = run(script).splitlines()
     assert lines[0].endswith("True")
     assert lines[1:] == [str(tmp_path / "hoplite" / "node-embedded.sock"), "True"]
     assert not Path(lines[1]).exists()
 
 
-def test_it_finds_the_node_that_runs_here() -> None:
+def test_init_finds_the_node_of_the_host() -> None:
     with Node() as node:
-        assert run(TELL) == f"{node.id} False"
+        assert run(PRINT_NODE) == f"{node.id} False"
         assert hoplite.connect(node.socket).status()["id"] == node.id
 
 
-def test_embedded_starts_a_node_of_ones_own_all_the_same() -> None:
+def test_init_with_a_node_uses_that_node() -> None:
     with Node() as node:
-        told = run(TELL.replace("init()", "init(node=hoplite.Node())"))
-        assert told.endswith("True")
-        assert node.id not in told
+        output = run(PRINT_NODE.replace("init()", "init(node=hoplite.Node())"))
+        assert output.endswith("True")
+        assert node.id not in output
 
 
-def test_an_address_in_the_environment_comes_first() -> None:
+def test_an_address_in_the_environment_takes_precedence() -> None:
     """A socket to attach to, or a cluster to join."""
     with Node(), testing.cluster(2) as nodes:
-        assert run(TELL, HOPLITE_ADDRESS=f"unix:{nodes[0].socket}") == f"{nodes[0].id} False"
-        joined = run(TELL + '; print(len(hp.status()["members"]))', HOPLITE_ADDRESS=nodes[1].address)
+        assert run(PRINT_NODE, HOPLITE_ADDRESS=f"unix:{nodes[0].socket}") == f"{nodes[0].id} False"
+        joined = run(PRINT_NODE + '; print(len(hp.status()["members"]))', HOPLITE_ADDRESS=nodes[1].address)
         assert joined.splitlines()[0].endswith("True")
         assert int(joined.splitlines()[1]) >= 2
         both = ",".join(node.address for node in nodes)
-        assert run(TELL, HOPLITE_ADDRESS=both).endswith("True")
+        assert run(PRINT_NODE, HOPLITE_ADDRESS=both).endswith("True")
 
 
-def test_worker_of_ray_finds_the_node_of_its_raylet_and_no_other() -> None:
-    """Where several raylets share a host; a worker knows its own by the pid that Ray tells it."""
+def test_a_ray_worker_finds_only_the_node_of_its_raylet() -> None:
+    """Where several raylets share a host, a worker finds its own by the pid in Ray's environment variable."""
     ours, theirs = (sockets.runtime_dir() / f"ray-{pid}.sock" for pid in (4711, 4712))
     with Node() as of_user, Node(socket=ours) as first, Node(socket=theirs) as second:
-        assert run(TELL, RAY_RAYLET_PID="4711") == f"{first.id} False"
-        assert run(TELL, RAY_RAYLET_PID="4712") == f"{second.id} False"
-        # A raylet without one; no raylet; and what is said comes first.
-        assert run(TELL, RAY_RAYLET_PID="4713") == f"{of_user.id} False"
-        assert run(TELL) == f"{of_user.id} False"
-        assert run(TELL, RAY_RAYLET_PID="../4711") == f"{of_user.id} False"
-        assert run(TELL, RAY_RAYLET_PID="4711", HOPLITE_ADDRESS=f"unix:{theirs}") == f"{second.id} False"
+        assert run(PRINT_NODE, RAY_RAYLET_PID="4711") == f"{first.id} False"
+        assert run(PRINT_NODE, RAY_RAYLET_PID="4712") == f"{second.id} False"
+        # A raylet without a node; no raylet; and an explicit address, which takes precedence.
+        assert run(PRINT_NODE, RAY_RAYLET_PID="4713") == f"{of_user.id} False"
+        assert run(PRINT_NODE) == f"{of_user.id} False"
+        assert run(PRINT_NODE, RAY_RAYLET_PID="../4711") == f"{of_user.id} False"
+        assert run(PRINT_NODE, RAY_RAYLET_PID="4711", HOPLITE_ADDRESS=f"unix:{theirs}") == f"{second.id} False"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(ours))
-    # One that has died is not replaced by one of the worker's own, which would be alone.
-    said = run("import hoplite" + FAILING, RAY_RAYLET_PID="4711")
-    assert said == f"ConnectError no node serves {ours}"
+    # A failed node is not replaced by an embedded one, which would be isolated.
+    output = run("import hoplite" + FAILING, RAY_RAYLET_PID="4711")
+    assert output == f"ConnectError no node serves {ours}"
 
 
-def test_twice_in_a_process_is_one_node() -> None:
+def test_two_inits_of_a_process_share_a_node() -> None:
     script = """
 import hoplite
 first, second = hoplite.init(), hoplite.init()
@@ -109,7 +109,7 @@ assert third.node is not second.node
 
 
 def test_a_node_of_the_caller_becomes_the_shared_one() -> None:
-    """`shutdown` closes it. It is combined with nothing else that selects a node."""
+    """`shutdown` closes it. It can't be combined with another setting that selects a node."""
     with Node() as other:
         mine = Node(capacity="32MiB")
         with hoplite.init(node=mine) as hp, hoplite.init() as again:
@@ -126,12 +126,12 @@ def test_a_node_of_the_caller_becomes_the_shared_one() -> None:
 
 
 @pytest.mark.parametrize("address", ["nonsense", "unix:", "host:", ":7420", "host:port", 7])
-def test_an_address_that_is_none(address: str) -> None:
+def test_init_rejects_an_invalid_address(address: str) -> None:
     with pytest.raises(hoplite.InvalidArgument):
         hoplite.init(address)
 
 
-def test_connect_to_nobody(tmp_path: Path) -> None:
+def test_connecting_to_a_missing_socket_fails(tmp_path: Path) -> None:
     with pytest.raises(hoplite.ConnectError, match="nobody"):
         hoplite.connect(f"unix:{tmp_path / 'nobody'}", timeout=0)
     with pytest.raises(hoplite.ConnectError, match="nobody"):
@@ -153,19 +153,19 @@ for line in sys.stdin:
 """
 
 
-def tell(process: subprocess.Popen[str], text: str) -> None:
+def send(process: subprocess.Popen[str], text: str) -> None:
     assert process.stdin is not None
     process.stdin.write(f"{text}\n")
     process.stdin.flush()
 
 
-def hear(process: subprocess.Popen[str]) -> str:
+def receive(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
-def test_of_scripts_that_look_at_once_one_becomes_the_node(tmp_path: Path) -> None:
-    """Ten rounds of three scripts; in every other one a dead node's socket lies there."""
+def test_one_of_several_concurrent_scripts_starts_the_node(tmp_path: Path) -> None:
+    """Ten rounds of three scripts; in every other round a dead node's socket file exists."""
     with ExitStack() as stack:
         scripts = []
         for _ in range(3):
@@ -182,26 +182,26 @@ def test_of_scripts_that_look_at_once_one_becomes_the_node(tmp_path: Path) -> No
                 with socket.socket(socket.AF_UNIX) as dead:
                     dead.bind(str(folder / "hoplite" / "node-embedded.sock"))
             for script in scripts:
-                tell(script, str(folder))
-            answers = [hear(script).split() for script in scripts]
+                send(script, str(folder))
+            answers = [receive(script).split() for script in scripts]
             assert len({identity for identity, _ in answers}) == 1
             assert sorted(is_node for _, is_node in answers) == ["False", "False", "True"]
             for script in scripts:
-                tell(script, "end")
-            assert [hear(script) for script in scripts] == ["done"] * 3
+                send(script, "end")
+            assert [receive(script) for script in scripts] == ["done"] * 3
 
 
-def test_who_looks_while_a_node_starts_waits_for_it(tmp_path: Path) -> None:
-    """And says who keeps it waiting, if that takes too long."""
+def test_init_waits_while_another_process_starts_a_node(tmp_path: Path) -> None:
+    """If the wait takes too long, the error names the lock file."""
     with sockets.one_at_a_time(0), pytest.raises(hoplite.ConnectError, match=str(tmp_path / "hoplite" / "init.lock")):
         hoplite.init(timeout=0.1)
 
 
 def test_a_node_is_found_only_once_it_has_joined(tmp_path: Path) -> None:
-    """Who looks while another script's node still tries to join waits, and is not left with a node that fails."""
+    """A script waits while the node of another one still tries to join, and does not use a node that fails."""
     path = tmp_path / "hoplite" / "node-embedded.sock"
     with subprocess.Popen(
-        [sys.executable, "-c", TELL],
+        [sys.executable, "-c", PRINT_NODE],
         env={**os.environ, "HOPLITE_JOIN": "127.0.0.1:1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -209,11 +209,11 @@ def test_a_node_is_found_only_once_it_has_joined(tmp_path: Path) -> None:
     ) as first:
         eventually(lambda: path.exists() or first.poll() is not None)
         assert first.poll() is None
-        assert run(TELL).endswith("True")
+        assert run(PRINT_NODE).endswith("True")
         assert "JoinError" in first.communicate(timeout=SOON)[1]
 
 
-def test_a_cluster_that_is_not_that_of_the_running_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_node_of_another_cluster_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     with Node(cluster="theirs") as node:
         for address in (None, f"unix:{node.socket}"):
             monkeypatch.setenv("HOPLITE_CLUSTER", "theirs")
@@ -224,7 +224,7 @@ def test_a_cluster_that_is_not_that_of_the_running_node(monkeypatch: pytest.Monk
                 hoplite.init(address)
 
 
-def test_a_cluster_that_is_not_that_of_ones_own_node() -> None:
+def test_an_embedded_node_of_another_cluster_is_rejected() -> None:
     run("""
 import os, hoplite
 os.environ["HOPLITE_CLUSTER"] = "mine"
@@ -240,7 +240,7 @@ else:
 """)
 
 
-def test_an_embedded_node_is_as_it_was_asked_to_be(tmp_path: Path) -> None:
+def test_an_embedded_node_has_the_given_settings(tmp_path: Path) -> None:
     file = tmp_path / "hoplite.toml"
     file.write_text('cluster = "of-file"\nadvertise = "127.0.0.1"\ncapacity = "32MiB"')
     script = """
@@ -255,26 +255,26 @@ assert facts["address"].startswith("127.0.0.1:"), facts["address"]
 
 
 def test_the_nodes_to_join_can_come_from_the_environment() -> None:
-    """They are joined by who becomes the node, and by nobody who finds one."""
+    """The script that starts a node joins them; scripts that find a node do not."""
     with testing.cluster(1) as nodes:
-        joined = run(TELL + '; print(len(hp.status()["members"]))', HOPLITE_JOIN=nodes[0].address)
+        joined = run(PRINT_NODE + '; print(len(hp.status()["members"]))', HOPLITE_JOIN=nodes[0].address)
         assert joined.splitlines()[0].endswith("True")
         assert joined.splitlines()[1] == "2"
         with Node() as here:
-            assert run(TELL, HOPLITE_JOIN=nodes[0].address) == f"{here.id} False"
+            assert run(PRINT_NODE, HOPLITE_JOIN=nodes[0].address) == f"{here.id} False"
 
 
 def test_the_socket_can_come_from_the_environment(tmp_path: Path) -> None:
     path = str(tmp_path / "own.sock")
     embedded = str(tmp_path / "own-embedded.sock")
-    assert run(TELL + "; print(hp.node.socket)", HOPLITE_SOCKET=path).splitlines()[1] == embedded
-    own = TELL.replace("init()", "init(node=hoplite.Node())") + "; print(hp.node.socket)"
+    assert run(PRINT_NODE + "; print(hp.node.socket)", HOPLITE_SOCKET=path).splitlines()[1] == embedded
+    own = PRINT_NODE.replace("init()", "init(node=hoplite.Node())") + "; print(hp.node.socket)"
     assert run(own, HOPLITE_SOCKET=path).splitlines()[1] == path
     with Node(socket=path) as node:
-        assert run(TELL, HOPLITE_SOCKET=path) == f"{node.id} False"
+        assert run(PRINT_NODE, HOPLITE_SOCKET=path) == f"{node.id} False"
 
 
-def test_another_cluster_than_that_of_ones_own_node_is_not_joined_silently() -> None:
+def test_another_cluster_is_not_joined_silently() -> None:
     with testing.cluster(1) as nodes:
         script = """
 import hoplite
@@ -292,19 +292,21 @@ assert len(hoplite.init(ADDRESS).status()["members"]) == 2
         run(script.replace("ADDRESS", repr(nodes[0].address)))
 
 
-def test_ipv6() -> None:
+def test_init_joins_over_ipv6() -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("this host has no IPv6 loopback")
     with Node(listen="[::1]:0", socket=None) as first:
-        told = run(TELL + '; print(hp.status()["address"], len(hp.status()["members"]))', HOPLITE_ADDRESS=first.address)
-        address, members = told.splitlines()[1].split()
+        output = run(
+            PRINT_NODE + '; print(hp.status()["address"], len(hp.status()["members"]))', HOPLITE_ADDRESS=first.address
+        )
+        address, members = output.splitlines()[1].split()
         assert address.startswith("[::1]:")
         assert members == "2"
 
 
-def test_the_default_client_is_that_of_init_and_is_made_when_there_is_none() -> None:
+def test_client_returns_the_client_of_init_or_creates_one() -> None:
     run("""
 import gc, hoplite
 from hoplite import session
@@ -331,7 +333,7 @@ assert hoplite.client().node is not fourth.node
 """)
 
 
-def test_threads_that_need_a_client_at_once_share_one() -> None:
+def test_concurrent_threads_share_the_default_client() -> None:
     run("""
 import threading
 import hoplite
@@ -357,8 +359,8 @@ def child(what):
 
 
 @pytest.mark.parametrize("how", ["init()", "init(node=hoplite.Node())", "init('unix:' + os.environ['SOCKET'])"])
-def test_a_forked_child_has_a_client_of_its_own(how: str) -> None:
-    """To the parent's node, wherever that serves; the parent's goes on when the child has ended by sys.exit."""
+def test_a_forked_child_has_its_own_client(how: str) -> None:
+    """The child uses the parent's node wherever it serves. The parent's node survives the child's sys.exit."""
     script = """
 hp = hoplite.HOW
 ref, here = hp.put(b"parent", name="from/1"), hp.status()["id"]
@@ -381,7 +383,7 @@ assert hp.get("from/1", timeout=30) == b"parent" and not hp.closed
         run(FORK + script.replace("HOW", how), SOCKET=node.socket)
 
 
-def test_a_forked_child_without_a_node_is_told_what_to_do() -> None:
+def test_a_forked_child_without_a_node_gets_an_error_with_the_fix() -> None:
     run(
         FORK
         + """
@@ -404,10 +406,8 @@ child(use)
     )
 
 
-def test_a_runtime_folder_that_cannot_be_written_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where there is none, a file, or a file system that nobody can make a folder in."""
+def test_a_runtime_folder_that_can_not_be_written_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is missing, a file, or on a file system without permission to create folders."""
     assert Path("/tmp") == sockets.SHARED_FOLDER
     monkeypatch.setattr(sockets, "SHARED_FOLDER", tmp_path)
     (tmp_path / "file").touch()
@@ -419,9 +419,7 @@ def test_a_runtime_folder_that_cannot_be_written_is_passed_over(
         client.node.close()
 
 
-def test_a_folder_that_is_there_and_cannot_be_written_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_existing_folder_that_can_not_be_written_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.getuid() == 0:
         pytest.skip("root may write everywhere")
     monkeypatch.setattr(sockets, "SHARED_FOLDER", tmp_path / "shared")
@@ -430,7 +428,7 @@ def test_a_folder_that_is_there_and_cannot_be_written_is_passed_over(
     assert sockets.runtime_dir() == tmp_path / "shared" / f"hoplite-{os.getuid()}"
 
 
-def test_a_socket_path_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_path_that_is_too_long_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / ("x" * 100)
     folder.mkdir()
     for call in (hoplite.connect, hoplite.init):
@@ -442,8 +440,8 @@ def test_a_socket_path_that_is_too_long(tmp_path: Path, monkeypatch: pytest.Monk
             start()
 
 
-def test_no_file_descriptors_left_is_said_so() -> None:
-    """With none and with a few left, attaching and starting fail with the limit and what to do."""
+def test_a_lack_of_file_descriptors_is_reported() -> None:
+    """With no and with a few descriptors left, attaching and starting fail with the limit and the fix."""
     script = """
 import os, resource, hoplite
 from hoplite import session
@@ -476,7 +474,7 @@ print(hoplite.connect(PATH).status()["id"])
         assert run(script.replace("PATH", repr(node.socket))) == node.id
 
 
-def test_an_unpickled_ref_asks_the_client_of_init(nodes: list[Node]) -> None:
+def test_an_unpickled_ref_uses_the_client_of_init(nodes: list[Node]) -> None:
     client = nodes[0].client()
     part = client.put(numbers(10))
     total = client.reduce([part])
@@ -486,14 +484,14 @@ def test_an_unpickled_ref_asks_the_client_of_init(nodes: list[Node]) -> None:
         Ref(str(total)).inputs(timeout=30)
 
 
-def test_a_runtime_folder_of_another_is_not_trusted(tmp_path: Path) -> None:
+def test_a_runtime_folder_that_others_can_read_is_not_trusted(tmp_path: Path) -> None:
     (tmp_path / "hoplite").mkdir(mode=0o755)
     with pytest.raises(hoplite.HopliteError, match="not a directory of this user alone"):
         hoplite.init()
 
 
 def test_a_runtime_folder_that_is_a_link_is_not_trusted(tmp_path: Path) -> None:
-    """The user who made it can turn it, also when it leads to a folder of this user's now."""
+    """The user that created the link can change it, even if it points to a folder of this user now."""
     (tmp_path / "own").mkdir(mode=0o700)
     (tmp_path / "hoplite").symlink_to(tmp_path / "own")
     with pytest.raises(hoplite.HopliteError, match="not a directory of this user alone"):

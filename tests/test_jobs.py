@@ -1,4 +1,4 @@
-"""Jobs and leases: objects that live as long as a client, and are gone when the last one is, however it went."""
+"""Jobs and leases: objects that exist while a client does, and are deleted after the last one has ended in any way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hoplite import testing
 from support import SOON, eventually, numbers
 from test_lifetime import is_gone, processes
 
-# How long objects outlive the last client, as crates/proto/src/limits.rs says.
+# How long objects outlive the last client, as in crates/proto/src/limits.rs.
 GRACE_S = 5.0
 
 WORKER = """
@@ -33,7 +33,7 @@ sys.stdin.read()
 
 
 class Worker:
-    """A process with a client of a node, of a job or with a lease of the first of its objects."""
+    """A process with a client that has a job, or a lease of the first of its objects."""
 
     def __init__(self, socket: str, *, job: str = "", name: str = "worker/1") -> None:
         arguments = [sys.executable, "-c", WORKER, f"unix:{socket}", job, name]
@@ -43,18 +43,18 @@ class Worker:
         assert len(self.refs) == 3
 
     def end(self, number: signal.Signals) -> None:
-        """Ends it by a signal."""
+        """Ends the process with a signal."""
         self.process.send_signal(number)
         self.process.communicate()
 
 
-def are_there(client: hoplite.Client, refs: list[str]) -> bool:
-    """Whether all of these objects can be got."""
+def all_exist(client: hoplite.Client, refs: list[str]) -> bool:
+    """Returns whether all of these objects exist."""
     return not any(is_gone(client, ref) for ref in refs)
 
 
-def are_gone(client: hoplite.Client, refs: list[str]) -> bool:
-    """Whether none of these objects can be got."""
+def none_exist(client: hoplite.Client, refs: list[str]) -> bool:
+    """Returns whether none of these objects exists."""
     return all(is_gone(client, ref) for ref in refs)
 
 
@@ -71,25 +71,25 @@ def test_a_job_ends_with_its_last_client(nodes: list[hoplite.Node]) -> None:
     assert rows[stays] is None
     one.close()
     time.sleep(GRACE_S + 1)
-    assert are_there(other, [*refs, named, total, stays]), "a client of the job lives"
+    assert all_exist(other, [*refs, named, total, stays]), "a client of the job still exists"
     begun = time.monotonic()
     two.close()
-    eventually(lambda: are_gone(other, [*refs, named, total]))
-    assert time.monotonic() - begun >= GRACE_S, "it ended before a client could come again"
-    assert are_there(other, [stays])
-    assert (value == numbers(50_000)).all(), "readers keep what they have got"
+    eventually(lambda: none_exist(other, [*refs, named, total]))
+    assert time.monotonic() - begun >= GRACE_S, "it ended before the grace period was over"
+    assert all_exist(other, [stays])
+    assert (value == numbers(50_000)).all(), "views must stay valid"
     del value
     eventually(lambda: [row["ref"] for row in nodes[0].client().objects()] == [])
 
 
-def test_a_job_goes_on_if_a_client_comes_in_time(nodes: list[hoplite.Node]) -> None:
+def test_a_job_continues_if_a_new_client_starts_in_time(nodes: list[hoplite.Node]) -> None:
     first = nodes[0].client(job="run-7")
     ref = str(first.put(numbers(50_000)))
     first.close()
     with nodes[1].client(job="run-7"):
         time.sleep(GRACE_S + 2)
-        assert are_there(nodes[2].client(), [ref])
-    eventually(lambda: are_gone(nodes[2].client(), [ref]))
+        assert all_exist(nodes[2].client(), [ref])
+    eventually(lambda: none_exist(nodes[2].client(), [ref]))
 
 
 def test_init_takes_the_job_of_the_environment(node: hoplite.Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,28 +101,28 @@ def test_init_takes_the_job_of_the_environment(node: hoplite.Node, monkeypatch: 
         ref = str(client.put(b"of the job"))
     finally:
         hoplite.shutdown()
-    eventually(lambda: are_gone(node.client(), [ref]))
+    eventually(lambda: none_exist(node.client(), [ref]))
 
 
 @pytest.mark.parametrize("job", ["", "@1", "a\nb", 7, b"run"])
-def test_what_is_no_name_is_no_job(node: hoplite.Node, job: object) -> None:
+def test_an_invalid_job_name_is_rejected(node: hoplite.Node, job: object) -> None:
     with pytest.raises(hoplite.InvalidArgument, match=r"job|name"):
         node.client(job=job)  # type: ignore[arg-type]
     with pytest.raises(hoplite.InvalidArgument, match=r"job|name"):
         hoplite.connect(f"unix:{node.socket}", job=job)  # type: ignore[arg-type]
 
 
-def test_a_client_that_is_killed_leaves_its_job() -> None:
+def test_a_killed_client_leaves_its_job() -> None:
     with processes(2) as nodes:
         client = nodes[1].client()
         worker = Worker(nodes[0].socket, job="run-7")
-        assert are_there(client, worker.refs)
+        assert all_exist(client, worker.refs)
         worker.end(signal.SIGKILL)
-        eventually(lambda: are_gone(client, worker.refs))
+        eventually(lambda: none_exist(client, worker.refs))
 
 
 @pytest.mark.faults("a node with the last clients of a job is killed")
-def test_a_node_that_is_killed_takes_its_clients_out_of_their_job() -> None:
+def test_a_killed_node_removes_its_clients_from_their_job() -> None:
     with processes(3) as nodes:
         client = nodes[2].client()
         worker = Worker(nodes[0].socket, job="run-7")
@@ -132,13 +132,13 @@ def test_a_node_that_is_killed_takes_its_clients_out_of_their_job() -> None:
         nodes[0].process.kill()
         nodes[0].process.wait()
         eventually(lambda: len(client.status()["members"]) == 2)
-        # What the dead node held, copies of it are here; and what another one held.
-        eventually(lambda: are_gone(client, [worker.refs[2], kept]))
+        # This node has copies of the objects of the failed node, and of an object of another node.
+        eventually(lambda: none_exist(client, [worker.refs[2], kept]))
         assert len(values) == 4
         worker.end(signal.SIGKILL)
 
 
-def test_a_held_object_ends_with_its_last_lease(nodes: list[hoplite.Node]) -> None:
+def test_a_leased_object_ends_with_its_last_lease(nodes: list[hoplite.Node]) -> None:
     clients = [node.client() for node in nodes]
     ref, other = clients[0].put(numbers(50_000)), clients[0].put(numbers(10))
     first = clients[1].lease(ref)
@@ -147,14 +147,14 @@ def test_a_held_object_ends_with_its_last_lease(nodes: list[hoplite.Node]) -> No
         first.release()
         first.release()
         time.sleep(GRACE_S + 1)
-        assert are_there(clients[0], [str(ref)])
+        assert all_exist(clients[0], [str(ref)])
     assert first.released
     assert second.released
-    eventually(lambda: are_gone(clients[0], [str(ref)]))
-    assert are_there(clients[1], [str(other)]), "of this no lease was taken"
+    eventually(lambda: none_exist(clients[0], [str(ref)]))
+    assert all_exist(clients[1], [str(other)]), "it had no lease"
 
 
-def test_a_lease_that_is_dropped_is_released_and_so_is_that_of_a_closed_client(nodes: list[hoplite.Node]) -> None:
+def test_dropped_leases_and_leases_of_closed_clients_are_released(nodes: list[hoplite.Node]) -> None:
     client, other = nodes[0].client(), nodes[1].client()
     refs = [str(client.put(numbers(10))) for _ in range(2)]
     lease, kept = client.lease(refs[0]), other.lease(refs[1])
@@ -162,30 +162,30 @@ def test_a_lease_that_is_dropped_is_released_and_so_is_that_of_a_closed_client(n
     other.close()
     assert kept.released
     kept.release()
-    eventually(lambda: are_gone(client, refs))
+    eventually(lambda: none_exist(client, refs))
 
 
-def test_what_is_promised_can_be_held_before_it_is_there(nodes: list[hoplite.Node]) -> None:
+def test_a_reservation_can_be_leased_before_its_put(nodes: list[hoplite.Node]) -> None:
     client = nodes[0].client()
     ref = client.reserve()
     with client.lease(ref):
         client.put(numbers(50_000), name=ref)
-        assert are_there(nodes[1].client(), [str(ref)])
-    eventually(lambda: are_gone(nodes[1].client(), [str(ref)]))
+        assert all_exist(nodes[1].client(), [str(ref)])
+    eventually(lambda: none_exist(nodes[1].client(), [str(ref)]))
 
 
-def test_a_client_that_is_killed_lets_go_of_what_it_held() -> None:
+def test_a_killed_client_releases_its_leases() -> None:
     with processes(2) as nodes:
         client = nodes[1].client()
         worker = Worker(nodes[0].socket)
-        assert are_there(client, worker.refs)
+        assert all_exist(client, worker.refs)
         worker.end(signal.SIGKILL)
-        eventually(lambda: are_gone(client, worker.refs[:1]))
-        assert are_there(client, worker.refs[1:])
+        eventually(lambda: none_exist(client, worker.refs[:1]))
+        assert all_exist(client, worker.refs[1:])
 
 
 @pytest.mark.faults("the node with the last lease is killed")
-def test_a_node_that_is_killed_lets_go_of_what_its_clients_held() -> None:
+def test_a_killed_node_releases_the_leases_of_its_clients() -> None:
     with processes(3) as nodes:
         client = nodes[2].client()
         ref = client.put(numbers(50_000))
@@ -193,13 +193,13 @@ def test_a_node_that_is_killed_lets_go_of_what_its_clients_held() -> None:
         lease = holder.lease(ref)
         nodes[0].process.kill()
         nodes[0].process.wait()
-        eventually(lambda: are_gone(client, [str(ref)]))
+        eventually(lambda: none_exist(client, [str(ref)]))
         lease.release()
 
 
 @pytest.mark.faults("a node is killed")
-def test_of_a_node_that_was_killed_nothing_is_left_but_what_is_read() -> None:
-    """Its memory is that of a file without a name; its socket is replaced by the next node there."""
+def test_a_killed_node_leaves_only_the_memory_of_open_views() -> None:
+    """Its memory is an anonymous file. The next node at its path replaces its socket."""
     maps = _maps()
     with testing.node_process("--capacity", "64MiB") as node:
         client = node.client()
@@ -207,7 +207,7 @@ def test_of_a_node_that_was_killed_nothing_is_left_but_what_is_read() -> None:
         node.process.kill()
         node.process.wait()
         assert list(Path("/dev/shm").glob("*hoplite*")) == []
-        assert int(value.sum()) == sum(range(1_000_000)), "a reader keeps what it has got"
+        assert int(value.sum()) == sum(range(1_000_000)), "views must stay valid"
         assert _maps() > maps
         del value
         client.close()
@@ -219,5 +219,5 @@ def test_of_a_node_that_was_killed_nothing_is_left_but_what_is_read() -> None:
 
 
 def _maps() -> int:
-    """How many mappings of nodes' memory this process has."""
+    """Returns the number of mappings of nodes' memory in this process."""
     return Path("/proc/self/maps").read_text().count("memfd:hoplite")

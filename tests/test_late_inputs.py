@@ -1,7 +1,7 @@
-"""Sums whose inputs come while they are already asked for, several from each node: exact, and begun once.
+"""Sums whose inputs arrive after the request, several from each node: exact, and never restarted.
 
-The simulation has a shell of its own and can't see what real nodes do with two inputs of one node. So random sums run
-here on real nodes, embedded and as processes: any placement, size, count and order of arrival.
+The simulation has its own shell and can't test how real nodes handle two inputs of one node. So random sums run here on
+real nodes, embedded and as processes: any placement, size, count and order of arrival.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 # Inline, one frame, a few frames, more than the window of a position.
 SIZES = (500, 20_000, 75_000, 160_000, 1_000_000)
-# What must stay zero as long as nothing is broken or deleted.
+# Counters that must stay zero unless something fails or is deleted.
 QUIET = ("reduces_restarted", "fetches_failed", "blocks_corrupt", "copies_corrupt", "refusals")
 
 
 def disturbances(clients: list[Client]) -> dict[str, int]:
-    """What the nodes had to begin again or refuse, all together."""
+    """Adds up the counters of restarts and rejections over all nodes."""
     counters = [client.status()["counters"] for client in clients]
     return {counter: sum(each[counter] for each in counters) for counter in QUIET}
 
 
 @contextmanager
 def embedded(size: int, folder: Path) -> Iterator[list[Client]]:
-    """One client of each of some nodes in this process."""
+    """Starts nodes in this process, with one client each."""
     with ExitStack() as stack:
         nodes: list[hoplite.Node] = []
         for number in range(size):
@@ -55,7 +55,7 @@ def embedded(size: int, folder: Path) -> Iterator[list[Client]]:
 
 @contextmanager
 def processes(size: int, _folder: Path) -> Iterator[list[Client]]:
-    """Two clients of each of some node processes, which are attached through their sockets."""
+    """Starts node processes, with two clients attached to the socket of each."""
     with ExitStack() as stack:
         started: list[testing.NodeProcess] = []
         for _ in range(size):
@@ -67,7 +67,7 @@ def processes(size: int, _folder: Path) -> Iterator[list[Client]]:
 
 
 class Sum:
-    """One random sum: who puts what when, and who asks."""
+    """One random sum: its inputs, their putters and times, and its callers."""
 
     def __init__(self, dice: random.Random, number: int, clients: list[Client]) -> None:
         self.clients = clients
@@ -85,15 +85,15 @@ class Sum:
         self.readers = dice.sample(clients, dice.randrange(len(clients)))
 
     def put(self, index: int) -> None:
-        """Puts one input: ones, threes, fives, ..., so that every subset of them has a sum that is exact."""
+        """Puts one input: ones, threes, fives, ..., so that every subset of them has an exact sum."""
         if self.delays[index]:
-            # The moment is part of the load; no result depends on it.
+            # The time is part of the load; no result depends on it.
             time.sleep(self.delays[index])
         value = np.full(self.size, 2 * index + 1, np.float32)
         self.putters[index].put(value, name=self.names[index], timeout=SOON)
 
     def run(self, pool: ThreadPoolExecutor) -> None:
-        """Asks for the sum, puts what is missing, and looks at every element everywhere."""
+        """Requests the sum, puts the missing inputs, and checks every element on every reader."""
         for index in self.before:
             self.put(index)
         total = self.caller.reduce(self.names, count=self.count, name=self.result, timeout=SOON)
@@ -114,10 +114,10 @@ class Sum:
 
 @pytest.mark.parametrize("cluster", [embedded, processes])
 @pytest.mark.parametrize("seed", range(3))
-def test_random_sums_are_exact_and_begin_once(cluster: object, seed: int, tmp_path: Path) -> None:
+def test_random_sums_are_exact_and_never_restart(cluster: object, seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
     with cluster(4, tmp_path) as clients, ThreadPoolExecutor(64) as pool:  # type: ignore[operator]
         for number in range(40):
-            told = Sum(dice, number, clients)
-            told.run(pool)
-            assert disturbances(clients) == dict.fromkeys(QUIET, 0), f"sum {number}: {vars(told)}"
+            case = Sum(dice, number, clients)
+            case.run(pool)
+            assert disturbances(clients) == dict.fromkeys(QUIET, 0), f"sum {number}: {vars(case)}"

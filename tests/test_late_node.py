@@ -1,4 +1,4 @@
-"""Nodes that answer late since their host is busy: clients wait for the answer, and do not take them for stopped."""
+"""Nodes that reply late because their host is busy: clients wait for the reply and do not treat them as stopped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GETS: dict[str, Callable[[hoplite.Client], object]] = {
 
 
 class LateNode:
-    """A socket between clients and a node: passes on requests at once, and answers unless they are held."""
+    """A proxy between clients and a node: forwards requests at once, and holds replies back on demand."""
 
     def __init__(self, path: Path, node: str) -> None:
         self.address = f"unix:{path}"
@@ -51,7 +51,7 @@ class LateNode:
         self._is_released.set()
 
     def close(self) -> None:
-        """Ends with the clients, which are closed by now."""
+        """Ends after its clients, which are closed by now."""
         self.release()
         self._listener.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
@@ -95,11 +95,11 @@ def late(tmp_path: Path) -> Iterator[LateNode]:
 
 
 @pytest.mark.faults("the host of a node is busy")
-def test_a_node_that_is_late_says_what_is_missing(late: LateNode) -> None:
+def test_a_late_node_still_reports_the_missing_objects(late: LateNode) -> None:
     with hoplite.connect(late.address) as client:
         late.hold()
         waiting = [Later(get, client) for get in GETS.values()]
-        # The time of all of them is over, and more: none takes the node for stopped.
+        # All timeouts have passed by a good margin: no call has treated the node as stopped.
         assert not waiting[0].done(within=6.5)
         assert not any(get.done() for get in waiting)
         late.release()

@@ -1,4 +1,4 @@
-"""Round after round of every collective: what it took is given back."""
+"""Repeated collectives: no resource grows from round to round."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ NODES = 3
 KIB = 1024
 SIZES = (KIB, 128 * KIB, 4 * KIB * KIB)
 
-# An allocator may keep so much of what it was given back, and every thread has an arena of its own.
+# An allocator may retain this much freed memory, and every thread has its own arena.
 SLACK_BYTES = 48 * KIB * KIB
 
 
-# Connections that are kept for the next transfer: half of what all nodes may keep, of which this process has both ends.
+# Connections kept for the next transfer: half of the maximum of all nodes, counted at both ends in this process.
 IDLE_DESCRIPTORS = NODES * (NODES - 1) * 8
 
 
 @dataclass(frozen=True)
 class Use:
-    """What this process has, with all nodes in it: bytes of its own, files, threads, and memory mapped for stores."""
+    """Resources of this process with all nodes in it: private bytes, files, threads, and memory mapped for stores."""
 
     memory: int
     descriptors: int
@@ -96,8 +96,8 @@ def cluster() -> Iterator[list[Client]]:
 @pytest.mark.parametrize("size", SIZES, ids=["1KiB", "128KiB", "4MiB"])
 @pytest.mark.parametrize("collective", [broadcast, reduce, allreduce, gather])
 @pytest.mark.parametrize("rounds", [100, pytest.param(10_000, marks=pytest.mark.long)])
-def test_rounds_leave_nothing(collective: object, size: int, rounds: int) -> None:
-    """The first tenth fills caches and pools."""
+def test_rounds_leak_nothing(collective: object, size: int, rounds: int) -> None:
+    """The first tenth of the rounds fills caches and pools."""
     assert callable(collective)
     value = np.arange(size // 8, dtype=np.int64)
     with cluster() as clients:
@@ -118,7 +118,7 @@ def test_rounds_leave_nothing(collective: object, size: int, rounds: int) -> Non
 
 @pytest.mark.long
 def test_memory_is_flat_once_deletions_are_forgotten() -> None:
-    """An owner remembers the last deletions, at most so many as half of the rounds make."""
+    """An owner remembers a limited number of deletions; half of the rounds make as many."""
     value = np.arange(KIB // 8, dtype=np.int64)
     rounds = 10_000
     with cluster() as clients:

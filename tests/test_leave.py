@@ -1,4 +1,4 @@
-"""Nodes that are told to leave while they work for others: they finish it first, and no one has to begin again."""
+"""Nodes that leave while they work for others: they finish the work first, and no other node restarts anything."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MIB = 1 << 20
 COUNT = 4 * MIB
 
 
-def test_node_that_leaves_finishes_what_it_folds() -> None:
-    """It leaves while an input is not filled yet, which is filled then: nothing of the sum is folded twice."""
+def test_a_leaving_node_finishes_its_folds() -> None:
+    """It leaves before an input is written. The input is written then, and nothing of the sum is folded twice."""
     with contextlib.ExitStack() as stack:
         nodes = [stack.enter_context(testing.node_process("--capacity", "256MiB"))]
         for _ in range(4):
@@ -36,21 +36,21 @@ def test_node_that_leaves_finishes_what_it_folds() -> None:
         leaver, folded = nodes[2], "bytes_folded_remote"
         eventually(lambda: any(client.status()["counters"][folded] > 0 for client in clients))
         leaver.process.send_signal(signal.SIGTERM)
-        # It has told the others when it answers no client of its own any more.
-        eventually(lambda: not _answers(leaver))
-        assert leaver.process.poll() is None, "an input is not filled: it still has a part of the sum to fold"
+        # It has announced the leave by the time it rejects its own clients.
+        eventually(lambda: not _accepts_clients(leaver))
+        assert leaver.process.poll() is None, "an input is not sealed, so the node must still fold its part"
         late[...] = values[0]
         late.seal()
         same(clients[0].get(result, timeout=SOON), sum(values[1:], start=values[0]))
         assert leaver.process.wait(SOON) == 0
         for number in (0, 1, 3, 4):
             assert clients[number].status()["counters"]["reduces_restarted"] == 0
-        # What only it held is at another node.
+        # Objects that only the leaving node held are on another node.
         same(clients[1].get("input/2", timeout=SOON), values[2])
 
 
-@pytest.mark.faults("a node leaves with a fold that can't end in time: the reduce begins again without it")
-def test_leave_ends_in_time_though_a_fold_does_not() -> None:
+@pytest.mark.faults("a node leaves with a fold that can't end in time: the reduce restarts without it")
+def test_a_leave_ends_in_time_although_a_fold_does_not() -> None:
     with testing.cluster(3, capacity="256MiB") as nodes:
         clients = [node.client() for node in nodes]
         values = [np.full(COUNT, number + 1, np.int64) for number in range(3)]
@@ -67,9 +67,9 @@ def test_leave_ends_in_time_though_a_fold_does_not() -> None:
         same(clients[0].get(result, timeout=SOON), sum(values[1:], start=values[0]))
 
 
-@pytest.mark.faults("a node leaves that holds more than the others have room for")
-def test_what_no_other_node_has_room_for_is_named() -> None:
-    """By the log, the exit code and the error of those who ask; what found room, or is small, is there."""
+@pytest.mark.faults("a node leaves that holds more than fits on the others")
+def test_objects_that_fit_on_no_other_node_are_named() -> None:
+    """The log, the exit status and the errors of gets name them. Objects that fit elsewhere, and small ones, remain."""
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(testing.node_process("--capacity", "8MiB"))
         options = ("--capacity", "64MiB", "--join", first.address, "--leave-timeout", "3", "--log-level", "warn")
@@ -80,23 +80,23 @@ def test_what_no_other_node_has_room_for_is_named() -> None:
         small = gone.put(b"small", name="small/1")
         leaver.process.send_signal(signal.SIGTERM)
         assert leaver.process.wait(SOON) == 1
-        said = Path(leaver.socket).with_name("stderr").read_text()
+        log = Path(leaver.socket).with_name("stderr").read_text()
         eventually(lambda: len(client.status()["members"]) == 1)
         kept = []
         for ref in refs:
-            if ref in said:
+            if ref in log:
                 with pytest.raises(hoplite.ObjectLost, match="no other node had capacity"):
                     client.get(ref, timeout=SOON)
             else:
                 client.get(ref, timeout=SOON)
                 kept.append(ref)
-        assert len(kept) == 2, "of four there was room for two"
-        assert "count=2" in said
+        assert len(kept) == 2, "two of four must fit"
+        assert "count=2" in log
         assert bytes(client.get(small, timeout=SOON)) == b"small"
         client.put(b"again", name=next(ref for ref in refs if ref not in kept))
 
 
-def test_the_last_node_that_leaves_loses_nothing_to_another() -> None:
+def test_the_last_node_leaves_without_an_error() -> None:
     with testing.node_process("--capacity", "8MiB") as node, node.client() as client:
         client.put(b"x" * MIB)
         node.process.send_signal(signal.SIGTERM)
@@ -119,15 +119,15 @@ del node, client
 """
 
 
-def test_a_node_that_a_daemon_thread_has_hands_over_at_the_end_of_its_process(tmp_path: Path) -> None:
+def test_a_node_of_a_daemon_thread_hands_over_at_the_end_of_its_process(tmp_path: Path) -> None:
     with testing.cluster(1, capacity="64MiB") as (node,):
         arguments = [sys.executable, "-c", EMBEDDED, node.address, str(tmp_path / "embedded.sock")]
         subprocess.run(arguments, check=True, timeout=2 * SOON)
         assert len(node.client().get("embedded/1", timeout=SOON)) == 1_000_000
 
 
-def _answers(node: testing.NodeProcess) -> bool:
-    """Whether a client that comes now is taken in."""
+def _accepts_clients(node: testing.NodeProcess) -> bool:
+    """Returns whether the node accepts a new client."""
     with contextlib.suppress(Exception), node.client():
         return True
     return False

@@ -1,4 +1,4 @@
-"""Objects that end by themselves: when their time is over, whichever nodes live by then."""
+"""Objects with a time to live: they end when it is over, whichever nodes have failed by then."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
     from support import Array
 
-# Elements of float32: one object that travels in messages, and one in memory of its own.
+# Elements of float32: one object that is sent inside messages, and one in its own memory.
 SIZES = pytest.mark.parametrize("size", [10, 50_000], ids=["small", "large"])
 
-# Long enough for a get before it on a busy machine, short enough to wait for.
+# Long enough for a prior get on a busy machine, short enough to wait for.
 TTL_S = 2.0
 
 
 def is_gone(client: hoplite.Client, ref: object) -> bool:
-    """Whether an object was deleted, and is nowhere; any other error is raised."""
+    """Returns whether an object was deleted and has no copies; raises any other error."""
     try:
         return not client.locations(str(ref), timeout=SOON)
     except hoplite.ObjectDeleted:
@@ -37,29 +37,29 @@ def is_gone(client: hoplite.Client, ref: object) -> bool:
 
 
 def has_no_copy(client: hoplite.Client, ref: object) -> bool:
-    """Whether a client's node has no copy of an object."""
+    """Returns whether a client's node has no copy of an object."""
     return str(ref) not in [row["ref"] for row in client.objects()]
 
 
-def knows(client: hoplite.Client, count: int) -> bool:
-    """Whether a client's node knows so many members."""
+def has_members(client: hoplite.Client, count: int) -> bool:
+    """Returns whether a client's node has that many members."""
     return len(client.status()["members"]) == count
 
 
 def got(client: hoplite.Client, ref: object, *, begun: float, ttl: float = TTL_S) -> Array | None:
-    """What a reader gets before it ends; None where a busy machine came to it too late."""
+    """Returns the value of a get before the object ends; None if a busy machine was too late."""
     try:
         value: Array = client.get(str(ref), timeout=SOON)
     except (hoplite.ObjectDeleted, hoplite.Timeout):
-        assert time.monotonic() - begun >= ttl, "it lived shorter than it was to"
+        assert time.monotonic() - begun >= ttl, "it ended before its time to live"
         return None
     return value
 
 
 def ends(clients: list[hoplite.Client], ref: object, *, begun: float, ttl: float = TTL_S) -> None:
-    """Asserts that an object that was got until now ends in its time, everywhere."""
+    """Asserts that an object ends in time on all nodes."""
     eventually(lambda: is_gone(clients[0], ref))
-    assert time.monotonic() - begun >= ttl, "it lived shorter than it was to"
+    assert time.monotonic() - begun >= ttl, "it ended before its time to live"
     for client in clients:
         assert is_gone(client, ref)
         eventually(functools.partial(has_no_copy, client, ref))
@@ -67,13 +67,13 @@ def ends(clients: list[hoplite.Client], ref: object, *, begun: float, ttl: float
 
 @SIZES
 @pytest.mark.parametrize("name", [None, "timed/1"])
-def test_an_object_ends_in_its_time(clients: list[hoplite.Client], size: int, name: str | None) -> None:
+def test_an_object_ends_after_its_ttl(clients: list[hoplite.Client], size: int, name: str | None) -> None:
     begun = time.monotonic()
     ref = clients[0].put(numbers(size), name=name, ttl=TTL_S)
     value = got(clients[1], ref, begun=begun)
     eventually(lambda: is_gone(clients[0], ref))
-    assert time.monotonic() - begun >= TTL_S, "it lived shorter than it was to"
-    assert value is None or (value == numbers(size)).all(), "readers keep what they have got"
+    assert time.monotonic() - begun >= TTL_S, "it ended before its time to live"
+    assert value is None or (value == numbers(size)).all(), "views must stay valid"
     del value
     ends(clients, ref, begun=begun)
     if name is not None:
@@ -81,7 +81,7 @@ def test_an_object_ends_in_its_time(clients: list[hoplite.Client], size: int, na
         clients[0].get(name, timeout=SOON)
 
 
-def test_the_time_of_what_is_created_runs_from_its_seal(clients: list[hoplite.Client]) -> None:
+def test_the_ttl_of_a_buffer_starts_at_its_seal(clients: list[hoplite.Client]) -> None:
     for shape in (10, 50_000):
         with clients[0].create(shape, ttl=TTL_S) as buf:
             buf[:] = 1
@@ -90,7 +90,7 @@ def test_the_time_of_what_is_created_runs_from_its_seal(clients: list[hoplite.Cl
         ends(clients, buf.ref, begun=begun)
 
 
-def test_a_result_ends_in_its_time(clients: list[hoplite.Client]) -> None:
+def test_a_result_ends_after_its_ttl(clients: list[hoplite.Client]) -> None:
     inputs = [client.put(numbers(50_000)) for client in clients]
     begun = time.monotonic()
     total = clients[0].reduce(inputs, ttl=TTL_S)
@@ -109,7 +109,7 @@ def test_asyncio_takes_a_ttl_too(clients: list[hoplite.Client]) -> None:
         ends(clients, ref, begun=begun)
 
 
-def test_what_has_no_ttl_stays_and_the_listing_says_how_long_others_live(clients: list[hoplite.Client]) -> None:
+def test_objects_without_a_ttl_stay_and_the_listing_has_the_time_left(clients: list[hoplite.Client]) -> None:
     ref = clients[0].put(b"stays", name="lives/on")
     timed = clients[0].put(b"goes", name="lives/short", ttl=3600)
     rows = {row["ref"]: row for row in clients[1].directory("lives/", timeout=SOON)}
@@ -120,7 +120,7 @@ def test_what_has_no_ttl_stays_and_the_listing_says_how_long_others_live(clients
 
 
 @pytest.mark.parametrize("ttl", [0, -1, math.nan, math.inf, -math.inf, "60", b"1", True, [], 1e30, 10**400])
-def test_what_is_no_time_is_refused(client: hoplite.Client, ttl: Any) -> None:  # noqa: ANN401 - anything
+def test_an_invalid_ttl_is_rejected(client: hoplite.Client, ttl: Any) -> None:  # noqa: ANN401 - anything
     for call in (
         lambda: client.put(b"x", ttl=ttl),
         lambda: client.create(3, ttl=ttl),
@@ -133,7 +133,7 @@ def test_what_is_no_time_is_refused(client: hoplite.Client, ttl: Any) -> None:  
 
 @contextlib.contextmanager
 def processes(count: int) -> Iterator[list[testing.NodeProcess]]:
-    """A cluster of so many node processes, which know each other."""
+    """Starts a cluster of node processes."""
     with contextlib.ExitStack() as stack:
         nodes: list[testing.NodeProcess] = []
         for _ in range(count):
@@ -141,14 +141,14 @@ def processes(count: int) -> Iterator[list[testing.NodeProcess]]:
             nodes.append(stack.enter_context(testing.node_process("--capacity", "64MiB", *join)))
         for node in nodes:
             with node.client() as client:
-                eventually(functools.partial(knows, client, count))
+                eventually(functools.partial(has_members, client, count))
         yield nodes
 
 
 @pytest.mark.faults("the putter's node is killed")
 @SIZES
-def test_it_ends_in_time_though_its_putter_is_killed(size: int) -> None:
-    """A keeper has its original still, and a reader's node a copy; small bytes are at the owners."""
+def test_an_object_ends_in_time_although_its_putter_is_killed(size: int) -> None:
+    """A keeper still has a pinned copy, and a reader's node a cached one; small objects are at their owners."""
     with processes(3) as nodes:
         clients = [node.client() for node in nodes]
         ttl = 8.0
@@ -161,6 +161,6 @@ def test_it_ends_in_time_though_its_putter_is_killed(size: int) -> None:
         for client in clients[1:]:
             value = got(client, ref, begun=begun, ttl=ttl)
             assert value is None or np.array_equal(value, numbers(size))
-            # What is read stays.
+            # Readers keep their values.
             del value
         ends(clients[1:], ref, begun=begun, ttl=ttl)

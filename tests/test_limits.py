@@ -1,4 +1,4 @@
-"""Limits of what a member or a process may cost a node: which bite is seen in the status."""
+"""Limits of what a member or process may cost a node: the status reports which were reached."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 TOP = Path(__file__).parent.parent
 
 
-def test_the_page_on_security_names_each_limit_that_is_counted() -> None:
+def test_the_security_page_documents_every_counted_limit() -> None:
     page = (TOP / "docs" / "security-model.md").read_text()
     table = page.partition("\n## Limits\n")[2].partition("\n## ")[0]
-    said = set(re.findall(r"`([A-Z_]+)`", table))
+    documented = set(re.findall(r"`([A-Z_]+)`", table))
     sources = [path.read_text() for crate in ("proto", "node") for path in (TOP / "crates" / crate).glob("src/**/*.rs")]
     counted = {name for text in sources for name in re.findall(r"limit_name!\((\w+)\)|\"([A-Z_]{4,}_MAX)\"", text)}
-    assert said == {one or other for one, other in counted}
+    assert documented == {one or other for one, other in counted}
     limits = "".join((TOP / "crates" / each / "limits.rs").read_text() for each in ("proto/src", "node/src/local"))
-    assert said <= set(re.findall(r"const (\w+):", limits))
+    assert documented <= set(re.findall(r"const (\w+):", limits))
 
 
-def test_the_command_shows_limits_only_where_one_turned_something_away(node: Node, client: Client) -> None:
-    said = run("status", "--socket", node.socket).stdout
-    assert "turned away" not in said
+def test_the_command_shows_only_limits_that_were_reached(node: Node, client: Client) -> None:
+    text = run("status", "--socket", node.socket).stdout
+    assert "turned away" not in text
     with pytest.raises(hoplite.InvalidArgument):
         client.wait([f"none/{number}" for number in range(65_537)], timeout=0)
     row = client.status()["limits"][0]
     assert (row["member"], row["limit"], row["count"]) == (None, "WAIT_OBJECTS_MAX", 1)
-    told = json.loads(run("status", "--json", "--socket", node.socket).stdout)
-    assert told["limits"] == [row]
-    said = run("status", "--socket", node.socket).stdout
-    assert f"WAIT_OBJECTS_MAX  process {row['process']}" in said
+    facts = json.loads(run("status", "--json", "--socket", node.socket).stdout)
+    assert facts["limits"] == [row]
+    text = run("status", "--socket", node.socket).stdout
+    assert f"WAIT_OBJECTS_MAX  process {row['process']}" in text

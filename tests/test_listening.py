@@ -1,4 +1,4 @@
-"""Where a node listens: the addresses, names and interfaces that settings may have."""
+"""Where a node listens: the addresses, names and interfaces that settings accept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _unwarned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "_warned", set())
 
 
-def test_the_name_of_an_interface_is_its_address() -> None:
+def test_an_interface_name_resolves_to_its_address() -> None:
     names = [name for _, name in socket.if_nameindex()]
     assert "lo" in names
     with Node(listen="lo:0") as node:
@@ -33,8 +33,8 @@ def test_the_name_of_an_interface_is_its_address() -> None:
         Node(listen="nosuch0:0", token=hoplite.new_token())
 
 
-def test_an_interface_without_an_address_that_others_can_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """IPv6 alone does; an address of one link does not."""
+def test_an_interface_without_a_routable_address_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An IPv6 address alone suffices; a link-local address does not."""
     table = tmp_path / "if_inet6"
     table.write_text(
         "fe800000000000000000000000000001 01 40 20 80       lo\n20010db8000000000000000000000007 01 40 00 80       lo\n"
@@ -49,7 +49,7 @@ def test_an_interface_without_an_address_that_others_can_use(tmp_path: Path, mon
             Node(listen="lo:7420")
 
 
-def test_an_address_of_one_link_has_its_interface() -> None:
+def test_a_link_local_address_needs_its_interface() -> None:
     number = socket.if_nametoindex("lo")
     for scope in ("lo", str(number)):
         assert _listening.resolve_scope("join", f"[fe80::1%{scope}]:7420") == f"[fe80::1%{number}]:7420"
@@ -57,7 +57,7 @@ def test_an_address_of_one_link_has_its_interface() -> None:
         Node(listen="[fe80::1%nosuch0]:7420", token=hoplite.new_token())
     with pytest.raises(hoplite.InvalidArgument, match="nosuch0"):
         Node(join=["[fe80::1%nosuch0]:7420"])
-    # Others would not know by which of their interfaces to reach it.
+    # Other hosts would not know which of their interfaces to use.
     with pytest.raises(hoplite.InvalidArgument, match="advertise"):
         Node(listen="[fe80::1%lo]:7420", token=hoplite.new_token())
     rows = [row.split() for row in Path("/proc/net/if_inet6").read_text().splitlines()]
@@ -67,8 +67,8 @@ def test_an_address_of_one_link_has_its_interface() -> None:
             assert node.address.startswith("10.0.0.7:")
 
 
-def test_a_name_that_only_this_host_understands_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the host's own name, which Debian says is 127.0.1.1."""
+def test_a_name_that_resolves_to_loopback_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the host's own name, which Debian resolves to 127.0.1.1."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with Node(listen="localhost:0", token=hoplite.new_token()), Node(listen="127.0.0.1:0"):
@@ -89,19 +89,19 @@ def test_a_name_that_only_this_host_understands_is_a_warning(monkeypatch: pytest
         ("2001:db8:0:0:0:0:0:1:7420", '"[2001:db8:0:0:0:0:0:1]:7420"'),
     ],
 )
-def test_an_address_without_brackets_is_not_guessed(said: str, meant: str) -> None:
+def test_an_ipv6_address_without_brackets_is_rejected(said: str, meant: str) -> None:
     with pytest.raises(hoplite.InvalidArgument) as caught:
         addresses.check_address("listen", said)
     assert str(caught.value).endswith(f"in brackets, such as {meant}")
 
 
-def test_the_command_names_a_variable_that_nothing_reads() -> None:
+def test_the_command_reports_an_unknown_variable() -> None:
     said = run("status", code=1, HOPLITE_CAPACTY="1GiB").stderr
     assert said.count("HOPLITE_CAPACTY is set, but there is no such setting (did you mean HOPLITE_CAPACITY?)") == 1
 
 
 @pytest.mark.parametrize("name", ["spill_limit", "spill_persistent"])
-def test_settings_of_a_folder_that_is_not_named_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spill_settings_without_a_spill_folder_are_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "1GiB" if name == "spill_limit" else "true"
     options: dict[str, Any] = {name: said if name == "spill_limit" else True}
     with pytest.raises(hoplite.InvalidArgument, match=rf"^{name} \(argument\) has no effect .*spill"):

@@ -1,4 +1,4 @@
-"""Locations: which nodes hold an object, now or as that changes."""
+"""Locations: the nodes that hold an object, now or as they change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGE = 50_000
 
 
 def holders(crew: Crew, ref: hoplite.Ref | str) -> dict[str, bool]:
-    """Which nodes hold an object, and whether all of it."""
+    """Returns the nodes that hold an object, and whether each has a complete copy."""
     return {place.node: place.complete for place in crew.reducer.locations(ref, timeout=SOON)}
 
 
@@ -29,20 +29,20 @@ def follow(crew: Crew, ref: hoplite.Ref | str) -> Iterator[Location]:
     return crew.getter.watch_locations(ref, timeout=SOON)
 
 
-def test_nobody_holds_what_nobody_has_put(crew: Crew) -> None:
+def test_an_object_that_was_not_put_has_no_locations(crew: Crew) -> None:
     assert crew.getter.locations(crew.name(), timeout=SOON) == []
 
 
 @pytest.mark.parametrize("size", [10, LARGE], ids=["small", "large"])
-def test_the_putter_holds_what_it_has_put(crew: Crew, size: int) -> None:
+def test_the_putter_holds_its_object(crew: Crew, size: int) -> None:
     ref = crew.putter.put(numbers(size))
     places = crew.reducer.locations(ref, timeout=SOON)
     assert Location(crew.nodes[0].id, crew.nodes[0].address, complete=True) in places
-    # A small object is held by its owners too.
+    # A small object is at its owners too.
     assert len(places) == 1 or size == 10
 
 
-def test_who_got_a_copy_holds_it(crew: Crew) -> None:
+def test_a_getter_holds_its_copy(crew: Crew) -> None:
     ref = crew.putter.put(numbers(LARGE))
     value = crew.getter.get(ref, timeout=SOON)
     getter = crew.getter.status()["id"]
@@ -50,7 +50,7 @@ def test_who_got_a_copy_holds_it(crew: Crew) -> None:
     same(value, numbers(LARGE))
 
 
-def test_what_is_being_put_is_not_complete(crew: Crew) -> None:
+def test_an_unsealed_object_is_not_complete(crew: Crew) -> None:
     buffer = crew.putter.create(LARGE, name=crew.name())
     assert holders(crew, crew.name()) == {crew.nodes[0].id: False}
     buffer[...] = numbers(LARGE)
@@ -58,7 +58,7 @@ def test_what_is_being_put_is_not_complete(crew: Crew) -> None:
     eventually(lambda: holders(crew, crew.name()) == {crew.nodes[0].id: True})
 
 
-def test_a_deleted_object_is_nowhere(crew: Crew) -> None:
+def test_a_deleted_object_has_no_locations(crew: Crew) -> None:
     for size in (10, LARGE):
         ref = crew.putter.put(numbers(size))
         crew.putter.delete(ref)
@@ -66,8 +66,8 @@ def test_a_deleted_object_is_nowhere(crew: Crew) -> None:
             crew.getter.locations(ref, timeout=SOON)
 
 
-def test_a_watcher_sees_copies_begin_and_grow_complete(crew: Crew) -> None:
-    """It is there before the object is, and is told of its end."""
+def test_a_watcher_gets_new_and_completed_copies(crew: Crew) -> None:
+    """The watch starts before the object exists, and gets an error when it is deleted."""
     watch = follow(crew, crew.name())
     first = Later(next, watch)
     eventually(lambda: crew.getter.status()["waiting"] > 0)
@@ -96,12 +96,12 @@ def test_a_watcher_sees_copies_begin_and_grow_complete(crew: Crew) -> None:
         next(watch)
 
 
-def test_a_watcher_begins_with_what_is_there(crew: Crew) -> None:
+def test_a_watcher_starts_with_the_existing_copies(crew: Crew) -> None:
     ref = crew.putter.put(numbers(LARGE))
     assert next(follow(crew, ref)) == Location(crew.nodes[0].id, crew.nodes[0].address, complete=True)
 
 
-def test_a_watcher_keeps_its_timeout(crew: Crew) -> None:
+def test_a_watcher_respects_its_timeout(crew: Crew) -> None:
     ref = crew.putter.put(numbers(LARGE))
     watch = crew.getter.watch_locations(ref, timeout=0.05)
     assert next(watch).complete
