@@ -1,4 +1,4 @@
-"""What a node takes from its host is bounded, whatever clients do, and given back when it is idle."""
+"""A node's memory is bounded, whatever clients do, and is returned to the host when the node is idle."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ MIB = 1 << 20
 
 
 @pytest.fixture(autouse=True)
-def nothing_of_others() -> None:
-    """Errors that other tests of this process caught hold their frames in circles, and with them nodes and views."""
+def collect_garbage() -> None:
+    """Errors that earlier tests caught hold their frames, with nodes and views, in reference cycles."""
     gc.collect()
 
 
 def extents_of(*pids: int | str) -> dict[int, int]:
-    """The extents of stores that processes have open or mapped, with their bytes.
+    """Returns the store extents that processes have open or mapped, with their bytes.
 
-    An extent is committed as a whole, so that one that is only mapped takes what its longest mapping has.
+    An extent is committed as a whole, so one that is only mapped takes the size of its longest mapping.
     """
     extents: dict[int, int] = {}
     for pid in pids:
@@ -56,15 +56,15 @@ def extents_of(*pids: int | str) -> dict[int, int]:
 
 
 def stored(*pids: int | str) -> int:
-    """Bytes of the shared memory of stores that processes have open or mapped, each extent once."""
+    """Returns the bytes of store memory that processes have open or mapped, counting each extent once."""
     return sum(extents_of(*pids).values())
 
 
 class Peak(Watching):
-    """The most that processes had of the memory of stores, looked at again and again while it is entered.
+    """The maximum of the store memory of processes, sampled while the context is entered.
 
-    What two looks in a row see was there between them, all at once; a single look takes a while, and may see memory
-    that goes and then what comes in its place.
+    Only extents of two successive samples count, because they existed at the same time. A single sample takes a while,
+    and may include both freed memory and its replacement.
     """
 
     def __init__(self, *pids: int | str) -> None:
@@ -80,8 +80,8 @@ class Peak(Watching):
             before = now
 
 
-def most(capacity: int) -> int:
-    """Bytes that a node with such a store may take."""
+def node_bytes_max(capacity: int) -> int:
+    """Returns the limit of the bytes that a node with such a store may take."""
     return capacity + capacity // 20 + 16 * MIB
 
 
@@ -89,8 +89,10 @@ def most(capacity: int) -> int:
     ("clients", "capacity", "kept"), [(20, 200_000_000, 4 * MIB), (60, 67_000_000, 40_000)], ids=["20", "60"]
 )
 @bounded(10)
-def test_what_clients_delete_goes_back_to_the_host(clients: int, capacity: int, kept: int, within: float) -> None:
-    """Each puts 15 objects of 4 MiB, and deletes all but something small; 672 MiB and 3.8 GB stayed mapped."""
+def test_memory_of_deleted_objects_is_returned_to_the_host(
+    clients: int, capacity: int, kept: int, within: float
+) -> None:
+    """Each client puts 15 objects of 4 MiB, and deletes all but a small one; 672 MiB and 3.8 GB once stayed mapped."""
     value, last = np.ones(4 * MIB, np.uint8), np.ones(kept, np.uint8)
     with testing.node_process("--capacity", str(capacity)) as node, contextlib.ExitStack() as stack:
         pids = (node.process.pid, os.getpid())
@@ -105,13 +107,13 @@ def test_what_clients_delete_goes_back_to_the_host(clients: int, capacity: int, 
         assert used < clients * (kept + 10_000)
         eventually(lambda: stored(*pids) <= used + used // 10 + 64 * MIB)
         assert time.monotonic() - idle_since < within
-        assert peak.bytes <= most(capacity), f"{peak.bytes / MIB:.0f} MiB"
+        assert peak.bytes <= node_bytes_max(capacity), f"{peak.bytes / MIB:.0f} MiB"
         store = client.status()["store"]
         assert store["mapped"] - store["warm"] >= store["used"]
 
 
-def test_small_objects_in_between_do_not_keep_large_ones_out() -> None:
-    """Every client keeps one of a hundred objects that it put: the pieces that are free between them are no room."""
+def test_scattered_small_objects_do_not_block_large_ones() -> None:
+    """Every client keeps one of a hundred objects: the free pieces between them do not fit a large one."""
     capacity = 256 * MIB
     with testing.node_process("--capacity", str(capacity)) as node, contextlib.ExitStack() as stack:
         pids = (node.process.pid, os.getpid())
@@ -121,11 +123,11 @@ def test_small_objects_in_between_do_not_keep_large_ones_out() -> None:
                 refs = [client.put(np.ones(200_000, np.uint8), timeout=SOON) for _ in range(100)]
                 client.delete(refs[:50] + refs[51:])
             client.delete(client.put(np.ones(150 * MIB, np.uint8), timeout=SOON))
-        assert peak.bytes <= most(capacity), f"{peak.bytes / MIB:.0f} MiB"
+        assert peak.bytes <= node_bytes_max(capacity), f"{peak.bytes / MIB:.0f} MiB"
 
 
 def test_memory_in_use_stays_warm() -> None:
-    """What is put again and again has the same memory, however long that goes on."""
+    """Repeated puts reuse the same memory."""
     value = np.ones(48 * MIB, np.uint8)
     with testing.node_process("--capacity", "1GiB") as node, node.client() as client:
         extents = set()
@@ -134,13 +136,13 @@ def test_memory_in_use_stays_warm() -> None:
             ref = client.put(value)
             extents.add(client.status()["store"]["extents"])
             client.delete(ref)
-        # Another is made if the first is not free yet.
+        # Another extent is allocated if the first is not free yet.
         assert max(extents) <= 2
         eventually(lambda: client.status()["store"]["warm"] == 0)
 
 
-def test_the_memory_of_the_next_large_object_is_made_before_it_is_put() -> None:
-    """Of objects of one size that stay, each after the second finds its memory made."""
+def test_the_memory_of_the_next_large_object_is_allocated_in_advance() -> None:
+    """For objects of one size that remain, the memory of each after the second is allocated in advance."""
     value = np.ones(MIB, np.uint8)
     with testing.cluster(1, capacity=64 * MIB) as (node,), node.client() as client:
         client.put(value)
@@ -151,7 +153,7 @@ def test_the_memory_of_the_next_large_object_is_made_before_it_is_put() -> None:
             assert client.status()["store"]["extents"] == objects + 1
 
 
-def test_memory_of_a_client_that_is_gone_goes_also_from_those_that_read_it() -> None:
+def test_readers_also_free_the_memory_of_a_closed_client() -> None:
     with testing.node_process("--capacity", "1GiB") as node, node.client() as reader:
         with node.client() as putter:
             ref = putter.put(np.ones(100 * MIB, np.uint8))
@@ -186,8 +188,8 @@ sys.stdin.readline()
 
 @pytest.mark.faults("a store is full")
 @pytest.mark.parametrize("how", ["embedded", "attached"])
-def test_gets_of_more_than_half_of_the_store_each_end(how: str) -> None:
-    """Ten threads, of which one at a time finds room."""
+def test_gets_of_more_than_half_of_the_store_complete(how: str) -> None:
+    """Ten threads, of which one at a time finds capacity."""
     size, capacity = 60 * MIB, 100 * MIB
     with testing.cluster(2, capacity="700MiB") as nodes, contextlib.ExitStack() as stack:
         far = nodes[0].client()
@@ -201,7 +203,7 @@ def test_gets_of_more_than_half_of_the_store_each_end(how: str) -> None:
         with Peak(pid or process.pid) as peak:
             go(process)
             assert line(process).split() == [str(2 * number) for number in range(10)]
-        assert peak.bytes <= most(capacity)
+        assert peak.bytes <= node_bytes_max(capacity)
         go(process)
         assert process.wait(SOON) == 0
 
@@ -219,7 +221,7 @@ sys.stdin.readline()
 
 @contextlib.contextmanager
 def node_in_group(tmp_path: Path, limit: int, *, join: str = "", **options: object) -> Iterator[Client]:
-    """A client of a node that a memory group allows so many bytes."""
+    """Starts a node in a memory group with a limit in bytes; yields a client of it."""
     path = str(tmp_path / "node.sock")
     with (
         limited(tmp_path.name[-20:], limit) as group,
@@ -232,8 +234,8 @@ def node_in_group(tmp_path: Path, limit: int, *, join: str = "", **options: obje
 
 
 @pytest.mark.faults("a memory group has no more")
-def test_a_node_goes_on_for_ever_in_a_group_that_is_smaller_than_its_capacity(tmp_path: Path) -> None:
-    """What the node can get again goes when the group has no more; before, every put and get failed from then on."""
+def test_a_node_keeps_working_in_a_group_smaller_than_its_capacity(tmp_path: Path) -> None:
+    """Cached copies are evicted when the group has no more memory. Before, every later put and get failed."""
     value = np.ones(30 * MIB, np.uint8)
     with testing.cluster(1, capacity="2GiB") as nodes:
         far = nodes[0].client()
@@ -247,17 +249,17 @@ def test_a_node_goes_on_for_ever_in_a_group_that_is_smaller_than_its_capacity(tm
 
 
 @pytest.mark.faults("a memory group has no more")
-def test_the_error_names_whose_limit_it_is_and_what_takes_most(tmp_path: Path) -> None:
+def test_the_error_names_the_limit_and_the_largest_objects(tmp_path: Path) -> None:
     value = np.ones(50 * MIB, np.uint8)
     with node_in_group(tmp_path, 400 * MIB, capacity="2GiB") as client:
         refs: list[hoplite.Ref] = []
         with pytest.raises(hoplite.StoreFull) as raised:
             refs.extend(client.put(value, timeout=SOON if number < 4 else 0.5) for number in range(100))
-        said = str(raised.value)
+        error = str(raised.value)
         assert 4 <= len(refs) <= 7
-        assert "the control group /" in said, said
-        assert tmp_path.name[-20:] in said, said
-        assert any(f"{ref} of {50 * MIB} bytes (pinned until it is deleted)" in said for ref in refs), said
+        assert "the control group /" in error, error
+        assert tmp_path.name[-20:] in error, error
+        assert any(f"{ref} of {50 * MIB} bytes (pinned until it is deleted)" in error for ref in refs), error
         # One that waits goes on when there is memory.
         put = Later(client.put, value, timeout=SOON)
         assert not put.done(within=0.3)
@@ -273,7 +275,7 @@ def test_the_default_capacity_follows_the_group(tmp_path: Path) -> None:
         assert client.status()["store"]["capacity"] == 400 * MIB // 100 * 30
 
 
-def test_the_default_capacity_follows_a_group_above(tmp_path: Path) -> None:
+def test_the_default_capacity_follows_a_parent_group(tmp_path: Path) -> None:
     path = str(tmp_path / "node.sock")
     with (
         limited("above", 400 * MIB, 4096 * MIB) as group,
@@ -301,13 +303,13 @@ print(small[-1], hp.get("small/1")[-1])
 """
 
 
-def test_what_a_client_may_not_map_is_not_blamed_on_the_node() -> None:
+def test_a_mapping_limit_of_the_client_is_named() -> None:
     with testing.node_process("--capacity", "1GiB") as node, node.client() as client:
         client.put(np.ones(300 * MIB, np.uint8), name="large/1")
         client.put(np.ones(MIB, np.uint8), name="small/1")
-        said, there = run(MAPS_LITTLE, node.socket).splitlines()
-        assert "ulimit -v" in said, said
-        assert "capacity" not in said, said
+        error, there = run(MAPS_LITTLE, node.socket).splitlines()
+        assert "ulimit -v" in error, error
+        assert "capacity" not in error, error
         assert there == "1 1"
         assert client.get("large/1")[-1] == 1
 
@@ -316,7 +318,7 @@ FILE_LIMIT = """
 import resource, signal, sys
 import numpy as np
 import hoplite
-# As a program in another language has it: CPython ignores the signal.
+# As in a program in another language: CPython ignores the signal.
 signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
 hp = hoplite.init(node=hoplite.Node(capacity="1GiB", spill=sys.argv[1], spill_limit="1GiB"))
@@ -325,23 +327,23 @@ for value in (np.ones(2 << 20, np.uint8), np.ones(1 << 20, np.uint8)):
         hp.put(value)
     except hoplite.StoreFull as error:
         print(error)
-# Objects that share memory share no more than a file may have.
+# Extents that objects share are not larger than the file size limit.
 refs = [hp.put(np.full(100_000, number, np.uint8)) for number in range(50)]
 print(sum(int(hp.get(ref)[-1]) for ref in refs), hp.status()["store"]["used"] > 0)
 """
 
 
-def test_a_limit_of_files_is_named_and_ends_no_program(tmp_path: Path) -> None:
-    """Shared memory is a file: without a timeout a put larger than `ulimit -f` fails, and SIGXFSZ is not raised."""
+def test_a_file_size_limit_is_named_and_kills_no_program(tmp_path: Path) -> None:
+    """Shared memory is a file: a put larger than `ulimit -f` fails at once, and SIGXFSZ is not raised."""
     *refused, there = run(FILE_LIMIT, str(tmp_path)).splitlines()
     assert len(refused) == 2
-    for said in refused:
-        assert "the file size limit of this process (ulimit -f) has 1048576 left" in said, said
-        assert "start the node after `ulimit -f unlimited`" in said, said
+    for error in refused:
+        assert "the file size limit of this process (ulimit -f) has 1048576 left" in error, error
+        assert "start the node after `ulimit -f unlimited`" in error, error
     assert there == f"{sum(range(50))} True"
 
 
-def test_a_get_that_a_limit_of_files_forbids_fails_at_once() -> None:
+def test_a_get_beyond_the_file_size_limit_fails_at_once() -> None:
     with (
         testing.node_process("--capacity", "1GiB") as other,
         testing.node_process("--capacity", "1GiB", "--join", other.address) as node,
@@ -355,14 +357,14 @@ def test_a_get_that_a_limit_of_files_forbids_fails_at_once() -> None:
 
 
 @pytest.mark.parametrize("above", ["group", "host"])
-def test_a_capacity_that_will_never_be_there_is_warned_of(tmp_path: Path, above: str) -> None:
+def test_a_capacity_larger_than_the_memory_causes_a_warning(tmp_path: Path, above: str) -> None:
     with (
         limited("warned", 300 * MIB) as group,
         started(WARNED, str(tmp_path / "node.sock"), str(group) if above == "group" else "") as process,
     ):
-        said = line(process)
-    assert "less than the capacity" in said, said
-    assert ("the control group" if above == "group" else "this host") in said, said
+        error = line(process)
+    assert "less than the capacity" in error, error
+    assert ("the control group" if above == "group" else "this host") in error, error
 
 
 WARNED = """
@@ -407,8 +409,8 @@ print(*counts, flush=True)
 
 @pytest.mark.faults("clients are killed")
 @pytest.mark.parametrize("seconds", [8, pytest.param(180, marks=[pytest.mark.long, pytest.mark.timeout(400)])])
-def test_no_client_of_a_full_store_gets_much_less_than_others(seconds: int) -> None:
-    """40 clients in eight processes want more than there is, and one process after the other is killed."""
+def test_clients_of_a_full_store_are_served_fairly(seconds: int) -> None:
+    """40 clients in eight processes request more than the capacity, while processes are killed one after another."""
     capacity = 30 * MIB
     with testing.node_process("--capacity", str(capacity)) as node, contextlib.ExitStack() as stack:
         living = [stack.enter_context(started(WORK, node.socket, "5")) for _ in range(6)]
@@ -427,21 +429,21 @@ def test_no_client_of_a_full_store_gets_much_less_than_others(seconds: int) -> N
             counts += map(int, line(process).split())
         assert len(counts) == 30
         assert min(counts) >= statistics.median(counts) / 2, sorted(counts)
-        assert peak.bytes <= most(capacity), f"{peak.bytes / MIB:.0f} MiB"
+        assert peak.bytes <= node_bytes_max(capacity), f"{peak.bytes / MIB:.0f} MiB"
 
 
 def own_bytes(pid: int) -> int:
-    """What a process has in memory and shares with no other."""
+    """Returns the private memory of a process in bytes."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(row.split()[1]) for row in rollup if row.startswith(("Private_Dirty", "Private_Clean"))) * 1024
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_ten_thousand_rounds_leave_nothing() -> None:
-    """A put, a broadcast, a reduce and a deletion over three nodes: the last half takes no more memory.
+def test_ten_thousand_rounds_leak_nothing() -> None:
+    """Runs a put, a broadcast, a reduce and a deletion over three nodes: the second half takes no more memory.
 
-    What owners remember of deletions, which is bounded, is filled before: they have deleted more than they remember.
+    The bounded list of deletions at the owners is filled first, by more deletions than it holds.
     """
     with contextlib.ExitStack() as stack:
         nodes = [stack.enter_context(testing.node_process("--capacity", "256MiB"))]
@@ -471,7 +473,7 @@ def test_ten_thousand_rounds_leave_nothing() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_six_hundred_thousand_names_leave_nothing() -> None:
+def test_six_hundred_thousand_names_leak_nothing() -> None:
     with testing.node_process("--capacity", "256MiB") as node, node.client() as client:
         before = 0
         for number in range(600):
@@ -484,7 +486,7 @@ def test_six_hundred_thousand_names_leave_nothing() -> None:
         assert own_bytes(node.process.pid) <= before + 16 * MIB
 
 
-def test_status_tells_what_is_taken(client: Client) -> None:
+def test_status_reports_the_memory_of_the_store(client: Client) -> None:
     ref = client.put(np.ones(40 * MIB, np.uint8))
     store = client.status()["store"]
     assert store["warm"] < 8 * MIB < 40 * MIB < store["used"] < store["mapped"]

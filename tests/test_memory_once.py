@@ -1,4 +1,4 @@
-"""What sums and gets take beside the objects: windows of a few MiB, and no second copy that keeps others out."""
+"""Memory of sums and gets in addition to the objects: windows of a few MiB, and no second copy."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from hoplite.testing import NodeProcess
 
 MIB = 1 << 20
-# More than a position of a tree takes: its window and its children's, what is being sent, and spare frames.
+# More than a position of a tree needs: its window and its children's, data being sent, and spare frames.
 WINDOWS = 40 * MIB
 
 
 def anonymous(pid: int) -> int:
-    """Bytes that a process has in memory of its own, without what it shares or has mapped of files."""
+    """Returns the anonymous memory of a process in bytes, without shared and file-backed memory."""
     rows = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(row.split()[1]) * 1024 for row in rows if row.startswith("RssAnon:"))
 
 
 class Most(Watching):
-    """What nodes had at most while it is entered, beyond what they had before: of their own, and mapped of stores."""
+    """The maximum growth of nodes while the context is entered: anonymous memory, and mapped store memory."""
 
     def __init__(self, nodes: list[NodeProcess], clients: list[Client]) -> None:
         self._pids = [node.process.pid for node in nodes]
@@ -64,7 +64,7 @@ class Most(Watching):
         pytest.param(8, 256 * MIB, marks=[pytest.mark.long, pytest.mark.timeout(400)]),
     ],
 )
-def test_a_sum_takes_windows_on_every_host_but_the_callers(hosts: int, size: int) -> None:
+def test_a_sum_needs_only_windows_on_hosts_other_than_the_callers(hosts: int, size: int) -> None:
     capacity = str(2 * size + 64 * MIB)
     with contextlib.ExitStack() as stack:
         nodes = [stack.enter_context(testing.node_process("--capacity", capacity))]
@@ -85,8 +85,8 @@ def test_a_sum_takes_windows_on_every_host_but_the_callers(hosts: int, size: int
         assert most.mapped[0] <= size + size // 8
 
 
-def test_many_sums_at_once_share_what_windows_take() -> None:
-    """A hundred at a time through one position each on every host; each alone may keep some 4.5 MiB there."""
+def test_concurrent_sums_share_the_memory_of_windows() -> None:
+    """A hundred at a time, with one position on every host. Each alone may use some 4.5 MiB there."""
     size, count = 4 * MIB, 100
     with contextlib.ExitStack() as stack:
         nodes = [stack.enter_context(testing.node_process("--capacity", "1GiB"))]
@@ -101,7 +101,7 @@ def test_many_sums_at_once_share_what_windows_take() -> None:
 
 
 @pytest.mark.parametrize("how", ["embedded", "attached"])
-def test_what_was_copied_into_memory_goes_before_what_is_used(how: str) -> None:
+def test_copies_fetched_into_out_are_evicted_first(how: str) -> None:
     size = 20 * MIB
     with contextlib.ExitStack() as stack:
         nodes = stack.enter_context(testing.cluster(1, capacity="1GiB"))

@@ -1,7 +1,7 @@
-"""No message speaks Rust: what a user reads never has an `Option`, a list of bytes or the fields of a struct in it.
+"""Messages contain no Rust debug text, such as an `Option`, a list of bytes or the fields of a struct.
 
-In the sources of the Rust crates `{...?}` writes a value as Rust's debug text. That is for asserts and for `Debug`
-itself; texts of users are quoted by `Quoted`, which takes nothing but text.
+In the sources of the Rust crates `{...?}` formats a value as debug text. It is allowed in asserts and implementations
+of `Debug`. User-supplied text is quoted by `Quoted`, which accepts only text.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ CRATES = Path(__file__).parent.parent / "crates"
 TEXT = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 COMMENT = re.compile(r"//[^\n]*")
 DEBUG_TEXT = re.compile(r"\{[^{}]*\?\}")
-# Their texts are of broken invariants, or of nothing but Debug.
+# Texts about broken invariants, and implementations of Debug.
 EXEMPT = re.compile(r"\b(?:debug_)?assert(?:_eq|_ne)?!|\bpanic!|\bunreachable!|\bimpl[^{;]*\bDebug for\b[^{]*")
 
 
 def debug_texts(source: str) -> Iterator[str]:
-    """The texts of a source with debug text of Rust in them, but for tests, asserts and implementations of Debug."""
+    """Yields the string literals with debug text, except in tests, asserts and implementations of Debug."""
     source = source.partition("#[cfg(test)]\nmod tests {")[0]
     texts: list[str] = []
 
@@ -38,7 +38,7 @@ def debug_texts(source: str) -> Iterator[str]:
         texts.append(match[0])
         return f'"{len(texts) - 1}"'
 
-    # Without their texts, sources have balanced brackets.
+    # Without their string literals, sources have balanced brackets.
     bare = COMMENT.sub("", TEXT.sub(keep, re.sub(r"'(?:[^'\\\n]|\\.)'", "' '", source)))
     exempt = [range(match.start(), end_of(bare, match.end())) for match in EXEMPT.finditer(bare)]
     for match in re.finditer(r'"(\d+)"', bare):
@@ -48,7 +48,7 @@ def debug_texts(source: str) -> Iterator[str]:
 
 
 def end_of(bare: str, start: int) -> int:
-    """Where the brackets end that open at a place, or soon behind it."""
+    """Returns the end of the brackets that open at or soon after `start`."""
     depth = 0
     for place in range(start, len(bare)):
         if bare[place] in "([{":
@@ -60,7 +60,7 @@ def end_of(bare: str, start: int) -> int:
     return len(bare)
 
 
-def test_no_message_is_written_as_debug_text() -> None:
+def test_no_message_contains_debug_text() -> None:
     sources = [
         path
         for crate in ("proto", "shm", "node", "py")
@@ -72,7 +72,7 @@ def test_no_message_is_written_as_debug_text() -> None:
     assert found == {}
 
 
-def test_debug_text_would_be_found() -> None:
+def test_the_check_finds_debug_text() -> None:
     source = """
     impl fmt::Debug for Name { fn fmt(&self) { write!(f, "{:?} of {{", self.0) } }
     fn f() {
@@ -93,7 +93,7 @@ mod tests {
 @pytest.mark.parametrize(
     ("said", "told"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n" + b" " * 40, '"HTTP"'), (bytes(range(1, 64)), "01020304")]
 )
-def test_joining_something_else_than_a_node_tells_what_it_says(said: bytes, told: str) -> None:
+def test_joining_a_server_of_another_protocol_quotes_its_first_bytes(said: bytes, told: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
@@ -117,8 +117,8 @@ def test_joining_something_else_than_a_node_tells_what_it_says(said: bytes, told
     assert told in str(raised.value)
 
 
-def test_joining_what_says_nothing_tells_that_it_may_be_no_node() -> None:
-    """An HTTP server waits for the end of a line, for instance."""
+def test_joining_a_silent_server_explains_the_possible_reasons() -> None:
+    """For example, an HTTP server waits for the end of a line."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(hoplite.JoinError, match=rf"127\.0\.0\.1:{port}: it accepted the connection") as raised:
@@ -127,11 +127,11 @@ def test_joining_what_says_nothing_tells_that_it_may_be_no_node() -> None:
     assert "secret" not in str(raised.value)
 
 
-def test_joining_an_unknown_host_speaks_of_joining() -> None:
+def test_joining_an_unknown_host_names_it() -> None:
     with pytest.raises(hoplite.JoinError, match=r"join.*no-such-host\.invalid:7420: can't resolve") as raised:
         Node(join=["no-such-host.invalid:7420"])
     assert "listen" not in str(raised.value)
-    # What a node proves is not the reason.
+    # The token is not the reason.
     assert "secret" not in str(raised.value)
 
 
@@ -142,7 +142,7 @@ def test_an_unknown_host_to_listen_on_or_to_advertise_is_named() -> None:
         Node(advertise="no-such-host.invalid:0")
 
 
-def test_a_socket_in_a_folder_that_is_not_there_says_so(tmp_path: Path) -> None:
+def test_a_socket_in_a_missing_folder_is_rejected(tmp_path: Path) -> None:
     folder = tmp_path / "missing"
     with pytest.raises(hoplite.InvalidArgument, match=f"the directory {folder} .* does not exist: .*mkdir -p {folder}"):
         Node(socket=folder / "node.sock")

@@ -1,4 +1,4 @@
-"""Names: chosen by users, taken once, free after delete, and numbered for `latest`."""
+"""Names: chosen by users, unique while the object exists, free after a delete, and numbered for `latest`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def test_a_name_is_a_ref_at_every_node(clients: list[Client]) -> None:
+def test_a_name_is_a_ref_on_every_node(clients: list[Client]) -> None:
     ref = clients[0].put(numbers(100_000), name="policy/1")
     assert str(ref) == "policy/1"
     assert ref == Ref("policy/1")
@@ -23,18 +23,18 @@ def test_a_name_is_a_ref_at_every_node(clients: list[Client]) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "a/b/c", "trailing/", "späße/模型/1", "with space/1", "x" * 1024])
-def test_any_text_is_a_name(clients: list[Client], name: str) -> None:
+def test_names_of_any_text(clients: list[Client], name: str) -> None:
     clients[0].put(b"x", name=name)
     assert clients[1].get(name, timeout=30) == b"x"
 
 
 @pytest.mark.parametrize("name", ["", "@abc", "a\nb", "x" * 1025, 7])
-def test_what_is_no_name_is_refused(clients: list[Client], name: str) -> None:
+def test_an_invalid_name_is_rejected(clients: list[Client], name: str) -> None:
     with pytest.raises(hoplite.InvalidArgument):
         clients[0].put(b"x", name=name)
 
 
-def test_a_living_name_is_taken_whatever_the_bytes(clients: list[Client]) -> None:
+def test_an_existing_name_is_taken_whatever_the_bytes(clients: list[Client]) -> None:
     clients[0].put(numbers(10), name="policy/1")
     for client in clients:
         for value in (numbers(10), numbers(20)):
@@ -43,7 +43,7 @@ def test_a_living_name_is_taken_whatever_the_bytes(clients: list[Client]) -> Non
     same(clients[2].get("policy/1", timeout=30), numbers(10))
 
 
-def test_a_name_is_free_at_once_after_delete(clients: list[Client]) -> None:
+def test_a_name_is_free_immediately_after_delete(clients: list[Client]) -> None:
     for turn in range(10):
         putter, reader = clients[turn % 3], clients[(turn + 1) % 3]
         putter.put(numbers(30_000, seed=turn), name="policy/1")
@@ -52,7 +52,7 @@ def test_a_name_is_free_at_once_after_delete(clients: list[Client]) -> None:
 
 
 def test_one_of_many_putters_gets_the_name(clients: list[Client]) -> None:
-    """Each node puts the same names at once: every name is put once, and its bytes are the winner's."""
+    """Each node puts the same names at the same time: one put succeeds, and its bytes are stored."""
     for number in range(10):
         name = f"race/{number}"
         puts = [Later(client.put, numbers(1000, seed=seed), name=name) for seed, client in enumerate(clients)]
@@ -68,8 +68,8 @@ def test_one_of_many_putters_gets_the_name(clients: list[Client]) -> None:
             same(client.get(name, timeout=30), numbers(1000, seed=winners[0]))
 
 
-def test_latest_is_the_highest_number(clients: list[Client]) -> None:
-    """By number, not by text or by time; other prefixes and names with no number don't count."""
+def test_latest_returns_the_highest_number(clients: list[Client]) -> None:
+    """By number, not by text or time. Other prefixes and names without a number don't count."""
     for number in (2, 10, 9):
         clients[number % 3].put(b"x", name=f"policy/{number}")
     clients[0].put(b"x", name="policy/best")
@@ -92,14 +92,14 @@ def test_latest_waits_for_a_newer_one(clients: list[Client]) -> None:
         assert found.result() == Ref("policy/17")
 
 
-def test_latest_begins_at_0(clients: list[Client]) -> None:
+def test_latest_starts_at_0(clients: list[Client]) -> None:
     clients[0].put(b"x", name="policy/0")
     assert clients[1].latest("policy/", timeout=30).number == 0
     with pytest.raises(hoplite.Timeout):
         clients[1].latest("policy/", after=0, timeout=0.1)
 
 
-def test_latest_forgets_what_was_deleted(clients: list[Client]) -> None:
+def test_latest_ignores_deleted_objects(clients: list[Client]) -> None:
     clients[0].put(b"x", name="policy/1")
     clients[0].put(b"x", name="policy/2")
     clients[0].delete("policy/2")
@@ -109,8 +109,8 @@ def test_latest_forgets_what_was_deleted(clients: list[Client]) -> None:
         clients[1].latest("policy/", timeout=0.2)
 
 
-def test_a_number_is_one_everywhere_or_nowhere(clients: list[Client]) -> None:
-    """As `strftime("%Y%m%d%H%M%S%f")` makes it, of 20 digits: no version can be so large."""
+def test_a_number_with_too_many_digits_is_rejected_by_every_verb(clients: list[Client]) -> None:
+    """A 20-digit number, as `strftime("%Y%m%d%H%M%S%f")` creates, exceeds the largest version."""
     name = "policy/20261125133000123456"
     calls: list[Callable[[], object]] = [
         lambda: clients[0].put(b"x", name=name),
@@ -128,8 +128,8 @@ def test_a_number_is_one_everywhere_or_nowhere(clients: list[Client]) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 100_000], ids=["small", "large"])
-def test_what_is_asked_after_a_deletion_waits_for_the_next_put(clients: list[Client], size: int) -> None:
-    """At every node, though the owners remember the deletion; get, wait and reduce answer alike."""
+def test_requests_after_a_deletion_wait_for_the_next_put(clients: list[Client], size: int) -> None:
+    """Also if the owners remember the deletion; get, wait and reduce behave alike."""
     for turn in range(3):
         value = numbers(size, seed=turn)
         gets = [Later(client.get, "run/weights", timeout=30) for client in clients]
@@ -153,7 +153,7 @@ def test_what_is_asked_after_a_deletion_waits_for_the_next_put(clients: list[Cli
             assert client.locations("run/weights", timeout=30) == []
 
 
-def test_who_follows_versions_is_told_of_one_that_was_pruned_before_its_get(clients: list[Client]) -> None:
+def test_a_get_of_a_pruned_version_raises_object_deleted(clients: list[Client]) -> None:
     for number in range(4):
         clients[0].put(numbers(10), name=f"policy/{number}", retain=2)
     with pytest.raises(hoplite.ObjectDeleted):
@@ -167,7 +167,7 @@ def test_latest_does_not_wait_with_timeout_0(clients: list[Client]) -> None:
 
 @pytest.mark.faults("objects are deleted that a reader may be fetching")
 def test_a_reader_follows_a_publisher(clients: list[Client]) -> None:
-    """Numbers only go up, and what was found can be read until two newer ones have pruned it."""
+    """Numbers only increase, and a found version can be read until two newer ones have pruned it."""
 
     def follow() -> list[int]:
         seen = [-1]
@@ -188,7 +188,7 @@ def test_a_reader_follows_a_publisher(clients: list[Client]) -> None:
     assert seen == sorted(set(seen))
 
 
-def test_a_number_is_only_where_one_is() -> None:
+def test_only_numbered_refs_have_a_number() -> None:
     assert Ref("a/b/007").number == 7
     for text in ("policy/x", "17", "policy/", "policy/+1"):
         with pytest.raises(hoplite.InvalidArgument):

@@ -1,4 +1,4 @@
-"""Nodes: they find each other, hand over what only they hold, and say why they don't start."""
+"""Nodes: they join each other, hand over copies that only they hold, and report why they can't start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hoplite import Node, sockets, testing
 from support import SOON, Array, Later, eventually, fold, numbers, same
 
 
-def test_a_node_tells_where_it_is(tmp_path: Path) -> None:
+def test_a_node_reports_its_address(tmp_path: Path) -> None:
     with Node(listen="127.0.0.1:0", socket=tmp_path / "node.sock", capacity="64 MiB") as node:
         host, _, port = node.address.rpartition(":")
         assert host == "127.0.0.1"
@@ -55,7 +55,7 @@ def test_only_this_user_may_open_the_socket(nodes: list[Node]) -> None:
     assert stat.S_IMODE(Path(nodes[0].socket).stat().st_mode) & 0o077 == 0
 
 
-def test_a_closed_node_takes_its_socket_away(nodes: list[Node]) -> None:
+def test_a_closed_node_removes_its_socket(nodes: list[Node]) -> None:
     nodes[0].close(SOON)
     assert not Path(nodes[0].socket).exists()
     with pytest.raises(hoplite.NodeDown):
@@ -65,7 +65,7 @@ def test_a_closed_node_takes_its_socket_away(nodes: list[Node]) -> None:
 
 
 def test_any_member_can_be_joined() -> None:
-    """Each node joins the one before it, and all come to know all."""
+    """Each node joins the previous one, and all become members of one cluster."""
     with ExitStack() as stack:
         chain = [stack.enter_context(Node(listen="127.0.0.1:0"))]
         for _ in range(4):
@@ -75,8 +75,8 @@ def test_any_member_can_be_joined() -> None:
         same(chain[0].client().get(ref, timeout=SOON), numbers(100_000))
 
 
-def test_ones_own_address_among_the_seeds_is_ignored() -> None:
-    """Every host of a cluster can be given one list of seeds."""
+def test_a_nodes_own_address_among_the_seeds_is_ignored() -> None:
+    """All hosts of a cluster can use the same list of seeds."""
     with Node(listen="127.0.0.1:0") as first:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
@@ -85,12 +85,12 @@ def test_ones_own_address_among_the_seeds_is_ignored() -> None:
             testing.wait_for_members([first, second], 2)
 
 
-def test_one_living_seed_is_enough() -> None:
+def test_one_reachable_seed_is_enough() -> None:
     with Node(listen="127.0.0.1:0") as first, Node(join=["127.0.0.1:1", first.address]) as second:
         testing.wait_for_members([first, second], 2)
 
 
-def test_ipv6() -> None:
+def test_nodes_join_over_ipv6() -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -101,8 +101,8 @@ def test_ipv6() -> None:
         same(second.client().get(ref, timeout=SOON), numbers(100_000))
 
 
-def test_a_closing_node_hands_over_what_only_it_holds() -> None:
-    """Small and large objects, named and not; the last node to hold them leaves, and a new one still finds them."""
+def test_a_closing_node_hands_over_its_only_copies() -> None:
+    """Small and large objects, named and not: two holders leave in turn, and the remaining node has all objects."""
     with testing.cluster(3) as nodes:
         values: dict[str, Array] = {}
         putter = nodes[2].client()
@@ -121,8 +121,8 @@ def test_a_closing_node_hands_over_what_only_it_holds() -> None:
         assert nodes[1].client().latest("kept/", timeout=SOON).number == 8
 
 
-def test_names_are_known_after_their_owner_left() -> None:
-    """Whichever node owned a name, the name is taken, found and free again as before."""
+def test_names_survive_their_owner() -> None:
+    """Whichever node owned a name, it stays taken, can be found, and is free again after a delete."""
     with testing.cluster(3) as nodes:
         clients = [node.client() for node in nodes]
         for number in range(20):
@@ -139,8 +139,8 @@ def test_names_are_known_after_their_owner_left() -> None:
             assert clients[0].get(name, timeout=SOON) == b"z"
 
 
-def test_a_node_that_joins_late_finds_what_was_there(nodes: list[Node]) -> None:
-    """Also names whose owner it becomes."""
+def test_a_node_that_joins_late_finds_existing_objects(nodes: list[Node]) -> None:
+    """Including names that the new node owns."""
     client = nodes[0].client()
     values = {f"group{number}/1": numbers(1000 * number, seed=number) for number in range(20)}
     for name, value in values.items():
@@ -155,7 +155,7 @@ def test_a_node_that_joins_late_finds_what_was_there(nodes: list[Node]) -> None:
 
 
 def test_waiting_gets_survive_a_change_of_owner(nodes: list[Node]) -> None:
-    """Names are awaited while a node joins and another leaves, and are put only then."""
+    """Gets wait while a node joins and another leaves; the objects are put afterwards."""
     names = [f"late{number}/1" for number in range(12)]
     gets = [Later(nodes[0].client().get, name, timeout=SOON) for name in names]
     with Node(join=[nodes[0].address]) as late:
@@ -169,7 +169,7 @@ def test_waiting_gets_survive_a_change_of_owner(nodes: list[Node]) -> None:
             same(get.result(), numbers(50_000, seed=number))
 
 
-def test_nodes_come_and_go_while_objects_move(nodes: list[Node]) -> None:
+def test_nodes_join_and_leave_during_transfers(nodes: list[Node]) -> None:
     """For two seconds two nodes put and get each other's objects while others join, read and leave."""
     stop = threading.Event()
 
@@ -197,9 +197,9 @@ def test_nodes_come_and_go_while_objects_move(nodes: list[Node]) -> None:
         assert flow.result() > 0
 
 
-@pytest.mark.faults("the sender of a get leaves")
-def test_a_get_goes_on_when_its_sender_leaves() -> None:
-    """The second of two holders closes while it may be sending; 64 MiB arrive all the same."""
+@pytest.mark.faults("the source of a get leaves")
+def test_a_get_continues_when_its_source_leaves() -> None:
+    """The second of two holders closes while it may be sending; 64 MiB arrive anyway."""
     value = numbers(64 << 20, "uint8")
     with testing.cluster(4, capacity="256MiB") as nodes:
         clients = [node.client() for node in nodes]
@@ -211,7 +211,7 @@ def test_a_get_goes_on_when_its_sender_leaves() -> None:
             same(get.result(), value)
 
 
-def test_the_putter_leaves_while_others_get() -> None:
+def test_gets_complete_while_the_putter_leaves() -> None:
     value = numbers(32 << 20, "uint8")
     with testing.cluster(3, capacity="256MiB") as nodes:
         ref = nodes[0].client().put(value)
@@ -226,7 +226,7 @@ def test_an_address_in_use_is_named(nodes: list[Node]) -> None:
         Node(listen=nodes[0].address)
 
 
-def test_a_living_nodes_socket_is_not_taken(nodes: list[Node]) -> None:
+def test_the_socket_of_a_running_node_is_not_taken(nodes: list[Node]) -> None:
     with pytest.raises(hoplite.AddressInUse, match=nodes[0].socket):
         Node(socket=nodes[0].socket)
     with hoplite.connect(nodes[0].socket) as client:
@@ -251,7 +251,7 @@ def test_a_file_at_the_default_path_is_left_alone(tmp_path: Path) -> None:
         assert precious.read_text() == "precious"
 
 
-def test_a_socket_path_of_any_length(tmp_path: Path) -> None:
+def test_a_socket_path_that_is_too_long_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(hoplite.InvalidArgument, match="107"):
         Node(socket=tmp_path / ("x" * 120))
 
@@ -266,20 +266,20 @@ def test_a_dead_nodes_socket_is_replaced() -> None:
             assert client.status()["id"] == node.id
 
 
-def test_join_to_nobody() -> None:
+def test_joining_an_unreachable_address_fails() -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with pytest.raises(hoplite.JoinError, match=str(port)):
         Node(join=[f"127.0.0.1:{port}"])
 
 
-def test_join_to_another_cluster(nodes: list[Node]) -> None:
+def test_joining_another_cluster_fails(nodes: list[Node]) -> None:
     with pytest.raises(hoplite.JoinError, match="elsewhere"):
         Node(join=[nodes[0].address], cluster="elsewhere")
     assert len(nodes[0].client().status()["members"]) == 3
 
 
-def test_join_with_another_token() -> None:
+def test_joining_with_another_token_fails() -> None:
     right, wrong = hoplite.new_token(), hoplite.new_token()
     with Node(token=right) as first:
         for token in (wrong, None):
@@ -300,13 +300,13 @@ def test_the_token_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch
             Node(join=[first.address], token=hoplite.new_token())
 
 
-def test_a_token_that_a_person_made_up_is_refused() -> None:
+def test_a_token_not_made_by_hoplite_is_rejected() -> None:
     with pytest.raises(hoplite.InvalidArgument, match=r"^token was not created by hoplite.* hoplite token new"):
         Node(token="choose-your-own")
 
 
 def answer(stranger: socket.socket, greeting: bytes) -> None:
-    """Greets whoever calls, and says nothing more, until the listening socket is shut down."""
+    """Sends a greeting to every connection, and nothing more, until the listening socket is shut down."""
     with ExitStack() as callers:
         while True:
             try:
@@ -317,8 +317,8 @@ def answer(stranger: socket.socket, greeting: bytes) -> None:
                 caller.sendall(greeting)
 
 
-def test_join_to_another_protocol_version() -> None:
-    """A peer that greets with version 99 is refused by number."""
+def test_joining_another_protocol_version_fails() -> None:
+    """The error for a peer with version 99 names the number."""
     greeting = struct.pack("<4sBBHIIQQ", b"HPLT", 99, 1, 0, 0, 0, 0, 0)
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         answers = Later(answer, stranger, greeting)
@@ -330,8 +330,8 @@ def test_join_to_another_protocol_version() -> None:
             answers.result()
 
 
-def test_join_to_what_is_no_node() -> None:
-    """A web server's greeting, and one that never says anything."""
+def test_joining_another_kind_of_server_fails() -> None:
+    """A web server's greeting, and a server that never sends anything."""
     for greeting in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b""):
         with socket.create_server(("127.0.0.1", 0)) as stranger:
             answers = Later(answer, stranger, greeting)
@@ -352,8 +352,8 @@ def test_a_node_off_loopback_needs_a_token() -> None:
         pass
 
 
-def test_a_node_process_leaves_when_it_is_asked(nodes: list[Node]) -> None:
-    """SIGTERM: what only it held is at another node when the process has ended, with exit code 0."""
+def test_a_node_process_leaves_on_sigterm(nodes: list[Node]) -> None:
+    """SIGTERM: objects that only this node held are on another node when the process exits with status 0."""
     with testing.node_process("--join", nodes[0].address) as other:
         with other.client() as client:
             ref = client.put(numbers(200_000))
@@ -364,8 +364,8 @@ def test_a_node_process_leaves_when_it_is_asked(nodes: list[Node]) -> None:
     same(nodes[0].client().get(ref, timeout=SOON), numbers(200_000))
 
 
-def test_two_processes_that_start_at_once_have_a_node_each() -> None:
-    """One gets the default socket, the other one of its own; neither removes the other's."""
+def test_concurrent_processes_get_separate_nodes() -> None:
+    """One gets the default socket, the others get new paths; no process removes the socket of another."""
     script = "import hoplite; node = hoplite.Node(); print(node.socket, flush=True); input(); node.close()"
     with ExitStack() as stack:
         processes = [
@@ -388,7 +388,7 @@ def test_two_processes_that_start_at_once_have_a_node_each() -> None:
 
 @pytest.mark.parametrize("is_default", [True, False], ids=["default", "given"])
 def test_a_socket_that_does_not_listen_yet_is_not_removed(is_default: bool) -> None:
-    """It looks like a dead node's; who is about to listen holds the folder's lock."""
+    """It looks like a dead node's. A process that is about to listen holds the lock of the folder."""
     path = sockets.default_socket()
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -411,15 +411,15 @@ def test_a_socket_that_does_not_listen_yet_is_not_removed(is_default: bool) -> N
         os.close(folder)
 
 
-def test_named_members_are_called_until_they_come() -> None:
-    """Two that know of a third start before it, each with another one: all become one cluster."""
+def test_nodes_keep_connecting_to_configured_members() -> None:
+    """Two nodes with the seed of a third start before it, each joining another one: all form one cluster."""
     with ExitStack() as stack:
         ports = [free_port() for _ in range(3)]
         seeds = [f"127.0.0.1:{port}" for port in ports]
         first = stack.enter_context(testing.node_process("--listen", seeds[0]))
         join = ["--join", seeds[0], "--join", seeds[2]]
         stack.enter_context(testing.node_process("--listen", seeds[1], *join))
-        # It has nobody to join, and is nobody's but that of those who call it.
+        # It joins no node; the others connect to it.
         late = stack.enter_context(testing.node_process("--listen", seeds[2]))
         with first.client() as client, late.client() as other:
             for view in (client, other):
@@ -432,8 +432,8 @@ def free_port() -> int:
 
 
 @pytest.mark.faults("a node is killed")
-def test_a_killed_node_is_noticed(nodes: list[Node]) -> None:
-    """The others drop it from their members, and what they hold themselves stays."""
+def test_a_killed_node_is_removed_from_the_members(nodes: list[Node]) -> None:
+    """The others remove it from their members, and keep their own copies."""
     ref = nodes[0].client().put(numbers(100_000))
     with testing.node_process("--join", nodes[0].address) as other:
         testing.wait_for_members(nodes, 4)
@@ -446,13 +446,13 @@ def test_a_killed_node_is_noticed(nodes: list[Node]) -> None:
 
 
 @pytest.mark.faults("a node is killed")
-def test_what_only_a_killed_node_held_is_lost(nodes: list[Node]) -> None:
-    """Whoever asks for it by its id is told, instead of waiting for ever; a small object is with its owners too."""
+def test_an_object_on_a_killed_node_only_is_lost(nodes: list[Node]) -> None:
+    """A get by its id fails instead of waiting forever. The owners have the bytes of a small object."""
     with testing.node_process("--join", nodes[0].address) as other:
         testing.wait_for_members(nodes, 4)
         with other.client() as client:
             large, small = client.put(numbers(200_000)), client.put(numbers(10))
-        # A put does not wait for the second owner.
+        # A put does not wait for the backup owner.
         eventually(lambda: sum(node.client().status()["owned"] for node in nodes) == 2)
         other.process.kill()
         other.process.wait()
@@ -462,8 +462,8 @@ def test_what_only_a_killed_node_held_is_lost(nodes: list[Node]) -> None:
 
 
 @pytest.mark.faults("a node is killed")
-def test_a_spare_takes_the_place_of_what_a_killed_node_held(nodes: list[Node]) -> None:
-    """The first of two inputs is lost before the second comes: the sum is that of the two that remain."""
+def test_a_spare_input_replaces_one_on_a_killed_node(nodes: list[Node]) -> None:
+    """The first of two inputs is lost before the second is put: the sum takes the two that remain."""
     client = nodes[0].client()
     values = {f"part/{number}": numbers(1_000_000, seed=number) for number in (1, 2)}
     with testing.node_process("--join", nodes[0].address) as other:

@@ -1,4 +1,4 @@
-"""Commands of other packages: found where these are installed, named where they are not, and not loaded before use."""
+"""Commands of other packages: available if the package is installed, otherwise named, and loaded only when used."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hoplite.tools.cli.packages import COMMANDS
 from support import SOON
 
 PACKAGES = {"bench": "hoplite-bench", "lab": "hoplite-bench", "topology": "hoplite-topology"}
-# What such packages bring is found by their entry points alone.
+# The command finds such packages by their entry points alone.
 NONE_INSTALLED = "import importlib.metadata as m; m.entry_points = lambda **_: (); from hoplite.tools.cli import main; "
 
 
 def run_alone(*words: str) -> subprocess.CompletedProcess[str]:
-    """The command `hoplite` where no other package is installed."""
+    """Runs `hoplite` as if no other package were installed."""
     script = f"{NONE_INSTALLED}import sys; sys.argv = ['hoplite', *{list(words)!r}]; main()"
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SOON, check=False)
 
@@ -41,9 +41,9 @@ def test_a_command_that_is_not_installed_names_its_package(name: str, package: s
         ("0.0.1", "hoplite_bench.cli.bench:bench", "hoplite-bench 0.0.1 does not fit hoplite-collectives "),
         (hoplite.__version__, "hoplite_bench.no_such:bench", "hoplite-bench can't be imported: No module named "),
     ],
-    ids=["of another version", "broken"],
+    ids=["another version", "broken"],
 )
-def test_a_package_that_does_not_fit_says_so(version: str, value: str, said: str) -> None:
+def test_an_incompatible_package_is_reported(version: str, value: str, said: str) -> None:
     script = f"""
 import importlib.metadata as m, sys, types
 entry = m.EntryPoint("bench", {value!r}, "hoplite.commands")
@@ -59,7 +59,7 @@ main()
     assert done.stderr.endswith(f"try: pip install hoplite-bench=={hoplite.__version__}\n")
 
 
-def test_all_packages_have_and_ask_for_the_version_of_the_workspace() -> None:
+def test_all_packages_have_and_require_the_version_of_the_workspace() -> None:
     version = tomllib.loads(Path("Cargo.toml").read_text())["workspace"]["package"]["version"]
     for name in ("bench", "topology"):
         project = tomllib.loads(Path(f"packages/{name}/pyproject.toml").read_text())["project"]
@@ -69,7 +69,7 @@ def test_all_packages_have_and_ask_for_the_version_of_the_workspace() -> None:
         assert pinned == {version}
 
 
-def test_the_help_lists_what_is_installed_and_what_is_not() -> None:
+def test_the_help_lists_installed_and_missing_packages() -> None:
     there, alone = run("--help").stdout, run_alone("--help").stdout
     assert [str(command.name) for command in COMMANDS] == list(PACKAGES)
     for name, package in PACKAGES.items():
@@ -78,7 +78,7 @@ def test_the_help_lists_what_is_installed_and_what_is_not() -> None:
     assert "Not installed" not in there
 
 
-def test_commands_of_packages_are_loaded_when_they_are_used() -> None:
+def test_commands_of_packages_are_loaded_only_when_used() -> None:
     script = "import sys; from hoplite.tools.cli import main; sys.argv = ['hoplite', '--help']\ntry: main()\n"
     script += "except SystemExit: pass\nprint(sorted(name for name in sys.modules if name.startswith('hoplite_')))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SOON, check=True)

@@ -1,4 +1,4 @@
-"""The parameter server of docs/parameter-server.md, with a node that is killed under one of its workers."""
+"""The parameter server of docs/parameter-server.md, with a node that is killed while a worker uses it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def compute(weights):
     global count
     count += 1
     if count == stuck_at:
-        # Its gradient is promised, and will never be.
+        # Its gradient is reserved, and is never put.
         print("stuck", flush=True)
         time.sleep(600)
     return np.ones_like(weights)
@@ -42,13 +42,13 @@ work(hp, seat, compute)
 """
 
 
-def worker(node: Any, seat: str, stuck_at: int = 0) -> subprocess.Popen[str]:  # noqa: ANN401 - a node of whatever kind
+def worker(node: Any, seat: str, stuck_at: int = 0) -> subprocess.Popen[str]:  # noqa: ANN401 - a node of any kind
     arguments = [sys.executable, "-c", WORKER, node.socket, seat, str(stuck_at)]
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
 class Gate:
-    """A client that puts one name only when it may."""
+    """A client that delays the put of one name until it is allowed."""
 
     def __init__(self, client: hoplite.Client, name: str) -> None:
         self._client = client
@@ -65,9 +65,9 @@ class Gate:
 
 
 @pytest.mark.parametrize("size", [100, 50_000], ids=["small", "large"])
-@pytest.mark.parametrize("count", [2, 3], ids=["the others go on", "all are wanted"])
+@pytest.mark.parametrize("count", [2, 3], ids=["the others continue", "all are required"])
 @pytest.mark.faults("kills a node")
-def test_the_seat_of_a_worker_whose_node_dies_comes_back(size: int, count: int) -> None:
+def test_the_seat_of_a_worker_on_a_killed_node_is_reused(size: int, count: int) -> None:
     module: dict[str, Any] = {}
     exec(PROGRAMS, module)
     with contextlib.ExitStack() as stack:
@@ -77,7 +77,7 @@ def test_the_seat_of_a_worker_whose_node_dies_comes_back(size: int, count: int) 
         eventually(lambda: len(hp.status()["members"]) == 3)
         workers = [worker(safe, "a"), worker(safe, "b"), worker(doomed, "c", stuck_at=3)]
         try:
-            # An owner that is new says after 0.75 s that an object is lost: the steps behind the gate take longer.
+            # A new owner reports after 0.75 s that an object is lost, so the steps behind the gate must take longer.
             steps = 300 if count == 2 else 60
             gate = Gate(hp, "weights/30" if count == 2 else "")
             serving = Later(module["serve"], gate, np.zeros(size, np.int32), ["a", "b", "c"], count, steps)
@@ -87,15 +87,15 @@ def test_the_seat_of_a_worker_whose_node_dies_comes_back(size: int, count: int) 
             workers[2].kill()
             eventually(lambda: len(hp.status()["members"]) == 2)
             gate.is_open.set()
-            # Whatever starts workers starts this one.
+            # A worker manager would start this one.
             workers.append(worker(safe, "c"))
             weights, vacated = serving.result(2 * SOON)
             assert vacated == ["c"]
-            # One sum could not succeed: that of all three, or of two of which the lost worker was one.
+            # One sum failed: that of all three, or of two that include the lost worker.
             sums = int(weights[0]) // count
             assert sums in ({steps - 1} if count == 3 else {steps - 1, steps})
             same(weights, np.full(size, count * sums, np.int32))
-            # Three were announced before, and the seat's numbers have gone on.
+            # Three were announced before, and the numbers of the seat continue.
             assert hp.latest("seat/c/", after=3, timeout=SOON).number > 3
         finally:
             for process in workers:
@@ -104,8 +104,8 @@ def test_the_seat_of_a_worker_whose_node_dies_comes_back(size: int, count: int) 
 
 
 @pytest.mark.parametrize("size", [100, 50_000], ids=["small", "large"])
-def test_gradients_that_no_sum_takes_are_deleted(size: int) -> None:
-    """Of three workers one is summed at a time, so that each makes gradients that are never waited for."""
+def test_unused_gradients_are_deleted(size: int) -> None:
+    """Each sum takes one of three workers, so the others create gradients that are never waited for."""
     module: dict[str, Any] = {}
     exec(PROGRAMS, module)
     with Node() as node, node.client() as hp:
@@ -117,14 +117,13 @@ def test_gradients_that_no_sum_takes_are_deleted(size: int) -> None:
             for process in workers:
                 process.kill()
                 process.communicate()
-        # Of each seat one that is waited for, some that were made since, and one that was promised; and as many names.
-        # There were 400 if none was deleted.
+        # Per seat: one gradient that is waited for, some later ones, a reservation, and as many names.
         assert len(hp.objects()) <= 60
 
 
 @pytest.mark.faults("kills a node")
 @pytest.mark.parametrize("how", ["sync", "async"])
-def test_a_sum_names_what_is_lost_and_that_it_can_not_succeed(how: str) -> None:
+def test_a_sum_names_its_lost_inputs_and_whether_it_failed(how: str) -> None:
     import asyncio
 
     def lost(ref: hoplite.Ref) -> list[hoplite.Ref]:
@@ -138,24 +137,24 @@ def test_a_sum_names_what_is_lost_and_that_it_can_not_succeed(how: str) -> None:
     ):
         eventually(lambda: len(hp.status()["members"]) == 2)
         named = far.put(numbers(50_000), name="gradient/7")
-        promised = far.reserve()
+        reserved = far.reserve()
         here = hp.put(numbers(50_000))
-        first, all_of_them = hp.reduce([here, named, promised, "late/1"], count=2), [here, named, promised]
+        first, all_of_them = hp.reduce([here, named, reserved, "late/1"], count=2), [here, named, reserved]
         same(hp.get(first, timeout=SOON), 2 * numbers(50_000))
         second = hp.reduce([*all_of_them, "late/1", "late/2"], count=3)
         third = hp.reduce(all_of_them)
         assert lost(second) == lost(third) == []
         two.process.kill()
-        eventually(lambda: set(lost(second)) == {named, promised})
+        eventually(lambda: set(lost(second)) == {named, reserved})
         with pytest.raises(hoplite.ObjectLost, match=r"gradient/7|@"):
             hp.get(third, timeout=SOON)
-        assert set(lost(third)) <= {named, promised}
+        assert set(lost(third)) <= {named, reserved}
         assert lost(third)
         for number in (1, 2):
             hp.put(numbers(50_000), name=f"late/{number}")
         same(hp.get(second, timeout=SOON), 3 * numbers(50_000))
-        assert set(lost(second)) == {named, promised}
-        # Before it was killed nothing was.
+        assert set(lost(second)) == {named, reserved}
+        # When it finished, nothing was lost.
         assert lost(first) == []
     with pytest.raises(hoplite.InvalidArgument, match="has no client"):
         hoplite.Ref("x").lost()

@@ -1,4 +1,4 @@
-"""Where a node's host stands: by a rack, or by a file of a topology; and what is said of a file that makes no sense."""
+"""The place of a node's host: from a rack or a topology file, and the errors for an invalid file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def layout(**more: object) -> dict[str, Any]:
-    """Three hosts of loopback in two racks of a pod, and one in another pod."""
+    """Returns three loopback hosts in three racks of two pods, and one without a place."""
     hosts = [
         {"name": "h0", "address": "127.0.0.1", "groups": ["pod-0", "rack-0"]},
         {"name": "h1", "addresses": ["10.9.9.9", "127.0.0.2"], "groups": ["pod-0", "rack-1"]},
@@ -88,7 +88,7 @@ def test_nodes_find_their_places_by_address_and_by_name(tmp_path: Path, monkeypa
         (layout(nic=0), '"nic" is 0: set a number of bits per second above 0'),
     ],
 )
-def test_a_file_that_makes_no_sense_is_refused(document: object, said: str, tmp_path: Path) -> None:
+def test_an_invalid_topology_file_is_rejected(document: object, said: str, tmp_path: Path) -> None:
     with pytest.raises(hoplite.InvalidArgument, match=said):
         Node(listen="127.0.0.1:0", topology=write(tmp_path, document))
 
@@ -100,7 +100,7 @@ def test_nodes_of_one_host_are_not_surveyed() -> None:
         Node(topology="measure", topology_host="h0")
 
 
-def test_a_host_that_the_file_does_not_have(tmp_path: Path) -> None:
+def test_a_host_missing_in_the_file_is_rejected(tmp_path: Path) -> None:
     file = write(tmp_path, layout())
     with pytest.raises(hoplite.InvalidArgument, match=r"no host 'h9' \(topology_host\): set one of h0, h1, h2, h3"):
         Node(topology=file, topology_host="h9")

@@ -1,4 +1,4 @@
-"""A TCP port is opened only by a node that others are to join; one that is alone is reached by its Unix socket."""
+"""A node listens on TCP only if other nodes may join it; an isolated node is reached through its Unix socket."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from support import SOON, numbers, same
 
 
 def ports(pid: int | str = "self") -> list[str]:
-    """Where a process listens for TCP, as /proc has it."""
+    """Returns the TCP addresses on which a process listens, from /proc."""
     links = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
-        # That of the folder itself is gone.
+        # The descriptor of the directory itself is closed by now.
         with contextlib.suppress(FileNotFoundError):
             links.add(str(link.readlink()))
     tables = [Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
@@ -36,7 +36,7 @@ print(hp.node.socket, hp.status()["address"], hp.status()["members"][0]["address
 sys.stdin.readline()
 """
 
-# Of the same host and user, with the same defaults.
+# On the same host, as the same user, with the same defaults.
 SECOND = """
 import hoplite
 hp = hoplite.init()
@@ -46,7 +46,7 @@ print(hp.locations("step/7")[0].address)
 """
 
 
-def test_init_alone_opens_no_port_and_others_of_this_host_attach() -> None:
+def test_init_without_settings_opens_no_port_and_accepts_local_clients() -> None:
     with programs.started(ALONE) as first:
         path, *addresses = programs.line(first).split()
         assert addresses == ["None", "None"]
@@ -58,7 +58,7 @@ def test_init_alone_opens_no_port_and_others_of_this_host_attach() -> None:
         assert first.wait(SOON) == 0
 
 
-def test_a_node_alone_opens_no_port_and_says_how_to_join_it() -> None:
+def test_a_node_without_settings_opens_no_port_and_names_the_setting() -> None:
     with Node() as node, node.client() as client:
         assert ports() == []
         same(client.get(client.put(numbers(100_000))), numbers(100_000))
@@ -68,7 +68,7 @@ def test_a_node_alone_opens_no_port_and_says_how_to_join_it() -> None:
             Node(join=[node.address])
 
 
-ASKED: list[dict[str, Any]] = [
+CLUSTER_OPTIONS: list[dict[str, Any]] = [
     {"listen": "127.0.0.1:0"},
     {"advertise": "127.0.0.1"},
     {"cluster": "mine"},
@@ -78,16 +78,16 @@ ASKED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", ASKED, ids=[next(iter(options)) for options in ASKED])
-def test_what_asks_for_a_cluster_opens_one_port(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", CLUSTER_OPTIONS, ids=[next(iter(options)) for options in CLUSTER_OPTIONS])
+def test_settings_of_a_cluster_open_one_port(options: dict[str, Any]) -> None:
     with Node(**options) as node:
         assert len(ports()) == 1
         assert node.address.startswith("127.0.0.1:")
 
 
-def test_what_does_not_ask_for_one_opens_none() -> None:
-    asked: list[dict[str, Any]] = [{"capacity": "64MiB"}, {"no_auth": False}, {"join": []}, {"rack": "7"}]
-    for options in asked:
+def test_other_settings_open_no_port() -> None:
+    other_options: list[dict[str, Any]] = [{"capacity": "64MiB"}, {"no_auth": False}, {"join": []}, {"rack": "7"}]
+    for options in other_options:
         with Node(**options):
             assert ports() == []
 
@@ -95,7 +95,7 @@ def test_what_does_not_ask_for_one_opens_none() -> None:
 EMBEDDED = "import hoplite; print(hoplite.init(node=hoplite.Node()).status()['address'], flush=True); input()"
 
 
-def test_a_cluster_in_the_environment_opens_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_settings_of_the_environment_open_one_port(monkeypatch: pytest.MonkeyPatch) -> None:
     with testing.cluster(1) as (other,):
         for name, value in (("JOIN", other.address), ("LISTEN", "127.0.0.1:0"), ("TOKEN", hoplite.new_token())):
             with monkeypatch.context() as environment:
@@ -107,8 +107,8 @@ def test_a_cluster_in_the_environment_opens_one_too(monkeypatch: pytest.MonkeyPa
                     assert process.wait(SOON) == 0
 
 
-def test_the_command_runs_a_node_for_others_to_join() -> None:
-    """At the port of its default too, which a test must not take."""
+def test_the_command_starts_a_node_that_others_can_join() -> None:
+    """Also at its default port, which a test must not use."""
     with testing.node_process() as node, node.client() as client:
         assert client.status()["address"] == node.address
         assert len(ports(node.process.pid)) == 1

@@ -1,4 +1,4 @@
-"""Clients as processes of their own: what is left when one is killed, stopped or broken, and whom it disturbs."""
+"""Clients in separate processes: cleanup after one is killed, paused or malformed, and isolation of the others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ import os, sys, threading, time
 import numpy as np
 import hoplite
 hp = hoplite.connect(sys.argv[1])
-def say(*words):
+def report(*words):
     print(*words, flush=True)
 def wait():
     sys.stdin.readline()
@@ -42,22 +42,22 @@ def wait():
 
 PUTS = """
 value = np.ones(96 << 20, np.uint8)
-say("ready")
+report("ready")
 wait()
 hp.put(value, name="large/1")
 """
 
 
 @pytest.mark.parametrize("copied", [0, 8, 48])
-def test_client_killed_while_it_puts_leaves_no_object_and_no_memory(copied: int) -> None:
-    """Killed when so many MiB are in the store, with a reader at another node that follows the bytes as they come."""
+def test_a_client_killed_during_a_put_leaves_no_object_and_no_memory(copied: int) -> None:
+    """Killed when some MiB are in the store, while a reader on another node receives them."""
     with testing.cluster(2, capacity="256MiB") as nodes:
         client, far = (node.client() for node in nodes)
-        # A slow machine copies 100 MiB before anybody looks: this one copies in pieces, and waits in the middle.
+        # A fast put would finish before the kill, so the client writes in pieces and waits in the middle.
         script = f"""
 buffer = hp.create(96 << 20, "uint8", name="large/1")
 buffer.array[:{copied} << 20] = 1
-say("ready")
+report("ready")
 wait()
 """
         reader = Later(far.get, "large/1", timeout=SOON)
@@ -68,7 +68,7 @@ wait()
         eventually(lambda: client.status()["store"]["used"] == 0 and far.status()["store"]["used"] == 0)
         eventually_empty(client)
         assert client.wait(["large/1"], timeout=0)[0] == []
-        # Who had begun to receive it is told; who asks now waits for the next of that name.
+        # A get that has started to receive the object fails. A new get waits for the next object of that name.
         with pytest.raises(hoplite.ObjectLost):
             reader.result()
         reader = Later(far.get, "large/1", timeout=SOON)
@@ -77,8 +77,8 @@ wait()
         client.delete(client.put(np.ones(200 * MIB, np.uint8), timeout=SOON))
 
 
-def test_client_killed_in_the_middle_of_copying() -> None:
-    """At whatever byte: what others see is the whole object or none, and the memory serves others."""
+def test_a_client_killed_while_it_copies_leaves_no_partial_object() -> None:
+    """At any byte: others see the complete object or none, and the memory can be reused."""
     with testing.cluster(1, capacity="128MiB") as nodes:
         client = nodes[0].client()
         for turn in range(6):
@@ -88,7 +88,7 @@ def test_client_killed_in_the_middle_of_copying() -> None:
                 eventually(lambda: client.status()["store"]["used"] > 0)
                 time.sleep(0.005 * turn)
                 kill(process)
-            # Lost is what was there a turn ago, of which the directory tells for a second.
+            # The object of the previous round was lost; the directory reports that for a second.
             with contextlib.suppress(hoplite.Timeout, hoplite.ObjectLost):
                 value = client.get("large/1", timeout=0.2)
                 assert value.nbytes == 96 * MIB and value.all()  # noqa: PT018 - one fact
@@ -99,7 +99,7 @@ def test_client_killed_in_the_middle_of_copying() -> None:
 
 
 def readers(client: Client, ref: object) -> int:
-    """How many hold a copy of the object fast at a node."""
+    """Returns the number of readers that pin the object's copy on a node."""
     return sum(int(copy["readers"]) for copy in client.objects() if copy["ref"] == str(ref))
 
 
@@ -107,13 +107,13 @@ HOLDS = """
 views = [hp.get("far/1", timeout=30) for _ in range(3)]
 gone = threading.Thread(target=lambda: hp.get("never/1"), daemon=True)
 gone.start()
-say("held")
+report("held")
 wait()
 """
 
 
-def test_killed_client_releases_what_it_read() -> None:
-    """A copy from elsewhere that it held three times can be evicted again, and its question is taken back."""
+def test_a_killed_client_releases_its_views() -> None:
+    """Its triple-pinned cached copy can be evicted again, and its pending request is canceled."""
     with testing.cluster(2, capacity="64MiB") as nodes:
         client, far = (node.client() for node in nodes)
         far.put(numbers(40 * MIB, "uint8"), name="far/1")
@@ -127,16 +127,16 @@ def test_killed_client_releases_what_it_read() -> None:
         eventually(lambda: readers(client, "far/1") == 0)
         eventually(lambda: client.status()["waiting"] == 0)
         client.put(np.ones(40 * MIB, np.uint8), timeout=SOON)
-        # It was the copy that had to go, not the object.
+        # The copy was evicted, not the object.
         assert readers(client, "far/1") == 0
         eventually(lambda: len(far.locations("far/1")) == 1)
 
 
-def test_client_killed_while_it_gets_leaves_no_pin() -> None:
-    """While the object is on its way, into memory that it follows."""
+def test_a_client_killed_during_a_get_leaves_no_pin() -> None:
+    """During the transfer, into memory that the client receives in place."""
     script = """
 out = np.empty(200 << 20, np.uint8)
-say("ready")
+report("ready")
 hp.get("far/1", out=out, timeout=60)
 """
     with testing.cluster(2, capacity="512MiB") as nodes:
@@ -161,12 +161,12 @@ buffer = hp.create(100_000, "uint8")
 buffer[...] = 7
 refs.append(buffer.seal())
 refs.append(hp.reduce(refs[1:]))
-say(*refs)
+report(*refs)
 wait()
 """
 
 
-def test_what_a_killed_client_finished_stays() -> None:
+def test_finished_objects_of_a_killed_client_remain() -> None:
     """Puts, a sealed buffer and a reduce."""
     with testing.cluster(2) as nodes:
         client, far = (node.client() for node in nodes)
@@ -185,16 +185,16 @@ buffer = hp.create(1 << 20, "uint8", name="half/1")
 buffer.array[:1 << 19] = 1
 thread = threading.Thread(target=lambda: [hp.get(f"late/{n}", timeout=60) for n in range(50)])
 thread.start()
-say("ready")
+report("ready")
 thread.join()
 buffer[...] = 3
 buffer.seal()
-say("done", int(view.sum()))
+report("done", int(view.sum()))
 """
 
 
-def test_stopped_client_holds_up_nobody(tmp_path: Path) -> None:
-    """It has views, half an object and fifty answers that it does not read; others put, get, reduce and attach."""
+def test_a_paused_client_blocks_no_other(tmp_path: Path) -> None:
+    """It has views, a partial object and fifty unread replies; others can put, get, reduce and attach."""
     del tmp_path
     with testing.cluster(2, capacity="256MiB") as nodes:
         client, far = (node.client() for node in nodes)
@@ -210,7 +210,7 @@ def test_stopped_client_holds_up_nobody(tmp_path: Path) -> None:
                     expected = sum(numbers(20_000, seed=number) for number in range(50))
                     assert np.array_equal(guest.get(total, timeout=SOON), expected)
                     guest.delete(guest.put(np.ones(150 * MIB, np.uint8), timeout=SOON))
-                # It still has half an object, and what it reads is still held.
+                # It still has a partial object, and its view is still pinned.
                 with pytest.raises(hoplite.Timeout):
                     client.get("half/1", timeout=0.1)
                 assert readers(client, "far/1") == 1
@@ -218,8 +218,8 @@ def test_stopped_client_holds_up_nobody(tmp_path: Path) -> None:
         assert set(client.get("half/1", timeout=SOON)) == {3}
 
 
-def test_two_hundred_clients_come_and_go_and_leave_nothing_at_the_node() -> None:
-    """Half of them close, half break off; each puts and gets something that needs memory of its own."""
+def test_two_hundred_clients_leak_nothing_on_the_node() -> None:
+    """Half of them close, the others disconnect. Each puts and gets an object that needs its own memory."""
     with testing.node_process("--capacity", "1GiB") as node, node.client() as client:
         keep = client.put(numbers(100_000))
 
@@ -245,17 +245,17 @@ def test_two_hundred_clients_come_and_go_and_leave_nothing_at_the_node() -> None
 
 
 def message(body: bytes) -> bytes:
-    """A frame between a node and a process of its host."""
+    """Returns a frame between a node and a process on its host."""
     return struct.pack("<I", len(body)) + body
 
 
-# The first word of a node is the number of the kind of answer: 0 welcomes, 1 refuses and says why.
+# The first byte of a reply is its kind: 0 welcomes the client, 1 rejects it with a reason.
 REFUSES = b"\x01\x08go away!"
 
 
 @contextlib.contextmanager
 def fake_node(path: Path, answer: bytes | None) -> Iterator[None]:
-    """Listens at a socket, says something to whoever calls and hangs up; None never says anything."""
+    """Listens on a socket, sends a reply to every client and disconnects; with None it never sends anything."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -301,8 +301,8 @@ def fake_node(path: Path, answer: bytes | None) -> Iterator[None]:
     ],
     ids=["refused", "half a frame", "nothing", "http", "a length of 4 GiB", "noise", "no body", "zeros", "silence"],
 )
-def test_connect_to_what_is_no_node_of_this_release(tmp_path: Path, answer: bytes | None, said: str) -> None:
-    """An error that says so, in time, and nothing is left behind."""
+def test_connecting_to_another_server_or_release_fails(tmp_path: Path, answer: bytes | None, said: str) -> None:
+    """The error names the reason in time, and no descriptor leaks."""
     path = tmp_path / "fake.sock"
     before = descriptors(os.getpid())
     with fake_node(path, answer):
@@ -313,7 +313,7 @@ def test_connect_to_what_is_no_node_of_this_release(tmp_path: Path, answer: byte
     eventually(lambda: descriptors(os.getpid()) <= before)
 
 
-# The first words of a client: a greeting with its version.
+# The first message of a client: a greeting with its version.
 def hello(version: int) -> bytes:
     return message(b"\x00" + bytes([version]))
 
@@ -325,20 +325,20 @@ STRANGERS: dict[str, bytes] = {
     "another version": hello(99),
     "an older version": hello(1),
     "no greeting": message(b"\x05\x07"),
-    "an unknown word": message(b"\x7f"),
+    "an unknown message": message(b"\x7f"),
     "greets twice": HELLO + HELLO,
     "noise after the greeting": HELLO + message(b"\xee" * 1000),
     "half a frame after the greeting": HELLO + struct.pack("<I", 1000) + b"x",
     "a length of 4 GiB after the greeting": HELLO + b"\xff" * 16,
-    "a hold without a descriptor": HELLO + message(b"\x09"),
-    "mapped what it never got": HELLO + message(b"\x05\xff\xff\x7f") + message(b"\x06\x01"),
-    "cancels what it never asked": HELLO + message(b"\x02\x01") + message(b"\x08\x01"),
+    "a fork hold without a descriptor": HELLO + message(b"\x09"),
+    "maps an unknown extent": HELLO + message(b"\x05\xff\xff\x7f") + message(b"\x06\x01"),
+    "cancels an unknown request": HELLO + message(b"\x02\x01") + message(b"\x08\x01"),
 }
 
 
 @pytest.mark.parametrize("words", STRANGERS.values(), ids=STRANGERS.keys())
-def test_node_goes_on_after_a_broken_client(words: bytes) -> None:
-    """In one piece and byte by byte, with descriptors that nobody asked for, and with hanging up in the middle."""
+def test_a_node_survives_malformed_messages_of_a_client(words: bytes) -> None:
+    """At once and byte by byte, with unrequested descriptors, and with a disconnect in the middle."""
     with testing.cluster(1) as nodes:
         client = hoplite.connect(nodes[0].socket)
         ref = client.put(numbers(100_000))
@@ -356,7 +356,7 @@ def test_node_goes_on_after_a_broken_client(words: bytes) -> None:
 
         ways: list[Callable[[socket.socket], None]] = [whole, bitwise, with_descriptors]
         for way in ways:
-            # Since Linux 6.16 the kernel refuses descriptors for the node.
+            # Since Linux 6.16 the kernel rejects descriptors on behalf of the node.
             passing = contextlib.suppress(BrokenPipeError, ConnectionResetError, PermissionError)
             with socket.socket(socket.AF_UNIX) as caller, passing:
                 caller.connect(nodes[0].socket)
@@ -371,7 +371,7 @@ def test_node_goes_on_after_a_broken_client(words: bytes) -> None:
         eventually(lambda: descriptors(os.getpid()) <= before)
 
 
-def test_client_of_another_release_is_told_so() -> None:
+def test_a_client_of_another_release_is_rejected_with_the_reason() -> None:
     with testing.cluster(1) as nodes, socket.socket(socket.AF_UNIX) as caller:
         caller.connect(nodes[0].socket)
         caller.settimeout(SOON)
@@ -379,7 +379,7 @@ def test_client_of_another_release_is_told_so() -> None:
         answer = b""
         while more := caller.recv(4096):
             answer += more
-        # If this number is another one, so is VERSION above.
+        # If this fails with another number, update VERSION above.
         assert b"version %d " % VERSION in answer and b"not 99" in answer  # noqa: PT018 - one sentence
         assert b"install the same release" in answer
 
@@ -398,7 +398,7 @@ GETS: dict[str, Callable[[hoplite.Client], object]] = {
 }
 
 
-def test_a_node_that_is_stopped_does_not_hold_its_clients_for_ever() -> None:
+def test_a_paused_node_does_not_block_its_clients_forever() -> None:
     with testing.node_process() as node, node.client() as client:
         os.kill(node.process.pid, signal.SIGSTOP)
         try:
@@ -411,7 +411,7 @@ def test_a_node_that_is_stopped_does_not_hold_its_clients_for_ever() -> None:
         assert client.get(client.put(b"x")) == b"x"
 
 
-PATIENT: dict[str, Callable[[hoplite.Client], object]] = {
+TIMED: dict[str, Callable[[hoplite.Client], object]] = {
     "get": lambda client: client.get("never/1", timeout=5),
     "several": lambda client: client.get(["never/1", "never/2"], timeout=5),
     "into": lambda client: client.get("never/1", out=bytearray(1), timeout=5),
@@ -423,25 +423,25 @@ PATIENT: dict[str, Callable[[hoplite.Client], object]] = {
 
 
 @bounded(9)
-def test_a_node_that_is_stopped_lengthens_no_timeout(within: float) -> None:
-    """It was twice as long; a busy machine takes a part of that."""
+def test_a_paused_node_extends_no_timeout(within: float) -> None:
+    """Timeouts once took twice as long. A busy machine needs a part of the margin."""
     with testing.node_process() as node, node.client() as client, frozen(node.process):
         begun = time.monotonic()
-        waiting = [Later(call, client) for call in PATIENT.values()]
+        waiting = [Later(call, client) for call in TIMED.values()]
         for later in waiting:
             with pytest.raises(hoplite.Timeout, match=r"5 s.*: it does not reply"):
                 later.result(SOON)
         assert 5 <= time.monotonic() - begun < within
 
 
-def test_a_node_that_is_stopped_holds_up_no_loop_and_no_close() -> None:
-    """More is said to it than its socket has room for; it hears all of it when it goes on."""
+def test_a_paused_node_blocks_no_loop_and_no_close() -> None:
+    """The requests exceed the buffer of the socket. The node processes all of them once it continues."""
     value, count = b"x" * 30_000, 200
 
     async def main(client: hoplite.Client, process: subprocess.Popen[str]) -> None:
         with frozen(process):
             puts = [asyncio.ensure_future(client.put_async(value, name=f"put/{n}")) for n in range(count)]
-            # The loop has its turns: each has asked.
+            # After this step of the loop, every put has sent its request.
             await asyncio.sleep(0)
             assert not any(put.done() for put in puts)
         assert len(await asyncio.gather(*puts)) == count

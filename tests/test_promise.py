@@ -1,4 +1,4 @@
-"""Promises: refs that are given out before their objects exist."""
+"""Reservations: refs that are created before their objects."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["contract"]
 
-# Elements of float32: one object that travels in messages, and one in memory of its own.
+# Elements of float32: one object that is sent inside messages, and one in its own memory.
 SIZES = pytest.mark.parametrize("size", [100, 50_000], ids=["small", "large"])
 NO_OBJECT = (hoplite.ObjectLost, hoplite.ObjectDeleted)
 
 
 @SIZES
-def test_who_waits_for_a_promise_gets_what_is_put(crew: Crew, size: int) -> None:
+def test_a_get_of_a_reservation_waits_for_its_put(crew: Crew, size: int) -> None:
     ref = crew.putter.reserve()
     waiting = Later(crew.getter.get, ref, timeout=SOON)
     assert not waiting.done(within=0.05)
@@ -30,7 +30,7 @@ def test_who_waits_for_a_promise_gets_what_is_put(crew: Crew, size: int) -> None
 
 
 @SIZES
-def test_a_buffer_keeps_a_promise(crew: Crew, size: int) -> None:
+def test_a_buffer_can_have_a_reservation(crew: Crew, size: int) -> None:
     ref = crew.putter.reserve()
     with crew.putter.create(size, name=ref) as buffer:
         assert buffer.ref == ref
@@ -38,18 +38,18 @@ def test_a_buffer_keeps_a_promise(crew: Crew, size: int) -> None:
     same(crew.getter.get(ref, timeout=SOON), np.full(size, 5, "float32"))
 
 
-def test_a_reduce_keeps_a_promise_and_takes_promised_inputs(crew: Crew) -> None:
+def test_a_reduce_takes_reservations_for_its_result_and_inputs(crew: Crew) -> None:
     inputs = [crew.putter.reserve() for _ in range(3)]
     ref = crew.reducer.reserve()
     waiting = Later(crew.getter.get, ref, timeout=SOON)
     assert crew.reducer.reduce(inputs, name=ref) == ref
-    for place, promised in enumerate(inputs):
-        crew.putter.put(np.full(50_000, float(place)), name=promised)
+    for place, reserved in enumerate(inputs):
+        crew.putter.put(np.full(50_000, float(place)), name=reserved)
     same(waiting.result(), np.full(50_000, 3.0))
 
 
 @SIZES
-def test_a_buffer_knows_its_ref_before_the_seal(crew: Crew, size: int) -> None:
+def test_a_buffer_has_its_ref_before_the_seal(crew: Crew, size: int) -> None:
     for name in (None, crew.name()):
         buffer = crew.putter.create(size, name=name)
         ref = buffer.ref
@@ -61,7 +61,7 @@ def test_a_buffer_knows_its_ref_before_the_seal(crew: Crew, size: int) -> None:
 
 
 @SIZES
-def test_who_waits_for_a_buffer_is_told_when_it_is_given_up(crew: Crew, size: int) -> None:
+def test_discarding_a_buffer_fails_its_pending_gets(crew: Crew, size: int) -> None:
     buffer = crew.putter.create(size)
     waiting = Later(crew.getter.get, buffer.ref, timeout=SOON)
     assert not waiting.done(within=0.05)
@@ -72,7 +72,7 @@ def test_who_waits_for_a_buffer_is_told_when_it_is_given_up(crew: Crew, size: in
         _ = buffer.ref
 
 
-def test_a_promise_is_kept_once_and_by_nobody_else(crew: Crew) -> None:
+def test_a_reservation_can_be_put_once_and_only_by_its_client(crew: Crew) -> None:
     ref = crew.putter.reserve()
     with crew.another() as other, pytest.raises(hoplite.InvalidArgument, match="not reserved for this client"):
         other.put(b"mine", name=ref)
@@ -83,8 +83,8 @@ def test_a_promise_is_kept_once_and_by_nobody_else(crew: Crew) -> None:
     assert crew.getter.get(ref, timeout=SOON) == b"kept"
 
 
-def test_a_promise_is_lost_with_its_client(crew: Crew) -> None:
-    """Though a view of the client's, which is as long as that of the node's, lives on."""
+def test_a_reservation_is_lost_with_its_client(crew: Crew) -> None:
+    """Also if a view of the client, which keeps the attachment open, still exists."""
     large = crew.putter.put(numbers(50_000))
     with crew.another() as other:
         view = other.get(large, timeout=SOON)
@@ -96,7 +96,7 @@ def test_a_promise_is_lost_with_its_client(crew: Crew) -> None:
     same(view, numbers(50_000))
 
 
-def test_who_waits_for_a_small_buffer_that_could_not_be_sealed_is_told(crew: Crew) -> None:
+def test_a_failed_seal_fails_pending_gets(crew: Crew) -> None:
     pinned = crew.putter.put(np.ones(128 * 1024 * 1024 - 200_000, np.uint8), timeout=SOON)
     buffer = crew.putter.create(30_000, "bytes")
     others = [crew.putter.put(bytes(30_000)) for _ in range(2)]
@@ -116,7 +116,7 @@ def test_who_waits_for_a_small_buffer_that_could_not_be_sealed_is_told(crew: Cre
     crew.putter.delete([pinned, *others])
 
 
-def test_a_deleted_promise_can_not_be_kept(crew: Crew) -> None:
+def test_a_deleted_reservation_can_not_be_put(crew: Crew) -> None:
     ref = crew.putter.reserve()
     waiting = Later(crew.getter.get, ref, timeout=SOON)
     assert not waiting.done(within=0.05)

@@ -1,4 +1,4 @@
-"""ProxyStore with Hoplite below: its own tests of connectors, and its client for Dask on real workers."""
+"""ProxyStore with Hoplite as its connector: ProxyStore's connector tests, and its Dask client on real workers."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def connectors():
 """
 
 
-def held(found: memoryview | None) -> bytes | None:
-    """What was got, as bytes."""
+def as_bytes(found: memoryview | None) -> bytes | None:
+    """Returns a result as bytes."""
     return None if found is None else bytes(found)
 
 
@@ -74,7 +74,7 @@ def test_the_suite_of_proxystore_passes(node: hoplite.Node, tmp_path: Path) -> N
     assert "5 passed" in done.stdout, done.stdout
 
 
-def test_it_has_the_methods_of_both_protocols(connector: HopliteConnector) -> None:
+def test_the_connector_implements_both_protocols(connector: HopliteConnector) -> None:
     from proxystore.connectors.protocols import Connector, DeferrableConnector
 
     assert isinstance(connector, Connector)
@@ -82,7 +82,7 @@ def test_it_has_the_methods_of_both_protocols(connector: HopliteConnector) -> No
 
 
 @pytest.mark.parametrize("size", [0, 5, 2**20])
-def test_bytes_come_back_in_shared_memory(connector: HopliteConnector, size: int) -> None:
+def test_bytes_are_returned_in_shared_memory(connector: HopliteConnector, size: int) -> None:
     data = os.urandom(size)
     key = connector.put(data)
     found = connector.get(key)
@@ -90,19 +90,19 @@ def test_bytes_come_back_in_shared_memory(connector: HopliteConnector, size: int
     assert found.readonly
     assert found == data
     connector.evict(key)
-    # What was got stays valid.
+    # The result stays valid.
     assert found == data
     assert connector.get(key) is None
     assert not connector.exists(key)
 
 
-def test_a_key_that_never_was_is_answered_at_once(connector: HopliteConnector) -> None:
+def test_a_get_of_an_unknown_key_returns_at_once(connector: HopliteConnector) -> None:
     key = connector.new_key()
     assert connector.get(key) is None
     assert connector.get_batch([key, HopliteKey("proxystore/none")]) == [None, None]
     connector.evict(key)
     connector.set(key, b"now")
-    assert held(connector.get(key)) == b"now"
+    assert as_bytes(connector.get(key)) == b"now"
 
 
 def test_a_key_has_one_value(connector: HopliteConnector) -> None:
@@ -113,19 +113,19 @@ def test_a_key_has_one_value(connector: HopliteConnector) -> None:
         connector.set(key, b"y")
     connector.evict(key)
     connector.set(key, b"y")
-    assert held(connector.get(key)) == b"y"
+    assert as_bytes(connector.get(key)) == b"y"
 
 
-def test_another_node_gets_what_this_one_has(nodes: list[hoplite.Node]) -> None:
+def test_other_nodes_get_the_values(nodes: list[hoplite.Node]) -> None:
     connectors = [HopliteConnector(f"unix:{node.socket}") for node in nodes]
     for data in (b"small", os.urandom(2**20)):
         keys = connectors[0].put_batch([data, data])
         assert all(one.exists(key) for one in connectors for key in keys)
-        assert [held(one.get(keys[0])) for one in connectors] == [data] * 3
+        assert [as_bytes(one.get(keys[0])) for one in connectors] == [data] * 3
         deferred = connectors[1].new_key()
         assert connectors[2].get(deferred) is None
         connectors[1].set(deferred, data)
-        assert held(connectors[2].get(deferred)) == data
+        assert as_bytes(connectors[2].get(deferred)) == data
         for key in (*keys, deferred):
             connectors[2].evict(key)
             assert connectors[0].get(key) is None
@@ -134,7 +134,7 @@ def test_another_node_gets_what_this_one_has(nodes: list[hoplite.Node]) -> None:
         connector.close()
 
 
-def test_a_connector_clears_what_it_has_put(node: hoplite.Node) -> None:
+def test_a_connector_deletes_its_objects_on_close(node: hoplite.Node) -> None:
     with HopliteConnector(f"unix:{node.socket}", clear=True) as connector:
         connector.put(b"x" * 2**20)
         connector.set(connector.new_key(), b"y")
@@ -142,12 +142,12 @@ def test_a_connector_clears_what_it_has_put(node: hoplite.Node) -> None:
         assert client.objects() == []
 
 
-def test_a_prefix_that_is_none_is_refused() -> None:
+def test_an_invalid_prefix_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match="prefix '@1' is not valid"):
         HopliteConnector(prefix="@1")
 
 
-def test_it_is_made_by_one_line_of_configuration(node: hoplite.Node) -> None:
+def test_the_connector_can_be_created_from_a_configuration(node: hoplite.Node) -> None:
     from proxystore.store.config import ConnectorConfig
 
     configured = ConnectorConfig(kind="hoplite.proxystore.HopliteConnector", options={"address": f"unix:{node.socket}"})
@@ -184,7 +184,7 @@ def test_the_client_of_proxystore_runs_on_dask_workers(tmp_path: Path) -> None:
             assert client.submit(np.sum, arrays[1]).result() == 2**17
             assert client.gather(client.map(np.sum, arrays)) == [0.0, 2.0**17, 2.0**18]
             large = client.submit(dask_tasks.make, 2**17, 2.0, pure=False)
-            # A proxy too, which is resolved here; its bytes were put by a worker, at the node that it found.
+            # The result is a proxy too, which is resolved here. A worker put its bytes through the node of its host.
             assert large.result().sum() == 2**18
-        # Arguments go when the tasks are done, results of tasks that are not pure when they are resolved.
+        # Arguments are deleted after their tasks, and results of impure tasks once they are resolved.
         eventually_none_is_left(installation)

@@ -1,4 +1,4 @@
-"""Put: what goes in comes out, here and at another node."""
+"""Put: values round-trip on the same node and to another one."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SHAPES: list[tuple[int, ...]] = [
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_any_shape_comes_back_here_and_there(clients: list[Client], shape: tuple[int, ...]) -> None:
-    """Scalars, empty arrays, odd lengths below and above what travels inline."""
+def test_every_shape_round_trips(clients: list[Client], shape: tuple[int, ...]) -> None:
+    """Scalars, empty arrays, and odd lengths below and above the inline limit."""
     value = numbers(shape)
     ref = clients[0].put(value)
     same(clients[0].get(ref, timeout=30), value)
@@ -36,7 +36,7 @@ def test_any_shape_comes_back_here_and_there(clients: list[Client], shape: tuple
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_comes_back(clients: list[Client], dtype: str) -> None:
+def test_every_dtype_round_trips(clients: list[Client], dtype: str) -> None:
     small, large = numbers((3, 5), dtype), numbers(50_001, dtype)
     for value in (small, large):
         same(clients[2].get(clients[0].put(value), timeout=30), value)
@@ -52,7 +52,7 @@ ARRANGED: dict[str, Array] = {
 
 
 @pytest.mark.parametrize("value", ARRANGED.values(), ids=ARRANGED.keys())
-def test_any_arrangement_in_memory_is_put_as_it_reads(clients: list[Client], value: Array) -> None:
+def test_every_memory_layout_round_trips(clients: list[Client], value: Array) -> None:
     same(clients[1].get(clients[0].put(value), timeout=30), value)
 
 
@@ -67,7 +67,7 @@ def test_a_read_only_array_can_be_put(clients: list[Client]) -> None:
     same(clients[0].get(clients[0].put(value)), value)
 
 
-def test_what_get_returned_can_be_put_again(clients: list[Client]) -> None:
+def test_a_result_of_get_can_be_put_again(clients: list[Client]) -> None:
     value = numbers(100_000)
     copy = clients[1].get(clients[0].put(value), timeout=30)
     same(clients[2].get(clients[1].put(copy), timeout=30), value)
@@ -89,7 +89,7 @@ BYTES: dict[str, bytes | bytearray | memoryview] = {
 
 
 @pytest.mark.parametrize("value", BYTES.values(), ids=BYTES.keys())
-def test_bytes_come_back(clients: list[Client], value: bytes | bytearray | memoryview) -> None:
+def test_bytes_round_trip(clients: list[Client], value: bytes | bytearray | memoryview) -> None:
     ref = clients[0].put(value)
     assert clients[0].get(ref, timeout=30) == bytes(value)
     assert clients[1].get(ref, timeout=30) == bytes(value)
@@ -118,7 +118,7 @@ PICKLED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("value", PICKLED.values(), ids=PICKLED.keys())
-def test_an_array_of_another_dtype_takes_a_pickle(nodes: list[Node], clients: list[Client], value: Array) -> None:
+def test_an_array_of_another_dtype_is_pickled(nodes: list[Node], clients: list[Client], value: Array) -> None:
     same(clients[1].get(clients[0].put(value), timeout=30), value)
     careful = nodes[0].client(allow_pickle=False)
     with pytest.raises(hoplite.UnsupportedDtype) as caught:
@@ -127,9 +127,7 @@ def test_an_array_of_another_dtype_takes_a_pickle(nodes: list[Node], clients: li
 
 
 @pytest.mark.parametrize("value", [None, 1, 1.5, "text", [1, 2], {"a": 1}], ids=repr)
-def test_what_is_neither_array_nor_bytes_takes_a_pickle(
-    nodes: list[Node], clients: list[Client], value: object
-) -> None:
+def test_other_values_are_pickled(nodes: list[Node], clients: list[Client], value: object) -> None:
     ref = clients[0].put(value)
     assert clients[1].get(ref, timeout=30) == value
     careful = nodes[0].client(allow_pickle=False)
@@ -139,13 +137,13 @@ def test_what_is_neither_array_nor_bytes_takes_a_pickle(
         careful.get(ref)
 
 
-def test_a_masked_array_is_refused(clients: list[Client]) -> None:
+def test_a_masked_array_is_rejected(clients: list[Client]) -> None:
     with pytest.raises(hoplite.UnsupportedDtype, match="mask"):
         clients[0].put(np.ma.masked_array([1.0, 2.0], [True, False]))
 
 
 def test_put_fails_when_the_store_stays_full() -> None:
-    """A pinned object leaves too little room for a second one."""
+    """A pinned object leaves too little capacity for a second one."""
     with testing.cluster(1, capacity="32MiB") as nodes:
         client = nodes[0].client()
         client.put(numbers(6 << 20, "uint8"))
@@ -157,7 +155,7 @@ def test_put_fails_when_the_store_stays_full() -> None:
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-def test_what_is_there_already_needs_no_room(how: str) -> None:
+def test_exist_ok_needs_no_capacity_for_an_existing_object(how: str) -> None:
     with testing.cluster(2, capacity="16MiB") as nodes:
         here, far = (node.client() for node in nodes)
         for client, name in ((here, "here/1"), (far, "far/1")):
@@ -178,8 +176,8 @@ def test_an_object_larger_than_the_store_fails_at_once() -> None:
     assert "delete" not in str(raised.value)
 
 
-def test_put_waits_for_room() -> None:
-    """The second put goes on as soon as the first object is deleted."""
+def test_put_waits_for_capacity() -> None:
+    """The second put continues as soon as the first object is deleted."""
     with testing.cluster(1, capacity="32MiB") as nodes:
         client = nodes[0].client()
         value = numbers(20 << 20, "uint8")
@@ -190,7 +188,7 @@ def test_put_waits_for_room() -> None:
         same(client.get(second.result()), value)
 
 
-def test_threads_can_put_at_once(nodes: list[Node]) -> None:
+def test_threads_can_put_concurrently(nodes: list[Node]) -> None:
     client = nodes[0].client()
     values = [numbers(20_000, seed=seed) for seed in range(16)]
     puts = [Later(client.put, value) for value in values]
@@ -199,7 +197,7 @@ def test_threads_can_put_at_once(nodes: list[Node]) -> None:
 
 
 @pytest.mark.long
-def test_more_than_4_gib_come_back_from_another_node() -> None:
+def test_more_than_4_gib_round_trip_to_another_node() -> None:
     value = np.arange((4 << 30) // 8 + 12_345, dtype=np.uint64)
     with testing.cluster(2, capacity="5GiB") as nodes:
         ref = nodes[0].client().put(value)

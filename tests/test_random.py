@@ -1,4 +1,4 @@
-"""Random traffic: four threads put, get, reduce and delete at four nodes, each checking every byte it reads."""
+"""Random traffic: four threads put, get, reduce and delete on four nodes, and check every byte they read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZES = (0, 1, 100, 16_384, 16_385, 50_000, 300_000, 1_500_000)
 
 
 class User:
-    """One thread's objects, and what each must be."""
+    """The objects of one thread, and their expected values."""
 
     def __init__(self, clients: list[Client], name: str) -> None:
         self.clients = clients
@@ -32,11 +32,11 @@ class User:
         self.serial = 0
 
     def client(self) -> Client:
-        """Any node's."""
+        """Returns the client of a random node."""
         return self.random.choice(self.clients)
 
     def put(self, size: int | None = None, name: str | None = None) -> None:
-        """Puts an array, named or not."""
+        """Puts an array, with or without a name."""
         self.serial += 1
         value = numbers(self.random.choice(SIZES) if size is None else size, seed=self.serial)
         if name is None and self.random.random() < 0.5:
@@ -44,12 +44,12 @@ class User:
         self.values[str(self.client().put(value, name=name, timeout=SOON))] = value
 
     def get(self) -> None:
-        """Gets one of them at any node."""
+        """Gets one of the objects on a random node."""
         ref = self.random.choice(list(self.values))
         same(self.client().get(ref, timeout=SOON), self.values[ref])
 
     def reduce(self) -> None:
-        """Folds objects of one size, the first so many, some of them put only afterwards."""
+        """Reduces the first `count` of several objects of one size; some are put only afterwards."""
         by_size = defaultdict(list)
         for ref, value in self.values.items():
             by_size[value.size].append(ref)
@@ -71,7 +71,7 @@ class User:
         self.values[str(total)] = np.array(expected)
 
     def delete(self) -> None:
-        """Deletes a few, which are nowhere afterwards; a reader of an id is told."""
+        """Deletes a few objects. They have no copies afterwards, and a get by id fails."""
         refs = self.random.sample(list(self.values), min(3, len(self.values)))
         self.client().delete(refs, timeout=SOON)
         for ref in refs:
@@ -83,7 +83,7 @@ class User:
             assert self.client().locations(refs[0], timeout=SOON) == []
 
     def run(self, seconds: float) -> int:
-        """Does any of these for so long, then deletes everything; returns how many it did."""
+        """Runs random verbs for `seconds`, then deletes everything; returns the number of verbs."""
         verbs: list[tuple[Callable[[], None], float]] = [
             (self.put, 0.4),
             (self.get, 0.25),

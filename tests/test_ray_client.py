@@ -1,4 +1,4 @@
-"""`hoplite.ray` and Ray Client (`ray://`): a process outside of the cluster is told so, and its tasks use Hoplite."""
+"""`hoplite.ray` with Ray Client (`ray://`): the outside process gets an error, its tasks use Hoplite."""
 
 from __future__ import annotations
 
@@ -81,25 +81,25 @@ assert total.shape == (300_000,) and (total == 2).all()
 
 @pytest.fixture
 def address(started: Cluster) -> Iterator[str]:
-    """Where a server of Ray Client serves the cluster."""
+    """The address of a Ray Client server for the cluster."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     server = [sys.executable, "-m", "ray.util.client.server", "--address", started.address]
     with subprocess.Popen([*server, "--host", "127.0.0.1", "--port", str(port), "--mode", "legacy"]) as process:
         try:
-            wait_until(lambda: process.poll() is not None or _answers(port), "the server of Ray Client answers")
+            wait_until(lambda: process.poll() is not None or _accepts(port), "the server of Ray Client answers")
             yield f"ray://127.0.0.1:{port}"
         finally:
             process.terminate()
 
 
-def _answers(port: int) -> bool:
+def _accepts(port: int) -> bool:
     with socket.socket() as tried:
         return tried.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.mark.parametrize("program", [REFUSED, TASKS], ids=["its process is refused", "its tasks use Hoplite"])
-def test_ray_client(address: str, program: str) -> None:
+@pytest.mark.parametrize("program", [REFUSED, TASKS], ids=["its process is rejected", "its tasks use Hoplite"])
+def test_programs_with_ray_client(address: str, program: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", program, address], capture_output=True, text=True, timeout=RAY_SOON, check=False
     )

@@ -1,4 +1,4 @@
-"""`hoplite.ray.start` and `stop`: a node for each Ray node, those that come, die and come back; and bad luck."""
+"""`hoplite.ray.start` and `stop`: a node for each Ray node, including ones that join, fail and restart; and errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_each_ray_node_has_a_node_of_one_cluster() -> None:
     hp = hoplite.ray.client()
     members = {member["id"]: member["address"] for member in hp.status()["members"]}
     assert members == {node["id"]: node["address"] for node in nodes.values()}
-    # At the addresses of the Ray nodes.
+    # On the addresses of the Ray nodes.
     for each in ray.nodes():
         if each["Alive"]:
             assert nodes[each["NodeID"]]["address"].startswith(each["NodeManagerAddress"] + ":")
@@ -66,7 +66,7 @@ def test_each_ray_node_has_a_node_of_one_cluster() -> None:
 
 
 @pytest.mark.usefixtures("peaceful")
-def test_second_start_returns_what_runs() -> None:
+def test_a_second_start_returns_the_running_cluster() -> None:
     before = hoplite.ray.status()
     assert hoplite.ray.start().nodes == before["nodes"]
     assert hoplite.ray.start(HOPLITE_BYTES).nodes == before["nodes"]
@@ -83,7 +83,7 @@ def test_second_start_returns_what_runs() -> None:
     assert hoplite.ray.status() == before
 
 
-def test_arguments_that_make_no_sense(started: Cluster) -> None:
+def test_invalid_arguments_are_rejected(started: Cluster) -> None:
     del started
     for wrong in ({"memory": "much"}, {"memory": 5}, {"port": -1}, {"port": 70000}):
         with pytest.raises(hoplite.InvalidArgument):
@@ -91,7 +91,7 @@ def test_arguments_that_make_no_sense(started: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("peaceful")
-def test_secret_is_in_no_command_line_environment_or_log() -> None:
+def test_the_secret_appears_in_no_command_line_environment_or_log() -> None:
     keeper = ray.get_actor(f"node-{node_id(1)}", namespace=place.NAMESPACE)
     secret = ray.get(keeper.secret.remote())
     assert secret.text.encode() not in repr(secret).encode()
@@ -111,7 +111,7 @@ def test_secret_is_in_no_command_line_environment_or_log() -> None:
         assert secret.text.encode() not in file.read_bytes(), file
 
 
-def test_ray_node_that_joins_gets_a_node_and_one_that_dies_loses_it(started: Cluster) -> None:
+def test_joining_ray_nodes_get_a_node_and_dead_ones_are_removed(started: Cluster) -> None:
     added = add(started, 3)
     wait_until(lambda: node_id(3) in hoplite.ray.status()["nodes"], "the new Ray node has its node")
     new = node_id(3)
@@ -126,14 +126,14 @@ def test_ray_node_that_joins_gets_a_node_and_one_that_dies_loses_it(started: Clu
     started.remove_node(added, allow_graceful=False)
     wait_until(lambda: new not in hoplite.ray.status()["nodes"], "the dead Ray node is forgotten")
     wait_until(lambda: len(hoplite.ray.client().status()["members"]) == 3, "the members know")
-    # What it had is put again elsewhere under its name, and the sum that waits takes it.
+    # Its object is put again elsewhere under the same name, and the pending sum uses it.
     again = [put.options(**on(2)).remote(8, "grad/3"), put.options(**on(1)).remote(16, "late/1")]
     assert (hoplite.ray.get(total, timeout=RAY_SOON) == 27).all()
     del kept, again, lost, total
     wait_until(lambda: not objects(), "the store is empty")
 
 
-def test_node_that_dies_is_replaced_and_clients_go_on(started: Cluster) -> None:
+def test_a_failed_node_is_replaced_and_clients_continue(started: Cluster) -> None:
     del started
 
     @ray.remote(num_cpus=0)
@@ -150,14 +150,14 @@ def test_node_that_dies_is_replaced_and_clients_go_on(started: Cluster) -> None:
     wait_until(
         lambda: hoplite.ray.status()["nodes"].get(node_id(1), before)["id"] != before["id"], "there is another node"
     )
-    # The same process, with the client that it had.
+    # The same process, with its existing client.
     (again,) = ray.get(worker.put.remote(2), timeout=RAY_SOON)
     assert (ray.get(again) == 2).all()
     wait_until(lambda: len(hoplite.ray.client().status()["members"]) == 3, "it is a member")
     ray.kill(worker)
 
 
-def test_supervisor_that_dies_comes_back_and_knows_the_nodes(started: Cluster) -> None:
+def test_a_restarted_supervisor_finds_the_nodes(started: Cluster) -> None:
     del started
     before = hoplite.ray.status()
     ref = hoplite.ray.put(np.full(SIZE, 3.0))
@@ -176,7 +176,7 @@ def _nodes() -> Any:
         return None
 
 
-def test_two_clusters_of_one_host_do_not_mix(started: Cluster) -> None:
+def test_two_clusters_on_one_host_are_separate(started: Cluster) -> None:
     del started
     done = subprocess.run(
         [sys.executable, "-c", OTHER],
@@ -194,7 +194,7 @@ def test_two_clusters_of_one_host_do_not_mix(started: Cluster) -> None:
     assert len(hoplite.ray.client().status()["members"]) == 3
 
 
-def test_stop_ends_all_and_start_begins_anew(started: Cluster) -> None:
+def test_stop_ends_all_nodes_and_start_creates_a_new_cluster(started: Cluster) -> None:
     del started
     ref = hoplite.ray.put(np.ones(SIZE))
     view = ray.get(ref)
@@ -209,7 +209,7 @@ def test_stop_ends_all_and_start_begins_anew(started: Cluster) -> None:
         with pytest.raises(hoplite.ConnectError, match=r"call hoplite\.ray\.start"):
             call()
     with hoplite.ray.start() as cluster:
-        # As much as Ray gives its own store, since nothing else was said.
+        # Ray's own store size, because no size was set.
         assert hoplite.ray.client().status()["store"]["capacity"] == STORE_BYTES
         assert cluster.nodes.keys() == before["nodes"].keys()
         assert hoplite.ray.status()["cluster"] != before["cluster"]
@@ -220,7 +220,7 @@ def test_stop_ends_all_and_start_begins_anew(started: Cluster) -> None:
         hoplite.ray.status()
 
 
-def test_port_that_is_taken_names_the_ray_node_and_leaves_nothing(ray_cluster: Cluster) -> None:
+def test_a_taken_port_names_the_ray_node_and_leaves_nothing(ray_cluster: Cluster) -> None:
     del ray_cluster
     hoplite.ray.stop()
     host = next(node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"])
@@ -232,31 +232,31 @@ def test_port_that_is_taken_names_the_ray_node_and_leaves_nothing(ray_cluster: C
         hoplite.ray.status()
 
 
-def test_process_without_a_node_says_why(started: Cluster) -> None:
-    """One that has used a node, and one that has not."""
+def test_a_process_without_a_node_reports_why(started: Cluster) -> None:
+    """One process has used a node before, the other one has not."""
     del started
 
     @ray.remote(num_cpus=0)
-    class Asking:
+    class Requester:
         def ask(self) -> str:
             try:
                 return str(hoplite.ray.client(timeout=0.1).status()["admission"])
             except hoplite.ConnectError as error:
                 return str(error)
 
-    used, new = Asking.options(**on(1)).remote(), Asking.options(**on(2)).remote()
+    used, new = Requester.options(**on(1)).remote(), Requester.options(**on(2)).remote()
     assert ray.get(used.ask.remote(), timeout=RAY_SOON) == "a token"
     hoplite.ray.stop()
-    for asking in (used, new):
-        assert "call hoplite.ray.start()" in ray.get(asking.ask.remote(), timeout=RAY_SOON)
+    for requester in (used, new):
+        assert "call hoplite.ray.start()" in ray.get(requester.ask.remote(), timeout=RAY_SOON)
     hoplite.ray.start(HOPLITE_BYTES)
-    for asking in (used, new):
-        assert ray.get(asking.ask.remote(), timeout=RAY_SOON) == "a token"
-        ray.kill(asking)
+    for requester in (used, new):
+        assert ray.get(requester.ask.remote(), timeout=RAY_SOON) == "a token"
+        ray.kill(requester)
 
 
-def test_ray_node_that_can_not_have_a_node_later_is_told_by_status(started: Cluster) -> None:
-    """With one port for all, a second Ray node of this host can't have it: here, one that joins."""
+def test_status_lists_ray_nodes_whose_node_can_not_start(started: Cluster) -> None:
+    """With one port for all, a second Ray node of the same host can't start a node; here the second one joins later."""
     hoplite.ray.stop()
     for number in (1, 2):
         started.remove_node(next(node for node in started.worker_nodes if f"r{number}" in _resources(node)))
@@ -276,9 +276,9 @@ def test_ray_node_that_can_not_have_a_node_later_is_told_by_status(started: Clus
             return str(error)
         return "it is there"
 
-    said = ray.get(asks.options(**on(1)).remote(), timeout=RAY_SOON)
-    assert f"no Hoplite node serves Ray node {node_id(1)}" in said
-    assert str(port) in said
+    error = ray.get(asks.options(**on(1)).remote(), timeout=RAY_SOON)
+    assert f"no Hoplite node serves Ray node {node_id(1)}" in error
+    assert str(port) in error
     hoplite.ray.stop()
 
 
@@ -286,7 +286,7 @@ def _resources(node: Any) -> Any:
     return node._ray_params.resources
 
 
-def test_start_in_a_process_that_is_not_connected() -> None:
+def test_start_needs_a_connection_to_ray() -> None:
     done = subprocess.run(
         [sys.executable, "-c", "import hoplite.ray; hoplite.ray.start()"],
         capture_output=True,

@@ -44,7 +44,7 @@ def test_examples_run(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert done.returncode == 0, done.stderr
 
 
-def test_applications_of_the_examples_are_right_both_ways() -> None:
+def test_example_applications_are_correct_with_and_without_hoplite() -> None:
     init = {"address": "local", "num_cpus": 4, "object_store_memory": 100_000_000, "log_to_driver": False}
     folder = ROOT / "examples" / "ray_apps"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Groups of `ray.util.collective` with the backend "hoplite": every operation, and members that die or leave."""
+"""Groups of `ray.util.collective` with the backend "hoplite": every operation, and members that fail or leave."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ def test_every_operation(group: list[Any], kind: str) -> None:
 
             return torch.full((SIZE,), float(value), dtype=torch.float32)
 
-        said: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         for name, op in (("sum", ReduceOp.SUM), ("product", ReduceOp.PRODUCT), ("min", ReduceOp.MIN)):
             mine = tensor(rank + 1)
             collective.allreduce(mine, "four", op)
-            said[name] = {float(each) for each in (mine[0], mine[SIZE - 1])}
+            results[name] = {float(each) for each in (mine[0], mine[SIZE - 1])}
         mine = tensor(rank)
         collective.broadcast(mine, 2, "four")
-        said["broadcast"] = float(mine[0])
+        results["broadcast"] = float(mine[0])
         mine = tensor(rank + 1)
         collective.reduce(mine, 1, "four", ReduceOp.MAX)
-        said["reduce"] = float(mine[0])
+        results["reduce"] = float(mine[0])
         gathered = [tensor(0) for _ in range(4)]
         collective.allgather(gathered, tensor(rank), "four")
-        said["allgather"] = [float(each[5]) for each in gathered]
+        results["allgather"] = [float(each[5]) for each in gathered]
         mine = tensor(0)
         collective.reducescatter(mine, [tensor(10 * rank + place) for place in range(4)], "four")
-        said["reducescatter"] = float(mine[0])
-        # Round a ring, twice, so that the second of each pair is not mixed up with the first.
+        results["reducescatter"] = float(mine[0])
+        # Around a ring, twice, to check that the second of each pair is not confused with the first.
         for turn in range(2):
             collective.send(tensor(100 * turn + rank), (rank + 1) % 4, "four")
         got = []
@@ -68,12 +68,12 @@ def test_every_operation(group: list[Any], kind: str) -> None:
             mine = tensor(0)
             collective.recv(mine, (rank - 1) % 4, "four")
             got.append(float(mine[0]))
-        said["ring"] = got
+        results["ring"] = got
         collective.barrier("four")
-        return said
+        return results
 
-    for rank, said in enumerate(everywhere(group, program)):
-        assert said == {
+    for rank, results in enumerate(everywhere(group, program)):
+        assert results == {
             "sum": {10.0},
             "product": {24.0},
             "min": {1.0},
@@ -85,7 +85,7 @@ def test_every_operation(group: list[Any], kind: str) -> None:
         }
 
 
-def test_operations_leave_nothing_behind_but_the_last(group: list[Any]) -> None:
+def test_only_the_last_operations_leave_objects(group: list[Any]) -> None:
     def program(collective: Any, rank: int) -> int:
         mine = np.full(SIZE, float(rank))
         for _ in range(10):
@@ -95,11 +95,11 @@ def test_operations_leave_nothing_behind_but_the_last(group: list[Any]) -> None:
 
     assert everywhere(group, program) == [3, 3, 3, 3]
     large = [each for each in objects() if "/ended-" not in each and not each.startswith("@")]
-    # Of the last two operations alone: inputs, results and what was broadcast.
+    # Of the last two operations only: inputs, results and broadcast objects.
     assert len(large) <= 2 * 5, large
 
 
-def test_strided_tensors(group: list[Any]) -> None:
+def test_strided_tensors_are_filled(group: list[Any]) -> None:
     def program(collective: Any, rank: int) -> list[float]:
         whole = np.full((4, 6), float(rank))
         collective.allreduce(whole[:, 1], "four")
@@ -108,7 +108,7 @@ def test_strided_tensors(group: list[Any]) -> None:
     assert everywhere(group, program) == [[float(rank), 6.0, float(rank)] for rank in range(4)]
 
 
-def test_death_of_a_member_is_an_error_for_the_others(group: list[Any]) -> None:
+def test_the_failure_of_a_member_is_an_error_for_the_others(group: list[Any]) -> None:
     def warm(collective: Any, rank: int) -> None:
         del rank
         collective.barrier("four")
@@ -123,14 +123,14 @@ def test_death_of_a_member_is_an_error_for_the_others(group: list[Any]) -> None:
     everywhere(group, warm)
     waiting = [member.run.remote(program) for member in group[:3]]
     ray.kill(group[3])
-    for said in ray.get(waiting, timeout=RAY_SOON):
-        assert "rank 3 is gone" in said
-    # And so is the next operation, at once.
-    for said in ray.get([member.run.remote(program) for member in group[:3]], timeout=RAY_SOON):
-        assert "rank 3 is gone" in said
+    for error in ray.get(waiting, timeout=RAY_SOON):
+        assert "rank 3 is gone" in error
+    # The next operation fails too, at once.
+    for error in ray.get([member.run.remote(program) for member in group[:3]], timeout=RAY_SOON):
+        assert "rank 3 is gone" in error
 
 
-def test_member_that_leaves_is_missed_only_by_operations_that_need_it(group: list[Any]) -> None:
+def test_a_member_that_leaves_fails_only_operations_that_need_it(group: list[Any]) -> None:
     def leaves(collective: Any, rank: int) -> str:
         mine = np.full(SIZE, float(rank))
         collective.allreduce(mine, "four")
@@ -149,7 +149,7 @@ def test_member_that_leaves_is_missed_only_by_operations_that_need_it(group: lis
     assert everywhere(group, leaves) == ["7.0, True", "6.0, True", "6.0, True", "6.0"]
 
 
-def test_group_that_is_not_complete_names_who_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_group_names_the_missing_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     del monkeypatch
     (only,) = members(1)
 
@@ -163,12 +163,12 @@ def test_group_that_is_not_complete_names_who_is_missing(monkeypatch: pytest.Mon
             return str(error)
         return "complete"
 
-    (said,) = everywhere([only], program)
-    assert "rank 1, 2 is missing" in said
+    (error,) = everywhere([only], program)
+    assert "rank 1, 2 is missing" in error
     ray.kill(only)
 
 
-def test_group_of_a_name_can_be_made_again() -> None:
+def test_a_group_name_can_be_reused() -> None:
     for round_ in range(2):
         found = members(2)
 
@@ -182,18 +182,18 @@ def test_group_of_a_name_can_be_made_again() -> None:
         end(found)
 
 
-def test_group_forms_without_a_member_that_died_before_the_others_came() -> None:
+def test_a_group_forms_without_a_member_that_failed_early() -> None:
     first, second, third = members(3)
 
     def join(rank: int) -> Callable[[Any, int], Any]:
         return lambda collective, _: collective.init_collective_group(2, rank, backend="hoplite", group_name="late")
 
     first.run.remote(join(1))
-    # It waits for rank 0, and dies.
+    # It waits for rank 0, and is killed.
     supervisor = hoplite.ray.place.supervisor()
     wait_until(lambda: ray.get(supervisor.forming.remote("late")) == [1], "rank 1 is there")
     ray.kill(first)
-    wait_until(lambda: not ray.get(supervisor.forming.remote("late")), "its promise is broken")
+    wait_until(lambda: not ray.get(supervisor.forming.remote("late")), "its reservation is lost")
     joining = second.run.remote(join(0))
     ray.get([joining, third.run.remote(join(1))], timeout=RAY_SOON)
 
@@ -206,7 +206,7 @@ def test_group_forms_without_a_member_that_died_before_the_others_came() -> None
     end([second, third])
 
 
-def test_array_that_is_read_only_is_refused_before_others_wait(group: list[Any]) -> None:
+def test_a_read_only_array_is_rejected_before_others_wait(group: list[Any]) -> None:
     def given(collective: Any, rank: int) -> str:
         mine = np.ones(SIZE)
         mine.flags.writeable = False
@@ -218,6 +218,6 @@ def test_array_that_is_read_only_is_refused_before_others_wait(group: list[Any])
         except hoplite.InvalidArgument as error:
             return str(error)
 
-    said = ray.get([member.run.remote(given) for member in group], timeout=RAY_SOON)
-    assert "read-only" in said[1]
-    assert "numpy.array" in said[1]
+    results = ray.get([member.run.remote(given) for member in group], timeout=RAY_SOON)
+    assert "read-only" in results[1]
+    assert "numpy.array" in results[1]

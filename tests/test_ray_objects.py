@@ -1,4 +1,4 @@
-"""ObjectRefs whose values Hoplite moves: as arguments, results, nested, by `ray.get`; and when they go."""
+"""ObjectRefs whose values Hoplite transfers: as arguments, results, nested, by `ray.get`; and their deletion."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MIB = 1 << 20
 
 
 def array(number: int, size: int = MIB) -> Any:
-    """One whose bytes tell which it is."""
+    """Returns an array whose bytes identify it."""
     return np.arange(size, dtype="int64") + number
 
 
-def test_put_is_got_by_ray_on_every_node() -> None:
+def test_ray_get_returns_the_object_on_every_node() -> None:
     ref = hoplite.ray.put(array(1))
 
     @ray.remote
@@ -34,12 +34,12 @@ def test_put_is_got_by_ray_on_every_node() -> None:
     expected = int(array(1).sum())
     assert int(ray.get(ref).sum()) == expected
     assert ray.get([total.options(**on(number)).remote(ref) for number in range(3)], timeout=RAY_SOON) == [expected] * 3
-    # Ray has no copy: what it moved is the ref.
+    # Ray has no copy: it transferred only the ref.
     assert len(objects()) == 1
     assert objects()[str(hoplite.ray.ref(ref))] == 3
 
 
-def test_refs_travel_nested_and_as_results() -> None:
+def test_refs_can_be_nested_and_returned() -> None:
     @ray.remote
     def make(number: int) -> Any:
         return {"deep": [hoplite.ray.put(array(number))], "plain": hoplite.Ref("by-name/1")}
@@ -55,7 +55,7 @@ def test_refs_travel_nested_and_as_results() -> None:
         def plain(self) -> str:
             return str(self.given["plain"])
 
-    # Kept by an actor alone, not by the task that put it nor by the driver.
+    # Held by an actor alone, not by the task that put it nor by the driver.
     holder = Holder.options(**on(2)).remote()
     maker = make.options(**on(1)).remote(7)
     ray.get(holder.take.remote(ray.get(maker)), timeout=RAY_SOON)
@@ -66,7 +66,7 @@ def test_refs_travel_nested_and_as_results() -> None:
     ray.kill(holder)
 
 
-def test_object_goes_with_the_last_reference_that_ray_counts() -> None:
+def test_an_object_is_deleted_with_its_last_ray_reference() -> None:
     ref = hoplite.ray.put(array(1))
     text = str(hoplite.ray.ref(ref))
 
@@ -83,7 +83,7 @@ def test_object_goes_with_the_last_reference_that_ray_counts() -> None:
     view = ray.get(ref)
     del ref
     gc.collect()
-    # The actor's reference keeps it: no look of the thread that counts would find it gone.
+    # The actor's reference keeps the object, whenever the reference-counting thread checks.
     kept = hoplite.ray.put(array(2))
     del kept
     gc.collect()
@@ -94,7 +94,7 @@ def test_object_goes_with_the_last_reference_that_ray_counts() -> None:
     ray.kill(keeper)
 
 
-def test_object_in_flight_is_kept_by_the_task_that_waits_for_it() -> None:
+def test_an_argument_is_kept_by_the_task_that_waits_for_it() -> None:
     """The driver drops its ref while the task waits for another argument."""
 
     @ray.remote
@@ -121,7 +121,7 @@ def test_object_in_flight_is_kept_by_the_task_that_waits_for_it() -> None:
     gate = Gate.options(**on(1)).remote()
     answer = total.options(**on(2)).remote(hoplite.ray.put(array(41)), when_open.options(**on(1)).remote(gate))
     gc.collect()
-    # One that is not kept goes meanwhile, so the thread that counts has looked.
+    # An unreferenced object is deleted in the meantime, so the reference-counting thread has run.
     passing = hoplite.ray.put(array(3))
     text = str(hoplite.ray.ref(passing))
     del passing
@@ -133,8 +133,8 @@ def test_object_in_flight_is_kept_by_the_task_that_waits_for_it() -> None:
     del answer
 
 
-def test_object_goes_with_the_actor_that_put_it() -> None:
-    """As what `ray.put` returns is lost with its owner."""
+def test_an_object_is_deleted_with_the_actor_that_put_it() -> None:
+    """As results of `ray.put` are lost with their owner."""
 
     @ray.remote
     class Maker:
@@ -148,7 +148,7 @@ def test_object_goes_with_the_actor_that_put_it() -> None:
     wait_until(lambda: not objects(), "the object is gone")
 
 
-def test_get_takes_all_kinds_of_refs_at_once() -> None:
+def test_get_takes_mixed_kinds_of_refs() -> None:
     ours, theirs = hoplite.ray.put(array(1)), ray.put(array(2))
     hp = hoplite.ray.client()
     plain, named = hp.put(array(3)), hp.put(array(4), name="kinds/1")
@@ -163,7 +163,7 @@ def test_get_takes_all_kinds_of_refs_at_once() -> None:
         hoplite.ray.get("never/put", timeout=0.1)
 
 
-def test_wait_tells_what_has_come_and_what_not() -> None:
+def test_wait_returns_ready_and_remaining_refs() -> None:
     @ray.remote
     def later(gate: str) -> int:
         return int(hoplite.ray.client().get(gate)[0])
@@ -183,7 +183,7 @@ def test_wait_tells_what_has_come_and_what_not() -> None:
 
 
 def test_init_in_a_worker_finds_the_node_of_its_raylet() -> None:
-    """Three raylets of this host have three nodes; without an address each worker finds its own."""
+    """Three raylets of this host have three nodes. Without an address each worker finds its own."""
 
     @ray.remote
     def where() -> tuple[str, str]:
@@ -197,7 +197,7 @@ def test_init_in_a_worker_finds_the_node_of_its_raylet() -> None:
     assert len({own for _, own in found}) == 3
 
 
-def test_put_of_what_is_no_array() -> None:
+def test_put_takes_other_values_than_arrays() -> None:
     for value in (b"bytes", {"a": [1, np.ones(3)]}, "text", None, 3.5):
         got = ray.get(hoplite.ray.put(value))
         if isinstance(value, dict):
@@ -206,7 +206,7 @@ def test_put_of_what_is_no_array() -> None:
             assert (bytes(got) if isinstance(value, bytes) else got) == value
 
 
-def test_error_of_a_lost_object_names_it() -> None:
+def test_the_error_of_a_deleted_object_names_it() -> None:
     ref = hoplite.ray.put(array(1))
     text = str(hoplite.ray.ref(ref))
     hoplite.ray.client().delete(text)

@@ -1,7 +1,7 @@
-"""What the tests of Ray's own collective backends try, tried on groups with the backend "hoplite".
+"""The situations that the tests of Ray's own collective backends cover, with the backend "hoplite".
 
-docs/ray-coverage.md lists the situations. A program runs in all members at once, and returns what went wrong or what it
-got: one cluster and one group serve many cases.
+docs/ray-coverage.md lists them. A program runs in all members at once and returns its failures or results, so that one
+cluster and one group serve many cases.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ OPS: dict[Any, Callable[..., Any]] = {
 
 
 def join(name: str, count: int = COUNT) -> Callable[[Any, int], Any]:
-    """A program that makes a member join a group."""
+    """Returns a program that makes a member join a group."""
     return lambda collective, rank: collective.init_collective_group(count, rank, backend="hoplite", group_name=name)
 
 
 @contextlib.contextmanager
 def grouped(name: str = "default", count: int = COUNT) -> Iterator[list[Any]]:
-    """Members of a group, on three Ray nodes."""
+    """Starts the members of a group, on three Ray nodes."""
     found = members(count)
     try:
         everywhere(found, join(name, count))
@@ -51,22 +51,22 @@ def grouped(name: str = "default", count: int = COUNT) -> Iterator[list[Any]]:
 
 
 def attempt(call: Callable[[], Any]) -> str:
-    """What a call raises."""
+    """Returns the error that a call raises, as text."""
     try:
         call()
-    except Exception as error:  # noqa: BLE001 - the test looks at it
+    except Exception as error:  # noqa: BLE001 - the test checks it
         return f"{type(error).__name__}: {error}"
     return "done"
 
 
-def frozen(array: Any) -> Any:
-    """A read-only array, such as Ray passes as arguments."""
+def read_only(array: Any) -> Any:
+    """Makes an array read-only, as Ray's arguments are."""
     array.flags.writeable = False
     return array
 
 
 def test_operations_by_dtype_shape_and_root() -> None:
-    """What an operation only reads may be read-only; what it fills has every order of memory."""
+    """Inputs may be read-only, and outputs may have any memory order."""
 
     def program(collective: Any, rank: int, *, is_frozen: bool) -> list[str]:
         wrong = []
@@ -75,7 +75,7 @@ def test_operations_by_dtype_shape_and_root() -> None:
 
             def full(value: int, dtype: str = dtype, shape: tuple[int, ...] = shape) -> Any:
                 array = np.full(shape, value, dtype)
-                return frozen(array) if is_frozen else array
+                return read_only(array) if is_frozen else array
 
             def check(what: str, array: Any, value: int, dtype: str = dtype, shape: tuple[int, ...] = shape) -> None:
                 if array.dtype != dtype or array.shape != shape or not (array == value).all():
@@ -118,7 +118,7 @@ def test_operations_by_dtype_shape_and_root() -> None:
 
 
 def test_groups_by_name_rank_and_size() -> None:
-    """Several groups of the same members, in two orders of ranks, beside a group of one."""
+    """Several groups of the same members, in two orders of ranks, next to a group of one."""
     names = ("default", "test", "123?34!", "ünï/cödé 1")
 
     def program(collective: Any, rank: int) -> Any:
@@ -148,40 +148,40 @@ def test_groups_by_name_rank_and_size() -> None:
         )
 
     found = members(2)
-    for rank, said in enumerate(everywhere(found, program)):
-        got, alone, unknown, is_known, is_other = said
+    for rank, results in enumerate(everywhere(found, program)):
+        got, alone, unknown, is_known, is_other = results
         assert got == [((rank + place) % 2, 3.0 * 10**place, float(place % 2)) for place in range(4)]
         assert (alone, unknown, is_known, is_other) == (list(range(5)), (-1, -1), True, False)
     end(found)
 
 
-def test_group_is_destroyed_and_made_again() -> None:
+def test_a_group_can_be_destroyed_and_created_again() -> None:
     def program(collective: Any, rank: int) -> list[Any]:
-        said: list[Any] = [attempt(lambda: collective.allreduce(np.ones(5)))]
+        results: list[Any] = [attempt(lambda: collective.allreduce(np.ones(5)))]
         for turn in range(3):
             join("default")(collective, rank)
-            said.append(attempt(lambda: join("default")(collective, rank)))
+            results.append(attempt(lambda: join("default")(collective, rank)))
             mine = np.full(SIZE, turn + 1.0)
             collective.allreduce(mine)
-            said.append(float(mine[0]))
+            results.append(float(mine[0]))
             collective.destroy_collective_group("random")
             collective.destroy_collective_group()
-            said.append(collective.is_group_initialized("default"))
-        said.append(attempt(lambda: collective.send(mine, (rank + 1) % COUNT)))
-        return said
+            results.append(collective.is_group_initialized("default"))
+        results.append(attempt(lambda: collective.send(mine, (rank + 1) % COUNT)))
+        return results
 
     found = members(COUNT)
-    for said in everywhere(found, program):
-        assert "is not initialized" in said[0]
-        assert "is not initialized" in said[-1]
+    for results in everywhere(found, program):
+        assert "is not initialized" in results[0]
+        assert "is not initialized" in results[-1]
         for turn in range(3):
-            again, total, is_there = said[1 + 3 * turn : 4 + 3 * turn]
+            again, total, is_there = results[1 + 3 * turn : 4 + 3 * turn]
             assert "a second time" in again
             assert (total, is_there) == (3.0 * (turn + 1), False)
     end(found)
 
 
-def refuses_wrong_arguments(found: list[Any]) -> None:
+def check_wrong_arguments(found: list[Any]) -> None:
     def program(collective: Any, rank: int) -> tuple[list[str], float]:
         mine, others = np.ones(10), (rank + 1) % COUNT
         wrong: list[Callable[[], Any]] = [
@@ -200,9 +200,9 @@ def refuses_wrong_arguments(found: list[Any]) -> None:
             lambda: collective.send(b"bytes", others),
             lambda: collective.allgather([mine, mine, "no array"], mine),
         ]
-        said = [attempt(call) for call in wrong]
+        results = [attempt(call) for call in wrong]
         collective.allreduce(mine)
-        return said, float(mine[0])
+        return results, float(mine[0])
 
     words = [
         *["is negative", "must be less than world size"] * 4,
@@ -211,16 +211,16 @@ def refuses_wrong_arguments(found: list[Any]) -> None:
         *["unknown operation"] * 5,
         *["Unrecognized tensor type"] * 3,
     ]
-    for said, total in everywhere(found, program):
+    for results, total in everywhere(found, program):
         assert total == COUNT
-        assert [word for word, each in zip(words, said, strict=True) if word not in each] == [], said
+        assert [word for word, each in zip(words, results, strict=True) if word not in each] == [], results
 
 
-def refuses_read_only_arrays(found: list[Any]) -> None:
-    """Nothing is awaited or sent before: the same call with a copy goes on."""
+def check_read_only_arrays(found: list[Any]) -> None:
+    """The array is rejected before anything is awaited or sent: the same call with a copy then succeeds."""
 
     def program(collective: Any, rank: int) -> tuple[list[str], list[float]]:
-        mine, before, after = frozen(np.full(10, rank + 1.0)), (rank - 1) % COUNT, (rank + 1) % COUNT
+        mine, before, after = read_only(np.full(10, rank + 1.0)), (rank - 1) % COUNT, (rank + 1) % COUNT
         calls: list[Callable[[Any], Any]] = [
             lambda array: collective.allreduce(array),
             lambda array: collective.reduce(array, 1),
@@ -230,25 +230,25 @@ def refuses_read_only_arrays(found: list[Any]) -> None:
             lambda array: collective.send(array, after),
             lambda array: collective.recv(array, before),
         ]
-        said, got = [], []
+        results, got = [], []
         for call in calls:
-            said.append(attempt(functools.partial(call, mine)))
-            if said[-1] != "done":
+            results.append(attempt(functools.partial(call, mine)))
+            if results[-1] != "done":
                 copy = np.array(mine)
                 call(copy)
                 got.append(float(copy[0]))
-        return said, got
+        return results, got
 
-    for rank, (said, got) in enumerate(everywhere(found, program)):
+    for rank, (results, got) in enumerate(everywhere(found, program)):
         is_root = rank == 1
         done = [False, not is_root, is_root, False, False, True, False]
-        assert [each == "done" for each in said] == done, said
-        assert all("read-only" in each for each in said if each != "done")
+        assert [each == "done" for each in results] == done, results
+        assert all("read-only" in each for each in results if each != "done")
         assert got == [6.0, *([6.0] if is_root else [2.0]), 2.0, 6.0, (rank - 1) % COUNT + 1.0]
 
 
-def refuses_other_shapes(found: list[Any]) -> None:
-    """Who fills a wrong array gets an error, and in a fold of it all who want the result; nobody gets wrong numbers."""
+def check_other_shapes(found: list[Any]) -> None:
+    """A member with a wrong array gets an error; in a reduce of it, all callers do. No member gets wrong numbers."""
 
     def program(collective: Any, rank: int) -> tuple[list[list[bool]], float]:
         is_odd = rank == 1
@@ -256,11 +256,11 @@ def refuses_other_shapes(found: list[Any]) -> None:
             np.zeros(7),
             np.zeros((2, 5)),
             np.zeros(10, "float32"),
-            # Of these an assignment would take the values.
+            # NumPy would broadcast or convert the values of these in an assignment.
             np.zeros((10, 2), "float32")[:, 0],
             np.zeros((3, 20))[:, ::2],
         ]
-        said = []
+        results = []
         for other in others:
             mine = other if is_odd else np.zeros(10)
             mine[...] = rank
@@ -277,28 +277,28 @@ def refuses_other_shapes(found: list[Any]) -> None:
             if is_odd:
                 one.append("ShapeMismatch" in attempt(functools.partial(collective.recv, mine, 0)))
                 one.append(bool((mine == rank).all()))
-                # What could not be received is still the next.
+                # The message that could not be received is still the next one.
                 right = np.zeros(10)
                 collective.recv(right, 0)
                 one.append(bool((right == 5).all()))
-            said.append(one)
+            results.append(one)
         whole = np.ones(10)
         collective.allreduce(whole)
-        return said, float(whole[0])
+        return results, float(whole[0])
 
     root, odd, third = [True, True, *[False] * 3], [True, False, *[True] * 6], [True, *[False] * 4]
     assert everywhere(found, program) == [([each] * 5, 3.0) for each in (root, odd, third)]
 
 
-def test_group_goes_on_after_calls_that_fail() -> None:
+def test_a_group_keeps_working_after_failed_calls() -> None:
     with grouped() as found:
-        refuses_wrong_arguments(found)
-        refuses_read_only_arrays(found)
-        refuses_other_shapes(found)
+        check_wrong_arguments(found)
+        check_read_only_arrays(found)
+        check_other_shapes(found)
 
 
-def test_death_of_a_sender_or_receiver() -> None:
-    """A sender does not wait for the receiver; who waits for the dead gets its rank, then and at once afterwards."""
+def test_the_failure_of_a_sender_or_receiver_is_reported() -> None:
+    """A send does not wait for its receiver. A receive from a failed rank names it, then and immediately afterwards."""
 
     def sends(collective: Any, rank: int) -> None:
         for name in ("0 dies", "1 dies"):
@@ -307,13 +307,13 @@ def test_death_of_a_sender_or_receiver() -> None:
 
     def receives(collective: Any, rank: int) -> str:
         mine = np.zeros(SIZE)
-        # The first may have come before the death.
+        # The first message may have arrived before the failure.
         return attempt(lambda: [collective.recv(mine, 1 - rank, f"{1 - rank} dies") for _ in range(2)])
 
     pairs = [members(2), members(2)]
     for gone, pair in enumerate(pairs):
         everywhere(pair, join(f"{gone} dies", 2))
-    # In the first pair the sender dies, in the second the receiver of what the other has sent.
+    # In the first pair the sender is killed, in the second the receiver of a message already sent.
     sending = [pairs[0][0].run.remote(sends), pairs[1][0].run.remote(sends)]
     ray.get(sending, timeout=RAY_SOON)
     living = [pairs[0][1], pairs[1][0]]
@@ -322,6 +322,6 @@ def test_death_of_a_sender_or_receiver() -> None:
         ray.kill(pair[gone])
     lost = [f"rank {gone} is gone" for gone in range(2)]
     for refs in (waiting, [member.run.remote(receives) for member in living]):
-        said = ray.get(refs, timeout=RAY_SOON)
-        assert [words in each for words, each in zip(lost, said, strict=True)] == [True, True], said
+        results = ray.get(refs, timeout=RAY_SOON)
+        assert [words in each for words, each in zip(lost, results, strict=True)] == [True, True], results
     end(living)
