@@ -1,4 +1,4 @@
-"""`hoplite.ray.reduce` over everything that it takes, and what it does when inputs fail."""
+"""`hoplite.ray.reduce` with every kind of input, and with failing inputs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SIZE = 300_000
 
 @ray.remote
 def made(number: int, size: int = SIZE) -> Any:
-    """An array in Ray's store."""
+    """Returns an array, which Ray stores."""
     return np.full(size, float(number))
 
 
-def test_sum_of_every_kind_of_input() -> None:
+def test_a_sum_takes_every_kind_of_input() -> None:
     @ray.remote
     def in_hoplite(number: int) -> Any:
         return hoplite.ray.put(np.full(SIZE, float(number)))
@@ -39,7 +39,7 @@ def test_sum_of_every_kind_of_input() -> None:
         hoplite.ray.put(np.full(SIZE, 4.0)),
         made.options(**on(1)).remote(8),
         ray.put(np.full(SIZE, 16.0)),
-        # An ObjectRef of an ObjectRef: what a task returns that puts.
+        # An ObjectRef of an ObjectRef, from a task that puts.
         in_hoplite.options(**on(2)).remote(32),
     ]
     total = hoplite.ray.reduce(inputs, "sum")
@@ -55,7 +55,7 @@ def test_sum_of_every_kind_of_input() -> None:
     hp.delete([plain, "sums/named"])
 
 
-def test_reduce_returns_before_its_inputs_are_there_and_takes_the_first() -> None:
+def test_reduce_returns_immediately_and_takes_the_first_inputs() -> None:
     @ray.remote
     def late(gate: str) -> Any:
         hoplite.ray.client().get(gate)
@@ -70,7 +70,7 @@ def test_reduce_returns_before_its_inputs_are_there_and_takes_the_first() -> Non
     del gate
 
 
-def test_temporary_inputs_live_until_the_sum_is_there() -> None:
+def test_temporary_inputs_exist_until_the_sum_is_complete() -> None:
     def begun() -> Any:
         return hoplite.ray.reduce([hoplite.ray.put(np.full(SIZE, 1.0)), hoplite.ray.put(np.full(SIZE, 2.0)), "late/1"])
 
@@ -87,7 +87,7 @@ def test_temporary_inputs_live_until_the_sum_is_there() -> None:
     del last
 
 
-def test_what_ray_has_is_put_on_the_node_where_it_lies() -> None:
+def test_objects_of_ray_are_put_on_the_node_that_holds_them() -> None:
     where = made.options(**on(2)).remote(1)
     ray.wait([where], timeout=RAY_SOON, fetch_local=False)
 
@@ -102,7 +102,7 @@ def test_what_ray_has_is_put_on_the_node_where_it_lies() -> None:
     assert [node] == ray.experimental.get_object_locations([where])[where]["node_ids"]
 
 
-def test_task_that_raises_is_an_input_that_does_not_come() -> None:
+def test_a_task_that_raises_is_a_lost_input() -> None:
     @ray.remote(max_retries=0)
     def broken() -> Any:
         raise RuntimeError("no gradient today")
@@ -116,8 +116,8 @@ def test_task_that_raises_is_an_input_that_does_not_come() -> None:
         hoplite.ray.get(short, timeout=RAY_SOON)
 
 
-def test_task_that_dies_is_tried_again_and_counts_once(tmp_path: Any) -> None:
-    """It has put its gradient under its name, and dies: the try that Ray makes puts it again."""
+def test_a_retried_task_counts_once(tmp_path: Any) -> None:
+    """The task puts its gradient under its name and is killed. Ray's retry puts it again."""
 
     @ray.remote(max_retries=2)
     def dies_once(marker: str) -> Any:
@@ -138,7 +138,7 @@ def test_task_that_dies_is_tried_again_and_counts_once(tmp_path: Any) -> None:
     del kept, second, result
 
 
-def test_inputs_of_tasks_that_fail_are_lost_and_others_take_their_place() -> None:
+def test_lost_inputs_of_failed_tasks_are_replaced_by_others() -> None:
     @ray.remote(max_retries=0)
     def fails() -> Any:
         raise ValueError("no gradient")
@@ -159,7 +159,7 @@ def test_inputs_of_tasks_that_fail_are_lost_and_others_take_their_place() -> Non
     hp.delete(gate)
 
 
-def test_methods_of_a_tensor_transport_that_fail_are_inputs_that_do_not_come() -> None:
+def test_failed_methods_of_a_tensor_transport_are_lost_inputs() -> None:
     hoplite.ray.register()
 
     @ray.remote
@@ -189,7 +189,7 @@ def test_methods_of_a_tensor_transport_that_fail_are_inputs_that_do_not_come() -
     del last
 
 
-def test_reduce_names_an_input_that_it_can_not_take() -> None:
+def test_reduce_names_an_invalid_input() -> None:
     with pytest.raises(hoplite.InvalidArgument, match="input 1 of the reduce"):
         hoplite.ray.reduce(["a/1", np.ones(3)])
     with pytest.raises(hoplite.InvalidArgument):
@@ -202,7 +202,7 @@ def test_reduce_names_an_input_that_it_can_not_take() -> None:
         hoplite.ray.lost(ray.put(1))
 
 
-def test_reduce_that_is_given_up_names_what_is_missing() -> None:
+def test_a_reduce_that_times_out_names_the_missing_inputs() -> None:
     total = hoplite.ray.reduce(["missing/1"], timeout=0.2)
     with pytest.raises(hoplite.Timeout, match="missing/1"):
         hoplite.ray.get(total, timeout=RAY_SOON)

@@ -1,6 +1,6 @@
-"""What the tests of Ray's own tensor transports try, tried on the transport "hoplite_numpy".
+"""The situations that the tests of Ray's own tensor transports cover, with the transport "hoplite_numpy".
 
-docs/ray-coverage.md lists the situations.
+docs/ray-coverage.md lists them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIZE = 100_000
 
 
 def workers(*places: int) -> list[Any]:
-    """Actors with methods of the tensor transport, one on each of some Ray nodes."""
+    """Starts actors with methods of the tensor transport, one on each of the given Ray nodes."""
 
     def total(value: Any) -> Any:
         if isinstance(value, dict):
@@ -100,17 +100,17 @@ def workers(*places: int) -> list[Any]:
 
 
 def got(*refs: Any) -> list[Any]:
-    """What some ObjectRefs bring."""
+    """Returns the values of some ObjectRefs."""
     return list(ray.get(list(refs), timeout=RAY_SOON))
 
 
 def made(number: float) -> tuple[str, tuple[int, ...], float]:
-    """What `totals` says of an array that `made` made."""
+    """Returns the result of `totals` for an array of `made`."""
     return "float64", (SIZE,), SIZE * number
 
 
 def ended(actors: list[Any]) -> None:
-    """Ends actors whose ObjectRefs are gone, when the objects are."""
+    """Waits until the objects of actors are deleted, and kills the actors."""
     gc.collect()
     wait_until(lambda: not objects(), "the tensors are gone")
     for actor in actors:
@@ -119,7 +119,7 @@ def ended(actors: list[Any]) -> None:
 
 @pytest.mark.filterwarnings("ignore:RDT ObjectRef")
 def test_tensors_by_kind_and_by_how_their_refs_are_passed() -> None:
-    """To the same actor, to another, twice in a call, in lists, sent on, sent back, to the driver by both ways."""
+    """To the same actor, to another, twice in a call, in lists, forwarded, returned, and to the driver in both ways."""
     cases: list[tuple[Any, Any]] = [
         (np.arange(5.0), ("float64", (5,), 10.0)),
         ([np.ones(3, "uint8"), np.ones((2, 3), "int64"), 7], [("uint8", (3,), 3.0), ("int64", (2, 3), 6.0), 7]),
@@ -191,8 +191,8 @@ def test_transport_by_name_and_by_options() -> None:
     ended([*actors, plain])
 
 
-def test_death_of_a_sender_before_it_makes_a_tensor() -> None:
-    """The receiver lives; another sender takes the place of the dead."""
+def test_the_failure_of_a_sender_before_it_creates_a_tensor() -> None:
+    """The receiver survives, and another sender replaces the failed one."""
     source, sink, fresh = workers(1, 2, 2)
     source.waits.remote("dies/never")
     ref = source.made.remote(1)
@@ -208,11 +208,11 @@ def test_death_of_a_sender_before_it_makes_a_tensor() -> None:
     ended([source, sink, fresh])
 
 
-def test_death_of_a_receiver_before_it_gets_a_tensor() -> None:
-    """The sender lives, and the process whose call it was gets the error."""
+def test_the_failure_of_a_receiver_before_it_gets_a_tensor() -> None:
+    """The sender survives, and the process that made the call gets the error."""
     source, sink, caller, fresh = workers(1, 2, 0, 2)
     sink.waits.remote("dies/never")
-    # Where torch is not installed, the death ends a thread of Ray in the calling process: so not in this one.
+    # Without torch, the failure ends a thread of Ray in the calling process, so another process makes the call.
     result = caller.transfers.remote(source, sink)
     wait_until(objects, "the tensor is made")
     ray.kill(sink)
@@ -225,7 +225,7 @@ def test_death_of_a_receiver_before_it_gets_a_tensor() -> None:
     ended([source, caller, fresh])
 
 
-def test_refs_that_go_before_their_tensor_is_made_or_received() -> None:
+def test_refs_dropped_before_their_tensor_is_created_or_received() -> None:
     source, sink = actors = workers(1, 2)
     source.waits.remote("early/1")
     result = sink.totals.remote(source.made.remote(4))
@@ -233,7 +233,7 @@ def test_refs_that_go_before_their_tensor_is_made_or_received() -> None:
     gc.collect()
     gate = hoplite.ray.put(b"open", name="early/1")
     assert got(result) == [[made(4)]]
-    # A method that runs in the source does not stop a receiver.
+    # A running method of the source does not block a receiver.
     ref = source.made.remote(6)
     source.waits.remote("early/2")
     assert got(sink.totals.remote(ref)) == [[made(6)]]
@@ -244,14 +244,14 @@ def test_refs_that_go_before_their_tensor_is_made_or_received() -> None:
     ended(actors)
 
 
-def test_refs_that_actors_make_keep_and_pass() -> None:
+def test_refs_created_kept_and_forwarded_by_actors() -> None:
     source, sink, third = actors = workers(1, 2, 0)
     refs = got(source.puts.remote(3))[0]
     again = got(third.passes.remote(refs))[0]
     del refs
     assert got(sink.opens.remote(again), source.opens.remote(again)) == [[made(0), made(1), made(2)]] * 2
     assert [float(each[0]) for each in ray.get(again)] == [0, 1, 2]
-    # By an actor that is neither the source nor the sink, and out of order.
+    # From an actor that is neither the source nor the sink, and out of order.
     assert got(third.transfers.remote(source, sink)) == [[made(5)]]
 
     @ray.remote(max_concurrency=10)
@@ -270,8 +270,8 @@ def test_refs_that_actors_make_keep_and_pass() -> None:
     ended([*actors, giver, taker])
 
 
-def test_arrays_are_received_as_they_were_returned() -> None:
-    """Overlapping views, one array twice; what the sender writes later stays with it, and receivers can't write."""
+def test_received_arrays_are_snapshots_of_the_returned_ones() -> None:
+    """Overlapping views and one array twice. Later writes of the sender are not visible, and receivers can't write."""
     source, sink = actors = workers(1, 2)
     ref = source.views.remote()
     seen = [(*made(0)[:2], 6.0), *[("float64", (2,), total) for total in (3.0, 5.0, 5.0)]]
@@ -279,7 +279,7 @@ def test_arrays_are_received_as_they_were_returned() -> None:
     ray.get(source.writes_kept.remote(), timeout=RAY_SOON)
     assert got(sink.totals.remote(ref)) == [[seen]]
     del ref
-    # Ray's way for a sender to know that nobody has its array any more.
+    # This is how a sender in Ray detects that its array is no longer used.
     assert got(source.is_freed.remote()) == [True]
     ref = source.made.remote(1)
     for _ in range(2):
@@ -290,7 +290,7 @@ def test_arrays_are_received_as_they_were_returned() -> None:
     ended(actors)
 
 
-def test_targets_of_another_shape_are_refused() -> None:
+def test_targets_of_another_shape_are_rejected() -> None:
     source, *_ = actors = workers(1)
     ref = source.made.remote(7)
     ray.wait([ref], timeout=RAY_SOON)

@@ -1,4 +1,4 @@
-"""The tensor transport "hoplite" between actors: what comes, when it goes, and how a transfer fails."""
+"""The tensor transport "hoplite" between actors: received values, deletion, and failed transfers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZE = 300_000
 
 
 def arrays() -> tuple[Any, Any]:
-    """The classes of a source and of a sink of arrays."""
+    """Returns the classes of a source and a sink of arrays."""
 
     @ray.remote
     class Source:
@@ -39,7 +39,7 @@ def arrays() -> tuple[Any, Any]:
     return Source, Sink
 
 
-def test_arrays_go_from_actor_to_actor_through_hoplite() -> None:
+def test_hoplite_transfers_arrays_between_actors() -> None:
     source_class, sink_class = arrays()
     source = source_class.options(**on(1)).remote()
     sinks = [sink_class.options(**on(number)).remote() for number in (1, 2)]
@@ -47,7 +47,7 @@ def test_arrays_go_from_actor_to_actor_through_hoplite() -> None:
     got = ray.get([sink.take.remote(ref) for sink in sinks], timeout=RAY_SOON)
     assert got == [(4.0 * SIZE, [0, 1, 2, 3], "as it is")] * 2
     assert set(objects()) == {f"ray/{ref.hex()}/{number}-of-2" for number in range(2)}
-    # The driver gets it too.
+    # The driver gets the value too.
     assert float(ray.get(ref)["big"][7]) == 4
     del ref
     gc.collect()
@@ -56,33 +56,33 @@ def test_arrays_go_from_actor_to_actor_through_hoplite() -> None:
         ray.kill(actor)
 
 
-def test_results_of_actors_are_inputs_of_a_reduce_before_they_are_there() -> None:
+def test_pending_results_of_actors_can_be_inputs_of_a_reduce() -> None:
     source_class, _ = arrays()
     sources = [source_class.options(**on(number)).remote() for number in range(3)]
     refs = [source.one.remote(10**number) for number, source in enumerate(sources)]
     total = hoplite.ray.reduce(refs)
     assert (hoplite.ray.get(total, timeout=RAY_SOON) == 111).all()
-    # Nothing was put twice.
+    # No input was put twice.
     assert set(objects()) <= {f"ray/{ref.hex()}/0" for ref in refs} | {str(hoplite.ray.ref(total))}
     for source in sources:
         ray.kill(source)
 
 
-# Where torch is not installed, Ray's thread that aborts failed transfers ends as it imports torch.
+# Without torch, Ray's thread that aborts failed transfers ends when it imports torch.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_tensors_go_with_the_actor_that_made_them() -> None:
+def test_tensors_are_deleted_with_their_actor() -> None:
     source_class, sink_class = arrays()
     source, sink = source_class.options(**on(1)).remote(), sink_class.options(**on(2)).remote()
     ref = source.make.remote(2)
     assert ray.get(sink.take.remote(ref), timeout=RAY_SOON)[1] == [0, 1]
     ray.kill(source)
     wait_until(lambda: not objects(), "the tensors are gone")
-    # A transfer that can't succeed any more fails, and the receiver lives.
+    # A transfer that can no longer succeed fails, and the receiver survives.
     with pytest.raises(ray.exceptions.RayError):
         ray.get(sink.take.remote(ref), timeout=RAY_SOON)
     plain = {"big": np.zeros(1), "small": [np.arange(1)], "note": "not by Hoplite"}
     assert ray.get(sink.take.remote(plain), timeout=RAY_SOON)[1] == [0]
-    # Ray was seen not to begin another transfer to that actor.
+    # Ray sometimes starts no further transfer to that actor.
     other, fresh = source_class.options(**on(1)).remote(), sink_class.options(**on(2)).remote()
     again = other.make.remote(3)
     assert ray.get(fresh.take.remote(again), timeout=RAY_SOON)[1] == [0, 1, 2]
@@ -106,8 +106,8 @@ def test_put_with_the_transport() -> None:
     del ref
 
 
-def test_aborted_transfer_ends_and_the_actor_goes_on() -> None:
-    """What Ray does when a transfer fails or takes too long."""
+def test_an_aborted_transfer_ends_and_the_actor_keeps_working() -> None:
+    """As Ray does if a transfer fails or takes too long."""
     from ray.experimental.rdt.tensor_transport_manager import CommunicatorMetadata
 
     from hoplite.ray.transport import HopliteMetadata, HopliteTransport
@@ -151,7 +151,7 @@ def test_tensors_of_torch() -> None:
     @ray.remote
     class Sink:
         def take(self, value: Any) -> tuple[str, str, float]:
-            # A tensor of one's own: it may be written.
+            # A private tensor, which can be written.
             value["weights"] += 1
             return type(value["weights"]).__name__, str(value["bias"].dtype), float(value["weights"][10])
 

@@ -1,4 +1,4 @@
-"""Results of reduces that are not there yet: nothing else waits with them, and processes end in peace."""
+"""Pending results of reduces: they block nothing else, and processes end cleanly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def made(number: int) -> Any:
 
 
 @pytest.mark.usefixtures("peaceful")
-def test_result_is_ready_when_it_is_complete() -> None:
+def test_a_result_is_ready_when_it_is_complete() -> None:
     total = hoplite.ray.reduce(["ready/1", "ready/2"])
     first = hoplite.ray.put(np.full(SIZE, 1.0), name="ready/1")
     assert ray.wait([total], timeout=0.5) == ([], [total])
@@ -48,7 +48,7 @@ def test_result_is_ready_when_it_is_complete() -> None:
 
 
 @pytest.mark.usefixtures("peaceful")
-def test_result_fails_with_the_words_of_the_input() -> None:
+def test_a_failed_result_has_the_error_of_its_input() -> None:
     total = hoplite.ray.reduce([made.remote(1), fails.remote()])
     with pytest.raises(hoplite.ObjectLost, match=r"input 1: ValueError: no gradient today"):
         ray.get(total, timeout=RAY_SOON)
@@ -65,12 +65,12 @@ def test_result_fails_with_the_words_of_the_input() -> None:
 
 
 @pytest.mark.usefixtures("peaceful")
-def test_one_thread_makes_what_another_waits_for() -> None:
+def test_one_thread_can_put_an_input_while_another_waits() -> None:
     total = hoplite.ray.reduce(["threads/1"])
     got: list[Any] = []
     waiting = threading.Thread(target=lambda: got.append(ray.get(total, timeout=RAY_SOON)))
     waiting.start()
-    # Would need the lock of a thread that unpickles.
+    # This would need the lock of a thread that is unpickling.
     gradient = ray.get(made.remote(5), timeout=RAY_SOON)
     ref = hoplite.ray.put(gradient, name="threads/1")
     waiting.join()
@@ -79,7 +79,7 @@ def test_one_thread_makes_what_another_waits_for() -> None:
 
 
 @pytest.mark.usefixtures("peaceful")
-def test_event_loop_of_an_actor_goes_on_while_a_result_is_awaited() -> None:
+def test_the_event_loop_of_an_actor_runs_while_it_awaits_a_result() -> None:
     @ray.remote
     class Server:
         async def sum(self, refs: list[Any]) -> float:
@@ -90,15 +90,15 @@ def test_event_loop_of_an_actor_goes_on_while_a_result_is_awaited() -> None:
             await asyncio.sleep(0)
 
     server = Server.options(**on(1)).remote()
-    asked = server.sum.remote([hoplite.ray.reduce(["loop/1"])])
+    pending = server.sum.remote([hoplite.ray.reduce(["loop/1"])])
     ray.get(server.give.remote(), timeout=RAY_SOON)
-    assert ray.get(asked, timeout=RAY_SOON) == 7
+    assert ray.get(pending, timeout=RAY_SOON) == 7
     ray.kill(server)
 
 
 @pytest.mark.usefixtures("peaceful")
-def test_tasks_that_wait_for_a_result_take_no_cpu() -> None:
-    """The node has two CPUs, which three consumers would hold while the gradients wait for one."""
+def test_tasks_that_wait_for_a_result_need_no_cpu() -> None:
+    """The node has two CPUs. Three consumers must not hold them while the gradients need one."""
     place = {"resources": {"r1": 0.001}, "num_cpus": 1}
 
     @ray.remote
@@ -120,8 +120,8 @@ def test_tasks_that_wait_for_a_result_take_no_cpu() -> None:
 
 
 @pytest.mark.usefixtures("peaceful")
-def test_name_of_a_reduce_that_failed_is_that_of_the_next_one() -> None:
-    """The end of the first is told apart from the second by more than the name."""
+def test_the_name_of_a_failed_reduce_can_be_reused() -> None:
+    """The end of the first reduce must not affect the second one, although both have one name."""
     total = hoplite.ray.reduce([made.remote(1), fails.remote()], name="again/1")
     with pytest.raises(hoplite.ObjectLost, match="no gradient today"):
         ray.get(total, timeout=RAY_SOON)
@@ -143,7 +143,7 @@ def test_name_of_a_reduce_that_failed_is_that_of_the_next_one() -> None:
 
 
 @pytest.mark.usefixtures("peaceful")
-def test_inputs_of_a_named_reduce_go_with_it_however_it_ends() -> None:
+def test_the_inputs_of_a_named_reduce_are_deleted_however_it_ends() -> None:
     def given() -> list[Any]:
         return [hoplite.ray.put(np.full(SIZE, 1.0)), "ended/never"]
 
@@ -152,7 +152,7 @@ def test_inputs_of_a_named_reduce_go_with_it_however_it_ends() -> None:
         ray.get(late, timeout=RAY_SOON)
     deleted = hoplite.ray.reduce(given(), name="ended/2")
     hoplite.ray.client().delete("ended/2")
-    # The keeper may come to ask for it after its end.
+    # The keeper may request it after its end.
     with pytest.raises((hoplite.ObjectDeleted, hoplite.ObjectLost)):
         ray.get(deleted, timeout=RAY_SOON)
     dropped = hoplite.ray.reduce(given(), name="ended/3")
@@ -198,7 +198,7 @@ PENDING = """
 
 
 @pytest.mark.parametrize("end", ["exit", "shutdown", "again"])
-def test_process_with_pending_reduces_ends_in_peace(peaceful: Any, end: str) -> None:
+def test_a_process_with_pending_reduces_ends_cleanly(peaceful: Any, end: str) -> None:
     for puts in ("0", "50"):
         command = [sys.executable, "-c", textwrap.dedent(PENDING), peaceful.address, end, puts]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -208,14 +208,14 @@ def test_process_with_pending_reduces_ends_in_peace(peaceful: Any, end: str) -> 
 
 
 @pytest.mark.usefixtures("peaceful")
-def test_results_go_when_they_are_dropped_and_not_when_a_thread_looks() -> None:
+def test_results_are_deleted_as_soon_as_they_are_dropped() -> None:
     refs = [hoplite.ray.reduce([hoplite.ray.put(np.full(1000, float(number)))]) for number in range(200)]
     assert [float(value[0]) for value in ray.get(refs, timeout=RAY_SOON)] == list(range(200))
     wait_until(lambda: len(objects()) == 200, "the inputs are gone")
     first = refs[:100]
     del refs
     wait_until(lambda: len(objects()) == 100, "half of the results are gone")
-    # The store is never fuller than one object beyond what is referred to, so a small one does for many.
+    # The store never holds more than one unreferenced object, so a small one suffices.
     size = 8 << 20
     for _ in range(100):
         hoplite.ray.put(np.empty(size, "uint8"), timeout=RAY_SOON)
@@ -223,7 +223,7 @@ def test_results_go_when_they_are_dropped_and_not_when_a_thread_looks() -> None:
 
 
 @pytest.mark.usefixtures("peaceful")
-def test_methods_that_return_no_tensor_or_several_are_inputs_that_do_not_come() -> None:
+def test_methods_that_return_not_exactly_one_tensor_are_lost_inputs() -> None:
     hoplite.ray.register()
 
     @ray.remote
@@ -269,7 +269,7 @@ def test_object_refs_inside_of_values_are_counted_and_usable() -> None:
     del named
 
 
-def test_classes_of_the_main_script_and_actors_are_put_by_value(peaceful: Any) -> None:
+def test_classes_of_the_main_script_and_actors_can_be_put(peaceful: Any) -> None:
     program = """
         import dataclasses
         import sys
@@ -305,7 +305,7 @@ def test_classes_of_the_main_script_and_actors_are_put_by_value(peaceful: Any) -
 
 
 @pytest.mark.usefixtures("peaceful")
-def test_arguments_of_the_wrong_kind() -> None:
+def test_arguments_of_the_wrong_type_are_rejected() -> None:
     no_ref: list[Any] = [1, "x/1", None]
     for wrong in no_ref:
         with pytest.raises(hoplite.InvalidArgument, match="takes an ObjectRef"):
@@ -319,7 +319,7 @@ def test_arguments_of_the_wrong_kind() -> None:
 
 
 @pytest.mark.usefixtures("peaceful")
-def test_ref_whose_owner_died_is_lost() -> None:
+def test_a_ref_is_lost_with_its_owner() -> None:
     @ray.remote
     class Maker:
         def make(self) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The README's own commands and code, run as they stand but for addresses."""
+"""The commands and code of the README, run unchanged except for addresses."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ COMMANDS = [line.strip() for line in re.findall(r"^    .*$", README, re.MULTILIN
 
 
 def run(script: str, environment: dict[str, str]) -> subprocess.Popen[str]:
-    """Starts a script of a user."""
+    """Starts a user's script."""
     return subprocess.Popen(
         [sys.executable, "-c", script], env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
     )
 
 
-def test_the_example_of_one_process() -> None:
+def test_the_example_of_one_process_runs() -> None:
     with run(PYTHON[0], {}) as script:
-        told, _ = script.communicate(timeout=SOON)
+        output, _ = script.communicate(timeout=SOON)
         assert script.returncode == 0
-        assert told.startswith("[3. 3. 3. 3.] [Ref(")
-        assert "part/1" in told
-        assert "part/3" in told
+        assert output.startswith("[3. 3. 3. 3.] [Ref(")
+        assert "part/1" in output
+        assert "part/3" in output
 
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[list[dict[str, str]]]:
-    """The environments of two hosts that run the README's nodes: each host has a runtime folder of its own."""
+    """The environments of two hosts that run the README's nodes, each with its own runtime folder."""
     ports = []
     for _ in range(2):
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -78,8 +78,8 @@ def hosts(tmp_path: Path) -> Iterator[list[dict[str, str]]]:
 
 @pytest.mark.parametrize("job", [False, True], ids=["deletes", "job"])
 @pytest.mark.parametrize("order", ["one first", "two first"])
-def test_the_example_of_two_hosts(hosts: list[dict[str, str]], order: str, job: bool) -> None:
-    """Five runs over the same nodes, which delete their objects, or whose jobs do."""
+def test_the_example_of_two_hosts_runs(hosts: list[dict[str, str]], order: str, job: bool) -> None:
+    """Five runs on the same nodes. Each deletes its objects itself or through its job."""
     for number in range(5):
         two, one = PYTHON[1:3]
         if job:
@@ -87,7 +87,7 @@ def test_the_example_of_two_hosts(hosts: list[dict[str, str]], order: str, job: 
             two, one = (code.replace("init()", f"init(job='run-{number}')") for code in (two, one))
         run_both(hosts, order, one, two)
         if job:
-            # A run ends with the last of its processes; the next one finds its names free.
+            # A run ends with its last process. Then the next run finds its names free.
             client = hoplite.connect(hosts[0]["XDG_RUNTIME_DIR"] + "/hoplite/node.sock")
             eventually(lambda: client.directory() == [])  # noqa: B023 - waited for here
             client.close()
@@ -99,10 +99,10 @@ def run_both(hosts: list[dict[str, str]], order: str, one: str, two: str) -> Non
         for which in ("one", "two") if order == "one first" else ("two", "one"):
             code, host = {"one": (one, hosts[0]), "two": (two, hosts[1])}[which]
             scripts[which] = stack.enter_context(run(code, host))
-        told = {which: script.communicate(timeout=SOON)[0] for which, script in scripts.items()}
+        output = {which: script.communicate(timeout=SOON)[0] for which, script in scripts.items()}
         assert all(script.returncode == 0 for script in scripts.values())
-    assert told["one"].startswith("3.0 [Ref(")
-    assert told["two"].strip() == "3.0"
+    assert output["one"].startswith("3.0 [Ref(")
+    assert output["two"].strip() == "3.0"
 
 
 def test_every_command_of_the_readme_exists() -> None:

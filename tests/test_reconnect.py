@@ -1,4 +1,4 @@
-"""A client goes on with the node that takes the place of one that is gone."""
+"""A client reconnects to the node that replaces a stopped one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def node_at(socket: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """A node process at a given socket, ready."""
+    """Starts a node process with a given socket, and waits until it is ready."""
     command = [
         sys.executable,
         "-m",
@@ -42,7 +42,7 @@ def node_at(socket: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def killed(process: subprocess.Popen[str]) -> None:
+def kill_and_wait(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.wait()
 
@@ -52,8 +52,8 @@ def socket(tmp_path: Path) -> Path:
     return tmp_path / "node.sock"
 
 
-def test_a_client_goes_on_with_the_restarted_node(socket: Path) -> None:
-    """What is under way is told; what other nodes hold is there still."""
+def test_a_client_reconnects_to_the_restarted_node(socket: Path) -> None:
+    """Pending calls fail; objects on other nodes still exist."""
     with testing.cluster(1) as (other,), node_at(socket, "--join", other.address) as first:
         value = numbers(300_000)
         kept = other.client().put(value, name="kept/1")
@@ -62,7 +62,7 @@ def test_a_client_goes_on_with_the_restarted_node(socket: Path) -> None:
             own = client.put(numbers(300_000, seed=1))
             waiting = Later(client.get, "never/1")
             eventually(lambda: client.status()["waiting"] == 1)
-            killed(first)
+            kill_and_wait(first)
             with pytest.raises(hoplite.NodeDown, match=r"the next call attaches .*reconnect=False"):
                 waiting.result()
             with node_at(socket, "--join", other.address):
@@ -74,10 +74,10 @@ def test_a_client_goes_on_with_the_restarted_node(socket: Path) -> None:
                 assert bytes(other.client().get("new/1", timeout=SOON)) == b"new"
 
 
-def test_a_call_waits_for_a_node_that_is_being_restarted(socket: Path) -> None:
+def test_a_call_waits_for_a_restarting_node(socket: Path) -> None:
     with node_at(socket) as first:
         client = hoplite.connect(f"unix:{socket}")
-        killed(first)
+        kill_and_wait(first)
         eventually(lambda: client._native.is_node_gone())
         calls = [Later(client.put, b"x", name=f"early/{number}") for number in range(8)]
         assert not calls[0].done(within=0.2)
@@ -91,7 +91,7 @@ def test_a_call_waits_for_a_node_that_is_being_restarted(socket: Path) -> None:
 def test_a_client_that_does_not_reconnect_names_the_option(attach: Callable[..., hoplite.Client], socket: Path) -> None:
     with node_at(socket) as first:
         client = attach(f"unix:{socket}", reconnect=False)
-        killed(first)
+        kill_and_wait(first)
         eventually(lambda: client._native.is_node_gone())
         with node_at(socket), pytest.raises(hoplite.NodeDown, match="reconnect=False"):
             client.put(b"x")
@@ -103,7 +103,7 @@ def test_init_shares_a_client_that_reconnects(socket: Path) -> None:
         client = hoplite.init(f"unix:{socket}")
         try:
             hoplite.client().put(b"old")
-            killed(first)
+            kill_and_wait(first)
             with node_at(socket):
                 eventually(lambda: client._native.is_node_gone())
                 assert str(hoplite.client().put(b"new", name="new/1")) == "new/1"
@@ -111,12 +111,12 @@ def test_init_shares_a_client_that_reconnects(socket: Path) -> None:
             hoplite.shutdown()
 
 
-def test_nobody_comes_back(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Later calls do not wait as long again, and find one that comes late all the same."""
+def test_calls_fail_if_no_node_replaces_the_stopped_one(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later calls fail sooner, but still find a node that starts late."""
     monkeypatch.setattr("hoplite._attachment.RECONNECT_S", 0.2)
     with node_at(socket) as first:
         client = hoplite.connect(f"unix:{socket}")
-        killed(first)
+        kill_and_wait(first)
         eventually(lambda: client._native.is_node_gone())
         with pytest.raises(hoplite.NodeDown, match=str(socket)):
             client.status()
@@ -137,7 +137,7 @@ def test_nobody_comes_back(socket: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             client.put(b"x")
 
 
-def test_an_event_loop_is_not_held_up(socket: Path) -> None:
+def test_reconnecting_does_not_block_an_event_loop(socket: Path) -> None:
     async def first_calls(client: hoplite.Client) -> None:
         with pytest.raises(hoplite.NodeDown):
             await client.put_async(b"x")
@@ -146,6 +146,6 @@ def test_an_event_loop_is_not_held_up(socket: Path) -> None:
 
     with node_at(socket) as first:
         client = hoplite.connect(f"unix:{socket}")
-        killed(first)
+        kill_and_wait(first)
         eventually(lambda: client._native.is_node_gone())
         asyncio.run(first_calls(client))

@@ -1,4 +1,4 @@
-"""Reduce: the result is the fold of exactly `inputs()`, whenever and wherever these come to exist."""
+"""Reduce: the result is the fold of exactly `inputs()`, whenever and wherever these are put."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL_OPS = ("sum", "min", "max", "prod", "mean", "any", "all")
 
 
 def check(reader: Client, total: hoplite.Ref, values: dict[str, Array], op: str = "sum") -> list[str]:
-    """Asserts that a result is the fold of what `inputs()` says; returns that."""
+    """Asserts that a result is the fold of the refs that `inputs()` returns; returns them."""
     folded = [str(ref) for ref in total.inputs(timeout=SOON)]
     assert len(set(folded)) == len(folded)
     same(reader.get(total, timeout=SOON), fold(op, [values[ref] for ref in folded]))
@@ -25,17 +25,17 @@ def check(reader: Client, total: hoplite.Ref, values: dict[str, Array], op: str 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_op_on_every_dtype(clients: list[Client], dtype: str) -> None:
-    """Whole numbers that every dtype holds exactly, one input per node; small and large."""
+def test_every_op_reduces_every_supported_dtype(clients: list[Client], dtype: str) -> None:
+    """Whole numbers that every dtype represents exactly, one input per node; small and large."""
     for shape in ((5,), (123, 457)):
         for op in ALL_OPS:
-            # Multiples of three have a mean of three that is exact too.
+            # Three multiples of three also have an exact mean.
             values = [numbers(shape, dtype, seed=seed) for seed in range(3)]
             values = [value * 3 if op == "mean" and op in OPS[dtype] else value for value in values]
             refs = [client.put(value) for client, value in zip(clients, values, strict=True)]
             total = clients[0].reduce(refs, op)
             if op not in OPS[dtype]:
-                # The error says which would do.
+                # The error lists the operations that are supported.
                 said = f"by {op} can't fold .* {dtype}.*({'|'.join(OPS[dtype])})"
                 with pytest.raises(hoplite.UnsupportedDtype, match=said):
                     clients[0].get(total, timeout=SOON)
@@ -48,7 +48,7 @@ SHAPES: list[tuple[int, ...]] = [
     (0,),
     (4, 0),
     (1,),
-    # Around 32 KiB, where inline ends, and 64 KiB, where a block does.
+    # Around the inline limit of 32 KiB, and the block size of 64 KiB.
     (8_192,),
     (8_193,),
     (16_383,),
@@ -61,7 +61,7 @@ SHAPES: list[tuple[int, ...]] = [
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_any_shape(clients: list[Client], shape: tuple[int, ...]) -> None:
+def test_every_shape_is_reduced(clients: list[Client], shape: tuple[int, ...]) -> None:
     values = [numbers(shape, seed=seed) for seed in range(3)]
     total = clients[1].reduce([client.put(value) for client, value in zip(clients, values, strict=True)])
     for client in clients:
@@ -70,7 +70,7 @@ def test_any_shape(clients: list[Client], shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("size", [10, 100_000])
 @pytest.mark.parametrize("before", [0, 1, 3, 6])
-def test_inputs_before_and_after_the_call(clients: list[Client], size: int, before: int) -> None:
+def test_inputs_can_be_put_before_and_after_the_call(clients: list[Client], size: int, before: int) -> None:
     values = {f"part/{number}": numbers(size, seed=number) for number in range(6)}
     names = list(values)
     for number, name in enumerate(names[:before]):
@@ -84,8 +84,8 @@ def test_inputs_before_and_after_the_call(clients: list[Client], size: int, befo
     assert set(check(clients[1], total, values)) == set(names)
 
 
-def test_inputs_during_the_call_from_all_sides(clients: list[Client]) -> None:
-    """Twelve inputs of 2 MB come at odd times from three nodes, while three reduces ask for them."""
+def test_inputs_can_be_put_during_the_call_on_all_nodes(clients: list[Client]) -> None:
+    """Three nodes put twelve inputs of 2 MB at random times, while three reduces wait for them."""
     values = {f"part/{number}": numbers(500_001, seed=number) for number in range(12)}
 
     def put(number: int) -> None:
@@ -101,8 +101,8 @@ def test_inputs_during_the_call_from_all_sides(clients: list[Client]) -> None:
 
 
 @pytest.mark.parametrize("places", ["0000", "1111", "0011", "1122", "0122", "2222"])
-def test_several_inputs_on_a_node(clients: list[Client], places: str) -> None:
-    """All at the caller, all at one other node, some here and some there."""
+def test_several_inputs_on_one_node(clients: list[Client], places: str) -> None:
+    """All on the caller's node, all on another node, or distributed."""
     for size in (10, 200_000):
         values = [numbers(size, seed=seed) for seed in range(4)]
         refs = [clients[int(place)].put(value) for place, value in zip(places, values, strict=True)]
@@ -115,7 +115,7 @@ def test_a_single_input(clients: list[Client]) -> None:
         same(clients[0].get(clients[0].reduce([ref]), timeout=SOON), numbers(100_000))
 
 
-def test_one_input_in_two_reduces_at_once(clients: list[Client]) -> None:
+def test_concurrent_reduces_share_an_input(clients: list[Client]) -> None:
     values = {f"part/{number}": numbers(300_000, seed=number) for number in range(5)}
     first = clients[0].reduce([f"part/{number}" for number in (0, 1, 2)])
     second = clients[1].reduce([f"part/{number}" for number in (2, 3, 4)], "max")
@@ -126,8 +126,8 @@ def test_one_input_in_two_reduces_at_once(clients: list[Client]) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 300_000])
-def test_a_reduce_of_reduces(clients: list[Client], size: int) -> None:
-    """The inner results are asked for before any input exists, each at another node."""
+def test_a_reduce_can_take_results_of_reduces(clients: list[Client], size: int) -> None:
+    """The inner results are requested before any input exists, each on another node."""
     values = [numbers(size, seed=seed) for seed in range(6)]
     inner = [client.reduce([f"part/{2 * number}", f"part/{2 * number + 1}"]) for number, client in enumerate(clients)]
     outer = clients[0].reduce(inner)
@@ -139,8 +139,8 @@ def test_a_reduce_of_reduces(clients: list[Client], size: int) -> None:
 
 @pytest.mark.parametrize("size", [10, 100_000])
 @pytest.mark.parametrize("count", [1, 2, 4, 6])
-def test_the_first_count_of_n(clients: list[Client], size: int, count: int) -> None:
-    """Only so many inputs ever come; the rest are not missed."""
+def test_a_reduce_takes_the_first_count_of_n(clients: list[Client], size: int, count: int) -> None:
+    """Only `count` inputs are ever put; the others are not needed."""
     values = {f"part/{number}": numbers(size, seed=number) for number in range(6)}
     total = clients[0].reduce(values, count=count)
     for number in range(count):
@@ -149,8 +149,8 @@ def test_the_first_count_of_n(clients: list[Client], size: int, count: int) -> N
     assert set(folded) == {f"part/{number}" for number in range(count)}
 
 
-def test_spares_are_left_alone(clients: list[Client]) -> None:
-    """Seven come, four are folded; the others are as they were and go into the next sum."""
+def test_unused_inputs_are_unchanged(clients: list[Client]) -> None:
+    """Seven inputs are put and four are folded. The others are unchanged and go into the next sum."""
     values = {f"part/{number}": numbers(100_000, seed=number) for number in range(7)}
     first = clients[0].reduce(values, count=4)
     for number, (name, value) in enumerate(values.items()):
@@ -171,7 +171,7 @@ def test_many_inputs(clients: list[Client]) -> None:
 
 @pytest.mark.parametrize("nodes", [2, 5, 8])
 def test_any_number_of_nodes(nodes: int) -> None:
-    """One large input on each node: the tree has positions to fold at, away from the caller."""
+    """One large input on each node: the tree has positions on nodes other than the caller's."""
     with testing.cluster(nodes, capacity="128MiB") as running:
         clients = [node.client() for node in running]
         values = [numbers(500_000, seed=seed) for seed in range(nodes)]
@@ -182,7 +182,7 @@ def test_any_number_of_nodes(nodes: int) -> None:
             same(get.result(), fold("sum", values))
 
 
-def test_sums_are_folded_away_from_the_caller() -> None:
+def test_sums_are_folded_on_other_nodes_than_the_callers() -> None:
     with testing.cluster(4, capacity="128MiB") as nodes:
         clients = [node.client() for node in nodes]
         refs = [client.put(numbers(2_000_000)) for client in clients for _ in range(2)]
@@ -197,8 +197,8 @@ def test_integers_wrap_around(clients: list[Client]) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_nan_is_kept(clients: list[Client], dtype: str) -> None:
-    """Where an element is NaN, whichever input it is in, so is every result."""
+def test_nan_propagates(clients: list[Client], dtype: str) -> None:
+    """Wherever any input has a NaN, every result has one."""
     values = [numbers(40_000, dtype, seed=seed) for seed in range(3)]
     for place, value in enumerate(values):
         value[place * 10_000] = np.nan
@@ -209,8 +209,8 @@ def test_nan_is_kept(clients: list[Client], dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["datetime64", "timedelta64"])
-def test_not_a_time_is_kept(clients: list[Client], dtype: str) -> None:
-    """As NaN is; whatever the unit."""
+def test_nat_propagates(clients: list[Client], dtype: str) -> None:
+    """NaT behaves as NaN does, in every unit."""
     values = [numbers(40_000, dtype, seed=seed).view(f"{dtype}[25us]") for seed in range(3)]
     for place, value in enumerate(values):
         value[place * 10_000] = "NaT"
@@ -236,7 +236,7 @@ def test_inputs_of_two_units_are_named_with_their_units(clients: list[Client], s
 
 @pytest.mark.parametrize("size", [10, 100_000])
 def test_inputs_of_other_shape_or_dtype_are_named(clients: list[Client], size: int) -> None:
-    """The error of `get` names both refs, at every node."""
+    """The error of `get` names both refs, on every node."""
     ref = clients[0].put(numbers(size))
     for other in (numbers(size + 1), numbers((size, 1)), numbers(size, "float64")):
         second = clients[1].put(other)
@@ -248,7 +248,7 @@ def test_inputs_of_other_shape_or_dtype_are_named(clients: list[Client], size: i
             assert str(second) in str(caught.value)
 
 
-def test_bytes_are_no_input(clients: list[Client]) -> None:
+def test_bytes_are_rejected_as_an_input(clients: list[Client]) -> None:
     ref = clients[1].put(b"hello")
     with pytest.raises(hoplite.UnsupportedDtype, match=str(ref)):
         clients[0].get(clients[0].reduce([ref]), timeout=SOON)
@@ -261,7 +261,7 @@ def test_a_deleted_input_ends_the_reduce(clients: list[Client]) -> None:
         clients[0].get(clients[0].reduce([ref, "never/1"]), timeout=SOON)
 
 
-def test_get_of_a_sum_keeps_its_timeout(clients: list[Client]) -> None:
+def test_a_get_of_a_sum_respects_its_timeout(clients: list[Client]) -> None:
     total = clients[0].reduce(["never/1", "never/2"])
     for client in clients:
         with pytest.raises(hoplite.Timeout):
@@ -270,8 +270,8 @@ def test_get_of_a_sum_keeps_its_timeout(clients: list[Client]) -> None:
         total.inputs(timeout=0.2)
 
 
-def test_the_reduce_outlives_its_client(clients: list[Client]) -> None:
-    """It belongs to the node: the caller detaches before any input comes."""
+def test_a_reduce_outlives_its_client(clients: list[Client]) -> None:
+    """The reduce belongs to the node: its client detaches before any input is put."""
     node = clients[0].node
     assert node is not None
     with node.client() as caller:
@@ -281,14 +281,14 @@ def test_the_reduce_outlives_its_client(clients: list[Client]) -> None:
     same(clients[1].get(total, timeout=SOON), fold("sum", [numbers(100_000, seed=1), numbers(100_000, seed=2)]))
 
 
-def test_inputs_of_what_is_no_sum(clients: list[Client]) -> None:
+def test_inputs_of_another_object_are_rejected(clients: list[Client]) -> None:
     ref = clients[0].put(b"x")
     with pytest.raises(hoplite.HopliteError):
         ref.inputs(timeout=SOON)
 
 
-def test_inputs_are_known_at_the_node_that_called(clients: list[Client]) -> None:
-    """To each of its clients; another node says that it does not know."""
+def test_inputs_are_available_on_the_node_of_the_caller(clients: list[Client]) -> None:
+    """To each client of that node. Another node rejects the request."""
     refs = [client.put(numbers(100_000)) for client in clients]
     total = clients[0].reduce(refs)
     assert clients[0].node is not None
@@ -300,11 +300,11 @@ def test_inputs_are_known_at_the_node_that_called(clients: list[Client]) -> None
 
 
 @pytest.mark.parametrize("caller", [0, 1])
-def test_two_reduces_chained_over_the_same_nodes_in_opposite_order(caller: int) -> None:
-    """64 MiB, larger than every buffer: neither may stop the other by filling a connection they share.
+def test_two_chains_in_opposite_order_do_not_deadlock(caller: int) -> None:
+    """64 MiB, larger than every buffer: neither reduce may block the other by filling a shared connection.
 
-    The inputs come in opposite order, so that one chain runs 0, 1 and the other 1, 0; both results are then read
-    at both nodes at once.
+    The inputs are put in opposite order, so that one chain is 0, 1 and the other 1, 0. Both results are then read on
+    both nodes at the same time.
     """
     size = 16 << 20
     with testing.cluster(2, capacity="1GiB") as nodes:
@@ -324,9 +324,9 @@ def test_two_reduces_chained_over_the_same_nodes_in_opposite_order(caller: int) 
             same(get.result(), value * 4)
 
 
-@pytest.mark.parametrize(("caller", "inputs"), [("contributes", 1), ("contributes", 2), ("only asks", 1)], ids=str)
-def test_a_sum_that_its_contributors_want_is_made_in_parts(caller: str, inputs: int) -> None:
-    """Three that contribute 32 MiB each, large enough for two rounds of parts; all get the same, and all send sums."""
+@pytest.mark.parametrize(("caller", "inputs"), [("contributes", 1), ("contributes", 2), ("only requests", 1)], ids=str)
+def test_a_sum_requested_by_its_contributors_runs_as_a_ring(caller: str, inputs: int) -> None:
+    """Three contributors of 32 MiB each, enough for two rounds of parts: all get the same result, and all send sums."""
     with testing.cluster(3 if caller == "contributes" else 4, capacity="512MiB") as nodes:
         clients = [node.client() for node in nodes]
         seats = clients[-3:]
@@ -335,28 +335,28 @@ def test_a_sum_that_its_contributors_want_is_made_in_parts(caller: str, inputs: 
         refs = [seats[number % 3].put(value) for number, value in enumerate(values)]
         total = clients[0].reserve()
         gets = [Later(client.get, total, timeout=SOON) for client in clients]
-        # All of them are known to wait.
+        # Wait until all gets are registered.
         clients[0].wait(refs, len(refs), timeout=SOON)
         eventually(lambda: all(client.status()["waiting"] > 0 for client in clients))
-        # An answer that comes by the connections which their questions took before.
+        # Each reply uses the same connections as the gets, so it arrives after the gets have been processed.
         for client in clients:
             client.directory(timeout=SOON)
         assert clients[0].reduce(refs, name=total) == total
         expected = fold("sum", values)
         for get in gets:
             same(get.result(), expected)
-        # What is read stays.
+        # Views keep objects in memory.
         del get, gets
         assert set(total.inputs(timeout=SOON)) == set(refs)
         sent = [client.status()["counters"]["bytes_partial"] for client in seats]
         assert sum(sent) == 2 * expected.nbytes
-        assert all(count > expected.nbytes // 2 for count in sent), "along a tree the caller would send none"
+        assert all(count > expected.nbytes // 2 for count in sent), "in a tree the caller would send none"
         clients[1].delete([total, *refs])
         for client in clients:
             eventually_empty(client)
 
 
-def test_nothing_is_left_of_a_deleted_sum(clients: list[Client]) -> None:
+def test_a_deleted_sum_leaves_nothing(clients: list[Client]) -> None:
     refs = [client.put(numbers(100_000)) for client in clients]
     total = clients[0].reduce(refs)
     for client in clients:
@@ -373,7 +373,7 @@ def test_a_sum_of_more_than_4_gib() -> None:
         clients = [node.client() for node in nodes]
         value = np.ones(count, np.uint8)
         refs = [client.put(value) for client in clients]
-        # Memory is short enough.
+        # Save memory.
         del value
         total = clients[0].get(clients[0].reduce(refs), timeout=600)
         assert total.shape == (count,)

@@ -1,4 +1,4 @@
-"""Settings: an argument, else the environment, else a file, else the default; and what is said of what is wrong."""
+"""Settings: argument, environment, file and default, in this order, and the errors for invalid settings."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 TOKEN = hoplite.new_token()
 
-# A value of each setting that is not its default: as a variable, in TOML, and as it is used.
-SAID: dict[str, tuple[str, str, Any]] = {
+# A value of each setting that is not its default: as a variable, in TOML, and parsed.
+EXAMPLES: dict[str, tuple[str, str, Any]] = {
     "listen": ("[::1]:7421", '"[::1]:7421"', "[::1]:7421"),
     "advertise": ("10.0.0.1", '"10.0.0.1"', "10.0.0.1"),
     "rack": ("row 7", '"row 7"', "row 7"),
@@ -73,21 +73,21 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-def test_the_page_is_what_the_table_says() -> None:
+def test_the_page_matches_the_table() -> None:
     assert (Path(__file__).parent.parent / "docs" / "settings.md").read_text() == page()
 
 
-def test_every_setting_is_tried_here() -> None:
-    assert set(SAID) == {setting.name for setting in SETTINGS}
+def test_every_setting_has_an_example() -> None:
+    assert set(EXAMPLES) == {setting.name for setting in SETTINGS}
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_default_then_file_then_environment_then_argument(
     setting: settings.Setting, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each comes before the one that was there."""
+    """Each source takes precedence over the previous ones."""
     name = setting.name
-    text, toml, value = SAID[name]
+    text, toml, value = EXAMPLES[name]
     assert load(**{name: None})[name] == setting.default
     assert load(**{name: None}).origin(name) == "default"
 
@@ -102,7 +102,7 @@ def test_default_then_file_then_environment_then_argument(
     assert load(**{name: None})[name] == value
     assert load(**{name: None}).origin(name) == setting.variable
 
-    # What was the default, said by the caller, comes before all of them.
+    # An explicit argument takes precedence over all others, even if it equals the default.
     said = setting.default if setting.default not in (None, ()) else value
     assert load(file, **{name: said})[name] == said
     assert load(file, **{name: said}).given() == [name]
@@ -115,7 +115,7 @@ def test_the_environment_comes_before_the_file(write: Write, monkeypatch: pytest
     assert (values["cluster"], values["capacity"]) == ("of-environment", 1 << 30)
 
 
-def test_an_empty_variable_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_variable_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     for setting in SETTINGS:
         monkeypatch.setenv(setting.variable, "")
     monkeypatch.setenv("HOPLITE_CONFIG", "")
@@ -123,7 +123,7 @@ def test_an_empty_variable_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     assert not [setting.name for setting in SETTINGS if values.is_set(setting.name)]
 
 
-def test_no_file_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_default_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in (tmp_path, tmp_path / "hoplite", tmp_path / ".config" / "hoplite"):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "hoplite.toml").write_text('cluster = "hidden"')
@@ -184,15 +184,15 @@ def test_garbage_in_a_variable_is_named(variable: str, text: str, monkeypatch: p
         "\udcff": "is not TOML: ",
     }.items(),
 )
-def test_what_is_wrong_with_a_file_is_named(content: str, said: str, tmp_path: Path) -> None:
-    """The whole file is judged, also keys that nobody asked for."""
+def test_errors_of_a_file_are_named(content: str, said: str, tmp_path: Path) -> None:
+    """The whole file is validated, including keys that the caller does not load."""
     file = tmp_path / "my.toml"
     file.write_bytes(content.encode(errors="surrogateescape"))
     with pytest.raises(hoplite.InvalidArgument, match=rf"my\.toml:? {said}"):
         load(file, advertise=None)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_can_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(hoplite.InvalidArgument, match=r"can't read the settings in .*none\.toml: No such file"):
         load(tmp_path / "none.toml", listen=None)
     with pytest.raises(hoplite.InvalidArgument, match=r"can't read the settings in .*: Is a directory"):
@@ -203,8 +203,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest
             call()
 
 
-def test_a_file_that_every_user_can_write_is_refused(write: Callable[[str, int], Path]) -> None:
-    """Who can write it can have this one join another cluster, or take pickles."""
+def test_a_file_that_every_user_can_write_is_rejected(write: Callable[[str, int], Path]) -> None:
+    """A user that can write the file can make this one join another cluster, or accept pickles."""
     file = write("capacity = '64MiB'", 0o666)
     with pytest.raises(hoplite.InvalidArgument, match=rf"every user can write {file}: run chmod o-w {file}"):
         load(file, capacity=None)
@@ -212,12 +212,12 @@ def test_a_file_that_every_user_can_write_is_refused(write: Callable[[str, int],
     assert load(file, capacity=None)["capacity"] == 64 << 20
 
 
-def test_a_file_that_is_nested_too_deep_is_named(write: Write) -> None:
+def test_a_file_that_is_nested_too_deeply_is_rejected(write: Write) -> None:
     with pytest.raises(hoplite.InvalidArgument, match="is not TOML"):
         load(write("capacity = " + "[" * 200_000), capacity=None)
 
 
-def test_an_unknown_variable_is_a_warning_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_variable_causes_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPLITE_CAPCITY", "1GiB")
     with pytest.warns(SettingsWarning, match=r"HOPLITE_CAPCITY .*\(did you mean HOPLITE_CAPACITY\?\)"):
         load(capacity=None)
@@ -249,18 +249,18 @@ def test_a_token_that_others_can_read_is_an_error(write: Callable[[str, int], Pa
         ("", "empty"),
     ],
 )
-def test_an_address_that_is_none(address: str, said: str) -> None:
+def test_an_invalid_address_is_rejected(address: str, said: str) -> None:
     with pytest.raises(hoplite.InvalidArgument, match=said):
         load(listen=address)
 
 
-def test_arguments_of_the_wrong_type() -> None:
+def test_arguments_of_the_wrong_type_are_rejected() -> None:
     for name, value in (("join", 7), ("no_auth", "yes"), ("token", b"x"), ("log_level", 3), ("leave_timeout", "5")):
         with pytest.raises(hoplite.InvalidArgument, match=name):
             load(**{name: value})
 
 
-def test_a_node_tells_others_its_rack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_announces_its_rack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPLITE_RACK", "row 7")
     with (
         Node(listen="127.0.0.1:0") as one,
@@ -289,6 +289,6 @@ def test_a_node_takes_its_settings_from_a_file(write: Write, tmp_path: Path) -> 
         assert client.status()["store"]["capacity"] == 32 << 20
 
 
-def test_a_device_as_the_file_of_settings_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dev_null_is_a_file_without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPLITE_CONFIG", "/dev/null")
     assert settings.load() is not None

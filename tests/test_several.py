@@ -1,4 +1,4 @@
-"""Gets of lists: what fits the store, what never will, and what is said meanwhile."""
+"""Gets of lists: lists that fit the store, lists that never will, and the messages in the meantime."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUNT = 8
 
 @pytest.fixture(params=["60MiB", "64MiB"])
 def small(request: pytest.FixtureRequest) -> Iterator[tuple[hoplite.Client, list[hoplite.Ref]]]:
-    """A client whose node has room for three of the eight objects of another, each a little over 16 MiB."""
+    """A client whose node has capacity for three of eight objects on another node, each a little over 16 MiB."""
     with testing.cluster(1, capacity="256MiB") as (large,):
         putter = large.client()
         refs = [putter.put(numbers(16 * MIB, "uint8", seed=seed)) for seed in range(COUNT)]
@@ -32,40 +32,40 @@ def small(request: pytest.FixtureRequest) -> Iterator[tuple[hoplite.Client, list
             yield node.client(), refs
 
 
-def said(client: hoplite.Client, error: pytest.ExceptionInfo[hoplite.StoreFull]) -> None:
-    """What a refusal says; and that nothing of what had come is held by it."""
+def check_error(client: hoplite.Client, error: pytest.ExceptionInfo[hoplite.StoreFull]) -> None:
+    """Checks the message of a rejected get, and that the error holds none of the objects that arrived."""
     capacity = client.status()["store"]["capacity"]
     assert f"{COUNT} objects of one get exceed the capacity of the store, {capacity} bytes" in str(error.value)
     assert "the next needs 16777216" in str(error.value)
     del error
-    # All of it: what was read for the list makes room.
+    # Nearly the whole capacity: objects read for the list are evicted.
     client.put(numbers(50 * MIB, "uint8"), timeout=SOON)
 
 
-@pytest.mark.parametrize("timeout", [None, 10 * SOON], ids=["none", "longer than a test may take"])
-def test_a_list_that_never_fits_is_refused(
+@pytest.mark.parametrize("timeout", [None, 10 * SOON], ids=["none", "longer than a test"])
+def test_a_list_that_never_fits_is_rejected(
     small: tuple[hoplite.Client, list[hoplite.Ref]], timeout: float | None
 ) -> None:
     client, refs = small
     with pytest.raises(hoplite.StoreFull) as error:
         client.get(refs, timeout=timeout)
-    said(client, error)
+    check_error(client, error)
 
 
-def test_a_list_that_never_fits_is_refused_in_a_loop(small: tuple[hoplite.Client, list[hoplite.Ref]]) -> None:
+def test_a_list_that_never_fits_is_rejected_in_a_loop(small: tuple[hoplite.Client, list[hoplite.Ref]]) -> None:
     client, refs = small
     with pytest.raises(hoplite.StoreFull) as error:
         asyncio.run(asyncio.wait_for(client.get_async(refs), SOON))
-    said(client, error)
+    check_error(client, error)
 
 
-def test_a_list_with_what_is_still_to_be_put_here_is_refused(
+def test_a_list_that_blocks_the_put_of_its_own_object_is_rejected(
     small: tuple[hoplite.Client, list[hoplite.Ref]],
 ) -> None:
-    """The put has no room because of the list, and the list waits for the put."""
+    """The put has no capacity because of the list, and the list waits for the put."""
     client, refs = small
     got = Later(lambda: client.get([*refs[:3], "here/1"]))
-    # The put that comes when they are here.
+    # The put starts when the other objects have arrived.
     eventually(lambda: sum(row["readers"] for row in client.objects()) == 3)
     put = Later(lambda: client.put(numbers(16 * MIB, "uint8"), name="here/1", timeout=60))
     with pytest.raises(hoplite.StoreFull):
@@ -73,13 +73,13 @@ def test_a_list_with_what_is_still_to_be_put_here_is_refused(
     put.result(60)
 
 
-def test_a_cancelled_list_ends_whenever_that_is(clients: list[hoplite.Client]) -> None:
+def test_a_list_can_be_cancelled_at_any_time(clients: list[hoplite.Client]) -> None:
     async def cancelled(turns: int, client: hoplite.Client) -> None:
         names = [f"come/{turns}", f"never/{turns}"]
         got = asyncio.ensure_future(client.get_async(names))
         await asyncio.sleep(0)
         await client.put_async(b"x", name=names[0])
-        # With the answer, a little before, a little after.
+        # With the reply, a little before it, or a little after it.
         for _ in range(turns):
             await asyncio.sleep(0)
         got.cancel()
@@ -92,8 +92,8 @@ def test_a_cancelled_list_ends_whenever_that_is(clients: list[hoplite.Client]) -
 
 
 @pytest.fixture
-def looked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set when a list that waits for room has looked whether it could ever fit, and was not refused."""
+def was_checked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when a list that waits for capacity has been checked against the capacity, and was not rejected."""
     event = threading.Event()
     refuse = Several._refuse_if_too_large
 
@@ -106,36 +106,38 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return event
 
 
-def test_a_list_that_fits_later_is_waited_for(
-    small: tuple[hoplite.Client, list[hoplite.Ref]], looked: threading.Event
+def test_a_list_waits_for_capacity_held_by_other_calls(
+    small: tuple[hoplite.Client, list[hoplite.Ref]], was_checked: threading.Event
 ) -> None:
-    """Room that another call holds may come: three more fit only when what is read is garbage."""
+    """Capacity held by another call may be freed: three more objects fit once the views are garbage-collected."""
     client, refs = small
     held = client.get(refs[:2], timeout=30)
     got = Later(lambda: client.get(refs[2:5], timeout=60))
-    assert looked.wait(SOON)
+    assert was_checked.wait(SOON)
     assert not got.done()
     del held
     for seed, value in enumerate(got.result(60), start=2):
         same(value, numbers(16 * MIB, "uint8", seed=seed))
 
 
-def test_the_same_object_counts_once(small: tuple[hoplite.Client, list[hoplite.Ref]], looked: threading.Event) -> None:
+def test_the_same_object_counts_once(
+    small: tuple[hoplite.Client, list[hoplite.Ref]], was_checked: threading.Event
+) -> None:
     client, refs = small
     held = client.get(refs[2:4], timeout=30)
     got = Later(lambda: client.get([refs[0]] * 5 + [refs[1]], timeout=60))
-    assert looked.wait(SOON)
+    assert was_checked.wait(SOON)
     assert not got.done()
     del held
     assert len(got.result(60)) == 6
 
 
-def test_a_list_larger_than_the_store_goes_into_memory_of_ones_own(
+def test_a_list_larger_than_the_store_can_be_read_into_outs(
     small: tuple[hoplite.Client, list[hoplite.Ref]],
 ) -> None:
     client, refs = small
     outs = [np.zeros(16 * MIB, np.uint8) for _ in refs]
-    # With a limit, since what hangs would hang for ever.
+    # With a timeout, because a hanging call would never return.
     Later(lambda: client.get(refs, out=outs)).result(60)
     for seed, out in enumerate(outs):
         same(out, numbers(16 * MIB, "uint8", seed=seed))
@@ -147,7 +149,7 @@ def test_a_list_larger_than_the_store_goes_into_memory_of_ones_own(
 
 @pytest.mark.parametrize("into", [False, True])
 @pytest.mark.parametrize("in_loop", [False, True])
-def test_a_long_wait_for_a_list_is_spoken_of(
+def test_a_long_wait_for_a_list_is_logged(
     clients: list[hoplite.Client],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""Small objects live at their owners as far as these have room; the others come from the node that they were put at."""
+"""Small objects are stored at their owners within a limit; others are fetched from the node on which they were put."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
     from hoplite import Client
 
-# Of the owner: so that a quarter is room for 16 of the largest objects, and an eighth for 8 of one member.
+# Capacity of the owner: a quarter holds 16 of the largest small objects, and an eighth holds 8 of one member.
 CAPACITY = 2 << 20
 LARGEST = 32 * 1024
-ROOM_OF_ONE = CAPACITY // 8
+SHARE_OF_ONE = CAPACITY // 8
 
 
 @pytest.fixture
 def trio() -> Iterator[list[Node]]:
-    """A node of little capacity, one that puts, and one that reads."""
+    """A node with little capacity, one that puts, and one that reads."""
     with contextlib.ExitStack() as stack:
         nodes: list[Node] = []
         for capacity in (CAPACITY, 256 << 20, 256 << 20):
@@ -37,7 +37,7 @@ def trio() -> Iterator[list[Node]]:
 
 
 def owned_by(node: Node, client: Client) -> str:
-    """A prefix of names that a node owns first."""
+    """Returns a prefix of names whose primary owner is the node."""
     prefixes = (f"owned{number}" for number in range(1000))
     return next(prefix for prefix in prefixes if client._open().start_owners(f"{prefix}/0").result()[0] == node.id)
 
@@ -47,8 +47,8 @@ def small(client: Client) -> tuple[int, int]:
     return store["small"], store["small_capacity"]
 
 
-def test_an_owner_keeps_as_many_small_objects_as_it_has_room_for_and_all_can_be_read(trio: list[Node]) -> None:
-    """Goal: memory within its bound, no put that fails, no value that is lost, and room again after deletions."""
+def test_an_owner_stores_small_objects_up_to_its_limit_and_all_can_be_read(trio: list[Node]) -> None:
+    """Memory stays within its limit, no put fails, no value is lost, and deletions free the capacity."""
     owner, putter, reader = clients = [node.client() for node in trio]
     prefix = owned_by(trio[0], reader)
     values = {
@@ -60,10 +60,10 @@ def test_an_owner_keeps_as_many_small_objects_as_it_has_room_for_and_all_can_be_
     same(late.result(), values[f"{prefix}/{len(values) - 1}"])
     used, most = small(owner)
     assert most == CAPACITY // 4
-    assert ROOM_OF_ONE - LARGEST <= used <= ROOM_OF_ONE
+    assert SHARE_OF_ONE - LARGEST <= used <= SHARE_OF_ONE
     rows = owner.status()["limits"]
     assert [(row["member"], row["process"], row["limit"]) for row in rows] == [(trio[1].id, None, "SMALL_SHARE")]
-    assert rows[0]["count"] >= len(values) - ROOM_OF_ONE // LARGEST
+    assert rows[0]["count"] >= len(values) - SHARE_OF_ONE // LARGEST
     for client in clients:
         for got, value in zip(client.get(list(values), timeout=SOON), values.values(), strict=True):
             same(got, value)
@@ -71,8 +71,8 @@ def test_an_owner_keeps_as_many_small_objects_as_it_has_room_for_and_all_can_be_
     assert (len(ready), missing) == (len(values), [])
     total = reader.reduce(list(values), timeout=SOON)
     same(reader.get(total, timeout=SOON), sum(values.values(), np.zeros(LARGEST // 8, np.int64)))
-    # The sum is of another member, and this node may be its second owner.
-    assert small(owner)[0] <= ROOM_OF_ONE + LARGEST
+    # Another member created the sum, and this node may be its backup owner.
+    assert small(owner)[0] <= SHARE_OF_ONE + LARGEST
     putter.delete([*values, total])
     eventually(lambda: small(owner)[0] == 0)
     putter.put(b"again", name=f"{prefix}/again")
@@ -80,10 +80,10 @@ def test_an_owner_keeps_as_many_small_objects_as_it_has_room_for_and_all_can_be_
     assert small(owner)[0] > 0
 
 
-def test_what_another_member_puts_has_its_own_room(trio: list[Node]) -> None:
+def test_every_member_has_its_own_share_of_an_owners_cache(trio: list[Node]) -> None:
     owner, first, second = (node.client() for node in trio)
     prefix = owned_by(trio[0], owner)
-    for number in range(2 * ROOM_OF_ONE // LARGEST):
+    for number in range(2 * SHARE_OF_ONE // LARGEST):
         first.put(b"x" * LARGEST, name=f"{prefix}/first{number}", timeout=SOON)
     before = small(owner)[0]
     second.put(b"y" * 1000, name=f"{prefix}/second", timeout=SOON)
@@ -92,19 +92,19 @@ def test_what_another_member_puts_has_its_own_room(trio: list[Node]) -> None:
 
 
 @pytest.mark.faults("the node of the putter ends at once")
-def test_what_found_no_room_ends_with_its_node_unless_another_keeps_it(trio: list[Node]) -> None:
-    """Goal: docs/memory.md. What owners have outlives the node, and so does what another node keeps."""
+def test_small_objects_beyond_the_limit_are_lost_with_their_node_unless_replicated(trio: list[Node]) -> None:
+    """See docs/memory.md. Objects at owners survive the node, and so do replicas."""
     with contextlib.ExitStack() as stack:
         process = stack.enter_context(testing.node_process("--join", trio[0].address))
         testing.wait_for_members(trio, 4)
         owner, _, reader = (node.client() for node in trio)
         putter = stack.enter_context(process.client())
-        # The other owner must not be large.
+        # The backup owner must be the node that is killed.
         prefixes = (f"two{number}" for number in range(1000))
         owners = [trio[0].id, process.id]
         prefix = next(each for each in prefixes if reader._open().start_owners(f"{each}/0").result() == owners)
         kept = putter.put(b"k" * 1000, name=f"{prefix}/kept", timeout=SOON)
-        for number in range(ROOM_OF_ONE // LARGEST + 1):
+        for number in range(SHARE_OF_ONE // LARGEST + 1):
             putter.put(b"x" * LARGEST, name=f"{prefix}/filler{number}", timeout=SOON)
         lost = putter.put(b"l" * LARGEST, name=f"{prefix}/lost", timeout=SOON)
         both = putter.put(b"b" * LARGEST, name=f"{prefix}/both", replicas=2, timeout=SOON)
@@ -115,6 +115,6 @@ def test_what_found_no_room_ends_with_its_node_unless_another_keeps_it(trio: lis
         assert bytes(reader.get(both, timeout=SOON)) == b"b" * LARGEST
         with pytest.raises(hoplite.HopliteError):
             reader.get(lost, timeout=2)
-        # What the keeper tells counts as its own.
+        # Objects that the keeper announces count as its own.
         used, most = small(owner)
         assert used <= most

@@ -1,4 +1,4 @@
-"""Objects that were not used for long go to disk when others need their room, and come back when they are used."""
+"""Spilling: objects that were not used recently are written to disk when memory is full, and read back when used."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ MIB = 1 << 20
 CAPACITY = 32 * MIB
 SIZE = 2 * MIB
 
-# Four times as much as there is room for.
+# Four times as much as fits into memory.
 COUNT = 4 * CAPACITY // SIZE
 
 
 def value(number: int, size: int = SIZE) -> Array:
-    """Bytes that no other object has, in any part."""
+    """Returns an array that shares no element with that of another number."""
     array = np.arange(size // 8, dtype=np.uint64)
     array += np.uint64(number << 32)
     return array
@@ -47,7 +47,7 @@ def put_all(client: Client, count: int = COUNT) -> list[Ref]:
 
 
 def files(folder: Path) -> list[Path]:
-    """The files of objects."""
+    """Returns the files of objects."""
     return sorted(folder.glob("*.spill"))
 
 
@@ -57,14 +57,14 @@ def states(client: Client) -> dict[str, str]:
 
 @contextlib.contextmanager
 def embedded(folder: Path, **options: object) -> Iterator[Client]:
-    """A client of a node in this process that spills."""
+    """Starts a node with a spill folder in this process, with a client."""
     with hoplite.Node(capacity=CAPACITY, spill=folder, socket=folder.parent / "own.sock", **options) as node:  # type: ignore[arg-type]
         yield node.client()
 
 
 @contextlib.contextmanager
 def attached(folder: Path, *options: str) -> Iterator[Client]:
-    """A client of a node process that spills."""
+    """Starts a node process with a spill folder, with a client."""
     with process(folder, *options) as node, node.client() as client:
         yield client
 
@@ -76,7 +76,7 @@ def process(folder: Path, *options: str) -> Iterator[testing.NodeProcess]:
 
 
 @pytest.mark.parametrize("way", [embedded, attached])
-def test_a_set_of_four_times_the_capacity_is_put_and_read_back(way: type, tmp_path: Path) -> None:
+def test_four_times_the_capacity_can_be_put_and_read_back(way: type, tmp_path: Path) -> None:
     folder = tmp_path / "spill"
     with way(folder) as client:
         refs = put_all(client)
@@ -89,7 +89,7 @@ def test_a_set_of_four_times_the_capacity_is_put_and_read_back(way: type, tmp_pa
         for number in order:
             same(client.get(refs[number], timeout=SOON), value(number))
         counters = client.status()["counters"]
-        assert counters["spills"] <= COUNT, "what has a file already is not written again"
+        assert counters["spills"] <= COUNT, "objects that have a file must not be written again"
         assert counters["unspills"] >= COUNT
         client.delete(refs)
         eventually(lambda: files(folder) == [])
@@ -97,7 +97,7 @@ def test_a_set_of_four_times_the_capacity_is_put_and_read_back(way: type, tmp_pa
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_many_read_at_once_what_does_not_fit_at_once(tmp_path: Path) -> None:
+def test_concurrent_readers_of_more_than_fits_into_memory(tmp_path: Path) -> None:
     with process(tmp_path / "spill") as node, node.client() as client:
         refs = put_all(client)
 
@@ -112,7 +112,7 @@ def test_many_read_at_once_what_does_not_fit_at_once(tmp_path: Path) -> None:
             reader.result()
 
 
-def test_another_node_reads_what_is_on_disk_here(tmp_path: Path) -> None:
+def test_other_nodes_read_spilled_objects(tmp_path: Path) -> None:
     with process(tmp_path / "spill") as node, node.client() as client:
         refs = put_all(client)
         with testing.node_process("--capacity", str(CAPACITY), "--join", node.address) as other, other.client() as far:
@@ -122,7 +122,7 @@ def test_another_node_reads_what_is_on_disk_here(tmp_path: Path) -> None:
         assert client.status()["counters"]["unspills"] >= COUNT // 2
 
 
-def test_a_set_that_fits_is_never_written(tmp_path: Path) -> None:
+def test_objects_that_fit_are_never_spilled(tmp_path: Path) -> None:
     folder = tmp_path / "spill"
     with embedded(folder) as client:
         refs = put_all(client, CAPACITY // SIZE - 1)
@@ -134,14 +134,14 @@ def test_a_set_that_fits_is_never_written(tmp_path: Path) -> None:
         assert files(folder) == []
 
 
-def test_what_is_read_stays_in_memory(tmp_path: Path) -> None:
+def test_objects_with_readers_stay_in_memory(tmp_path: Path) -> None:
     with embedded(tmp_path / "spill") as client:
         first = client.put(value(0))
         view = client.get(first)
         refs = put_all(client)
         assert states(client)[str(first)] == "complete"
         same(view, value(0))
-        # All of the store is read: there is nothing that could go.
+        # The whole store has readers, so nothing can leave memory.
         views = [client.get(ref, timeout=SOON) for ref in refs[: CAPACITY // SIZE - 2]]
         with pytest.raises(hoplite.StoreFull, match="readers: 1"):
             client.put(value(99), timeout=0.3)
@@ -149,7 +149,7 @@ def test_what_is_read_stays_in_memory(tmp_path: Path) -> None:
         same(client.get(client.put(value(99), timeout=SOON)), value(99))
 
 
-def test_copies_that_are_elsewhere_go_first(tmp_path: Path) -> None:
+def test_cached_copies_are_evicted_before_spilling(tmp_path: Path) -> None:
     with hoplite.Node(listen="127.0.0.1:0", capacity="256MiB", socket=tmp_path / "far.sock") as far:
         theirs = put_all(far.client(), 8)
         with embedded(tmp_path / "spill", join=[far.address]) as client:
@@ -163,8 +163,8 @@ def test_copies_that_are_elsewhere_go_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inputs", [4, 3 * CAPACITY // SIZE])
-def test_a_sum_of_what_is_on_disk(inputs: int, tmp_path: Path) -> None:
-    """More inputs than there is room for at once are folded as they are read."""
+def test_a_sum_of_spilled_objects(inputs: int, tmp_path: Path) -> None:
+    """More inputs than fit into memory are folded as they are read."""
     arrays = [numbers(SIZE // 4, seed=seed) for seed in range(inputs)]
     with embedded(tmp_path / "spill") as client:
         refs = [client.put(array, timeout=SOON) for array in arrays]
@@ -175,7 +175,7 @@ def test_a_sum_of_what_is_on_disk(inputs: int, tmp_path: Path) -> None:
         assert client.status()["counters"]["reduces_restarted"] == 0
 
 
-def test_another_node_sums_what_is_on_disk_here(tmp_path: Path) -> None:
+def test_other_nodes_can_sum_spilled_objects(tmp_path: Path) -> None:
     arrays = [numbers(SIZE // 4, seed=seed) for seed in range(2 * CAPACITY // SIZE)]
     with process(tmp_path / "spill") as node, node.client() as client:
         refs = [client.put(array, timeout=SOON) for array in arrays]
@@ -184,7 +184,7 @@ def test_another_node_sums_what_is_on_disk_here(tmp_path: Path) -> None:
             same(far.get(total, timeout=SOON), fold("sum", arrays))
 
 
-def test_a_time_to_live_runs_on_disk_too(tmp_path: Path) -> None:
+def test_the_ttl_of_a_spilled_object_expires(tmp_path: Path) -> None:
     folder = tmp_path / "spill"
     with embedded(folder) as client:
         short = client.put(value(0), ttl=1.5)
@@ -198,8 +198,8 @@ def test_a_time_to_live_runs_on_disk_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.faults("the limit of the disk is reached")
-def test_a_limit_that_is_reached_costs_no_object(tmp_path: Path) -> None:
-    """What is on disk changes places with what is in memory even then: two objects less than the limit are there."""
+def test_reaching_the_limit_loses_no_object(tmp_path: Path) -> None:
+    """Objects still swap places between disk and memory, because disk space for two objects stays reserved."""
     with embedded(tmp_path / "spill", spill_limit=7 * SIZE) as client:
         refs = put_all(client, CAPACITY // SIZE - 1 + 4)
         with pytest.raises(hoplite.StoreFull, match=r"of the \d+ bytes that may be spilled are taken") as raised:
@@ -208,19 +208,19 @@ def test_a_limit_that_is_reached_costs_no_object(tmp_path: Path) -> None:
         for number, ref in enumerate(refs * 2):
             same(client.get(ref, timeout=SOON), value(number % len(refs)))
             assert client.status()["store"]["spilled"] <= 7 * SIZE
-        # One that waits goes on as soon as there is room.
+        # A waiting put continues as soon as there is capacity.
         waiting = Later(client.put, value(77), timeout=SOON)
         assert not waiting.done(within=0.3)
         client.delete(refs[0])
         same(client.get(waiting.result(), timeout=SOON), value(77))
 
 
-@pytest.mark.faults("the disk takes no file so long")
-def test_a_disk_that_fails_costs_no_object_in_memory(tmp_path: Path) -> None:
+@pytest.mark.faults("the disk rejects long files")
+def test_a_disk_error_loses_no_object_in_memory(tmp_path: Path) -> None:
     folder = tmp_path / "spill"
     with process(folder) as node, node.client() as client:
         _, most = resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE)
-        # The memory of an object is a page longer than it; its file a page, a checksum for each MiB and an end.
+        # An object's memory has an additional page. Its file has an additional page, a checksum for each MiB and a trailer.
         resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (SIZE + 4096, most))
         refs: list[Ref] = []
         with pytest.raises(hoplite.StoreFull) as raised:
@@ -229,7 +229,7 @@ def test_a_disk_that_fails_costs_no_object_in_memory(tmp_path: Path) -> None:
         assert str(folder) in said, said
         assert "File too large" in said, said
         assert client.status()["counters"]["spill_failures"] > 0
-        assert files(folder) == [], "what was begun is removed"
+        assert files(folder) == [], "partial files must be removed"
         for number, ref in enumerate(refs):
             same(client.get(ref), value(number))
         waiting = Later(client.put, value(77), timeout=SOON)
@@ -241,7 +241,7 @@ def test_a_disk_that_fails_costs_no_object_in_memory(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 24 MiB, of its own."""
+    """A separate file system of 24 MiB."""
     if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
         pytest.skip("needs root and mkfs.ext4, to make a small file system")
     image, folder = tmp_path / "disk.img", tmp_path / "disk"
@@ -259,8 +259,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.faults("the disk is full")
-def test_a_full_disk_costs_no_object(small_disk: Path) -> None:
-    """What is in memory is there, and all that is on the disk as soon as one object in memory has gone."""
+def test_a_full_disk_loses_no_object(small_disk: Path) -> None:
+    """Objects in memory can be read. So can those on disk, as soon as one object has left memory."""
     folder = small_disk / "spill"
     with process(folder, "--spill-limit", "1GiB") as node, node.client() as client:
         refs = put_all(client, CAPACITY // SIZE - 2 + 5)
@@ -279,8 +279,8 @@ def test_a_full_disk_costs_no_object(small_disk: Path) -> None:
                 same(client.get(ref, timeout=SOON), value(number))
 
 
-@pytest.mark.faults("the folder goes")
-def test_a_folder_that_is_removed_costs_what_is_in_it_alone(tmp_path: Path) -> None:
+@pytest.mark.faults("the folder is removed")
+def test_a_removed_folder_loses_only_the_objects_in_it(tmp_path: Path) -> None:
     folder = tmp_path / "spill"
     with embedded(folder) as client:
         refs = put_all(client)
@@ -297,7 +297,7 @@ def test_a_folder_that_is_removed_costs_what_is_in_it_alone(tmp_path: Path) -> N
 
 
 @pytest.mark.faults("a byte on the disk changes")
-def test_a_changed_byte_is_never_read(tmp_path: Path) -> None:
+def test_a_corrupt_file_is_never_read(tmp_path: Path) -> None:
     folder = tmp_path / "spill"
     with (
         hoplite.Node(listen="127.0.0.1:0", capacity="256MiB", socket=tmp_path / "far.sock") as far,
@@ -306,17 +306,17 @@ def test_a_changed_byte_is_never_read(tmp_path: Path) -> None:
         twice = client.put(value(0), replicas=2)
         once = client.put(value(1))
         put_all(client)
-        spoil(folder, client, twice)
-        spoil(folder, client, once)
-        # Another node has it.
+        corrupt(folder, client, twice)
+        corrupt(folder, client, once)
+        # Another node has a replica.
         same(client.get(twice, timeout=SOON), value(0))
         with pytest.raises(hoplite.ObjectLost, match=r"\.spill: checksum mismatch in bytes 0 to 1048576"):
             client.get(once, timeout=SOON)
         assert client.status()["counters"]["spill_failures"] == 2
 
 
-def spoil(folder: Path, client: Client, ref: Ref) -> None:
-    """Changes a byte of the object in its file."""
+def corrupt(folder: Path, client: Client, ref: Ref) -> None:
+    """Flips a bit of the object in its file."""
     [row] = [row for row in client.objects() if row["ref"] == str(ref)]
     assert row["state"] == "spilled"
     node, serial = row["instance"].split("#")
@@ -327,18 +327,18 @@ def spoil(folder: Path, client: Client, ref: Ref) -> None:
 
 
 @pytest.mark.faults("a byte on the disk changes")
-def test_a_sum_of_a_changed_byte_fails(tmp_path: Path) -> None:
+def test_a_sum_of_a_corrupt_file_fails(tmp_path: Path) -> None:
     folder = tmp_path / "spill"
     with embedded(folder) as client:
         refs = put_all(client)
-        spoil(folder, client, refs[0])
+        corrupt(folder, client, refs[0])
         total = client.reduce(refs[:3], "sum")
         with pytest.raises(hoplite.ObjectLost):
             client.get(total, timeout=SOON)
 
 
-def test_what_is_kept_is_there_after_a_restart(tmp_path: Path) -> None:
-    """What was in memory too: small and large, with names and without, and with what is known of it."""
+def test_persistent_objects_survive_a_restart(tmp_path: Path) -> None:
+    """Including objects that were in memory: small and large, with and without names, and with their metadata."""
     folder = tmp_path / "spill"
     with process(folder, "--spill-persistent") as node, node.client() as client:
         refs = put_all(client)
@@ -363,7 +363,7 @@ def test_what_is_kept_is_there_after_a_restart(tmp_path: Path) -> None:
         eventually(lambda: files(folder) == [])
 
 
-def test_what_is_not_kept_is_gone_with_the_node(tmp_path: Path) -> None:
+def test_objects_are_deleted_with_the_node_by_default(tmp_path: Path) -> None:
     folder = tmp_path / "spill"
     with process(folder) as node, node.client() as client:
         put_all(client)
@@ -371,8 +371,8 @@ def test_what_is_not_kept_is_gone_with_the_node(tmp_path: Path) -> None:
     assert files(folder) == []
 
 
-def test_what_another_node_has_taken_is_not_kept_here(tmp_path: Path) -> None:
-    """It may be deleted before this one is back."""
+def test_objects_handed_over_to_another_node_do_not_persist(tmp_path: Path) -> None:
+    """The other node may delete it before this one restarts."""
     folder = tmp_path / "spill"
     with testing.node_process("--capacity", "256MiB") as far, far.client() as client:
         with process(folder, "--spill-persistent", "--join", far.address) as node, node.client() as own:
@@ -382,8 +382,8 @@ def test_what_another_node_has_taken_is_not_kept_here(tmp_path: Path) -> None:
             same(client.get(ref, timeout=SOON), value(number))
 
 
-@pytest.mark.faults("a node leaves with what no other has room for")
-def test_what_was_put_under_its_name_meanwhile_goes_before_what_was_kept(tmp_path: Path) -> None:
+@pytest.mark.faults("a node leaves with objects that fit on no other")
+def test_later_puts_take_precedence_over_persistent_objects(tmp_path: Path) -> None:
     folder = tmp_path / "spill"
     with testing.node_process("--capacity", "3MiB") as far, far.client() as client:
         leaving = ["--leave-timeout", "1"]
@@ -394,7 +394,7 @@ def test_what_was_put_under_its_name_meanwhile_goes_before_what_was_kept(tmp_pat
             client.put(np.ones(2 * MIB, np.uint8), name="full/1")
         assert len(files(folder)) == 3
         client.delete("full/1")
-        # Its holder is away: the name is free.
+        # Its only holder is gone, so the name is free.
         eventually(lambda: len(client.status()["members"]) == 1)
         client.put(value(7), name="weights/1")
         client.delete("weights/2")
@@ -408,7 +408,7 @@ def test_what_was_put_under_its_name_meanwhile_goes_before_what_was_kept(tmp_pat
 
 @pytest.mark.faults("a node is killed")
 @pytest.mark.parametrize("keep", [True, False])
-def test_a_node_that_is_killed_while_it_spills_leaves_whole_files_or_none(keep: bool, tmp_path: Path) -> None:
+def test_a_node_killed_while_it_spills_leaves_no_partial_object(keep: bool, tmp_path: Path) -> None:
     folder = tmp_path / "spill"
     options = ["--spill-persistent"] if keep else []
     with process(folder, *options) as node:
@@ -427,7 +427,7 @@ def test_a_node_that_is_killed_while_it_spills_leaves_whole_files_or_none(keep: 
         kill(node.process)
         filling.result()
     assert files(folder)
-    # As if it had been killed in the middle of one, whatever it was at.
+    # As if the node had been killed while it wrote this file, regardless of what it wrote.
     half = files(folder)[0].with_name("1-1.1-1.spill")
     half.write_bytes(files(folder)[0].read_bytes()[: SIZE // 2])
     with process(folder, *options) as node, node.client() as client:
@@ -450,7 +450,7 @@ def test_two_nodes_do_not_share_a_folder(tmp_path: Path) -> None:
         assert client.status()["store"]["spill_limit"] > 0
 
 
-def test_a_folder_that_can_t_be_one_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_an_unusable_spill_folder_is_rejected_at_the_start(tmp_path: Path) -> None:
     def refused(folder: Path | str, why: str) -> None:
         with pytest.raises(hoplite.InvalidArgument, match=why) as raised:
             hoplite.Node(spill=folder, socket=tmp_path / "own.sock")

@@ -1,4 +1,4 @@
-"""A status has the fields and types that `hoplite.node_status` describes."""
+"""A status has the fields and types that `hoplite.node_status` declares."""
 
 from __future__ import annotations
 
@@ -18,18 +18,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.faults("a node stands still")
-def test_each_field_of_a_status_is_of_its_type(tmp_path: Path) -> None:
-    """Each list gets a row, and what may be None is something: groups, a revocation list, a limit and a lost member."""
+@pytest.mark.faults("a node is paused")
+def test_every_field_of_a_status_has_its_type(tmp_path: Path) -> None:
+    """Every list has a row and every optional field a value: groups, a revocation list, a limit and a lost member."""
     certificates.make_ca(tmp_path)
-    shown = ["--ca", f"{tmp_path}/ca.crt", "--crl", f"{tmp_path}/crl.pem", "--detection-timeout", "1", "--rack", "a"]
+    shared_options = [
+        "--ca",
+        f"{tmp_path}/ca.crt",
+        "--crl",
+        f"{tmp_path}/crl.pem",
+        "--detection-timeout",
+        "1",
+        "--rack",
+        "a",
+    ]
     own = []
     for name in ("one", "two"):
         certificates.make_certificate(tmp_path, name)
         own.append(["--certificate", f"{tmp_path}/{name}.crt", "--key", f"{tmp_path}/{name}.key"])
     with (
-        testing.node_process(*shown, *own[0]) as node,
-        testing.node_process(*shown, *own[1], "--join", node.address) as other,
+        testing.node_process(*shared_options, *own[0]) as node,
+        testing.node_process(*shared_options, *own[1], "--join", node.address) as other,
         node.client() as client,
     ):
         client.put(b"x")
@@ -51,5 +60,5 @@ def test_each_field_of_a_status_is_of_its_type(tmp_path: Path) -> None:
 
 def test_a_field_that_differs_is_named() -> None:
     assert mismatches({"by": "x", "seconds": True}, Suspicion) == [".seconds is True, not <class 'float'>"]
-    (said,) = mismatches({"by": "x"}, Suspicion)
-    assert said.endswith("whose fields are not ['by', 'seconds']")
+    (problem,) = mismatches({"by": "x"}, Suspicion)
+    assert problem.endswith("whose fields are not ['by', 'seconds']")

@@ -1,4 +1,4 @@
-"""Threads: any number of them on one client or on many; signals that come while one waits."""
+"""Threads: any number of them with one client or several, and signals during a wait."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ SMALL, LARGE = 100, 50_000
 THREADS = 8
 
 
-def together(calls: list[Any]) -> None:
-    """Runs calls in a thread each, and raises what one of them raised."""
+def run_together(calls: list[Any]) -> None:
+    """Runs each call in its own thread, and raises the first error."""
     for one in [Later(call) for call in calls]:
         one.result()
 
@@ -47,11 +47,11 @@ def test_threads_put_and_get_different_objects(plain: Crew, clients: str) -> Non
                 same(used[thread].get(ref, timeout=SOON), value)
                 used[thread].delete(ref)
 
-        together([lambda thread=thread: one(thread) for thread in range(THREADS)])
+        run_together([lambda thread=thread: one(thread) for thread in range(THREADS)])
 
 
 def test_threads_get_the_same_objects(plain: Crew) -> None:
-    """All wait for each before it is put, some of them with memory of their own."""
+    """All threads wait for each object before it is put, some with their own memory."""
     getters = [plain.getter, plain.reducer]
 
     def one(thread: int) -> None:
@@ -64,10 +64,10 @@ def test_threads_get_the_same_objects(plain: Crew) -> None:
         for turn in range(20):
             plain.putter.put(numbers(LARGE, seed=turn), name=plain.name(turn), timeout=SOON)
 
-    together([*(lambda thread=thread: one(thread) for thread in range(THREADS)), put])
+    run_together([*(lambda thread=thread: one(thread) for thread in range(THREADS)), put])
 
 
-def test_of_threads_that_put_a_name_one_wins(plain: Crew) -> None:
+def test_one_of_several_threads_gets_a_name(plain: Crew) -> None:
     for turn in range(10):
         winners: list[int] = []
 
@@ -76,13 +76,13 @@ def test_of_threads_that_put_a_name_one_wins(plain: Crew) -> None:
                 plain.clients[thread % 3].put(numbers(SMALL, seed=thread), name=plain.name(turn))
                 winners.append(thread)
 
-        together([lambda thread=thread: one(thread) for thread in range(THREADS)])
+        run_together([lambda thread=thread: one(thread) for thread in range(THREADS)])
         assert len(winners) == 1
         same(plain.getter.get(plain.name(turn), timeout=SOON), numbers(SMALL, seed=winners[0]))
 
 
-def test_all_verbs_at_once_for_a_second(plain: Crew) -> None:
-    """Each thread checks every byte of what it put, and of sums of it, while others do the same beside it."""
+def test_all_verbs_run_concurrently_for_a_second(plain: Crew) -> None:
+    """Each thread checks every byte of its own objects and their sums, while other threads do the same."""
     end = time.monotonic() + 1.0
 
     def one(thread: int) -> None:
@@ -107,12 +107,12 @@ def test_all_verbs_at_once_for_a_second(plain: Crew) -> None:
                 same(value, values[name])
         assert turn > 1
 
-    together([lambda thread=thread: one(thread) for thread in range(4)])
+    run_together([lambda thread=thread: one(thread) for thread in range(4)])
 
 
 @pytest.fixture
 def alarm() -> Iterator[None]:
-    """Puts back what SIGALRM did before."""
+    """Restores the handler of SIGALRM."""
     before = signal.getsignal(signal.SIGALRM)
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -121,8 +121,8 @@ def alarm() -> Iterator[None]:
 
 @pytest.mark.usefixtures("alarm")
 @pytest.mark.parametrize("with_out", [False, True], ids=["view", "out"])
-def test_a_signal_handler_may_put_what_is_waited_for(plain: Crew, with_out: bool) -> None:
-    """It runs in the middle of the main thread's get, on the same client."""
+def test_a_signal_handler_can_put_the_awaited_object(plain: Crew, with_out: bool) -> None:
+    """The handler runs during a get of the main thread, with the same client."""
     handled = []
 
     def handle(number: int, _frame: object) -> None:
@@ -138,8 +138,8 @@ def test_a_signal_handler_may_put_what_is_waited_for(plain: Crew, with_out: bool
     assert handled == [signal.SIGALRM]
 
 
-def interrupts(client: Client, ref: str, out: object) -> None:
-    """Gets what never comes, until a signal handler raises."""
+def get_until_interrupted(client: Client, ref: str, out: object) -> None:
+    """Gets an object that never exists, until a signal handler raises."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
@@ -156,13 +156,13 @@ def interrupts(client: Client, ref: str, out: object) -> None:
     with pytest.raises(KeyboardInterrupt) as caught:
         client.get(ref, out=out, timeout=SOON)
     waits.result()
-    # Though the exception, and with it the frames of the get, is still held.
+    # Although the exception, and with it the frames of the get, still exists.
     eventually(lambda: client.status()["waiting"] == 0)
     assert caught.value is not None
 
 
-def test_a_thread_that_waits_sleeps_until_there_is_an_answer(plain: Crew) -> None:
-    """It does not wake up to look for signals, whose handlers run on the main thread alone."""
+def test_a_waiting_thread_sleeps_until_the_reply(plain: Crew) -> None:
+    """It does not wake up to check for signals, whose handlers run only on the main thread."""
     native: list[int] = []
 
     def get() -> np.ndarray[Any, Any]:
@@ -189,15 +189,15 @@ def test_a_thread_that_waits_sleeps_until_there_is_an_answer(plain: Crew) -> Non
 
 
 @pytest.mark.usefixtures("alarm")
-def test_ctrl_c_in_a_get_takes_it_back(plain: Crew) -> None:
+def test_ctrl_c_cancels_a_get(plain: Crew) -> None:
     for out in (None, np.zeros(LARGE, "float32")):
-        interrupts(plain.getter, plain.name(), out)
+        get_until_interrupted(plain.getter, plain.name(), out)
     plain.putter.put(numbers(LARGE), name=plain.name())
     same(plain.getter.get(plain.name(), timeout=SOON), numbers(LARGE))
 
 
 @pytest.mark.usefixtures("alarm")
-def test_ctrl_c_in_a_get_of_several_takes_all_back(plain: Crew) -> None:
+def test_ctrl_c_cancels_a_get_of_several(plain: Crew) -> None:
     plain.putter.put(numbers(LARGE), name=plain.name("there"))
 
     def interrupt(_number: int, _frame: object) -> None:

@@ -1,7 +1,7 @@
-"""That no test of `make test` depends on how fast the machine is: a clock gives lower bounds, and bounds to what hangs.
+"""No test of `make test` depends on the speed of the machine: clocks are used only for lower bounds and timeouts.
 
-Upper bounds on times, and rates and round trips that were measured, are asserted by tests marked long alone. `promised`
-of `support` makes such a test of one that asserts more.
+Only tests marked long assert upper bounds on times, or measured rates and round trips. `bounded` of `support` makes
+such a test out of one that also asserts other facts.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ ROOT = Path(__file__).parent.parent
 CLOCKS = {"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time", "time_ns"}
 MEASURES = {"measure_rate", "measure_rates_at_once", "measure_rtt"}
 
-# The bound of a test that is `promised`, which `make test` lets be infinite.
+# The argument of a `bounded` test, which is infinite in `make test`.
 WITHIN = "within"
 
-# In Rust, where no test is marked, `LONG` and `SOON` are what ends a test that hangs.
+# Rust tests have no marks; there `LONG` and `SOON` are the timeouts of tests that hang.
 RUST = re.compile(r"assert!\([^;]*\belapsed\(\)\s*<=?(?!\s*(?:LONG|SOON)\b)[^;]*;")
 
 
 def calls(node: ast.AST, names: set[str]) -> bool:
-    """Whether an expression calls a method with one of these names, or a function of the module `time`."""
+    """Returns whether an expression calls a method, or a function of the module `time`, with one of these names."""
     return any(
         isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr in names
         for part in ast.walk(node)
@@ -37,7 +37,7 @@ def calls(node: ast.AST, names: set[str]) -> bool:
 
 
 def is_long(node: ast.stmt) -> bool:
-    """Whether a test is marked long, or a module of tests."""
+    """Returns whether a test or a module of tests is marked long."""
     if isinstance(node, ast.Assign):
         names = [target.id for target in node.targets if isinstance(target, ast.Name)]
         return names == ["pytestmark"] and "pytest.mark.long" in ast.unparse(node.value)
@@ -46,7 +46,7 @@ def is_long(node: ast.stmt) -> bool:
 
 
 def timed(source: str) -> Iterator[int]:
-    """The lines that assert how fast something is, in tests that are not long."""
+    """Yields the lines that assert a speed in tests that are not marked long."""
     module = ast.parse(source)
     if any(is_long(node) for node in module.body if isinstance(node, ast.Assign)):
         return
@@ -59,7 +59,7 @@ def timed(source: str) -> Iterator[int]:
 
 
 def is_timed(test: ast.expr) -> bool:
-    """Whether what is asserted bounds a time from above, or a rate at all."""
+    """Returns whether an assertion bounds a time from above, or a rate at all."""
     compares = [part for part in ast.walk(test) if isinstance(part, ast.Compare)]
     bounds = [bound for compare in compares for bound in ordered(compare)]
     if calls(test, MEASURES):
@@ -68,7 +68,7 @@ def is_timed(test: ast.expr) -> bool:
 
 
 def ordered(compare: ast.Compare) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """The pairs of sides of a comparison, in each the one first that is to be less."""
+    """Yields the pairs of sides of a comparison, the lesser side first."""
     sides = [compare.left, *compare.comparators]
     for left, operator, right in zip(sides[:-1], compare.ops, sides[1:], strict=True):
         if isinstance(operator, ast.Lt | ast.LtE):
@@ -81,12 +81,12 @@ TESTS = [*ROOT.glob("tests/test_*.py"), *ROOT.glob("packages/*/tests/test_*.py")
 
 
 @pytest.mark.parametrize("path", sorted(TESTS), ids=lambda path: path.stem)
-def test_no_test_asserts_how_fast_something_is(path: Path) -> None:
+def test_no_test_asserts_a_speed(path: Path) -> None:
     found = [f"{path.name}:{line}" for line in timed(path.read_text())]
     assert not found, f"{found}: assert on events, counters or order, or mark the test long; see CONTRIBUTING.md"
 
 
-def test_no_rust_test_asserts_how_fast_something_is() -> None:
+def test_no_rust_test_asserts_a_speed() -> None:
     crates = [*ROOT.glob("crates/*"), *ROOT.glob("packages/*/src")]
     sources = [path for crate in crates for path in crate.rglob("*.rs") if "benches" not in path.parts]
     found = [f"{path}: {one}" for path in sources for one in RUST.findall(path.read_text())]
@@ -111,5 +111,5 @@ def test_no_rust_test_asserts_how_fast_something_is() -> None:
         ("pytestmark = pytest.mark.long\ndef test_a():\n    assert time.monotonic() - begun < 5", []),
     ],
 )
-def test_what_is_found(source: str, lines: list[int]) -> None:
+def test_the_check_finds_speed_assertions(source: str, lines: list[int]) -> None:
     assert list(timed(source)) == lines

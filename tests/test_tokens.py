@@ -1,4 +1,4 @@
-"""Tokens: what `new_token` makes is taken, what a person made up or mistyped is not; and files of them."""
+"""Tokens: results of `new_token` are accepted, invented or mistyped ones are rejected; and token files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_each_token_is_new_and_is_taken() -> None:
+def test_every_new_token_is_unique_and_accepted() -> None:
     tokens = {hoplite.new_token() for _ in range(100)}
     assert len(tokens) == 100
     for token in tokens:
@@ -25,13 +25,13 @@ def test_each_token_is_new_and_is_taken() -> None:
 
 
 def test_every_typo_is_found() -> None:
-    """One character changed, dropped or doubled, two exchanged, or a letter of the other base64."""
+    """One character changed, dropped or doubled, two swapped, or a character of the other base64 alphabet."""
     token = hoplite.new_token()
     wrong = [f"{token[:place]}{'A' if token[place] != 'A' else 'B'}{token[place + 1 :]}" for place in range(LENGTH)]
     wrong += [token[:place] + token[place + 1 :] for place in range(LENGTH)]
     wrong += [token[: place + 1] + token[place:] for place in range(LENGTH)]
     wrong += [f"{token[:place]}{token[place + 1]}{token[place]}{token[place + 2 :]}" for place in range(LENGTH - 1)]
-    # Written as base64 that is no base64url, one of these reads as the same bytes.
+    # Read as plain base64 instead of base64url, one of these has the same bytes.
     wrong += [token.replace("-", "+"), token.replace("_", "/", 2), token[:-1] + "=", token[:-1] + "é", token + "\n"]
     for text in set(wrong) - {token}:
         with pytest.raises(hoplite.InvalidArgument, match="hoplite token new") as caught:
@@ -49,7 +49,7 @@ def test_every_typo_is_found() -> None:
         ("", "is empty"),
     ],
 )
-def test_what_a_person_made_up_is_refused(made_up: str, said: str) -> None:
+def test_an_invented_token_is_rejected(made_up: str, said: str) -> None:
     with pytest.raises(hoplite.InvalidArgument, match=f"^the token {said}") as caught:
         check_token("the token", made_up)
     assert not made_up or made_up not in str(caught.value)
@@ -85,7 +85,7 @@ def test_a_file_has_one_token_or_two(file: Path) -> None:
         assert tokens[0][:-1] not in str(caught.value)
 
 
-def test_a_file_that_others_can_read_or_write_is_refused(file: Path) -> None:
+def test_a_file_that_others_can_read_or_write_is_rejected(file: Path) -> None:
     file.write_text(hoplite.new_token())
     for mode in (0o604, 0o602, 0o620, 0o666):
         file.chmod(mode)
@@ -96,8 +96,8 @@ def test_a_file_that_others_can_read_or_write_is_refused(file: Path) -> None:
         assert len(read_tokens(file)) == 1
 
 
-def test_a_group_may_read_a_file_of_root_alone(file: Path) -> None:
-    """As of a service that runs as a user of its own: the administrator has chosen the group."""
+def test_a_group_may_read_only_a_file_of_root(file: Path) -> None:
+    """For a service that runs as its own user: the administrator has chosen the group."""
     if os.getuid() != 0:
         pytest.skip("only root can make a file of root")
     file.write_text(hoplite.new_token())

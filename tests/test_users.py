@@ -1,4 +1,4 @@
-"""Several users on one host: none attaches to a node of another, whatever the permissions of files let it do."""
+"""Several users on one host: no process attaches to a node of another user, whatever the file permissions allow."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root starts processes of other users")
 
-# The last user by convention, who owns no file.
+# By convention the last user, which owns no files.
 STRANGER = 65534
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder where every user may make files, as in /tmp; pytest's own folders are closed."""
+    """A folder in which every user may create files, as in /tmp; pytest's own folders are private."""
     made = Path(tempfile.mkdtemp(prefix="hoplite-users-"))
     made.chmod(0o777)
     yield made
     shutil.rmtree(made)
 
 
-# The interpreter may lie where only root may look: it is started, and then becomes the other user.
-BECOMES = f"""
+# Only root may be able to read the interpreter, so the script starts as root and then becomes the other user.
+BECOME_STRANGER = f"""
 import fcntl, os, socket, sys
 os.setgroups([])
 os.setgid({STRANGER})
@@ -47,8 +47,8 @@ os.setuid({STRANGER})
 
 @contextlib.contextmanager
 def stranger(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Runs a script that needs nothing but Python as another user."""
-    command = [sys.executable, "-I", "-c", BECOMES + script, *arguments]
+    """Runs a script that imports only the standard library as another user."""
+    command = [sys.executable, "-I", "-c", BECOME_STRANGER + script, *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -56,7 +56,7 @@ def stranger(script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-CONNECTS = """
+CONNECT = """
 stream = socket.socket(socket.AF_UNIX)
 stream.settimeout(30)
 try:
@@ -64,29 +64,29 @@ try:
 except PermissionError:
     print("closed")
     sys.exit()
-heard = b""
+received = b""
 while more := stream.recv(4096):
-    heard += more
-print(heard)
+    received += more
+print(received)
 """
 
 
-def test_a_node_sends_processes_of_other_users_away(folder: Path) -> None:
-    """Also where the file lets them connect. Before they say anything."""
+def test_a_node_rejects_processes_of_other_users(folder: Path) -> None:
+    """Also if the file permissions let them connect, and before they send anything."""
     path = folder / "node.sock"
     with Node(socket=path) as node:
         assert path.stat().st_mode & 0o777 == 0o600
-        with stranger(CONNECTS, str(path)) as process:
+        with stranger(CONNECT, str(path)) as process:
             assert line(process) == "closed"
         path.chmod(0o666)
-        with stranger(CONNECTS, str(path)) as process:
+        with stranger(CONNECT, str(path)) as process:
             assert f"user {STRANGER} may not attach" in line(process)
         with hoplite.connect(str(path)) as client:
             assert client.status()["id"] == node.id
             assert client.status()["counters"]["strangers"] == 1
 
 
-SERVES = """
+SERVE = """
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(sys.argv[1])
 listener.listen()
@@ -94,16 +94,16 @@ print("ready", flush=True)
 while True:
     stream, _ = listener.accept()
     stream.settimeout(30)
-    heard = stream.recv(4096)
-    if heard:
-        print(heard, flush=True)
+    received = stream.recv(4096)
+    if received:
+        print(received, flush=True)
 """
 
 
-def test_a_program_attaches_to_no_node_of_another_user(folder: Path) -> None:
-    """What it serves could be a pickle. The program says nothing to it."""
+def test_a_program_does_not_attach_to_a_node_of_another_user(folder: Path) -> None:
+    """That node could send pickles. The program sends nothing to it."""
     path = folder / "node.sock"
-    with stranger(SERVES, str(path)) as process:
+    with stranger(SERVE, str(path)) as process:
         assert line(process) == "ready"
         for attach in (hoplite.connect, hoplite.init):
             with pytest.raises(hoplite.ConnectError, match=f"user {STRANGER} serves it"):
@@ -116,16 +116,16 @@ def test_a_program_attaches_to_no_node_of_another_user(folder: Path) -> None:
             assert line(process) == "b'last'"
 
 
-LOCKS = """
+LOCK = """
 fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
 print("locked", flush=True)
 sys.stdin.readline()
 """
 
 
-def test_another_user_keeps_no_node_from_starting_in_a_shared_folder(folder: Path) -> None:
+def test_another_user_can_not_block_a_node_in_a_shared_folder(folder: Path) -> None:
     os.chown(folder, STRANGER, STRANGER)
-    with stranger(LOCKS, str(folder)) as process:
+    with stranger(LOCK, str(folder)) as process:
         assert line(process) == "locked"
         with Node(socket=folder / "node.sock") as node, hoplite.connect(str(folder / "node.sock")) as client:
             assert client.status()["id"] == node.id

@@ -1,4 +1,4 @@
-"""Values to bytes and back: bytes, NumPy arrays, other buffers, what an object is copied into, and what is imported."""
+"""Values to bytes and back: bytes, NumPy arrays, other buffers, targets of `out`, and imports."""
 
 # ruff: noqa: ANN401 - values are anything
 
@@ -22,7 +22,7 @@ from stored import address, joined, mapped, pinned, store, there_and_back
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Again beside the oldest torch and NumPy that are supported.
+# Also run with the oldest supported versions of torch and NumPy.
 pytestmark = pytest.mark.frameworks
 
 Array = np.ndarray[Any, Any]
@@ -75,7 +75,7 @@ BYTES: dict[str, Any] = {
 
 @pytest.mark.parametrize("value", BYTES.values(), ids=BYTES.keys())
 @pytest.mark.parametrize("copy", [False, True])
-def test_bytes_come_back(value: Any, copy: bool) -> None:
+def test_bytes_round_trip(value: Any, copy: bool) -> None:
     encoded = values.encode(value, allow_pickle=False)
     assert (encoded.kind, encoded.shape, encoded.form) == ("bytes", (memoryview(value).nbytes,), "plain")
     got = values.decode(store(encoded), copy=copy, allow_pickle=False)
@@ -87,7 +87,7 @@ def test_bytes_come_back(value: Any, copy: bool) -> None:
 
 
 @pytest.mark.parametrize("value", [b"hello", bytearray(b"hello"), memoryview(b"hello")], ids=type)
-def test_bytes_are_not_copied_on_the_way_in(value: Any) -> None:
+def test_bytes_are_encoded_without_a_copy(value: Any) -> None:
     (part,) = values.encode(value).parts
     assert address(part) == address(value)
 
@@ -107,7 +107,7 @@ def test_bytes_pin_the_object_and_a_copy_does_not() -> None:
 
 @pytest.fixture(params=["short", "long"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Plain arrays go a shorter way once one has gone the long way; or none is ever met."""
+    """Plain arrays take a fast path once one has taken the slow path. "long" tests the slow path only."""
     if request.param == "short":
         quick.learn(np)
     else:
@@ -116,7 +116,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def forget_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if nobody had put or got an array yet, for ever."""
+    """Resets the fast path, and keeps it from learning."""
     monkeypatch.setattr(quick, "learn", lambda _: None)
     for known in ("_arrays", "_kinds", "_dtypes"):
         monkeypatch.setattr(quick, known, type(getattr(quick, known))())
@@ -124,7 +124,7 @@ def forget_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.usefixtures("way")
-def test_any_shape_and_order_comes_back(dtype: str) -> None:
+def test_every_shape_and_order_round_trips(dtype: str) -> None:
     for shape, (order, arrange) in itertools.product(SHAPES, ORDERS.items()):
         value = arrange(counting(shape, dtype))
         encoded = values.encode(value, allow_pickle=False)
@@ -139,7 +139,7 @@ def test_any_shape_and_order_comes_back(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_contiguous_arrays_are_not_copied_on_the_way_in(dtype: str) -> None:
+def test_contiguous_arrays_are_encoded_without_a_copy(dtype: str) -> None:
     for shape in ((), (7,), (5, 3, 2)):
         value = counting(shape, dtype)
         value.flags.writeable = False
@@ -147,7 +147,7 @@ def test_contiguous_arrays_are_not_copied_on_the_way_in(dtype: str) -> None:
         assert np.shares_memory(np.asarray(part), value.reshape(-1).view(np.uint8))
 
 
-def test_what_most_programs_put_goes_the_short_way() -> None:
+def test_common_arrays_take_the_fast_path() -> None:
     quick.learn(np)
     for dtype in set(DTYPES) - {"bfloat16", "datetime64", "timedelta64"}:
         value = counting((5, 3), dtype)
@@ -160,7 +160,7 @@ def test_what_most_programs_put_goes_the_short_way() -> None:
 
 @pytest.mark.usefixtures("way")
 def test_big_endian_arrays_become_little_endian() -> None:
-    """With equal values; `same` compares the dtypes too."""
+    """The values are equal; `same` compares the dtypes too."""
     for dtype in {*DTYPES, "datetime64[25us]"} - {"bfloat16"}:
         value = counting((5, 3), dtype)
         same(there_and_back(value.astype(value.dtype.newbyteorder(">"))), value)
@@ -180,7 +180,7 @@ def test_a_memmap_is_an_array(tmp_path: Any) -> None:
     same(got, np.full((3, 4), 5, np.float32))
 
 
-def test_an_array_lies_over_the_object_and_pins_it() -> None:
+def test_an_array_shares_the_memory_of_the_object_and_pins_it() -> None:
     view = store(values.encode(counting((1000,))))
     got = values.decode(view)
     assert got.ctypes.data == address(view)
@@ -199,7 +199,7 @@ def test_a_copy_is_writable_and_does_not_pin() -> None:
     same(got, counting((1000,)) + 1)
 
 
-def test_what_decode_returned_can_be_encoded_again() -> None:
+def test_a_decoded_array_can_be_encoded_again() -> None:
     same(there_and_back(there_and_back(counting((5, 3)))), counting((5, 3)))
 
 
@@ -216,7 +216,7 @@ PICKLED_ARRAYS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("value", PICKLED_ARRAYS.values(), ids=PICKLED_ARRAYS.keys())
-def test_an_array_of_another_dtype_is_pickled_and_comes_back_without_a_copy(value: Array) -> None:
+def test_an_array_of_another_dtype_is_pickled_and_decoded_without_a_copy(value: Array) -> None:
     encoded = values.encode(value)
     assert (encoded.kind, encoded.shape, encoded.form) == ("bytes", (encoded.nbytes,), "pickle")
     view = store(encoded)
@@ -237,7 +237,7 @@ def test_an_array_of_another_dtype_is_pickled_and_comes_back_without_a_copy(valu
     assert copy.flags.writeable
 
 
-def test_an_empty_array_of_another_dtype_comes_back() -> None:
+def test_an_empty_array_of_another_dtype_round_trips() -> None:
     for shape in ((0,), (3, 0)):
         for dtype in ("?", "M8[s]", "c8", "U5", "V0"):
             got = there_and_back(np.empty(shape, dtype))
@@ -249,7 +249,7 @@ def test_an_array_of_objects_is_pickled() -> None:
     assert there_and_back(value).tolist() == value.tolist()
 
 
-def of_objects_with_itself() -> Array:
+def array_that_contains_itself() -> Array:
     value = np.array([None, None], object)
     value[0] = value
     return value
@@ -259,16 +259,16 @@ def of_objects_with_itself() -> Array:
     "make",
     [
         lambda: np.array([None, [1]], object),
-        of_objects_with_itself,
+        array_that_contains_itself,
         lambda: np.zeros(3, "V0"),
-        lambda: np.ones(3).view(Metres),
+        lambda: np.ones(3).view(Meters),
         lambda: np.ones((2, 2)).view(np.matrix),
         lambda: np.zeros(2, [("a", "i4")]).view(np.recarray),
         lambda: np.array(["x"]),
     ],
 )
-def test_whatever_array_is_got_is_read_only_and_a_copy_is_not(make: Callable[[], Array]) -> None:
-    """Where pickle makes the array, and not this package, too; the value that was put stays as it is."""
+def test_every_decoded_array_is_read_only_and_a_copy_is_writable(make: Callable[[], Array]) -> None:
+    """Also if pickle creates the array; the value that was put stays writable."""
     value = make()
     for inside in (False, True):
         for copy in (False, True):
@@ -280,7 +280,7 @@ def test_whatever_array_is_got_is_read_only_and_a_copy_is_not(make: Callable[[],
 
 
 class Named(np.ndarray[Any, Any]):
-    """With a state of its own, by a setter of its own."""
+    """A subclass with additional state and its own setter."""
 
     label: str
 
@@ -292,7 +292,7 @@ def set_named(array: Named, state: tuple[list[float], str]) -> None:
     array[...], array.label = state
 
 
-def test_a_subclass_keeps_its_own_way_of_being_pickled() -> None:
+def test_a_subclass_can_define_its_pickling() -> None:
     value = np.array([1.0, 2.0]).view(Named)
     value.label = "x"
     got = there_and_back(value)
@@ -310,7 +310,7 @@ def test_dates_and_times_keep_their_unit() -> None:
 
 
 @pytest.mark.parametrize("unit", ["[]", "[1ns]", "[02s]", "[2147483648s]", "[S]", "ns", "[ns] "])
-def test_a_unit_has_one_text(unit: str) -> None:
+def test_only_the_canonical_text_of_a_unit_is_decoded(unit: str) -> None:
     if unit in ("[1ns]", "[02s]"):
         assert values.check_dtype(f"datetime64{unit}") == np.dtype(f"datetime64{unit}").name, "as NumPy reads it"
     else:
@@ -327,20 +327,20 @@ def test_buffers_of_bool_and_complex_are_arrays() -> None:
         same(values.decode(store(encoded)), value)
 
 
-def test_scalars_of_another_dtype_come_back_as_scalars() -> None:
+def test_scalars_of_another_dtype_stay_scalars() -> None:
     for value in (np.longdouble(1), np.void(b"xy"), np.str_("x")):
         got = there_and_back(value)
         assert type(got) is type(value)
         assert got == value
 
 
-class Metres(np.ndarray[Any, Any]):
+class Meters(np.ndarray[Any, Any]):
     pass
 
 
-def test_a_subclass_comes_back_as_what_it_was() -> None:
+def test_a_subclass_keeps_its_type() -> None:
     for value in (
-        np.ones(3).view(Metres),
+        np.ones(3).view(Meters),
         np.ones((2, 2)).view(np.matrix),
         np.zeros(2, [("a", "i4")]).view(np.recarray),
     ):
@@ -350,13 +350,13 @@ def test_a_subclass_comes_back_as_what_it_was() -> None:
 
 
 @pytest.mark.parametrize("value", [*PICKLED_ARRAYS.values(), np.array([None])], ids=[*PICKLED_ARRAYS, "object"])
-def test_without_pickle_an_array_of_another_dtype_is_refused_by_name(value: Array) -> None:
+def test_without_pickle_an_array_of_another_dtype_is_rejected_by_name(value: Array) -> None:
     with pytest.raises(UnsupportedDtype, match="set allow_pickle=True") as caught:
         values.encode(value, allow_pickle=False)
     assert f"dtype {value.dtype}" in str(caught.value)
 
 
-def test_a_masked_array_is_refused() -> None:
+def test_a_masked_array_is_rejected() -> None:
     with pytest.raises(UnsupportedDtype, match=r"mask would be lost; try value\.filled"):
         values.encode(np.ma.masked_array([1.0, 2.0], [True, False]))
 
@@ -370,12 +370,12 @@ def test_a_masked_array_is_refused() -> None:
     ],
 )
 @pytest.mark.usefixtures("way")
-def test_metadata_that_does_not_fit_the_bytes_is_undecodable(kind: str, shape: tuple[int, ...]) -> None:
+def test_metadata_that_does_not_fit_the_bytes_raises_decode_error(kind: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(DecodeError, match=kind):
         values.decode(mapped(b"12345678", kind, shape))
 
 
-def test_an_unknown_form_is_undecodable() -> None:
+def test_an_unknown_form_raises_decode_error() -> None:
     with pytest.raises(DecodeError, match="'parquet'"):
         values.decode(mapped(b"12345678", form="parquet"))
     assert FORMS == ("plain", "torch", "arrow", "pickle")
@@ -397,7 +397,7 @@ class Lent:
         return self.value.__dlpack__(**options)
 
 
-def test_an_array_lent_by_dlpack_is_put_without_a_copy_and_comes_back_as_numpys() -> None:
+def test_a_dlpack_array_is_encoded_without_a_copy_and_decoded_as_numpy() -> None:
     value = counting((5, 3))
     encoded = values.encode(Lent(value), allow_pickle=False)
     assert (encoded.kind, encoded.shape, encoded.form) == ("float32", (5, 3), "plain")
@@ -406,7 +406,7 @@ def test_an_array_lent_by_dlpack_is_put_without_a_copy_and_comes_back_as_numpys(
     same(values.decode(store(encoded)), value)
 
 
-def test_a_lent_array_of_another_dtype_comes_back_as_numpys() -> None:
+def test_a_dlpack_array_of_another_dtype_is_decoded_as_numpy() -> None:
     got = there_and_back(Lent(np.array([1j])))
     same(got, np.array([1j]))
 
@@ -419,12 +419,12 @@ class LentOtherwise(Lent):
         return self.value
 
 
-def test_what_dlpack_has_no_letter_for_is_lent_by_array() -> None:
+def test_an_array_that_dlpack_can_not_export_is_converted_by_numpy() -> None:
     value = counting((5, 3), "bfloat16")
     same(there_and_back(LentOtherwise(value)), value)
 
 
-def test_an_array_on_another_device_is_refused_by_name() -> None:
+def test_an_array_on_another_device_is_rejected_by_name() -> None:
     with pytest.raises(UnsupportedDtype, match=r"Lent on device CUDA 3.*numpy\.asarray"):
         values.encode(Lent(counting((3,)), (2, 3)))
     with pytest.raises(UnsupportedDtype, match="device type 99 0"):
@@ -463,7 +463,7 @@ def test_a_buffer_of_numbers_is_an_array(value: Any, expected: Array) -> None:
         assert address(encoded.parts[0]) == address(value)
 
 
-def test_a_memoryview_of_another_format_is_refused_by_it() -> None:
+def test_a_memoryview_of_another_format_is_rejected_by_name() -> None:
     for value, form in ((np.array(["x"]), "'1w'"), (np.zeros(1, "g"), "'g'"), (np.array([1], ">i4"), "'>i'")):
         with pytest.raises(UnsupportedDtype, match=rf"memoryview of format {form}.*try numpy\.asarray"):
             values.encode(value.data)
@@ -502,7 +502,7 @@ def test_empty_bytes_are_a_memoryview() -> None:
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_a_dtype_is_read_however_it_is_written(name: str) -> None:
+def test_a_dtype_is_accepted_in_every_spelling(name: str) -> None:
     dtype = dtype_of(name)
     assert [values.check_dtype(each) for each in (name, dtype, dtype.type)] == [name] * 3
     assert values.check_dtype("bytes") == "bytes"
@@ -510,7 +510,7 @@ def test_a_dtype_is_read_however_it_is_written(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float128", "", None, 3, np.str_, np.dtype("U3"), []], ids=repr)
-def test_an_unknown_dtype_is_refused_with_what_is_known(dtype: object) -> None:
+def test_an_unknown_dtype_is_rejected_with_the_supported_ones(dtype: object) -> None:
     with pytest.raises(UnsupportedDtype, match=r"supported are bytes, float16, bfloat16, .*uint64, bool") as caught:
         values.check_dtype(dtype)
     assert repr(dtype) in str(caught.value)
@@ -520,7 +520,7 @@ def test_an_unknown_dtype_is_refused_with_what_is_known(dtype: object) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_an_array_of_the_callers_is_written(dtype: str) -> None:
+def test_an_array_can_be_an_out(dtype: str) -> None:
     for shape in SHAPES:
         value, out = counting(shape, dtype), np.zeros(shape, dtype_of(dtype))
         encoded = values.encode(value)
@@ -542,7 +542,7 @@ OUTS: dict[str, tuple[Any, str, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize(("out", "kind", "shape"), OUTS.values(), ids=OUTS.keys())
-def test_a_buffer_of_the_callers_is_written(out: Any, kind: str, shape: tuple[int, ...]) -> None:
+def test_a_buffer_can_be_an_out(out: Any, kind: str, shape: tuple[int, ...]) -> None:
     opened = values.writable(out)
     assert (opened.kind, opened.shape) == (kind, shape)
     assert (opened.data.format, opened.data.ndim) == ("B", 1)
@@ -550,7 +550,7 @@ def test_a_buffer_of_the_callers_is_written(out: Any, kind: str, shape: tuple[in
     assert bytes(out) == bytes([7]) * opened.data.nbytes
 
 
-def test_bytes_of_the_callers_take_any_object_of_that_size_but_a_pickle() -> None:
+def test_a_bytes_out_takes_any_object_of_its_size_except_a_pickle() -> None:
     opened = values.writable(bytearray(24))
     opened.check("bytes", (24,), "plain", 24, "x/1")
     opened.check("bytes", (24,), "arrow", 24, "x/1")
@@ -574,14 +574,14 @@ def test_an_object_of_another_dtype_or_shape_does_not_fit() -> None:
         opened.check("float32", (2, 3), "pickle", 24, "x/1")
 
 
-def locked() -> Array:
+def read_only_array() -> Array:
     value = np.zeros(3)
     value.flags.writeable = False
     return value
 
 
 NO_OUTS: dict[str, tuple[Any, type[Exception], str]] = {
-    "read-only array": (locked(), InvalidArgument, "read-only"),
+    "read-only array": (read_only_array(), InvalidArgument, "read-only"),
     "strided array": (np.zeros(6)[::2], InvalidArgument, "numpy.ascontiguousarray"),
     "fortran array": (np.zeros((2, 3), order="F"), InvalidArgument, "not C-contiguous"),
     "masked array": (np.ma.masked_array([1.0]), InvalidArgument, "out.data"),
@@ -596,7 +596,7 @@ NO_OUTS: dict[str, tuple[Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize(("out", "error", "text"), NO_OUTS.values(), ids=NO_OUTS.keys())
-def test_what_can_not_be_written_into_is_refused(out: object, error: type[Exception], text: str) -> None:
+def test_an_invalid_out_is_rejected(out: object, error: type[Exception], text: str) -> None:
     with pytest.raises(error) as caught:
         values.writable(out)
     assert text in str(caught.value)

@@ -1,4 +1,4 @@
-"""Pickles by a list of what they may use: what is listed comes back, and no bytes reach anything else."""
+"""Pickles restricted to an allowlist: listed classes round-trip, and no bytes reach anything else."""
 
 # ruff: noqa: ANN401 - values are anything
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-# Again beside the oldest torch and NumPy that are supported.
+# Also run with the oldest supported versions of torch and NumPy.
 pytestmark = pytest.mark.frameworks
 
 SOURCE = """
@@ -58,7 +58,7 @@ def checked(command):
 
 @pytest.fixture
 def package(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A module of a user: what it defines, and what it imports."""
+    """A user's module with its own definitions and imports."""
     module = types.ModuleType("mypackage")
     exec(SOURCE, module.__dict__)
     monkeypatch.setitem(sys.modules, "mypackage", module)
@@ -66,15 +66,15 @@ def package(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def there_and_back(value: object, *allowed: str) -> Any:
-    """Puts and gets a value where both sides have the list."""
+    """Encodes and decodes a value with the same allowlist on both sides."""
     names = check_allowed("allow_pickle", allowed)
     return values.decode(store(values.encode(value, allow_pickle=names)), allow_pickle=names)
 
 
 def calling(module: str, name: str, *arguments: object) -> Any:
-    """An object whose pickle calls what a name stands for: bytes that any member of the cluster can put."""
+    """Returns an object whose pickle calls a named function: bytes that any member of the cluster can put."""
     words = b"".join(b"\x8c" + bytes([len(word)]) + word.encode() for word in (module, name))
-    # The arguments as another pickle has them, less its beginning and its end.
+    # The arguments from another pickle, without its header and its end.
     stream = b"\x80\x04" + words + b"\x93" + pickle.dumps(arguments, 3)[2:-1] + b"R."
     magic = joined(values.encode(None))[:8]
     return mapped(magic + struct.pack("<QQ", len(stream), 0) + stream, form="pickle")
@@ -95,8 +95,8 @@ PLAIN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("value", PLAIN.values(), ids=PLAIN.keys())
-def test_data_needs_no_name_on_the_list(value: Any) -> None:
-    """Nor does a list without any: the dtypes and types are as they were."""
+def test_plain_data_needs_no_entry(value: Any) -> None:
+    """An empty allowlist suffices; dtypes and types are preserved."""
     got = there_and_back(value)
     flat, expected = ([*one.values()] if isinstance(one, dict) else one for one in (got, value))
     for a, b in zip(flat, expected, strict=True):
@@ -109,7 +109,7 @@ def test_data_needs_no_name_on_the_list(value: Any) -> None:
             assert a == b
 
 
-def test_bfloat16_needs_no_name_on_the_list() -> None:
+def test_bfloat16_needs_no_entry() -> None:
     bfloat16 = np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
     got = there_and_back([np.ones(3, bfloat16), np.ones(1, bfloat16)[0]])
     assert [one.dtype for one in got] == [bfloat16, bfloat16]
@@ -118,7 +118,7 @@ def test_bfloat16_needs_no_name_on_the_list() -> None:
 
 
 @pytest.mark.parametrize("entry", ["mypackage.Point", "mypackage.*", "my*.P*"])
-def test_a_class_on_the_list_comes_back(package: Any, entry: str) -> None:
+def test_a_listed_class_round_trips(package: Any, entry: str) -> None:
     got = there_and_back({"points": [package.Point(1), package.Point(np.arange(3))]}, "datetime.date", entry)
     assert [type(point) for point in got["points"]] == [package.Point] * 2
     assert got["points"][1].x.tolist() == [0, 1, 2]
@@ -139,14 +139,14 @@ def test_a_class_on_the_list_comes_back(package: Any, entry: str) -> None:
     ],
     ids=str,
 )
-def test_what_is_not_on_the_list_is_named_by_put_and_by_get(value: Any, name: str) -> None:
+def test_put_and_get_name_an_unlisted_class(value: Any, name: str) -> None:
     name = name.replace("._core.", ".core.") if np.__version__ < "2" else name
     said = rf'it uses {name}, .*allow_pickle: add "{name}" there, or to HOPLITE_ALLOW_PICKLE'
     with pytest.raises(UnsupportedDtype, match=said):
         values.encode(value, allow_pickle=("mypackage.*",))
     with pytest.raises(DecodeError, match=said):
         values.decode(store(values.encode(value)), allow_pickle=("mypackage.*",))
-    # With these it comes back.
+    # With these entries the value round-trips.
     there_and_back(value, "numpy.*", "builtins.complex", "builtins.len", "*s.[FOp]*", "datetime.date")
 
 
@@ -159,7 +159,7 @@ def test_what_is_not_on_the_list_is_named_by_put_and_by_get(value: Any, name: st
         ("builtins", "getattr"),
         ("nt", "system"),
         ("importlib", "import_module"),
-        # What a module of the package has imported, and what can be reached from what it defines.
+        # Names that the package's module has imported, and names reachable from its definitions.
         ("mypackage", "system"),
         ("mypackage", "os.system"),
         ("mypackage", "os"),
@@ -172,14 +172,14 @@ def test_what_is_not_on_the_list_is_named_by_put_and_by_get(value: Any, name: st
         ("mypackage", "Point.__init__.__globals__.get"),
         ("hoplite.values.arrays", "sys.modules.get"),
         ("hoplite.ref", "Ref.__class__"),
-        # NumPy takes these at their word, over memory that is not its own.
+        # NumPy trusts the arguments of these, and would access memory outside the object.
         ("numpy", "dtype"),
         ("numpy", "ndarray"),
         ("numpy._core.multiarray", "scalar"),
     ],
 )
 @pytest.mark.usefixtures("package")
-def test_bytes_reach_nothing_else(monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
+def test_bytes_can_not_call_unlisted_functions(monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
     ran: list[object] = []
     monkeypatch.setattr(os, "system", ran.append)
     with pytest.raises(DecodeError, match="which is not on the list of allow_pickle"):
@@ -187,7 +187,7 @@ def test_bytes_reach_nothing_else(monkeypatch: pytest.MonkeyPatch, module: str, 
     assert ran == []
 
 
-def test_a_module_that_is_not_on_the_list_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unlisted_module_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runs_when_imported.py").write_text("Thing = dict")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(DecodeError, match=r"it uses runs_when_imported\.Thing"):
@@ -195,8 +195,8 @@ def test_a_module_that_is_not_on_the_list_is_not_imported(tmp_path: Path, monkey
     assert "runs_when_imported" not in sys.modules
 
 
-def test_what_is_on_the_list_under_its_own_name_is_called(package: Any) -> None:
-    """Also what a pattern would not reach: its author has named it."""
+def test_a_function_listed_by_name_is_called(package: Any) -> None:
+    """Also a name that a pattern would not match, if the user lists it explicitly."""
     assert values.decode(calling("mypackage", "make", 7), allow_pickle=("mypackage.*",)).x == 7
     assert (
         type(values.decode(calling("mypackage", "Point.Inner"), allow_pickle=("mypackage.*",))) is package.Point.Inner
@@ -208,7 +208,7 @@ def test_what_is_on_the_list_under_its_own_name_is_called(package: Any) -> None:
     ("dtype", "data"),
     [("O", b"\x01" * 8), ("|O8", b"\x01" * 8), ("<f8,O", b"\x01" * 16), ("|V8", b"\x01" * 8), ("T", b"\x01" * 16)],
 )
-def test_a_dtype_of_pointers_or_parts_is_not_read_from_a_text(dtype: str, data: bytes) -> None:
+def test_a_dtype_text_with_pointers_or_fields_is_rejected(dtype: str, data: bytes) -> None:
     arguments = (data, dtype, (1,), "C")
     with pytest.raises(DecodeError, match="is not a dtype of plain elements"):
         values.decode(calling("hoplite.values.arrays", "restore_array", *arguments), allow_pickle=())
@@ -230,7 +230,7 @@ def test_a_dtype_of_pointers_or_parts_is_not_read_from_a_text(dtype: str, data: 
         (1, "not 1"),
     ],
 )
-def test_a_list_that_makes_no_sense(entries: Any, said: str) -> None:
+def test_an_invalid_list_is_rejected(entries: Any, said: str) -> None:
     for take in (lambda: check_allowed("allow_pickle", entries), lambda: hoplite.init(allow_pickle=entries)):
         with pytest.raises(InvalidArgument, match=f"^allow_pickle .*{said}"):
             take()
@@ -243,17 +243,17 @@ EMBEDDED: dict[str, Callable[..., hoplite.Client]] = {
 
 
 @pytest.mark.parametrize("how", EMBEDDED)
-def test_a_client_has_a_list_of_its_own(package: Any, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By argument or by variable, for what it puts and for what it gets."""
+def test_every_client_has_its_own_list(package: Any, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set by argument or variable, the list applies to puts and gets."""
     attach = EMBEDDED[how]
-    with hoplite.Node() as node, attach(node) as anything, attach(node, allow_pickle=["mypackage.*"]) as careful:
+    with hoplite.Node() as node, attach(node) as anything, attach(node, allow_pickle=["mypackage.*"]) as restricted:
         anything.put({"when": dt.date(2020, 1, 1)}, name="when/1")
         anything.put(package.Point(7), name="point/1")
-        assert careful.get("point/1").x == 7
+        assert restricted.get("point/1").x == 7
         with pytest.raises(hoplite.DecodeError, match=r"datetime\.date, which is not on the list"):
-            careful.get("when/1")
+            restricted.get("when/1")
         with pytest.raises(hoplite.UnsupportedDtype, match=r"datetime\.date, which is not on the list"):
-            careful.put([dt.date(2020, 1, 1)])
+            restricted.put([dt.date(2020, 1, 1)])
         monkeypatch.setenv("HOPLITE_ALLOW_PICKLE", "mypackage.Point, datetime.date")
         with attach(node) as other:
             assert other.get("when/1") == anything.get("when/1")
@@ -266,7 +266,7 @@ NO_AUTH = """
 import os
 import hoplite
 
-def refuses(client):
+def rejects(client):
     try:
         client.put({"a": 1})
     except hoplite.UnsupportedDtype:
@@ -274,22 +274,22 @@ def refuses(client):
     return False
 
 hp = hoplite.init(node=hoplite.Node(no_auth=True))
-assert refuses(hp)
-assert refuses(hoplite.init())
-# A child attaches to the node of its parent, and is as careful.
+assert rejects(hp)
+assert rejects(hoplite.init())
+# A child attaches to the node of its parent, with the same restriction.
 child = os.fork()
 if child == 0:
-    os._exit(0 if refuses(hp) and refuses(hoplite.client()) else 1)
+    os._exit(0 if rejects(hp) and rejects(hoplite.client()) else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-assert not refuses(hoplite.init(allow_pickle=True))
-assert not refuses(hp.node.client(allow_pickle=True))
+assert not rejects(hoplite.init(allow_pickle=True))
+assert not rejects(hp.node.client(allow_pickle=True))
 os.environ["HOPLITE_ALLOW_PICKLE"] = "1"
-assert not refuses(hoplite.init())
+assert not rejects(hoplite.init())
 """
 
 
-def test_by_default_a_node_that_lets_all_in_takes_no_pickle() -> None:
-    """Every host that reaches it could run code in its clients; a token or a word of the user changes that."""
+def test_a_node_without_authentication_allows_no_pickles_by_default() -> None:
+    """Any host that reaches the node could run code in its clients. A token or an explicit setting enables pickles."""
     with hoplite.Node(no_auth=True) as node, node.client() as client:
         with pytest.raises(hoplite.UnsupportedDtype, match="set allow_pickle=True"):
             client.put({"a": 1})
@@ -303,19 +303,24 @@ def test_by_default_a_node_that_lets_all_in_takes_no_pickle() -> None:
     programs.run(NO_AUTH)
 
 
-def test_an_attached_client_learns_whether_the_members_have_proved_anything() -> None:
-    """By the greeting: in another process it can't know what the settings of the node say."""
+def test_an_attached_client_detects_whether_members_are_authenticated() -> None:
+    """The greeting of the node reports it: another process does not know the settings of the node."""
     token = hoplite.new_token()
-    proved: list[dict[str, Any]] = [{}, {"listen": "127.0.0.1:0"}, {"token": token}, {"token": token, "no_auth": True}]
-    for options in proved:
+    authenticated: list[dict[str, Any]] = [
+        {},
+        {"listen": "127.0.0.1:0"},
+        {"token": token},
+        {"token": token, "no_auth": True},
+    ]
+    for options in authenticated:
         with hoplite.Node(**options) as node, hoplite.connect(node.socket) as client:
             assert client.get(client.put({"a": dt.date(2020, 1, 1)})) == {"a": dt.date(2020, 1, 1)}, options
-    not_proved: list[dict[str, Any]] = [
+    not_authenticated: list[dict[str, Any]] = [
         {"no_auth": True},
         {"token": token, "no_encryption": True},
         {"no_encryption": True},
     ]
-    for options in not_proved:
+    for options in not_authenticated:
         with hoplite.Node(**options) as node, hoplite.connect(node.socket) as client:
             with pytest.raises(hoplite.UnsupportedDtype, match=r"can't put a datetime\.date .*allow_pickle=True"):
                 client.put(dt.date(2020, 1, 1))
@@ -325,8 +330,8 @@ def test_an_attached_client_learns_whether_the_members_have_proved_anything() ->
                 client.get("when/1")
 
 
-def test_a_client_that_attaches_to_the_next_node_learns_it_anew(tmp_path: Path) -> None:
-    """The next node that serves the path may let every other in."""
+def test_a_reconnected_client_detects_the_authentication_again(tmp_path: Path) -> None:
+    """The next node with the same path may have no authentication."""
     path = tmp_path / "node.sock"
     with hoplite.Node(socket=path):
         client = hoplite.connect(str(path), reconnect=True)

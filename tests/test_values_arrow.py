@@ -1,4 +1,4 @@
-"""Arrow data to a stream and back: the same type, over the object's memory."""
+"""Arrow data to a stream and back: the same type, sharing the memory of the object."""
 
 # ruff: noqa: ANN401 - values are anything
 
@@ -15,7 +15,7 @@ from hoplite import values
 from hoplite.errors import DecodeError, InvalidArgument, ShapeMismatch
 from stored import address, joined, mapped, pinned, store, there_and_back
 
-# Again beside the oldest torch and NumPy that are supported.
+# Also run with the oldest supported versions of torch and NumPy.
 pytestmark = pytest.mark.frameworks
 
 pa: Any = pytest.importorskip("pyarrow", reason="Arrow data needs pyarrow")
@@ -62,7 +62,7 @@ OTHERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("value", [*ARRAYS.values(), *OTHERS.values()], ids=[*ARRAYS, *OTHERS])
 @pytest.mark.parametrize("copy", [False, True])
-def test_arrow_data_comes_back_as_the_same_type(value: Any, copy: bool) -> None:
+def test_arrow_data_keeps_its_type(value: Any, copy: bool) -> None:
     encoded = values.encode(value, allow_pickle=False)
     assert (encoded.kind, encoded.shape, encoded.form) == ("bytes", (encoded.nbytes,), "arrow")
     got = values.decode(store(encoded), copy=copy, allow_pickle=False)
@@ -74,7 +74,7 @@ def test_arrow_data_comes_back_as_the_same_type(value: Any, copy: bool) -> None:
         assert got.schema.metadata == value.schema.metadata
 
 
-def test_large_buffers_are_not_copied_on_the_way_in() -> None:
+def test_large_buffers_are_encoded_without_a_copy() -> None:
     array = ARRAYS["numbers"]
     addresses = {address(part) for part in values.encode(array).parts}
     assert array.buffers()[1].address in addresses
@@ -92,7 +92,7 @@ def test_parts_outlive_the_value() -> None:
     assert values.decode(store(encoded)).to_pylist() == expected
 
 
-def test_data_lies_over_the_object_and_pins_it() -> None:
+def test_data_shares_the_memory_of_the_object_and_pins_it() -> None:
     view = store(values.encode(TABLE))
     got = values.decode(view)
     start = address(view)
@@ -119,14 +119,14 @@ def test_any_reader_of_arrow_can_read_the_bytes() -> None:
         assert stream.read_all().equals(TABLE)
 
 
-def test_a_stream_from_elsewhere_is_a_table() -> None:
+def test_a_stream_of_another_writer_is_a_table() -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, TABLE.schema) as stream:
         stream.write(TABLE)
     assert values.decode(mapped(sink.getvalue().to_pybytes(), form="arrow")).equals(TABLE)
 
 
-def test_a_buffer_of_arrows_is_bytes() -> None:
+def test_an_arrow_buffer_is_bytes() -> None:
     assert there_and_back(pa.py_buffer(b"hello")) == b"hello"
 
 
@@ -137,7 +137,7 @@ def test_data_in_an_object_is_pickled_without_a_copy() -> None:
     assert address(view) < got.column(0).chunk(0).buffers()[1].address < address(view) + view.nbytes
 
 
-def test_arrow_data_goes_into_bytes_of_the_callers() -> None:
+def test_arrow_data_can_be_read_into_a_bytes_out() -> None:
     encoded = values.encode(TABLE)
     out = bytearray(encoded.nbytes)
     values.writable(out).check(encoded.kind, encoded.shape, encoded.form, encoded.nbytes, "x/1")
@@ -145,7 +145,7 @@ def test_arrow_data_goes_into_bytes_of_the_callers() -> None:
         values.writable(np.zeros(encoded.nbytes, np.uint8)).check("bytes", encoded.shape, "arrow", encoded.nbytes, "x")
 
 
-def test_what_arrow_can_not_write_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_arrow_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise pa.ArrowNotImplementedError("not that")
 
@@ -154,7 +154,7 @@ def test_what_arrow_can_not_write_is_told(monkeypatch: pytest.MonkeyPatch) -> No
         values.encode(TABLE)
 
 
-def test_damaged_streams_are_undecodable() -> None:
+def test_corrupt_streams_raise_decode_error() -> None:
     data = joined(values.encode(ARRAYS["numbers"]))
     for end in (0, 1, 4, 8, 100, 200, 300, len(data) // 2):
         with pytest.raises(DecodeError, match=f"{end} bytes are not an Arrow stream"):

@@ -1,7 +1,7 @@
-"""Objects whose metadata and bytes an attacker has made up: `decode` makes a value or says `DecodeError`, and no more.
+"""Objects with metadata and bytes of an attacker: `decode` returns a value or raises `DecodeError`.
 
-It runs no code of the attacker's, and takes no memory that the bytes have not. The cases are the same ones each time,
-but in `make fuzz`, which says how many there are to be of each test (`FUZZ_EXAMPLES`).
+`decode` runs no code of the attacker, and allocates no memory that the bytes do not need. The cases are deterministic,
+except in `make fuzz`, which sets the number of cases per test (`FUZZ_EXAMPLES`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from hoplite.values import Allowed
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
-# Of one value, beside its bytes: what Python and NumPy need for themselves, and tables of them.
+# Memory per value in addition to its bytes: overhead of Python and NumPy, and tables in them.
 MEMORY_MAX = 1 << 20
-# What a pickle may use that is read here.
+# Names that the decoded pickles may use.
 ALLOWED = ("datetime.*", "collections.OrderedDict")
-# What Python tells of before it runs code, or does something to the system.
+# Audit events that Python raises before it runs code or changes the system.
 RUNS_CODE = ("compile", "exec", "os.", "subprocess.", "open", "socket.", "ctypes.", "shutil.", "code.")
 
 quick = settings(
@@ -45,7 +45,7 @@ quick = settings(
 
 
 class Watch:
-    """What happens while a value is decoded. An audit hook stays for the life of a process, so there is one."""
+    """Records audit events while a value is decoded. An audit hook can't be removed, so there is only one."""
 
     def __init__(self) -> None:
         self.is_on = False
@@ -62,7 +62,7 @@ WATCH = Watch()
 
 @pytest.fixture(scope="module", autouse=True)
 def _everything_is_imported() -> None:
-    """What is imported for the first time runs code; that is none of the attacker's."""
+    """The first import of a module runs code, which is not the attacker's."""
     for value in ({"a": [1, 2.5]}, pa.table({"a": [1]}), pa.array([1])):
         encoded = values.encode(value)
         values.decode(view(encoded.kind, encoded.shape, encoded.form, b"".join(encoded.parts)))
@@ -70,7 +70,7 @@ def _everything_is_imported() -> None:
 
 
 class Lent(bytes):
-    """An object as `decode` gets it. Before Python 3.12 a class of Python lends no buffer, but one of bytes does."""
+    """An object as `decode` gets it. Before Python 3.12 only a subclass of a buffer type can provide a buffer."""
 
     kind: str
     shape: tuple[int, ...]
@@ -79,14 +79,14 @@ class Lent(bytes):
 
 
 def view(kind: str, shape: tuple[int, ...], form: str, data: bytes) -> Lent:
-    """An object of an attacker."""
+    """Returns an object of an attacker."""
     lent = Lent(data)
     lent.kind, lent.shape, lent.form, lent.nbytes = kind, shape, form, len(data)
     return lent
 
 
 def check(made: Lent, allow: Allowed, copy: bool) -> None:
-    """Decodes, and looks at what that did."""
+    """Decodes an object, and checks events and memory."""
     tracemalloc.start()
     WATCH.seen.clear()
     WATCH.is_on = True
@@ -119,7 +119,7 @@ blobs = st.binary(max_size=200)
 @example("float16", (0, 2**62), "plain", b"", False)
 @example("float32", (2**64 - 1,), "plain", b"", False)
 @example("int64", (1,) * 70, "plain", bytes(8), False)
-def test_metadata_and_bytes_of_any_kind(kind: str, shape: tuple[int, ...], form: str, data: bytes, copy: bool) -> None:
+def test_arbitrary_metadata_and_bytes(kind: str, shape: tuple[int, ...], form: str, data: bytes, copy: bool) -> None:
     check(view(kind, shape, form, data), False, copy)
 
 
@@ -133,7 +133,7 @@ def test_shapes_that_nearly_fit(kind: str, shape: list[int], copy: bool, off: in
 
 
 def changed(data: bytes, changes: list[tuple[int, int]]) -> bytes:
-    """The same with some bytes replaced."""
+    """Replaces some bytes."""
     changing = bytearray(data)
     for place, byte in changes:
         changing[place % len(changing)] = byte
@@ -145,7 +145,7 @@ changes = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_
 
 @quick
 @given(changes, st.sampled_from(["table", "array", "batch"]), copies)
-def test_arrow_streams_with_bytes_that_were_changed(where: list[tuple[int, int]], what: str, copy: bool) -> None:
+def test_arrow_streams_with_changed_bytes(where: list[tuple[int, int]], what: str, copy: bool) -> None:
     table = pa.table({"a": [1, 2, 3], "b": ["x", "yy", None]})
     value = {"table": table, "array": table.column("b").chunk(0), "batch": table.to_batches()[0]}[what]
     encoded = values.encode(value)
@@ -154,7 +154,7 @@ def test_arrow_streams_with_bytes_that_were_changed(where: list[tuple[int, int]]
 
 
 class Runs:
-    """What an attacker pickles."""
+    """An object whose pickle makes a call, as an attacker would write it."""
 
     def __init__(self, call: Callable[..., Any], *arguments: Any) -> None:  # noqa: ANN401 - anything
         self.call, self.arguments = call, arguments
@@ -164,7 +164,7 @@ class Runs:
 
 
 HEADER = struct.Struct("<8sQQ")
-# Opcodes that fetch, call, build or take memory, with what they need; the fuzzer strings them together.
+# Opcodes that import, call, build or allocate memory, with their arguments. The fuzzer concatenates them.
 OPCODES = [
     b"cos\nsystem\n", b"cbuiltins\neval\n", b"cdatetime\ndate\n", b"ccollections\nOrderedDict\n",
     b"cdatetime\nsys.modules\n", b"cdatetime\n__builtins__\n", b"\x8c\x02os\x8c\x06system\x93",
@@ -176,7 +176,7 @@ OPCODES = [
 
 
 def pickled(stream: bytes, buffers: int = 0, magic: bytes | None = None) -> bytes:
-    """An object that holds a pickle."""
+    """Returns an object that contains a pickle."""
     own = b"".join(bytes(part) for part in values.encode({1: 2}).parts)[:8]
     return HEADER.pack(magic or own, len(stream), buffers) + stream
 
@@ -186,21 +186,21 @@ def pickled(stream: bytes, buffers: int = 0, magic: bytes | None = None) -> byte
 @example([b"B" + struct.pack("<I", 2**28)], False)
 @example([b"N", b"r" + struct.pack("<I", 2**24)], False)
 @example([b"N", b"p16777216\n"], False)
-def test_pickles_of_an_attacker(opcodes: list[bytes], copy: bool) -> None:
+def test_malicious_pickles(opcodes: list[bytes], copy: bool) -> None:
     data = pickled(b"\x80\x05" + b"".join(opcodes) + b".")
     check(view("bytes", (len(data),), "pickle", data), ALLOWED, copy)
 
 
 @quick
 @given(changes, copies)
-def test_pickles_with_bytes_that_were_changed(where: list[tuple[int, int]], copy: bool) -> None:
+def test_pickles_with_changed_bytes(where: list[tuple[int, int]], copy: bool) -> None:
     encoded = values.encode({"a": [1, 2.5, "x"], "b": b"yy" * 20})
     data = b"".join(bytes(part) for part in encoded.parts)
     check(view(encoded.kind, encoded.shape, encoded.form, changed(data, where)), ALLOWED, copy)
 
 
 @pytest.mark.parametrize("call", [os.system, eval, exec, io.open, __import__, getattr, pickle.loads])
-def test_no_function_of_the_system_is_called(call: Callable[..., Any]) -> None:
+def test_no_system_function_is_called(call: Callable[..., Any]) -> None:
     data = pickled(pickle.dumps(Runs(call, "raise SystemExit"), protocol=5))
     made = view("bytes", (len(data),), "pickle", data)
     check(made, ALLOWED, False)

@@ -1,4 +1,4 @@
-"""Any other object, by pickle: arrays inside it without a copy, what fails says why, and no bytes can do harm."""
+"""Any other object, pickled: arrays inside it without a copy, errors with the reason, and harmless malformed bytes."""
 
 # ruff: noqa: ANN401 - values are anything
 
@@ -25,7 +25,7 @@ from stored import address, joined, mapped, pinned, store, there_and_back
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Again beside the oldest torch and NumPy that are supported.
+# Also run with the oldest supported versions of torch and NumPy.
 pytestmark = pytest.mark.frameworks
 
 
@@ -60,7 +60,7 @@ OBJECTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("value", OBJECTS.values(), ids=OBJECTS.keys())
 @pytest.mark.parametrize("copy", [False, True])
-def test_an_object_comes_back(value: Any, copy: bool) -> None:
+def test_objects_round_trip(value: Any, copy: bool) -> None:
     encoded = values.encode(value)
     assert (encoded.kind, encoded.shape, encoded.form) == ("bytes", (encoded.nbytes,), "pickle")
     got = values.decode(store(encoded), copy=copy)
@@ -68,7 +68,7 @@ def test_an_object_comes_back(value: Any, copy: bool) -> None:
     assert got == value
 
 
-def test_arrays_inside_come_back_over_the_object_and_pin_it() -> None:
+def test_arrays_inside_share_the_memory_of_the_object_and_pin_it() -> None:
     weights, bias = np.arange(10_000.0).reshape(100, 100), np.arange(7, dtype=np.int16)
     view = store(values.encode({"layer": Batch([weights, bias], "x")}))
     got = values.decode(view)["layer"]
@@ -87,14 +87,14 @@ def test_arrays_inside_come_back_over_the_object_and_pin_it() -> None:
     assert not pinned(view)
 
 
-def test_large_arrays_and_bytes_inside_are_not_copied_on_the_way_in() -> None:
+def test_large_arrays_and_bytes_inside_are_encoded_without_a_copy() -> None:
     array, text, changing = np.zeros(10_000), bytes(100_000), bytearray(100_000)
     encoded = values.encode([array, text, changing])
     addresses = {address(part) for part in encoded.parts}
     assert {array.ctypes.data, address(text), address(changing)} <= addresses
 
 
-def test_every_arrangement_of_an_array_inside_comes_back() -> None:
+def test_every_memory_layout_of_an_array_inside_round_trips() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes", reason="bfloat16 is in ml_dtypes")
     base = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
     arrays = [
@@ -113,7 +113,7 @@ def test_every_arrangement_of_an_array_inside_comes_back() -> None:
                 assert got.flags.writeable == bool(copy)
 
 
-def test_an_array_that_is_in_an_object_twice_is_stored_once() -> None:
+def test_an_array_that_an_object_contains_twice_is_stored_once() -> None:
     array = np.zeros(10_000)
     encoded = values.encode([array, array])
     assert encoded.nbytes < 2 * array.nbytes
@@ -122,7 +122,7 @@ def test_an_array_that_is_in_an_object_twice_is_stored_once() -> None:
 
 
 def test_a_copy_is_writable_and_does_not_pin() -> None:
-    """Even of an array that was read-only when it was put, as all are that come from a store."""
+    """Even of an array that was read-only when it was put, as all arrays from a store are."""
     fixed = np.arange(1000.0)
     fixed.flags.writeable = False
     view = store(values.encode({"a": np.arange(1000.0), "b": fixed, "c": np.empty(0)}))
@@ -134,7 +134,7 @@ def test_a_copy_is_writable_and_does_not_pin() -> None:
     assert np.array_equal(got["b"], np.arange(1000.0) + 1)
 
 
-def test_a_masked_array_inside_an_object_comes_back() -> None:
+def test_a_masked_array_inside_an_object_round_trips() -> None:
     got = there_and_back([np.ma.masked_array([1.0, 2.0], [True, False])])[0]
     assert got.tolist() == [None, 2.0]
 
@@ -146,7 +146,7 @@ def test_many_small_arrays_become_few_parts() -> None:
     assert all(np.array_equal(*pair) for pair in zip(values.decode(store(encoded)), arrays, strict=True))
 
 
-def test_random_nests_come_back() -> None:
+def test_random_nested_values_round_trip() -> None:
     rng = random.Random(1)
 
     def nest(depth: int) -> Any:
@@ -175,7 +175,7 @@ def test_random_nests_come_back() -> None:
             assert equal(got, value)
 
 
-# What can't be pickled, or not be unpickled
+# Objects that can't be pickled or unpickled.
 
 
 class Stubborn:
@@ -198,7 +198,7 @@ def iter_once() -> Iterator[int]:
     ],
     ids=["lock", "lambda", "nested", "module", "generator"],
 )
-def test_what_can_not_be_pickled_is_named_with_the_reason_and_a_way(value: object, text: str) -> None:
+def test_an_object_that_can_not_be_pickled_is_named_with_the_reason_and_fix(value: object, text: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         values.encode(value)
     assert text in str(caught.value)
@@ -209,35 +209,35 @@ def test_what_can_not_be_pickled_is_named_with_the_reason_and_a_way(value: objec
 @pytest.mark.parametrize(
     "value", [None, 1, 1.5, "text", [1, 2], {"a": 1}, object()], ids=lambda value: type(value).__name__
 )
-def test_without_pickle_an_object_is_refused_by_type(value: object) -> None:
+def test_without_pickle_an_object_is_rejected_by_type(value: object) -> None:
     with pytest.raises(UnsupportedDtype, match="without pickle: set allow_pickle=True") as caught:
         values.encode(value, allow_pickle=False)
     assert type(value).__qualname__ in str(caught.value)
 
 
-def test_without_pickle_a_pickled_object_is_not_read() -> None:
+def test_without_pickle_a_pickled_object_is_not_decoded() -> None:
     with pytest.raises(DecodeError, match="allow_pickle is False"):
         values.decode(store(values.encode(None)), allow_pickle=False)
 
 
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> tuple[types.ModuleType, Any]:
-    """An object of a class in a module that only the putter has."""
+def object_of_missing_module(monkeypatch: pytest.MonkeyPatch) -> tuple[types.ModuleType, Any]:
+    """Returns an object of a class in a module that only the putter has."""
     module = types.ModuleType("only_there")
     exec("class Thing:\n    pass", module.__dict__)
     monkeypatch.setitem(sys.modules, "only_there", module)
     return module, store(values.encode([module.Thing()]))
 
 
-def test_a_module_that_is_missing_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, view = elsewhere(monkeypatch)
+def test_a_missing_module_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, view = object_of_missing_module(monkeypatch)
     monkeypatch.delitem(sys.modules, "only_there")
     with pytest.raises(DecodeError, match=r"No module named 'only_there'.*must be importable here") as caught:
         values.decode(view)
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
 
-def test_a_class_that_is_missing_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, view = elsewhere(monkeypatch)
+def test_a_missing_class_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, view = object_of_missing_module(monkeypatch)
     del module.Thing
     with pytest.raises(DecodeError, match=r"'Thing' on <module 'only_there'.*must be importable here"):
         values.decode(view)
@@ -248,49 +248,49 @@ class Explosive:
         return int, ("no number",)
 
 
-def test_an_error_of_the_unpickled_code_is_told() -> None:
+def test_an_error_of_the_unpickled_code_is_reported() -> None:
     with pytest.raises(DecodeError, match=r"ValueError: invalid literal.*no number") as caught:
         there_and_back([Explosive()])
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-# Damaged bytes
+# Corrupt bytes.
 
 
-def damaged(data: bytes) -> None:
+def assert_decode_error(data: bytes) -> None:
     with pytest.raises(DecodeError):
         values.decode(mapped(data, form="pickle"))
 
 
-def test_a_cut_object_is_undecodable_wherever_it_is_cut() -> None:
+def test_a_truncated_object_raises_decode_error() -> None:
     data = joined(values.encode([np.arange(20), "x", np.arange(3.0)]))
     for end in range(len(data)):
-        damaged(data[:end])
-    damaged(data + b"\0")
+        assert_decode_error(data[:end])
+    assert_decode_error(data + b"\0")
 
 
-def test_a_header_that_lies_is_undecodable() -> None:
+def test_an_inconsistent_header_raises_decode_error() -> None:
     data = joined(values.encode([np.arange(20)]))
     magic = data[:8]
     stream_bytes, count, length = struct.unpack_from("<QQQ", data, 8)
     assert (count, length) == (1, 160)
-    damaged(b"\0" * 8 + data[8:])
+    assert_decode_error(b"\0" * 8 + data[8:])
     for number in (0, 1, 63, 64, 65, 2**32, 2**63, 2**64 - 1):
         for words in ((number, count, length), (stream_bytes, number, length), (stream_bytes, count, number)):
             if words != (stream_bytes, count, length):
-                damaged(magic + struct.pack("<QQQ", *words) + data[32:])
+                assert_decode_error(magic + struct.pack("<QQQ", *words) + data[32:])
 
 
-def test_any_flipped_byte_of_the_layout_is_found() -> None:
+def test_any_flipped_bit_of_the_layout_is_detected() -> None:
     data = bytearray(joined(values.encode([np.arange(20)])))
     for place in range(32):
         for bit in range(8):
             data[place] ^= 1 << bit
-            damaged(bytes(data))
+            assert_decode_error(bytes(data))
             data[place] ^= 1 << bit
 
 
-def test_an_array_that_is_not_of_its_shape_is_undecodable() -> None:
-    """The pickle says 20 numbers, the layout has 19."""
+def test_an_array_that_does_not_fit_its_shape_raises_decode_error() -> None:
+    """The pickle has 20 numbers, the layout has 19."""
     data = joined(values.encode([np.arange(20)]))
-    damaged(data[:24] + struct.pack("<Q", 152) + data[32:-8])
+    assert_decode_error(data[:24] + struct.pack("<Q", 152) + data[32:-8])

@@ -1,4 +1,4 @@
-"""Pickles by a list leave the reader's classes, functions and modules as they are, whatever their bytes."""
+"""Pickles restricted by a list never change the reader's classes, functions and modules, whatever their bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hoplite.errors import DecodeError, UnsupportedDtype
 from hoplite.values import arrays, check_allowed
 from stored import joined, mapped, store
 
-# Again beside the oldest torch and NumPy that are supported.
+# Also run with the oldest supported versions of torch and NumPy.
 pytestmark = pytest.mark.frameworks
 
 ADDED: list[object] = []
@@ -33,7 +33,7 @@ class Point:
 
 
 class Slotted:
-    """State in slots, and in a dict."""
+    """State in slots and in a dict."""
 
     __slots__ = ("__dict__", "x")
 
@@ -42,7 +42,7 @@ class Slotted:
 
 
 class Careful:
-    """Takes its state itself."""
+    """State through __setstate__."""
 
     def __init__(self, x: object) -> None:
         self.x = x
@@ -55,17 +55,17 @@ class Careful:
 
 
 class Many(list[object]):
-    """Items by opcodes for items, and state."""
+    """Items added by item opcodes, and state."""
 
 
 class Color(enum.Enum):
-    """Members are one object for all."""
+    """Members are shared objects."""
 
     RED = 1
 
 
 class Registry:
-    """A class that opcodes for items can change."""
+    """A class that item opcodes could change."""
 
     @classmethod
     def add(cls, item: object) -> None:
@@ -73,7 +73,7 @@ class Registry:
 
 
 def class_of(value: object) -> type:
-    """A function that returns what is shared."""
+    """A function that returns a shared object."""
     return type(value)
 
 
@@ -100,7 +100,7 @@ def name(module: str, qualified: str) -> bytes:
 
 
 def plain(value: object) -> bytes:
-    """The opcodes of plain data."""
+    """Returns the opcodes of plain data."""
     return pickle.dumps(value, 3)[2:-1]
 
 
@@ -143,8 +143,8 @@ CHANGES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("opcodes", CHANGES.values(), ids=CHANGES)
-def test_bytes_change_nothing_of_the_process(opcodes: bytes) -> None:
-    """All by names that a list allows, and those of Hoplite by any."""
+def test_bytes_can_not_change_the_process(opcodes: bytes) -> None:
+    """All use names that the list allows, or names of Hoplite that every list allows."""
     allowed = (HERE, f"{__name__}.DEFAULT", f"{__name__}.SETTINGS", f"{__name__}.np")
     shared = (Ref, arrays.restore_array, Color.RED, Point.__init__, str, DEFAULT, np)
     before = [{**vars(each)} for each in shared]
@@ -158,8 +158,8 @@ def test_bytes_change_nothing_of_the_process(opcodes: bytes) -> None:
 
 
 @pytest.mark.parametrize("number", [7, 300, 70000])
-def test_an_extension_number_finds_no_class(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """One that the process has used before would pass the list."""
+def test_an_extension_number_is_rejected(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """An extension number that the process has used before would bypass the list."""
     module = types.ModuleType("registered")
     module.Thing = type("Thing", (), {"__module__": "registered"})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "registered", module)
@@ -173,14 +173,14 @@ def test_an_extension_number_finds_no_class(monkeypatch: pytest.MonkeyPatch, num
         copyreg.remove_extension("registered", "Thing", number)
 
 
-def test_a_persistent_id_is_refused() -> None:
-    """BINPERSID stands for BUILD inside, and a pickle must not say it."""
+def test_a_persistent_id_is_rejected() -> None:
+    """Hoplite uses BINPERSID internally for BUILD, so a pickle must not contain it."""
     with pytest.raises(DecodeError, match="opcode 0x51 at byte"):
         read(b"\x80\x05" + REF + SLOTS + b"\x86Q.")
 
 
-def test_objects_get_their_state() -> None:
-    """By each way that BUILD knows; of more bytes than a frame has, and with objects inside of objects."""
+def test_objects_keep_their_state() -> None:
+    """Through every form of BUILD, with more bytes than a frame holds, and with nested objects."""
     many = Many([Point(each) for each in range(5000)])
     many.more = Careful(b"x" * 100_000)  # type: ignore[attr-defined]
     value = {"point": Point(Point(2)), "slots": Slotted(1, "y" * 70_000), "many": many, "array": Point(np.arange(3))}
@@ -192,13 +192,13 @@ def test_objects_get_their_state() -> None:
     assert [each.x for each in got["many"]] == list(range(5000))
     assert got["many"].more.x == b"x" * 100_000
     assert got["array"].x.tolist() == [0, 1, 2]
-    # As pickle does, so that a million objects don't have as many copies of a name.
+    # As pickle does, so that a million objects share one copy of each name.
     assert all(a is b for a, b in zip(vars(got["many"][0]), vars(got["many"][1]), strict=True))
 
 
-def test_classes_functions_and_members_come_back_as_values() -> None:
+def test_classes_functions_and_members_can_be_values() -> None:
     value: list[object] = [Point, class_of, Point]
-    # Some releases of Python 3.11 pickle members by getattr, which runs any code.
+    # Some releases of Python 3.11 pickle members with getattr, which could run any code.
     if Color.RED.__reduce_ex__(5)[0] is not getattr:
         value.append(Color.RED)
     assert there_and_back(value, HERE) == value
@@ -209,8 +209,8 @@ def test_a_class_that_items_could_change_is_named_by_put() -> None:
         there_and_back(Registry(), HERE)
 
 
-def test_what_was_read_by_a_list_goes_without_the_collector() -> None:
-    """It holds the memory of the object, which a store that is full needs."""
+def test_values_read_with_a_list_are_freed_without_the_garbage_collector() -> None:
+    """It holds the memory of the object, which a full store needs."""
     gc.collect()
     gc.disable()
     try:

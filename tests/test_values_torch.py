@@ -1,4 +1,4 @@
-"""PyTorch tensors to bytes and back: in without a copy, out with one unless asked otherwise."""
+"""PyTorch tensors to bytes and back: encoded without a copy, decoded with a copy unless requested otherwise."""
 
 # ruff: noqa: ANN401 - values are anything
 
@@ -21,7 +21,7 @@ from hoplite.errors import DecodeError, InvalidArgument, UnsupportedDtype
 from hoplite.values import DTYPES, tensors
 from stored import address, joined, mapped, pinned, store, there_and_back
 
-# Again beside the oldest torch and NumPy that are supported.
+# Also run with the oldest supported versions of torch and NumPy.
 pytestmark = pytest.mark.frameworks
 
 torch: Any = pytest.importorskip("torch", reason="tensors need PyTorch")
@@ -44,7 +44,7 @@ def same(got: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_any_shape_comes_back(dtype: str) -> None:
+def test_every_shape_round_trips(dtype: str) -> None:
     for shape in SHAPES:
         value = counting(shape, dtype)
         encoded = values.encode(value, allow_pickle=False)
@@ -55,14 +55,14 @@ def test_any_shape_comes_back(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_contiguous_tensors_are_not_copied_on_the_way_in(dtype: str) -> None:
+def test_contiguous_tensors_are_encoded_without_a_copy(dtype: str) -> None:
     for shape in ((), (7,), (5, 3, 2)):
         value = counting(shape, dtype)
         (part,) = values.encode(value).parts
         assert address(part) == value.data_ptr()
 
 
-def test_any_arrangement_in_memory_is_put_as_it_reads() -> None:
+def test_every_memory_layout_round_trips() -> None:
     base = counting((4, 6))
     complex_ = torch.tensor([1 + 2j, 3 - 4j])
     for value in (base.t(), base[::2], base[:, 1], base.expand(3, 4, 6), complex_.conj().imag, complex_.real):
@@ -86,7 +86,7 @@ def test_parts_keep_the_tensor_alive() -> None:
     assert gone() is None
 
 
-def test_a_tensor_that_requires_grad_is_put_without() -> None:
+def test_a_tensor_that_requires_grad_is_put_without_its_graph() -> None:
     for value in (
         torch.ones(3, requires_grad=True),
         torch.ones(3, requires_grad=True) * 2,
@@ -121,14 +121,14 @@ print(warnings.filters[0][0], "pyarrow" in sys.modules)
 """
 
 
-def test_pytorchs_warning_of_read_only_memory_is_not_seen() -> None:
+def test_pytorchs_warning_about_read_only_memory_is_suppressed() -> None:
     source = QUIET.format(tests=str(__file__).rpartition("/")[0])
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert (done.stdout.strip(), done.stderr.strip()) == ("error False", "")
 
 
-# Tensors that only a pickle keeps
+# Tensors that need a pickle.
 
 
 class Marked(torch.Tensor):  # type: ignore[misc]
@@ -137,7 +137,7 @@ class Marked(torch.Tensor):  # type: ignore[misc]
 
 def marked() -> Any:
     value = torch.ones(3).as_subclass(Marked)
-    value.unit = "m"  # PyTorch 1.13 can't unpickle a subclass without any
+    value.unit = "m"  # PyTorch 1.13 can't unpickle a subclass without an attribute
     return value
 
 
@@ -160,7 +160,7 @@ def test_a_tensor_of_another_dtype_is_pickled(value: Any, copy: bool) -> None:
         values.encode(value, allow_pickle=False)
 
 
-def test_a_conjugate_is_put_as_it_reads() -> None:
+def test_a_conjugate_is_resolved() -> None:
     value = torch.tensor([1 + 2j, 3]).conj()
     assert values.encode(value).kind == "complex64"
     same(there_and_back(value), torch.tensor([1 - 2j, 3]))
@@ -173,7 +173,7 @@ def test_sparse_and_quantised_tensors_are_pickled() -> None:
     same(there_and_back(quantised).dequantize(), torch.ones(3))
 
 
-def test_tensors_in_an_object_come_back_as_private_copies() -> None:
+def test_tensors_in_an_object_are_private_copies() -> None:
     model = torch.nn.Linear(100, 50)
     state = {
         **model.state_dict(),
@@ -192,7 +192,7 @@ def test_tensors_in_an_object_come_back_as_private_copies() -> None:
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_tensors_in_an_object_need_no_name_on_a_list_of_what_pickles_may_use(dtype: str) -> None:
+def test_tensors_in_an_object_need_no_entry_of_the_allowlist(dtype: str) -> None:
     value = {"a": counting((3, 5), dtype), "b": counting((), dtype)}
     got = values.decode(store(values.encode(value, allow_pickle=())), allow_pickle=())
     for name, tensor in value.items():
@@ -201,7 +201,7 @@ def test_tensors_in_an_object_need_no_name_on_a_list_of_what_pickles_may_use(dty
         values.encode([torch.nn.Parameter(torch.ones(3))], allow_pickle=())
 
 
-def test_tensors_in_an_object_are_not_copied_on_the_way_in() -> None:
+def test_tensors_in_an_object_are_encoded_without_a_copy() -> None:
     tensor = counting((10_000,))
     encoded = values.encode({"a": tensor})
     assert tensor.data_ptr() in {address(part) for part in encoded.parts}
@@ -214,36 +214,36 @@ def test_gradients_parameters_and_attributes_in_an_object_are_kept() -> None:
     model = torch.nn.Linear(3, 2)
     got = there_and_back([wants, named, model])
     assert got[0].requires_grad
-    # Only PyTorch from 2.0 on keeps an attribute.
+    # Only PyTorch 2.0 and later keep an attribute.
     assert hasattr(got[1], "unit") == hasattr(pickle.loads(pickle.dumps(named)), "unit")
     assert type(got[2].weight) is torch.nn.Parameter
     assert got[2].weight.requires_grad
     same(got[2].weight, model.weight)
 
 
-def test_a_tensor_that_is_in_an_object_twice_stays_one() -> None:
+def test_a_tensor_that_an_object_contains_twice_is_decoded_once() -> None:
     tensor = torch.ones(3)
     first, second = there_and_back([tensor, tensor])
     assert first is second
 
 
-def test_damaged_tensors_in_objects_are_undecodable() -> None:
+def test_corrupt_tensors_in_objects_raise_decode_error() -> None:
     data = joined(values.encode([counting((20,))]))
     shorter = data[:24] + (76).to_bytes(8, "little") + data[32:-4]
     with pytest.raises(DecodeError):
         values.decode(mapped(shorter, form="pickle"))
 
 
-# Refusals
+# Rejected tensors.
 
 
-def test_a_tensor_without_elements_in_memory_is_refused() -> None:
+def test_a_tensor_without_memory_is_rejected() -> None:
     with pytest.raises(UnsupportedDtype, match="device meta"):
         values.encode(torch.ones(3, device="meta"))
 
 
-def test_a_tensor_on_another_device_is_refused_by_name() -> None:
-    """No GPU is at hand; of a tensor, only its device is looked at."""
+def test_a_tensor_on_another_device_is_rejected_by_name() -> None:
+    """No GPU is available; only the device of a tensor is checked."""
     for call in (tensors.encode_tensor, tensors.writable_tensor):
         with pytest.raises(UnsupportedDtype, match=r"device cuda:1.*try value\.cpu\(\)"):
             call(SimpleNamespace(device=torch.device("cuda:1")))
@@ -256,7 +256,7 @@ def test_a_dtype_that_this_version_lacks_is_named(monkeypatch: pytest.MonkeyPatc
         values.decode(mapped(bytes(4), "uint16", (2,), "torch"))
 
 
-def test_dtypes_of_pytorch_are_read() -> None:
+def test_pytorch_dtypes_are_accepted() -> None:
     for name in KINDS:
         assert values.check_dtype(getattr(torch, name)) == name
     with pytest.raises(UnsupportedDtype, match=r"unknown dtype torch\.qint8"):
@@ -267,7 +267,7 @@ def test_dtypes_of_pytorch_are_read() -> None:
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_a_tensor_of_the_callers_is_written(dtype: str) -> None:
+def test_a_tensor_can_be_an_out(dtype: str) -> None:
     for shape in SHAPES:
         value, out = counting(shape, dtype), torch.zeros(shape, dtype=getattr(torch, dtype))
         encoded = values.encode(value)
@@ -278,14 +278,14 @@ def test_a_tensor_of_the_callers_is_written(dtype: str) -> None:
         same(out, value)
 
 
-def test_a_parameter_of_the_callers_is_written() -> None:
+def test_a_parameter_can_be_an_out() -> None:
     model = torch.nn.Linear(3, 2)
     opened = values.writable(model.weight)
     opened.data[:] = joined(values.encode(counting((2, 3))))
     same(model.weight, counting((2, 3)))
 
 
-def test_a_tensor_that_can_not_be_written_is_refused() -> None:
+def test_a_tensor_that_can_not_be_written_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match=r"try out\.contiguous"):
         values.writable(torch.ones(3, 2).t())
     with pytest.raises(InvalidArgument):
@@ -296,7 +296,7 @@ def test_a_tensor_that_can_not_be_written_is_refused() -> None:
         values.writable(torch.ones(3, device="meta"))
 
 
-def test_no_warning_is_left_of_these_tests() -> None:
+def test_decoding_a_tensor_causes_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         values.decode(store(values.encode(counting((3,)))))

@@ -1,4 +1,4 @@
-"""Wait: which of several objects have come, in the order of their coming."""
+"""Wait: which of several objects are available, in the order of their arrival."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def texts(refs: list[Ref]) -> list[str]:
 
 
 @SIZES
-def test_of_all_that_are_there_all_are_ready(crew: Crew, size: int) -> None:
+def test_all_available_refs_are_ready(crew: Crew, size: int) -> None:
     refs = [crew.clients[seed % 3].put(numbers(size, seed=seed)) for seed in range(5)]
     ready, rest = crew.getter.wait(refs, timeout=SOON)
     assert set(ready) == set(refs)
@@ -36,14 +36,14 @@ def test_of_all_that_are_there_all_are_ready(crew: Crew, size: int) -> None:
 
 
 @SIZES
-def test_ready_are_in_the_order_of_their_coming(crew: Crew, size: int) -> None:
+def test_ready_refs_are_in_the_order_of_their_arrival(crew: Crew, size: int) -> None:
     names = [crew.name(number) for number in range(4)]
     wait = Later(crew.getter.wait, names, 3, timeout=SOON)
     eventually(lambda: crew.getter.status()["waiting"] > 0)
     for number in (3, 0, 2):
         assert not wait.done()
         crew.putter.put(numbers(size), name=names[number])
-        # Until the getter's node has seen it.
+        # Wait until the getter's node has seen it.
         crew.getter.wait([names[number]], timeout=SOON)
     ready, rest = wait.result()
     assert texts(ready) == [names[3], names[0], names[2]]
@@ -55,13 +55,13 @@ def test_exactly_count_are_ready(crew: Crew) -> None:
     for count in range(7):
         ready, rest = crew.getter.wait(refs, count, timeout=SOON)
         assert len(ready) == count
-        # The others in the order given, whether they have come or not.
+        # The others in the given order, whether they are available or not.
         assert rest == [ref for ref in refs if ref not in ready]
     assert crew.getter.wait([], timeout=0) == ([], [])
     assert crew.getter.wait([crew.name("never")], 0) == ([], [Ref(crew.name("never"))])
 
 
-def test_when_time_is_over_it_tells_what_has_come(crew: Crew) -> None:
+def test_a_timeout_returns_the_available_refs(crew: Crew) -> None:
     ref, never = crew.putter.put(numbers(LARGE)), crew.name("never")
     begun = time.monotonic()
     ready, rest = crew.getter.wait([never, ref], timeout=0.1)
@@ -70,14 +70,14 @@ def test_when_time_is_over_it_tells_what_has_come(crew: Crew) -> None:
     assert crew.getter.status()["waiting"] == 0
 
 
-def test_timeout_0_asks_without_waiting(crew: Crew) -> None:
+def test_timeout_0_does_not_wait(crew: Crew) -> None:
     assert crew.putter.wait([crew.name("never")], timeout=0) == ([], [Ref(crew.name("never"))])
     ref = crew.putter.put(numbers(LARGE))
     assert crew.putter.wait([ref], timeout=0) == ([ref], [])
 
 
-def test_what_is_deleted_has_come(crew: Crew) -> None:
-    """Before the wait, unless it is a name that may be put again, and during it: nobody need wait for it any more."""
+def test_deleted_objects_are_ready(crew: Crew) -> None:
+    """Deleted before the wait, unless it is a name that can be put again, or during it: no wait is useful any more."""
     name, begun, gone = crew.name("named"), crew.name("begun"), crew.putter.put(numbers(SMALL))
     crew.putter.put(numbers(LARGE), name=name)
     crew.putter.delete([gone, name])
@@ -92,7 +92,7 @@ def test_what_is_deleted_has_come(crew: Crew) -> None:
     buffer.discard()
 
 
-def test_what_is_partly_there_is_not_ready(crew: Crew) -> None:
+def test_an_incomplete_object_is_not_ready(crew: Crew) -> None:
     buffer = crew.putter.create(LARGE, name=crew.name())
     assert crew.getter.wait([crew.name()], timeout=0.1) == ([], [Ref(crew.name())])
     wait = Later(crew.getter.wait, [crew.name()], timeout=SOON)
@@ -102,7 +102,7 @@ def test_what_is_partly_there_is_not_ready(crew: Crew) -> None:
     assert wait.result()[1] == []
 
 
-def test_a_result_is_ready_when_it_is_folded_or_given_up(crew: Crew) -> None:
+def test_a_result_is_ready_when_it_is_complete_or_failed(crew: Crew) -> None:
     total = crew.reducer.reduce([crew.name(0), crew.name(1)])
     lost = crew.reducer.reduce([crew.name("never")], timeout=0.1)
     wait = Later(crew.getter.wait, [total], timeout=SOON)
@@ -113,7 +113,7 @@ def test_a_result_is_ready_when_it_is_folded_or_given_up(crew: Crew) -> None:
     assert crew.reducer.wait([lost], timeout=SOON) == ([lost], [])
 
 
-def test_a_ref_is_waited_for_once(crew: Crew) -> None:
+def test_duplicate_refs_and_invalid_counts_are_rejected(crew: Crew) -> None:
     ref = crew.putter.put(b"")
     for refs, count in (([ref, str(ref)], None), ([ref], 2), ([ref], -1), ([ref], 0.5), (ref, None)):
         with pytest.raises(hoplite.InvalidArgument):
@@ -121,7 +121,7 @@ def test_a_ref_is_waited_for_once(crew: Crew) -> None:
 
 
 def test_many_refs_in_one_call(crew: Crew) -> None:
-    """10 000, of which 30 are there and one comes in the end."""
+    """Of 10,000 refs, 30 are available and one is put in the end."""
     refs: list[Ref | str] = [crew.name(f"never/{number}") for number in range(9969)]
     there = [crew.name(f"there/{number}") for number in range(30)]
     for name in there:
@@ -138,24 +138,24 @@ def test_many_refs_in_one_call(crew: Crew) -> None:
     assert len(rest) == 10_000 - 31
 
 
-def test_no_time_at_all_is_enough_to_hear_of_other_nodes() -> None:
-    """Whichever node owns the name, the putter's, the asker's or a third."""
+def test_timeout_0_finds_objects_on_other_nodes() -> None:
+    """Whether the putter's node, the caller's or a third one owns the name."""
     with testing.cluster(3) as nodes:
-        putter, asker = nodes[0].client(), nodes[1].client()
+        putter, caller = nodes[0].client(), nodes[1].client()
         for number in range(12):
             name = f"group{number}/1"
             putter.put(np.zeros(100_000), name=name)
             both = [name, f"group{number}/2"]
-            # A put does not wait until a third node has heard that it is complete.
-            eventually(lambda both=both: asker.wait(both, timeout=0)[0] == [Ref(both[0])])  # type: ignore[misc]
-            assert asker.latest(f"group{number}/", timeout=0) == Ref(name)
-            assert len(asker.locations(name, timeout=0)) == 1
+            # A put does not wait until a third node has processed its completion.
+            eventually(lambda both=both: caller.wait(both, timeout=0)[0] == [Ref(both[0])])  # type: ignore[misc]
+            assert caller.latest(f"group{number}/", timeout=0) == Ref(name)
+            assert len(caller.locations(name, timeout=0)) == 1
             with pytest.raises(hoplite.Timeout, match="no client has put one"):
-                asker.latest(f"group{number}/", after=1, timeout=0)
-            asker.put(b"x", name=f"group{number}/3", timeout=0)
-            asker.reduce([name], name=f"group{number}/4", timeout=SOON)
+                caller.latest(f"group{number}/", after=1, timeout=0)
+            caller.put(b"x", name=f"group{number}/3", timeout=0)
+            caller.reduce([name], name=f"group{number}/4", timeout=SOON)
 
 
-def test_a_wait_for_too_many_says_how_many_are_not() -> None:
+def test_a_wait_for_too_many_refs_names_the_limit() -> None:
     with testing.cluster(1) as nodes, pytest.raises(hoplite.InvalidArgument, match="65536"):
         nodes[0].client().wait([f"never/{number}" for number in range(65_537)], timeout=0)

@@ -1,4 +1,4 @@
-"""What `make wheel` leaves in target/wheels: what is in each wheel, and that it runs with what it requires alone."""
+"""Results of `make wheel` in target/wheels: the contents of each wheel, and that it runs with only its requirements."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ ROOT = Path(__file__).parent.parent
 WHEELS = ROOT / "target" / "wheels"
 
 CORE = "hoplite_collectives"
-# The folder of each distribution, and its package.
+# The folder of each distribution.
 FOLDERS = {
     CORE: ROOT,
     "hoplite_bench": ROOT / "packages" / "bench",
     "hoplite_topology": ROOT / "packages" / "topology",
 }
 PACKAGES = {CORE: "hoplite", "hoplite_bench": "hoplite_bench", "hoplite_topology": "hoplite_topology"}
-# The crates of those with an extension; neither the simulation nor those of others are in their sdists.
+# The crates of distributions with an extension. Their sdists contain neither the simulation nor other crates.
 CRATES = {
     CORE: ("crates/certs", "crates/node", "crates/proto", "crates/py", "crates/shm"),
     "hoplite_topology": ("crates/topology", "packages/topology"),
 }
 
-# Run by each interpreter with nothing beside the wheel but what it requires. Prints the milliseconds of the import.
+# Run by each interpreter with only the wheel and its requirements. Prints the duration of the import in milliseconds.
 USE = """
 import sys, time
 start = time.perf_counter()
@@ -54,26 +54,26 @@ print(took * 1000)
 
 @functools.cache
 def only(pattern: str) -> Path:
-    """The one file in target/wheels that matches."""
+    """Returns the only file in target/wheels that matches."""
     found = list(WHEELS.glob(pattern))
     assert len(found) == 1, f"{len(found)} of {pattern} in {WHEELS}: run make wheel"
     return found[0]
 
 
 def wheel_of(distribution: str) -> Path:
-    """The wheel of a distribution."""
+    """Returns the wheel of a distribution."""
     return only(f"{distribution}-*.whl")
 
 
 def package_files(distribution: str = CORE) -> set[str]:
-    """Every file of a distribution's package but the built module, by its path in a wheel."""
+    """Returns the paths in a wheel of all files of a distribution's package, without the extension module."""
     package = FOLDERS[distribution] / "python" / PACKAGES[distribution]
     kinds = ("*.py", "*.pyi", "py.typed", "*.cpp", "*.hpp")
     return {str(path.relative_to(package.parent)) for kind in kinds for path in package.rglob(kind)}
 
 
 def run(*command: str | Path, **environment: str) -> str:
-    """Runs a command that knows nothing of this checkout and returns what it said."""
+    """Runs a command without access to this checkout, and returns its output."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     done = subprocess.run(
         [str(part) for part in command],
@@ -89,25 +89,25 @@ def run(*command: str | Path, **environment: str) -> str:
 
 
 def extension(distribution: str) -> set[str]:
-    """The built module by its path in a wheel, if there is one."""
+    """Returns the path of the extension module in a wheel, if there is one."""
     return {f"{PACKAGES[distribution]}/_native.abi3.so"} if distribution in CRATES else set()
 
 
 def install(*where: str | Path, python: Path | str = sys.executable, also: str | None = None) -> None:
-    """Installs the library's wheel, and one beside it, with what they require in versions that are tested here."""
+    """Installs the library's wheel and optionally another one, with their requirements in the tested versions."""
     pip = (sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check", "install")
     wheels = [wheel_of(CORE)] + ([wheel_of(also)] if also else [])
     run(*pip, "--constraint", ROOT / "requirements-dev.txt", *where, *wheels)
 
 
-def tell(capsys: pytest.CaptureFixture[str], text: str) -> None:
-    """Prints a figure where whoever runs the tests sees it."""
+def print_figure(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    """Prints a figure to the terminal of the test run."""
     with capsys.disabled():
         sys.stdout.write(f"\n{text}\n")
 
 
 @pytest.mark.parametrize("distribution", PACKAGES)
-def test_a_wheel_holds_its_package_and_nothing_else(distribution: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wheel_contains_only_its_package(distribution: str, capsys: pytest.CaptureFixture[str]) -> None:
     built = wheel_of(distribution)
     with zipfile.ZipFile(built) as wheel:
         names = set(wheel.namelist())
@@ -115,25 +115,25 @@ def test_a_wheel_holds_its_package_and_nothing_else(distribution: str, capsys: p
     assert names - information == package_files(distribution) | extension(distribution)
     assert f"{PACKAGES[distribution]}/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in information)
-    tell(capsys, f"{built.name}: {built.stat().st_size / 1e6:.1f} MB")
+    print_figure(capsys, f"{built.name}: {built.stat().st_size / 1e6:.1f} MB")
 
 
-def test_one_wheel_serves_every_python_from_3_11() -> None:
-    # Where no manylinux policy fits, maturin says "linux": such a wheel runs on machines like this one only.
+def test_one_wheel_supports_every_python_from_3_11() -> None:
+    # If no manylinux policy fits, maturin writes "linux": such a wheel runs only on similar machines.
     for distribution in CRATES:
         name = rf"{distribution}-{re.escape(hoplite.__version__)}-cp311-abi3-(manylinux_2_\d+|linux)_\w+\.whl"
         assert re.fullmatch(name, wheel_of(distribution).name)
 
 
 def requirements_of(distribution: str) -> tuple[list[str], set[str]]:
-    """What a wheel requires, and its extras."""
+    """Returns the requirements and extras of a wheel."""
     with zipfile.ZipFile(wheel_of(distribution)) as wheel:
         (metadata,) = (wheel.read(name).decode() for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
     required = re.findall(r"^Requires-Dist: ([\w-]+)(?!.*extra ==)", metadata, re.MULTILINE)
     return required, set(re.findall(r"^Provides-Extra: (\S+)$", metadata, re.MULTILINE))
 
 
-def test_the_wheels_require_only_what_the_command_line_needs() -> None:
+def test_the_wheels_have_few_requirements() -> None:
     of_values, of_frameworks = {"numpy", "bfloat16", "torch", "arrow"}, {"dask", "proxystore", "ray"}
     assert requirements_of(CORE) == (["click", "rich"], of_values | of_frameworks | {"demo"})
     assert requirements_of("hoplite_topology") == (["click", "hoplite-collectives", "rich"], {"lab", "solvers"})
@@ -142,7 +142,7 @@ def test_the_wheels_require_only_what_the_command_line_needs() -> None:
 
 
 @pytest.mark.parametrize("distribution", PACKAGES)
-def test_an_sdist_holds_all_that_a_build_needs(distribution: str) -> None:
+def test_an_sdist_contains_everything_that_a_build_needs(distribution: str) -> None:
     with tarfile.open(only(f"{distribution}-*.tar.gz")) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     needed = {"LICENSE", "README.md", "pyproject.toml", "PKG-INFO"}
@@ -166,7 +166,7 @@ def test_the_wheel_runs_in_a_bare_environment(tmp_path: Path, capsys: pytest.Cap
     assert "hoplite demo" in run(command, "--help")
     for package in ("hoplite-bench", "hoplite-topology"):
         assert f"Not installed: pip install {package}" in run(command, "--help")
-    tell(capsys, f"import hoplite on {version(python)}: {took:.1f} ms, best of 5")
+    print_figure(capsys, f"import hoplite on {version(python)}: {took:.1f} ms, best of 5")
 
 
 # Imports each module of a package.
@@ -177,20 +177,20 @@ for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
     importlib.import_module(module.name)
 """
 
-# What each brings, run where nothing else is installed.
-BROUGHT = {
+# A command of each package, run where nothing else is installed.
+COMMANDS = {
     "hoplite_bench": ("bench", "--help"),
     "hoplite_topology": ("topology", "example", "--machines", "4"),
 }
 
 
-@pytest.mark.parametrize("distribution", BROUGHT)
-def test_a_wheel_beside_the_library_runs_with_what_it_requires(distribution: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("distribution", COMMANDS)
+def test_a_wheel_of_another_package_runs_with_its_requirements(distribution: str, tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
     python, command = tmp_path / "venv" / "bin" / "python", tmp_path / "venv" / "bin" / "hoplite"
     install(python=python, also=distribution)
     assert run(python, "-I", "-c", IMPORT_ALL, PACKAGES[distribution]) == ""
-    assert run(command, *BROUGHT[distribution])
+    assert run(command, *COMMANDS[distribution])
 
 
 @pytest.mark.timeout(180)
@@ -212,7 +212,7 @@ def test_the_wheel_runs_on_the_newest_python(tmp_path: Path, capsys: pytest.Capt
     command = (python, "-s", "-m", "hoplite.tools.cli")
     assert run(*command, "--version", PYTHONPATH=str(packages)).split()[-1] == hoplite.__version__
     assert "hoplite demo" in run(*command, "--help", PYTHONPATH=str(packages))
-    tell(capsys, f"import hoplite on {newest}: {took:.1f} ms, best of 5")
+    print_figure(capsys, f"import hoplite on {newest}: {took:.1f} ms, best of 5")
 
 
 @pytest.mark.long
@@ -224,12 +224,12 @@ def test_an_sdist_builds_without_the_checkout(distribution: str, tmp_path: Path)
         [maturin, "sdist", "--out", tmp_path], cwd=FOLDERS[distribution], check=True, timeout=100, capture_output=True
     )
     (sdist,) = tmp_path.glob("*.tar.gz")
-    # Files of an archive are all of one old date, so cargo would take what it has built of others for theirs.
+    # All files of an archive have one old date, so cargo would reuse outputs of other builds.
     target = ROOT / "target" / "sdist"
     for built_before in target.glob("release/.fingerprint/hoplite-*"):
         shutil.rmtree(built_before)
-    # Offline, so by the versions of the lock file in the archive. Not --locked: cargo strikes from it what only the
-    # simulation needs, which is not in the archive.
+    # Offline, so with the versions of the archive's lock file. Not --locked: cargo removes from the lock file what only
+    # the simulation needs, which is not in the archive.
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path, sdist],
         env={
@@ -248,5 +248,5 @@ def test_an_sdist_builds_without_the_checkout(distribution: str, tmp_path: Path)
 
 
 def version(python: Path) -> str:
-    """The version of an interpreter, such as 3.11.2."""
+    """Returns the version of an interpreter, such as 3.11.2."""
     return run(python, "-c", "import platform; print(platform.python_version())").strip()

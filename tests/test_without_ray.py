@@ -1,4 +1,4 @@
-"""`hoplite.ray` where Ray is not installed, or is another Ray than it knows."""
+"""`hoplite.ray` without Ray, or with an unsupported version of Ray."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 LOADED = "import hoplite, sys; assert not [name for name in sys.modules if name.startswith('hoplite.ray')]"
 
-# A Ray of another version: it has what each Ray has had, and nothing that is new.
+# A Ray of another version, with only the parts that every version of Ray has.
 OTHER = """
 __version__ = "1.13.0"
 
@@ -25,26 +25,26 @@ class exceptions:
 
 
 def run(program: str, *path: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a program that finds the modules of some folders first."""
+    """Runs a program with additional folders at the start of the module path."""
     before = "".join(f"import sys; sys.path.insert(0, {str(each)!r})\n" for each in path)
     return subprocess.run(
         [sys.executable, "-c", before + program], capture_output=True, text=True, timeout=60, check=False
     )
 
 
-def test_hoplite_alone_does_not_import_it() -> None:
+def test_hoplite_does_not_import_hoplite_ray() -> None:
     assert run(LOADED).returncode == 0
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed here")
-def test_missing_ray_is_an_error_that_names_the_extra() -> None:
+def test_without_ray_the_error_names_the_extra() -> None:
     done = run("import hoplite.ray")
     assert done.returncode == 1
     assert "pip install 'hoplite-collectives[ray]'" in done.stderr.splitlines()[-1]
     assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError")
 
 
-def test_other_ray_is_an_error_that_names_the_versions(tmp_path: Path) -> None:
+def test_with_another_ray_the_error_names_the_versions(tmp_path: Path) -> None:
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "__init__.py").write_text(OTHER)
     done = run("import hoplite.ray", tmp_path)
@@ -78,8 +78,8 @@ BaseGroup.__abstractmethods__ |= {"alltoall"}
 
 @pytest.mark.ray
 @pytest.mark.parametrize("what", DIFFERENT)
-def test_interfaces_that_differ_are_named_when_they_are_asked_for(what: str) -> None:
-    """The rest of the package goes on."""
+def test_changed_interfaces_of_ray_are_named_when_used(what: str) -> None:
+    """The rest of the package keeps working."""
     done = run(f"import sys\nimport ray\n{DIFFERENT[what]}\nimport hoplite.ray\nhoplite.ray.register()")
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
@@ -88,6 +88,6 @@ def test_interfaces_that_differ_are_named_when_they_are_asked_for(what: str) -> 
 
 
 @pytest.mark.ray
-def test_registering_twice_is_fine() -> None:
+def test_registering_twice_has_no_effect() -> None:
     done = run("import hoplite.ray\nhoplite.ray.register()\nhoplite.ray.register()")
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Whether a value is of a type, down to each field of a TypedDict."""
+"""Checks whether a value has a type, down to each field of a TypedDict."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 
 
 def mismatches(value: Any, wanted: Any, where: str = "") -> list[str]:  # noqa: ANN401 - any value and any type
-    """What of a value is not of the type, in words."""
+    """Describes the parts of a value that do not have the type."""
     origin, arguments = get_origin(wanted), get_args(wanted)
     if is_typeddict(wanted):
         fields = get_type_hints(wanted)
         if not isinstance(value, dict) or value.keys() != fields.keys():
             return [f"{where} is {value!r}, whose fields are not {sorted(fields)}"]
-        return [said for name in fields for said in mismatches(value[name], fields[name], f"{where}.{name}")]
+        return [mismatch for name in fields for mismatch in mismatches(value[name], fields[name], f"{where}.{name}")]
     if origin is list and isinstance(value, list):
-        return [said for each in value for said in mismatches(each, arguments[0], f"{where}[]")]
+        return [mismatch for each in value for mismatch in mismatches(each, arguments[0], f"{where}[]")]
     if origin is dict and isinstance(value, dict):
-        return [said for key in value for said in mismatches(value[key], arguments[1], f"{where}.{key}")]
+        return [mismatch for key in value for mismatch in mismatches(value[key], arguments[1], f"{where}.{key}")]
     if origin in (Union, types.UnionType):
         found = [mismatches(value, one, where) for one in arguments if one is not types.NoneType]
         return [] if value is None and types.NoneType in arguments else min(found, key=len)
