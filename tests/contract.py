@@ -39,7 +39,7 @@ class Loop:
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
 
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - whatever the coroutine returns
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - the result of the coroutine
         """Runs a coroutine on the loop and blocks the calling thread until it finishes."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(2 * SOON)
 
@@ -87,7 +87,7 @@ class Twin:
         self._loop.run(self._client.__aenter__())
         return self
 
-    def __exit__(self, *error: Any) -> None:  # noqa: ANN401, PYI036 - the three of an exception
+    def __exit__(self, *error: Any) -> None:  # noqa: ANN401, PYI036 - arguments of __exit__
         self._loop.run(self._client.__aexit__(*error))
 
 
@@ -101,7 +101,7 @@ class _Iterated:
     def __iter__(self) -> _Iterated:
         return self
 
-    def __next__(self) -> Any:  # noqa: ANN401 - what is generated
+    def __next__(self) -> Any:  # noqa: ANN401 - a generated value
         try:
             return self._loop.run(_next(self._generator))
         except StopAsyncIteration:
@@ -111,7 +111,7 @@ class _Iterated:
         self._loop.run(self._generator.aclose())
 
 
-async def _next(generator: Any) -> Any:  # noqa: ANN401 - what is generated
+async def _next(generator: Any) -> Any:  # noqa: ANN401 - a generated value
     return await anext(generator)
 
 
@@ -122,13 +122,13 @@ class _TwinBuffer:
         self._buffer = buffer
         self._loop = loop
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a buffer has
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of a buffer
         return getattr(self._buffer, name)
 
-    def __setitem__(self, index: Any, value: Any) -> None:  # noqa: ANN401 - as of an array
+    def __setitem__(self, index: Any, value: Any) -> None:  # noqa: ANN401 - as for an array
         self._buffer[index] = value
 
-    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - as of an array
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401 - as for an array
         return self._buffer[index]
 
     def __len__(self) -> int:
@@ -141,7 +141,7 @@ class _TwinBuffer:
         self._loop.run(self._buffer.__aenter__())
         return self
 
-    def __exit__(self, *error: Any) -> None:  # noqa: ANN401, PYI036 - the three of an exception
+    def __exit__(self, *error: Any) -> None:  # noqa: ANN401, PYI036 - arguments of __exit__
         self._loop.run(self._buffer.__aexit__(*error))
 
 

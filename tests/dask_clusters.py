@@ -89,13 +89,13 @@ def node_clients(installation: Installation) -> Iterator[list[hoplite.Client]]:
 
 
 def eventually_none_is_left(installation: Installation) -> None:
-    """Waits until no node holds anything."""
+    """Waits until no node holds an object."""
     with node_clients(installation) as clients:
         eventually(lambda: not any(client.objects() for client in clients))
 
 
 def at_peace(installation: Installation) -> None:
-    """Asserts that no node had to begin anything again."""
+    """Asserts that no node restarted or rejected anything."""
     with node_clients(installation) as clients:
-        told = [said for client in clients for said in disturbances(client.status()["counters"])]
-    assert not told
+        found = [line for client in clients for line in disturbances(client.status()["counters"])]
+    assert not found

@@ -82,9 +82,9 @@ def start_node(lab: Lab, host: Host, *options: str) -> subprocess.Popen[str]:
 FOUND = """
 import json, sys, time, hoplite
 client = hoplite.init()
-while len((said := client.status())["members"]) < int(sys.argv[1]) or said["survey"] == "waiting":
+while len((status := client.status())["members"]) < int(sys.argv[1]) or status["survey"] == "waiting":
     time.sleep(0.1)
-print(json.dumps(said))
+print(json.dumps(status))
 """
 
 
@@ -99,6 +99,6 @@ def surveyed(lab: Lab, order: Sequence[int]) -> dict[str, Any]:
             node = start_node(lab, host)
             stack.callback(node.communicate, timeout=SOON)
             stack.callback(host.kill)
-        said = lab.hosts[1].run([sys.executable, "-c", FOUND, str(len(order))], check=True).stdout
-    told: dict[str, Any] = json.loads(said)
-    return told
+        output = lab.hosts[1].run([sys.executable, "-c", FOUND, str(len(order))], check=True).stdout
+    status: dict[str, Any] = json.loads(output)
+    return status

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def differences(module: str, allowed: str = "") -> str:
-    """Returns the differences that stubtest reports; empty if there are none.
+    """Returns the differences that stubtest reports; empty if they agree.
 
     Args:
         module: the extension.

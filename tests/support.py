@@ -109,7 +109,7 @@ def bounded(seconds: float) -> pytest.MarkDecorator:
     The bound is infinite in `make test`, whose result does not depend on load, and `seconds` in `make test-long`.
     """
     cases = [math.inf, pytest.param(seconds, marks=pytest.mark.long)]
-    return pytest.mark.parametrize("within", cases, ids=["ever", f"{seconds:g} s"])
+    return pytest.mark.parametrize("within", cases, ids=["unbounded", f"{seconds:g} s"])
 
 
 def eventually(what: Callable[[], bool]) -> None:

@@ -225,12 +225,12 @@ import os, signal
 import hoplite.tools.cli.node as command
 from hoplite.tools.cli import main
 
-def tell(*facts):
+def notify(*facts):
     if facts[0] == "READY=1":
         print([name for name in os.environ if name.startswith("HOPLITE_T")])
         os.kill(os.getpid(), signal.SIGTERM)
 
-command._tell = tell
+command._tell = notify
 main()
 """
 

@@ -46,7 +46,7 @@ def test_a_certificate_ends_no_later_than_its_ca(tmp_path: Path) -> None:
     assert [entry.state for entry in certificates.certificates(tmp_path)] == ["expired"]
 
 
-def test_the_files_of_a_ca_are_private_whole_and_never_overwritten(ca: Path) -> None:
+def test_the_files_of_a_ca_are_private_and_never_overwritten(ca: Path) -> None:
     certificates.make_certificate(ca, "one")
     assert {file.name for file in ca.iterdir() if file.stat().st_mode & 0o077 == 0} >= {"ca.key", "one.key"}
     before = {file: file.read_text() for file in ca.iterdir()}

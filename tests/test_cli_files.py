@@ -119,12 +119,12 @@ def test_put_reports_that_the_cluster_has_too_few_nodes(node: Node, tmp_path: Pa
 
 def test_every_command_reports_its_result_as_json(node: Node, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"hello")
-    output = json.loads(run("put", tmp_path / "in", "--name", "told/1", "--json").stdout)
-    assert output == {"ref": "told/1", "bytes": 5, "replicas": 1}
-    output = json.loads(run("get", "told/1", "-o", tmp_path / "out", "--json").stdout)
-    assert output == {"ref": "told/1", "file": str(tmp_path / "out"), "bytes": 5}
-    assert b"-o FILE" in run("get", "told/1", "--json", code=2).stderr
-    assert json.loads(run("delete", "told/1", "--json").stdout) == {"deleted": ["told/1"]}
+    output = json.loads(run("put", tmp_path / "in", "--name", "note/1", "--json").stdout)
+    assert output == {"ref": "note/1", "bytes": 5, "replicas": 1}
+    output = json.loads(run("get", "note/1", "-o", tmp_path / "out", "--json").stdout)
+    assert output == {"ref": "note/1", "file": str(tmp_path / "out"), "bytes": 5}
+    assert b"-o FILE" in run("get", "note/1", "--json", code=2).stderr
+    assert json.loads(run("delete", "note/1", "--json").stdout) == {"deleted": ["note/1"]}
     assert node.client().objects() == []
 
 

@@ -147,7 +147,7 @@ def test_dask_moves_the_ref_and_not_the_bytes(client: Client, installed: Install
     del installed
 
 
-def test_lists_and_dicts_come_back_as_such(client: Client, installed: Installation) -> None:
+def test_lists_and_dicts_keep_their_type(client: Client, installed: Installation) -> None:
     pair = hd.scatter(client, [np.ones(3), np.zeros(SIZE)])
     assert [future.result().sum() for future in pair] == [3, 0]
     named = hd.scatter(client, {"a": np.ones(5)}, broadcast=False)

@@ -49,7 +49,7 @@ def test_the_demo_trains_relays_and_reduces(within: float) -> None:
     contributions = facts["contributions"]
     assert len(contributions) == run.WORKERS
     assert sum(contributions) == run.STEPS * run.COUNT
-    # Every worker contributed, including the slow one, the one that left and the late one.
+    # Every worker contributed, including the slow, the late and the leaving one.
     assert min(contributions) > 0
 
 

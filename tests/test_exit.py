@@ -55,7 +55,7 @@ cycle.me, cycle.hp = cycle, attach()
 cycle.view = cycle.hp.get(cycle.hp.put(np.ones(1_000_000)))
 del cycle
 """,
-    "used by another's atexit": """
+    "used by another atexit handler": """
 hp = attach()
 ref = hp.put(np.ones(1_000_000))
 atexit.register(lambda: hp.get(ref).sum())
@@ -189,7 +189,7 @@ if pid == 0:
     sys.exit(5)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
 """,
-    "a forked child that leaves all alone": """
+    "a forked child that uses nothing": """
 hp = attach()
 view = hp.get(hp.put(np.ones(1_000_000)))
 in_daemon(hp.get, "nobody/1")
@@ -209,7 +209,7 @@ def work(number):
 with multiprocessing.get_context("fork").Pool(2) as pool:
     assert pool.map(work, range(4)) == [10.0] * 4
 """,
-    "an instance of the node kept by nobody": """
+    "an unreferenced node": """
 hoplite.Node().client().put(b"x")
 attach().put(b"x")
 """,

@@ -207,7 +207,7 @@ def test_a_node_that_others_can_not_connect_to_does_not_join(tmp_path: Path) -> 
         ({"listen": "0.0.0.0:0", "no_auth": True}, hoplite.InvalidArgument),
         ({"join": [NOWHERE]}, hoplite.JoinError),
     ],
-    ids=["no address to advertise", "nobody to join"],
+    ids=["no address to advertise", "no node to join"],
 )
 def test_a_node_that_does_not_start_leaves_no_socket(
     tmp_path: Path, options: dict[str, Any], error: type[Exception]

@@ -77,8 +77,8 @@ def test_the_check_finds_debug_text() -> None:
     impl fmt::Debug for Name { fn fmt(&self) { write!(f, "{:?} of {{", self.0) } }
     fn f() {
         assert!(x == '"', "{x:?} (");
-        let said = format!("{kind:?} \\" instead of {}", 1);  // "{no:?}"
-        let said = format!("begins with {0:02x?}");
+        let text = format!("{kind:?} \\" instead of {}", 1);  // "{no:?}"
+        let text = format!("begins with {0:02x?}");
     }
     #[error("of {0:?}")]
     struct Error(Option<u8>);

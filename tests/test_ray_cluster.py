@@ -162,7 +162,7 @@ def test_a_restarted_supervisor_finds_the_nodes(started: Cluster) -> None:
     before = hoplite.ray.status()
     ref = hoplite.ray.put(np.full(SIZE, 3.0))
     ray.kill(place.supervisor(), no_restart=False)
-    wait_until(lambda: _nodes() == before["nodes"], "it knows all nodes again")
+    wait_until(lambda: _nodes() == before["nodes"], "it lists all nodes again")
     assert (ray.get(ref) == 3).all()
     assert hoplite.ray.start().nodes == before["nodes"]
     del ref
@@ -269,14 +269,14 @@ def test_status_lists_ray_nodes_whose_node_can_not_start(started: Cluster) -> No
     wait_until(lambda: len(hoplite.ray.status()["problems"]) == 2, "the others can't have a node")
 
     @ray.remote(num_cpus=0)
-    def asks() -> str:
+    def request() -> str:
         try:
             hoplite.ray.client(timeout=0.1)
         except hoplite.ConnectError as error:
             return str(error)
         return "it is there"
 
-    error = ray.get(asks.options(**on(1)).remote(), timeout=RAY_SOON)
+    error = ray.get(request.options(**on(1)).remote(), timeout=RAY_SOON)
     assert f"no Hoplite node serves Ray node {node_id(1)}" in error
     assert str(port) in error
     hoplite.ray.stop()

@@ -108,7 +108,7 @@ def test_default_then_file_then_environment_then_argument(
     assert load(file, **{name: said}).given() == [name]
 
 
-def test_the_environment_comes_before_the_file(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_takes_precedence_over_the_file(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write('cluster = "of-file"\ncapacity = "1GiB"')
     monkeypatch.setenv("HOPLITE_CLUSTER", "of-environment")
     values = load(file, cluster=None, capacity=None)

@@ -220,7 +220,7 @@ def test_a_disk_error_loses_no_object_in_memory(tmp_path: Path) -> None:
     folder = tmp_path / "spill"
     with process(folder) as node, node.client() as client:
         _, most = resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE)
-        # An object's memory has an additional page. Its file has an additional page, a checksum for each MiB and a trailer.
+        # An object's memory has one more page. Its file has one more page, a checksum for each MiB and a trailer.
         resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (SIZE + 4096, most))
         refs: list[Ref] = []
         with pytest.raises(hoplite.StoreFull) as raised:

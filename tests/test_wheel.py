@@ -219,7 +219,7 @@ def test_the_wheel_runs_on_the_newest_python(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize("distribution", CRATES)
 def test_an_sdist_builds_without_the_checkout(distribution: str, tmp_path: Path) -> None:
     maturin = shutil.which("maturin", path=str(Path(sys.executable).parent))
-    assert maturin is not None, "maturin is not installed beside this Python: run make build"
+    assert maturin is not None, "maturin is not installed with this Python: run make build"
     subprocess.run(
         [maturin, "sdist", "--out", tmp_path], cwd=FOLDERS[distribution], check=True, timeout=100, capture_output=True
     )

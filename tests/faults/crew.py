@@ -103,7 +103,7 @@ class Actor:
         if not self._ready.wait(START_TIMEOUT_S) or not self.is_up:
             raise HopliteError(f"the actor on {self.host.name} did not start")
 
-    def send(self, do: str, **arguments: Any) -> Future[Reply]:  # noqa: ANN401 - what the order takes
+    def send(self, do: str, **arguments: Any) -> Future[Reply]:  # noqa: ANN401 - the arguments of the request
         """Sends a request. The reply is `ActorDied` if the process ends before it replies."""
         reply: Future[Reply] = Future()
         with self._lock:
@@ -232,7 +232,7 @@ class Crew:
                 return
             if time.monotonic() > until:
                 lines = [
-                    f"{actor.host.name} ({actor.id}) knows {len(view)} ({' '.join(view)})"
+                    f"{actor.host.name} ({actor.id}) has {len(view)} members ({' '.join(view)})"
                     for actor, view in zip(self.actors, views, strict=True)
                 ]
                 raise HopliteError(f"{len(ids)} nodes do not agree after {timeout:g} s: {', '.join(lines)}")
