@@ -68,7 +68,7 @@ def pinned(view: MappedView) -> bool:
     return False
 
 
-def there_and_back(value: object, *, copy: bool = False) -> Any:  # noqa: ANN401 - as it was put
+def there_and_back(value: object, *, copy: bool = False) -> Any:  # noqa: ANN401 - the decoded value
     """Encodes and decodes a value, as a put and a get do."""
     return values.decode(store(values.encode(value)), copy=copy)
 

@@ -211,8 +211,8 @@ def test_two_sources_of_a_token_are_an_error_that_names_both(file: Path, monkeyp
     ):
         Node(token=token, token_file=file)
     monkeypatch.setenv("HOPLITE_TOKEN", token)
-    said = r"token \(HOPLITE_TOKEN\) and token_file \(argument\) exclude"
-    with pytest.raises(hoplite.InvalidArgument, match=said):
+    conflict = r"token \(HOPLITE_TOKEN\) and token_file \(argument\) exclude"
+    with pytest.raises(hoplite.InvalidArgument, match=conflict):
         Node(token_file=file)
     done = run("node", "--token-file", file, "--listen", "127.0.0.1:0", code=1)
     assert "token (HOPLITE_TOKEN) and token_file (argument) exclude each other" in done.stderr

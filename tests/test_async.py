@@ -436,8 +436,8 @@ def test_a_long_wait_is_logged(plain: Crew, monkeypatch: pytest.MonkeyPatch, cap
     messages = [record.getMessage() for record in caplog.records]
     assert all(record.name == "hoplite" and record.levelno == logging.WARNING for record in caplog.records)
     both = f"still waiting for 2 objects, including {plain.name('late')}, after 0 s: no client has put it"
-    assert both in said
-    assert not any(plain.name("silent") in text for text in said)
+    assert both in messages
+    assert not any(plain.name("silent") in text for text in messages)
 
 
 def test_many_long_waits_take_one_line(
@@ -456,7 +456,7 @@ def test_many_long_waits_take_one_line(
         await asyncio.gather(*gets, return_exceptions=True)
 
     def waits_in(record: logging.LogRecord) -> int:
-        said = re.search(
+        found = re.search(
             r"still waiting for (\d+) objects, including .*, after \d+ s: no client has put it", record.getMessage()
         )
         return int(found[1]) if found else 0

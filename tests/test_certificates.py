@@ -124,7 +124,10 @@ def test_a_node_of_another_ca_cluster_or_kind_is_rejected_with_the_reason(ca: Pa
     with Node(**credentials(ca, "one")) as node, node.client() as client:
         for options, problem in (
             (foreign, rf"rejects the certificate {foreign['certificate']}: no CA that the peer trusts issued it"),
-            (credentials(tmp_path / "foreign", "other", crl=False), f"was not issued by a CA in {tmp_path}/foreign/ca.crt"),
+            (
+                credentials(tmp_path / "foreign", "other", crl=False),
+                f"was not issued by a CA in {tmp_path}/foreign/ca.crt",
+            ),
             ({**credentials(ca, "two"), "cluster": "other"}, "this is a node of cluster"),
             ({"token": hoplite.new_token()}, "start it with --certificate, --key and --ca"),
             ({}, "start it with --certificate, --key and --ca"),

@@ -348,9 +348,9 @@ def test_a_node_that_can_not_start_reports_why(nodes: list[Node], tmp_path: Path
     assert f"the directory {tmp_path}/missing" in missing.stderr
     assert "try: create the directory" in missing.stderr
     for few in ("5", "5B", "500 KiB"):
-        expected = run("node", "--listen", "127.0.0.1:0", "--capacity", few, code=2).stderr
-        assert "set at least 1048576 (1 MiB)" in expected
-        assert ('did you mean "5GiB"?' in expected) == ("K" not in few)
+        stderr = run("node", "--listen", "127.0.0.1:0", "--capacity", few, code=2).stderr
+        assert "set at least 1048576 (1 MiB)" in stderr
+        assert ('did you mean "5GiB"?' in stderr) == ("K" not in few)
     nobody = run("node", "--listen", "127.0.0.1:0", "--join", "127.0.0.1:1", code=1)
     assert "127.0.0.1:1" in nobody.stderr
     assert "try: compare address" in nobody.stderr

@@ -186,7 +186,7 @@ def test_few_blocks_are_not_run() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that a code host gives to a page's headings. It numbers repeated ones."""
+    """Returns the anchors that a code host creates for a page's headings. It numbers repeated ones."""
     prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
     texts = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]

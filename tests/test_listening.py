@@ -82,22 +82,22 @@ def test_a_name_that_resolves_to_loopback_is_a_warning(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("address", "meant"),
     [
         ("::1:7496", '"[::1]:7496" or "[::1:7496]:7420"'),
         ("2001:db8::1", '"[2001:db8::1]:7420"'),
         ("2001:db8:0:0:0:0:0:1:7420", '"[2001:db8:0:0:0:0:0:1]:7420"'),
     ],
 )
-def test_an_ipv6_address_without_brackets_is_rejected(said: str, meant: str) -> None:
+def test_an_ipv6_address_without_brackets_is_rejected(address: str, meant: str) -> None:
     with pytest.raises(hoplite.InvalidArgument) as caught:
-        addresses.check_address("listen", said)
+        addresses.check_address("listen", address)
     assert str(caught.value).endswith(f"in brackets, such as {meant}")
 
 
 def test_the_command_reports_an_unknown_variable() -> None:
-    said = run("status", code=1, HOPLITE_CAPACTY="1GiB").stderr
-    assert said.count("HOPLITE_CAPACTY is set, but there is no such setting (did you mean HOPLITE_CAPACITY?)") == 1
+    stderr = run("status", code=1, HOPLITE_CAPACTY="1GiB").stderr
+    assert stderr.count("HOPLITE_CAPACTY is set, but there is no such setting (did you mean HOPLITE_CAPACITY?)") == 1
 
 
 @pytest.mark.parametrize("name", ["spill_limit", "spill_persistent"])
@@ -108,6 +108,6 @@ def test_spill_settings_without_a_spill_folder_are_rejected(name: str, monkeypat
         Node(**options)
     option = [f"--{name.replace('_', '-')}", *(["1GiB"] if name == "spill_limit" else [])]
     assert name in run("node", "--listen", "127.0.0.1:0", *option, code=1).stderr
-    monkeypatch.setenv(f"HOPLITE_{name.upper()}", said)
+    monkeypatch.setenv(f"HOPLITE_{name.upper()}", text)
     with pytest.raises(hoplite.InvalidArgument, match=f"HOPLITE_{name.upper()}"):
         Node()

@@ -91,9 +91,9 @@ mod tests {
 
 
 @pytest.mark.parametrize(
-    ("said", "told"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n" + b" " * 40, '"HTTP"'), (bytes(range(1, 64)), "01020304")]
+    ("sent", "quoted"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n" + b" " * 40, '"HTTP"'), (bytes(range(1, 64)), "01020304")]
 )
-def test_joining_a_server_of_another_protocol_quotes_its_first_bytes(said: bytes, told: str) -> None:
+def test_joining_a_server_of_another_protocol_quotes_its_first_bytes(sent: bytes, quoted: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
@@ -103,7 +103,7 @@ def test_joining_a_server_of_another_protocol_quotes_its_first_bytes(said: bytes
                 except OSError:
                     return
                 with caller:
-                    caller.sendall(said)
+                    caller.sendall(sent)
                     caller.recv(1)
 
         thread = threading.Thread(target=answer, daemon=True)

@@ -31,19 +31,21 @@ def run_alone(*words: str) -> subprocess.CompletedProcess[str]:
 def test_a_command_that_is_not_installed_names_its_package(name: str, package: str, words: list[str]) -> None:
     done = run_alone(name, *words)
     assert (done.returncode, done.stdout) == (2, "")
-    said = f"error: hoplite {name} is in the package {package}, which is not installed\ntry: pip install {package}\n"
-    assert done.stderr == said
+    expected = (
+        f"error: hoplite {name} is in the package {package}, which is not installed\ntry: pip install {package}\n"
+    )
+    assert done.stderr == expected
 
 
 @pytest.mark.parametrize(
-    ("version", "value", "said"),
+    ("version", "value", "problem"),
     [
         ("0.0.1", "hoplite_bench.cli.bench:bench", "hoplite-bench 0.0.1 does not fit hoplite-collectives "),
         (hoplite.__version__, "hoplite_bench.no_such:bench", "hoplite-bench can't be imported: No module named "),
     ],
     ids=["another version", "broken"],
 )
-def test_an_incompatible_package_is_reported(version: str, value: str, said: str) -> None:
+def test_an_incompatible_package_is_reported(version: str, value: str, problem: str) -> None:
     script = f"""
 import importlib.metadata as m, sys, types
 entry = m.EntryPoint("bench", {value!r}, "hoplite.commands")
@@ -55,7 +57,7 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SOON, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: {said}")
+    assert done.stderr.startswith(f"error: {problem}")
     assert done.stderr.endswith(f"try: pip install hoplite-bench=={hoplite.__version__}\n")
 
 

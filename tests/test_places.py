@@ -64,7 +64,7 @@ def test_nodes_find_their_places_by_address_and_by_name(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("document", "said"),
+    ("document", "problem"),
     [
         ("{", "is not JSON"),
         ([], 'not a topology: set "format" to "hoplite topology 1"'),
@@ -88,8 +88,8 @@ def test_nodes_find_their_places_by_address_and_by_name(tmp_path: Path, monkeypa
         (layout(nic=0), '"nic" is 0: set a number of bits per second above 0'),
     ],
 )
-def test_an_invalid_topology_file_is_rejected(document: object, said: str, tmp_path: Path) -> None:
-    with pytest.raises(hoplite.InvalidArgument, match=said):
+def test_an_invalid_topology_file_is_rejected(document: object, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(hoplite.InvalidArgument, match=problem):
         Node(listen="127.0.0.1:0", topology=write(tmp_path, document))
 
 

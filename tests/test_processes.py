@@ -287,7 +287,7 @@ def fake_node(path: Path, answer: bytes | None) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "problem"),
     [
         (message(REFUSES), "go away!"),
         (message(REFUSES)[:6], "closed the connection"),
@@ -301,13 +301,13 @@ def fake_node(path: Path, answer: bytes | None) -> Iterator[None]:
     ],
     ids=["refused", "half a frame", "nothing", "http", "a length of 4 GiB", "noise", "no body", "zeros", "silence"],
 )
-def test_connecting_to_another_server_or_release_fails(tmp_path: Path, answer: bytes | None, said: str) -> None:
+def test_connecting_to_another_server_or_release_fails(tmp_path: Path, answer: bytes | None, problem: str) -> None:
     """The error names the reason in time, and no descriptor leaks."""
     path = tmp_path / "fake.sock"
     before = descriptors(os.getpid())
     with fake_node(path, answer):
         call = Later(hoplite.connect, str(path), timeout=1)
-        with pytest.raises(hoplite.ConnectError, match=said) as raised:
+        with pytest.raises(hoplite.ConnectError, match=problem) as raised:
             call.result()
         assert str(path) in str(raised.value)
     eventually(lambda: descriptors(os.getpid()) <= before)

@@ -36,8 +36,8 @@ def test_every_op_reduces_every_supported_dtype(clients: list[Client], dtype: st
             total = clients[0].reduce(refs, op)
             if op not in OPS[dtype]:
                 # The error lists the operations that are supported.
-                said = f"by {op} can't fold .* {dtype}.*({'|'.join(OPS[dtype])})"
-                with pytest.raises(hoplite.UnsupportedDtype, match=said):
+                expected_error = f"by {op} can't fold .* {dtype}.*({'|'.join(OPS[dtype])})"
+                with pytest.raises(hoplite.UnsupportedDtype, match=expected_error):
                     clients[0].get(total, timeout=SOON)
             else:
                 same(clients[0].get(total, timeout=SOON), fold(op, values))

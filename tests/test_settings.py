@@ -103,9 +103,9 @@ def test_default_then_file_then_environment_then_argument(
     assert load(**{name: None}).origin(name) == setting.variable
 
     # An explicit argument takes precedence over all others, even if it equals the default.
-    said = setting.default if setting.default not in (None, ()) else value
-    assert load(file, **{name: said})[name] == said
-    assert load(file, **{name: said}).given() == [name]
+    explicit = setting.default if setting.default not in (None, ()) else value
+    assert load(file, **{name: explicit})[name] == explicit
+    assert load(file, **{name: explicit}).given() == [name]
 
 
 def test_the_environment_takes_precedence_over_the_file(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_garbage_in_a_variable_is_named(variable: str, text: str, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "problem"),
     {
         "capasity = '1GiB'": r"unknown setting capasity \(did you mean capacity\?\): use listen, ",
         "xyz = 1": r"unknown setting xyz: use listen, ",
@@ -184,11 +184,11 @@ def test_garbage_in_a_variable_is_named(variable: str, text: str, monkeypatch: p
         "\udcff": "is not TOML: ",
     }.items(),
 )
-def test_errors_of_a_file_are_named(content: str, said: str, tmp_path: Path) -> None:
+def test_errors_of_a_file_are_named(content: str, problem: str, tmp_path: Path) -> None:
     """The whole file is validated, including keys that the caller does not load."""
     file = tmp_path / "my.toml"
     file.write_bytes(content.encode(errors="surrogateescape"))
-    with pytest.raises(hoplite.InvalidArgument, match=rf"my\.toml:? {said}"):
+    with pytest.raises(hoplite.InvalidArgument, match=rf"my\.toml:? {problem}"):
         load(file, advertise=None)
 
 
@@ -236,7 +236,7 @@ def test_a_token_that_others_can_read_is_an_error(write: Callable[[str, int], Pa
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "problem"),
     [
         ("::1", r"as \"\[::1\]:7420\""),
         ("fe80::1:7420", "brackets"),
@@ -249,8 +249,8 @@ def test_a_token_that_others_can_read_is_an_error(write: Callable[[str, int], Pa
         ("", "empty"),
     ],
 )
-def test_an_invalid_address_is_rejected(address: str, said: str) -> None:
-    with pytest.raises(hoplite.InvalidArgument, match=said):
+def test_an_invalid_address_is_rejected(address: str, problem: str) -> None:
+    with pytest.raises(hoplite.InvalidArgument, match=problem):
         load(listen=address)
 
 

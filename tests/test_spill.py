@@ -225,9 +225,9 @@ def test_a_disk_error_loses_no_object_in_memory(tmp_path: Path) -> None:
         refs: list[Ref] = []
         with pytest.raises(hoplite.StoreFull) as raised:
             refs.extend(client.put(value(number), timeout=1.5) for number in range(COUNT))
-        said = str(raised.value)
-        assert str(folder) in said, said
-        assert "File too large" in said, said
+        error = str(raised.value)
+        assert str(folder) in error, error
+        assert "File too large" in error, error
         assert client.status()["counters"]["spill_failures"] > 0
         assert files(folder) == [], "partial files must be removed"
         for number, ref in enumerate(refs):

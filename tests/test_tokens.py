@@ -40,7 +40,7 @@ def test_every_typo_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made_up", "said"),
+    ("made_up", "problem"),
     [
         ("secret", "was not created by hoplite"),
         ("x" * LENGTH, "was not created by hoplite"),
@@ -49,8 +49,8 @@ def test_every_typo_is_found() -> None:
         ("", "is empty"),
     ],
 )
-def test_an_invented_token_is_rejected(made_up: str, said: str) -> None:
-    with pytest.raises(hoplite.InvalidArgument, match=f"^the token {said}") as caught:
+def test_an_invented_token_is_rejected(made_up: str, problem: str) -> None:
+    with pytest.raises(hoplite.InvalidArgument, match=f"^the token {problem}") as caught:
         check_token("the token", made_up)
     assert not made_up or made_up not in str(caught.value)
 
@@ -72,7 +72,7 @@ def test_a_file_has_one_token_or_two(file: Path) -> None:
     }.items():
         file.write_text(text)
         assert read_tokens(file) == expected
-    for text, said in {
+    for text, problem in {
         "": "has 0 tokens, not one or 2",
         "\n".join(tokens): "has 3 tokens, not one or 2",
         f"{tokens[0]}\nchoose-your-own": "line 2 was not created by hoplite",
@@ -80,7 +80,7 @@ def test_a_file_has_one_token_or_two(file: Path) -> None:
         "\udcff\udcfe": "line 1 was not created by hoplite",
     }.items():
         file.write_bytes(text.encode(errors="surrogateescape"))
-        with pytest.raises(hoplite.InvalidArgument, match=rf"^{file},? {said}.*hoplite token new") as caught:
+        with pytest.raises(hoplite.InvalidArgument, match=rf"^{file},? {problem}.*hoplite token new") as caught:
             read_tokens(file)
         assert tokens[0][:-1] not in str(caught.value)
 
@@ -109,8 +109,8 @@ def test_a_group_may_read_only_a_file_of_root(file: Path) -> None:
 
 
 def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
-    for path, said in {tmp_path / "none": "No such file", tmp_path: "Is a directory"}.items():
-        with pytest.raises(hoplite.InvalidArgument, match=f"can't read the tokens in {path}: {said}"):
+    for path, problem in {tmp_path / "none": "No such file", tmp_path: "Is a directory"}.items():
+        with pytest.raises(hoplite.InvalidArgument, match=f"can't read the tokens in {path}: {problem}"):
             read_tokens(path)
     with pytest.raises(hoplite.InvalidArgument, match="token_file is empty"):
         read_tokens("")

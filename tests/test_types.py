@@ -15,7 +15,7 @@ from support import SOON
 
 PROGRAM = Path(__file__).parent / "user_program.py"
 
-# Methods of a client that are no verbs.
+# Methods of a client that are not verbs.
 OTHERS = {"node", "job", "closed", "close"}
 
 
@@ -28,7 +28,7 @@ def checked(*command: str | Path) -> None:
 
 def test_a_program_with_every_verb_passes_mypy(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
-    # Without the project's own settings, as a user has it.
+    # Without this project's settings, as in a user's project.
     checked("mypy", "--strict", "--config-file", "/dev/null", "--cache-dir", tmp_path, PROGRAM)
 
 

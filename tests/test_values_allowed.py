@@ -141,10 +141,10 @@ def test_a_listed_class_round_trips(package: Any, entry: str) -> None:
 )
 def test_put_and_get_name_an_unlisted_class(value: Any, name: str) -> None:
     name = name.replace("._core.", ".core.") if np.__version__ < "2" else name
-    said = rf'it uses {name}, .*allow_pickle: add "{name}" there, or to HOPLITE_ALLOW_PICKLE'
-    with pytest.raises(UnsupportedDtype, match=said):
+    problem = rf'it uses {name}, .*allow_pickle: add "{name}" there, or to HOPLITE_ALLOW_PICKLE'
+    with pytest.raises(UnsupportedDtype, match=problem):
         values.encode(value, allow_pickle=("mypackage.*",))
-    with pytest.raises(DecodeError, match=said):
+    with pytest.raises(DecodeError, match=problem):
         values.decode(store(values.encode(value)), allow_pickle=("mypackage.*",))
     # With these entries the value round-trips.
     there_and_back(value, "numpy.*", "builtins.complex", "builtins.len", "*s.[FOp]*", "datetime.date")
@@ -215,7 +215,7 @@ def test_a_dtype_text_with_pointers_or_fields_is_rejected(dtype: str, data: byte
 
 
 @pytest.mark.parametrize(
-    ("entries", "said"),
+    ("entries", "problem"),
     [
         (["*"], "has '\\*': write"),
         (["*.*"], r"which lets a pickle run any code: list single classes, or set true"),
@@ -230,9 +230,9 @@ def test_a_dtype_text_with_pointers_or_fields_is_rejected(dtype: str, data: byte
         (1, "not 1"),
     ],
 )
-def test_an_invalid_list_is_rejected(entries: Any, said: str) -> None:
+def test_an_invalid_list_is_rejected(entries: Any, problem: str) -> None:
     for take in (lambda: check_allowed("allow_pickle", entries), lambda: hoplite.init(allow_pickle=entries)):
-        with pytest.raises(InvalidArgument, match=f"^allow_pickle .*{said}"):
+        with pytest.raises(InvalidArgument, match=f"^allow_pickle .*{problem}"):
             take()
 
 
