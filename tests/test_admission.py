@@ -230,7 +230,7 @@ def notify(*facts):
         print([name for name in os.environ if name.startswith("HOPLITE_T")])
         os.kill(os.getpid(), signal.SIGTERM)
 
-command._tell = notify
+command._notify = notify
 main()
 """
 
