@@ -284,8 +284,8 @@ def test_an_expired_capability_allows_no_new_calls(pair: tuple[Node, Node], full
         return bool(errors)
 
     eventually(is_refused)
-    assert 'get of "team-a/1" is not allowed' in text[0]
-    assert "it has expired: get a new one (hoplite token grant)" in text[0]
+    assert 'get of "team-a/1" is not allowed' in errors[0]
+    assert "it has expired: get a new one (hoplite token grant)" in errors[0]
     for method, verb in {"reserve": "put", "objects": "list", "status": "status"}.items():
         with pytest.raises(NotAllowed, match=f"^{verb} is not allowed: .*it has expired"):
             getattr(mine, method)()

@@ -102,8 +102,8 @@ def test_the_command_reports_an_unknown_variable() -> None:
 
 @pytest.mark.parametrize("name", ["spill_limit", "spill_persistent"])
 def test_spill_settings_without_a_spill_folder_are_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = "1GiB" if name == "spill_limit" else "true"
-    options: dict[str, Any] = {name: said if name == "spill_limit" else True}
+    text = "1GiB" if name == "spill_limit" else "true"
+    options: dict[str, Any] = {name: text if name == "spill_limit" else True}
     with pytest.raises(hoplite.InvalidArgument, match=rf"^{name} \(argument\) has no effect .*spill"):
         Node(**options)
     option = [f"--{name.replace('_', '-')}", *(["1GiB"] if name == "spill_limit" else [])]

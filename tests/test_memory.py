@@ -260,7 +260,7 @@ def test_the_error_names_the_limit_and_the_largest_objects(tmp_path: Path) -> No
         assert "the control group /" in error, error
         assert tmp_path.name[-20:] in error, error
         assert any(f"{ref} of {50 * MIB} bytes (pinned until it is deleted)" in error for ref in refs), error
-        # One that waits goes on when there is memory.
+        # A waiting put continues once memory is free.
         put = Later(client.put, value, timeout=SOON)
         assert not put.done(within=0.3)
         client.delete(refs[0])

@@ -114,7 +114,7 @@ def test_joining_a_server_of_another_protocol_quotes_its_first_bytes(sent: bytes
         listener.shutdown(socket.SHUT_RDWR)
     thread.join()
     assert f"127.0.0.1:{port}: the peer does not use the Hoplite protocol: its stream begins with " in str(raised.value)
-    assert told in str(raised.value)
+    assert quoted in str(raised.value)
 
 
 def test_joining_a_silent_server_explains_the_possible_reasons() -> None:
