@@ -330,9 +330,9 @@ STRANGERS: dict[str, bytes] = {
     "noise after the greeting": HELLO + message(b"\xee" * 1000),
     "half a frame after the greeting": HELLO + struct.pack("<I", 1000) + b"x",
     "a length of 4 GiB after the greeting": HELLO + b"\xff" * 16,
-    "a fork hold without a descriptor": HELLO + message(b"\x09"),
+    "a fork hold without a fork": HELLO + message(b"\x08"),
     "maps an unknown extent": HELLO + message(b"\x05\xff\xff\x7f") + message(b"\x06\x01"),
-    "cancels an unknown request": HELLO + message(b"\x02\x01") + message(b"\x08\x01"),
+    "cancels an unknown request": HELLO + message(b"\x02\x01") + message(b"\x07\x01"),
 }
 
 

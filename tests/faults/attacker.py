@@ -299,7 +299,7 @@ def take_no_descriptors(path: str, ref: str, report: Report, stop: threading.Eve
         for stream in list(streams):
             # A get, and reports that the first extents could not be mapped, so that the node sends their descriptors
             # again.
-            get = b"\1" + varint(next(numbers)) + b"\6\1" + varint(len(name)) + name + b"\0"
+            get = b"\1" + varint(next(numbers)) + b"\x09\1" + varint(len(name)) + name + b"\0"
             unmapped = b"".join(local_frame(b"\6" + varint(extent)) for extent in range(4))
             try:
                 stream.send(local_frame(get) + unmapped)
@@ -341,7 +341,7 @@ def send_sockets(path: str, report: Report, stop: threading.Event) -> None:
 def confined_hello(path: str, capability: str) -> bytes:
     """Returns the first message of a client with a capability."""
     text = capability.encode()
-    return local_frame(b"\x0a" + varint(local_version(path)) + varint(len(text)) + text)
+    return local_frame(b"\x09" + varint(local_version(path)) + varint(len(text)) + text)
 
 
 def take_places(path: str, capability: str, report: Report, stop: threading.Event) -> None:
@@ -387,7 +387,7 @@ def take_places(path: str, capability: str, report: Report, stop: threading.Even
 def keep_copies(path: str, ref: str, capability: str, report: Report, stop: threading.Event) -> None:
     """Gets an object repeatedly, each time as a new client, and keeps the descriptors of its copies."""
     hello, name = confined_hello(path, capability), ref.encode()
-    get = local_frame(b"\1\1\6\1" + varint(len(name)) + name + b"\0")
+    get = local_frame(b"\1\1\x09\1" + varint(len(name)) + name + b"\0")
     kept: list[int] = []
     while not stop.wait(STEP_S):
         if len(kept) >= SLOW:
