@@ -74,8 +74,8 @@ def test_the_commands_create_revoke_and_list(tmp_path: Path) -> None:
         ["one", "revoked"],
         ["two", "revoked"],
     ]
-    for which, said in (("one", "is already revoked"), ("three", "it has issued: one, two")):
-        assert said in run("certs", "revoke", folder, which, code=1).stderr
+    for which, problem in (("one", "is already revoked"), ("three", "it has issued: one, two")):
+        assert problem in run("certs", "revoke", folder, which, code=1).stderr
     assert "hoplite certs ca" in run("certs", "list", tmp_path / "none", code=1).stderr
 
 

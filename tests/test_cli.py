@@ -328,9 +328,9 @@ def test_a_node_that_fails_reports_why_and_exits_with_1() -> None:
 def test_a_command_rejects_a_node_of_another_cluster(tmp_path: Path) -> None:
     with Node(cluster="one") as node:
         for arguments in (["status"], ["objects"], ["status", "--socket", node.socket], ["delete", "x"]):
-            expected = run(*arguments, code=1, HOPLITE_CLUSTER="two").stderr
-            assert "belongs to cluster 'one', not to 'two' (HOPLITE_CLUSTER)" in expected
-            assert "embedded" not in expected
+            stderr = run(*arguments, code=1, HOPLITE_CLUSTER="two").stderr
+            assert "belongs to cluster 'one', not to 'two' (HOPLITE_CLUSTER)" in stderr
+            assert "embedded" not in stderr
         assert "in cluster one" in run("status", HOPLITE_CLUSTER="one").stdout
         assert "in cluster one" in run("status").stdout
         (tmp_path / "hoplite.toml").write_text('cluster = "two"')
@@ -416,5 +416,7 @@ def test_an_error_of_the_output_is_reported(node: Node, client: hoplite.Client, 
             [*COMMAND, *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=SOON, check=False
         )
     assert done.returncode == 1
-    expected = "error: the output can't be written: No space left on device\ntry: write it to a device with free space\n"
+    expected = (
+        "error: the output can't be written: No space left on device\ntry: write it to a device with free space\n"
+    )
     assert done.stderr == expected
