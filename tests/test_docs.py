@@ -251,7 +251,11 @@ MODULES = [
 def test_examples_in_docstrings_print_the_shown_output(name: str) -> None:
     """Each may use `hp`, the client of an empty node."""
     with testing.cluster(1) as nodes, nodes[0].client() as hp:
-        results = doctest.testmod(importlib.import_module(name), extraglobs={"hoplite": hoplite, "hp": hp})
+        try:
+            results = doctest.testmod(importlib.import_module(name), extraglobs={"hoplite": hoplite, "hp": hp})
+        finally:
+            # The examples of `init` and `client` leave a shared client and its node.
+            hoplite.shutdown()
     assert results.failed == 0
     # Check that the examples of the verbs are found.
     assert results.attempted > 10 or name != "hoplite._verbs.making"

@@ -40,7 +40,7 @@ def test_a_command_that_is_not_installed_names_its_package(name: str, package: s
 @pytest.mark.parametrize(
     ("version", "value", "problem"),
     [
-        ("0.0.1", "hoplite_bench.cli.bench:bench", "hoplite-bench 0.0.1 does not fit hoplite-collectives "),
+        ("0.0.1", "hoplite_bench.cli.bench:bench", "hoplite-bench 0.0.1 does not match hoplite-collectives "),
         (hoplite.__version__, "hoplite_bench.no_such:bench", "hoplite-bench can't be imported: No module named "),
     ],
     ids=["another version", "broken"],

@@ -199,7 +199,7 @@ impl World {
                 left.push(format!("a copy of {:?} at {node:?}: {instance} {copy:?}", copy.id));
             }
             // Between two membership changes, a request may remain at a node that owned the object in between.
-            let is_stale = |what: &String| what.ends_with("of others") && self.users.is_shrunk;
+            let is_stale = |what: &String| what.ends_with("of other nodes") && self.users.is_shrunk;
             let unfinished = host.node.unfinished().filter(|what| !is_stale(what));
             left.extend(unfinished.map(|what| format!("{what} at {node:?}")));
             left.extend(host.slots.keys().map(|slot| format!("slot {slot} at {node:?}")));
