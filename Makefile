@@ -182,18 +182,18 @@ lint-python: $(VENV)/.tools
 	PYTHONPATH=$(subst $() ,:,$(SOURCES)) $(BIN)/lint-imports --cache-dir target/imports
 
 # Mutation tests need the mutants compiled in.
-PLANTED := hoplite-node/planted-bugs
+MUTANTS := hoplite-node/mutants
 
 lint-rust: $(VENV)/.tools
 	cargo fmt --all --check
 	rustfmt --check --edition 2024 fuzz/targets/*.rs
 	cargo clippy --quiet $(CARGO_FLAGS) --manifest-path fuzz/Cargo.toml --no-default-features --target-dir target -- -D warnings
-	cargo clippy --quiet $(CARGO_FLAGS) --workspace --all-targets --features $(PLANTED) -- -D warnings
+	cargo clippy --quiet $(CARGO_FLAGS) --workspace --all-targets --features $(MUTANTS) -- -D warnings
 	$(BIN)/python .ci/circles.py
 
 test-rust: $(VENV)/.tools ## Run unit, exhaustive and property tests of the Rust crates
 	@mkdir -p $(LOGS)
-	cargo test --quiet $(CARGO_FLAGS) --workspace --exclude hoplite-py --exclude hoplite-topology-py --features $(PLANTED) 2>&1 | tee $(LOGS)/rust
+	cargo test --quiet $(CARGO_FLAGS) --workspace --exclude hoplite-py --exclude hoplite-topology-py --features $(MUTANTS) 2>&1 | tee $(LOGS)/rust
 
 # A separate build folder: the flag would make cargo rebuild everything in the shared one.
 test-loom: ## Check every interleaving of the shared-memory progress
@@ -205,7 +205,7 @@ test-sim: ## Simulate 2000 clusters, 100 with a slow or unresponsive host, 2000 
 	@mkdir -p $(LOGS)
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds $(or $(SEEDS),2000) 2>&1 | tee $(LOGS)/sim
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --deletions --seeds 2000 2>&1 | tee --append $(LOGS)/sim
-	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --planted 2>&1 | tee --append $(LOGS)/sim
+	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --mutants 2>&1 | tee --append $(LOGS)/sim
 
 # Two at a time: most tests wait for processes and for each other.
 test-python: build ## Run Python tests by verb, across threads, processes and nodes

@@ -112,7 +112,7 @@ class Watch:
 
         # Small objects that do not fit their owner's inline cache are not a fault. They cost their readers a round
         # trip.
-        limits = [row for row in status["limits"] if row["member"] and row["limit"] != "SMALL_SHARE"]
+        limits = [row for row in status["limits"] if row["member"] and row["limit"] != "INLINE_SHARE"]
         self._note({"node": node, "counters": of(status["counters"]), "limits": limits})
 
 

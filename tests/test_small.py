@@ -62,7 +62,7 @@ def test_an_owner_stores_small_objects_up_to_its_limit_and_all_can_be_read(trio:
     assert most == CAPACITY // 4
     assert SHARE_OF_ONE - LARGEST <= used <= SHARE_OF_ONE
     rows = owner.status()["limits"]
-    assert [(row["member"], row["process"], row["limit"]) for row in rows] == [(trio[1].id, None, "SMALL_SHARE")]
+    assert [(row["member"], row["process"], row["limit"]) for row in rows] == [(trio[1].id, None, "INLINE_SHARE")]
     assert rows[0]["count"] >= len(values) - SHARE_OF_ONE // LARGEST
     for client in clients:
         for got, value in zip(client.get(list(values), timeout=SOON), values.values(), strict=True):

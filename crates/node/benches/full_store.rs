@@ -13,7 +13,7 @@ use std::{
 };
 
 use hoplite_node::{
-    Client, Node, NodeConfig, Value, Wait,
+    Client, Node, NodeConfig, PendingReply, Value,
     proto::{id::ObjectId, meta::Meta, table::COPY_OVERHEAD_BYTES},
 };
 
@@ -84,7 +84,8 @@ fn counter(node: &Node, name: &str) -> u64 {
 /// Gets objects, many at a time, and releases them.
 fn read_all(client: &Client, ids: &[ObjectId], bytes: &[u8]) {
     for some in ids.chunks(500) {
-        let waits: Vec<Wait<_>> = some.iter().map(|id| client.start_get(id, SOON)).collect();
+        let waits: Vec<PendingReply<_>> =
+            some.iter().map(|id| client.start_get(id, SOON)).collect();
         for wait in waits {
             assert!(wait.join().expect("the object").as_bytes() == bytes);
         }
@@ -112,7 +113,7 @@ fn beside_waiters(objects: u64, waiting: usize) -> (Vec<Duration>, Vec<Duration>
     let (owner, waiter, other) = (node.client(), attach(&node), attach(&node));
     let there: Vec<ObjectId> = (0..objects).map(|_| put_small(&owner, None)).collect();
     let meta = Meta::bytes(1 << 20);
-    let waits: Vec<Wait<_>> =
+    let waits: Vec<PendingReply<_>> =
         (0..waiting).map(|_| waiter.start_create(None, meta.clone(), None, None)).collect();
     // This request is handled after all of those.
     waiter.start_owners(&there[0]).join().expect("a reply");
@@ -130,7 +131,7 @@ fn open_questions(open: usize) -> (Vec<Duration>, Vec<Duration>) {
     let second = node("second", 1 << 30, Some(&first));
     let (asker, putter) = (attach(&second), attach(&first));
     let id = |number: usize| -> ObjectId { format!("open/{number}/x").parse().expect("a name") };
-    let mut waits: Vec<Wait<_>> =
+    let mut waits: Vec<PendingReply<_>> =
         (0..open).map(|number| asker.start_get(&id(number), None)).collect();
     let fence = || asker.start_owners(&id(0)).join().expect("a reply");
     fence();
@@ -174,7 +175,7 @@ fn threads_of_many_pulls() -> usize {
     let put = || client.put(None, Value::bytes(&bytes), SOON).expect("capacity");
     let ids: Vec<ObjectId> = (0..3000).map(|_| put()).collect();
     let reader = second.client();
-    let waits: Vec<Wait<_>> = ids.iter().map(|id| reader.start_get(id, SOON)).collect();
+    let waits: Vec<PendingReply<_>> = ids.iter().map(|id| reader.start_get(id, SOON)).collect();
     let mut most = 0;
     for wait in waits {
         while !wait.is_over() {

@@ -27,7 +27,7 @@ pub(crate) struct Channel {
 
 impl Channel {
     /// Sends a frame with a serialized body.
-    pub(crate) async fn say<T: Serialize>(
+    pub(crate) async fn send_body<T: Serialize>(
         &mut self,
         kind: FrameKind,
         body: &T,
@@ -42,7 +42,7 @@ impl Channel {
     }
 
     /// Receives a frame of one kind.
-    pub(crate) async fn hear<T: DeserializeOwned>(
+    pub(crate) async fn receive_body<T: DeserializeOwned>(
         &mut self,
         kind: FrameKind,
     ) -> Result<T, LinkError> {

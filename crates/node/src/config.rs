@@ -26,11 +26,11 @@ pub struct NodeConfig {
     /// Description of how nodes are admitted, for the status.
     pub admission: String,
     /// Disables encryption of frames; all nodes of a cluster need the same setting.
-    pub is_plain: bool,
+    pub no_encryption: bool,
     /// Allows a node without a token or certificates to listen where other hosts can reach it.
-    pub insecure: bool,
+    pub no_auth: bool,
     /// Requires a capability of attached processes. Needs `tokens`.
-    pub confine: bool,
+    pub require_capability: bool,
     /// Limit of the bytes of objects; None uses 30 % of the memory available to this process.
     pub capacity: Option<u64>,
     /// Folder for pinned copies, least recently used first, when others need their memory; None keeps all in memory.
@@ -55,7 +55,7 @@ pub struct SpillConfig {
     /// Limit of the bytes of files; None uses 80 % of the free space at the start.
     pub limit: Option<u64>,
     /// Keeps the files at the end of the node for its next start.
-    pub keep: bool,
+    pub persistent: bool,
 }
 
 /// The PEM files of a node with a certificate.
@@ -81,9 +81,9 @@ impl Default for NodeConfig {
             tokens: Vec::new(),
             certificates: None,
             admission: String::new(),
-            is_plain: false,
-            insecure: false,
-            confine: false,
+            no_encryption: false,
+            no_auth: false,
+            require_capability: false,
             capacity: None,
             spill: None,
             socket: None,

@@ -76,7 +76,7 @@ counters! {
     /// Attempts of reduces that were restarted.
     reduces_restarted,
     /// Nodes that did not confirm a replica in time.
-    keepers_late,
+    replicas_late,
     /// Connections that did not use the protocol, or were refused: of other nodes, and of processes of this host.
     strangers,
 }

@@ -1,10 +1,10 @@
 //! Digests of objects, with which a receiver verifies the bytes that were put. Knows bytes, not their origin.
 
 use hoplite_proto::{
-    ask::Ask,
     inline::Inline,
     message::Message,
     meta::{Digest, Meta},
+    request::Request,
 };
 use ring::digest::{Context, SHA256};
 
@@ -40,9 +40,9 @@ pub(crate) fn is_right(message: &Message) -> bool {
 }
 
 /// Whether the bytes of a small object in a put match its digest.
-pub(crate) fn is_put_right(ask: &Ask) -> bool {
-    match ask {
-        Ask::Put { meta, bytes, .. } => fits(meta, bytes),
+pub(crate) fn is_put_right(body: &Request) -> bool {
+    match body {
+        Request::Put { meta, bytes, .. } => fits(meta, bytes),
         _ => true,
     }
 }

@@ -2,7 +2,9 @@
 
 use std::io;
 
-use hoplite_proto::{error::Error as CallError, id::NodeId, limits::TURN_BYTES, wire::WireError};
+use hoplite_proto::{
+    error::Error as CallError, id::NodeId, limits::PROGRESS_BYTES_MIN, wire::WireError,
+};
 
 /// Reason why a node did not start or a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -100,13 +102,13 @@ pub(crate) enum LinkError {
     #[error("node {0} is not a member of this cluster")]
     NotMember(NodeId),
     #[error("the node left the cluster or was declared dead")]
-    Lost,
-    #[error("the peer {0} less than {TURN_BYTES} bytes within {1} s")]
+    Failed,
+    #[error("the peer {0} less than {PROGRESS_BYTES_MIN} bytes within {1} s")]
     Slow(&'static str, f32),
     #[error("no reply within {0} s")]
-    Silent(f32),
+    NoHandshake(f32),
     #[error(
         "it accepted the connection but sent nothing for {0} s: check that it is a Hoplite node and not paused"
     )]
-    Mute(f32),
+    NoGreeting(f32),
 }

@@ -17,8 +17,8 @@ static NOTED: Mutex<BTreeMap<RawFd, u64>> = Mutex::new(BTreeMap::new());
 /// Registers a socket.
 pub(crate) fn note(socket: &impl AsFd) {
     let descriptor = socket.as_fd();
-    if let Ok(facts) = rustix::fs::fstat(descriptor) {
-        lock(&NOTED).insert(descriptor.as_raw_fd(), facts.st_ino);
+    if let Ok(metadata) = rustix::fs::fstat(descriptor) {
+        lock(&NOTED).insert(descriptor.as_raw_fd(), metadata.st_ino);
     }
 }
 

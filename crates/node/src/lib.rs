@@ -40,10 +40,10 @@ mod node;
 mod sealing;
 mod shared_epoll;
 mod shell;
-mod spare;
 mod store;
 mod sync;
 mod transfer;
+mod trim;
 
 pub use self::{
     config::{CertificateFiles, NodeConfig, SpillConfig},
@@ -56,8 +56,8 @@ pub use self::{
         client::{Client, Value},
         fork::{after_fork, before_fork},
         rows::{describe_listed, describe_objects},
-        view::{Growing, View},
-        wait::{Wait, Waker},
+        view::{PartialView, View},
+        wait::{PendingReply, Waker},
         writer::{Space, Writer},
     },
     network::handshake::address_of,

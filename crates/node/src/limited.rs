@@ -14,7 +14,7 @@ const ROWS_MAX: usize = 1024;
 
 /// The party that exceeded a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Whose {
+pub(crate) enum LimitKey {
     /// A member of the cluster.
     Member(NodeId),
     /// A process of this host; None if the kernel does not report which.
@@ -24,12 +24,12 @@ pub(crate) enum Whose {
 /// Number of rejections by each limit.
 #[derive(Debug, Default)]
 pub(crate) struct Limited {
-    all: Mutex<BTreeMap<(Whose, &'static str), u64>>,
+    all: Mutex<BTreeMap<(LimitKey, &'static str), u64>>,
 }
 
 impl Limited {
     /// Counts a rejection by a limit.
-    pub(crate) fn note(&self, whose: Whose, limit: &'static str) {
+    pub(crate) fn note(&self, whose: LimitKey, limit: &'static str) {
         let mut all = lock(&self.all);
         if all.len() >= ROWS_MAX
             && !all.contains_key(&(whose, limit))
@@ -43,10 +43,10 @@ impl Limited {
     /// One row for each limit that rejected a member or process.
     pub(crate) fn describe(&self) -> Vec<Value> {
         let all = lock(&self.all);
-        let row = |((whose, limit), count): (&(Whose, &str), &u64)| {
+        let row = |((whose, limit), count): (&(LimitKey, &str), &u64)| {
             let (member, process) = match whose {
-                Whose::Member(node) => (Some(node.to_string()), None),
-                Whose::Process(pid) => (None, *pid),
+                LimitKey::Member(node) => (Some(node.to_string()), None),
+                LimitKey::Process(pid) => (None, *pid),
             };
             json!({"member": member, "process": process, "limit": limit, "count": count})
         };
@@ -62,11 +62,11 @@ mod tests {
     fn rejections_are_counted_in_bounded_rows() {
         let limited = Limited::default();
         for _ in 0..3 {
-            limited.note(Whose::Member(NodeId(1)), "A");
-            limited.note(Whose::Process(Some(7)), "B");
+            limited.note(LimitKey::Member(NodeId(1)), "A");
+            limited.note(LimitKey::Process(Some(7)), "B");
         }
         for pid in 0..2 * ROWS_MAX as u32 {
-            limited.note(Whose::Process(Some(pid)), "A");
+            limited.note(LimitKey::Process(Some(pid)), "A");
         }
         let rows = limited.describe();
         assert_eq!(rows.len(), ROWS_MAX);

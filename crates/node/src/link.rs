@@ -4,19 +4,19 @@ use std::{sync::Mutex, time::Duration};
 
 use hoplite_proto::{link::LinkEstimate, node::Event, reduce::cost::Link};
 
-use crate::{engine::facts::Facts, sync::lock};
+use crate::{engine::event_sender::EventSender, sync::lock};
 
 /// The measured link of a node.
 #[derive(Debug)]
 pub(crate) struct LinkMeter {
-    facts: Facts,
+    events: EventSender,
     estimate: Mutex<LinkEstimate>,
 }
 
 impl LinkMeter {
     /// Starts with `assumed`, until something is measured.
-    pub(crate) fn new(facts: Facts, assumed: Link) -> Self {
-        Self { facts, estimate: Mutex::new(LinkEstimate::new(assumed)) }
+    pub(crate) fn new(events: EventSender, assumed: Link) -> Self {
+        Self { events, estimate: Mutex::new(LinkEstimate::new(assumed)) }
     }
 
     /// The present estimate of latency and bandwidth.
@@ -42,6 +42,6 @@ impl LinkMeter {
             update(&mut estimate);
             (estimate.link(), estimate.has_bandwidth())
         };
-        self.facts.tell(Event::LinkMeasured { link, has_bandwidth });
+        self.events.send(Event::LinkMeasured { link, has_bandwidth });
     }
 }

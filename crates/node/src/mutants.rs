@@ -1,6 +1,6 @@
 //! Mutants: deliberate bugs, to verify that tests with real bytes detect them. Test only.
 //!
-//! Without the feature `planted-bugs`, [`has`] is constant false, so the compiler removes the mutants. With it, one
+//! Without the feature `injected-bugs`, [`is_active`] is constant false, so the compiler removes the mutants. With it, one
 //! mutant at a time can be activated, for all nodes of the process.
 
 use std::{
@@ -13,21 +13,21 @@ use hoplite_proto::message::{Message, Source};
 /// A bug in the shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Bug {
+pub enum Mutant {
     /// Neighboring blocks are swapped when sent.
     SwapsBlocks = 1,
     /// An input is folded twice.
     FoldsTwice,
     /// Memory that another process reads may be reused.
-    ReleasesAtOnce,
+    ReleasesTooEarly,
     /// The first frame of an object has a wrong checksum, three times.
-    ChangesBytes,
+    CorruptsBlocks,
     /// Relayed copies are sent with changed bytes and matching checksums.
-    ChangesRelayed,
+    CorruptsRelayedCopies,
     /// All copies are sent with changed bytes and matching checksums.
-    ChangesCopies,
+    CorruptsCopies,
     /// The first reply to a get with inline bytes has changed bytes.
-    ChangesSmall,
+    CorruptsInline,
 }
 
 static PLANTED: AtomicU8 = AtomicU8::new(0);
@@ -35,20 +35,20 @@ static CHANGED: AtomicU32 = AtomicU32::new(0);
 const CHANGED_MAX: u32 = 3;
 
 /// Activates a mutant in all nodes of this process, or none.
-#[cfg(feature = "planted-bugs")]
-pub fn plant(bug: Option<Bug>) {
+#[cfg(feature = "mutants")]
+pub fn activate(bug: Option<Mutant>) {
     CHANGED.store(0, Ordering::SeqCst);
     PLANTED.store(bug.map_or(0, |bug| bug as u8), Ordering::SeqCst);
 }
 
 /// Whether a mutant is active.
-pub(crate) fn has(bug: Bug) -> bool {
-    cfg!(feature = "planted-bugs") && PLANTED.load(Ordering::SeqCst) == bug as u8
+pub(crate) fn is_active(bug: Mutant) -> bool {
+    cfg!(feature = "mutants") && PLANTED.load(Ordering::SeqCst) == bug as u8
 }
 
 /// The bytes to send of a copy, and whether they are changed.
 pub(crate) fn sent(relayed: bool, bytes: &[u8]) -> (Cow<'_, [u8]>, bool) {
-    if has(Bug::ChangesCopies) || relayed && has(Bug::ChangesRelayed) {
+    if is_active(Mutant::CorruptsCopies) || relayed && is_active(Mutant::CorruptsRelayedCopies) {
         return (bytes.iter().map(|byte| !byte).collect(), true);
     }
     (Cow::Borrowed(bytes), false)
@@ -57,7 +57,7 @@ pub(crate) fn sent(relayed: bool, bytes: &[u8]) -> (Cow<'_, [u8]>, bool) {
 /// The message to send.
 pub(crate) fn said(mut message: Message) -> Message {
     if let Message::Located { source: Source::Inline(bytes), .. } = &mut message
-        && has(Bug::ChangesSmall)
+        && is_active(Mutant::CorruptsInline)
         && CHANGED.fetch_add(1, Ordering::SeqCst) == 0
     {
         let others: Vec<u8> = bytes.as_bytes().iter().map(|byte| !byte).collect();
@@ -68,7 +68,7 @@ pub(crate) fn said(mut message: Message) -> Message {
 
 /// The checksum to send for the frame at an offset.
 pub(crate) fn checksum(offset: u64, sum: u32) -> u32 {
-    let is_wanted = offset == 0 && has(Bug::ChangesBytes);
+    let is_wanted = offset == 0 && is_active(Mutant::CorruptsBlocks);
     let is_changed = is_wanted && CHANGED.fetch_add(1, Ordering::SeqCst) < CHANGED_MAX;
     if is_changed { !sum } else { sum }
 }

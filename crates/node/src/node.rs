@@ -12,7 +12,7 @@ use std::{
 use hoplite_proto::{
     id::{Instance, NodeId},
     members::Member,
-    node::{Config, Event, Kept, LEAVE_PATIENCE_NS, Node as Machine},
+    node::{Config, Event, LEAVE_TIMEOUT_NS, Node as Machine, SpilledCopy},
     table::file_bytes,
 };
 use tokio::{
@@ -25,19 +25,19 @@ use self::port::{advertised, bind, checked};
 use crate::{
     config::{NodeConfig, default_capacity, excess},
     counters::Counters,
-    disk::{Disk, file::Written, folder::Folder},
-    engine::{door::Engine, requests::Requests, task::Task, tasks::Tasks},
+    disk::{Disk, file::SpillFile, folder::Folder},
+    engine::{event_loop::EventLoop, requests::Requests, task::Task, tasks::Tasks},
     error::Error,
     limited::Limited,
     link::LinkMeter,
-    local::{client::Client, programs::Programs, server, socket::ServedSocket},
+    local::{client::Client, programs::Programs, server, socket::ListeningSocket},
     network::{
-        barred::Barred,
         certificates,
         control::Control,
         handshake::{self, Identity, NO_ADDRESS, address_of},
         join,
         listen::{self, Serve},
+        own_revocation::OwnRevocation,
         peers::Peers,
         proofs::Token,
         revocation,
@@ -46,16 +46,16 @@ use crate::{
     },
     shared_epoll::SharedEpoll,
     shell::Shell,
-    spare,
     store::Store,
     sync::lock,
     transfer::{congestion, send, shared::Transfers},
+    trim,
 };
 
 /// A node in this process. Dropping it closes it with a short timeout; [`Node::close`] hands its objects over first.
 pub struct Node {
-    engine: Arc<Engine<Shell>>,
-    socket: Option<Arc<ServedSocket>>,
+    engine: Arc<EventLoop<Shell>>,
+    socket: Option<Arc<ListeningSocket>>,
     running: Mutex<Option<Running>>,
     /// The process that started it: a forked child has the node's memory but none of its threads.
     process: u32,
@@ -75,10 +75,10 @@ const THREADS_MAX: usize = 4;
 const SLOW_THREADS_MAX: usize = 4;
 
 /// Timeout for the tasks of a closed node, which have finished their work by then.
-const TASKS_PATIENCE: Duration = Duration::from_millis(500);
+const TASKS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Timeout for handing over objects when a node is dropped.
-const DROP_PATIENCE: Duration = Duration::from_secs(2);
+const DROP_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Node {
     /// Starts a node and joins the cluster that `config` names.
@@ -146,21 +146,20 @@ impl Node {
     }
 
     /// Makes a task of the node panic when it next runs: test only.
-    #[cfg(feature = "planted-bugs")]
-    pub fn plant_panic(&self, task: crate::engine::task::Task) {
-        self.engine.shell.network.tasks.plant_panic(task);
+    #[cfg(feature = "mutants")]
+    pub fn inject_panic(&self, task: crate::engine::task::Task) {
+        self.engine.shell.network.tasks.inject_panic(task);
     }
 
     /// Leaves the cluster and stops. First other members take over the objects that only this node holds, for at most
-    /// `patience`, by default 60 s. Returns whether they took all. Requests that wait on this node fail with
+    /// `grace`, by default 60 s. Returns whether they took all. Requests that wait on this node fail with
     /// `NodeDown`. Views stay valid.
-    pub fn close(&self, patience: Option<Duration>) -> bool {
+    pub fn close(&self, grace: Option<Duration>) -> bool {
         let Some(running) = self.stop_accepting() else { return true };
-        let patience = patience.unwrap_or(Duration::from_nanos(LEAVE_PATIENCE_NS));
-        let has_left =
-            running.runtime.block_on(end(&self.engine.shell, &running.accepting, patience));
+        let grace = grace.unwrap_or(Duration::from_nanos(LEAVE_TIMEOUT_NS));
+        let has_left = running.runtime.block_on(end(&self.engine.shell, &running.accepting, grace));
         // A process that sends a request after this finds no running node.
-        running.runtime.shutdown_timeout(TASKS_PATIENCE);
+        running.runtime.shutdown_timeout(TASKS_TIMEOUT);
         has_left
     }
 
@@ -190,7 +189,7 @@ impl Drop for Node {
                 running.runtime.shutdown_background();
             }
         } else {
-            self.close(Some(DROP_PATIENCE));
+            self.close(Some(DROP_TIMEOUT));
         }
     }
 }
@@ -204,7 +203,7 @@ impl std::fmt::Debug for Node {
 async fn begin(
     config: &NodeConfig,
     listen: Option<SocketAddr>,
-) -> Result<(Arc<Engine<Shell>>, Vec<AbortHandle>, Option<Arc<ServedSocket>>), Error> {
+) -> Result<(Arc<EventLoop<Shell>>, Vec<AbortHandle>, Option<Arc<ListeningSocket>>), Error> {
     let failed = |error: std::io::Error| failed(config, &error);
     let said = config.listen.as_deref().unwrap_or_default();
     let listener = listen.map(|listen| bind(listen, said)).transpose()?;
@@ -228,7 +227,7 @@ async fn begin(
         cluster: config.cluster.clone(),
         tokens: config.tokens.iter().cloned().map(Token::from).collect(),
         admission: config.admission.clone(),
-        is_plain: config.is_plain,
+        no_encryption: config.no_encryption,
         silence: config
             .detection
             .saturating_mul(2)
@@ -239,7 +238,7 @@ async fn begin(
     let (folder, left) = config.spill.as_ref().map(Folder::take).transpose()?.unzip();
     // Bind last of the steps that can fail, so that a node that does not start leaves no socket behind.
     let (socket, local_listener) =
-        config.socket.as_deref().map(ServedSocket::bind).transpose()?.unzip();
+        config.socket.as_deref().map(ListeningSocket::bind).transpose()?.unzip();
     let socket = socket.map(Arc::new);
     let capacity = config.capacity.unwrap_or_else(default_capacity);
     if let Some(excess) = excess(capacity) {
@@ -255,7 +254,7 @@ async fn begin(
     }
     let (kept, files): (Vec<_>, Vec<_>) = left.unwrap_or_default().into_iter().unzip();
     let spilling = folder.map(|folder| {
-        let there: u64 = kept.iter().map(|kept: &Kept| file_bytes(kept.meta.size)).sum();
+        let there: u64 = kept.iter().map(|kept: &SpilledCopy| file_bytes(kept.meta.size)).sum();
         let said = config.spill.as_ref().and_then(|spill| spill.limit);
         let limit = said.unwrap_or_else(|| there + folder.usual_limit());
         node.spill(limit, folder.is_kept());
@@ -263,7 +262,15 @@ async fn begin(
         let instances = kept.iter().map(|kept| kept.instance);
         (folder, instances.zip(files).collect())
     });
-    let engine = assemble(identity, node, machine, spilling, epoll, config.confine, tasks.clone());
+    let engine = assemble(
+        identity,
+        node,
+        machine,
+        spilling,
+        epoll,
+        config.require_capability,
+        tasks.clone(),
+    );
     let shell = &engine.shell;
     if let Some(disk) = &shell.disk {
         if let Err(error) = disk.start(&tasks) {
@@ -271,22 +278,22 @@ async fn begin(
             socket.iter().for_each(|socket| socket.remove());
             return Err(failed(error));
         }
-        shell.network.facts.tell(Event::Kept { all: kept });
+        shell.network.events.send(Event::CopiesRecovered { all: kept });
     }
     let (network, transfers) = (shell.network.clone(), shell.transfers.clone());
-    tasks.spawn(Task::Late, {
+    tasks.spawn(Task::DeferredWrites, {
         let network = network.clone();
         async move { network.peers.flush_late().await }
     });
     if let Some(trust) = network.identity.key.trust().filter(|trust| trust.has_list()) {
         tasks.spawn(Task::Revocation, revocation::watch(network.clone(), trust.clone()));
     }
-    tasks.spawn(Task::Spare, {
+    tasks.spawn(Task::Trim, {
         let (transfers, programs) = (transfers.clone(), shell.programs.clone());
         let tell_gone = move || programs.forget_gone();
         async move {
             let Transfers { tasks, store, streams, .. } = &*transfers;
-            spare::give_back(tasks, &store.arena, streams, tell_gone).await;
+            trim::give_back(tasks, &store.arena, streams, tell_gone).await;
         }
     });
     let serve: Serve = Arc::new(move |node, channel, shown, place| {
@@ -314,7 +321,7 @@ async fn begin(
         return Err(error);
     }
     if !config.join.is_empty() {
-        let seeking = tasks.spawn(Task::Seek, join::seek(network, config.join.clone()));
+        let seeking = tasks.spawn(Task::SeedRetry, join::retry_seeds(network, config.join.clone()));
         accepting.push(seeking.abort_handle());
     }
     tokio::spawn(end_if_failed(engine.clone(), accepting.clone(), socket.clone()));
@@ -323,9 +330,9 @@ async fn begin(
 
 /// Ends a node that stopped by itself: its clients get the reason, and other nodes treat it like an ended process.
 async fn end_if_failed(
-    engine: Arc<Engine<Shell>>,
+    engine: Arc<EventLoop<Shell>>,
     accepting: Vec<AbortHandle>,
-    socket: Option<Arc<ServedSocket>>,
+    socket: Option<Arc<ListeningSocket>>,
 ) {
     let shell = &engine.shell;
     shell.network.tasks.failed().await;
@@ -343,41 +350,45 @@ fn assemble(
     identity: Identity,
     node: Machine,
     machine: Config,
-    spilling: Option<(Folder, Vec<(Instance, Written)>)>,
+    spilling: Option<(Folder, Vec<(Instance, SpillFile)>)>,
     epoll: Arc<SharedEpoll>,
-    confine: bool,
+    require_capability: bool,
     tasks: Tasks,
-) -> Arc<Engine<Shell>> {
-    Engine::new(node, tasks.clone(), |facts| {
+) -> Arc<EventLoop<Shell>> {
+    EventLoop::new(node, tasks.clone(), |events| {
         let counters = Arc::new(Counters::default());
         let limited = Arc::new(Limited::default());
         let network = Arc::new(Network {
             identity,
             peers: Peers::new(limited.clone()),
-            control: Arc::new(Control::new(epoll, facts.clone(), counters.clone(), tasks.clone())),
+            control: Arc::new(Control::new(epoll, events.clone(), counters.clone(), tasks.clone())),
             counters,
             limited,
-            places: Arc::default(),
-            barred: Barred::default(),
-            facts: facts.clone(),
-            link: Arc::new(LinkMeter::new(facts.clone(), machine.link)),
+            connection_limit: Arc::default(),
+            own_revocation: OwnRevocation::default(),
+            events: events.clone(),
+            link: Arc::new(LinkMeter::new(events.clone(), machine.link)),
             tasks: tasks.clone(),
         });
         let store = Arc::new(Store::new(machine.capacity));
         let transfers = Arc::new(Transfers::new(network.clone(), store.clone()));
         let disk = spilling.map(|(folder, there)| {
-            Arc::new(Disk::new(folder, there, network.counters.clone(), facts.clone()))
+            Arc::new(Disk::new(folder, there, network.counters.clone(), events.clone()))
         });
-        let requests = Requests::new(facts.clone(), tasks);
-        Shell::new(transfers, Arc::new(Programs::new(requests, store, network, confine)), disk)
+        let requests = Requests::new(events.clone(), tasks);
+        Shell::new(
+            transfers,
+            Arc::new(Programs::new(requests, store, network, require_capability)),
+            disk,
+        )
     })
 }
 
-async fn end(shell: &Shell, accepting: &[AbortHandle], patience: Duration) -> bool {
-    let has_left = shell.leave(patience).await;
+async fn end(shell: &Shell, accepting: &[AbortHandle], grace: Duration) -> bool {
+    let has_left = shell.leave(grace).await;
     accepting.iter().for_each(AbortHandle::abort);
     // Receivers that were being served when this node left get the rest, within a few seconds.
-    let rest = patience.min(Duration::from_secs(5));
+    let rest = grace.min(Duration::from_secs(5));
     let _ = tokio::time::timeout(rest, shell.transfers.streams.idle()).await;
     shell.network.peers.close(Duration::from_millis(500)).await;
     shell.close();
@@ -389,7 +400,7 @@ fn failed(config: &NodeConfig, error: &std::io::Error) -> Error {
     Error::Listen { address, detail: error.to_string() }
 }
 
-#[cfg(all(test, feature = "planted-bugs"))]
+#[cfg(all(test, feature = "mutants"))]
 mod tests {
     use hoplite_proto::wire::Role;
 
@@ -399,7 +410,7 @@ mod tests {
     /// from outside. Method: a fake node requests a relay, or joins and is then lost.
     #[test]
     fn panic_in_task_started_by_a_peer_ends_the_node() {
-        for (task, role) in [(Task::Relay, Role::Detour), (Task::Call, Role::Meet)] {
+        for (task, role) in [(Task::Relay, Role::Relay), (Task::Reconnect, Role::Join)] {
             let node = Node::start(NodeConfig::default()).unwrap();
             let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             let address = closed.local_addr().unwrap();
@@ -411,15 +422,15 @@ mod tests {
                 cluster: NodeConfig::default().cluster,
                 tokens: Vec::new(),
                 admission: String::new(),
-                is_plain: false,
+                no_encryption: false,
                 silence: handshake::SILENCE_MAX,
                 turns: Arc::default(),
             };
-            node.plant_panic(task);
+            node.inject_panic(task);
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
             let failed = runtime.block_on(async {
                 let address = node.address().unwrap();
-                let _met = handshake::call(&other, address, role, None).await.unwrap();
+                let _met = handshake::initiate(&other, address, role, None).await.unwrap();
                 let failed = node.engine.shell.network.tasks.failed();
                 tokio::time::timeout(Duration::from_secs(20), failed).await
             });

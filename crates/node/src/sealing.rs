@@ -54,7 +54,7 @@ impl Seal {
     }
 
     /// Whether frames are not encrypted.
-    pub(crate) const fn is_plain(&self) -> bool {
+    pub(crate) const fn is_disabled(&self) -> bool {
         self.0.is_none()
     }
 

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use hoplite_proto::{
     inline::Inline,
-    node::{self, Action, Event, Lost, Note},
+    node::{self, Action, Event, LogEvent, LostObjects},
 };
 use hoplite_shm::{Limit, ShmError, memory_limit};
 use tokio::sync::SetOnce;
@@ -14,14 +14,14 @@ use tracing::{debug, info, warn};
 
 use crate::{
     disk::Disk,
-    engine::{door::Perform, task::Task},
+    engine::{event_loop::Execute, task::Task},
     folding::worker::{self, Folding},
-    limited::Whose,
+    limited::LimitKey,
     local::programs::Programs,
     mutants,
-    network::{outbox::Outbox, redial, shared::Network},
+    network::{connect, outbox::Outbox, shared::Network},
     transfer::{
-        receive::{self, Wanted},
+        receive::{self, FetchRequest},
         shared::Transfers,
     },
 };
@@ -34,7 +34,7 @@ pub(crate) struct Shell {
     folding: Arc<Folding>,
     pub(crate) disk: Option<Arc<Disk>>,
     /// Set when this node has sent `Leave`: the objects that no other node has taken over.
-    left: SetOnce<Lost>,
+    left: SetOnce<LostObjects>,
 }
 
 /// Limit of inputs folded in the event loop, in bytes: 10 us, less than another thread takes to wake up.
@@ -66,12 +66,12 @@ impl Shell {
     /// Leaves the cluster: hands over the objects that only this node holds, and finishes its folds for others. Returns
     /// when that is done or the timeout has passed, with whether everything was handed over. A node that stopped by
     /// itself hands nothing over.
-    pub(crate) async fn leave(&self, patience: Duration) -> bool {
-        let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        self.network.facts.tell(Event::LeaveAsked { patience_ns });
+    pub(crate) async fn leave(&self, grace: Duration) -> bool {
+        let timeout_ns = u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
+        self.network.events.send(Event::LeaveRequested { timeout_ns });
         tokio::select! {
             // The state machine ends the leave in time. This timeout is for a node without a thread to run it.
-            left = tokio::time::timeout(patience + LEAVE_SLACK, self.left.wait()) => {
+            left = tokio::time::timeout(grace + LEAVE_SLACK, self.left.wait()) => {
                 left.is_ok_and(is_nothing)
             }
             () = self.network.tasks.failed() => false,
@@ -96,54 +96,56 @@ impl Shell {
         if self.transfers.store.arena.begin_ahead() {
             let store = self.transfers.store.clone();
             let making = move || store.arena.make_ahead();
-            drop(self.network.tasks.spawn_blocking(Task::Orders, making));
+            drop(self.network.tasks.spawn_blocking(Task::SlowActions, making));
         }
     }
 
-    fn note(&self, note: &Note) {
+    fn note(&self, note: &LogEvent) {
         match note {
-            Note::SourceChosen { id, source, reason } => {
+            LogEvent::SourceChosen { id, source, reason } => {
                 debug!(%id, %source, %reason, "source chosen");
             }
-            Note::SenderReplaced { id, before, source } => {
+            LogEvent::SourceReplaced { id, before, source } => {
                 debug!(%id, %before, %source, "sender replaced");
             }
-            Note::DegreeChosen { id, degree, reason } => {
+            LogEvent::DegreeChosen { id, degree, reason } => {
                 debug!(%id, %degree, %reason, "degree chosen");
             }
-            Note::Scattered { id, parts } => debug!(%id, parts, "scattered"),
-            Note::SenderAvoided { node, blocks } => warn!(
+            LogEvent::RingChosen { id, parts } => debug!(%id, parts, "scattered"),
+            LogEvent::SourceAvoided { node, blocks } => warn!(
                 %node,
                 blocks,
                 "a node, or the path from it, corrupts bytes: it is a source only if no other node has an object"
             ),
-            Note::ReduceRestarted { id, epoch, detail } => {
+            LogEvent::ReduceRestarted { id, epoch, detail } => {
                 self.network.counters.reduces_restarted.add(1);
                 info!(%id, epoch, detail, "a reduce restarts");
             }
-            Note::KeeperLate { id, node } => {
-                self.network.counters.keepers_late.add(1);
+            LogEvent::ReplicaLate { id, node } => {
+                self.network.counters.replicas_late.add(1);
                 info!(%id, %node, "a node has not confirmed a replica in time: trying another");
             }
-            Note::MessageRefused { from, message } => {
+            LogEvent::MessageRejected { from, message } => {
                 self.network.counters.messages_refused.add(1);
                 debug!(%from, ?message, "dropped a message: it is malformed, or its sender is not an owner");
             }
-            Note::Limited { whose, limit } => {
+            LogEvent::Limited { whose, limit } => {
                 let whose = match whose {
-                    node::Whose::Member(node) => Whose::Member(*node),
-                    node::Whose::Client(client) => Whose::Process(self.programs.process(*client)),
+                    node::LimitSubject::Member(node) => LimitKey::Member(*node),
+                    node::LimitSubject::Client(client) => {
+                        LimitKey::Process(self.programs.process(*client))
+                    }
                 };
                 self.network.limited.note(whose, limit);
                 debug!(?whose, limit, "a limit rejected a request");
             }
-            Note::Surveyed { nodes, groups } => {
+            LogEvent::Surveyed { nodes, groups } => {
                 info!(
                     nodes,
                     groups, "surveyed the network: this many groups of hosts share a link"
                 );
             }
-            Note::Evicted { copies } => {
+            LogEvent::Evicted { copies } => {
                 self.network.counters.evictions.add(*copies as u64);
                 debug!(copies, "evicted");
             }
@@ -151,27 +153,27 @@ impl Shell {
     }
 }
 
-impl Perform for Shell {
+impl Execute for Shell {
     /// Outboxes with messages to flush.
     type Rest = Vec<Arc<Outbox>>;
 
-    fn perform(&self, order: Action, unsent: &mut Vec<Arc<Outbox>>) -> Option<Action> {
+    fn execute(&self, order: Action, unsent: &mut Vec<Arc<Outbox>>) -> Option<Action> {
         match order {
-            Action::Reply { request, answer, .. } => self.programs.requests.answer(request, answer),
+            Action::Reply { request, reply, .. } => self.programs.requests.answer(request, reply),
             Action::Send { to, message } => {
                 self.network.counters.messages_sent.add(1);
                 self.network.peers.queue(to, &mutants::said(message), unsent);
             }
             Action::AddPeer(member) => {
                 info!(node = %member.id, address = %member.address, "added a member");
-                redial::add(&self.network, member);
+                connect::add(&self.network, member);
             }
             Action::DropPeer { node, has_left } => {
                 info!(%node, "removed a member");
                 self.network.peers.remove(node, has_left);
                 self.network.control.remove(node);
             }
-            Action::Call(member) => redial::call(&self.network, member),
+            Action::Reconnect(member) => connect::call(&self.network, member),
             Action::CreateSlot { instance, size, writer } => {
                 let as_writer = writer.and_then(|client| self.programs.writer(client));
                 let is_warm = size <= WARM_BYTES_MAX
@@ -180,7 +182,7 @@ impl Perform for Shell {
                 if !is_warm {
                     return Some(Action::CreateSlot { instance, size, writer });
                 }
-                self.network.facts.tell(Event::SlotReady { instance });
+                self.network.events.send(Event::SlotReady { instance });
             }
             Action::FreeSlot { instance } => {
                 // Stop the transfer: its events must not apply to a later slot of the same instance.
@@ -204,7 +206,10 @@ impl Perform for Shell {
                 }
             }
             Action::Fetch { id, instance, source, parts, digest } => {
-                receive::start(&self.transfers, Wanted { id, instance, source, parts, digest });
+                receive::start(
+                    &self.transfers,
+                    FetchRequest { id, instance, source, parts, digest },
+                );
             }
             Action::StopFetch { instance } => self.transfers.stop_fetch(instance),
             Action::Serve { serve, instance, relayed } => {
@@ -217,9 +222,9 @@ impl Perform for Shell {
                 if inputs.iter().map(Inline::len).sum::<u64>() > QUICK_FOLD_BYTES_MAX {
                     return Some(order);
                 }
-                self.perform_slowly(order);
+                self.execute_slowly(order);
             }
-            Action::Note(note) => self.note(&note),
+            Action::Log(note) => self.note(&note),
             Action::Left { lost } => {
                 // The state machine reports it once.
                 let _ = self.left.set(lost);
@@ -232,7 +237,7 @@ impl Perform for Shell {
         unsent.drain(..).for_each(|outbox| outbox.flush());
     }
 
-    fn perform_slowly(&self, order: Action) {
+    fn execute_slowly(&self, order: Action) {
         match order {
             Action::CreateSlot { instance, size, writer } => {
                 let writer = writer.and_then(|client| self.programs.writer(client));
@@ -240,7 +245,7 @@ impl Perform for Shell {
                 let created = self.transfers.store.create(instance, size, writer, tell_gone);
                 // It may have taken the memory allocated ahead.
                 self.make_ahead();
-                self.network.facts.tell(match created {
+                self.network.events.send(match created {
                     Ok(()) => Event::SlotReady { instance },
                     // Memory that can never be allocated fails at once instead.
                     Err(ref error @ ShmError::NoMemory { wanted, ref limit, .. })
@@ -255,7 +260,7 @@ impl Perform for Shell {
             }
             Action::FoldInline { reduce, epoch, op, dtype, inputs } => {
                 let result = self.folding.fold_inline(op, dtype, &inputs);
-                self.network.facts.tell(Event::FoldedInline { reduce, epoch, result });
+                self.network.events.send(Event::FoldedInline { reduce, epoch, result });
             }
             quick => debug_assert!(false, "{quick:?} must be executed in the event loop"),
         }
@@ -263,7 +268,7 @@ impl Perform for Shell {
 }
 
 /// Whether a node that left has handed over everything. Logs the objects that are lost.
-fn is_nothing(lost: &Lost) -> bool {
+fn is_nothing(lost: &LostObjects) -> bool {
     if lost.count > 0 {
         let named: Vec<String> = lost.ids.iter().map(ToString::to_string).collect();
         let (count, first) = (lost.count, named.join(" "));

@@ -25,7 +25,7 @@ use crate::{
 
 /// A copy in memory. Its users may continue to read after the store has removed it.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct StoredCopy {
     pub(crate) slot: Slot,
     /// Locked by the task that receives the missing bytes.
     pub(crate) receiving: tokio::sync::Mutex<()>,
@@ -51,7 +51,7 @@ struct Sum {
 #[derive(Debug)]
 pub(crate) struct Abandoned;
 
-impl Held {
+impl StoredCopy {
     /// Records that the last bytes shared the busiest link on their path with `shares - 1` other transfers.
     pub(crate) fn came_beside(&self, shares: u16) {
         self.upstream.store(shares, Ordering::Relaxed);
@@ -156,7 +156,7 @@ impl Drop for Following<'_> {
 pub(crate) struct Store {
     pub(crate) arena: Arena,
     capacity: u64,
-    held: Mutex<HashMap<Instance, Arc<Held>>>,
+    stored: Mutex<HashMap<Instance, Arc<StoredCopy>>>,
     created: Notify,
 }
 
@@ -167,7 +167,7 @@ const fn memory_max(capacity: u64) -> u64 {
 }
 
 /// How long a copy waits for memory that processes are about to unmap, before cached copies are evicted.
-const LEAVING_PATIENCE: Duration = Duration::from_secs(3);
+const LEAVING_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Limit of extents with one large object each: 4096, as many as the smallest such objects that fill the store, or a
 /// quarter of this process's descriptors, as attached processes take half. Each extent takes a descriptor here and a
@@ -183,7 +183,7 @@ impl Store {
         Self {
             arena: Arena::bounded(extent_bytes, memory_max(capacity), extents_max()),
             capacity,
-            held: Mutex::default(),
+            stored: Mutex::default(),
             created: Notify::new(),
         }
     }
@@ -210,9 +210,9 @@ impl Store {
             let lefts = self.arena.lefts();
             let allocated = self.arena.allocate(len, writer);
             tell_gone();
-            let patience = LEAVING_PATIENCE.saturating_sub(begun.elapsed());
+            let remaining = LEAVING_TIMEOUT.saturating_sub(begun.elapsed());
             match allocated {
-                Err(ShmError::NoMemory { .. }) if self.arena.wait_for_left(lefts, patience) => {}
+                Err(ShmError::NoMemory { .. }) if self.arena.wait_for_left(lefts, remaining) => {}
                 slot => {
                     self.insert(instance, slot?);
                     return Ok(());
@@ -237,33 +237,33 @@ impl Store {
         let (receiving, abandoned) = (tokio::sync::Mutex::new(()), AtomicBool::new(false));
         let sums = Mutex::default();
         let upstream = AtomicU16::new(0);
-        let held = Held { slot, receiving, sums, changed, followers, upstream, abandoned };
+        let stored = StoredCopy { slot, receiving, sums, changed, followers, upstream, abandoned };
         // If the same copy was removed and requested again meanwhile, keep the slot that was ready first.
-        lock(&self.held).entry(instance).or_insert_with(|| Arc::new(held));
+        lock(&self.stored).entry(instance).or_insert_with(|| Arc::new(stored));
         self.created.notify_waiters();
     }
 
     /// Waits until a copy has memory.
-    pub(crate) async fn wait_for(&self, instance: Instance) -> Arc<Held> {
+    pub(crate) async fn wait_for(&self, instance: Instance) -> Arc<StoredCopy> {
         until(&self.created, || self.get(instance)).await
     }
 
-    pub(crate) fn get(&self, instance: Instance) -> Option<Arc<Held>> {
-        lock(&self.held).get(&instance).cloned()
+    pub(crate) fn get(&self, instance: Instance) -> Option<Arc<StoredCopy>> {
+        lock(&self.stored).get(&instance).cloned()
     }
 
     /// Removes a copy; its memory is free when the last reader is gone.
     pub(crate) fn free(&self, instance: Instance) {
-        let held = lock(&self.held).remove(&instance);
-        if let Some(held) = held.filter(|held| !held.slot.is_complete()) {
-            held.abandoned.store(true, Ordering::Release);
-            held.grew();
+        let stored = lock(&self.stored).remove(&instance);
+        if let Some(stored) = stored.filter(|stored| !stored.slot.is_complete()) {
+            stored.abandoned.store(true, Ordering::Release);
+            stored.grew();
         }
     }
 
     /// Removes all copies.
     pub(crate) fn clear(&self) {
-        let all: Vec<Instance> = lock(&self.held).keys().copied().collect();
+        let all: Vec<Instance> = lock(&self.stored).keys().copied().collect();
         all.into_iter().for_each(|instance| self.free(instance));
     }
 }
@@ -280,37 +280,37 @@ mod tests {
     fn received_frames_keep_their_checksums() {
         let store = Store::new(1 << 30);
         store.create(INSTANCE, 3 * BLOCK_BYTES, None, || {}).unwrap();
-        let held = store.get(INSTANCE).unwrap();
+        let stored = store.get(INSTANCE).unwrap();
         let header = |block: u64| Header {
             offset: block * BLOCK_BYTES,
             ..Header::new(FrameKind::Blocks, BLOCK_BYTES as u32, 1000 + block as u32)
         };
         // The last frame was corrupt.
-        held.remember_sums(0, 2 * BLOCK_BYTES, &[header(0), header(1), header(2)]);
+        stored.remember_sums(0, 2 * BLOCK_BYTES, &[header(0), header(1), header(2)]);
         let bytes = vec![7; 2 * BLOCK_BYTES as usize];
         let block = &bytes[..BLOCK_BYTES as usize];
-        let sums = [0, 1, 2].map(|number| held.known_sum(number * BLOCK_BYTES, block.len()));
+        let sums = [0, 1, 2].map(|number| stored.known_sum(number * BLOCK_BYTES, block.len()));
         assert_eq!(sums, [Some(1000), Some(1001), None]);
-        assert_eq!(held.known_sum(0, bytes.len()), None, "frames of another length");
+        assert_eq!(stored.known_sum(0, bytes.len()), None, "frames of another length");
     }
 
     #[tokio::test]
     async fn reader_follows_growing_copy_until_it_is_abandoned() {
         let store = Store::new(1 << 30);
         store.create(INSTANCE, 3 * BLOCK_BYTES, None, || {}).unwrap();
-        let held = store.get(INSTANCE).unwrap();
+        let stored = store.get(INSTANCE).unwrap();
         let reader = tokio::spawn({
-            let held = held.clone();
+            let stored = stored.clone();
             async move {
-                let first = held.wait(0..BLOCK_BYTES).await.unwrap()[0];
-                (first, held.wait(0..3 * BLOCK_BYTES).await.is_err())
+                let first = stored.wait(0..BLOCK_BYTES).await.unwrap()[0];
+                (first, stored.wait(0..3 * BLOCK_BYTES).await.is_err())
             }
         });
-        let mut block = held.slot.claim(0..BLOCK_BYTES).unwrap();
+        let mut block = stored.slot.claim(0..BLOCK_BYTES).unwrap();
         block.fill(7);
         block.commit();
-        held.grew();
-        assert_eq!(held.ready(), Ranges::full(BLOCK_BYTES));
+        stored.grew();
+        assert_eq!(stored.ready(), Ranges::full(BLOCK_BYTES));
         store.free(INSTANCE);
         assert_eq!(reader.await.unwrap(), (7, true));
     }

@@ -87,7 +87,7 @@ impl Scene {
         let spill = (task == Task::Disk).then(|| SpillConfig {
             folder: socket.with_extension("spill"),
             limit: None,
-            keep: false,
+            persistent: false,
         });
         let capacity = spill.as_ref().map(|_| 4 << 20);
         let failing = NodeConfig { socket: Some(socket.clone()), capacity, spill, ..join(&other) };
@@ -100,26 +100,26 @@ impl Scene {
         let (mine, theirs) = (self.failing.client(), self.other.client());
         match task {
             // These run by themselves.
-            Task::Timer | Task::Seek | Task::Revocation => {}
+            Task::Timer | Task::SeedRetry | Task::Revocation => {}
             // More memory than a node keeps.
-            Task::Spare => {
+            Task::Trim => {
                 let id = put(&mine, 64 * LARGE).unwrap();
                 drop(mine.start_delete(vec![id], SOON).join());
             }
             Task::Machine => drop(mine.start_objects(None).wait_for(PAUSE)),
-            Task::Orders => drop(put(&mine, 200 * LARGE)),
-            Task::Listen | Task::Welcome => {
+            Task::SlowActions => drop(put(&mine, 200 * LARGE)),
+            Task::Listen | Task::Handshake => {
                 drop(TcpStream::connect(self.failing.address().unwrap()))
             }
             // Both connect to a node that joins.
-            Task::Redial => drop(Node::start(join(&self.other))),
+            Task::Connection => drop(Node::start(join(&self.other))),
             // Puts of one node are announced to the other.
             Task::Control => {
                 get(&mine, put(&theirs, LARGE));
                 get(&theirs, put(&mine, LARGE));
             }
             // Cancelled requests: the other node owns some of these names.
-            Task::Late => {
+            Task::DeferredWrites => {
                 let names = (0..20).map(|number| format!("{number}/never").parse().unwrap());
                 let gets: Vec<_> = names.map(|id: ObjectId| mine.start_get(&id, None)).collect();
                 thread::sleep(PAUSE);
@@ -142,7 +142,7 @@ impl Scene {
                 let inputs = inputs.into_iter().flatten().collect();
                 get(&mine, mine.reduce(inputs, Op::Sum, None, SOON).ok());
             }
-            Task::Attach | Task::Session | Task::Answers => {
+            Task::Attach | Task::Session | Task::ReplyWriter => {
                 let attached = Client::attach(&self.socket, Some(PAUSE));
                 drop(attached.map(|client| client.start_objects(None).wait_for(PAUSE)));
             }
@@ -154,9 +154,9 @@ impl Scene {
             }),
             Task::Fork => {
                 let view = put(&mine, LARGE).map(|id| mine.get(&id, SOON));
-                drop((Client::hold_all(), view));
+                drop((Client::pin_for_fork(), view));
             }
-            Task::Call | Task::Relay => unreachable!("they have tests in node.rs"),
+            Task::Reconnect | Task::Relay => unreachable!("they have tests in node.rs"),
         }
     }
 }
@@ -171,7 +171,7 @@ fn end_by(task: Task) {
     // After the get, which the session must handle before its task panics.
     outside.start_objects(None).join().unwrap();
     let address = scene.failing.address().unwrap();
-    scene.failing.plant_panic(task);
+    scene.failing.inject_panic(task);
     scene.provoke(task);
     wait_until(|| scene.failing.failure().is_some(), "it panics");
     let reason = scene.failing.failure().unwrap();
@@ -211,7 +211,7 @@ macro_rules! tests {
 
             #[test]
             fn every_task() {
-                let beside = [Task::Call, Task::Relay];
+                let beside = [Task::Reconnect, Task::Relay];
                 let tested = [$(Task::$task),*];
                 assert!(Task::ALL.iter().all(|task| tested.contains(task) || beside.contains(task)));
             }
@@ -221,24 +221,24 @@ macro_rules! tests {
 
 tests! {
     the_machine: Machine,
-    slow_orders: Orders,
+    slow_orders: SlowActions,
     the_timer: Timer,
     the_control_thread: Control,
     accepting_nodes: Listen,
-    a_handshake: Welcome,
-    a_connection_to_a_member: Redial,
-    messages_that_wait: Late,
-    the_search_for_members: Seek,
+    a_handshake: Handshake,
+    a_connection_to_a_member: Connection,
+    messages_that_wait: DeferredWrites,
+    the_search_for_members: SeedRetry,
     the_list_of_revocations: Revocation,
     a_sender: Send,
     a_receiver: Receive,
     the_stream_of_a_child: Stream,
     a_fold: Fold,
     the_limiter: Limiter,
-    spare_memory: Spare,
+    spare_memory: Trim,
     accepting_processes: Attach,
     a_session: Session,
-    the_writer_of_answers: Answers,
+    the_writer_of_answers: ReplyWriter,
     the_pins_of_a_fork: Fork,
     the_disk: Disk,
 }

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hoplite_node::{
     Client, Error, Node, NodeConfig, Value, digest,
-    mutants::{Bug, plant},
+    mutants::{Mutant, activate},
     proto::{
         error::Error as CallError,
         id::ObjectId,
@@ -20,17 +20,17 @@ const COUNT: usize = 1_000_003;
 /// A mutant is active in the whole process: run one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-struct Planted<'a>(#[allow(dead_code)] MutexGuard<'a, ()>);
+struct ActiveMutant<'a>(#[allow(dead_code)] MutexGuard<'a, ()>);
 
-impl Planted<'_> {
+impl ActiveMutant<'_> {
     fn none() -> Self {
         Self(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Drop for Planted<'_> {
+impl Drop for ActiveMutant<'_> {
     fn drop(&mut self) {
-        plant(None);
+        activate(None);
     }
 }
 
@@ -83,28 +83,28 @@ fn is_view_left_alone() -> bool {
 
 #[test]
 fn every_mutant_is_detected() {
-    let _alone = Planted::none();
-    let checks: [(Bug, fn() -> bool); 3] = [
-        (Bug::SwapsBlocks, is_broadcast_right),
-        (Bug::FoldsTwice, is_sum_right),
-        (Bug::ReleasesAtOnce, is_view_left_alone),
+    let _alone = ActiveMutant::none();
+    let checks: [(Mutant, fn() -> bool); 3] = [
+        (Mutant::SwapsBlocks, is_broadcast_right),
+        (Mutant::FoldsTwice, is_sum_right),
+        (Mutant::ReleasesTooEarly, is_view_left_alone),
     ];
     for (bug, is_right) in checks {
         assert!(is_right(), "without {bug:?}");
-        plant(Some(bug));
+        activate(Some(bug));
         assert!(!is_right(), "with {bug:?}");
-        plant(None);
+        activate(None);
     }
 }
 
 /// Goal: corrupt blocks only cost time, and their sender is identified.
 #[test]
 fn corrupt_blocks_are_refetched_and_their_sender_identified() {
-    let _alone = Planted::none();
+    let _alone = ActiveMutant::none();
     let nodes = cluster(2);
     let id = put(&nodes[0].client(), 1);
     let reader = nodes[1].client();
-    plant(Some(Bug::ChangesBytes));
+    activate(Some(Mutant::CorruptsBlocks));
     assert!(reader.get(&id, SOON).unwrap().as_bytes() == numbers(1));
     let status: serde_json::Value = serde_json::from_str(&reader.describe().unwrap()).unwrap();
     assert_eq!(status["counters"]["blocks_corrupt"], 3);
@@ -137,7 +137,7 @@ fn counters(node: &Node) -> serde_json::Value {
 /// reader prefers a relay in its rack to the source in another rack.
 #[test]
 fn corrupt_relay_is_detected_by_the_digest() {
-    let _alone = Planted::none();
+    let _alone = ActiveMutant::none();
     let maker = in_rack("far", None);
     let relay = in_rack("near", Some(&maker));
     let reader = in_rack("near", Some(&maker));
@@ -147,7 +147,7 @@ fn corrupt_relay_is_detected_by_the_digest() {
     for id in [&plain, &safe] {
         assert!(relay.client().get(id, SOON).unwrap().as_bytes() == bytes);
     }
-    plant(Some(Bug::ChangesRelayed));
+    activate(Some(Mutant::CorruptsRelayedCopies));
     assert!(reader.client().get(&plain, SOON).unwrap().as_bytes() != bytes, "no relay was used");
     assert_eq!(counters(&reader)["copies_corrupt"], 0);
     assert!(reader.client().get(&safe, SOON).unwrap().as_bytes() == bytes);
@@ -157,22 +157,22 @@ fn corrupt_relay_is_detected_by_the_digest() {
 /// Goal: the get ends, and names the senders of the corrupt copies.
 #[test]
 fn get_fails_if_the_only_copy_is_corrupt() {
-    let _alone = Planted::none();
+    let _alone = ActiveMutant::none();
     let nodes = cluster(2);
     let id = put_with_digest(&nodes[0].client(), &numbers(1));
-    plant(Some(Bug::ChangesCopies));
+    activate(Some(Mutant::CorruptsCopies));
     let reader = nodes[1].client();
     let told = reader.get(&id, SOON).unwrap_err();
     let Error::Call(CallError::ObjectCorrupt { senders, .. }) = told else { panic!("{told}") };
     assert_eq!(senders, [nodes[0].id()]);
-    plant(None);
+    activate(None);
     assert!(reader.get(&id, SOON).unwrap().as_bytes() == numbers(1), "it is requested again");
 }
 
 /// Goal: a small object that arrives with another digest is requested from the other owner.
 #[test]
 fn small_objects_are_verified_too() {
-    let _alone = Planted::none();
+    let _alone = ActiveMutant::none();
     let nodes = cluster(3);
     let (plain, safe) = (vec![1; 1000], vec![2; 1000]);
     let put = nodes[0].client().put(None, Value::bytes(&plain), SOON).unwrap();
@@ -181,13 +181,13 @@ fn small_objects_are_verified_too() {
         let readers = nodes[1..].iter().map(Node::client);
         readers.map(|reader| reader.get(id, SOON).unwrap().as_bytes().to_vec()).collect()
     };
-    plant(Some(Bug::ChangesSmall));
+    activate(Some(Mutant::CorruptsInline));
     assert_eq!(
         read(&put).iter().filter(|bytes| **bytes != plain).count(),
         1,
         "one reader accepts it"
     );
-    plant(Some(Bug::ChangesSmall));
+    activate(Some(Mutant::CorruptsInline));
     assert_eq!(read(&digested).iter().filter(|bytes| **bytes != safe).count(), 0);
     let corrupt = nodes.iter().map(|node| counters(node)["copies_corrupt"].as_u64().unwrap());
     assert_eq!(corrupt.sum::<u64>(), 1);

@@ -12,7 +12,7 @@ use std::{
 use hoplite_proto::{
     id::{Instance, NodeId, ObjectId, RequestId},
     members::{Member, Members},
-    message::{Announce, Message, Progress, Receives, Source},
+    message::{Announce, Message, Progress, ReceiveRate, Source},
     meta::{Dtype, Meta},
     node::{Action, Config, Event, Node},
     reduce::cost::Link,
@@ -99,7 +99,7 @@ impl Owner {
             let name = format!("gradients/worker-{}/{number:09}", number % 64);
             ObjectId::Named(name.parse().expect("a name"))
         });
-        all.filter(|id| self.members.owners(id).first == NodeId(1)).take(OBJECTS).collect()
+        all.filter(|id| self.members.owners(id).primary == NodeId(1)).take(OBJECTS).collect()
     }
 
     fn put(&mut self, id: &ObjectId, serial: u64) -> Duration {
@@ -108,7 +108,7 @@ impl Owner {
             id: id.clone(),
             instance: Instance { node, serial },
             meta: meta.expect("a size"),
-            origin: true,
+            primary: true,
             progress: Progress::Complete,
             claim: true,
             lifetime: None,
@@ -130,7 +130,7 @@ impl Owner {
             id: id.clone(),
             avoid: Vec::new(),
             not_here: None,
-            receives: Receives::default(),
+            receives: ReceiveRate::default(),
             seen: false,
         };
         let (took, answers) = self.say(asker, &message);
@@ -145,23 +145,23 @@ impl Owner {
     fn locate_among(&mut self, holders: u64, arity: u64) -> Duration {
         let all = (0..).map(|number| format!("weights-{number}/1").parse().map(ObjectId::Named));
         let mut all = all.map(|id| id.expect("a name"));
-        let id = all.find(|id| self.members.owners(id).first == NodeId(1)).expect("a name");
+        let id = all.find(|id| self.members.owners(id).primary == NodeId(1)).expect("a name");
         let (maker, asker) = (NodeId(2), NodeId(holders + 3));
         let instance = Instance { node: maker, serial: 1 };
         let meta = Meta::array(Dtype::Float32, vec![1024, 1024]).expect("a size");
         for holder in 0..holders {
             let source = holder.checked_sub(1).map(|it| NodeId(2 + it / arity));
-            let (origin, lifetime) = (holder == 0, None);
+            let (primary, lifetime) = (holder == 0, None);
             let progress = source
                 .map_or(Progress::Complete, |source| Progress::Partial { source: Some(source) });
             let (id, meta) = (id.clone(), meta.clone());
             let announce =
-                Announce { id, instance, meta, origin, progress, claim: origin, lifetime };
+                Announce { id, instance, meta, primary, progress, claim: primary, lifetime };
             self.say(NodeId(2 + holder), &Message::Announce(announce));
         }
         let ask = |owner: &mut Self| {
             let took = owner.locate_by(asker, &id);
-            owner.say(asker, &Message::Unlocate { id: id.clone() });
+            owner.say(asker, &Message::CancelLocate { id: id.clone() });
             took
         };
         (0..ASKED).map(|_| ask(self)).sum()
@@ -172,7 +172,7 @@ impl Owner {
         let message = Message::Locations { id: id.clone(), known: None, request };
         let (took, answers) = self.say(NodeId(NODES), &message);
         let holders = match &answers[..] {
-            [(_, Message::LocationsAre { holdings: Ok(holdings), .. })] => {
+            [(_, Message::LocationsReply { holdings: Ok(holdings), .. })] => {
                 holdings.iter().map(|holding| holding.node).collect::<BTreeSet<_>>()
             }
             other => panic!("{other:?}"),
@@ -186,7 +186,7 @@ impl Owner {
         let request = RequestId(2);
         let (took, answers) =
             self.say(NodeId(NODES), &Message::Delete { id: id.clone(), request, pruned: false });
-        assert!(answers.iter().all(|(_, answer)| matches!(answer, Message::Drop { .. })));
+        assert!(answers.iter().all(|(_, reply)| matches!(reply, Message::Drop { .. })));
         assert!(answers.len() == 2, "{answers:?}");
         took
     }
@@ -196,7 +196,7 @@ impl Owner {
     fn lose(&mut self, node: NodeId, ids: &[ObjectId]) -> (Duration, Duration) {
         let start = Clock::now();
         let (mut longest, mut whole) = (Duration::ZERO, Duration::ZERO);
-        let mut next = Some(Event::PeerLost { node, is_dead: true });
+        let mut next = Some(Event::PeerUnreachable { node, is_dead: true });
         self.members.remove(node);
         for id in ids.iter().cycle().step_by(7919) {
             let before = Clock::now();
@@ -209,7 +209,7 @@ impl Owner {
                 id: id.clone(),
                 avoid: Vec::new(),
                 not_here: None,
-                receives: Receives::default(),
+                receives: ReceiveRate::default(),
                 seen: false,
             };
             let (_, answers) = self.say(NodeId(NODES), &message);

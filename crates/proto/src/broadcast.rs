@@ -21,15 +21,15 @@ pub struct Candidate {
     /// Whether its copy is complete.
     pub complete: bool,
     /// Whether its copy is pinned. Such a holder gets more requests than others.
-    pub origin: bool,
+    pub primary: bool,
     /// Whether it failed this requester before. It is chosen only if no other node has the object.
     pub avoided: bool,
     /// Distance from the requester, as [`crate::place::Place::distance`].
     pub distance: u8,
     /// One of its receivers that is further from it than the requester is.
-    pub feeds_far: Option<NodeId>,
+    pub serves_remote: Option<NodeId>,
     /// Its known rate.
-    pub pace: Pace,
+    pub pace: SourceSpeed,
     /// Predicted end of all transfers, of all objects, that the owner has assigned to it.
     pub busy_until: Instant,
 }
@@ -42,11 +42,11 @@ impl Candidate {
             depth: 0,
             load: 0,
             complete: true,
-            origin: false,
+            primary: false,
             avoided: false,
             distance: 0,
-            feeds_far: None,
-            pace: Pace::default(),
+            serves_remote: None,
+            pace: SourceSpeed::default(),
             busy_until: Instant::default(),
         }
     }
@@ -54,14 +54,14 @@ impl Candidate {
 
 /// Sending rate of a node compared with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct SourceSpeed {
     /// Factor by which it is slower than others; 1 if unknown.
     pub slowness: u64,
     /// Whether it currently sends nothing to its receivers.
     pub is_stalled: bool,
 }
 
-impl Default for Pace {
+impl Default for SourceSpeed {
     fn default() -> Self {
         Self { slowness: 1, is_stalled: false }
     }
@@ -75,7 +75,7 @@ pub struct Choice {
     /// Why it was chosen.
     pub reason: Reason,
     /// The receiver of the source that the requester must feed from now on.
-    pub takes_over: Option<NodeId>,
+    pub insert_before: Option<NodeId>,
     /// Predicted nanoseconds until the requester has the whole object.
     pub predicted_ns: u64,
     /// Whether it failed the requester before or is stalled, and no other holder is left.
@@ -102,7 +102,7 @@ pub enum Reason {
         predicted_ns: u64,
     },
     /// It feeds a node further away, which from now on receives the object from the requester.
-    TakesOver {
+    Insert {
         /// The node that the requester will feed.
         receiver: NodeId,
     },
@@ -117,7 +117,7 @@ impl fmt::Display for Reason {
             Self::LeastLoaded { load, predicted_ns } => {
                 write!(f, "least loaded: {load} receivers, predicted {predicted_ns} ns")
             }
-            Self::TakesOver { receiver } => {
+            Self::Insert { receiver } => {
                 write!(f, "near: hands over its more distant receiver {receiver}")
             }
         }
@@ -150,26 +150,26 @@ pub fn choose_source(candidates: &[Candidate], bytes: u64, link: Link) -> Option
             candidate.avoided || candidate.pace.is_stalled,
             candidate.distance.max(if candidate.pace.slowness > 1 { u8::MAX } else { 0 }),
             predicted.ns,
-            predicted.takes_over,
+            predicted.insert_before,
             !candidate.complete,
             candidate.depth,
-            candidate.origin,
+            candidate.primary,
             candidate.busy_until,
             candidate.node,
         )
     };
     let predicted =
         candidates.iter().map(|candidate| (*candidate, predict(candidate, bytes, link)));
-    let (best, Predicted { ns, takes_over }) = predicted.min_by_key(rank)?;
-    let reason = match (takes_over, candidates.len(), best.load, best.complete) {
-        (Some(receiver), ..) => Reason::TakesOver { receiver },
+    let (best, Predicted { ns, insert_before }) = predicted.min_by_key(rank)?;
+    let reason = match (insert_before, candidates.len(), best.load, best.complete) {
+        (Some(receiver), ..) => Reason::Insert { receiver },
         (_, 1, ..) => Reason::OnlyHolder,
         (_, _, 0, true) => Reason::IdleComplete,
         (_, _, 0, false) => Reason::IdleRelay { depth: best.depth },
         (_, _, load, _) => Reason::LeastLoaded { load, predicted_ns: ns },
     };
     let is_last_resort = best.avoided || best.pace.is_stalled;
-    Some(Choice { node: best.node, reason, takes_over, predicted_ns: ns, is_last_resort })
+    Some(Choice { node: best.node, reason, insert_before, predicted_ns: ns, is_last_resort })
 }
 
 /// Predicted nanoseconds until a receiver of the candidate has all `bytes`, as compared by [`choose_source`].
@@ -179,7 +179,7 @@ pub fn predicted_ns(candidate: &Candidate, bytes: u64, link: Link) -> u64 {
 
 struct Predicted {
     ns: u64,
-    takes_over: Option<NodeId>,
+    insert_before: Option<NodeId>,
 }
 
 fn predict(candidate: &Candidate, bytes: u64, link: Link) -> Predicted {
@@ -193,9 +193,11 @@ fn predict(candidate: &Candidate, bytes: u64, link: Link) -> Predicted {
     // On a request from the owner, the receiver ends one transfer and begins another: two round trips.
     let told = hops.saturating_add(4);
     let instead = hop.saturating_mul(told).saturating_add(divided_by(load.max(1)));
-    match candidate.feeds_far.filter(|_| !candidate.avoided) {
-        Some(receiver) if instead < beside => Predicted { ns: instead, takes_over: Some(receiver) },
-        _ => Predicted { ns: beside, takes_over: None },
+    match candidate.serves_remote.filter(|_| !candidate.avoided) {
+        Some(receiver) if instead < beside => {
+            Predicted { ns: instead, insert_before: Some(receiver) }
+        }
+        _ => Predicted { ns: beside, insert_before: None },
     }
 }
 
@@ -233,7 +235,7 @@ mod tests {
 
     #[test]
     fn of_two_idle_copies_the_received_one_spares_the_source() {
-        let source = Candidate { origin: true, ..complete(1, 0) };
+        let source = Candidate { primary: true, ..complete(1, 0) };
         let (node, _) = choose(&[source, complete(2, 0)], 1 << 20).unwrap();
         assert_eq!(node, NodeId(2));
     }
@@ -261,8 +263,10 @@ mod tests {
 
     #[test]
     fn a_slow_node_is_a_leaf_and_a_stalled_one_the_last_resort() {
-        let slow = Candidate { pace: Pace { slowness: 10, is_stalled: false }, ..complete(1, 0) };
-        let stalled = Candidate { pace: Pace { slowness: 1, is_stalled: true }, ..complete(3, 0) };
+        let slow =
+            Candidate { pace: SourceSpeed { slowness: 10, is_stalled: false }, ..complete(1, 0) };
+        let stalled =
+            Candidate { pace: SourceSpeed { slowness: 1, is_stalled: true }, ..complete(3, 0) };
         let (node, _) = choose(&[slow, relay(2, 3, 4)], 16 << 20).unwrap();
         assert_eq!(node, NodeId(2), "a relay that feeds four others is sooner");
         let (node, _) = choose(&[stalled, slow], 16 << 20).unwrap();
@@ -308,27 +312,27 @@ mod tests {
     #[test]
     fn a_receiver_steps_between_its_rack_and_the_next() {
         let receiver = NodeId(9);
-        let busy = Candidate { feeds_far: Some(receiver), ..relay(2, 1, 1) };
+        let busy = Candidate { serves_remote: Some(receiver), ..relay(2, 1, 1) };
         let choice = choose_source(&[complete(1, 1), busy], 32 << 20, GIGABIT).unwrap();
-        assert_eq!((choice.node, choice.takes_over), (NodeId(2), Some(receiver)));
-        assert_eq!(choice.reason, Reason::TakesOver { receiver });
+        assert_eq!((choice.node, choice.insert_before), (NodeId(2), Some(receiver)));
+        assert_eq!(choice.reason, Reason::Insert { receiver });
 
         let idle = choose_source(&[relay(3, 4, 0), busy], 32 << 20, GIGABIT).unwrap();
         assert_eq!(
-            (idle.node, idle.takes_over),
+            (idle.node, idle.insert_before),
             (NodeId(3), None),
             "without need no receiver is moved"
         );
         let small = choose_source(&[busy], 32 << 10, GIGABIT).unwrap();
-        assert_eq!(small.takes_over, None, "a small object arrives before a redirect would");
+        assert_eq!(small.insert_before, None, "a small object arrives before a redirect would");
         let avoided = Candidate { avoided: true, ..busy };
-        assert_eq!(choose_source(&[avoided], 32 << 20, GIGABIT).unwrap().takes_over, None);
+        assert_eq!(choose_source(&[avoided], 32 << 20, GIGABIT).unwrap().insert_before, None);
         let rack = Candidate { distance: 1, ..busy };
         let choice =
             choose_source(&[Candidate { distance: 2, ..complete(1, 0) }, rack], 32 << 20, GIGABIT);
         let choice = choice.unwrap();
         assert_eq!(
-            (choice.node, choice.takes_over),
+            (choice.node, choice.insert_before),
             (NodeId(2), Some(receiver)),
             "as between pods"
         );

@@ -17,12 +17,12 @@ use alloc::{
 use core::{fmt, str::FromStr};
 
 use crate::{
-    ask::{Answer, Ask},
     error::Error,
     id::{BadRef, Name, ObjectId},
     limits::NAME_BYTES_MAX,
     quoted::Quoted,
     reduce::MISSING,
+    request::{Reply, Request},
     table,
 };
 
@@ -199,78 +199,99 @@ impl Capability {
     ///
     /// # Errors
     /// [`Error::NotAllowed`] if the capability does not allow the request, or has expired.
-    pub fn admit(&self, ask: Ask, now: u64, unique: impl FnOnce() -> String) -> Result<Ask, Error> {
-        self.judge(&ask, now)?;
+    pub fn authorize(
+        &self,
+        body: Request,
+        now: u64,
+        unique: impl FnOnce() -> String,
+    ) -> Result<Request, Error> {
+        self.judge(&body, now)?;
         let fresh = || {
             let name = format!("{}{}", self.prefix, unique()).parse::<Name>();
             name.map_err(|error| Error::InvalidArgument(error.to_string()))
         };
-        Ok(match ask {
+        Ok(match body {
             other if self.prefix.is_empty() => other,
-            Ask::Put { id: None, meta, bytes, ttl_ns } => {
-                Ask::Put { id: Some(ObjectId::Named(fresh()?)), meta, bytes, ttl_ns }
+            Request::Put { id: None, meta, bytes, ttl_ns } => {
+                Request::Put { id: Some(ObjectId::Named(fresh()?)), meta, bytes, ttl_ns }
             }
-            Ask::Create { id: None, meta, ttl_ns } => {
-                Ask::Create { id: Some(ObjectId::Named(fresh()?)), meta, ttl_ns }
+            Request::Create { id: None, meta, ttl_ns } => {
+                Request::Create { id: Some(ObjectId::Named(fresh()?)), meta, ttl_ns }
             }
-            Ask::Reduce { inputs, op, count, id: None, ttl_ns } => {
-                Ask::Reduce { inputs, op, count, id: Some(ObjectId::Named(fresh()?)), ttl_ns }
+            Request::Reduce { inputs, op, count, id: None, ttl_ns } => {
+                Request::Reduce { inputs, op, count, id: Some(ObjectId::Named(fresh()?)), ttl_ns }
             }
-            Ask::Promise { name: None } => Ask::Promise { name: Some(fresh()?) },
-            Ask::List { owner, prefix, after } if prefix.len() < self.prefix.len() => {
-                Ask::List { owner, prefix: self.prefix.clone(), after }
+            Request::Reserve { name: None } => Request::Reserve { name: Some(fresh()?) },
+            Request::List { owner, prefix, after } if prefix.len() < self.prefix.len() => {
+                Request::List { owner, prefix: self.prefix.clone(), after }
             }
             other => other,
         })
     }
 
     /// The rights that a request needs.
-    fn claim<'a>(&self, ask: &'a Ask) -> Claim<'a> {
-        match ask {
-            Ask::Put { id, .. } | Ask::Create { id, .. } => Claim::of(Verb::Put, id),
-            Ask::Keep { id, .. } => Claim::of(Verb::Put, [id]),
-            Ask::Promise { name: None } => Claim::of(Verb::Put, []),
+    fn claim<'a>(&self, body: &'a Request) -> RequiredRights<'a> {
+        match body {
+            Request::Put { id, .. } | Request::Create { id, .. } => {
+                RequiredRights::of(Verb::Put, id)
+            }
+            Request::Replicate { id, .. } => RequiredRights::of(Verb::Put, [id]),
+            Request::Reserve { name: None } => RequiredRights::of(Verb::Put, []),
             // The name may belong to an object, which the end of the reservation would delete.
-            Ask::Promise { name: Some(name) } => Claim::of_text(Verb::Delete, name.as_str()),
-            Ask::Join { job } => Claim::of_text(Verb::Put, job.name.as_str()),
-            Ask::Get { id } | Ask::Follow { id } => Claim::of(Verb::Get, [id]),
-            Ask::Wait { ids, .. } => Claim::of(Verb::Get, ids),
-            Ask::Latest { prefix, .. } => Claim::of_text(Verb::Get, prefix),
-            Ask::Reduce { inputs, id, .. } => Claim::of(Verb::Reduce, inputs.iter().chain(id)),
-            Ask::Inputs { id } | Ask::Lost { id } => Claim::of(Verb::Reduce, [id]),
-            Ask::Delete { ids } => Claim::of(Verb::Delete, ids),
+            Request::Reserve { name: Some(name) } => {
+                RequiredRights::of_text(Verb::Delete, name.as_str())
+            }
+            Request::JoinJob { job } => RequiredRights::of_text(Verb::Put, job.name.as_str()),
+            Request::Get { id } | Request::Follow { id } => RequiredRights::of(Verb::Get, [id]),
+            Request::Wait { ids, .. } => RequiredRights::of(Verb::Get, ids),
+            Request::Latest { prefix, .. } => RequiredRights::of_text(Verb::Get, prefix),
+            Request::Reduce { inputs, id, .. } => {
+                RequiredRights::of(Verb::Reduce, inputs.iter().chain(id))
+            }
+            Request::Inputs { id } | Request::LostInputs { id } => {
+                RequiredRights::of(Verb::Reduce, [id])
+            }
+            Request::Delete { ids } => RequiredRights::of(Verb::Delete, ids),
             // The end of a lease deletes the object.
-            Ask::TakeLease { id } => Claim::of(Verb::Delete, [id]),
+            Request::AcquireLease { id } => RequiredRights::of(Verb::Delete, [id]),
             // The older names of its group begin with the prefix too, since the prefix ends with a slash.
-            Ask::Prune { name, .. } => Claim::of_text(Verb::Delete, name.as_str()),
+            Request::Prune { name, .. } => RequiredRights::of_text(Verb::Delete, name.as_str()),
             // Every verb may learn whether and where an object exists.
-            Ask::Locations { id, .. } | Ask::Explain { id } | Ask::Owners { id } => {
-                Claim { what: "locations", verb: None, ..Claim::of(Verb::Get, [id]) }
+            Request::Locations { id, .. } | Request::Explain { id } | Request::Owners { id } => {
+                RequiredRights {
+                    what: "locations",
+                    verb: None,
+                    ..RequiredRights::of(Verb::Get, [id])
+                }
             }
-            Ask::List { prefix, .. } if self.prefix.starts_with(prefix.as_str()) => {
-                Claim::of(Verb::List, [])
+            Request::List { prefix, .. } if self.prefix.starts_with(prefix.as_str()) => {
+                RequiredRights::of(Verb::List, [])
             }
-            Ask::List { prefix, .. } => Claim::of_text(Verb::List, prefix),
-            Ask::Objects => Claim::of(Verb::List, []),
-            Ask::ReturnLease { id } => {
-                Claim { what: "release", verb: None, ..Claim::of(Verb::Delete, [id]) }
-            }
+            Request::List { prefix, .. } => RequiredRights::of_text(Verb::List, prefix),
+            Request::Objects => RequiredRights::of(Verb::List, []),
+            Request::ReleaseLease { id } => RequiredRights {
+                what: "release",
+                verb: None,
+                ..RequiredRights::of(Verb::Delete, [id])
+            },
             // The status names no object.
-            Ask::Status => Claim { what: "status", verb: None, names: Vec::new() },
+            Request::Status => RequiredRights { what: "status", verb: None, names: Vec::new() },
             // These end what the client itself has begun, which the state machine checks.
-            Ask::Seal { .. }
-            | Ask::Abort { .. }
-            | Ask::Release { .. }
-            | Ask::ReleaseCopied { .. }
-            | Ask::BreakPromises => Claim { what: "end", verb: None, names: Vec::new() },
+            Request::Seal { .. }
+            | Request::Abort { .. }
+            | Request::Release { .. }
+            | Request::ReleaseCopied { .. }
+            | Request::CancelReservations => {
+                RequiredRights { what: "end", verb: None, names: Vec::new() }
+            }
         }
     }
 
-    fn judge(&self, ask: &Ask, now: u64) -> Result<(), Error> {
-        let Claim { what, verb, names } = self.claim(ask);
+    fn judge(&self, body: &Request, now: u64) -> Result<(), Error> {
+        let RequiredRights { what, verb, names } = self.claim(body);
         let is_outside = |name: &&Cow<'_, str>| !name.starts_with(&self.prefix);
         // An operation that began in time may end at any time.
-        let (name, advice) = if self.has_expired(now) && !ask.ends_something() {
+        let (name, advice) = if self.has_expired(now) && !body.is_allowed_while_leaving() {
             (names.first(), "it has expired: get a new one (hoplite token grant)".into())
         } else if let Some(verb) = verb.filter(|verb| !self.verbs.contains(verb)) {
             (names.first(), format!("get one with {verb} (hoplite token grant)"))
@@ -294,46 +315,46 @@ impl Capability {
     }
 
     /// Removes the names of objects outside the prefix from a reply.
-    pub fn shown(&self, answer: Result<Answer, Error>) -> Result<Answer, Error> {
-        match answer {
+    pub fn filter_reply(&self, reply: Result<Reply, Error>) -> Result<Reply, Error> {
+        match reply {
             all if self.prefix.is_empty() => all,
-            Ok(Answer::Objects(mut rows)) => {
+            Ok(Reply::Objects(mut rows)) => {
                 rows.retain(|row| self.has(&row.id));
-                Ok(Answer::Objects(rows))
+                Ok(Reply::Objects(rows))
             }
-            Ok(Answer::List { mut rows, next }) => {
+            Ok(Reply::List { mut rows, next }) => {
                 rows.retain(|row| self.has(&row.id));
-                Ok(Answer::List { rows, next: next.filter(|id| self.has(id)) })
+                Ok(Reply::List { rows, next: next.filter(|id| self.has(id)) })
             }
-            Ok(Answer::Inputs { mut ids }) => {
+            Ok(Reply::Inputs { mut ids }) => {
                 ids.retain(|id| self.has(id));
-                Ok(Answer::Inputs { ids })
+                Ok(Reply::Inputs { ids })
             }
-            Ok(Answer::Explained { state, lacks }) => {
-                Ok(Answer::Explained { state: self.shown_text(state), lacks })
+            Ok(Reply::Explained { state, lacks }) => {
+                Ok(Reply::Explained { state: self.filter_text(state), lacks })
             }
             Ok(
-                same @ (Answer::Put { .. }
-                | Answer::Promised { .. }
-                | Answer::Created { .. }
-                | Answer::Got { .. }
-                | Answer::Growing { .. }
-                | Answer::Waited { .. }
-                | Answer::Reducing { .. }
-                | Answer::Kept { .. }
-                | Answer::Done
-                | Answer::Latest { .. }
-                | Answer::Locations(_)
-                | Answer::Owners(_)
-                | Answer::Status(_)),
+                same @ (Reply::Put { .. }
+                | Reply::Reserved { .. }
+                | Reply::Created { .. }
+                | Reply::Got { .. }
+                | Reply::Growing { .. }
+                | Reply::Waited { .. }
+                | Reply::Reducing { .. }
+                | Reply::Replicated { .. }
+                | Reply::Done
+                | Reply::Latest { .. }
+                | Reply::Locations(_)
+                | Reply::Owners(_)
+                | Reply::Status(_)),
             ) => Ok(same),
-            Err(error) => Err(self.shown_error(error)),
+            Err(error) => Err(self.filter_error(error)),
         }
     }
 
     /// Removes the names of objects outside the prefix from an error. A reduce may have a name below the prefix and
     /// inputs outside.
-    fn shown_error(&self, error: Error) -> Error {
+    fn filter_error(&self, error: Error) -> Error {
         let hidden = |what: &str| {
             Error::NotAllowed(format!(
                 "{what} outside the capability of this client, which is {self}: use a client that may see it"
@@ -341,12 +362,12 @@ impl Capability {
         };
         match error {
             Error::Timeout { what, waited_ns, state } => Error::Timeout {
-                what: self.shown_text(what),
+                what: self.filter_text(what),
                 waited_ns,
-                state: self.shown_text(state),
+                state: self.filter_text(state),
             },
             Error::ObjectLost { id, detail } if self.has(&id) => {
-                Error::ObjectLost { id, detail: self.shown_text(detail) }
+                Error::ObjectLost { id, detail: self.filter_text(detail) }
             }
             Error::ObjectLost { .. } => hidden("an object is lost"),
             Error::ObjectDeleted { id } if self.has(&id) => Error::ObjectDeleted { id },
@@ -382,8 +403,8 @@ impl Capability {
                 Error::ObjectCorrupt { id, senders }
             }
             Error::ObjectCorrupt { .. } => hidden("an object is corrupt"),
-            Error::InvalidArgument(said) => Error::InvalidArgument(self.shown_text(said)),
-            Error::NodeDown(said) => Error::NodeDown(self.shown_text(said)),
+            Error::InvalidArgument(said) => Error::InvalidArgument(self.filter_text(said)),
+            Error::NodeDown(said) => Error::NodeDown(self.filter_text(said)),
             // This module wrote it, about the client's own request.
             same @ Error::NotAllowed(_) => same,
         }
@@ -391,7 +412,7 @@ impl Capability {
 
     /// Removes names of objects outside the prefix from a text. If a word could be such a name, the whole text is
     /// hidden.
-    fn shown_text(&self, mut text: String) -> String {
+    fn filter_text(&self, mut text: String) -> String {
         let is_own = |name: &str| name.starts_with(&self.prefix);
         hide_names(&mut text, is_own);
         let names_others = text.split_whitespace().any(|word| {
@@ -403,7 +424,7 @@ impl Capability {
 }
 
 /// The rights that a request needs: a verb, and names that begin with the prefix.
-struct Claim<'a> {
+struct RequiredRights<'a> {
     /// The request, as text.
     what: &'static str,
     /// `None` accepts any verb.
@@ -411,7 +432,7 @@ struct Claim<'a> {
     names: Vec<Cow<'a, str>>,
 }
 
-impl<'a> Claim<'a> {
+impl<'a> RequiredRights<'a> {
     fn of(verb: Verb, ids: impl IntoIterator<Item = &'a ObjectId>) -> Self {
         let text = |id: &'a ObjectId| match id {
             ObjectId::Named(name) => Cow::Borrowed(name.as_str()),

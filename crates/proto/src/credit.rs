@@ -18,7 +18,7 @@ const HORIZON_NS: u64 = 25_000_000;
 
 /// The credit of one transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Credit {
+pub struct CreditWindow {
     horizon_ns: u64,
     /// Bytes that may be in flight.
     window: u64,
@@ -29,7 +29,7 @@ pub struct Credit {
     run: (Instant, u64),
 }
 
-impl Credit {
+impl CreditWindow {
     /// A transfer that begins now, over a link with this one-way latency.
     pub const fn new(now: Instant, latency_ns: u64) -> Self {
         let horizon_ns = HORIZON_NS.saturating_add(latency_ns.saturating_mul(2));
@@ -83,7 +83,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     /// Maximum bytes in flight after each frame of 64 KiB, while `total` bytes arrive at a constant rate.
-    fn under_way(credit: &mut Credit, from_ns: u64, rate: u64, total: u64) -> Vec<u64> {
+    fn under_way(credit: &mut CreditWindow, from_ns: u64, rate: u64, total: u64) -> Vec<u64> {
         let (mut open, mut came, mut seen) = (credit.window() - credit.owed, 0, Vec::new());
         while came < total {
             came += 64 * KIB;
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_fast_link_is_granted_all_within_a_few_megabytes() {
-        let mut credit = Credit::new(Instant(0), 50_000);
+        let mut credit = CreditWindow::new(Instant(0), 50_000);
         assert_eq!(credit.window(), FIRST_CREDIT_BYTES);
         under_way(&mut credit, 0, 1_250_000_000, 4 * CREDIT_BYTES);
         assert_eq!(credit.window(), CREDIT_BYTES);
@@ -105,14 +105,14 @@ mod tests {
 
     #[test]
     fn a_slow_link_keeps_little_under_way() {
-        let mut credit = Credit::new(Instant(0), 50_000);
+        let mut credit = CreditWindow::new(Instant(0), 50_000);
         let seen = under_way(&mut credit, 0, 6_000_000, 16 * CREDIT_BYTES);
         assert!(seen.into_iter().all(|open| open <= FIRST_CREDIT_BYTES));
     }
 
     #[test]
     fn a_link_that_becomes_slow_is_granted_less() {
-        let mut credit = Credit::new(Instant(0), 50_000);
+        let mut credit = CreditWindow::new(Instant(0), 50_000);
         under_way(&mut credit, 0, 1_250_000_000, 4 * CREDIT_BYTES);
         let later = 1_000_000 * MS;
         let seen = under_way(&mut credit, later, 6_000_000, 4 * CREDIT_BYTES);
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn bytes_buffered_in_the_kernel_do_not_count_as_link_rate() {
-        let mut credit = Credit::new(Instant(0), 50_000);
+        let mut credit = CreditWindow::new(Instant(0), 50_000);
         let mut now = 0;
         for _ in 0..100 {
             // The process sleeps until the window is full, and reads it at once.
@@ -138,7 +138,7 @@ mod tests {
     fn a_link_that_is_long_and_fast_is_granted_all() {
         // At first 512 KiB arrive every 100 ms: the window limits the rate, not the link.
         let latency_ns = 50 * MS;
-        let mut credit = Credit::new(Instant(0), latency_ns);
+        let mut credit = CreditWindow::new(Instant(0), latency_ns);
         let mut now = 0;
         while credit.window() < CREDIT_BYTES {
             now += 100 * MS;
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_sender_always_has_credit_for_a_frame() {
-        let mut credit = Credit::new(Instant(0), 0);
+        let mut credit = CreditWindow::new(Instant(0), 0);
         let (mut now, mut open) = (0, credit.window());
         for step in 0..100_000_u64 {
             // Frames of any length at any time.

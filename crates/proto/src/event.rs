@@ -6,38 +6,38 @@ use core::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ask::{Answer, Ask},
     broadcast::Reason,
     directory::Slice,
     error::Error,
+    failed_members::ReconnectFailure,
     id::{ClientId, Instance, NodeId, ObjectId, ReduceId, RequestId, ServeId},
     inline::Inline,
     lifetime::Lifetime,
     members::Member,
     message::{FoldKey, FoldOrder, Message},
     meta::{Digest, Dtype, Meta, Op},
-    redial::CallFailure,
     reduce::{
         cost::{DegreeReason, Link},
         shape::Degree,
     },
+    request::{Reply, Request},
     time::Instant,
 };
 
-/// Minimum interval of [`Event::FetchGrew`] for one transfer: 10 ms.
-pub const GROWTH_NS: u64 = 10_000_000;
+/// Minimum interval of [`Event::FetchProgress`] for one transfer: 10 ms.
+pub const FETCH_PROGRESS_NS: u64 = 10_000_000;
 
-/// Time after which a fold that waits for a child reports [`Event::FoldWaited`], and interval of further reports: 200
+/// Time after which a fold that waits for a child reports [`Event::FoldStalled`], and interval of further reports: 200
 /// ms. The coordinator then restarts the fold with another input, which takes as long as the fold itself. The timeout
 /// of a copy transfer would be too long.
-pub const FOLD_WAITED_NS: u64 = 200_000_000;
+pub const FOLD_STALL_NS: u64 = 200_000_000;
 
 /// Default time that a leaving node waits for other nodes: 60 s.
-pub const LEAVE_PATIENCE_NS: u64 = 60 * 1_000_000_000;
+pub const LEAVE_TIMEOUT_NS: u64 = 60 * 1_000_000_000;
 
 /// Pinned copies that were lost when their node left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostObjects {
     /// The first of them, at most [`LOST_NAMED_MAX`].
     pub ids: Vec<ObjectId>,
     /// Their number.
@@ -46,7 +46,7 @@ pub struct Lost {
 
 /// Metadata in the file of a pinned copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct SpilledCopy {
     /// The object.
     pub id: ObjectId,
     /// The instance.
@@ -63,13 +63,13 @@ pub struct Kept {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A client sent a request.
-    Asked {
+    Request {
         /// The client.
         client: ClientId,
         /// Number of the request; the reply repeats it.
         request: RequestId,
         /// The request.
-        ask: Ask,
+        body: Request,
         /// Deadline of the reply. A deadline of now means: only if the object is already here.
         deadline: Option<Instant>,
     },
@@ -79,17 +79,17 @@ pub enum Event {
         request: RequestId,
     },
     /// A client closed or failed. Its pins, its requests and its unsealed objects end with it.
-    ClientGone {
+    ClientDisconnected {
         /// The client.
         client: ClientId,
     },
-    /// A client is about to fork. The copies that it reads are pinned once more for `heir`, which sends no requests and
+    /// A client is about to fork. The copies that it reads are pinned once more for `child`, which sends no requests and
     /// ends at some point.
     ClientForked {
         /// The parent.
         client: ClientId,
         /// The child.
-        heir: ClientId,
+        child: ClientId,
     },
     /// Memory for a copy is allocated.
     SlotReady {
@@ -111,9 +111,9 @@ pub enum Event {
         detail: String,
     },
     /// An earlier node left pinned copies in files. This is the first event.
-    Kept {
+    CopiesRecovered {
         /// Metadata in the files. Of two instances of one name, the later one comes last.
-        all: Vec<Kept>,
+        all: Vec<SpilledCopy>,
     },
     /// A copy is completely written to a file.
     Spilled {
@@ -152,12 +152,12 @@ pub enum Event {
         member: Member,
     },
     /// A member reconnected because its connection to this node broke. Its last messages may be lost.
-    PeerAgain {
+    PeerReconnected {
         /// The member.
         member: Member,
     },
     /// The connection to a node broke, and a reconnect failed.
-    PeerLost {
+    PeerUnreachable {
         /// The node.
         node: NodeId,
         /// Whether the node's process has ended: at its address there is no process or another one. Otherwise the shell
@@ -165,21 +165,21 @@ pub enum Event {
         is_dead: bool,
     },
     /// A member is barred from the cluster. The shell rejects its connections from now on.
-    PeerBarred {
+    PeerRevoked {
         /// The member.
         node: NodeId,
         /// Why.
         reason: String,
     },
     /// A connection attempt to a node failed.
-    CallFailed {
+    ReconnectFailed {
         /// The node.
         node: NodeId,
         /// How it failed.
-        failure: CallFailure,
+        failure: ReconnectFailure,
     },
     /// A node requests a copy.
-    FetchAsked {
+    FetchRequested {
         /// Number of the request; the reply repeats it.
         serve: ServeId,
         /// The object.
@@ -192,8 +192,8 @@ pub enum Event {
         /// The transfer.
         serve: ServeId,
     },
-    /// More of a copy has arrived. The shell reports this at most every [`GROWTH_NS`].
-    FetchGrew {
+    /// More of a copy has arrived. The shell reports this at most every [`FETCH_PROGRESS_NS`].
+    FetchProgress {
         /// The copy.
         instance: Instance,
         /// The source.
@@ -225,14 +225,14 @@ pub enum Event {
         source: NodeId,
     },
     /// A whole copy has arrived, but does not match its creator's digest.
-    CopyDiffers {
+    CopyCorrupt {
         /// The copy.
         instance: Instance,
         /// The node that sent the last part.
         source: NodeId,
     },
     /// An inline object from an owner does not match its creator's digest. The shell drops the message.
-    InlineDiffers {
+    InlineCorrupt {
         /// The object.
         id: ObjectId,
         /// The owner.
@@ -247,9 +247,9 @@ pub enum Event {
         /// The result.
         result: Inline,
     },
-    /// A fold waits for the stream of a child, and nothing has arrived for [`FOLD_WAITED_NS`]. Repeated at the same
+    /// A fold waits for the stream of a child, and nothing has arrived for [`FOLD_STALL_NS`]. Repeated at the same
     /// interval.
-    FoldWaited {
+    FoldStalled {
         /// The fold.
         key: FoldKey,
         /// The node of the child.
@@ -270,9 +270,9 @@ pub enum Event {
         has_bandwidth: bool,
     },
     /// This node must leave the cluster.
-    LeaveAsked {
+    LeaveRequested {
         /// Time limit.
-        patience_ns: u64,
+        timeout_ns: u64,
     },
     /// The time of [`Node::deadline`] has come.
     DeadlinePassed,
@@ -288,7 +288,7 @@ pub enum Action {
         /// The request.
         request: RequestId,
         /// The reply.
-        answer: Result<Answer, Error>,
+        reply: Result<Reply, Error>,
     },
     /// Send a message. Messages are sent in the order of these actions.
     Send {
@@ -308,7 +308,7 @@ pub enum Action {
         has_left: bool,
     },
     /// Reconnect to a failed member; results in `PeerUp` or `CallFailed`.
-    Call(Member),
+    Reconnect(Member),
     /// Allocate memory for a copy; results in `SlotReady`, `SlotRefused` or `SlotFailed`, unless `FreeSlot` comes
     /// first.
     CreateSlot {
@@ -329,7 +329,7 @@ pub enum Action {
     /// copy may lose its memory meanwhile.
     Spill {
         /// Metadata for the file.
-        kept: Box<Kept>,
+        kept: Box<SpilledCopy>,
     },
     /// Read a copy from its file into its slot, front to back; results in `Unspilled` or `UnspillFailed`, unless
     /// `FreeSlot` comes first.
@@ -354,7 +354,7 @@ pub enum Action {
         /// Ranges to receive, in this order; `None` receives all that is missing. The other ranges are produced here,
         /// and the copy is complete when they are there too. The source may not know yet that it will have the ranges.
         parts: Option<Vec<Range<u64>>>,
-        /// Expected digest of the whole copy; a mismatch results in [`Event::CopyDiffers`].
+        /// Expected digest of the whole copy; a mismatch results in [`Event::CopyCorrupt`].
         digest: Option<Digest>,
     },
     /// Stop receiving. No event results.
@@ -402,17 +402,17 @@ pub enum Action {
         inputs: Vec<Inline>,
     },
     /// Log and count a decision.
-    Note(Note),
+    Log(LogEvent),
     /// This node has announced its departure and may close.
     Left {
         /// Pinned copies that no other node took over.
-        lost: Lost,
+        lost: LostObjects,
     },
 }
 
 /// Whom a limit concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum LimitSubject {
     /// A member of the cluster.
     Member(NodeId),
     /// A client of this node.
@@ -421,7 +421,7 @@ pub enum Whose {
 
 /// A decision and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Note {
+pub enum LogEvent {
     /// A source was chosen for this node.
     SourceChosen {
         /// The object.
@@ -432,7 +432,7 @@ pub enum Note {
         reason: Reason,
     },
     /// An owner replaced the source of an arriving object. Received blocks stay.
-    SenderReplaced {
+    SourceReplaced {
         /// The object.
         id: ObjectId,
         /// The previous source.
@@ -450,14 +450,14 @@ pub enum Note {
         reason: DegreeReason,
     },
     /// A reduce runs as a ring; each of several nodes folds a part.
-    Scattered {
+    RingChosen {
         /// The result.
         id: ObjectId,
         /// Number of parts.
         parts: usize,
     },
     /// A node has sent corrupt blocks, and is avoided from now on.
-    SenderAvoided {
+    SourceAvoided {
         /// The node.
         node: NodeId,
         /// Number of corrupt blocks.
@@ -473,7 +473,7 @@ pub enum Note {
         detail: String,
     },
     /// A node has not confirmed in time that it keeps a replica. Another node gets the same request.
-    KeeperLate {
+    ReplicaLate {
         /// The object.
         id: ObjectId,
         /// The late node.
@@ -481,7 +481,7 @@ pub enum Note {
     },
     /// A message was dropped because it is malformed, or because its sender is not the owner in this node's membership
     /// view.
-    MessageRefused {
+    MessageRejected {
         /// The sender.
         from: NodeId,
         /// The message.
@@ -490,7 +490,7 @@ pub enum Note {
     /// A limit rejected a message of a member or a request of a client.
     Limited {
         /// The member or client.
-        whose: Whose,
+        whose: LimitSubject,
         /// The name of the limit in [`crate::limits`].
         limit: &'static str,
     },
@@ -522,10 +522,10 @@ pub struct Config {
     /// Number of entries and copies to update at a time after a membership change.
     #[serde(default)]
     pub slice: Slice,
-    /// Limit of the inline cache for other members in bytes; `None` takes the share [`crate::limits::SMALL_SHARE`] of
+    /// Limit of the inline cache for other members in bytes; `None` takes the share [`crate::limits::INLINE_SHARE`] of
     /// the capacity.
     #[serde(default)]
-    pub small: Option<u64>,
+    pub inline_capacity: Option<u64>,
 }
 
 impl Config {
@@ -537,7 +537,7 @@ impl Config {
             degree: None,
             detection_ns: None,
             slice: Slice::default(),
-            small: None,
+            inline_capacity: None,
         }
     }
 }

@@ -19,29 +19,29 @@
 //! | [`reduce`] | the tree of a reduce: its shape, its inputs and its positions |
 //! | [`table`] | copies on this node, capacity and eviction |
 //! | [`lifetime`] | times to live, jobs and leases of objects |
-//! | [`swim`], [`redial`] | failure detection; reconnects to failed members |
+//! | [`swim`], [`failed_members`] | failure detection; reconnects to failed members |
 //! | [`reconnect`] | backoff for broken control connections |
 //! | [`members`], [`place`] | owners of an object's directory entry; racks and zones of hosts |
 //! | [`survey`] | groups of hosts that share a link, measured by bursts |
 //! | [`message`], [`wire`] | messages between nodes and their encoding |
-//! | [`ask`], [`capability`] | requests of clients; which requests a capability allows |
+//! | [`request`], [`capability`] | requests of clients; which requests a capability allows |
 //! | [`limiter`] | concurrent transfers from one source |
-//! | [`pace`], [`patience`] | rate reports of transfers; timeouts of stalled transfers |
+//! | [`rate`], [`progress_timeout`] | rate reports of transfers; timeouts of stalled transfers |
 //! | [`link`] | estimates of latency and bandwidth |
 //! | [`limits`] | every limit and default |
-//! | [`planted`] | mutations for tests of the simulator |
+//! | [`mutants`] | mutations for tests of the simulator |
 
 #![no_std]
 
 extern crate alloc;
 
-pub mod ask;
 pub mod broadcast;
 pub mod capability;
 pub mod credit;
 pub mod directory;
 pub mod error;
 pub mod event;
+pub mod failed_members;
 pub mod id;
 pub mod inline;
 pub mod lifetime;
@@ -52,22 +52,22 @@ mod machines;
 pub mod members;
 pub mod message;
 pub mod meta;
+pub mod mutants;
 pub mod node;
-pub mod pace;
-pub mod patience;
 pub mod pipeline;
 pub mod place;
-pub mod planted;
+pub mod progress_timeout;
 mod quoted;
 pub mod ranges;
+pub mod rate;
 pub mod reconnect;
-pub mod redial;
 pub mod reduce;
-mod sound;
+pub mod request;
 pub mod survey;
 pub mod swim;
 pub mod table;
 pub mod time;
 mod timed;
 pub mod unit;
+mod validate;
 pub mod wire;

@@ -26,7 +26,7 @@ pub struct Job {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lifetime {
     /// Nanoseconds until the deletion, counted from when the message was sent.
-    pub left_ns: Option<u64>,
+    pub remaining_ns: Option<u64>,
     /// Time to live in nanoseconds of an object that is not complete yet.
     pub ttl_ns: Option<u64>,
     /// The job of the client that created the object.
@@ -71,9 +71,9 @@ impl Terms {
     }
 
     /// Converts the lifetime in a message of another node.
-    pub fn told(told: &Lifetime, now: Instant) -> Box<Self> {
-        let ends_at = told.left_ns.map(|left| now + left);
-        Box::new(Self { ttl_ns: told.ttl_ns, ends_at, job: told.job.clone() })
+    pub fn from_lifetime(lifetime: &Lifetime, now: Instant) -> Box<Self> {
+        let ends_at = lifetime.remaining_ns.map(|left| now + left);
+        Box::new(Self { ttl_ns: lifetime.ttl_ns, ends_at, job: lifetime.job.clone() })
     }
 
     /// Starts the time to live, since the object is complete.
@@ -84,10 +84,10 @@ impl Terms {
     }
 
     /// The lifetime to send to another node now.
-    pub fn tell(&self, now: Instant) -> Box<Lifetime> {
-        let left_ns = self.ends_at.map(|at| at.since(now));
-        let ttl_ns = self.ttl_ns.filter(|_| left_ns.is_none());
-        Box::new(Lifetime { left_ns, ttl_ns, job: self.job.clone() })
+    pub fn to_lifetime(&self, now: Instant) -> Box<Lifetime> {
+        let remaining_ns = self.ends_at.map(|at| at.since(now));
+        let ttl_ns = self.ttl_ns.filter(|_| remaining_ns.is_none());
+        Box::new(Lifetime { remaining_ns, ttl_ns, job: self.job.clone() })
     }
 
     /// Merges the terms from another node. Reported times can only be too late, so the earlier end is the correct one.
@@ -115,31 +115,36 @@ mod tests {
     #[test]
     fn time_runs_from_when_the_object_is_complete() {
         let mut terms = Terms::new(Some(500), None).expect("it has a time");
-        assert_eq!(terms.tell(NOW).left_ns, None);
+        assert_eq!(terms.to_lifetime(NOW).remaining_ns, None);
         terms.begin(NOW);
         terms.begin(NOW + 100);
-        assert_eq!(terms.tell(NOW + 100).left_ns, Some(400));
-        assert_eq!(terms.tell(NOW + 501).left_ns, Some(0));
+        assert_eq!(terms.to_lifetime(NOW + 100).remaining_ns, Some(400));
+        assert_eq!(terms.to_lifetime(NOW + 501).remaining_ns, Some(0));
         assert_eq!(Terms::new(None, None), None);
     }
 
     #[test]
     fn the_earlier_end_counts_and_a_long_time_does_not_overflow() {
-        let told = |left_ns| Terms::told(&Lifetime { left_ns, ttl_ns: None, job: None }, NOW);
-        let mut terms = told(None);
-        terms.join(&told(Some(u64::MAX)));
-        terms.join(&told(Some(7)));
-        terms.join(&told(None));
+        let lifetime = |remaining_ns| {
+            Terms::from_lifetime(&Lifetime { remaining_ns, ttl_ns: None, job: None }, NOW)
+        };
+        let mut terms = lifetime(None);
+        terms.join(&lifetime(Some(u64::MAX)));
+        terms.join(&lifetime(Some(7)));
+        terms.join(&lifetime(None));
         assert_eq!(terms.ends_at, Some(NOW + 7));
     }
 
     #[test]
     fn a_holder_of_a_partial_copy_gets_the_time_to_live() {
         let growing = Terms::new(Some(500), None).expect("it has a time");
-        let mut terms = Terms::told(&growing.tell(NOW), NOW);
+        let mut terms = Terms::from_lifetime(&growing.to_lifetime(NOW), NOW);
         assert_eq!((terms.ends_at, terms.ttl_ns), (None, Some(500)));
         terms.begin(NOW + 10);
-        terms.join(&Terms::told(&Lifetime { left_ns: Some(490), ttl_ns: None, job: None }, NOW));
+        terms.join(&Terms::from_lifetime(
+            &Lifetime { remaining_ns: Some(490), ttl_ns: None, job: None },
+            NOW,
+        ));
         assert_eq!((terms.ends_at, terms.ttl_ns), (Some(NOW + 490), None));
     }
 }

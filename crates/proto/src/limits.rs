@@ -30,7 +30,7 @@ pub const INLINE_BYTES_MAX: u64 = 32 * 1024;
 /// The cache stores the bytes of other members' small objects, in addition to the capacity. With a capacity of 30 % of
 /// 8 GiB it is 600 MB, or 18 000 objects of the maximum inline size. For objects beyond the limit the owner stores only
 /// the entry, and requests the bytes from a holder for each reader, which costs one more round trip.
-pub const SMALL_SHARE: u64 = 4;
+pub const INLINE_SHARE: u64 = 4;
 
 /// Share of one member in an owner's storage for all members, as a divisor: half. A member that puts without bound
 /// leaves as much to the others.
@@ -117,16 +117,16 @@ pub const MERGE_NS: u64 = 5 * 1_000_000_000;
 /// later.
 pub const STRAY_NS: u64 = 10 * 1_000_000_000;
 
-/// Time in which a transfer of a copy must move [`TURN_BYTES`], otherwise it ends: 30 s.
+/// Time in which a transfer of a copy must move [`PROGRESS_BYTES_MIN`], otherwise it ends: 30 s.
 ///
 /// This is ten times the detection time of a failed host, so it concerns members that are alive but make no progress.
 /// Received blocks stay, and the rest is requested again.
-pub const TURN_NS: u64 = 30 * 1_000_000_000;
+pub const PROGRESS_WINDOW_NS: u64 = 30 * 1_000_000_000;
 
-/// Bytes that a transfer must move within [`TURN_NS`]: 8.7 KB/s.
+/// Bytes that a transfer must move within [`PROGRESS_WINDOW_NS`]: 8.7 KB/s.
 ///
 /// A host with a hundredth of 1 Gbit/s serves 140 transfers at that rate.
-pub const TURN_BYTES: u64 = FRAME_BYTES_MAX;
+pub const PROGRESS_BYTES_MIN: u64 = FRAME_BYTES_MAX;
 
 /// Number of corrupt blocks from one source after which it is avoided.
 pub const CORRUPT_BLOCKS_MAX: u32 = 3;
@@ -136,7 +136,7 @@ pub const CORRUPT_BLOCKS_MAX: u32 = 3;
 /// A broken connection reveals a dead owner; this timeout is for an unresponsive one. On a busy machine with two cores,
 /// 200 ms expired often. A backup owner does not know which sources the primary owner assigned, and sends all
 /// requesters to the original source.
-pub const OWNER_PATIENCE_NS: u64 = 1_000_000_000;
+pub const OWNER_TIMEOUT_NS: u64 = 1_000_000_000;
 
 /// Maximum size in bytes of a member's reason for declaring another member dead. A node's own reasons have at most a
 /// hundred bytes.
@@ -158,7 +158,7 @@ pub const DEPARTED_MAX: usize = 4096;
 
 /// Maximum number of indirect probes that a node runs for others at a time. A requester beyond the limit gets no ack
 /// and suspects the member. The suspected member receives the suspicion and refutes it.
-pub const ERRANDS_MAX: usize = 4096;
+pub const INDIRECT_PROBES_MAX: usize = 4096;
 
 /// Maximum size in bytes of each text in the error that a tombstone stores. Nodes that wait during the deletion get the
 /// full text, later requesters the shortened one. [`REMEMBERED_MAX`] accounts for it.
@@ -183,7 +183,7 @@ pub const LATEST_MAX: usize = 16_384;
 /// Maximum number of pinned copies on their way to a node at the request of others. More are rejected as if there were
 /// no capacity. A leaving node requests adoption of all its objects at once, and loses those that no other node takes.
 /// Each takes half a kilobyte.
-pub const ADOPTIONS_MAX: usize = 1 << 20;
+pub const INCOMING_REPLICAS_MAX: usize = 1 << 20;
 
 /// How long objects outlive the last client of their job, or the last holder of a lease: 5 s.
 ///

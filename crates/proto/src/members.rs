@@ -28,15 +28,15 @@ pub struct Member {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owners {
     /// The primary owner: replies to requests, and alone assigns sources.
-    pub first: NodeId,
+    pub primary: NodeId,
     /// The backup owner; `None` in a cluster of one.
-    pub second: Option<NodeId>,
+    pub backup: Option<NodeId>,
 }
 
 impl Owners {
     /// Both owners, primary first.
     pub fn iter(self) -> impl Iterator<Item = NodeId> {
-        core::iter::once(self.first).chain(self.second)
+        core::iter::once(self.primary).chain(self.backup)
     }
 
     /// Whether `node` is one of the owners.
@@ -75,9 +75,9 @@ impl Departed {
         self.all.insert(node);
         self.order.push_back(node);
         if self.order.len() > most
-            && let Some(first) = self.order.pop_front()
+            && let Some(primary) = self.order.pop_front()
         {
-            self.all.remove(&first);
+            self.all.remove(&primary);
         }
     }
 
@@ -232,8 +232,8 @@ impl Members {
         let minter = id.minter().filter(|node| self.contains(*node));
         let (best, next) = self.best_two(id.owner_hash(), minter);
         match minter {
-            Some(minter) => Owners { first: minter, second: best },
-            None => Owners { first: best.unwrap_or(self.me), second: next },
+            Some(minter) => Owners { primary: minter, backup: best },
+            None => Owners { primary: best.unwrap_or(self.me), backup: next },
         }
     }
 
@@ -274,9 +274,9 @@ mod tests {
         let mut members = cluster(5);
         let id = ObjectId::Minted { node: NodeId(3), serial: 9 };
         let before = members.owners(&id);
-        assert_eq!(before.first, NodeId(3));
+        assert_eq!(before.primary, NodeId(3));
         members.remove(NodeId(3));
-        assert_eq!(Some(members.owners(&id).first), before.second, "the second takes over");
+        assert_eq!(Some(members.owners(&id).primary), before.backup, "the second takes over");
     }
 
     #[test]
@@ -290,7 +290,7 @@ mod tests {
             let after = members.owners(id);
             if before.contains(NodeId(4)) {
                 let survivor = before.iter().find(|node| *node != NodeId(4)).unwrap();
-                assert_eq!(after.first, survivor);
+                assert_eq!(after.primary, survivor);
             } else {
                 assert_eq!(after, before);
             }
@@ -328,6 +328,6 @@ mod tests {
     fn alone_one_owns_everything_without_a_second() {
         let members = cluster(1);
         let owners = members.owners(&"x".parse().unwrap());
-        assert_eq!(owners, Owners { first: NodeId(1), second: None });
+        assert_eq!(owners, Owners { primary: NodeId(1), backup: None });
     }
 }

@@ -18,10 +18,10 @@ use crate::{
     lifetime::{Lease, Lifetime},
     members::Member,
     meta::{Dtype, Meta, Op},
-    pace::Rate,
     place::Place,
+    rate::Rate,
     survey::Burst,
-    swim::Rumour,
+    swim::SwimMessage,
 };
 
 pub use crate::swim::ENDED;
@@ -34,7 +34,7 @@ pub enum Message {
     /// The sender is leaving: it finishes the folds that were ordered, and accepts no new ones.
     Leaving,
     /// Reply to [`Message::Leaving`]: no reduce of the sender has a position on the receiver, or will have one.
-    Unseated,
+    Drained,
     /// The sender leaves now; other nodes have taken over the copies that only it had.
     Leave,
     /// The sender has declared `node` dead.
@@ -47,9 +47,9 @@ pub enum Message {
         reason: String,
     },
     /// To a node that has rejoined: the sender had declared it dead, and dropped everything that it announced.
-    Forgotten,
+    StateDropped,
     /// An update of the failure detector.
-    Rumour(Rumour),
+    Swim(SwimMessage),
 
     /// To both owners: the sender has a copy.
     Announce(Announce),
@@ -78,29 +78,29 @@ pub enum Message {
         /// A node that replied that it has no such copy.
         not_here: Option<(NodeId, Instance)>,
         /// How fast the requester receives.
-        receives: Receives,
+        receives: ReceiveRate,
         /// Whether an owner has located the object since the clients' requests. Only then do deletions apply to them.
         seen: bool,
     },
     /// To the owner: cancels `Locate`.
-    Unlocate {
+    CancelLocate {
         /// The object.
         id: ObjectId,
     },
     /// To the primary owner: reports the rate at which an object arrives. If the primary does not reply to a report of
     /// a stall, the backup owner gets it too. The owner replies with [`Message::Redirect`] if the receiver is stalled,
     /// or must take the rest from another source.
-    Paced(Paced),
+    RateReport(RateReport),
     /// From the primary owner to a receiver: it receives `times` slower than others. The receiver reports this to the
     /// owners of other objects that it requests.
-    Slow {
+    MarkSlow {
         /// The factor.
         times: u64,
         /// The fair rate of the receiver; see [`Rate::fair`].
         bytes_per_second: u64,
     },
     /// To the requester: the request is registered, but the object does not exist yet.
-    Waiting {
+    LocatePending {
         /// The object.
         id: ObjectId,
     },
@@ -163,14 +163,14 @@ pub enum Message {
         request: RequestId,
     },
     /// To both owners: cancels `Locations`.
-    Unlocations {
+    CancelLocations {
         /// The object.
         id: ObjectId,
         /// The canceled request.
         request: RequestId,
     },
     /// The reply to [`Message::Locations`].
-    LocationsAre {
+    LocationsReply {
         /// The request.
         request: RequestId,
         /// All holders, sorted by node, or why there will be none.
@@ -212,7 +212,7 @@ pub enum Message {
     /// To a holder: the sender has no record of a complete copy. The holder drops a partial copy that arrives from
     /// another node, since it can't be completed. If the copy is complete or produced there, the holder announces it
     /// again.
-    Stranded {
+    DropPartial {
         /// The object.
         id: ObjectId,
         /// The instance.
@@ -223,7 +223,7 @@ pub enum Message {
     /// To a holder: the sender doubts that this copy exists. It may have missed the deletion and has granted the name
     /// to another instance, or a requester reported the copy missing. A holder that still has the copy announces it
     /// again.
-    Doubted {
+    Reannounce {
         /// The object.
         id: ObjectId,
         /// The instance.
@@ -253,7 +253,7 @@ pub enum Message {
         instance: Instance,
     },
     /// From a former owner: a tombstone.
-    Remember {
+    Tombstone {
         /// The object.
         id: ObjectId,
         /// Deleted instances, which must not return.
@@ -273,12 +273,12 @@ pub enum Message {
         request: RequestId,
     },
     /// To the owner of a prefix: cancels `Latest`.
-    Unlatest {
+    CancelLatest {
         /// The canceled request.
         request: RequestId,
     },
     /// The reply to [`Message::Latest`].
-    LatestIs {
+    LatestReply {
         /// The newest name.
         name: Name,
         /// The request.
@@ -287,23 +287,23 @@ pub enum Message {
 
     /// To the requester of [`Message::Latest`] or [`Message::Locations`]: there is nothing new yet. The owner keeps the
     /// request open.
-    NothingYet {
+    RequestPending {
         /// The request.
         request: RequestId,
         /// The object of a `Locations` request; `None` for `Latest`.
         id: Option<ObjectId>,
     },
     /// To the owner of a prefix: requests the names older than `name`, except the newest `keep - 1` of them.
-    Older {
+    OlderVersions {
         /// A name that ends in a number.
         name: Name,
         /// Number of names to retain, including `name`.
-        keep: u64,
+        retain: u64,
         /// Number of the request; the reply repeats it.
         request: RequestId,
     },
-    /// The reply to [`Message::Older`].
-    OlderAre {
+    /// The reply to [`Message::OlderVersions`].
+    OlderVersionsReply {
         /// Names of existing objects, oldest first.
         names: Vec<Name>,
         /// The request.
@@ -320,7 +320,7 @@ pub enum Message {
         request: RequestId,
     },
     /// The reply to [`Message::List`]: one page, at most [`crate::limits::LISTED_MAX`] rows.
-    ListIs {
+    ListReply {
         /// The request.
         request: RequestId,
         /// Sorted by id. May be empty although another page follows.
@@ -330,18 +330,18 @@ pub enum Message {
     },
 
     /// To both owners of a lease: whether clients of the sender have the lease.
-    Leased {
+    LeaseUpdate {
         /// The lease.
         lease: Lease,
         /// Whether a client of the sender has it.
-        is_taken: bool,
+        is_held: bool,
     },
     /// To both owners of a job's lease: whether the sender owns objects that exist as long as the job.
-    Covers {
+    JobObjects {
         /// The job.
         job: Name,
         /// Whether the sender owns such objects.
-        covers: bool,
+        has_objects: bool,
     },
     /// From the primary owner of a job's lease to the owners of its objects: the job has no clients any more.
     JobEnded {
@@ -352,19 +352,19 @@ pub enum Message {
     /// From a coordinator: fold these inputs and the children's streams, for the node that fetches the result.
     Fold(FoldOrder),
     /// From a coordinator: fold one part of the result, and fetch the other parts from the nodes that fold them.
-    Scatter(Box<ScatterOrder>),
+    RingReduce(Box<RingOrder>),
     /// From a coordinator: stop the folds of this reduce up to and including this epoch.
-    Unfold {
+    EndEpoch {
         /// The reduce.
         reduce: ReduceId,
         /// The last epoch that is over.
         epoch: u32,
         /// Whether the last epoch failed, so that its result is dropped. Otherwise the result is complete, and so are
         /// copies made of parts, once all parts have arrived.
-        is_void: bool,
+        is_aborted: bool,
     },
     /// To the coordinator: a position waits for the stream of a child, and nothing arrives.
-    FoldStarves {
+    FoldStalled {
         /// The reduce.
         reduce: ReduceId,
         /// The epoch.
@@ -372,7 +372,7 @@ pub enum Message {
         /// The node of the child.
         node: NodeId,
     },
-    /// To a node that positions of a reduce wait for: requests [`Message::FoldAlive`].
+    /// To a node that positions of a reduce wait for: requests [`Message::FoldProbeAck`].
     FoldProbe {
         /// The reduce.
         reduce: ReduceId,
@@ -380,7 +380,7 @@ pub enum Message {
         epoch: u32,
     },
     /// To the coordinator: the sender is alive.
-    FoldAlive {
+    FoldProbeAck {
         /// The reduce.
         reduce: ReduceId,
         /// The epoch.
@@ -399,7 +399,7 @@ pub enum Message {
     },
 
     /// From a leaving node, or from a node that replicates an object: requests that the receiver store a pinned copy.
-    Adopt {
+    StoreReplica {
         /// The object.
         id: ObjectId,
         /// The instance.
@@ -413,18 +413,18 @@ pub enum Message {
         /// Whether the sender can wait until the receiver has capacity.
         may_wait: bool,
     },
-    /// Reply to [`Message::Adopt`]. If a node that has confirmed a replica sends `kept: false`, it needs the capacity.
-    /// It keeps the copy until it receives [`Message::Unkeep`].
-    Adopted {
+    /// Reply to [`Message::StoreReplica`]. If a node that has confirmed a replica sends `accepted: false`, it needs the capacity.
+    /// It keeps the copy until it receives [`Message::ReleaseReplica`].
+    ReplicaReply {
         /// The object.
         id: ObjectId,
         /// The instance.
         instance: Instance,
         /// Whether the sender keeps a pinned copy.
-        kept: bool,
+        accepted: bool,
     },
     /// To a node with a replica: enough other nodes have one. This one becomes a cached copy.
-    Unkeep {
+    ReleaseReplica {
         /// The object.
         id: ObjectId,
         /// The instance.
@@ -450,7 +450,7 @@ pub enum Message {
         filling: Inline,
     },
     /// To the sender of a burst: all of it has arrived.
-    BurstCame {
+    BurstReceived {
         /// The round of the survey.
         round: u32,
         /// Whether the receiver was transferring objects.
@@ -477,11 +477,11 @@ impl Message {
             Self::Announce(announce) => Some(&announce.id),
             Self::Withdraw { id, .. }
             | Self::Locate { id, .. }
-            | Self::Unlocate { id }
+            | Self::CancelLocate { id }
             | Self::Delete { id, .. }
             | Self::Fail { id, .. }
             | Self::Abandon { id, .. }
-            | Self::Remember { id, .. }
+            | Self::Tombstone { id, .. }
             | Self::Reserve { id, .. } => Some(id),
             _ => None,
         }
@@ -492,13 +492,13 @@ impl Message {
     pub const fn can_wait(&self) -> bool {
         matches!(
             self,
-            Self::Waiting { .. }
+            Self::LocatePending { .. }
                 | Self::Withdraw { .. }
-                | Self::Unlocate { .. }
+                | Self::CancelLocate { .. }
                 | Self::Unwatch { .. }
-                | Self::Unlocations { .. }
-                | Self::Unlatest { .. }
-                | Self::Unfold { is_void: true, .. }
+                | Self::CancelLocations { .. }
+                | Self::CancelLatest { .. }
+                | Self::EndEpoch { is_aborted: true, .. }
         )
     }
 }
@@ -522,14 +522,14 @@ pub struct Listed {
 
 /// How fast a node receives, as it reports it to the owners of objects that it requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Receives {
-    /// The factor of the last [`Message::Slow`]; 1 without one.
+pub struct ReceiveRate {
+    /// The factor of the last [`Message::MarkSlow`]; 1 without one.
     pub slowness: u64,
     /// Usual rate in bytes per second, if measured.
     pub usual: Option<u64>,
 }
 
-impl Default for Receives {
+impl Default for ReceiveRate {
     fn default() -> Self {
         Self { slowness: 1, usual: None }
     }
@@ -537,7 +537,7 @@ impl Default for Receives {
 
 /// Report of the rate at which an object arrives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Paced {
+pub struct RateReport {
     /// The object.
     pub id: ObjectId,
     /// The instance.
@@ -562,7 +562,7 @@ pub struct Announce {
     /// Its metadata.
     pub meta: Meta,
     /// Whether the copy is pinned: put, reduced or adopted by this node.
-    pub origin: bool,
+    pub primary: bool,
     /// How much of the copy has arrived.
     pub progress: Progress,
     /// Whether the sender waits for [`Message::Claimed`].
@@ -655,9 +655,9 @@ pub struct FoldOrder {
 }
 
 /// A ring reduce, in which every node that has inputs folds one part. All of them receive the same order.
-/// [`crate::reduce::scatter`] derives the steps from it.
+/// [`crate::reduce::ring`] derives the steps from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ScatterOrder {
+pub struct RingOrder {
     /// The reduce.
     pub reduce: ReduceId,
     /// The epoch.
@@ -673,7 +673,7 @@ pub struct ScatterOrder {
     /// Frame size of all streams, in bytes.
     pub frame: u32,
     /// The nodes and their inputs. The n-th node folds the n-th part.
-    pub seats: Vec<(NodeId, Vec<Instance>)>,
+    pub contributors: Vec<(NodeId, Vec<Instance>)>,
 }
 
 /// One position in one epoch of a reduce.

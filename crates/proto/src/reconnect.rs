@@ -36,7 +36,7 @@ struct Connected {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// No process listens at the address, or another node does.
-    Elsewhere,
+    ProcessGone,
     /// There was no response, and no other member could relay.
     Unreachable,
     /// Any other failure.
@@ -47,9 +47,9 @@ pub enum Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Try again.
-    Try,
+    Retry,
     /// The member may have failed. Drop its queued messages and try again.
-    Doubt,
+    Suspect,
     /// The member is gone.
     GiveUp,
 }
@@ -86,16 +86,16 @@ impl Reconnect {
     /// Records a failed attempt.
     pub fn failed(&mut self, failure: Failure) -> Next {
         match failure {
-            Failure::Elsewhere => Next::GiveUp,
+            Failure::ProcessGone => Next::GiveUp,
             Failure::Other if self.tries + 1 < PAUSES_NS.len() => {
                 self.tries += 1;
                 self.pause_ns = PAUSES_NS[self.tries];
-                Next::Try
+                Next::Retry
             }
             // Other members could not relay either, and all attempts have timed out.
             Failure::Unreachable | Failure::Other => {
                 self.begin_after(STABLE_NS);
-                Next::Doubt
+                Next::Suspect
             }
         }
     }
@@ -141,7 +141,7 @@ mod tests {
         assert!(!reconnect.is_again());
         for first in [0, STABLE_NS] {
             let mut pauses = Vec::from([reconnect.pause_ns()]);
-            while reconnect.failed(Failure::Other) == Next::Try {
+            while reconnect.failed(Failure::Other) == Next::Retry {
                 pauses.push(reconnect.pause_ns());
             }
             assert_eq!(pauses, [first, 20_000_000, 100_000_000, 400_000_000]);
@@ -152,19 +152,19 @@ mod tests {
     #[test]
     fn an_unreachable_member_is_doubted_and_a_missing_one_given_up() {
         let mut reconnect = Reconnect::default();
-        assert_eq!(reconnect.failed(Failure::Unreachable), Next::Doubt);
-        assert_eq!(reconnect.failed(Failure::Elsewhere), Next::GiveUp);
+        assert_eq!(reconnect.failed(Failure::Unreachable), Next::Suspect);
+        assert_eq!(reconnect.failed(Failure::ProcessGone), Next::GiveUp);
     }
 
     #[test]
     fn a_connection_that_broke_is_made_again_at_once_unless_it_was_short() {
         for (lived_ns, pause_ns) in [(STABLE_NS, 0), (STABLE_NS - 1, STABLE_NS)] {
             let mut reconnect = Reconnect::default();
-            assert_eq!(reconnect.failed(Failure::Other), Next::Try);
+            assert_eq!(reconnect.failed(Failure::Other), Next::Retry);
             reconnect.connected(Instant(SECOND), true);
             reconnect.broke(Instant(SECOND + lived_ns), false);
             assert_eq!((reconnect.pause_ns(), reconnect.is_again()), (pause_ns, true));
-            assert_eq!(reconnect.failed(Failure::Other), Next::Try);
+            assert_eq!(reconnect.failed(Failure::Other), Next::Retry);
         }
     }
 

@@ -18,7 +18,7 @@ mod tests;
 use alloc::{boxed::Box, collections::BTreeMap, format, string::String, vec::Vec};
 use core::ops::Bound;
 
-pub use self::copy::{COPY_OVERHEAD_BYTES, Copy, Filed, Place, State, file_bytes};
+pub use self::copy::{COPY_OVERHEAD_BYTES, Copy, FileState, Residency, State, file_bytes};
 use self::eviction::Evictable;
 use crate::{
     id::{Instance, ObjectId},
@@ -43,14 +43,14 @@ pub struct Removed {
 
 /// Copies that left memory to make room for others.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Shed {
+pub struct Evictions {
     /// Copies that were removed.
     pub evicted: Vec<Removed>,
     /// Pinned copies that are now on disk only.
     pub spilled: Vec<Instance>,
 }
 
-impl Shed {
+impl Evictions {
     /// Whether no copy left memory.
     pub fn is_empty(&self) -> bool {
         self.evicted.is_empty() && self.spilled.is_empty()
@@ -150,21 +150,21 @@ impl Table {
     }
 
     /// Sets where the bytes of a copy are.
-    pub fn set_place(&mut self, instance: Instance, place: Place) {
+    pub fn set_residency(&mut self, instance: Instance, place: Residency) {
         self.change(instance, |copy| copy.place = place);
     }
 
     /// Sets whether the bytes of a copy are in a file.
-    pub fn set_filed(&mut self, instance: Instance, filed: Filed) {
+    pub fn set_file_state(&mut self, instance: Instance, file_state: FileState) {
         let before = self.get(instance).map_or(0, Copy::file_bytes);
-        self.change(instance, |copy| copy.filed = filed);
+        self.change(instance, |copy| copy.file_state = file_state);
         self.on_disk += self.get(instance).map_or(0, Copy::file_bytes);
         self.on_disk -= before;
     }
 
     /// Sets whether a copy is pinned until deletion. Returns whether it was before; `None` if there is no such copy.
-    pub fn set_origin(&mut self, instance: Instance, origin: bool) -> Option<bool> {
-        self.change(instance, |copy| core::mem::replace(&mut copy.origin, origin))
+    pub fn set_primary(&mut self, instance: Instance, primary: bool) -> Option<bool> {
+        self.change(instance, |copy| core::mem::replace(&mut copy.primary, primary))
     }
 
     /// Merges the lifetime of a copy's object with a reported one.
@@ -202,7 +202,7 @@ impl Table {
 
     /// Makes room for `size` more bytes. Evicts cached copies first, then pinned copies that are also on disk, least
     /// recently used first within each. Returns what left memory; `None` if that would not suffice.
-    pub fn make_room(&mut self, size: u64) -> Option<Shed> {
+    pub fn make_room(&mut self, size: u64) -> Option<Evictions> {
         if self.missing_for(size) > 0 {
             return None;
         }
@@ -211,14 +211,14 @@ impl Table {
     }
 
     /// The same for at least `bytes` bytes, or as much as can be evicted.
-    pub fn shed(&mut self, bytes: u64) -> Shed {
+    pub fn shed(&mut self, bytes: u64) -> Evictions {
         let enough = self.used.saturating_sub(bytes);
-        let mut shed = Shed::default();
+        let mut shed = Evictions::default();
         while self.used > enough {
             if let Some(victim) = self.evictable.least_recently_used() {
                 shed.evicted.extend(self.remove(victim));
             } else if let Some(victim) = self.evictable.least_recently_used_on_disk() {
-                self.set_place(victim, Place::Disk);
+                self.set_residency(victim, Residency::Disk);
                 shed.spilled.push(victim);
             } else {
                 break;
@@ -230,7 +230,7 @@ impl Table {
     /// Removes a copy that is on disk only, no longer pinned and not in use. Other nodes have the object.
     pub fn evict_from_disk(&mut self, instance: Instance) -> Option<Removed> {
         let copy = self.get(instance)?;
-        let is_spare = copy.place == Place::Disk && !copy.origin && !copy.is_used();
+        let is_spare = copy.place == Residency::Disk && !copy.primary && !copy.is_used();
         if is_spare { self.remove(instance) } else { None }
     }
 
@@ -239,13 +239,15 @@ impl Table {
         let largest = self.evictable.held.iter().rev().take(3);
         let named: Vec<String> = largest
             .filter_map(|(_, instance)| {
-                let Copy { id, meta, state, origin, pins, holds, place, .. } =
+                let Copy { id, meta, state, primary, pins, holds, place, .. } =
                     self.copies.get(instance)?;
-                let why = match (state, origin) {
+                let why = match (state, primary) {
                     (State::Filling(_), _) => "being put".into(),
                     (State::Flowing(_), _) => "arriving".into(),
                     (State::Folding, _) => "being reduced".into(),
-                    (State::Complete, _) if matches!(place, Place::Awaited | Place::Returning) => {
+                    (State::Complete, _)
+                        if matches!(place, Residency::Pending | Residency::Restoring) =>
+                    {
                         "read from disk".into()
                     }
                     (State::Complete, true) if *pins == 0 => "pinned until it is deleted".into(),
@@ -299,26 +301,26 @@ impl Table {
         meta: Meta,
         inline: Option<Inline>,
         state: State,
-        origin: bool,
+        primary: bool,
     ) {
         self.uses += 1;
         let last_use = self.uses;
         let (pins, holds, doomed, terms) = (0, 0, false, None);
         let has_bytes = inline.is_some() || state == State::Complete;
-        let place = if has_bytes { Place::Memory } else { Place::Awaited };
-        let (filed, returned) = (Filed::No, false);
+        let place = if has_bytes { Residency::Memory } else { Residency::Pending };
+        let (file_state, recovered) = (FileState::No, false);
         let copy = Copy {
             id,
             meta,
             inline,
             state,
-            origin,
+            primary,
             pins,
             holds,
             doomed,
             place,
-            filed,
-            returned,
+            file_state,
+            recovered,
             terms,
             last_use,
         };
@@ -332,20 +334,20 @@ impl Table {
     ///
     /// # Panics
     /// If the instance is already in the table.
-    pub fn insert_returned(
+    pub fn insert_recovered(
         &mut self,
         instance: Instance,
         id: ObjectId,
         meta: Meta,
         inline: Option<Inline>,
     ) {
-        let place = if inline.is_some() { Place::Memory } else { Place::Disk };
-        // The capacity charged here is returned by `set_place`.
+        let place = if inline.is_some() { Residency::Memory } else { Residency::Disk };
+        // The capacity charged here is returned by `set_residency`.
         self.insert(instance, id, meta, inline, State::Complete, true);
-        self.set_filed(instance, Filed::Written);
-        self.set_place(instance, place);
+        self.set_file_state(instance, FileState::Written);
+        self.set_residency(instance, place);
         if let Some(copy) = self.copies.get_mut(&instance) {
-            copy.returned = true;
+            copy.recovered = true;
         }
     }
 
@@ -389,12 +391,12 @@ impl Table {
     }
 
     /// Reserves a copy for a later pin: it is not removed until then.
-    pub fn hold(&mut self, instance: Instance) {
+    pub fn reserve_pin(&mut self, instance: Instance) {
         self.change(instance, |copy| copy.holds += 1);
     }
 
     /// Releases such a reservation. Returns the copy if it was doomed and this was its last use.
-    pub fn unhold(&mut self, instance: Instance) -> Option<Removed> {
+    pub fn cancel_pin(&mut self, instance: Instance) -> Option<Removed> {
         let is_over = self.change(instance, |copy| {
             assert!(copy.holds > 0, "instance {instance} was let go of more often than held");
             copy.holds -= 1;
@@ -421,8 +423,13 @@ impl Table {
         if self.current.get(&copy.id) == Some(&instance) {
             self.current.remove(&copy.id);
         }
-        let has_slot = copy.inline.is_none() && copy.place != Place::Disk;
-        Some(Removed { id: copy.id, instance, has_slot, has_file: copy.filed != Filed::No })
+        let has_slot = copy.inline.is_none() && copy.place != Residency::Disk;
+        Some(Removed {
+            id: copy.id,
+            instance,
+            has_slot,
+            has_file: copy.file_state != FileState::No,
+        })
     }
 
     /// Changes a copy, and updates its cost and its place in the order of eviction.

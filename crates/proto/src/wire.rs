@@ -63,8 +63,8 @@ pub enum FrameKind {
     Unavailable = 7,
     /// A TLS handshake follows, and the next greetings are sent inside TLS.
     Secure = 8,
-    /// The sender's own copy does not grow at the moment, because it waits too ([`crate::patience`]).
-    Waits = 9,
+    /// The sender's own copy does not grow at the moment, because it waits too ([`crate::progress_timeout`]).
+    KeepAlive = 9,
 }
 
 impl FrameKind {
@@ -76,7 +76,7 @@ impl FrameKind {
             // The missing ranges, or the parts of a result.
             Self::Fetch => 1024 * 1024,
             Self::Blocks => FRAME_BYTES_MAX as u32,
-            Self::Credit | Self::End | Self::Waits => 0,
+            Self::Credit | Self::End | Self::KeepAlive => 0,
             Self::Secure => START_BYTES,
             Self::Unavailable => 4096,
         }
@@ -238,13 +238,13 @@ pub enum Role {
     /// Messages from the initiator to the acceptor.
     Control,
     /// The same, replacing a connection that broke.
-    ControlAgain,
+    ControlReconnect,
     /// Payload from the acceptor to the initiator.
     Payload,
-    /// Relay to a member that the initiator can't reach directly; [`Greeting::PassOn`] follows.
-    Detour,
+    /// Relay to a member that the initiator can't reach directly; [`Greeting::Relay`] follows.
+    Relay,
     /// Introduction only. Nothing follows; each node connects to the other for its own messages.
-    Meet,
+    Join,
 }
 
 /// A proof: an HMAC-SHA256.
@@ -260,11 +260,11 @@ pub struct Hello {
     /// Purpose of the connection.
     pub role: Role,
     /// The node that the initiator expects, if any.
-    pub callee: Option<NodeId>,
+    pub target: Option<NodeId>,
     /// Increases with each handshake of the initiator. A control connection replaces those with a lower number.
     pub turn: u64,
     /// Whether the initiator sends its frames without sealing.
-    pub is_plain: bool,
+    pub no_encryption: bool,
     /// Proofs that the initiator has the token: HMACs over secrets of this TLS connection. There is one for each
     /// token of the initiator, at most [`TOKENS_MAX`]; none in a cluster without tokens.
     pub proofs: Vec<MacBytes>,
@@ -287,9 +287,9 @@ pub struct Welcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resume {
     /// The initiator.
-    pub caller: NodeId,
+    pub initiator: NodeId,
     /// The node that the initiator expects.
-    pub callee: NodeId,
+    pub target: NodeId,
     /// Fresh random bytes. The acceptor accepts each nonce once.
     pub nonce: [u8; 16],
     /// Proof that the initiator is the node admitted on the control connection.
@@ -307,9 +307,9 @@ pub enum Greeting {
     Resume(Resume),
     /// The reply to `Resume`: proof that the acceptor is the node that the initiator expects.
     Resumed(MacBytes),
-    /// On a [`Role::Detour`], sealed: connect to this member. After [`Greeting::Admitted`] the acceptor forwards bytes
+    /// On a [`Role::Relay`], sealed: connect to this member. After [`Greeting::Admitted`] the acceptor forwards bytes
     /// in both directions unchanged.
-    PassOn(NodeId),
+    Relay(NodeId),
     /// The reply to `PassOn`, sealed.
     Admitted,
     /// On a control connection, sealed: measures the round-trip time.
@@ -324,7 +324,7 @@ pub enum Greeting {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetch {
     /// The payload.
-    pub what: What,
+    pub what: FetchTarget,
     /// Bytes that may be sent before more credit is granted.
     pub credit: u64,
     /// Frame size in bytes, counted from the beginning of each range; a whole number of blocks.
@@ -333,7 +333,7 @@ pub struct Fetch {
 
 /// Payload that a node can fetch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum What {
+pub enum FetchTarget {
     /// A copy, or the missing ranges of one.
     Copy {
         /// The object.
@@ -367,7 +367,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::message::{Message, Receives};
+    use crate::message::{Message, ReceiveRate};
 
     const HEADER: Header = Header {
         kind: FrameKind::Blocks,
@@ -431,7 +431,7 @@ mod tests {
                     id: ObjectId::Minted { node: NodeId(node), serial },
                     avoid: vec![NodeId(serial)],
                     not_here: Some((NodeId(node), instance)),
-                    receives: Receives { slowness: serial, usual: Some(node) },
+                    receives: ReceiveRate { slowness: serial, usual: Some(node) },
                     seen: node % 2 == 0,
                 },
             ] {

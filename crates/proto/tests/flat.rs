@@ -1,13 +1,13 @@
 //! Names that were created and deleted leave no memory behind, whatever their number.
 
 use hoplite_proto::{
-    ask::Ask,
     id::{ClientId, NodeId, ObjectId, RequestId},
     limits::REMEMBERED_MAX,
     members::Member,
     meta::Meta,
     node::{Action, Config, Event, Node},
     reduce::cost::Link,
+    request::Request,
     time::Instant,
 };
 
@@ -24,17 +24,21 @@ fn six_hundred_thousand_names_made_and_deleted_leave_nothing() {
     let client = ClientId(1);
     for number in 0..NAMES {
         let name = id(number);
-        let put = Ask::Put {
+        let put = Request::Put {
             id: Some(name.clone()),
             meta: Meta::bytes(1),
             bytes: vec![7].into(),
             ttl_ns: None,
         };
-        for (step, ask) in [put, Ask::Delete { ids: vec![name] }].into_iter().enumerate() {
+        for (step, body) in [put, Request::Delete { ids: vec![name] }].into_iter().enumerate() {
             let request = RequestId(2 * number + step as u64 + 1);
             let now = Instant(number * 100_000);
-            node.handle(now, Event::Asked { client, request, ask, deadline: None }, &mut actions);
-            let is_answer = |action: &Action| matches!(action, Action::Reply { answer: Ok(_), .. });
+            node.handle(
+                now,
+                Event::Request { client, request, body, deadline: None },
+                &mut actions,
+            );
+            let is_answer = |action: &Action| matches!(action, Action::Reply { reply: Ok(_), .. });
             answers += actions.drain(..).filter(is_answer).count();
         }
     }

@@ -79,7 +79,7 @@ pub(crate) fn op(py: Python<'_>, text: &str) -> PyResult<Op> {
 
 /// Metadata of a value as `hoplite.values.encode` returns it: `kind` is `bytes`, or the dtype of an array of `shape`.
 #[derive(FromPyObject)]
-pub(crate) struct What {
+pub(crate) struct EncodedValue {
     kind: String,
     shape: Vec<u64>,
     form: String,
@@ -87,7 +87,7 @@ pub(crate) struct What {
     digest: Option<[u8; 32]>,
 }
 
-impl What {
+impl EncodedValue {
     pub(crate) fn meta(self, py: Python<'_>) -> PyResult<Meta> {
         let form: Form = self.form.parse().map_err(|error| {
             let error: hoplite_node::proto::meta::UnknownForm = error;
@@ -115,7 +115,7 @@ impl What {
     }
 }
 
-/// Returns kind and shape of an object, the inverse of [`What::meta`].
+/// Returns kind and shape of an object, the inverse of [`EncodedValue::meta`].
 pub(crate) fn kind(meta: &Meta) -> (Cow<'static, str>, &[u64]) {
     match &meta.kind {
         Kind::Bytes => ("bytes".into(), &[]),

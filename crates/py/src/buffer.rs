@@ -296,7 +296,7 @@ pub(crate) struct Copier(Mutex<Copying>);
 
 struct Copying {
     out: Exported,
-    from: Option<hoplite_node::Growing>,
+    from: Option<hoplite_node::PartialView>,
     /// Bytes before this offset have been copied.
     end: u64,
 }
@@ -362,4 +362,4 @@ impl Copier {
 
 /// An object that is still arriving.
 #[pyclass(frozen)]
-pub(crate) struct Growing(pub(crate) Mutex<Option<hoplite_node::Growing>>);
+pub(crate) struct Growing(pub(crate) Mutex<Option<hoplite_node::PartialView>>);

@@ -10,12 +10,12 @@ use std::{
 use hoplite_node::{
     Client as Native, Error, Value, address_of,
     proto::{
-        ask::Location,
         error::Quoted,
         id::{BadRef, NodeId, ObjectId},
         lifetime::Job,
         limits::INLINE_BYTES_MAX,
         message::Holding,
+        request::Location,
     },
 };
 use pyo3::{
@@ -24,7 +24,7 @@ use pyo3::{
 };
 
 use crate::{
-    arguments::{self, What},
+    arguments::{self, EncodedValue},
     buffer::{Exported, Growing, Space, View},
     errors,
     wait::{Pending, aside, wait, wait_saying},
@@ -63,7 +63,7 @@ pub(crate) fn connect(
     let path = PathBuf::from(path);
     let attached = aside(py, "hoplite-attach", move || match capability {
         None => Native::attach(&path, timeout),
-        Some(text) => Native::attach_confined(&path, text, timeout),
+        Some(text) => Native::attach_with_capability(&path, text, timeout),
     })?;
     attached.map(Client::new).map_err(|error| errors::of(py, &error))
 }
@@ -72,7 +72,7 @@ pub(crate) fn connect(
 /// process has them open.
 #[pyfunction]
 pub(crate) fn hold_all(py: Python<'_>) -> Vec<RawFd> {
-    py.detach(Native::hold_all).into_iter().map(IntoRawFd::into_raw_fd).collect()
+    py.detach(Native::pin_for_fork).into_iter().map(IntoRawFd::into_raw_fd).collect()
 }
 
 /// Computes the digest of the concatenation of `parts`.
@@ -104,7 +104,7 @@ impl Client {
     fn put(
         &self,
         py: Python<'_>,
-        what: What,
+        what: EncodedValue,
         parts: Vec<Bound<'_, PyAny>>,
         name: Option<&str>,
         ttl: Option<f64>,
@@ -135,7 +135,7 @@ impl Client {
     fn start_put(
         &self,
         py: Python<'_>,
-        what: What,
+        what: EncodedValue,
         parts: Vec<Bound<'_, PyAny>>,
         name: Option<&str>,
         ttl: Option<f64>,
@@ -155,7 +155,7 @@ impl Client {
     /// Starts a reservation of a ref.
     fn start_promise(&self, py: Python<'_>) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
-        let waiting = py.detach(|| client.start_promise());
+        let waiting = py.detach(|| client.start_reserve());
         Ok(Pending::new(waiting, text))
     }
 
@@ -163,7 +163,7 @@ impl Client {
     fn start_create(
         &self,
         py: Python<'_>,
-        what: What,
+        what: EncodedValue,
         name: Option<&str>,
         ttl: Option<f64>,
         timeout: Option<f64>,
@@ -259,7 +259,7 @@ impl Client {
         let client = self.open(py)?.in_passing();
         let id = arguments::object(py, r#ref)?;
         let timeout = arguments::timeout(py, timeout)?;
-        let waiting = py.detach(|| client.start_lost(&id, timeout));
+        let waiting = py.detach(|| client.start_lost_inputs(&id, timeout));
         Ok(Pending::new(waiting, texts))
     }
 
@@ -351,7 +351,7 @@ impl Client {
     fn start_lacks(&self, py: Python<'_>, r#ref: &str) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let id = arguments::object(py, r#ref)?;
-        let waiting = py.detach(|| client.start_lacks(&id));
+        let waiting = py.detach(|| client.start_shortfall(&id));
         Ok(Pending::new(waiting, |py, lacks| Ok(lacks.into_pyobject(py)?.unbind())))
     }
 
@@ -367,7 +367,7 @@ impl Client {
         let client = self.open(py)?.in_passing();
         let id = arguments::object(py, r#ref)?;
         let timeout = arguments::timeout(py, timeout)?;
-        let waiting = py.detach(|| client.start_keep(&id, copies, timeout));
+        let waiting = py.detach(|| client.start_replicate(&id, copies, timeout));
         Ok(Pending::new(waiting, |py, copies| Ok(copies.into_pyobject(py)?.into_any().unbind())))
     }
 
@@ -383,7 +383,7 @@ impl Client {
     fn start_take_lease(&self, py: Python<'_>, r#ref: &str) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let id = arguments::object(py, r#ref)?;
-        let waiting = py.detach(|| client.start_take_lease(&id));
+        let waiting = py.detach(|| client.start_acquire_lease(&id));
         Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
     }
 
@@ -391,7 +391,7 @@ impl Client {
     fn start_return_lease(&self, py: Python<'_>, r#ref: &str) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let id = arguments::object(py, r#ref)?;
-        let waiting = py.detach(|| client.start_return_lease(&id));
+        let waiting = py.detach(|| client.start_release_lease(&id));
         Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
     }
 

@@ -55,7 +55,7 @@ impl Options {
         let spill = self.spill.map(|folder| SpillConfig {
             folder,
             limit: self.spill_limit,
-            keep: self.spill_persistent,
+            persistent: self.spill_persistent,
         });
         Ok(NodeConfig {
             listen: self.listen,
@@ -65,9 +65,9 @@ impl Options {
             tokens: self.tokens,
             certificates,
             admission: self.admission,
-            is_plain: self.no_encryption,
-            insecure: self.no_auth,
-            confine: self.require_capability,
+            no_encryption: self.no_encryption,
+            no_auth: self.no_auth,
+            require_capability: self.require_capability,
             capacity: self.capacity,
             spill,
             socket: Some(self.socket),
@@ -133,12 +133,12 @@ impl Node {
     /// Leaves the cluster after handing over what only this node holds. Returns whether other nodes took all of it.
     #[pyo3(signature = (timeout=None))]
     fn close(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
-        let patience = arguments::timeout(py, timeout)?;
+        let grace = arguments::timeout(py, timeout)?;
         if self.process != std::process::id() {
             // A forked child has the node's memory but none of its threads.
             return Ok(true);
         }
         let native = self.native.clone();
-        aside(py, "hoplite-close", move || native.close(patience))
+        aside(py, "hoplite-close", move || native.close(grace))
     }
 }

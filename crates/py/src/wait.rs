@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hoplite_node::{Client, Latch, Wait, Waker, proto::id::ObjectId};
+use hoplite_node::{Client, Latch, PendingReply, Waker, proto::id::ObjectId};
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -28,12 +28,12 @@ const FIRST_WORD_AFTER: Duration = Duration::from_secs(10);
 const SILENCE_MAX: Duration = Duration::from_secs(300);
 
 /// Chooses how long a thread sleeps before it checks for signals. Python runs signal handlers on the main thread only.
-struct Naps {
+struct SignalPoll {
     is_main: bool,
     was_short: bool,
 }
 
-impl Naps {
+impl SignalPoll {
     fn new() -> Self {
         Self { is_main: gettid() == getpid(), was_short: false }
     }
@@ -66,7 +66,7 @@ pub(crate) fn aside<T: Send + 'static>(
         let _at_end = at_end;
         work()
     })?;
-    let mut naps = Naps::new();
+    let mut naps = SignalPoll::new();
     while !py.detach(|| {
         over.wait(naps.next());
         over.is_open()
@@ -79,29 +79,32 @@ pub(crate) fn aside<T: Send + 'static>(
 
 /// Sends a request and waits for the reply with the interpreter lock released. If a signal handler raises, the request
 /// is canceled.
-pub(crate) fn wait<T: Send>(py: Python<'_>, ask: impl FnOnce() -> Wait<T> + Send) -> PyResult<T> {
+pub(crate) fn wait<T: Send>(
+    py: Python<'_>,
+    ask: impl FnOnce() -> PendingReply<T> + Send,
+) -> PyResult<T> {
     wait_saying(py, ask, None)
 }
 
 /// Like [`wait`]. If the request concerns an object, the log reports at intervals why the object has not arrived.
 pub(crate) fn wait_saying<T: Send>(
     py: Python<'_>,
-    ask: impl FnOnce() -> Wait<T> + Send,
+    ask: impl FnOnce() -> PendingReply<T> + Send,
     about: Option<(&Client, &ObjectId)>,
 ) -> PyResult<T> {
     let begun = Instant::now();
-    let mut naps = Naps::new();
+    let mut naps = SignalPoll::new();
     // Without an object there is nothing to log.
     let mut next_word = about.map_or(Duration::MAX, |_| FIRST_WORD_AFTER);
     let mut nap = naps.next().min(next_word);
     // Release the lock once for both steps: taking it again costs a wait when many threads send requests.
-    let (mut answer, mut waiting) = py.detach(move || {
+    let (mut reply, mut waiting) = py.detach(move || {
         let mut waiting = ask();
         (waiting.wait_for(nap), waiting)
     });
     loop {
-        match answer {
-            Some(answer) => return answer.map_err(|error| errors::of(py, &error)),
+        match reply {
+            Some(reply) => return reply.map_err(|error| errors::of(py, &error)),
             None => py.check_signals()?,
         }
         let waited = begun.elapsed();
@@ -113,7 +116,7 @@ pub(crate) fn wait_saying<T: Send>(
             py.import("hoplite._waits")?.call_method1("still_waiting", words)?;
         }
         nap = naps.next().min(next_word.saturating_sub(waited));
-        (answer, waiting) = py.detach(move || (waiting.wait_for(nap), waiting));
+        (reply, waiting) = py.detach(move || (waiting.wait_for(nap), waiting));
     }
 }
 
@@ -128,10 +131,10 @@ fn explain(py: Python<'_>, client: &Client, id: &ObjectId) -> String {
 }
 
 /// A pending reply of any type.
-trait Answering: Send {
+trait Operation: Send {
     fn is_over(&self) -> bool;
     fn when_over(&self, waker: Waker) -> bool;
-    fn patience(&mut self) -> Option<Duration>;
+    fn next_check(&mut self) -> Option<Duration>;
     /// Waits for the reply and converts it to a Python object.
     fn finish(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>>;
     /// Waits for at most `time`. Returns whether the reply has arrived.
@@ -139,13 +142,13 @@ trait Answering: Send {
 }
 
 /// A wait, the conversion of its reply, and the object to log about if the reply is late.
-struct Question<T, F> {
-    waiting: Wait<T>,
+struct PendingOperation<T, F> {
+    waiting: PendingReply<T>,
     then: F,
     about: Option<(Client, ObjectId)>,
 }
 
-impl<T, F> Answering for Question<T, F>
+impl<T, F> Operation for PendingOperation<T, F>
 where
     T: Send + 'static,
     F: FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send,
@@ -158,8 +161,8 @@ where
         self.waiting.when_over(waker)
     }
 
-    fn patience(&mut self) -> Option<Duration> {
-        self.waiting.patience()
+    fn next_check(&mut self) -> Option<Duration> {
+        self.waiting.next_check()
     }
 
     fn finish(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
@@ -170,7 +173,7 @@ where
 
     fn wait(&mut self, py: Python<'_>, time: Duration) -> PyResult<bool> {
         let begun = Instant::now();
-        let mut naps = Naps::new();
+        let mut naps = SignalPoll::new();
         loop {
             let left = time.saturating_sub(begun.elapsed());
             let (waiting, nap) = (&mut self.waiting, naps.next().min(left));
@@ -187,28 +190,28 @@ where
 
 /// A pending reply. Dropping it cancels the request.
 #[pyclass(frozen)]
-pub(crate) struct Pending(Mutex<Option<Box<dyn Answering>>>);
+pub(crate) struct Pending(Mutex<Option<Box<dyn Operation>>>);
 
 impl Pending {
     pub(crate) fn new<T: Send + 'static>(
-        waiting: Wait<T>,
+        waiting: PendingReply<T>,
         then: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> Self {
-        Self(Mutex::new(Some(Box::new(Question { waiting, then, about: None }))))
+        Self(Mutex::new(Some(Box::new(PendingOperation { waiting, then, about: None }))))
     }
 
     /// Like [`Pending::new`], for a request about an object. A long wait is logged.
     pub(crate) fn about<T: Send + 'static>(
         client: Client,
         id: ObjectId,
-        waiting: Wait<T>,
+        waiting: PendingReply<T>,
         then: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> Self {
         let about = Some((client, id));
-        Self(Mutex::new(Some(Box::new(Question { waiting, then, about }))))
+        Self(Mutex::new(Some(Box::new(PendingOperation { waiting, then, about }))))
     }
 
-    fn question(&self) -> MutexGuard<'_, Option<Box<dyn Answering>>> {
+    fn question(&self) -> MutexGuard<'_, Option<Box<dyn Operation>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -249,7 +252,7 @@ impl Pending {
     /// Seconds until the next check whether the node responds; `None` if there is no limit. A call at that time makes
     /// the check. It returns 0 if the node does not respond; `result` then raises that error at once.
     fn patience(&self) -> Option<f64> {
-        let patience = self.question().as_mut().and_then(|question| question.patience());
+        let patience = self.question().as_mut().and_then(|question| question.next_check());
         patience.map(|patience| patience.as_secs_f64())
     }
 
@@ -262,15 +265,15 @@ impl Pending {
 
 /// Replies that are ready for an event loop. Any thread can add to it without the interpreter lock.
 #[pyclass(frozen)]
-pub(crate) struct Inbox(Arc<Letters>);
+pub(crate) struct Inbox(Arc<InboxState>);
 
-struct Letters {
+struct InboxState {
     keys: Mutex<Vec<u64>>,
     /// Readable while `keys` is not empty.
     event: OwnedFd,
 }
 
-impl Letters {
+impl InboxState {
     fn put(&self, key: u64) {
         let is_first = {
             let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
@@ -290,7 +293,7 @@ impl Inbox {
     fn new() -> PyResult<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let event = event.map_err(io::Error::from)?;
-        Ok(Self(Arc::new(Letters { keys: Mutex::default(), event })))
+        Ok(Self(Arc::new(InboxState { keys: Mutex::default(), event })))
     }
 
     /// The descriptor that is readable while the inbox is not empty.

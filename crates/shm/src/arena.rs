@@ -7,9 +7,9 @@
 //! A client with a writable mapping of an extent could change anything in it, and so could every process that it
 //! forked. Therefore an extent serves one writer only, for its whole lifetime: it never contains other bytes.
 //!
-//! [`places`] decides which extent serves an object, and which extents are unmapped.
+//! [`extent_table`] decides which extent serves an object, and which extents are unmapped.
 
-mod places;
+mod extent_table;
 mod sizes;
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use self::places::Places;
+use self::extent_table::ExtentTable;
 use self::sizes::Sizes;
 use crate::available::{Available, Limit};
 use crate::error::ShmError;
@@ -45,7 +45,7 @@ struct Inner {
 
 #[derive(Debug)]
 struct State {
-    places: Places,
+    places: ExtentTable,
     /// The task that waits in [`Arena::spare`].
     waiting: Option<Waker>,
     extents: BTreeMap<ExtentId, Extent>,
@@ -82,7 +82,7 @@ impl Arena {
     pub fn bounded(extent_bytes: u64, bound: u64, extents_max: u64) -> Self {
         let extent_bytes = extent_bytes.clamp(PAGE_BYTES, MAPPING_BYTES_MAX / 2);
         let extent_bytes = extent_bytes.next_multiple_of(PAGE_BYTES);
-        let places = Places::new(Sizes { extent_bytes, bound, extents_max });
+        let places = ExtentTable::new(Sizes { extent_bytes, bound, extents_max });
         let (extents, gone, waiting) = (BTreeMap::new(), Vec::new(), None);
         let state = State { places, waiting, extents, gone };
         Self(Arc::new(Inner {
@@ -137,7 +137,7 @@ impl Arena {
 
     fn slot_at(&self, placed: Placed, len: u64, writer: Option<WriterId>) -> Slot {
         let (extent, mapping, offset) = placed;
-        let lease = Lease { arena: Arc::downgrade(&self.0), extent, offset };
+        let lease = Allocation { arena: Arc::downgrade(&self.0), extent, offset };
         let slot = Slot::new(mapping, offset, len, writer.is_none(), Some(Box::new(lease)));
         slot.reset();
         slot
@@ -219,13 +219,13 @@ impl Arena {
     /// The memory is free once the processes that mapped the extents or hold their descriptors release them too. Report
     /// the [unmapped extents](Self::take_gone) to them.
     pub fn trim(&self) {
-        self.0.let_go(Places::take_idle);
+        self.0.let_go(ExtentTable::take_idle);
     }
 
     /// Unmaps extents that have been free for five to six calls of this, except for the most recent 32 MiB plus 1/16 of
     /// the used memory. Call it regularly while there is memory to [spare](Self::spare).
     pub fn trim_idle(&self) {
-        self.0.let_go(Places::take_idle_for_long);
+        self.0.let_go(ExtentTable::take_idle_for_long);
         self.0.left.notify_all();
     }
 
@@ -328,7 +328,7 @@ impl Inner {
     }
 
     /// Unmaps the extents that `choose` removed from the places.
-    fn let_go(&self, choose: impl FnOnce(&mut Places) -> Vec<ExtentId>) {
+    fn let_go(&self, choose: impl FnOnce(&mut ExtentTable) -> Vec<ExtentId>) {
         let mut state = self.state();
         let gone = choose(&mut state.places);
         let waiting = if state.places.has_spare() { state.waiting.take() } else { None };
@@ -364,15 +364,15 @@ impl Extent {
 
 /// Frees the place of a slot when the slot is dropped.
 #[derive(Debug)]
-struct Lease {
+struct Allocation {
     arena: Weak<Inner>,
     extent: ExtentId,
     offset: u64,
 }
 
-impl slot::Lease for Lease {}
+impl slot::Allocation for Allocation {}
 
-impl Drop for Lease {
+impl Drop for Allocation {
     fn drop(&mut self) {
         // If the arena is gone, the slot's own reference to the mapping frees the memory.
         let Some(arena) = self.arena.upgrade() else { return };

@@ -25,7 +25,7 @@ pub(crate) fn slot_bytes(len: u64) -> Option<u64> {
 }
 
 /// A slot's right to its place; dropping it frees the place.
-pub(crate) trait Lease: fmt::Debug + Send + Sync {}
+pub(crate) trait Allocation: fmt::Debug + Send + Sync {}
 
 /// One object's space; clones share it. When the last clone is dropped, the space returns to its arena.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ pub(crate) struct SlotInner {
     /// Claimed ranges, start to end. They do not overlap and contain no ready block.
     claims: Mutex<BTreeMap<u64, u64>>,
     /// Frees the space; `None` for a slot in another process's memory.
-    lease: Option<Box<dyn Lease>>,
+    lease: Option<Box<dyn Allocation>>,
 }
 
 impl Slot {
@@ -83,7 +83,7 @@ impl Slot {
         offset: u64,
         len: u64,
         writable: bool,
-        lease: Option<Box<dyn Lease>>,
+        lease: Option<Box<dyn Allocation>>,
     ) -> Self {
         let claims = Mutex::default();
         Self(Arc::new(SlotInner { mapping, offset, len, writable, claims, lease }))

@@ -9,14 +9,14 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use hoplite_proto::planted;
+use hoplite_proto::mutants;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     dice::Dice,
     plan::{Make, Plan},
     trace::Trace,
-    verdict::{Record, Sabotage, Verdict},
+    verdict::{Mutation, Record, Verdict},
     world::World,
 };
 
@@ -34,11 +34,11 @@ impl Case {
     }
 
     /// Runs the simulation to its end and checks the final state.
-    pub fn run(&self, record: Record, sabotage: Option<Sabotage>) -> Verdict {
+    pub fn run(&self, record: Record, sabotage: Option<Mutation>) -> Verdict {
         let mut world = World::new(self.seed, self.plan.clone(), Trace::of(record), sabotage);
-        planted::plant(sabotage.and_then(Sabotage::planted));
+        mutants::activate(sabotage.and_then(Mutation::node_mutant));
         let ended = catch_unwind(AssertUnwindSafe(|| world.check_end()));
-        planted::plant(None);
+        mutants::activate(None);
         if let Err(panic) = ended {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));

@@ -9,7 +9,7 @@ use hoplite_proto::{
     id::{Instance, NodeId, ObjectId},
     message::{Message, Progress},
     node::Action,
-    table::Place,
+    table::Residency,
 };
 
 use crate::{payload::Content, plan::SECOND, world::World};
@@ -24,7 +24,7 @@ impl World {
         let Some(host) = self.hosts.get(&node) else { return };
         let table = host.node.table();
         let mut broken = None;
-        let in_memory = table.iter().filter(|(_, copy)| copy.place != Place::Disk);
+        let in_memory = table.iter().filter(|(_, copy)| copy.place != Residency::Disk);
         let bytes: u64 = in_memory.map(|(_, copy)| copy.meta.size).sum();
         if bytes > table.used() || table.used() > table.capacity() {
             broken = Some(format!(
@@ -33,7 +33,7 @@ impl World {
                 table.capacity()
             ));
         }
-        let (small, most) = host.node.directory().small_bytes();
+        let (small, most) = host.node.directory().inline_bytes();
         if small > most {
             broken = Some(format!(
                 "{node:?} stores {small} bytes of small objects, above the limit {most}"
@@ -77,7 +77,7 @@ impl World {
             held.filter_map(|(instance, copy)| Some((instance, &copy.id, copy.inline.as_ref()?)));
         // A copy that lost its name to another exists only during the event: look at the announcements too.
         let told = actions.iter().filter_map(|action| match action {
-            Action::Send { message: Message::Announce(told), .. } if told.origin => {
+            Action::Send { message: Message::Announce(told), .. } if told.primary => {
                 let Progress::Inline(bytes) = &told.progress else { return None };
                 Some((told.instance, &told.id, bytes))
             }
@@ -103,16 +103,16 @@ impl World {
     /// Finds a cycle of copies that receive from each other, in the view of one owner.
     fn directory_cycle(&self, node: NodeId) -> Option<String> {
         let host = self.hosts.get(&node)?;
-        let mut feeds: BTreeMap<(&ObjectId, NodeId), NodeId> = BTreeMap::new();
-        for (id, receiver, sender) in host.node.directory().feeds() {
-            if host.node.members().owners(id).first == node {
-                feeds.insert((id, receiver), sender);
+        let mut sources: BTreeMap<(&ObjectId, NodeId), NodeId> = BTreeMap::new();
+        for (id, receiver, sender) in host.node.directory().sources() {
+            if host.node.members().owners(id).primary == node {
+                sources.insert((id, receiver), sender);
             }
         }
-        for (id, start) in feeds.keys() {
+        for (id, start) in sources.keys() {
             let mut at = *start;
-            for _ in 0..=feeds.len() {
-                match feeds.get(&(*id, at)) {
+            for _ in 0..=sources.len() {
+                match sources.get(&(*id, at)) {
                     Some(sender) => at = *sender,
                     None => break,
                 }
@@ -128,35 +128,35 @@ impl World {
 
     /// Finds a cycle of copies that receive from each other. Owners that had not seen each other's replies may assign
     /// such sources, but the cycle must not last after they are informed.
-    pub(crate) fn check_feeds(&mut self, start: NodeId, instance: Instance, is_first: bool) {
-        let mut feeds = BTreeMap::new();
+    pub(crate) fn check_sources(&mut self, start: NodeId, instance: Instance, is_first: bool) {
+        let mut sources = BTreeMap::new();
         let mut id = None;
         for flow in self.shell.flows.values() {
             // The nodes of a ring reduce exchange parts of its result.
-            if let crate::shell::What::Copy { id: of, instance: what, ordered: false, .. } =
+            if let crate::shell::FlowTarget::Copy { id: of, instance: what, ordered: false, .. } =
                 &flow.what
                 && *what == instance
             {
-                feeds.insert(flow.to, flow.from);
+                sources.insert(flow.to, flow.from);
                 id = Some(of);
             }
         }
         let Some(id) = id else { return };
         let mut at = start;
         let mut circle = Vec::new();
-        for _ in 0..feeds.len() {
-            let Some(sender) = feeds.get(&at) else { return };
+        for _ in 0..sources.len() {
+            let Some(sender) = sources.get(&at) else { return };
             at = *sender;
             circle.push(at);
             if at != start {
                 continue;
             }
             if is_first || circle.iter().any(|receiver| self.was_held_up(*receiver, id)) {
-                let again = crate::world::Happening::CheckFeeds { start, instance };
+                let again = crate::world::SimEvent::CheckSources { start, instance };
                 return self.after(SECOND, again);
             }
             return self.fail(format!(
-                "transfers of {instance} form a cycle through {start:?}: {feeds:?}"
+                "transfers of {instance} form a cycle through {start:?}: {sources:?}"
             ));
         }
     }
@@ -165,10 +165,15 @@ impl World {
     fn was_held_up(&self, node: NodeId, id: &ObjectId) -> bool {
         let lately = self.now.before(SECOND);
         let Some(host) = self.hosts.get(&node) else { return false };
-        let owner = host.node.members().owners(id).first;
+        let owner = host.node.members().owners(id).primary;
         let thaws = |id| self.hosts.get(&id).and_then(|host| host.frozen_until).unwrap_or_default();
-        [thaws(node), thaws(owner), self.net.mended(node, owner), self.net.mended(owner, node)]
-            .into_iter()
-            .any(|until| until > lately)
+        [
+            thaws(node),
+            thaws(owner),
+            self.net.healed_at(node, owner),
+            self.net.healed_at(owner, node),
+        ]
+        .into_iter()
+        .any(|until| until > lately)
     }
 }

@@ -6,8 +6,8 @@
 use hoplite_proto::{
     id::{NodeId, ObjectId},
     meta::{Dtype, Meta},
+    mutants,
     node::Config,
-    planted,
     reduce::cost::Link,
     time::Instant,
 };
@@ -19,8 +19,8 @@ use crate::{
     plan::{Act, DETECTION_NS, Fate, Fault, MILLISECOND, Make, Plan, SECOND, Spec, name},
     trace::Trace,
     users::Object,
-    verdict::{Record, Sabotage},
-    world::{Happening, World},
+    verdict::{Mutation, Record},
+    world::{SimEvent, World},
 };
 
 /// How long after a fault some members may still have stale state.
@@ -33,22 +33,22 @@ const HEAD_START: u64 = SECOND;
 ///
 /// # Errors
 /// The finding of a checker: a deleted object exists again.
-pub fn delete_amid_changes(
+pub fn delete_during_changes(
     seed: u64,
     record: Record,
-    sabotage: Option<Sabotage>,
+    sabotage: Option<Mutation>,
 ) -> Result<(), String> {
     let plan = plan(&mut Dice::new(seed));
     let end = plan.end;
     let mut world = World::begin(seed, plan, Trace::of(record), sabotage);
     world.add_acquainted_hosts();
     for (at, act) in world.plan.acts.clone() {
-        world.at(at, Happening::Act(act));
+        world.at(at, SimEvent::Act(act));
     }
-    planted::plant(sabotage.and_then(Sabotage::planted));
+    mutants::activate(sabotage.and_then(Mutation::node_mutant));
     world.run_until(end);
     world.check_deleted();
-    planted::plant(None);
+    mutants::activate(None);
     world.failure.map_or(Ok(()), Err)
 }
 
@@ -72,7 +72,7 @@ fn plan(dice: &mut Dice) -> Plan {
             Make::Reduce {
                 inputs,
                 count: dice.between(1, 2) as usize,
-                patience_ns: None,
+                timeout_ns: None,
                 cancel_ns: None,
             }
         } else {
@@ -87,8 +87,8 @@ fn plan(dice: &mut Dice) -> Plan {
         at(put, Act::Make { object, at: dice.below(64) });
         for _ in 0..dice.below(5) {
             let get = put + dice.below(500 * MILLISECOND);
-            let (patience_ns, hold_ns) = (Some(SECOND), 0);
-            at(get, Act::Get { object, at: dice.below(64), patience_ns, cancel_ns: None, hold_ns });
+            let (timeout_ns, read_ns) = (Some(SECOND), 0);
+            at(get, Act::Get { object, at: dice.below(64), timeout_ns, cancel_ns: None, read_ns });
         }
         let deleted = put + dice.between(150, 900) * MILLISECOND;
         at(deleted, Act::Delete { object, at: dice.below(64) });
@@ -134,7 +134,7 @@ fn separates_ns(fault: Fault, time_ns: u64) -> u64 {
         Fault::Slow { .. } => 0,
         // Until they connect through a relay.
         Fault::Pair | Fault::OneWay => time_ns.min(DETOUR_NS) + SECOND,
-        Fault::Freeze | Fault::Off | Fault::Deaf | Fault::Halves => time_ns + AFTER_NS,
+        Fault::Freeze | Fault::Off | Fault::NoReceive | Fault::Partition => time_ns + AFTER_NS,
     }
 }
 
@@ -215,7 +215,7 @@ mod tests {
         // With the last seed, a client sends a request to a node that has met as many members as the others have, but
         // not the same ones.
         for seed in (0..300).chain([57037]) {
-            if let Err(failure) = delete_amid_changes(seed, Record::Nothing, None) {
+            if let Err(failure) = delete_during_changes(seed, Record::Nothing, None) {
                 panic!("seed {seed}: {failure}");
             }
         }

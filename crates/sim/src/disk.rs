@@ -3,8 +3,8 @@
 
 use hoplite_proto::{
     id::{Instance, NodeId},
-    node::{Event, Kept},
-    table::{Copy, Place, file_bytes},
+    node::{Event, SpilledCopy},
+    table::{Copy, Residency, file_bytes},
 };
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     payload::Piece,
     plan::{Disk, MICROSECOND, Plan},
     shell::{File, Slot, SlotId},
-    world::{Happening, World},
+    world::{SimEvent, World},
 };
 
 impl Plan {
@@ -25,13 +25,13 @@ impl Plan {
             limit: self.config.capacity * dice.between(2, 40) / 10,
             failures: if dice.chance(30) { dice.between(1, 30) } else { 0 },
             block_ns: dice.pick(&[5, 200, 5000]).unwrap_or(5) * MICROSECOND,
-            keep: dice.chance(50),
+            persistent: dice.chance(50),
         });
     }
 }
 
 impl World {
-    pub(crate) fn spill(&mut self, node: NodeId, kept: Kept) {
+    pub(crate) fn spill(&mut self, node: NodeId, kept: SpilledCopy) {
         let (instance, number) = (kept.instance, self.next_number());
         let Some(host) = self.hosts.get(&node) else { return };
         let Some(disk) = self.plan.disk else {
@@ -56,7 +56,7 @@ impl World {
         if let Some(host) = self.hosts.get_mut(&node) {
             host.files.insert(instance, file);
         }
-        self.after(delay_ns, Happening::FileWritten { node, instance, number });
+        self.after(delay_ns, SimEvent::FileWritten { node, instance, number });
     }
 
     pub(crate) fn file_written(&mut self, node: NodeId, instance: Instance, number: u64) {
@@ -71,7 +71,7 @@ impl World {
             file.is_written = true;
             Event::Spilled { instance }
         };
-        self.tell(node, event);
+        self.deliver(node, event);
     }
 
     fn fails(&mut self) -> bool {
@@ -102,7 +102,7 @@ impl World {
 
     fn read_next(&mut self, node: NodeId, slot: SlotId, index: u32) {
         let block_ns = self.plan.disk.map_or(0, |disk| disk.block_ns);
-        self.after(block_ns, Happening::BlockRead { node, slot, index });
+        self.after(block_ns, SimEvent::BlockRead { node, slot, index });
     }
 
     pub(crate) fn block_read(&mut self, node: NodeId, slot: SlotId, index: u32) {
@@ -117,7 +117,7 @@ impl World {
             // Perhaps no other node has a copy.
             self.users.is_shrunk = true;
             let detail = "injected failure".into();
-            return self.tell(node, Event::UnspillFailed { instance, detail });
+            return self.deliver(node, Event::UnspillFailed { instance, detail });
         }
         if let Some(content) = self.shell.slots[file].block(index).cloned() {
             self.write_slot(slot, Piece { index, content });
@@ -126,7 +126,7 @@ impl World {
             return self.read_next(node, slot, index + 1);
         }
         self.shell.slots[slot].is_complete = true;
-        self.tell(node, Event::Unspilled { instance });
+        self.deliver(node, Event::Unspilled { instance });
     }
 
     pub(crate) fn drop_spilled(&mut self, node: NodeId, instance: Instance) {
@@ -152,17 +152,17 @@ impl World {
 
     /// Starts a node with the files of its predecessor at the same address.
     pub(crate) fn begin_with_files(&mut self, node: NodeId, before: NodeId) {
-        if !self.plan.disk.is_some_and(|disk| disk.keep) {
+        if !self.plan.disk.is_some_and(|disk| disk.persistent) {
             return;
         }
         let Some(host) = self.hosts.get_mut(&before) else { return };
         let files = std::mem::take(&mut host.files);
-        let all: Vec<Kept> = files.values().map(|file| file.kept.clone()).collect();
+        let all: Vec<SpilledCopy> = files.values().map(|file| file.kept.clone()).collect();
         if let Some(host) = self.hosts.get_mut(&node) {
             host.files = files;
         }
         if !all.is_empty() {
-            self.tell(node, Event::Kept { all });
+            self.deliver(node, Event::CopiesRecovered { all });
         }
     }
 
@@ -173,10 +173,10 @@ impl World {
         for (instance, copy) in host.node.table().iter() {
             let has_slot = host.slots.contains_key(&instance);
             let is_wrong = match copy.place {
-                Place::Disk => self.file_of(node, instance).is_none() || has_slot,
-                Place::Returning => self.file_of(node, instance).is_none(),
-                Place::Awaited => false,
-                Place::Memory => copy.is_complete() && copy.inline.is_none() && !has_slot,
+                Residency::Disk => self.file_of(node, instance).is_none() || has_slot,
+                Residency::Restoring => self.file_of(node, instance).is_none(),
+                Residency::Pending => false,
+                Residency::Memory => copy.is_complete() && copy.inline.is_none() && !has_slot,
             };
             if is_wrong && !copy.doomed {
                 return Some(format!(

@@ -11,7 +11,7 @@ use crate::{
     plan::{Act, DETECTION_NS, Fault, MILLISECOND, Plan, SECOND},
     shell::Flow,
     users::Later,
-    world::{Happening, NotHere, World},
+    world::{NotHere, SimEvent, World},
 };
 
 /// How long two nodes fail to reach each other before they try a relay. Real nodes wait longer, but few faults here
@@ -21,9 +21,9 @@ pub(crate) const DETOUR_NS: u64 = DETECTION_NS;
 impl Plan {
     /// Adds failing hosts and links, for shorter and longer than the detection time.
     pub(crate) fn add_faults(&mut self, horizon: u64, dice: &mut Dice) {
-        use Fault::{Deaf, Freeze, Halves, Off, OneWay, Pair, Slow};
+        use Fault::{Freeze, NoReceive, Off, OneWay, Pair, Partition, Slow};
         let times = [50 * MILLISECOND, SECOND, 4 * SECOND, 9 * SECOND];
-        let faults = [Freeze, Freeze, Slow { times: 30 }, Off, Deaf, Pair, OneWay, Halves];
+        let faults = [Freeze, Freeze, Slow { times: 30 }, Off, NoReceive, Pair, OneWay, Partition];
         if !dice.chance(30) {
             return;
         }
@@ -62,7 +62,7 @@ impl World {
         else {
             return;
         };
-        self.after(pause_ns, Happening::Users(Later::Begin { member }));
+        self.after(pause_ns, SimEvent::Users(Later::Begin { member }));
     }
 
     /// Breaks the connection of two nodes, chosen by a number.
@@ -92,7 +92,7 @@ impl World {
     }
 
     /// Injects a fault for a while, if all nodes have met.
-    pub(crate) fn go_wrong(&mut self, at: u64, fault: Fault, time_ns: u64) {
+    pub(crate) fn inject_fault(&mut self, at: u64, fault: Fault, time_ns: u64) {
         let until = self.now + time_ns;
         let is_frozen = |id: &NodeId| {
             let host = self.hosts.get(id);
@@ -129,10 +129,10 @@ impl World {
         let is_cut = |(from, to): &(NodeId, NodeId)| match fault {
             Fault::Freeze | Fault::Slow { .. } => false,
             Fault::Off => (*from == one) != (*to == one),
-            Fault::Deaf => *to == one && *from != one,
+            Fault::NoReceive => *to == one && *from != one,
             Fault::Pair => (*from, *to) == (one, other) || (*from, *to) == (other, one),
             Fault::OneWay => (*from, *to) == (one, other),
-            Fault::Halves => half(*from) != half(*to),
+            Fault::Partition => half(*from) != half(*to),
         };
         let pairs = up.iter().flat_map(|from| up.iter().map(|to| (*from, *to)));
         for (from, to) in pairs.filter(is_cut) {
@@ -140,13 +140,13 @@ impl World {
                 format!("cannot reach {to:?} until {until}")
             });
             self.net.cut_until(from, to, until);
-            self.after(DETOUR_NS, Happening::LeadRound { one: from, other: to });
+            self.after(DETOUR_NS, SimEvent::Reroute { one: from, other: to });
         }
     }
 
     /// Connects two nodes that cannot reach each other through a relay, if a third node reaches both.
-    pub(crate) fn lead_round(&mut self, one: NodeId, other: NodeId) {
-        let is_open = |from, to| self.net.mended(from, to) <= self.now;
+    pub(crate) fn reroute(&mut self, one: NodeId, other: NodeId) {
+        let is_open = |from, to| self.net.healed_at(from, to) <= self.now;
         let reach_each_other = |one, other| is_open(one, other) && is_open(other, one);
         let helps = |helper: &NodeId| {
             ![one, other].contains(helper)
@@ -158,36 +158,36 @@ impl World {
             return;
         }
         self.trace.line(self.now, Some(one), "world", || format!("relay to {other:?}"));
-        self.net.lead_round(one, other);
+        self.net.reroute(one, other);
         self.break_all_connections(one, other);
     }
 
     /// Returns when the host of an event unfreezes, if it is frozen.
-    pub(crate) fn late_until(&self, happening: &Happening) -> Option<Instant> {
-        let node = match happening {
-            Happening::Arrive { to: node, .. }
-            | Happening::Tell { node, .. }
-            | Happening::SlotTaken { node, .. }
-            | Happening::FileWritten { node, .. }
-            | Happening::BlockRead { node, .. }
-            | Happening::Alarm { node, .. }
-            | Happening::FetchOver { node, .. }
-            | Happening::FoldOver { node, .. } => *node,
-            Happening::FlowAsked { flow } | Happening::BlockSent { flow } => {
+    pub(crate) fn late_until(&self, event: &SimEvent) -> Option<Instant> {
+        let node = match event {
+            SimEvent::Arrive { to: node, .. }
+            | SimEvent::Deliver { node, .. }
+            | SimEvent::SlotTaken { node, .. }
+            | SimEvent::FileWritten { node, .. }
+            | SimEvent::BlockRead { node, .. }
+            | SimEvent::Alarm { node, .. }
+            | SimEvent::FetchOver { node, .. }
+            | SimEvent::FoldOver { node, .. } => *node,
+            SimEvent::FlowRequested { flow } | SimEvent::BlockSent { flow } => {
                 self.shell.flows.get(flow)?.from
             }
-            Happening::BlockArrived { flow, .. } => self.shell.flows.get(flow)?.to,
-            Happening::FoldWaits { fold } => self.shell.folds.get(fold)?.host,
-            Happening::Write(writer) => writer.node,
-            Happening::Users(Later::Cancel { request }) => self.users.questions.get(request)?.node,
-            Happening::Users(Later::Release { node, .. } | Later::Locations { node, .. }) => *node,
-            Happening::Users(Later::Begin { .. })
-            | Happening::LeadRound { .. }
-            | Happening::CheckFeeds { .. }
-            | Happening::Meet
-            | Happening::RunPrograms
-            | Happening::WakeProgram { .. }
-            | Happening::Act(_) => return None,
+            SimEvent::BlockArrived { flow, .. } => self.shell.flows.get(flow)?.to,
+            SimEvent::FoldStalls { fold } => self.shell.folds.get(fold)?.host,
+            SimEvent::Write(writer) => writer.node,
+            SimEvent::Users(Later::Cancel { request }) => self.users.requests.get(request)?.node,
+            SimEvent::Users(Later::Release { node, .. } | Later::Locations { node, .. }) => *node,
+            SimEvent::Users(Later::Begin { .. })
+            | SimEvent::Reroute { .. }
+            | SimEvent::CheckSources { .. }
+            | SimEvent::Heal
+            | SimEvent::RunPrograms
+            | SimEvent::WakeProgram { .. }
+            | SimEvent::Act(_) => return None,
         };
         self.hosts.get(&node)?.frozen_until.filter(|until| *until > self.now)
     }
@@ -195,6 +195,6 @@ impl World {
     /// Returns how long a small message takes from one host to another.
     pub(crate) fn passage_ns(&mut self, from: NodeId, to: NodeId) -> u64 {
         let latency_ns = self.net.latency_ns(&mut self.dice);
-        self.net.mended(from, to).since(self.now) + latency_ns
+        self.net.healed_at(from, to).since(self.now) + latency_ns
     }
 }

@@ -9,15 +9,15 @@ use hoplite_proto::{
     id::{Instance, NodeId, ReduceId},
     inline::Inline,
     message::{FoldKey, FoldOrder},
-    node::{Event, FOLD_WAITED_NS},
+    node::{Event, FOLD_STALL_NS},
 };
 
 use crate::{
     payload::{Content, Piece},
     plan::MICROSECOND,
-    shell::{Child, Folding, SlotId, Source, WINDOW_BLOCKS, What, blocks_in},
-    verdict::Sabotage,
-    world::{Happening, NotHere, World},
+    shell::{Child, FlowTarget, Folding, SlotId, Source, WINDOW_BLOCKS, blocks_in},
+    verdict::Mutation,
+    world::{NotHere, SimEvent, World},
 };
 
 impl World {
@@ -57,7 +57,7 @@ impl World {
         let mut flows = Vec::new();
         for (child, (from, position)) in children.into_iter().enumerate() {
             let key = FoldKey { position, ..key };
-            let what = What::Stream { key, parent: fold, child };
+            let what = FlowTarget::Stream { key, parent: fold, child };
             let flow = self.open_flow(from, node, what, size, part.clone().collect());
             flows.push(Child { flow, arrived: VecDeque::new(), count: part.start });
         }
@@ -79,15 +79,15 @@ impl World {
             },
         );
         self.shell.fold_at.insert((node, key), fold);
-        self.after(FOLD_WAITED_NS, Happening::FoldWaits { fold });
+        self.after(FOLD_STALL_NS, SimEvent::FoldStalls { fold });
         self.pump_fold(fold);
         if let Some(flow) = parent {
-            self.stream_asked(flow, node, key);
+            self.stream_requested(flow, node, key);
         }
     }
 
     /// A parent requests the stream of a position, perhaps before the position has its order.
-    pub(crate) fn stream_asked(&mut self, flow: u64, node: NodeId, key: FoldKey) {
+    pub(crate) fn stream_requested(&mut self, flow: u64, node: NodeId, key: FoldKey) {
         if self.shell.folded_at.contains(&(node, key)) {
             return self.break_flow(flow, NotHere(true));
         }
@@ -129,7 +129,7 @@ impl World {
             if parts.len() < folding.inputs.len() + folding.children.len() {
                 return;
             }
-            if self.sabotage == Some(Sabotage::FoldsLess) && parts.len() > 1 {
+            if self.sabotage == Some(Mutation::FoldsLess) && parts.len() > 1 {
                 parts.pop();
             }
             let content = Content::fold(parts.into_iter());
@@ -172,10 +172,10 @@ impl World {
     }
 
     /// Reports to the node of a fold that it has waited long for a child.
-    pub(crate) fn fold_waits(&mut self, fold: u64) {
+    pub(crate) fn fold_stalls(&mut self, fold: u64) {
         let now = self.now;
         let Some(folding) = self.shell.folds.get_mut(&fold) else { return };
-        if now.since(folding.waits_since) >= FOLD_WAITED_NS {
+        if now.since(folding.waits_since) >= FOLD_STALL_NS {
             folding.waits_since = now;
             let is_full = folding.target.is_none() && folding.window.len() >= folding.window_max;
             let awaited = folding.children.iter().find(|child| child.arrived.is_empty());
@@ -184,11 +184,11 @@ impl World {
             if let Some(node) =
                 flow.and_then(|flow| self.shell.flows.get(&flow)).map(|flow| flow.from)
             {
-                self.tell(host, Event::FoldWaited { key, node });
+                self.deliver(host, Event::FoldStalled { key, node });
             }
         }
         if let Some(folding) = self.shell.folds.get(&fold) {
-            self.at(folding.waits_since + FOLD_WAITED_NS, Happening::FoldWaits { fold });
+            self.at(folding.waits_since + FOLD_STALL_NS, SimEvent::FoldStalls { fold });
         }
     }
 
@@ -238,7 +238,7 @@ impl World {
         // A fold of a part alone does not complete the slot.
         let is_whole = |slot: &SlotId| folding.part == (0..self.shell.slots[*slot].end());
         let target = folding.target.filter(is_whole);
-        self.after(delay_ns, Happening::FoldOver { node: host, key, failure, target });
+        self.after(delay_ns, SimEvent::FoldOver { node: host, key, failure, target });
         for child in folding.children {
             let Some(flow) = self.close_flow(child.flow) else { continue };
             match flow.source {
@@ -250,8 +250,8 @@ impl World {
                     let early = (
                         flow.from,
                         match flow.what {
-                            What::Stream { key, .. } => key,
-                            What::Copy { .. } => continue,
+                            FlowTarget::Stream { key, .. } => key,
+                            FlowTarget::Copy { .. } => continue,
                         },
                     );
                     if self.shell.early.get(&early) == Some(&child.flow) {
@@ -276,7 +276,7 @@ impl World {
             let slot = &mut self.shell.slots[target];
             slot.is_complete = slot.is_full();
         }
-        self.tell(node, Event::FoldEnded { key, failure });
+        self.deliver(node, Event::FoldEnded { key, failure });
     }
 
     pub(crate) fn fold_inline(
@@ -288,6 +288,6 @@ impl World {
     ) {
         let contents: Vec<Content> = inputs.iter().map(Content::from_inline).collect();
         let result = Content::fold(contents.iter()).to_inline();
-        self.tell_soon(node, Event::FoldedInline { reduce, epoch, result });
+        self.deliver_soon(node, Event::FoldedInline { reduce, epoch, result });
     }
 }

@@ -15,21 +15,21 @@
 
 mod case;
 mod check;
+mod delays;
 mod deletions;
 mod dice;
 mod disk;
 mod faults;
 mod fold;
-mod halves;
-mod keeps;
-mod late;
-pub mod leaves;
+pub mod leaving;
 mod lifetimes;
-mod looks;
 mod net;
+mod partitions;
 mod payload;
 mod plan;
 mod programs;
+mod queries;
+mod replicas;
 pub mod scale;
 mod shell;
 mod shrink;
@@ -43,14 +43,14 @@ mod world;
 
 pub use crate::{
     case::Case,
-    deletions::delete_amid_changes,
-    late::late,
+    delays::disturb_hosts,
+    deletions::delete_during_changes,
     shrink::shrink,
-    verdict::{Record, Sabotage, Verdict},
+    verdict::{Mutation, Record, Verdict},
 };
 
 /// Simulates the cluster of `seed`.
-pub fn run(seed: u64, record: Record, sabotage: Option<Sabotage>) -> Verdict {
+pub fn run(seed: u64, record: Record, sabotage: Option<Mutation>) -> Verdict {
     Case::new(seed).run(record, sabotage)
 }
 
@@ -80,27 +80,27 @@ mod tests {
     }
 
     /// Returns the failures of clusters with a sabotaged shell, seed by seed.
-    fn complaints(sabotage: Sabotage) -> Vec<String> {
+    fn complaints(sabotage: Mutation) -> Vec<String> {
         (0..60).filter_map(|seed| run(seed, Record::Nothing, Some(sabotage)).failure).collect()
     }
 
     #[test]
     fn wrong_bytes_are_detected() {
-        let complaints = complaints(Sabotage::ServesOtherBytes);
+        let complaints = complaints(Mutation::ServesOtherBytes);
         assert!(complaints.len() > 20, "{complaints:#?}");
         assert!(complaints.iter().any(|text| text.contains("holds [t18446744073709551615]")));
     }
 
     #[test]
     fn lost_replies_are_detected() {
-        let complaints = complaints(Sabotage::LosesMessage);
+        let complaints = complaints(Mutation::LosesMessage);
         assert!(complaints.len() > 20, "{complaints:#?}");
         assert!(complaints.iter().any(|text| text.contains("waits for")));
     }
 
     #[test]
     fn an_omitted_input_is_detected() {
-        let complaints = complaints(Sabotage::FoldsLess);
+        let complaints = complaints(Mutation::FoldsLess);
         assert!(complaints.len() > 2, "{complaints:#?}");
         assert!(complaints.iter().any(|text| text.contains("which is not a fold of")));
     }

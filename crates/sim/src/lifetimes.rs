@@ -3,10 +3,10 @@
 //! All clients of the job end at the end of the plan, so none of its objects may remain after the cluster has settled.
 
 use hoplite_proto::{
-    ask::Ask,
     error::Error,
     id::{ClientId, NodeId, ObjectId},
     lifetime::Job,
+    request::Request,
     time::Instant,
 };
 
@@ -43,7 +43,7 @@ impl World {
         let may_join = self.plan.has_jobs && self.now < self.plan.end && self.dice.chance(40);
         may_join.then(|| {
             let job = Job { name: JOB.parse().expect("a name"), cleanup: true };
-            self.ask(node, client, Ask::Join { job }, Purpose::Join, None);
+            self.ask(node, client, Request::JoinJob { job }, Purpose::Join, None);
             self.now
         })
     }
@@ -69,7 +69,8 @@ impl World {
         let is_deleted = matches!(error, Error::ObjectDeleted { id: deleted } if deleted == id);
         let mut all = self.users.objects_of(id);
         let (Some(object), None) = (all.next(), all.next()) else { return Ok(()) };
-        let Some(made_at) = object.made_at.filter(|_| is_deleted && !object.is_delete_asked) else {
+        let Some(made_at) = object.made_at.filter(|_| is_deleted && !object.is_delete_requested)
+        else {
             return Ok(());
         };
         let is_timed = object.spec.ttl_ns.is_some_and(|ttl| made_at + ttl <= self.now);

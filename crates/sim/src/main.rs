@@ -3,9 +3,9 @@
 
 use std::{fs, path::PathBuf, process::ExitCode, time::Instant};
 
-use hoplite_proto::planted::Bug;
+use hoplite_proto::mutants::Mutant;
 use hoplite_sim::{
-    Case, Record, Sabotage, delete_amid_changes, late, run,
+    Case, Mutation, Record, delete_during_changes, disturb_hosts, run,
     scale::{Collective, Growth, LINKS, SIZES, grow},
     shrink,
     steady::{Pattern, Run, Trouble, median},
@@ -18,7 +18,7 @@ const USAGE: &str = "usage: hoplite-sim --seeds COUNT [--from SEED]
        hoplite-sim --late SEED [--trace]
        hoplite-sim --deletions --seeds COUNT [--from SEED]
        hoplite-sim --deletions --seed N [--trace]
-       hoplite-sim --planted [--seeds COUNT]
+       hoplite-sim --mutants [--seeds COUNT]
        hoplite-sim --scale NODES
        hoplite-sim --steady STEPS [--seed N] [--only WORD] [--trace]
 
@@ -29,7 +29,7 @@ const USAGE: &str = "usage: hoplite-sim --seeds COUNT [--from SEED]
 --shrink     on failure, minimize the case and store it in target/sim
 --late       disturb one host of a cluster and check that the others are not late
 --deletions  let nodes join, leave and fail around deletions; check that deleted objects stay deleted
---planted    test mutants one at a time and print which of COUNT clusters finds each first
+--mutants    test mutants one at a time and print which of COUNT clusters finds each first
 --scale      print tables of collectives of 8, 64, ... up to NODES nodes
 --steady     run every pattern with every fault for STEPS steps and check that step times recover
 --only       run only combinations whose pattern and fault contain WORD, such as 'Pending Cut'";
@@ -48,9 +48,9 @@ fn main() -> ExitCode {
         }
         Ok(Task::One { name, case, record, is_shrunk }) => one(&name, *case, record, is_shrunk),
         Ok(Task::Many { from, count }) => many(from, count),
-        Ok(Task::Late { seed, record }) => one_late(seed, record),
+        Ok(Task::Delays { seed, record }) => one_delay(seed, record),
         Ok(Task::Deletions { from, count, record }) => many_deletions(from, count, record),
-        Ok(Task::Planted { count }) => planted(count),
+        Ok(Task::Mutants { count }) => run_mutants(count),
         Ok(Task::Scale { nodes }) => scale(nodes),
         Ok(Task::Steady { steps, seed, only, record }) => steady(steps, seed, &only, record),
         Err(why) => {
@@ -64,14 +64,14 @@ enum Task {
     Help,
     One { name: String, case: Box<Case>, record: Record, is_shrunk: bool },
     Many { from: u64, count: u64 },
-    Late { seed: u64, record: Record },
+    Delays { seed: u64, record: Record },
     Deletions { from: u64, count: u64, record: Record },
-    Planted { count: u64 },
+    Mutants { count: u64 },
     Scale { nodes: u64 },
     Steady { steps: u64, seed: u64, only: String, record: Record },
 }
 
-/// Default number of seeds for `--planted`. Objects that a forgotten deletion brings back are mostly dropped again, so
+/// Default number of seeds for `--run_mutants`. Objects that a forgotten deletion brings back are mostly dropped again, so
 /// that mutant shows in only one of 2000 clusters.
 const PLANTED_SEEDS: u64 = 10_000;
 
@@ -92,15 +92,15 @@ fn number(arguments: &mut Parser) -> Result<u64, String> {
 fn parse(mut arguments: Parser) -> Result<Task, String> {
     let (mut seed, mut seeds, mut from, mut file, mut nodes) = (None, None, None, None, None);
     let (mut steady_steps, mut only) = (None, String::new());
-    let (mut late_seed, mut is_deletions) = (None, false);
-    let (mut record, mut is_shrunk, mut is_planted) = (Record::Nothing, false, false);
+    let (mut delays_seed, mut is_deletions) = (None, false);
+    let (mut record, mut is_shrunk, mut is_mutants) = (Record::Nothing, false, false);
     let said = |error: lexopt::Error| error.to_string();
     while let Some(argument) = arguments.next().map_err(said)? {
         match argument {
             Arg::Long("seed") => seed = Some(number(&mut arguments)?),
             Arg::Long("seeds") => seeds = Some(number(&mut arguments)?),
             Arg::Long("from") => from = Some(number(&mut arguments)?),
-            Arg::Long("late") => late_seed = Some(number(&mut arguments)?),
+            Arg::Long("late") => delays_seed = Some(number(&mut arguments)?),
             Arg::Long("steady") => steady_steps = Some(number(&mut arguments)?),
             Arg::Long("only") => {
                 only = arguments.value().and_then(|text| text.string()).map_err(said)?;
@@ -110,7 +110,7 @@ fn parse(mut arguments: Parser) -> Result<Task, String> {
             Arg::Long("trace") => record = Record::Print,
             Arg::Long("shrink") => is_shrunk = true,
             Arg::Long("deletions") => is_deletions = true,
-            Arg::Long("planted") => is_planted = true,
+            Arg::Long("mutants") => is_mutants = true,
             Arg::Long("help") | Arg::Short('h') => return Ok(Task::Help),
             _ => return Err(said(argument.unexpected())),
         }
@@ -119,8 +119,8 @@ fn parse(mut arguments: Parser) -> Result<Task, String> {
         let seed = seed.unwrap_or(0);
         return Ok(Task::Steady { steps, seed, only, record });
     }
-    if let Some(seed) = late_seed {
-        return Ok(Task::Late { seed, record });
+    if let Some(seed) = delays_seed {
+        return Ok(Task::Delays { seed, record });
     }
     if is_deletions {
         let (from, count) = match (seed, seeds) {
@@ -131,7 +131,7 @@ fn parse(mut arguments: Parser) -> Result<Task, String> {
         return Ok(Task::Deletions { from, count, record });
     }
     let is_plain = record == Record::Nothing && !is_shrunk;
-    match (seed, file, seeds, nodes, is_planted) {
+    match (seed, file, seeds, nodes, is_mutants) {
         (Some(seed), None, None, None, false) if from.is_none() => {
             let (name, case) = (format!("seed {seed}"), Box::new(Case::new(seed)));
             Ok(Task::One { name, case, record, is_shrunk })
@@ -146,7 +146,7 @@ fn parse(mut arguments: Parser) -> Result<Task, String> {
             Ok(Task::Many { from: from.unwrap_or(0), count })
         }
         (None, None, count, None, true) if is_plain && from.is_none() => {
-            Ok(Task::Planted { count: count.unwrap_or(PLANTED_SEEDS) })
+            Ok(Task::Mutants { count: count.unwrap_or(PLANTED_SEEDS) })
         }
         (None, None, None, Some(nodes), false) if is_plain && from.is_none() => {
             if nodes < 2 {
@@ -157,7 +157,7 @@ fn parse(mut arguments: Parser) -> Result<Task, String> {
         }
         (None, None, None, None, false) => {
             let options =
-                "--seed, --seeds, --case, --late, --deletions, --planted, --scale or --steady";
+                "--seed, --seeds, --case, --late, --deletions, --mutants, --scale or --steady";
             Err(format!("nothing to run: pass {options}"))
         }
         _ => Err("these arguments cannot be combined".into()),
@@ -177,8 +177,8 @@ fn one(name: &str, case: Case, record: Record, is_shrunk: bool) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn one_late(seed: u64, record: Record) -> ExitCode {
-    match late(seed, record, None) {
+fn one_delay(seed: u64, record: Record) -> ExitCode {
+    match disturb_hosts(seed, record, None) {
         Ok(()) => {
             println!("seed {seed}: passed");
             ExitCode::SUCCESS
@@ -193,7 +193,7 @@ fn one_late(seed: u64, record: Record) -> ExitCode {
 fn many_deletions(from: u64, count: u64, record: Record) -> ExitCode {
     let mut failed = 0;
     for seed in from..from + count {
-        if let Err(failure) = delete_amid_changes(seed, record, None) {
+        if let Err(failure) = delete_during_changes(seed, record, None) {
             failed += 1;
             println!("seed {seed}: failed {failure}\n  repeat with --deletions --seed {seed}");
         }
@@ -216,7 +216,7 @@ fn many(from: u64, count: u64) -> ExitCode {
             }
         }
         if seed.is_multiple_of(LATE_EVERY)
-            && let Err(failure) = late(seed, Record::Nothing, None)
+            && let Err(failure) = disturb_hosts(seed, Record::Nothing, None)
         {
             failed += 1;
             println!("seed {seed}: others are late: {failure}\n  repeat with --late {seed}");
@@ -256,17 +256,17 @@ fn keep_small(name: &str, case: Case) {
 }
 
 /// Runs each mutant until a checker finds it. Prints a Markdown table.
-fn planted(count: u64) -> ExitCode {
+fn run_mutants(count: u64) -> ExitCode {
     let mut missed = 0;
     println!("| mutant | first found by | failure |\n|---|---|---|");
-    for &bug in Bug::ALL {
-        let sabotage = Some(Sabotage::Planted(bug));
+    for &bug in Mutant::ALL {
+        let sabotage = Some(Mutation::Node(bug));
         let found = (0..count).find_map(|seed| {
-            let late = || late(seed, Record::Nothing, sabotage).err();
-            let amid_changes = || delete_amid_changes(seed, Record::Nothing, sabotage).err();
+            let delays = || disturb_hosts(seed, Record::Nothing, sabotage).err();
+            let amid_changes = || delete_during_changes(seed, Record::Nothing, sabotage).err();
             let failure = run(seed, Record::Nothing, sabotage)
                 .failure
-                .or_else(|| (seed < LATE_PLANTED).then(late)?)
+                .or_else(|| (seed < LATE_PLANTED).then(delays)?)
                 .or_else(|| (seed < DELETIONS_PLANTED).then(amid_changes)?)?;
             Some((seed, failure))
         });
@@ -281,7 +281,7 @@ fn planted(count: u64) -> ExitCode {
             }
         }
     }
-    println!("{} passed, {missed} failed", Bug::ALL.len() - missed);
+    println!("{} passed, {missed} failed", Mutant::ALL.len() - missed);
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Net {
     /// Whether messages always take exactly the latency of the link.
     is_steady: bool,
     /// Racks whose shared links affect bursts, although no node is configured with them.
-    hidden: BTreeMap<NodeId, Hidden>,
+    unannounced: BTreeMap<NodeId, Hidden>,
     bursts_free: BTreeMap<Queue, Instant>,
 }
 
@@ -82,7 +82,7 @@ impl Net {
             downlink_free: BTreeMap::new(),
             slowed: BTreeMap::new(),
             is_steady: false,
-            hidden: BTreeMap::new(),
+            unannounced: BTreeMap::new(),
             bursts_free: BTreeMap::new(),
         }
     }
@@ -144,7 +144,7 @@ impl Net {
         to: NodeId,
         dice: &mut Dice,
     ) -> Instant {
-        let arrival = now.max(self.mended(from, to)) + self.latency_ns(dice);
+        let arrival = now.max(self.healed_at(from, to)) + self.latency_ns(dice);
         let last = self.last_arrival.entry((from, to)).or_default();
         *last = arrival.max(*last + 1);
         *last
@@ -153,12 +153,12 @@ impl Net {
     /// Puts a node into a rack of a pod, without configuring it. The hosts of a rack share one link, as fast as a
     /// host's, for traffic that leaves the rack. The racks of a pod share such a link for traffic that leaves the pod.
     pub(crate) fn hide(&mut self, node: NodeId, rack: u64, pod: u64) {
-        self.hidden.insert(node, Hidden { rack, pod });
+        self.unannounced.insert(node, Hidden { rack, pod });
     }
 
     /// Returns when a part of a burst arrives; it queues at each link of its path.
     pub(crate) fn burst(&mut self, now: Instant, from: NodeId, to: NodeId, bytes: u64) -> Instant {
-        let both = self.hidden.get(&from).zip(self.hidden.get(&to));
+        let both = self.unannounced.get(&from).zip(self.unannounced.get(&to));
         let racks = both.filter(|(a, b)| a.rack != b.rack);
         let pods = both.filter(|(a, b)| a.pod != b.pod);
         let between = [
@@ -174,7 +174,7 @@ impl Net {
             *free = at.max(*free) + bytes * 1_000_000_000 / self.link.bytes_per_second.max(1);
             at = *free;
         }
-        at = at.max(self.mended(from, to)) + self.link.latency_ns;
+        at = at.max(self.healed_at(from, to)) + self.link.latency_ns;
         let last = self.last_arrival.entry((from, to)).or_default();
         *last = at.max(*last + 1);
         *last
@@ -209,7 +209,7 @@ impl Net {
         *downlink =
             (first_byte + down_ns).max(*downlink + down_ns).max(sent + self.link.latency_ns);
         let arrived = *downlink;
-        Passage { sent, arrived: arrived.max(self.mended(from, to)) }
+        Passage { sent, arrived: arrived.max(self.healed_at(from, to)) }
     }
 
     /// Slows down the link of a node for a while.
@@ -230,7 +230,7 @@ impl Net {
     }
 
     /// Reconnects two nodes over a path that is not cut.
-    pub(crate) fn lead_round(&mut self, one: NodeId, other: NodeId) {
+    pub(crate) fn reroute(&mut self, one: NodeId, other: NodeId) {
         for way in [(one, other), (other, one)] {
             self.held.remove(&way);
             self.last_arrival.remove(&way);
@@ -238,7 +238,7 @@ impl Net {
     }
 
     /// Returns until when the direction from one node to another is cut, or was.
-    pub(crate) fn mended(&self, from: NodeId, to: NodeId) -> Instant {
+    pub(crate) fn healed_at(&self, from: NodeId, to: NodeId) -> Instant {
         self.held.get(&(from, to)).copied().unwrap_or_default()
     }
 }

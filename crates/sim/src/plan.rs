@@ -51,7 +51,7 @@ pub(crate) struct Disk {
     /// Time per block.
     pub(crate) block_ns: u64,
     /// Whether a restarted node finds the files of its predecessor.
-    pub(crate) keep: bool,
+    pub(crate) persistent: bool,
 }
 
 /// A temporary fault of hosts and links.
@@ -64,13 +64,13 @@ pub(crate) enum Fault {
     /// One node and all others cannot reach each other.
     Off,
     /// One node receives nothing from the others, but they receive from it.
-    Deaf,
+    NoReceive,
     /// Two nodes cannot reach each other.
     Pair,
     /// One node receives nothing from another one, but that one receives from it.
     OneWay,
     /// About half of the nodes and the others cannot reach each other.
-    Halves,
+    Partition,
 }
 
 /// An object that a client creates, unless something fails.
@@ -94,7 +94,7 @@ pub(crate) enum Make {
     Reduce {
         inputs: Vec<usize>,
         count: usize,
-        patience_ns: Option<u64>,
+        timeout_ns: Option<u64>,
         /// When the request itself is canceled; only a request for a name is still open then.
         cancel_ns: Option<u64>,
     },
@@ -120,24 +120,24 @@ pub(crate) enum Act {
     Get {
         object: usize,
         at: u64,
-        patience_ns: Option<u64>,
+        timeout_ns: Option<u64>,
         cancel_ns: Option<u64>,
         /// How long the client reads it.
-        hold_ns: u64,
+        read_ns: u64,
     },
     /// Reads an object while it arrives; `with_get` also sends a get for it.
     Follow {
         object: usize,
         at: u64,
         with_get: bool,
-        patience_ns: Option<u64>,
+        timeout_ns: Option<u64>,
         cancel_ns: Option<u64>,
     },
     Wait {
         objects: Vec<usize>,
         count: usize,
         at: u64,
-        patience_ns: Option<u64>,
+        timeout_ns: Option<u64>,
         cancel_ns: Option<u64>,
     },
     /// Requests the holders of an object, and again after each of `changes` changes.
@@ -145,16 +145,16 @@ pub(crate) enum Act {
         object: usize,
         at: u64,
         changes: u32,
-        patience_ns: Option<u64>,
+        timeout_ns: Option<u64>,
         cancel_ns: Option<u64>,
     },
     Inputs {
         object: usize,
     },
     /// Requests replicas at the node where the object was put.
-    Keep {
+    Replicate {
         object: usize,
-        copies: u32,
+        replicas: u32,
     },
     Delete {
         object: usize,
@@ -163,14 +163,14 @@ pub(crate) enum Act {
     Prune {
         /// Version number of the name under [`PUBLISHED`].
         version: u64,
-        keep: u64,
+        retain: u64,
         at: u64,
-        patience_ns: Option<u64>,
+        timeout_ns: Option<u64>,
     },
     Latest {
         after: Option<u64>,
         at: u64,
-        patience_ns: u64,
+        timeout_ns: u64,
     },
     ClientDies {
         at: u64,
@@ -208,7 +208,7 @@ impl Act {
             | Self::Follow { object, .. }
             | Self::Locations { object, .. }
             | Self::Inputs { object }
-            | Self::Keep { object, .. }
+            | Self::Replicate { object, .. }
             | Self::Delete { object, .. } => vec![object],
             Self::Wait { objects, .. } => objects.iter_mut().collect(),
             Self::Prune { .. }

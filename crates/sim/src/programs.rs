@@ -11,10 +11,10 @@ use std::{
 };
 
 use hoplite_proto::{
-    ask::{Answer, Ask},
     error::Error,
     id::{ClientId, Instance, NodeId, ObjectId, RequestId},
     meta::{Meta, Op},
+    request::{Reply, Request},
     time::Instant,
 };
 
@@ -48,23 +48,23 @@ impl fmt::Debug for Programs {
 struct Shared {
     now: Instant,
     issued: u64,
-    orders: Vec<Order>,
-    replies: BTreeMap<RequestId, Reply>,
+    orders: Vec<ProgramOrder>,
+    replies: BTreeMap<RequestId, ProgramReply>,
     /// The report of the first program that found an error.
     failure: Option<String>,
 }
 
 /// A reply, and the content of its copy, if that is a large one.
 #[derive(Debug)]
-struct Reply {
-    answer: Result<Answer, Error>,
+struct ProgramReply {
+    answer: Result<Reply, Error>,
     content: Option<Content>,
 }
 
 /// An action that a program requests from the world.
 #[derive(Debug)]
-enum Order {
-    Ask { node: NodeId, client: ClientId, request: RequestId, ask: Ask },
+enum ProgramOrder {
+    Ask { node: NodeId, client: ClientId, request: RequestId, body: Request },
     Fill { node: NodeId, instance: Instance, tag: Tag },
     Wake { request: RequestId, after_ns: u64 },
     Disturb { at: u64, fault: Fault, time_ns: u64 },
@@ -104,17 +104,17 @@ impl Client {
 
     /// Returns the next version of a prefix that is newer than `after`.
     pub(crate) async fn latest(&self, prefix: &str, after: Option<u64>) -> Result<u64, Error> {
-        match self.ask(Ask::Latest { prefix: prefix.into(), after }).await? {
-            Answer::Latest { name } => Ok(name.version().unwrap_or_default()),
+        match self.ask(Request::Latest { prefix: prefix.into(), after }).await? {
+            Reply::Latest { name } => Ok(name.version().unwrap_or_default()),
             other => Ok(self.unexpected(&other).unwrap_or_default()),
         }
     }
 
     pub(crate) async fn get(&self, id: &ObjectId) -> Result<Reading, Error> {
-        let request = self.post(Ask::Get { id: id.clone() });
-        let Reply { answer, content } = self.reply(request).await;
+        let request = self.post(Request::Get { id: id.clone() });
+        let ProgramReply { answer, content } = self.reply(request).await;
         match answer? {
-            Answer::Got { instance, .. } => Ok(Reading { instance, content }),
+            Reply::Got { instance, .. } => Ok(Reading { instance, content }),
             other => {
                 let instance = self.unexpected(&other).unwrap_or(NO_INSTANCE);
                 Ok(Reading { instance, content: None })
@@ -125,7 +125,7 @@ impl Client {
     /// Releases a copy that the program has read.
     pub(crate) fn release(&self, reading: &Reading) {
         let instance = reading.instance;
-        self.post(Ask::Release { instance });
+        self.post(Request::Release { instance });
     }
 
     /// Creates an object, fills it at once and seals it.
@@ -135,30 +135,30 @@ impl Client {
         meta: Meta,
         tag: Tag,
     ) -> Result<ObjectId, Error> {
-        let Answer::Created { instance, .. } =
-            self.ask(Ask::Create { id, meta, ttl_ns: None }).await?
+        let Reply::Created { instance, .. } =
+            self.ask(Request::Create { id, meta, ttl_ns: None }).await?
         else {
             return Ok(NO_OBJECT);
         };
-        self.shared.borrow_mut().orders.push(Order::Fill { node: self.node, instance, tag });
-        match self.ask(Ask::Seal { instance }).await? {
-            Answer::Put { id } => Ok(id),
+        self.shared.borrow_mut().orders.push(ProgramOrder::Fill { node: self.node, instance, tag });
+        match self.ask(Request::Seal { instance }).await? {
+            Reply::Put { id } => Ok(id),
             other => Ok(self.unexpected(&other).unwrap_or(NO_OBJECT)),
         }
     }
 
     /// Sums the first `count` of `inputs`.
     pub(crate) async fn sum(&self, inputs: Vec<ObjectId>, count: u32) -> Result<ObjectId, Error> {
-        let ask = Ask::Reduce { inputs, op: Op::Sum, count, id: None, ttl_ns: None };
-        match self.ask(ask).await? {
-            Answer::Reducing { id } => Ok(id),
+        let body = Request::Reduce { inputs, op: Op::Sum, count, id: None, ttl_ns: None };
+        match self.ask(body).await? {
+            Reply::Reducing { id } => Ok(id),
             other => Ok(self.unexpected(&other).unwrap_or(NO_OBJECT)),
         }
     }
 
     pub(crate) async fn inputs(&self, id: &ObjectId) -> Result<Vec<ObjectId>, Error> {
-        match self.ask(Ask::Inputs { id: id.clone() }).await? {
-            Answer::Inputs { ids } => Ok(ids),
+        match self.ask(Request::Inputs { id: id.clone() }).await? {
+            Reply::Inputs { ids } => Ok(ids),
             other => Ok(self.unexpected(&other).unwrap_or_default()),
         }
     }
@@ -166,26 +166,26 @@ impl Client {
     /// Deletes all versions up to this one except the newest `keep`.
     pub(crate) async fn prune(&self, id: &ObjectId, keep: u64) -> Result<(), Error> {
         let ObjectId::Named(name) = id else { return Ok(()) };
-        self.ask(Ask::Prune { name: name.clone(), keep }).await.map(drop)
+        self.ask(Request::Prune { name: name.clone(), retain: keep }).await.map(drop)
     }
 
     pub(crate) async fn delete(&self, ids: Vec<ObjectId>) -> Result<(), Error> {
-        self.ask(Ask::Delete { ids }).await.map(drop)
+        self.ask(Request::Delete { ids }).await.map(drop)
     }
 
     /// Simulates computation for a while.
     pub(crate) async fn sleep(&self, after_ns: u64) {
         let request = self.next_request();
-        self.shared.borrow_mut().orders.push(Order::Wake { request, after_ns });
+        self.shared.borrow_mut().orders.push(ProgramOrder::Wake { request, after_ns });
         drop(self.reply(request).await);
     }
 
     /// Injects a fault at a host for a while.
     pub(crate) fn disturb(&self, at: u64, fault: Fault, time_ns: u64) {
-        self.shared.borrow_mut().orders.push(Order::Disturb { at, fault, time_ns });
+        self.shared.borrow_mut().orders.push(ProgramOrder::Disturb { at, fault, time_ns });
     }
 
-    fn unexpected<T>(&self, answer: &Answer) -> Option<T> {
+    fn unexpected<T>(&self, answer: &Reply) -> Option<T> {
         self.fail(format!("{answer:?} is not a reply to this request"));
         None
     }
@@ -196,19 +196,19 @@ impl Client {
         RequestId(FIRST_REQUEST + shared.issued)
     }
 
-    fn post(&self, ask: Ask) -> RequestId {
+    fn post(&self, body: Request) -> RequestId {
         let request = self.next_request();
         let (node, client) = (self.node, self.client);
-        self.shared.borrow_mut().orders.push(Order::Ask { node, client, request, ask });
+        self.shared.borrow_mut().orders.push(ProgramOrder::Ask { node, client, request, body });
         request
     }
 
-    async fn ask(&self, ask: Ask) -> Result<Answer, Error> {
-        let request = self.post(ask);
+    async fn ask(&self, body: Request) -> Result<Reply, Error> {
+        let request = self.post(body);
         self.reply(request).await.answer
     }
 
-    async fn reply(&self, request: RequestId) -> Reply {
+    async fn reply(&self, request: RequestId) -> ProgramReply {
         poll_fn(|_| match self.shared.borrow_mut().replies.remove(&request) {
             Some(reply) => Poll::Ready(reply),
             None => Poll::Pending,
@@ -234,17 +234,17 @@ impl Programs {
     pub(crate) fn take(
         &self,
         request: RequestId,
-        answer: Result<Answer, Error>,
+        answer: Result<Reply, Error>,
         content: impl FnOnce(Instance) -> Option<Content>,
-    ) -> Option<Result<Answer, Error>> {
+    ) -> Option<Result<Reply, Error>> {
         if request.0 <= FIRST_REQUEST {
             return Some(answer);
         }
         let content = match answer {
-            Ok(Answer::Got { instance, .. }) => content(instance),
+            Ok(Reply::Got { instance, .. }) => content(instance),
             _ => None,
         };
-        self.shared.borrow_mut().replies.insert(request, Reply { answer, content });
+        self.shared.borrow_mut().replies.insert(request, ProgramReply { answer, content });
         None
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     net::Racks,
     plan::{Act, Fate, MICROSECOND, Make, Plan, SECOND, Spec},
     trace::Trace,
-    world::{Happening, World},
+    world::{SimEvent, World},
 };
 
 /// The operation of all nodes.
@@ -109,14 +109,14 @@ fn plan(what: Collective, nodes: u64, bytes: u64, link: Link) -> Plan {
     if what != Collective::Broadcast {
         wanted = objects.len();
         let inputs: Vec<usize> = (0..wanted).collect();
-        let make = Make::Reduce { count: wanted, inputs, patience_ns: None, cancel_ns: None };
+        let make = Make::Reduce { count: wanted, inputs, timeout_ns: None, cancel_ns: None };
         objects.push(Spec { name: None, meta, make, ttl_ns: None });
         acts.push((HEAD_START, Act::Make { object: wanted, at: 0 }));
     }
     let getters = if what == Collective::Reduce { 1 } else { nodes };
     acts.extend((0..getters).map(|at| {
-        let (patience_ns, cancel_ns, hold_ns) = (None, None, 0);
-        (HEAD_START, Act::Get { object: wanted, at, patience_ns, cancel_ns, hold_ns })
+        let (timeout_ns, cancel_ns, read_ns) = (None, None, 0);
+        (HEAD_START, Act::Get { object: wanted, at, timeout_ns, cancel_ns, read_ns })
     }));
     let config = Config::new(1 << 40, link);
     let end = HEAD_START + 1000 * SECOND;
@@ -133,7 +133,7 @@ impl World {
         world.racks.are_surveyed = are_surveyed;
         world.add_acquainted_hosts();
         for (at, act) in world.plan.acts.clone() {
-            world.at(at, Happening::Act(act));
+            world.at(at, SimEvent::Act(act));
         }
         world
     }

@@ -19,7 +19,7 @@ use hoplite_proto::{
     id::{Instance, NodeId, ObjectId, ServeId},
     limits::WINDOW_BYTES,
     message::FoldKey,
-    node::Kept,
+    node::SpilledCopy,
     time::Instant,
 };
 
@@ -136,7 +136,7 @@ pub(crate) fn blocks_in(bytes: &Range<u64>) -> Range<u32> {
 pub(crate) struct Flow {
     pub(crate) from: NodeId,
     pub(crate) to: NodeId,
-    pub(crate) what: What,
+    pub(crate) what: FlowTarget,
     /// Size of the object in bytes.
     pub(crate) size: u64,
     /// The blocks to send.
@@ -155,7 +155,7 @@ pub(crate) struct Flow {
 }
 
 #[derive(Debug)]
-pub(crate) enum What {
+pub(crate) enum FlowTarget {
     Copy {
         id: ObjectId,
         instance: Instance,
@@ -192,7 +192,7 @@ const CREDIT_BLOCKS: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct File {
     /// The metadata in the file.
-    pub(crate) kept: Kept,
+    pub(crate) kept: SpilledCopy,
     /// Its blocks, separate from those of the copies in memory.
     pub(crate) slot: SlotId,
     pub(crate) number: u64,

@@ -5,14 +5,14 @@
 
 use crate::{
     case::Case,
-    verdict::{Record, Sabotage},
+    verdict::{Mutation, Record},
 };
 
 /// Seeds tried per candidate: removing one act changes all later random decisions.
 const CHANCES: u64 = 4;
 
 /// Returns a small case with the same failure as `case`, or `case` itself if it does not fail.
-pub fn shrink(case: Case, sabotage: Option<Sabotage>) -> Case {
+pub fn shrink(case: Case, sabotage: Option<Mutation>) -> Case {
     let Some(failure) = case.run(Record::Nothing, sabotage).failure else { return case };
     let wanted = kind(&failure);
     // Runs a candidate with the seed of the case and with others.
@@ -59,7 +59,7 @@ fn simpler(mut case: Case, failing: &impl Fn(&Case) -> Option<Case>) -> Case {
     let simpler: [fn(&mut Case); 6] = [
         Case::forget_unused_objects,
         |case| case.plan.config.capacity = 1 << 34,
-        |case| case.plan.config.small = None,
+        |case| case.plan.config.inline_capacity = None,
         |case| case.plan.slot_failures = 0,
         |case| case.plan.nodes = 1 + case.plan.nodes / 2,
         |case| case.plan.nodes = (case.plan.nodes - 1).max(1),
@@ -81,13 +81,13 @@ fn kind(failure: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use hoplite_proto::planted::Bug;
+    use hoplite_proto::mutants::Mutant;
 
     use super::*;
 
     #[test]
     fn a_minimized_failure_is_small_and_still_fails() {
-        let sabotage = Some(Sabotage::Planted(Bug::AnswersGetsTooEarly));
+        let sabotage = Some(Mutation::Node(Mutant::RepliesTooEarly));
         let fails = |case: &Case| case.run(Record::Nothing, sabotage).failure;
         let case = (0..200).map(Case::new).find(|case| fails(case).is_some()).unwrap();
         let (acts, ..) = case.size();

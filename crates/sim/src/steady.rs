@@ -192,7 +192,7 @@ impl Run {
         let mut world = World::calm(Plan::empty(self.hosts, config, end), false);
         world.trace = Trace::of(record);
         for node in world.staying() {
-            world.tell(node, Event::LinkMeasured { link: self.link, has_bandwidth: true });
+            world.deliver(node, Event::LinkMeasured { link: self.link, has_bandwidth: true });
         }
         let steps = Rc::new(RefCell::new(Vec::new()));
         self.start(&mut world, &steps);

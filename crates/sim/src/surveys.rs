@@ -30,7 +30,7 @@ fn world(nodes: u64, racks: u64, pods: u64) -> World {
         world.net.hide(NodeId(id), id % racks, id % racks % pods);
     }
     // Nodes that are acquainted from the beginning have not set an alarm yet.
-    (1..=nodes).for_each(|id| world.tell_soon(NodeId(id), Event::DeadlinePassed));
+    (1..=nodes).for_each(|id| world.deliver_soon(NodeId(id), Event::DeadlinePassed));
     world
 }
 

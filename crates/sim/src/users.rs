@@ -24,7 +24,7 @@ pub(crate) struct Users {
     pub(crate) objects: Vec<Object>,
     /// Several objects may compete for one name.
     pub(crate) by_id: BTreeMap<ObjectId, Vec<usize>>,
-    pub(crate) questions: BTreeMap<RequestId, Question>,
+    pub(crate) requests: BTreeMap<RequestId, PendingRequest>,
     clients: BTreeMap<ClientId, Client>,
     /// The readers of each slot, and how often each reads it.
     reads: BTreeMap<(NodeId, Instance, ClientId), u32>,
@@ -54,7 +54,7 @@ pub(crate) struct Object {
     pub(crate) id: Option<ObjectId>,
     /// The node where it is created.
     pub(crate) node: Option<NodeId>,
-    pub(crate) is_delete_asked: bool,
+    pub(crate) is_delete_requested: bool,
     /// When a client started to create it, whether that client was in the job, and whether the object may expire.
     pub(crate) made_at: Option<Instant>,
     pub(crate) is_of_job: bool,
@@ -72,13 +72,13 @@ pub(crate) struct Object {
     /// Whether its node had joined the others when it was put.
     pub(crate) has_joined: bool,
     /// The number of replicas that its node has reported to a client.
-    pub(crate) kept: Option<KeptCopies>,
+    pub(crate) kept: Option<ReplicaPromise>,
 }
 
 impl Object {
     /// Whether a client has deleted it, or it may expire.
     pub(crate) const fn may_be_gone(&self) -> bool {
-        self.is_delete_asked || self.may_end
+        self.is_delete_requested || self.may_end
     }
 }
 
@@ -92,7 +92,7 @@ struct Client {
 
 /// An open or completed request, to check its reply.
 #[derive(Debug)]
-pub(crate) struct Question {
+pub(crate) struct PendingRequest {
     pub(crate) node: NodeId,
     pub(crate) client: ClientId,
     pub(crate) purpose: Purpose,
@@ -120,7 +120,7 @@ pub(crate) enum Purpose {
     Join,
     Get {
         id: ObjectId,
-        hold_ns: u64,
+        read_ns: u64,
     },
     Reduce {
         object: usize,
@@ -128,9 +128,9 @@ pub(crate) enum Purpose {
     Inputs {
         object: usize,
     },
-    Keep {
+    Replicate {
         object: usize,
-        copies: u32,
+        replicas: u32,
     },
     /// `ended`: objects that no client is still creating, and how many clients had started to create each.
     Delete {
@@ -207,7 +207,7 @@ impl Users {
                 spec: spec.clone(),
                 id,
                 node: None,
-                is_delete_asked: false,
+                is_delete_requested: false,
                 made_at: None,
                 is_of_job: false,
                 may_end: false,
@@ -223,7 +223,7 @@ impl Users {
         Self {
             objects: all,
             by_id,
-            questions: BTreeMap::new(),
+            requests: BTreeMap::new(),
             clients: BTreeMap::new(),
             reads: BTreeMap::new(),
             blocked: BTreeMap::new(),
@@ -256,7 +256,7 @@ impl Users {
         self.objects_of(id).flat_map(|object| object.contents.iter().cloned()).collect()
     }
 
-    pub(crate) fn is_delete_asked(&self, id: &ObjectId) -> bool {
+    pub(crate) fn is_delete_requested(&self, id: &ObjectId) -> bool {
         self.objects_of(id).any(Object::may_be_gone)
     }
 
@@ -295,9 +295,9 @@ impl Users {
     }
 }
 
-/// The reply to a [`hoplite_proto::ask::Ask::Keep`].
+/// The reply to a [`hoplite_proto::request::Request::Replicate`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct KeptCopies {
+pub(crate) struct ReplicaPromise {
     /// The node that maintains the replicas.
     pub(crate) node: NodeId,
     /// The number requested, and the number at nodes that were up.

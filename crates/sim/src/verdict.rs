@@ -1,6 +1,6 @@
 //! Options and results of a simulation, and deliberate errors for testing the checkers.
 
-use hoplite_proto::planted::Bug;
+use hoplite_proto::mutants::Mutant;
 
 /// What to do with the events and actions of all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum Record {
 
 /// A deliberate error that the checkers must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sabotage {
+pub enum Mutation {
     /// The second block of every transfer belongs to another object.
     ServesOtherBytes,
     /// Replies of directories are lost.
@@ -23,14 +23,14 @@ pub enum Sabotage {
     /// Folds omit an input.
     FoldsLess,
     /// A mutant of the node.
-    Planted(Bug),
+    Node(Mutant),
 }
 
-impl Sabotage {
+impl Mutation {
     /// The mutant of the node, if any.
-    pub(crate) const fn planted(self) -> Option<Bug> {
+    pub(crate) const fn node_mutant(self) -> Option<Mutant> {
         match self {
-            Self::Planted(bug) => Some(bug),
+            Self::Node(bug) => Some(bug),
             Self::ServesOtherBytes | Self::LosesMessage | Self::FoldsLess => None,
         }
     }

@@ -21,7 +21,7 @@ use crate::{
     shell::{File, Shell, SlotId},
     trace::Trace,
     users::{Users, Writer},
-    verdict::Sabotage,
+    verdict::Mutation,
 };
 
 /// The complete state of a simulation.
@@ -37,7 +37,7 @@ pub(crate) struct World {
     pub(crate) users: Users,
     pub(crate) programs: Programs,
     pub(crate) trace: Trace,
-    pub(crate) sabotage: Option<Sabotage>,
+    pub(crate) sabotage: Option<Mutation>,
     /// The first finding of a checker.
     pub(crate) failure: Option<String>,
     pub(crate) events: u64,
@@ -49,7 +49,7 @@ pub(crate) struct World {
     pub(crate) are_apart: bool,
     /// When a node last added or dropped a member.
     pub(crate) agreed_since: Instant,
-    future: BTreeMap<(Instant, u64), Happening>,
+    future: BTreeMap<(Instant, u64), SimEvent>,
     scheduled: u64,
 }
 
@@ -75,16 +75,16 @@ pub(crate) struct Host {
 
 /// A scheduled event.
 #[derive(Debug)]
-pub(crate) enum Happening {
+pub(crate) enum SimEvent {
     /// Something arrives over a control connection.
     Arrive {
         from: NodeId,
         to: NodeId,
         connection: u64,
-        parcel: Parcel,
+        parcel: Packet,
     },
     /// A shell notifies its node.
-    Tell {
+    Deliver {
         node: NodeId,
         event: Event,
     },
@@ -104,7 +104,7 @@ pub(crate) enum Happening {
         slot: SlotId,
         index: u32,
     },
-    CheckFeeds {
+    CheckSources {
         start: NodeId,
         instance: Instance,
     },
@@ -113,7 +113,7 @@ pub(crate) enum Happening {
         at: Instant,
     },
     /// The request for a copy or a stream arrives at its sender.
-    FlowAsked {
+    FlowRequested {
         flow: u64,
     },
     BlockSent {
@@ -131,7 +131,7 @@ pub(crate) enum Happening {
         source: NodeId,
         failed: Option<NotHere>,
     },
-    FoldWaits {
+    FoldStalls {
         fold: u64,
     },
     FoldOver {
@@ -141,12 +141,12 @@ pub(crate) enum Happening {
         target: Option<SlotId>,
     },
     /// Two nodes that cannot reach each other try to connect through a relay.
-    LeadRound {
+    Reroute {
         one: NodeId,
         other: NodeId,
     },
     /// Two clusters merge.
-    Meet,
+    Heal,
     Act(Act),
     Write(Writer),
     Users(crate::users::Later),
@@ -162,11 +162,11 @@ pub(crate) enum Happening {
 pub(crate) struct NotHere(pub(crate) bool);
 
 #[derive(Debug)]
-pub(crate) enum Parcel {
+pub(crate) enum Packet {
     /// First parcel of a connection: the initiator.
     Hello(Member),
     /// First parcel of a connection that replaces a broken one.
-    HelloAgain(Member),
+    HelloReconnect(Member),
     /// The acceptor's reply.
     HelloBack(Member),
     Message(Message),
@@ -178,7 +178,7 @@ pub(crate) enum Parcel {
 const EVENTS_MAX: u64 = 5_000_000;
 
 impl World {
-    pub(crate) fn new(seed: u64, plan: Plan, trace: Trace, sabotage: Option<Sabotage>) -> Self {
+    pub(crate) fn new(seed: u64, plan: Plan, trace: Trace, sabotage: Option<Mutation>) -> Self {
         let mut world = Self::begin(seed, plan, trace, sabotage);
         let apart_until = world.plan.apart_until;
         world.are_apart = apart_until.is_some();
@@ -190,16 +190,16 @@ impl World {
         // In half of the clusters, all nodes meet before the first request.
         let head_start = if world.dice.chance(50) { 200 * MILLISECOND } else { 0 };
         for (at, act) in world.plan.acts.clone() {
-            world.at(at + head_start, Happening::Act(act));
+            world.at(at + head_start, SimEvent::Act(act));
         }
         if let Some(at) = apart_until {
-            world.at(at + head_start, Happening::Meet);
+            world.at(at + head_start, SimEvent::Heal);
         }
         world
     }
 
     /// Creates an empty world.
-    pub(crate) fn begin(seed: u64, plan: Plan, trace: Trace, sabotage: Option<Sabotage>) -> Self {
+    pub(crate) fn begin(seed: u64, plan: Plan, trace: Trace, sabotage: Option<Mutation>) -> Self {
         Self {
             now: Instant::default(),
             is_calm: false,
@@ -265,7 +265,7 @@ impl World {
         };
         let mut node = Node::new(member, self.plan.config);
         if let Some(disk) = self.plan.disk {
-            node.spill(disk.limit, disk.keep);
+            node.spill(disk.limit, disk.persistent);
         }
         if self.racks.are_surveyed {
             node.survey();
@@ -301,13 +301,13 @@ impl World {
         self.hosts.get(&node).is_some_and(|host| host.is_up)
     }
 
-    pub(crate) fn at(&mut self, at: Instant, happening: Happening) {
+    pub(crate) fn at(&mut self, at: Instant, event: SimEvent) {
         self.scheduled += 1;
-        self.future.insert((at.max(self.now), self.scheduled), happening);
+        self.future.insert((at.max(self.now), self.scheduled), event);
     }
 
-    pub(crate) fn after(&mut self, delay_ns: u64, happening: Happening) {
-        self.at(self.now + delay_ns, happening);
+    pub(crate) fn after(&mut self, delay_ns: u64, event: SimEvent) {
+        self.at(self.now + delay_ns, event);
     }
 
     /// Records the first failure of the simulation.
@@ -325,55 +325,57 @@ impl World {
             if at > end || self.failure.is_some() {
                 break;
             }
-            let happening = next.remove();
+            let event = next.remove();
             self.now = at;
             self.events += 1;
             if self.events > EVENTS_MAX && !self.is_calm {
                 self.fail(format!("{EVENTS_MAX} events without reaching the end"));
             }
-            self.happen(happening);
+            self.handle(event);
         }
         self.now = self.now.max(end);
     }
 
-    fn happen(&mut self, happening: Happening) {
-        if let Some(until) = self.late_until(&happening) {
-            return self.at(until, happening);
+    fn handle(&mut self, event: SimEvent) {
+        if let Some(until) = self.late_until(&event) {
+            return self.at(until, event);
         }
-        match happening {
-            Happening::Arrive { from, to, connection, parcel } => {
+        match event {
+            SimEvent::Arrive { from, to, connection, parcel } => {
                 self.arrive(from, to, connection, parcel);
             }
-            Happening::Tell { node, event } => self.tell(node, event),
-            Happening::Alarm { node, at } => self.alarm(node, at),
-            Happening::FlowAsked { flow } => self.flow_asked(flow),
-            Happening::BlockSent { flow } => self.block_sent(flow),
-            Happening::BlockArrived { flow, piece } => self.block_arrived(flow, piece),
-            Happening::FetchOver { node, instance, attempt, source, failed } => {
+            SimEvent::Deliver { node, event } => self.deliver(node, event),
+            SimEvent::Alarm { node, at } => self.alarm(node, at),
+            SimEvent::FlowRequested { flow } => self.flow_requested(flow),
+            SimEvent::BlockSent { flow } => self.block_sent(flow),
+            SimEvent::BlockArrived { flow, piece } => self.block_arrived(flow, piece),
+            SimEvent::FetchOver { node, instance, attempt, source, failed } => {
                 self.fetch_over(node, instance, attempt, source, failed);
             }
-            Happening::FoldWaits { fold } => self.fold_waits(fold),
-            Happening::FoldOver { node, key, failure, target } => {
+            SimEvent::FoldStalls { fold } => self.fold_stalls(fold),
+            SimEvent::FoldOver { node, key, failure, target } => {
                 self.fold_ended(node, key, failure, target);
             }
-            Happening::SlotTaken { node, slot } => self.slot_taken(node, slot),
-            Happening::FileWritten { node, instance, number } => {
+            SimEvent::SlotTaken { node, slot } => self.slot_taken(node, slot),
+            SimEvent::FileWritten { node, instance, number } => {
                 self.file_written(node, instance, number);
             }
-            Happening::BlockRead { node, slot, index } => self.block_read(node, slot, index),
-            Happening::LeadRound { one, other } => self.lead_round(one, other),
-            Happening::CheckFeeds { start, instance } => self.check_feeds(start, instance, false),
-            Happening::Meet => self.meet(),
-            Happening::Act(act) => self.act(act),
-            Happening::Write(writer) => self.write(writer),
-            Happening::Users(later) => self.users_later(later),
-            Happening::RunPrograms => self.run_programs(),
-            Happening::WakeProgram { request } => self.wake_program(request),
+            SimEvent::BlockRead { node, slot, index } => self.block_read(node, slot, index),
+            SimEvent::Reroute { one, other } => self.reroute(one, other),
+            SimEvent::CheckSources { start, instance } => {
+                self.check_sources(start, instance, false)
+            }
+            SimEvent::Heal => self.heal(),
+            SimEvent::Act(act) => self.act(act),
+            SimEvent::Write(writer) => self.write(writer),
+            SimEvent::Users(later) => self.users_later(later),
+            SimEvent::RunPrograms => self.run_programs(),
+            SimEvent::WakeProgram { request } => self.wake_program(request),
         }
     }
 
     /// Passes an event to a node and performs the actions that it returns.
-    pub(crate) fn tell(&mut self, node: NodeId, event: Event) {
+    pub(crate) fn deliver(&mut self, node: NodeId, event: Event) {
         let now = self.now;
         let Some(host) = self.hosts.get_mut(&node).filter(|host| host.is_up) else { return };
         self.trace.line(now, Some(node), "event", || format!("{event:?}"));
@@ -407,7 +409,7 @@ impl World {
         let Some(at) = host.node.deadline() else { return };
         if host.alarm.is_none_or(|alarm| at < alarm) {
             host.alarm = Some(at);
-            self.at(at, Happening::Alarm { node, at });
+            self.at(at, SimEvent::Alarm { node, at });
         }
     }
 
@@ -421,7 +423,7 @@ impl World {
         if host.node.deadline().is_none_or(|due| due > now) {
             return self.set_alarm(node);
         }
-        self.tell(node, Event::DeadlinePassed);
+        self.deliver(node, Event::DeadlinePassed);
         let due = self.hosts.get(&node).and_then(|host| host.node.deadline());
         if let Some(due) = due.filter(|due| *due <= now) {
             self.fail(format!("{node:?} sets its deadline to {due}, which has passed"));
@@ -442,15 +444,15 @@ impl World {
                 // Connection 0 for the notification, because messages of the old connection are lost.
                 self.after(
                     MILLISECOND,
-                    Happening::Arrive {
+                    SimEvent::Arrive {
                         from: node,
                         to: other,
                         connection: 0,
-                        parcel: Parcel::Broken,
+                        parcel: Packet::Broken,
                     },
                 );
             } else {
-                self.transmit(node, other, connection, Parcel::Broken);
+                self.transmit(node, other, connection, Packet::Broken);
             }
         }
         self.stop_flows_of(node);

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 COUNTERS = (
     *("reduces_restarted", "fetches_failed", "transfers_slow", "blocks_corrupt", "copies_corrupt", "refusals"),
-    *("spill_failures", "keepers_late"),
+    *("spill_failures", "replicas_late"),
 )
 
 

@@ -24,14 +24,14 @@ use hoplite_proto::{
     lifetime::Lifetime,
     limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
     meta::Meta,
-    node::Kept,
+    node::SpilledCopy,
     wire,
 };
 use hoplite_shm::{Slot, file_size_limit};
 use rustix::fs::{Advice, FallocateFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::{frame::crc, store::Held};
+use crate::{frame::crc, store::StoredCopy};
 
 const MAGIC: [u8; 8] = *b"HOPSPILL";
 const END_MAGIC: [u8; 8] = *b"HOPSEND.";
@@ -78,7 +78,7 @@ impl Source<'_> {
 
 /// A file that was written completely.
 #[derive(Debug)]
-pub(crate) struct Written {
+pub(crate) struct SpillFile {
     path: PathBuf,
     /// Offset and number of the object's bytes.
     at: u64,
@@ -97,13 +97,13 @@ pub(crate) struct Written {
 /// # Errors
 pub(super) fn write(
     path: &Path,
-    kept: &Kept,
+    copy: &SpilledCopy,
     source: Source<'_>,
     buffer: &mut Vec<u8>,
     is_void: impl Fn() -> bool,
-) -> io::Result<Option<Written>> {
+) -> io::Result<Option<SpillFile>> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    let written = fill(&file, path, kept, &source, buffer, is_void);
+    let written = fill(&file, path, copy, &source, buffer, is_void);
     if !matches!(written, Ok(Some(_))) {
         let _ = std::fs::remove_file(path);
     }
@@ -113,12 +113,12 @@ pub(super) fn write(
 fn fill(
     file: &File,
     path: &Path,
-    kept: &Kept,
+    copy: &SpilledCopy,
     source: &Source<'_>,
     buffer: &mut Vec<u8>,
     is_void: impl Fn() -> bool,
-) -> io::Result<Option<Written>> {
-    let (begin, length) = (begin_of(kept), kept.meta.size);
+) -> io::Result<Option<SpillFile>> {
+    let (begin, length) = (begin_of(copy), copy.meta.size);
     let at = (begin.len() as u64).next_multiple_of(PAGE_BYTES);
     let chunks = length.div_ceil(CHUNK_BYTES);
     let end = at + length;
@@ -153,12 +153,12 @@ fn fill(
     file.write_all_at(&rest, end)?;
     // A failing disk reports its error while the copy is still in memory.
     file.sync_data()?;
-    Ok(Some(Written { path: path.into(), at, length, sums }))
+    Ok(Some(SpillFile { path: path.into(), at, length, sums }))
 }
 
-fn begin_of(kept: &Kept) -> Vec<u8> {
+fn begin_of(copy: &SpilledCopy) -> Vec<u8> {
     let written_ns = now_ns();
-    let Kept { id, instance, meta, lifetime, .. } = kept.clone();
+    let SpilledCopy { id, instance, meta, lifetime, .. } = copy.clone();
     let lifetime = lifetime.map(|told| *told);
     let head = wire::encode(&Head { id, instance, meta, lifetime, written_ns });
     let mut begin = Vec::with_capacity(BEGIN_BYTES + head.len());
@@ -180,7 +180,7 @@ fn chunks_of(length: u64) -> impl Iterator<Item = Range<u64>> {
         .map(move |chunk| chunk * CHUNK_BYTES..((chunk + 1) * CHUNK_BYTES).min(length))
 }
 
-impl Written {
+impl SpillFile {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -189,7 +189,7 @@ impl Written {
     ///
     /// # Errors
     /// The error of the operating system, and [`ErrorKind::InvalidData`] if it is not a complete spill file.
-    pub(super) fn open(path: &Path) -> io::Result<(Self, Kept)> {
+    pub(super) fn open(path: &Path) -> io::Result<(Self, SpilledCopy)> {
         let file = open(path)?;
         let bytes = file.metadata()?.len();
         let mut begin = [0; BEGIN_BYTES];
@@ -238,7 +238,7 @@ impl Written {
             _ => None,
         };
         let lifetime = lifetime.map(|told| Box::new(passed(told, written_ns)));
-        Ok((this, Kept { id, instance, meta, lifetime, inline }))
+        Ok((this, SpilledCopy { id, instance, meta, lifetime, inline }))
     }
 
     /// Reads the file into the memory of a copy. Each MiB becomes readable once its checksum is verified. Returns false
@@ -246,21 +246,21 @@ impl Written {
     ///
     /// # Errors
     /// The error of the operating system, and [`ErrorKind::InvalidData`] for corrupt bytes.
-    pub(super) fn read_into(&self, held: &Held) -> io::Result<bool> {
-        if held.slot.len() != self.length {
+    pub(super) fn read_into(&self, stored: &StoredCopy) -> io::Result<bool> {
+        if stored.slot.len() != self.length {
             return Err(wrong("its length differs from that of the copy"));
         }
         let file = open(&self.path)?;
         for (number, range) in chunks_of(self.length).enumerate() {
-            if held.is_abandoned() {
+            if stored.is_abandoned() {
                 return Ok(false);
             }
-            let Some(mut bytes) = held.slot.claim(range) else {
+            let Some(mut bytes) = stored.slot.claim(range) else {
                 return Err(wrong("another thread writes its memory"));
             };
             self.read_chunk(&file, number as u64, &mut bytes)?;
             bytes.commit();
-            held.grew();
+            stored.grew();
         }
         Ok(true)
     }
@@ -288,18 +288,18 @@ impl Written {
 
 /// A file that is read sequentially.
 #[derive(Debug)]
-pub(crate) struct Reading {
-    written: Arc<Written>,
+pub(crate) struct SpillReader {
+    written: Arc<SpillFile>,
     file: File,
     /// The last chunk read, and its number.
     bytes: Vec<u8>,
     number: Option<u64>,
 }
 
-impl Reading {
+impl SpillReader {
     /// # Errors
     /// The error of the operating system.
-    pub(crate) fn open(written: Arc<Written>) -> io::Result<Self> {
+    pub(crate) fn open(written: Arc<SpillFile>) -> io::Result<Self> {
         let file = open(&written.path)?;
         Ok(Self { written, file, bytes: Vec::new(), number: None })
     }
@@ -338,7 +338,7 @@ fn open(path: &Path) -> io::Result<File> {
 /// Subtracts the time since the write from a lifetime.
 fn passed(told: Lifetime, written_ns: u64) -> Lifetime {
     let passed = now_ns().saturating_sub(written_ns);
-    Lifetime { left_ns: told.left_ns.map(|left| left.saturating_sub(passed)), ..told }
+    Lifetime { remaining_ns: told.remaining_ns.map(|left| left.saturating_sub(passed)), ..told }
 }
 
 fn wrong(said: &str) -> io::Error {
@@ -374,8 +374,8 @@ mod tests {
         }
 
         /// Writes an object with these bytes.
-        fn write(&self, bytes: &[u8], lifetime: Option<Lifetime>) -> Written {
-            let kept = Kept {
+        fn write(&self, bytes: &[u8], lifetime: Option<Lifetime>) -> SpillFile {
+            let copy = SpilledCopy {
                 id: "group/name".parse().unwrap(),
                 instance: INSTANCE,
                 meta: Meta::bytes(bytes.len() as u64),
@@ -383,7 +383,7 @@ mod tests {
                 inline: None,
             };
             let source = Source::Bytes(bytes);
-            write(&self.file(), &kept, source, &mut Vec::new(), || false).unwrap().unwrap()
+            write(&self.file(), &copy, source, &mut Vec::new(), || false).unwrap().unwrap()
         }
 
         /// Flips one byte.
@@ -405,7 +405,7 @@ mod tests {
         (0..LENGTH).map(|at| ((at * 2_654_435_761) >> 13) as u8).collect()
     }
 
-    fn memory(store: &Store) -> Arc<Held> {
+    fn memory(store: &Store) -> Arc<StoredCopy> {
         store.create(INSTANCE, LENGTH, None, || {}).unwrap();
         store.get(INSTANCE).unwrap()
     }
@@ -414,18 +414,18 @@ mod tests {
     fn written_copy_is_read_back_even_by_next_node() {
         let (scene, bytes) = (Scene::new("file-back"), bytes());
         let then_ns = 1_000_000_000_000;
-        let lifetime = Lifetime { left_ns: Some(then_ns), ttl_ns: None, job: None };
+        let lifetime = Lifetime { remaining_ns: Some(then_ns), ttl_ns: None, job: None };
         let written = scene.write(&bytes, Some(lifetime));
-        let (found, kept) = Written::open(&scene.file()).unwrap();
-        assert_eq!((kept.instance, kept.meta.size), (INSTANCE, LENGTH));
-        assert_eq!((kept.id.to_string().as_str(), kept.inline), ("group/name", None));
-        let left = kept.lifetime.unwrap().left_ns.unwrap();
+        let (found, copy) = SpillFile::open(&scene.file()).unwrap();
+        assert_eq!((copy.instance, copy.meta.size), (INSTANCE, LENGTH));
+        assert_eq!((copy.id.to_string().as_str(), copy.inline), ("group/name", None));
+        let left = copy.lifetime.unwrap().remaining_ns.unwrap();
         assert!(left < then_ns && left > 900_000_000_000, "time has passed: {left}");
         for file in [written, found] {
             let store = Store::new(1 << 30);
-            let held = memory(&store);
-            assert!(file.read_into(&held).unwrap());
-            assert!(held.slot.bytes().unwrap() == bytes);
+            let stored = memory(&store);
+            assert!(file.read_into(&stored).unwrap());
+            assert!(stored.slot.bytes().unwrap() == bytes);
         }
     }
 
@@ -433,8 +433,8 @@ mod tests {
     fn small_object_is_read_back_with_metadata() {
         let scene = Scene::new("file-small");
         scene.write(b"few", None);
-        let (_, kept) = Written::open(&scene.file()).unwrap();
-        assert_eq!(kept.inline.unwrap().as_bytes(), b"few");
+        let (_, copy) = SpillFile::open(&scene.file()).unwrap();
+        assert_eq!(copy.inline.unwrap().as_bytes(), b"few");
     }
 
     #[test]
@@ -443,12 +443,12 @@ mod tests {
         let written = Arc::new(scene.write(&bytes, None));
         scene.spoil(written.at + CHUNK_BYTES + 5);
         let store = Store::new(1 << 30);
-        let held = memory(&store);
-        let error = written.read_into(&held).unwrap_err();
+        let stored = memory(&store);
+        let error = written.read_into(&stored).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
         assert!(error.to_string().contains("bytes 1048576 to 2097152"), "{error}");
-        assert_eq!(held.slot.progress().prefix(), CHUNK_BYTES);
-        let mut reading = Reading::open(written).unwrap();
+        assert_eq!(stored.slot.progress().prefix(), CHUNK_BYTES);
+        let mut reading = SpillReader::open(written).unwrap();
         reading.read(100).unwrap();
         assert!(reading.there(100, 300).unwrap() == &bytes[100..300]);
         assert!(reading.there(CHUNK_BYTES, 300 + CHUNK_BYTES).is_none());
@@ -464,14 +464,14 @@ mod tests {
         let head = (BEGIN_BYTES + 20) as u64;
         for at in (0..head).chain(written.at..length) {
             scene.spoil(at);
-            assert!(Written::open(&scene.file()).is_err(), "byte {at}");
+            assert!(SpillFile::open(&scene.file()).is_err(), "byte {at}");
             scene.spoil(at);
-            assert!(Written::open(&scene.file()).is_ok());
+            assert!(SpillFile::open(&scene.file()).is_ok());
         }
         let file = OpenOptions::new().write(true).open(scene.file()).unwrap();
         for shorter in (0..length).rev().step_by(97) {
             file.set_len(shorter).unwrap();
-            assert!(Written::open(&scene.file()).is_err(), "{shorter} bytes");
+            assert!(SpillFile::open(&scene.file()).is_err(), "{shorter} bytes");
         }
     }
 
@@ -480,11 +480,11 @@ mod tests {
         let scene = Scene::new("file-void");
         let (bytes, meta) = (bytes(), Meta::bytes(LENGTH));
         let (id, lifetime, inline) = ("name".parse().unwrap(), None, None);
-        let kept = Kept { id, instance: INSTANCE, meta, lifetime, inline };
-        let written = write(&scene.file(), &kept, Source::Bytes(&bytes), &mut Vec::new(), || true);
+        let copy = SpilledCopy { id, instance: INSTANCE, meta, lifetime, inline };
+        let written = write(&scene.file(), &copy, Source::Bytes(&bytes), &mut Vec::new(), || true);
         assert!(written.unwrap().is_none() && !scene.file().exists());
         let short = Source::Bytes(&bytes[..100]);
-        let written = write(&scene.file(), &kept, short, &mut Vec::new(), || false);
+        let written = write(&scene.file(), &copy, short, &mut Vec::new(), || false);
         assert!(written.is_err() && !scene.file().exists());
     }
 }

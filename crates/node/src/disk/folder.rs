@@ -6,14 +6,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use hoplite_proto::{id::Instance, node::Kept};
+use hoplite_proto::{id::Instance, node::SpilledCopy};
 use rustix::{
     fs::{FlockOperation, flock, fstatfs, statvfs},
     process::geteuid,
 };
 use tracing::{info, warn};
 
-use super::file::Written;
+use super::file::SpillFile;
 use crate::{config::SpillConfig, error::Error, fork_safe};
 
 /// Suffix of the names of files that hold objects. Other files are left alone.
@@ -38,7 +38,7 @@ pub(crate) struct Folder {
 }
 
 /// Files that an earlier node left.
-pub(crate) type Left = Vec<(Kept, Written)>;
+pub(crate) type RecoveredFiles = Vec<(SpilledCopy, SpillFile)>;
 
 impl Folder {
     /// Locks a folder, creating it if it is missing, and reads the files that an earlier node left for this one.
@@ -46,7 +46,7 @@ impl Folder {
     ///
     /// # Errors
     /// [`Error::Spill`] with the reason why the folder can't be used.
-    pub(crate) fn take(config: &SpillConfig) -> Result<(Self, Left), Error> {
+    pub(crate) fn take(config: &SpillConfig) -> Result<(Self, RecoveredFiles), Error> {
         let folder = &config.folder;
         let refused =
             |said: &str| Error::Spill(format!("can't spill to {}: {said}", folder.display()));
@@ -62,18 +62,19 @@ impl Folder {
         let is_new = !folder.exists();
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
             match fs::metadata(folder) {
-                Ok(facts) if !facts.is_dir() => refused("not a folder"),
+                Ok(metadata) if !metadata.is_dir() => refused("not a folder"),
                 _ => failed(error),
             }
         })?;
         // Resolve symbolic links, whose targets may change later.
         let path = folder.canonicalize().map_err(failed)?;
-        let facts = fs::metadata(&path).map_err(failed)?;
-        if facts.uid() != geteuid().as_raw() {
-            let said = format!("it belongs to user {}, not to the user of this node", facts.uid());
+        let metadata = fs::metadata(&path).map_err(failed)?;
+        if metadata.uid() != geteuid().as_raw() {
+            let said =
+                format!("it belongs to user {}, not to the user of this node", metadata.uid());
             return Err(refused(&said));
         }
-        if facts.mode() & 0o022 != 0 {
+        if metadata.mode() & 0o022 != 0 {
             return Err(refused("other users can write there: chmod go-w it"));
         }
         let opened = File::open(&path).map_err(failed)?;
@@ -93,7 +94,7 @@ impl Folder {
             return Err(refused("another node spills there: use one folder for each node"));
         }
         fork_safe::note(&lock);
-        let this = Self { path, is_kept: config.keep, lock };
+        let this = Self { path, is_kept: config.persistent, lock };
         let left = this.sweep().map_err(failed)?;
         Ok((this, left))
     }
@@ -109,8 +110,9 @@ impl Folder {
 
     /// Default limit of bytes of files, in addition to those already there.
     pub(crate) fn usual_limit(&self) -> u64 {
-        let facts = statvfs(&self.path).ok();
-        let free = facts.map_or(0, |facts| facts.f_bavail.saturating_mul(facts.f_frsize));
+        let metadata = statvfs(&self.path).ok();
+        let free =
+            metadata.map_or(0, |metadata| metadata.f_bavail.saturating_mul(metadata.f_frsize));
         free / 100 * FREE_PERCENT
     }
 
@@ -126,7 +128,7 @@ impl Folder {
     }
 
     /// Reads files left for this node, oldest first; removes unusable files.
-    fn sweep(&self) -> std::io::Result<Left> {
+    fn sweep(&self) -> std::io::Result<RecoveredFiles> {
         let mut left = Vec::new();
         let mut removed = 0;
         for entry in fs::read_dir(&self.path)? {
@@ -135,13 +137,13 @@ impl Folder {
                 continue;
             }
             if self.is_kept {
-                let written = fs::symlink_metadata(&path).and_then(|facts| {
-                    let at = (facts.mtime(), facts.mtime_nsec());
-                    Ok((at, Written::open(&path)?))
+                let written = fs::symlink_metadata(&path).and_then(|metadata| {
+                    let at = (metadata.mtime(), metadata.mtime_nsec());
+                    Ok((at, SpillFile::open(&path)?))
                 });
                 match written {
-                    Ok((at, (file, kept))) => {
-                        left.push((at, kept, file));
+                    Ok((at, (file, copy))) => {
+                        left.push((at, copy, file));
                         continue;
                     }
                     Err(error) => {
@@ -156,7 +158,7 @@ impl Folder {
             info!(folder = %self.path.display(), removed, "removed files that an earlier node spilled");
         }
         left.sort_by_key(|(at, ..)| *at);
-        Ok(left.into_iter().map(|(_, kept, file)| (kept, file)).collect())
+        Ok(left.into_iter().map(|(_, copy, file)| (copy, file)).collect())
     }
 }
 
@@ -175,8 +177,8 @@ fn link_of_another(
         from_root.reverse();
         let link = from_root.into_iter().find_map(|at| {
             // This process creates the missing parts.
-            let facts = fs::symlink_metadata(at).ok()?;
-            facts.is_symlink().then_some((at, facts.uid()))
+            let metadata = fs::symlink_metadata(at).ok()?;
+            metadata.is_symlink().then_some((at, metadata.uid()))
         });
         let Some((link, owner)) = link else { return Ok(None) };
         if !is_trusted(owner) {

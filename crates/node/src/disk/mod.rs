@@ -22,18 +22,18 @@ use std::{
 
 use hoplite_proto::{
     id::Instance,
-    node::{Event, Kept},
+    node::{Event, SpilledCopy},
 };
 use tracing::{debug, warn};
 
 use self::{
-    file::{Source, Written},
+    file::{Source, SpillFile},
     folder::Folder,
 };
 use crate::{
     counters::Counters,
-    engine::{facts::Facts, task::Task, tasks::Tasks},
-    store::Held,
+    engine::{event_sender::EventSender, task::Task, tasks::Tasks},
+    store::StoredCopy,
     sync::lock,
 };
 
@@ -45,7 +45,7 @@ const THREADS: usize = 4;
 const WRITERS_MAX: usize = 2;
 
 /// Timeout for a thread that writes or reads 1 MiB when the node ends.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The files of a node.
 pub(crate) struct Disk {
@@ -55,20 +55,20 @@ pub(crate) struct Disk {
     changed: Condvar,
     serial: AtomicU64,
     counters: Arc<Counters>,
-    facts: Facts,
+    events: EventSender,
 }
 
 /// The state of a copy's file.
 enum State {
     /// Being written; the flag is set if it is no longer needed.
     Writing(Arc<AtomicBool>),
-    Written(Arc<Written>),
+    Written(Arc<SpillFile>),
 }
 
 /// A queued job.
 enum Job {
-    Write { kept: Box<Kept>, held: Option<Arc<Held>>, is_void: Arc<AtomicBool> },
-    Read { instance: Instance, held: Arc<Held>, file: Arc<Written> },
+    Write { copy: Box<SpilledCopy>, stored: Option<Arc<StoredCopy>>, is_void: Arc<AtomicBool> },
+    Read { instance: Instance, stored: Arc<StoredCopy>, file: Arc<SpillFile> },
     Remove(PathBuf),
 }
 
@@ -99,9 +99,9 @@ impl Disk {
     /// Creates the disk of a node, with the files already in `folder`.
     pub(crate) fn new(
         folder: Folder,
-        there: Vec<(Instance, Written)>,
+        there: Vec<(Instance, SpillFile)>,
         counters: Arc<Counters>,
-        facts: Facts,
+        events: EventSender,
     ) -> Self {
         let mut files = HashMap::new();
         for (instance, file) in there {
@@ -117,7 +117,7 @@ impl Disk {
             changed: Condvar::new(),
             serial: AtomicU64::new(1),
             counters,
-            facts,
+            events,
         }
     }
 
@@ -141,20 +141,20 @@ impl Disk {
         self.folder.path()
     }
 
-    /// Queues a copy to be written; `held` is its memory, unless it is small.
-    pub(crate) fn spill(&self, kept: Box<Kept>, held: Option<Arc<Held>>) {
+    /// Queues a copy to be written; `stored` is its memory, unless it is small.
+    pub(crate) fn spill(&self, copy: Box<SpilledCopy>, stored: Option<Arc<StoredCopy>>) {
         let is_void = Arc::new(AtomicBool::new(false));
-        lock(&self.files).insert(kept.instance, State::Writing(is_void.clone()));
-        self.push(Job::Write { kept, held, is_void });
+        lock(&self.files).insert(copy.instance, State::Writing(is_void.clone()));
+        self.push(Job::Write { copy, stored, is_void });
     }
 
     /// Queues a copy to be read into its memory.
-    pub(crate) fn unspill(&self, instance: Instance, held: Arc<Held>) {
+    pub(crate) fn unspill(&self, instance: Instance, stored: Arc<StoredCopy>) {
         match self.written(instance) {
-            Some(file) => self.push(Job::Read { instance, held, file }),
+            Some(file) => self.push(Job::Read { instance, stored, file }),
             None => {
                 let detail = format!("there is no file of {instance}");
-                self.facts.tell(Event::UnspillFailed { instance, detail });
+                self.events.send(Event::UnspillFailed { instance, detail });
             }
         }
     }
@@ -167,7 +167,7 @@ impl Disk {
                 // The writing thread removes it; a queued write no longer keeps the memory.
                 is_void.store(true, Ordering::Release);
                 let is_it =
-                    |job: &Job| matches!(job, Job::Write { kept, .. } if kept.instance == instance);
+                    |job: &Job| matches!(job, Job::Write { copy, .. } if copy.instance == instance);
                 self.queue().others.retain(|job| !is_it(job));
             }
             Some(State::Written(file)) => self.push(Job::Remove(file.path().into())),
@@ -176,7 +176,7 @@ impl Disk {
     }
 
     /// The file of a copy, if it is written completely.
-    pub(crate) fn written(&self, instance: Instance) -> Option<Arc<Written>> {
+    pub(crate) fn written(&self, instance: Instance) -> Option<Arc<SpillFile>> {
         match lock(&self.files).get(&instance) {
             Some(State::Written(file)) => Some(file.clone()),
             Some(State::Writing(_)) | None => None,
@@ -200,7 +200,7 @@ impl Disk {
         self.changed.notify_all();
         let is_busy = |queue: &mut Queue| queue.busy > 0;
         // A thread that takes longer leaves a partial file, which the next node removes.
-        drop(self.changed.wait_timeout_while(self.queue(), CLOSE_PATIENCE, is_busy));
+        drop(self.changed.wait_timeout_while(self.queue(), CLOSE_TIMEOUT, is_busy));
         for job in left {
             if let Job::Remove(path) = job {
                 remove(&path);
@@ -267,32 +267,32 @@ impl Disk {
 
     fn perform(&self, job: Job, buffer: &mut Vec<u8>) {
         match job {
-            Job::Write { kept, held, is_void } => self.write(&kept, held, &is_void, buffer),
-            Job::Read { instance, held, file } => self.read(instance, &held, &file),
+            Job::Write { copy, stored, is_void } => self.write(&copy, stored, &is_void, buffer),
+            Job::Read { instance, stored, file } => self.read(instance, &stored, &file),
             Job::Remove(path) => remove(&path),
         }
     }
 
     fn write(
         &self,
-        kept: &Kept,
-        held: Option<Arc<Held>>,
+        copy: &SpilledCopy,
+        stored: Option<Arc<StoredCopy>>,
         is_void: &AtomicBool,
         buffer: &mut Vec<u8>,
     ) {
-        let (instance, serial) = (kept.instance, self.serial.fetch_add(1, Ordering::Relaxed));
-        let source = match (&kept.inline, &held) {
+        let (instance, serial) = (copy.instance, self.serial.fetch_add(1, Ordering::Relaxed));
+        let source = match (&copy.inline, &stored) {
             (Some(bytes), _) => Source::Bytes(bytes.as_bytes()),
-            (None, Some(held)) => Source::Slot(&held.slot),
+            (None, Some(stored)) => Source::Slot(&stored.slot),
             (None, None) => Source::Bytes(&[]),
         };
         let path = self.folder.file_of(instance, serial);
-        let written = file::write(&path, kept, source, buffer, || is_void.load(Ordering::Acquire));
+        let written = file::write(&path, copy, source, buffer, || is_void.load(Ordering::Acquire));
         // Release the memory before the file can be requested again.
-        drop(held);
+        drop(stored);
         let event = match written {
             Ok(Some(file)) => {
-                let bytes = kept.meta.size;
+                let bytes = copy.meta.size;
                 let mut files = lock(&self.files);
                 if is_void.load(Ordering::Acquire) {
                     drop(files);
@@ -316,14 +316,14 @@ impl Disk {
                 Event::SpillFailed { instance, detail }
             }
         };
-        self.facts.tell(event);
+        self.events.send(event);
     }
 
-    fn read(&self, instance: Instance, held: &Arc<Held>, file: &Written) {
-        let event = match file.read_into(held) {
+    fn read(&self, instance: Instance, stored: &Arc<StoredCopy>, file: &SpillFile) {
+        let event = match file.read_into(stored) {
             Ok(true) => {
                 self.counters.unspills.add(1);
-                debug!(%instance, bytes = held.slot.len(), "read back from disk");
+                debug!(%instance, bytes = stored.slot.len(), "read back from disk");
                 Event::Unspilled { instance }
             }
             Ok(false) => return,
@@ -334,8 +334,8 @@ impl Disk {
                 Event::UnspillFailed { instance, detail }
             }
         };
-        let held = held.clone();
-        self.facts.tell_if(event, move || !held.is_abandoned());
+        let stored = stored.clone();
+        self.events.send_if(event, move || !stored.is_abandoned());
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! Knows events and actions, not how they arise or are executed.
 
-pub(crate) mod door;
-pub(crate) mod facts;
-mod inbox;
+pub(crate) mod event_loop;
+mod event_queue;
+pub(crate) mod event_sender;
 pub(crate) mod requests;
 pub(crate) mod task;
 pub(crate) mod tasks;

@@ -3,78 +3,78 @@
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use hoplite_proto::{
-    ask::{Answer, Ask},
     error::Error as CallError,
     id::{ClientId, RequestId},
     node::Event,
+    request::{Reply, Request},
 };
 use tokio::runtime::Handle;
 
-use super::{facts::Facts, tasks::Tasks};
+use super::{event_sender::EventSender, tasks::Tasks};
 use crate::{digest, sync::lock};
 
 /// Receives the reply to a request, on any thread, without blocking.
-pub(crate) type Sink = Box<dyn FnOnce(Result<Answer, CallError>) + Send>;
+pub(crate) type Sink = Box<dyn FnOnce(Result<Reply, CallError>) + Send>;
 
 /// The open requests of a node's clients.
 pub(crate) struct Requests {
-    facts: Facts,
+    events: EventSender,
     tasks: Tasks,
     replies: Mutex<HashMap<RequestId, Sink>>,
 }
 
 impl Requests {
-    pub(crate) fn new(facts: Facts, tasks: Tasks) -> Self {
-        Self { facts, tasks, replies: Mutex::default() }
+    pub(crate) fn new(events: EventSender, tasks: Tasks) -> Self {
+        Self { events, tasks, replies: Mutex::default() }
     }
 
     /// Sends a request for a client; `sink` gets the reply, perhaps before this returns. `may_wait` if this thread
     /// would block for it anyway.
-    pub(crate) fn ask(
+    pub(crate) fn submit(
         &self,
         client: ClientId,
-        ask: Ask,
+        body: Request,
         timeout: Option<Duration>,
         may_wait: bool,
         sink: Sink,
     ) -> RequestId {
-        let request = RequestId(self.facts.next_id());
-        if !digest::is_put_right(&ask) {
+        let request = RequestId(self.events.next_id());
+        if !digest::is_put_right(&body) {
             let said = "the value was changed while it was put: its digest no longer matches";
             sink(Err(CallError::InvalidArgument(said.into())));
             return request;
         }
         let deadline = timeout.map(|timeout| {
-            self.facts.now() + u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)
+            self.events.now() + u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)
         });
         lock(&self.replies).insert(request, sink);
-        let event = Event::Asked { client, request, ask, deadline };
+        let event = Event::Request { client, request, body, deadline };
         if self.tasks.is_closed() {
             self.fail_all();
         } else if may_wait && Handle::try_current().is_err() {
-            self.facts.tell_and_work(event);
+            self.events.send_and_run(event);
         } else {
-            self.facts.tell(event);
+            self.events.send(event);
         }
         request
     }
 
     /// Sends a request without a reply, such as a release.
-    pub(crate) fn tell(&self, client: ClientId, ask: Ask) {
-        let request = RequestId(self.facts.next_id());
-        self.facts.tell(Event::Asked { client, request, ask, deadline: None });
+    pub(crate) fn notify(&self, client: ClientId, body: Request) {
+        let request = RequestId(self.events.next_id());
+        self.events.send(Event::Request { client, request, body, deadline: None });
     }
 
     /// Cancels a request. It still gets a reply.
     pub(crate) fn cancel(&self, request: RequestId) {
-        self.facts.tell(Event::Cancelled { request });
+        self.events.send(Event::Cancelled { request });
     }
 
     /// Passes a reply to the request that waits for it.
-    pub(crate) fn answer(&self, request: RequestId, answer: Result<Answer, CallError>) {
+    pub(crate) fn answer(&self, request: RequestId, reply: Result<Reply, CallError>) {
         let sink = lock(&self.replies).remove(&request);
         if let Some(sink) = sink {
-            sink(answer);
+            sink(reply);
         }
     }
 

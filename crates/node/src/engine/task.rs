@@ -9,7 +9,7 @@ pub enum Task {
     /// The state machine and its quick actions, on any thread.
     Machine = 1,
     /// Slow actions: memory for large copies, folds of many small inputs.
-    Orders,
+    SlowActions,
     /// Reports the state machine's deadline.
     Timer,
     /// The thread that receives control messages.
@@ -17,15 +17,15 @@ pub enum Task {
     /// Accepts connections of other nodes.
     Listen,
     /// Accepts the handshake of one connection.
-    Welcome,
+    Handshake,
     /// Writes to one member, and reconnects to it.
-    Redial,
+    Connection,
     /// Writes messages that can wait.
-    Late,
+    DeferredWrites,
     /// Reconnects to a lost member.
-    Call,
+    Reconnect,
     /// Connects to the configured members.
-    Seek,
+    SeedRetry,
     /// Re-reads the revocation list.
     Revocation,
     /// Relays a connection to another member.
@@ -41,13 +41,13 @@ pub enum Task {
     /// Expires permits of stalled transfers.
     Limiter,
     /// Frees memory that no fold has used lately.
-    Spare,
+    Trim,
     /// Accepts processes of this host.
     Attach,
     /// Serves one attached process.
     Session,
     /// Writes to one attached process that reads slowly.
-    Answers,
+    ReplyWriter,
     /// Holds the pins of a forked process.
     Fork,
     /// Writes and reads files of objects.

@@ -33,8 +33,8 @@ struct Life {
     is_closed: AtomicBool,
     failure: SetOnce<String>,
     /// The task in which a test injects a panic; zero for none.
-    #[cfg(feature = "planted-bugs")]
-    planted: std::sync::atomic::AtomicU8,
+    #[cfg(feature = "mutants")]
+    injected: std::sync::atomic::AtomicU8,
 }
 
 impl Tasks {
@@ -100,27 +100,27 @@ impl Tasks {
 
     /// Runs work on this thread; None if it panicked, which ends the node.
     pub(crate) fn catch<T>(&self, task: Task, work: impl FnOnce() -> T) -> Option<T> {
-        let planted = || {
-            self.panic_if_planted(task);
+        let injected = || {
+            self.panic_if_injected(task);
             work()
         };
         // State that the work left half changed is not used again: the node has ended.
-        catch_unwind(AssertUnwindSafe(planted)).map_err(|panic| self.fail(task, &*panic)).ok()
+        catch_unwind(AssertUnwindSafe(injected)).map_err(|panic| self.fail(task, &*panic)).ok()
     }
 
-    #[cfg(not(feature = "planted-bugs"))]
-    const fn panic_if_planted(&self, _: Task) {}
+    #[cfg(not(feature = "mutants"))]
+    const fn panic_if_injected(&self, _: Task) {}
 
-    #[cfg(feature = "planted-bugs")]
-    fn panic_if_planted(&self, task: Task) {
-        let planted = self.life.planted.load(Ordering::Relaxed);
-        assert!(planted != task as u8, "a test injected this");
+    #[cfg(feature = "mutants")]
+    fn panic_if_injected(&self, task: Task) {
+        let injected = self.life.injected.load(Ordering::Relaxed);
+        assert!(injected != task as u8, "a test injected this");
     }
 
     /// Makes a task panic when it next runs: test only.
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) fn plant_panic(&self, task: Task) {
-        self.life.planted.store(task as u8, Ordering::SeqCst);
+    #[cfg(feature = "mutants")]
+    pub(crate) fn inject_panic(&self, task: Task) {
+        self.life.injected.store(task as u8, Ordering::SeqCst);
     }
 
     fn fail(&self, task: Task, panic: &(dyn Any + Send)) {
@@ -179,6 +179,6 @@ mod tests {
         assert!(tasks.is_closed());
         let reason = tasks.failure().unwrap();
         assert!(reason.contains("Fold") && reason.ends_with("out of luck"), "{reason}");
-        assert_eq!(tasks.spawn_blocking(Task::Orders, || 8).await.unwrap(), Some(8));
+        assert_eq!(tasks.spawn_blocking(Task::SlowActions, || 8).await.unwrap(), Some(8));
     }
 }

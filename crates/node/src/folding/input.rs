@@ -6,21 +6,21 @@ use std::{ops::Range, sync::Arc};
 use hoplite_proto::{id::Instance, node::Event};
 
 use crate::{
-    disk::file::{Reading, Written},
+    disk::file::{SpillFile, SpillReader},
     engine::task::Task,
-    store::Held,
+    store::StoredCopy,
     transfer::shared::Transfers,
 };
 
 pub(super) enum Input {
-    Memory(Arc<Held>),
-    File { instance: Instance, reading: Option<Reading>, frame: Vec<u8> },
+    Memory(Arc<StoredCopy>),
+    File { instance: Instance, reading: Option<SpillReader>, frame: Vec<u8> },
 }
 
 impl Input {
     /// Opens an input in a file.
-    pub(super) fn open(file: Arc<Written>, instance: Instance) -> Result<Self, String> {
-        let reading = Reading::open(file).map_err(|error| error.to_string())?;
+    pub(super) fn open(file: Arc<SpillFile>, instance: Instance) -> Result<Self, String> {
+        let reading = SpillReader::open(file).map_err(|error| error.to_string())?;
         Ok(Self::File { instance, reading: Some(reading), frame: Vec::new() })
     }
 
@@ -31,9 +31,9 @@ impl Input {
         range: Range<u64>,
     ) -> Result<&[u8], String> {
         let (instance, reading, frame) = match self {
-            Self::Memory(held) => {
+            Self::Memory(stored) => {
                 let dropped = |_| "an input was dropped".to_string();
-                return held.wait(range).await.map_err(dropped);
+                return stored.wait(range).await.map_err(dropped);
             }
             Self::File { instance, reading, frame } => (*instance, reading, frame),
         };
@@ -60,7 +60,7 @@ impl Input {
                 transfers.counters.spill_failures.add(1);
                 let detail = format!("{}: {error}", file.path().display());
                 let failed = Event::UnspillFailed { instance, detail: detail.clone() };
-                transfers.facts.tell(failed);
+                transfers.events.send(failed);
                 return Err(detail);
             }
             *reading = Some(file);

@@ -17,8 +17,8 @@ use hoplite_proto::{
     limits::WINDOW_BYTES,
     message::{FoldKey, FoldOrder},
     meta::{Dtype, Op},
-    node::{Event, FOLD_WAITED_NS},
-    reduce::scatter::{PART_BYTES_MAX, UNIT_BYTES},
+    node::{Event, FOLD_STALL_NS},
+    reduce::ring::{PART_ALIGN_BYTES, PART_BYTES_MAX},
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -26,13 +26,13 @@ use super::{input::Input, kernels};
 use crate::{
     disk::Disk,
     engine::task::Task,
-    mutants::{self, Bug},
-    store::Held,
+    mutants::{self, Mutant},
+    store::StoredCopy,
     sync::lock,
     transfer::{
         receive,
         shared::Transfers,
-        streams::{Frame, ORDER_PATIENCE, Piece, Streams},
+        streams::{Frame, ORDER_TIMEOUT, Piece, Streams},
     },
 };
 
@@ -47,7 +47,7 @@ pub(crate) struct Folding {
 /// The destination of a position's result.
 enum Sink {
     Parent(mpsc::Sender<Frame>),
-    Result { held: Arc<Held>, count: u64 },
+    Result { stored: Arc<StoredCopy>, count: u64 },
 }
 
 impl Folding {
@@ -96,7 +96,7 @@ pub(crate) fn start(folding: &Arc<Folding>, order: FoldOrder, target: Option<(In
             let sink = match (sender, target) {
                 (Some(sender), _) => Sink::Parent(sender),
                 (None, Some((instance, count))) => {
-                    Sink::Result { held: memory_of(&transfers, instance).await?, count }
+                    Sink::Result { stored: memory_of(&transfers, instance).await?, count }
                 }
                 (None, None) => return Err("the fold has no target".to_string()),
             };
@@ -119,7 +119,7 @@ pub(crate) fn start(folding: &Arc<Folding>, order: FoldOrder, target: Option<(In
             transfers.streams.forget(key);
         }
         this.stop(key);
-        transfers.facts.tell(Event::FoldEnded { key, failure });
+        transfers.events.send(Event::FoldEnded { key, failure });
     });
 }
 
@@ -131,7 +131,7 @@ const FRAMES_PER_TURN: u64 = 2;
 fn window_frames(order: &FoldOrder) -> usize {
     let part = order.part.end - order.part.start;
     let window = if is_scattered(order) {
-        part.clamp(WINDOW_BYTES, PART_BYTES_MAX + UNIT_BYTES)
+        part.clamp(WINDOW_BYTES, PART_BYTES_MAX + PART_ALIGN_BYTES)
     } else {
         WINDOW_BYTES
     };
@@ -142,13 +142,13 @@ fn is_scattered(order: &FoldOrder) -> bool {
     order.part.end - order.part.start < order.size
 }
 
-async fn memory_of(transfers: &Transfers, instance: Instance) -> Result<Arc<Held>, String> {
-    let held = tokio::time::timeout(ORDER_PATIENCE, transfers.store.wait_for(instance)).await;
-    held.map_err(|_| format!("instance {instance} got no memory in time"))
+async fn memory_of(transfers: &Transfers, instance: Instance) -> Result<Arc<StoredCopy>, String> {
+    let stored = tokio::time::timeout(ORDER_TIMEOUT, transfers.store.wait_for(instance)).await;
+    stored.map_err(|_| format!("instance {instance} got no memory in time"))
 }
 
 fn is_in_memory(transfers: &Transfers, instance: Instance) -> bool {
-    transfers.store.get(instance).is_some_and(|held| held.slot.is_complete())
+    transfers.store.get(instance).is_some_and(|stored| stored.slot.is_complete())
 }
 
 async fn run(
@@ -203,7 +203,7 @@ async fn run(
                 }
                 Some(sum) => {
                     kernels::fold(order.op, order.dtype, sum, bytes);
-                    if mutants::has(Bug::FoldsTwice) {
+                    if mutants::is_active(Mutant::FoldsTwice) {
                         kernels::fold(order.op, order.dtype, sum, bytes);
                     }
                     folded.add(bytes.len() as u64);
@@ -239,15 +239,15 @@ struct Child {
 
 impl Child {
     /// Waits for the next frame. Reports to the state machine each time that the fold has waited for
-    /// [`FOLD_WAITED_NS`].
+    /// [`FOLD_STALL_NS`].
     async fn next(&mut self, transfers: &Arc<Transfers>, key: FoldKey) -> Result<Piece, String> {
         loop {
-            let wait = Duration::from_nanos(FOLD_WAITED_NS);
+            let wait = Duration::from_nanos(FOLD_STALL_NS);
             match tokio::time::timeout(wait, self.stream.recv()).await {
                 Ok(frame) => {
                     return frame.unwrap_or_else(|| Err("a child's stream ended".into()));
                 }
-                Err(_) => transfers.facts.tell(Event::FoldWaited { key, node: self.node }),
+                Err(_) => transfers.events.send(Event::FoldStalled { key, node: self.node }),
             }
         }
     }
@@ -297,13 +297,13 @@ async fn put(
             let frame = Frame::Bytes { offset: range.start, bytes };
             Ok(parent.send(frame).await.is_ok())
         }
-        Sink::Result { held, count } => {
+        Sink::Result { stored, count } => {
             kernels::finish(order.op, order.dtype, &mut bytes, *count);
-            let block = held.slot.claim_owned(range);
+            let block = stored.slot.claim_owned(range);
             let mut block = block.ok_or_else(|| "another task writes the result".to_string())?;
             block.copy_from_slice(&bytes);
             block.commit();
-            held.grew();
+            stored.grew();
             Ok(true)
         }
     }

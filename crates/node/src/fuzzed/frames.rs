@@ -85,7 +85,7 @@ async fn control(mut stream: &[u8], secret: Option<[u8; 32]>) -> usize {
         match header.kind {
             FrameKind::Control => {
                 if let Some(message) = reads_back::<Message>(&body) {
-                    message.is_sound();
+                    message.is_valid();
                 }
             }
             FrameKind::Greeting => drop(reads_back::<Greeting>(&body)),
@@ -141,12 +141,12 @@ async fn payload(stream: &[u8], secret: Option<[u8; 32]>) -> usize {
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     use hoplite_proto::{
         id::{Instance, NodeId},
-        wire::What,
+        wire::FetchTarget,
     };
     let piece =
         |what: u8, body: &[u8]| [&[what][..], &(body.len() as u16).to_le_bytes(), body].concat();
     let instance = Instance { node: NodeId(1), serial: 1 };
-    let what = What::Copy {
+    let what = FetchTarget::Copy {
         id: "a/1".parse().unwrap(),
         instance,
         ranges: vec![0..16_384, u64::MAX - 1..u64::MAX],
@@ -155,7 +155,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     let messages = [
         Message::Leave,
         Message::Withdraw { id: "a/1".parse().unwrap(), instance },
-        Message::Unlocate { id: "a/1".parse().unwrap() },
+        Message::CancelLocate { id: "a/1".parse().unwrap() },
     ];
     let mut said: Vec<Vec<u8>> =
         messages.iter().map(|message| piece(0, &wire::encode(message))).collect();

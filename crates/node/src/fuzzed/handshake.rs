@@ -20,8 +20,8 @@ use super::{frames::run, pieces::Pieces};
 use crate::{
     frame,
     network::{
-        handshake::{self, Identity, SILENCE_MAX, called},
-        places::Places,
+        connection_limit::ConnectionLimit,
+        handshake::{self, Identity, SILENCE_MAX, acceptor},
         proofs::Token,
         tls::NodeKey,
     },
@@ -61,7 +61,7 @@ fn identity(tokens: Vec<Token>) -> Identity {
         cluster: "default".into(),
         tokens,
         admission: String::new(),
-        is_plain: false,
+        no_encryption: false,
         silence: SILENCE_MAX,
         turns: Arc::default(),
     }
@@ -96,10 +96,10 @@ fn is_let_in(bytes: &[u8]) -> bool {
             let node = async {
                 if is_called {
                     // There is no session to resume.
-                    let place = |node| Arc::<Places>::default().take(node, 1);
-                    called::answer(node, far, |_, _, _| None, place).await.is_ok()
+                    let place = |node| Arc::<ConnectionLimit>::default().take(node, 1);
+                    acceptor::accept(node, far, |_, _, _| None, place).await.is_ok()
                 } else {
-                    handshake::call_over(node, far, Role::Meet, None).await.is_ok()
+                    handshake::initiate_over(node, far, Role::Join, None).await.is_ok()
                 }
             };
             tokio::join!(node, attack(&nodes.stranger, near, is_called, depth, rest)).0
@@ -130,9 +130,9 @@ async fn attack(key: &NodeKey, mut stream: TcpStream, is_caller: bool, depth: De
                 return;
             }
             let secured = if is_caller {
-                key.call(stream, None).await
+                key.initiate(stream, None).await
             } else {
-                key.answer(stream, None).await
+                key.accept(stream, None).await
             };
             if let Ok(secured) = secured {
                 say_all(secured.stream, &greetings(key.id(), bytes)).await;
@@ -164,15 +164,15 @@ fn member(id: NodeId) -> Member {
 }
 
 fn hello(own: NodeId, bytes: &[u8]) -> Hello {
-    let roles = [Role::Meet, Role::Control, Role::Payload, Role::Detour, Role::ControlAgain];
+    let roles = [Role::Join, Role::Control, Role::Payload, Role::Relay, Role::ControlReconnect];
     let (how, proofs) = bytes.split_first().unwrap_or((&0, &[]));
     Hello {
         cluster: "default".into(),
         member: member(own),
         role: roles[usize::from(how & 7) % roles.len()],
-        callee: (how & 8 > 0).then_some(own),
+        target: (how & 8 > 0).then_some(own),
         turn: u64::from(how >> 4),
-        is_plain: how & 128 > 0,
+        no_encryption: how & 128 > 0,
         proofs: proofs.chunks_exact(32).map(|proof| proof.try_into().unwrap()).collect(),
     }
 }
@@ -194,14 +194,14 @@ async fn say_all<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, bytes: &[u8])
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     use hoplite_proto::wire::Resume;
     let own = NodeId(7);
-    let resume = Resume { caller: NodeId(1), callee: own, nonce: [2; 16], pass: [3; 32] };
+    let resume = Resume { initiator: NodeId(1), target: own, nonce: [2; 16], pass: [3; 32] };
     let said = [
         Greeting::Hello(hello(own, &[1; 65])),
         Greeting::Welcome(welcome(own, &[4; 32])),
         Greeting::Resume(resume),
         Greeting::Resumed([5; 32]),
         Greeting::Admitted,
-        Greeting::PassOn(own),
+        Greeting::Relay(own),
         Greeting::Ping,
         Greeting::Pong,
         Greeting::Refused("go away".into()),

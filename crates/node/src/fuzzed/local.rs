@@ -105,37 +105,41 @@ fn attack(victim: &Victim, is_framed: bool, bytes: &[u8]) {
 #[cfg(test)]
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     use hoplite_proto::{
-        ask::Ask,
         id::{Instance, NodeId, ObjectId},
         meta::{Dtype, Meta, Op},
+        request::Request,
         wire,
     };
     let id: ObjectId = "a/1".parse().unwrap();
     let instance = Instance { node: NodeId(1), serial: 1 };
     let asks = [
-        Ask::Put {
+        Request::Put {
             id: Some(id.clone()),
             meta: Meta::bytes(3),
             bytes: vec![1, 2, 3].into(),
             ttl_ns: None,
         },
-        Ask::Create { id: Some(id.clone()), meta: Meta::bytes(100_000), ttl_ns: None },
-        Ask::Create { id: None, meta: Meta::array(Dtype::Float32, vec![4]).unwrap(), ttl_ns: None },
-        Ask::Create { id: None, meta: Meta::bytes(u64::MAX), ttl_ns: None },
-        Ask::Promise { name: None },
-        Ask::BreakPromises,
-        Ask::Seal { instance },
-        Ask::Abort { instance },
-        Ask::Release { instance },
-        Ask::ReleaseCopied { instance },
-        Ask::Get { id: id.clone() },
-        Ask::Follow { id: id.clone() },
-        Ask::Delete { ids: vec![id.clone()] },
-        Ask::Keep { id: id.clone(), copies: 2 },
-        Ask::Wait { ids: vec![id.clone()], count: 1 },
-        Ask::Latest { prefix: "a/".into(), after: None },
-        Ask::Locations { id: id.clone(), known: None },
-        Ask::Reduce {
+        Request::Create { id: Some(id.clone()), meta: Meta::bytes(100_000), ttl_ns: None },
+        Request::Create {
+            id: None,
+            meta: Meta::array(Dtype::Float32, vec![4]).unwrap(),
+            ttl_ns: None,
+        },
+        Request::Create { id: None, meta: Meta::bytes(u64::MAX), ttl_ns: None },
+        Request::Reserve { name: None },
+        Request::CancelReservations,
+        Request::Seal { instance },
+        Request::Abort { instance },
+        Request::Release { instance },
+        Request::ReleaseCopied { instance },
+        Request::Get { id: id.clone() },
+        Request::Follow { id: id.clone() },
+        Request::Delete { ids: vec![id.clone()] },
+        Request::Replicate { id: id.clone(), replicas: 2 },
+        Request::Wait { ids: vec![id.clone()], count: 1 },
+        Request::Latest { prefix: "a/".into(), after: None },
+        Request::Locations { id: id.clone(), known: None },
+        Request::Reduce {
             inputs: vec![id.clone(), "b/1".parse().unwrap()],
             op: Op::Sum,
             count: 2,
@@ -146,19 +150,22 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     let mut said: Vec<ToNode> = asks
         .into_iter()
         .enumerate()
-        .map(|(at, ask)| ToNode::Ask { request: at as u64, ask, timeout_ns: Some(1_000_000) })
+        .map(|(at, body)| ToNode::Request { request: at as u64, body, timeout_ns: Some(1_000_000) })
         .collect();
     said.extend([
         ToNode::Hello { version: 1 },
-        ToNode::Confined { version: LOCAL_VERSION, capability: "hoplite capability 1\n".into() },
+        ToNode::HelloRestricted {
+            version: LOCAL_VERSION,
+            capability: "hoplite capability 1\n".into(),
+        },
         ToNode::Cancel { request: 9 },
-        ToNode::Tell { ask: Ask::BreakPromises },
+        ToNode::Notify { body: Request::CancelReservations },
         ToNode::Advanced { instance },
         ToNode::Mapped { extent: 1 },
         ToNode::Unmapped { extent: 1 },
-        ToNode::Ask { request: 40, ask: Ask::Status, timeout_ns: None },
-        ToNode::LetGo { request: 10 },
-        ToNode::Hold,
+        ToNode::Request { request: 40, body: Request::Status, timeout_ns: None },
+        ToNode::StopFollowing { request: 10 },
+        ToNode::PinForFork,
     ]);
     let pieces = said.iter().map(|said| {
         let body = wire::encode(said);

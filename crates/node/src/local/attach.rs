@@ -20,9 +20,9 @@ use std::{
 };
 
 use hoplite_proto::{
-    ask::{Answer, Ask},
     error::Error as CallError,
     members::Member,
+    request::{Reply, Request},
 };
 use hoplite_shm::{
     ExtentId, Mapping, Peer, Slot, peer, recv_with_fds, send_with_fds, try_recv_with_fds,
@@ -34,8 +34,8 @@ use rustix::{
 };
 
 use super::{
-    incoming::Incoming,
-    protocol::{COPY, FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Place, ToNode, frame},
+    protocol::{COPY, FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Region, ToNode, frame},
+    reply_reader::ReplyReader,
     socket,
 };
 use crate::{
@@ -47,15 +47,15 @@ use crate::{
 
 /// The reply to a request.
 #[derive(Debug)]
-pub(crate) enum Reply {
+pub(crate) enum AttachedReply {
     /// An answer, with the memory that it refers to.
-    Answer(Answer, Option<Slot>),
+    Reply(Reply, Option<Slot>),
     /// The status of the node, as JSON.
     Status(String),
 }
 
 /// Receives the reply to a request.
-pub(crate) type Callback = Box<dyn FnOnce(Result<Reply, CallError>) + Send>;
+pub(crate) type Callback = Box<dyn FnOnce(Result<AttachedReply, CallError>) + Send>;
 /// A pipe end that pins memory for a forked child. None if this process is at its limit of open files.
 type Lifeline = Option<OwnedFd>;
 
@@ -80,7 +80,7 @@ struct Shared {
     extents: Mutex<HashMap<u64, Arc<Mapping>>>,
     epoll: Arc<SharedEpoll>,
     /// Locked while replies are received, so that they stay in order.
-    incoming: Mutex<Incoming>,
+    incoming: Mutex<ReplyReader>,
     is_closed: AtomicBool,
     /// Why the node or the attachment ended, if the node reported it.
     ended: OnceLock<String>,
@@ -97,10 +97,10 @@ struct Unsent {
 }
 
 /// Timeout of a node's greeting. A node replies from memory; longer means that it is unresponsive.
-const GREETING_PATIENCE: Duration = Duration::from_secs(5);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a fork waits for the node to pin views. A node replies from memory; longer means that it is unresponsive.
-const HOLD_PATIENCE: Duration = Duration::from_secs(2);
+const HOLD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Appended to the reason why calls fail.
 const ADVICE: &str = "the next call attaches to the node that then serves the socket, unless the client was created \
@@ -145,16 +145,16 @@ impl Attached {
                 socket::own_user()
             )));
         }
-        let patience = timeout.unwrap_or(GREETING_PATIENCE).max(Duration::from_millis(1));
-        stream.set_read_timeout(Some(patience)).map_err(io_fail)?;
+        let greeting_timeout = timeout.unwrap_or(GREETING_TIMEOUT).max(Duration::from_millis(1));
+        stream.set_read_timeout(Some(greeting_timeout)).map_err(io_fail)?;
         // A node that refuses at once has closed the connection by now, after sending the reason.
         let version = LOCAL_VERSION;
         let hello = match capability {
             None => ToNode::Hello { version },
-            Some(capability) => ToNode::Confined { version, capability },
+            Some(capability) => ToNode::HelloRestricted { version, capability },
         };
         let _ = send_with_fds(&stream, &frame(&hello), &[]);
-        let mut incoming = Incoming::default();
+        let mut incoming = ReplyReader::default();
         let (member, is_authenticated) = match incoming
             .next(&stream, recv_with_fds)
             .map_err(io_fail)?
@@ -210,13 +210,13 @@ impl Attached {
     pub(crate) fn ask(
         &self,
         request: u64,
-        ask: Ask,
+        body: Request,
         timeout: Option<Duration>,
         callback: Callback,
     ) {
         let timeout_ns =
             timeout.map(|timeout| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
-        let bytes = frame(&ToNode::Ask { request, ask, timeout_ns });
+        let bytes = frame(&ToNode::Request { request, body, timeout_ns });
         if bytes.len() > FRAME_BYTES_MAX {
             let said = format!(
                 "the arguments take {} bytes, but one call can have {FRAME_BYTES_MAX}: split it, or use shorter names",
@@ -241,12 +241,12 @@ impl Attached {
         {
             let mut holding = lock(&self.shared.holding);
             holding.push_back(sender);
-            self.shared.say(&ToNode::Hold);
+            self.shared.send(&ToNode::PinForFork);
         }
         if self.shared.is_closed.load(Ordering::Acquire) {
             self.shared.fail_all();
         }
-        match lifeline.recv_timeout(HOLD_PATIENCE) {
+        match lifeline.recv_timeout(HOLD_TIMEOUT) {
             Ok(Some(lifeline)) => Ok(lifeline),
             Ok(None) => Err(Errno::MFILE.into()),
             Err(RecvTimeoutError::Timeout) => Err(io::ErrorKind::TimedOut.into()),
@@ -255,8 +255,8 @@ impl Attached {
     }
 
     /// Sends a message without a reply.
-    pub(crate) fn say(&self, message: &ToNode) {
-        self.shared.say(message);
+    pub(crate) fn send(&self, message: &ToNode) {
+        self.shared.send(message);
     }
 
     /// Whether the node is closed or gone, even if the receiving thread has not detected that yet.
@@ -293,7 +293,7 @@ impl Drop for Attached {
 }
 
 impl Shared {
-    fn say(self: &Arc<Self>, message: &ToNode) {
+    fn send(self: &Arc<Self>, message: &ToNode) {
         self.write(frame(message));
     }
 
@@ -358,9 +358,10 @@ impl Shared {
                 Ok(None) | Err(_) => break,
             };
             match message {
-                FromNode::Answer { request, answer, place } => {
-                    let needed = place.as_ref().map_or(0, |place| place.len);
-                    let slot = match place.map(|place| self.open(&place, &mut incoming, &answer)) {
+                FromNode::Reply { request, reply: answer, region } => {
+                    let needed = region.as_ref().map_or(0, |region| region.len);
+                    let slot = match region.map(|region| self.open(&region, &mut incoming, &answer))
+                    {
                         None => Ok(None),
                         Some(Ok(slot)) => Ok(Some(slot)),
                         Some(Err(detail)) => {
@@ -368,22 +369,25 @@ impl Shared {
                             Err(CallError::NoMemory { needed, detail })
                         }
                     };
-                    if slot.is_err() && matches!(answer, Ok(Answer::Growing { .. })) {
-                        self.say(&ToNode::LetGo { request });
+                    if slot.is_err() && matches!(answer, Ok(Reply::Growing { .. })) {
+                        self.send(&ToNode::StopFollowing { request });
                     }
-                    self.reply(request, slot.and_then(|slot| Ok(Reply::Answer(answer?, slot))));
+                    self.reply(
+                        request,
+                        slot.and_then(|slot| Ok(AttachedReply::Reply(answer?, slot))),
+                    );
                 }
                 FromNode::Description { request, json } => {
-                    self.reply(request, json.map(Reply::Status));
+                    self.reply(request, json.map(AttachedReply::Status));
                 }
-                FromNode::Forget { extents } => {
+                FromNode::Unmap { extents } => {
                     let mut mapped = lock(&self.extents);
                     let gone: Vec<Option<Arc<Mapping>>> =
                         extents.iter().map(|extent| mapped.remove(extent)).collect();
                     drop(mapped);
                     drop(gone);
                     for extent in extents {
-                        self.say(&ToNode::Unmapped { extent });
+                        self.send(&ToNode::Unmapped { extent });
                     }
                 }
                 // The end of the connection follows.
@@ -409,7 +413,7 @@ impl Shared {
         self.end();
     }
 
-    fn reply(&self, request: u64, reply: Result<Reply, CallError>) {
+    fn reply(&self, request: u64, reply: Result<AttachedReply, CallError>) {
         let callback = lock(&self.waiting).remove(&request);
         if let Some(callback) = callback {
             callback(reply);
@@ -439,13 +443,13 @@ impl Shared {
     }
 
     /// Returns the memory that a reply granted, because it can't be used.
-    fn decline(self: &Arc<Self>, answer: &Result<Answer, CallError>) {
+    fn decline(self: &Arc<Self>, answer: &Result<Reply, CallError>) {
         match answer {
-            Ok(Answer::Got { instance, .. }) => {
-                self.say(&ToNode::Tell { ask: Ask::Release { instance: *instance } });
+            Ok(Reply::Got { instance, .. }) => {
+                self.send(&ToNode::Notify { body: Request::Release { instance: *instance } });
             }
-            Ok(Answer::Created { instance, .. }) => {
-                self.say(&ToNode::Tell { ask: Ask::Abort { instance: *instance } });
+            Ok(Reply::Created { instance, .. }) => {
+                self.send(&ToNode::Notify { body: Request::Abort { instance: *instance } });
             }
             _ => {}
         }
@@ -454,44 +458,44 @@ impl Shared {
     /// Opens the slot that a reply refers to, in memory mapped by this process.
     fn open(
         self: &Arc<Self>,
-        place: &Place,
-        incoming: &mut Incoming,
-        answer: &Result<Answer, CallError>,
+        region: &Region,
+        incoming: &mut ReplyReader,
+        answer: &Result<Reply, CallError>,
     ) -> Result<Slot, String> {
         let said = |error: hoplite_shm::ShmError| format!("shared memory can't be used: {error}");
-        let mapping = if place.has_descriptor {
+        let mapping = if region.has_descriptor {
             let Some(descriptor) = incoming.descriptor() else {
                 // The kernel drops a descriptor if the process is at its limit.
-                self.say(&ToNode::Unmapped { extent: place.extent });
+                self.send(&ToNode::Unmapped { extent: region.extent });
                 return Err("this process is at its limit of open files, and needs one to map the object's \
                             memory: close some, or raise the limit with ulimit -n"
                     .into());
             };
-            let is_mine = matches!(answer, Ok(Answer::Created { .. }));
+            let is_mine = matches!(answer, Ok(Reply::Created { .. }));
             let mapping = if is_mine {
-                Mapping::map_writable(&descriptor, place.extent_len)
-            } else if place.extent & COPY != 0 {
-                Mapping::map_lent(&descriptor, place.extent_len)
+                Mapping::map_writable(&descriptor, region.extent_len)
+            } else if region.extent & COPY != 0 {
+                Mapping::map_lent(&descriptor, region.extent_len)
             } else {
-                Mapping::map_readonly(&descriptor, place.extent_len)
+                Mapping::map_readonly(&descriptor, region.extent_len)
             };
             let mapping = mapping.map_err(|error| {
-                self.say(&ToNode::Unmapped { extent: place.extent });
+                self.send(&ToNode::Unmapped { extent: region.extent });
                 said(error)
             })?;
-            let mapping = Arc::new(mapping.with_extent(ExtentId(place.extent)));
+            let mapping = Arc::new(mapping.with_extent(ExtentId(region.extent)));
             if is_mine {
-                self.say(&ToNode::Mapped { extent: place.extent });
+                self.send(&ToNode::Mapped { extent: region.extent });
             }
-            lock(&self.extents).insert(place.extent, mapping.clone());
+            lock(&self.extents).insert(region.extent, mapping.clone());
             mapping
         } else {
             lock(&self.extents)
-                .get(&place.extent)
+                .get(&region.extent)
                 .cloned()
                 .ok_or("the node referred to unknown memory")?
         };
-        Slot::open(mapping, place.offset, place.len).map_err(said)
+        Slot::open(mapping, region.offset, region.len).map_err(said)
     }
 }
 

@@ -3,21 +3,21 @@
 use std::{os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
 
 use hoplite_proto::{
-    ask::{Answer, Ask, Location, ObjectRow},
     error::Error as CallError,
     id::{Name, NodeId, ObjectId},
     lifetime::Job,
     limits::INLINE_BYTES_MAX,
     message::{Holding, Listed},
     meta::{Meta, Op},
+    request::{Location, ObjectRow, Reply, Request},
 };
 
 use super::{
     connection::Connection,
     programs::Programs,
-    question::{self, unexpected},
-    view::{Body, Growing, Guard, View},
-    wait::Wait,
+    request::{self, unexpected},
+    view::{Body, PartialView, SlotGuard, View},
+    wait::PendingReply,
     writer::Writer,
 };
 use crate::error::Error;
@@ -32,9 +32,9 @@ pub struct Client {
 
 /// Extracts the result from the only answer that a request may have.
 macro_rules! answered {
-    ($answer:pat => $wanted:expr) => {
-        |answer, _| match answer {
-            $answer => Ok($wanted),
+    ($reply:pat => $wanted:expr) => {
+        |reply, _| match reply {
+            $reply => Ok($wanted),
             other => Err(unexpected(&other)),
         }
     };
@@ -83,7 +83,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::attach`]; [`CallError::NotAllowed`] also if the node rejects the capability.
-    pub fn attach_confined(
+    pub fn attach_with_capability(
         path: &Path,
         capability: String,
         timeout: Option<Duration>,
@@ -94,8 +94,8 @@ impl Client {
 
     /// Pins everything that the clients of this process read, including closed clients, whose views live on. The pins
     /// last while any process has the returned descriptors. Waits at most 2 s for each attached client's node.
-    pub fn hold_all() -> Vec<OwnedFd> {
-        Connection::hold_all()
+    pub fn pin_for_fork() -> Vec<OwnedFd> {
+        Connection::pin_for_fork()
     }
 
     /// The same client for threads that must not block, such as that of an event loop: another thread allocates memory.
@@ -121,8 +121,8 @@ impl Client {
 
     /// Reserves the id of an object that this client will put, create or reduce, so that others can wait for it
     /// meanwhile. If the client ends without creating it, they get [`CallError::ObjectLost`].
-    pub fn start_promise(&self) -> Wait<ObjectId> {
-        self.start(Ask::Promise { name: None }, None, answered!(Answer::Promised { id } => id))
+    pub fn start_reserve(&self) -> PendingReply<ObjectId> {
+        self.start(Request::Reserve { name: None }, None, answered!(Reply::Reserved { id } => id))
     }
 
     /// Ends every wait of this client with [`Error::Closed`], and cancels its reservations, so that waits for them end.
@@ -157,10 +157,10 @@ impl Client {
         value: &Value<'_>,
         ttl: Option<Duration>,
         timeout: Option<Duration>,
-    ) -> Wait<ObjectId> {
+    ) -> PendingReply<ObjectId> {
         let (meta, bytes, ttl_ns) = (value.meta.clone(), value.bytes.into(), nanoseconds(ttl));
-        let ask = Ask::Put { id, meta, bytes, ttl_ns };
-        self.start(ask, timeout, answered!(Answer::Put { id } => id))
+        let body = Request::Put { id, meta, bytes, ttl_ns };
+        self.start(body, timeout, answered!(Reply::Put { id } => id))
     }
 
     /// Allocates space for an object of more than [`INLINE_BYTES_MAX`] bytes. The object is deleted `ttl` after it is
@@ -171,10 +171,10 @@ impl Client {
         meta: Meta,
         ttl: Option<Duration>,
         timeout: Option<Duration>,
-    ) -> Wait<Writer> {
-        let ask = Ask::Create { id, meta, ttl_ns: nanoseconds(ttl) };
-        self.start(ask, timeout, |answer, guard| match (answer, guard) {
-            (Answer::Created { id, .. }, Some(guard)) => Ok(Writer { id, guard }),
+    ) -> PendingReply<Writer> {
+        let body = Request::Create { id, meta, ttl_ns: nanoseconds(ttl) };
+        self.start(body, timeout, |reply, guard| match (reply, guard) {
+            (Reply::Created { id, .. }, Some(guard)) => Ok(Writer { id, guard }),
             (other, _) => Err(unexpected(&other)),
         })
     }
@@ -188,12 +188,12 @@ impl Client {
     }
 
     /// Starts a get of an object.
-    pub fn start_get(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<View> {
-        self.start(Ask::Get { id: id.clone() }, timeout, |answer, guard| match (answer, guard) {
-            (Answer::Got { id, meta, instance, inline: Some(bytes) }, _) => {
+    pub fn start_get(&self, id: &ObjectId, timeout: Option<Duration>) -> PendingReply<View> {
+        self.start(Request::Get { id: id.clone() }, timeout, |reply, guard| match (reply, guard) {
+            (Reply::Got { id, meta, instance, inline: Some(bytes) }, _) => {
                 Ok(View { id, meta, instance, body: Body::Inline(bytes) })
             }
-            (Answer::Got { id, meta, instance, inline: None }, Some(guard)) => {
+            (Reply::Got { id, meta, instance, inline: None }, Some(guard)) => {
                 Ok(View { id, meta, instance, body: Body::Slot(guard) })
             }
             (other, _) => Err(unexpected(&other)),
@@ -202,11 +202,17 @@ impl Client {
 
     /// Starts to wait for the memory of an object that a concurrent get receives. None if nothing can be copied before
     /// that get completes.
-    pub fn start_follow(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<Option<Growing>> {
-        self.start(Ask::Follow { id: id.clone() }, timeout, |answer, guard| match (answer, guard) {
-            (Answer::Growing { meta, .. }, Some(guard)) => Ok(Some(Growing { meta, guard })),
-            (Answer::Growing { .. } | Answer::Done, None) => Ok(None),
-            (other, _) => Err(unexpected(&other)),
+    pub fn start_follow(
+        &self,
+        id: &ObjectId,
+        timeout: Option<Duration>,
+    ) -> PendingReply<Option<PartialView>> {
+        self.start(Request::Follow { id: id.clone() }, timeout, |reply, guard| {
+            match (reply, guard) {
+                (Reply::Growing { meta, .. }, Some(guard)) => Ok(Some(PartialView { meta, guard })),
+                (Reply::Growing { .. } | Reply::Done, None) => Ok(None),
+                (other, _) => Err(unexpected(&other)),
+            }
         })
     }
 
@@ -217,13 +223,22 @@ impl Client {
         ids: Vec<ObjectId>,
         count: u32,
         timeout: Option<Duration>,
-    ) -> Wait<Vec<u32>> {
-        self.start(Ask::Wait { ids, count }, timeout, answered!(Answer::Waited { ready } => ready))
+    ) -> PendingReply<Vec<u32>> {
+        self.start(
+            Request::Wait { ids, count },
+            timeout,
+            answered!(Reply::Waited { ready } => ready),
+        )
     }
 
     /// Starts to delete the names older than `name`, except for the newest `keep - 1`.
-    pub fn start_prune(&self, name: Name, keep: u64, timeout: Option<Duration>) -> Wait<()> {
-        self.start_done(Ask::Prune { name, keep }, timeout)
+    pub fn start_prune(
+        &self,
+        name: Name,
+        keep: u64,
+        timeout: Option<Duration>,
+    ) -> PendingReply<()> {
+        self.start_done(Request::Prune { name, retain: keep }, timeout)
     }
 
     /// Starts to look up the holders of an object: at once, or once they differ from `known`.
@@ -232,50 +247,59 @@ impl Client {
         id: &ObjectId,
         known: Option<Vec<Holding>>,
         timeout: Option<Duration>,
-    ) -> Wait<Vec<Location>> {
-        let ask = Ask::Locations { id: id.clone(), known };
-        self.start(ask, timeout, answered!(Answer::Locations(all) => all))
+    ) -> PendingReply<Vec<Location>> {
+        let body = Request::Locations { id: id.clone(), known };
+        self.start(body, timeout, answered!(Reply::Locations(all) => all))
     }
 
     /// Requests the reason why an object is not on this node.
-    pub fn start_explain(&self, id: &ObjectId) -> Wait<String> {
-        let ask = Ask::Explain { id: id.clone() };
-        self.start(ask, None, answered!(Answer::Explained { state, .. } => state))
+    pub fn start_explain(&self, id: &ObjectId) -> PendingReply<String> {
+        let body = Request::Explain { id: id.clone() };
+        self.start(body, None, answered!(Reply::Explained { state, .. } => state))
     }
 
     /// Requests whether an object is missing on this node for lack of capacity: the bytes that it needs, and those of
     /// the store.
-    pub fn start_lacks(&self, id: &ObjectId) -> Wait<Option<(u64, u64)>> {
-        let ask = Ask::Explain { id: id.clone() };
-        self.start(ask, None, answered!(Answer::Explained { lacks, .. } => lacks))
+    pub fn start_shortfall(&self, id: &ObjectId) -> PendingReply<Option<(u64, u64)>> {
+        let body = Request::Explain { id: id.clone() };
+        self.start(body, None, answered!(Reply::Explained { lacks, .. } => lacks))
     }
 
     /// Starts to replicate an object that was put at this node to `copies` nodes. Returns how many hold it then, fewer
     /// if there are not enough nodes.
-    pub fn start_keep(&self, id: &ObjectId, copies: u32, timeout: Option<Duration>) -> Wait<u32> {
-        let ask = Ask::Keep { id: id.clone(), copies };
-        self.start(ask, timeout, answered!(Answer::Kept { copies } => copies))
+    pub fn start_replicate(
+        &self,
+        id: &ObjectId,
+        copies: u32,
+        timeout: Option<Duration>,
+    ) -> PendingReply<u32> {
+        let body = Request::Replicate { id: id.clone(), replicas: copies };
+        self.start(body, timeout, answered!(Reply::Replicated { replicas: copies } => copies))
     }
 
     /// Assigns objects that this client creates from now on to a job.
-    pub fn start_join(&self, job: Job) -> Wait<()> {
-        self.start_done(Ask::Join { job }, None)
+    pub fn start_join(&self, job: Job) -> PendingReply<()> {
+        self.start_done(Request::JoinJob { job }, None)
     }
 
     /// Takes a lease of an object. The object lives while a client has a lease of it, and is deleted after the last
     /// lease is returned or its client is gone.
-    pub fn start_take_lease(&self, id: &ObjectId) -> Wait<()> {
-        self.start_done(Ask::TakeLease { id: id.clone() }, None)
+    pub fn start_acquire_lease(&self, id: &ObjectId) -> PendingReply<()> {
+        self.start_done(Request::AcquireLease { id: id.clone() }, None)
     }
 
     /// Returns a lease.
-    pub fn start_return_lease(&self, id: &ObjectId) -> Wait<()> {
-        self.start_done(Ask::ReturnLease { id: id.clone() }, None)
+    pub fn start_release_lease(&self, id: &ObjectId) -> PendingReply<()> {
+        self.start_done(Request::ReleaseLease { id: id.clone() }, None)
     }
 
     /// Requests the owners of an object.
-    pub fn start_owners(&self, id: &ObjectId) -> Wait<Vec<NodeId>> {
-        self.start(Ask::Owners { id: id.clone() }, None, answered!(Answer::Owners(nodes) => nodes))
+    pub fn start_owners(&self, id: &ObjectId) -> PendingReply<Vec<NodeId>> {
+        self.start(
+            Request::Owners { id: id.clone() },
+            None,
+            answered!(Reply::Owners(nodes) => nodes),
+        )
     }
 
     /// Folds the first `count` of `inputs` to arrive; returns the id of the result at once. After `timeout`, waits for
@@ -302,27 +326,39 @@ impl Client {
         id: Option<ObjectId>,
         ttl: Option<Duration>,
         timeout: Option<Duration>,
-    ) -> Wait<ObjectId> {
+    ) -> PendingReply<ObjectId> {
         let ttl_ns = nanoseconds(ttl);
         let count = count.unwrap_or_else(|| u32::try_from(inputs.len()).unwrap_or(u32::MAX));
-        let ask = Ask::Reduce { inputs, op, count, id, ttl_ns };
-        self.start(ask, timeout, answered!(Answer::Reducing { id } => id))
+        let body = Request::Reduce { inputs, op, count, id, ttl_ns };
+        self.start(body, timeout, answered!(Reply::Reducing { id } => id))
     }
 
     /// Starts to wait for the list of inputs that were folded into the result of a reduce.
-    pub fn start_inputs(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<Vec<ObjectId>> {
-        let ask = Ask::Inputs { id: id.clone() };
-        self.start(ask, timeout, answered!(Answer::Inputs { ids } => ids))
+    pub fn start_inputs(
+        &self,
+        id: &ObjectId,
+        timeout: Option<Duration>,
+    ) -> PendingReply<Vec<ObjectId>> {
+        let body = Request::Inputs { id: id.clone() };
+        self.start(body, timeout, answered!(Reply::Inputs { ids } => ids))
     }
 
     /// Requests which inputs of a reduce are known to be lost.
-    pub fn start_lost(&self, id: &ObjectId, timeout: Option<Duration>) -> Wait<Vec<ObjectId>> {
-        self.start(Ask::Lost { id: id.clone() }, timeout, answered!(Answer::Inputs { ids } => ids))
+    pub fn start_lost_inputs(
+        &self,
+        id: &ObjectId,
+        timeout: Option<Duration>,
+    ) -> PendingReply<Vec<ObjectId>> {
+        self.start(
+            Request::LostInputs { id: id.clone() },
+            timeout,
+            answered!(Reply::Inputs { ids } => ids),
+        )
     }
 
     /// Starts to delete objects, all copies on all nodes. Views of them stay valid.
-    pub fn start_delete(&self, ids: Vec<ObjectId>, timeout: Option<Duration>) -> Wait<()> {
-        self.start_done(Ask::Delete { ids }, timeout)
+    pub fn start_delete(&self, ids: Vec<ObjectId>, timeout: Option<Duration>) -> PendingReply<()> {
+        self.start_done(Request::Delete { ids }, timeout)
     }
 
     /// Starts to wait for the newest name under `prefix` with a number above `after`.
@@ -331,14 +367,14 @@ impl Client {
         prefix: &str,
         after: Option<u64>,
         timeout: Option<Duration>,
-    ) -> Wait<Name> {
-        let ask = Ask::Latest { prefix: prefix.into(), after };
-        self.start(ask, timeout, answered!(Answer::Latest { name } => name))
+    ) -> PendingReply<Name> {
+        let body = Request::Latest { prefix: prefix.into(), after };
+        self.start(body, timeout, answered!(Reply::Latest { name } => name))
     }
 
     /// Lists the copies of the node.
-    pub fn start_objects(&self, timeout: Option<Duration>) -> Wait<Vec<ObjectRow>> {
-        self.start(Ask::Objects, timeout, answered!(Answer::Objects(rows) => rows))
+    pub fn start_objects(&self, timeout: Option<Duration>) -> PendingReply<Vec<ObjectRow>> {
+        self.start(Request::Objects, timeout, answered!(Reply::Objects(rows) => rows))
     }
 
     /// Lists a page of the existing objects whose primary owner is `owner`: those after `after` whose refs begin with
@@ -349,9 +385,9 @@ impl Client {
         prefix: &str,
         after: Option<&ObjectId>,
         timeout: Option<Duration>,
-    ) -> Wait<(Vec<Listed>, Option<ObjectId>)> {
-        let ask = Ask::List { owner, prefix: prefix.into(), after: after.cloned() };
-        self.start(ask, timeout, answered!(Answer::List { rows, next } => (rows, next)))
+    ) -> PendingReply<(Vec<Listed>, Option<ObjectId>)> {
+        let body = Request::List { owner, prefix: prefix.into(), after: after.cloned() };
+        self.start(body, timeout, answered!(Reply::List { rows, next } => (rows, next)))
     }
 
     /// The status of the node as JSON: identity, members, store, counters, measured link.
@@ -363,22 +399,22 @@ impl Client {
     }
 
     /// Requests the status of the node; see [`Client::describe`].
-    pub fn start_describe(&self, timeout: Option<Duration>) -> Wait<String> {
-        question::describe(&self.connection, timeout)
+    pub fn start_describe(&self, timeout: Option<Duration>) -> PendingReply<String> {
+        request::describe(&self.connection, timeout)
     }
 
-    /// Starts a request whose answer is [`Answer::Done`].
-    fn start_done(&self, ask: Ask, timeout: Option<Duration>) -> Wait<()> {
-        self.start(ask, timeout, answered!(Answer::Done => ()))
+    /// Starts a request whose answer is [`Reply::Done`].
+    fn start_done(&self, body: Request, timeout: Option<Duration>) -> PendingReply<()> {
+        self.start(body, timeout, answered!(Reply::Done => ()))
     }
 
     fn start<T>(
         &self,
-        ask: Ask,
+        body: Request,
         timeout: Option<Duration>,
-        finish: impl FnOnce(Answer, Option<Guard>) -> Result<T, Error> + Send + 'static,
-    ) -> Wait<T> {
-        question::start(&self.connection, self.may_wait, ask, timeout, finish)
+        finish: impl FnOnce(Reply, Option<SlotGuard>) -> Result<T, Error> + Send + 'static,
+    ) -> PendingReply<T> {
+        request::start(&self.connection, self.may_wait, body, timeout, finish)
     }
 }
 

@@ -14,15 +14,15 @@ use std::{
 };
 
 use hoplite_proto::{
-    ask::{Answer, Ask},
     error::Error as CallError,
     id::{ClientId, Instance, ObjectId, RequestId},
+    request::{Reply, Request},
 };
 use tokio::runtime::Handle;
 use tracing::warn;
 
 use super::{
-    attach::{Attached, Callback, Reply},
+    attach::{Attached, AttachedReply, Callback},
     programs::Programs,
     protocol::ToNode,
 };
@@ -98,7 +98,7 @@ impl Connection {
 
     /// Pins everything that all clients of this process read; see [`Connection::hold`]. Includes closed clients, whose
     /// views live on.
-    pub(crate) fn hold_all() -> Vec<OwnedFd> {
+    pub(crate) fn pin_for_fork() -> Vec<OwnedFd> {
         let all: Vec<Arc<Self>> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
         let reading =
             all.iter().filter(|connection| !connection.is_forked() && connection.reads() > 0);
@@ -173,8 +173,8 @@ impl Connection {
         let waits = std::mem::take(&mut *lock(&self.waits));
         waits.values().for_each(|(_, wait)| wait.close());
         // Cancel only now: the replies then find no wait.
-        waits.values().for_each(|(request, _)| self.say(ToNode::Cancel { request: *request }));
-        self.say(ToNode::Tell { ask: Ask::BreakPromises });
+        waits.values().for_each(|(request, _)| self.send(ToNode::Cancel { request: *request }));
+        self.send(ToNode::Notify { body: Request::CancelReservations });
     }
 
     /// Whether [`Connection::close`] was called.
@@ -183,19 +183,19 @@ impl Connection {
     }
 
     /// Registers a waiting request, which [`Connection::close`] ends.
-    pub(crate) fn list(&self, request: u64, wait: Arc<dyn Close>) {
+    pub(crate) fn register(&self, request: u64, wait: Arc<dyn Close>) {
         if self.is_forked() {
             return;
         }
         lock(&self.waits).insert(Arc::as_ptr(&wait).addr(), (request, wait.clone()));
         if self.was_closed() {
             wait.close();
-            self.say(ToNode::Cancel { request });
+            self.send(ToNode::Cancel { request });
         }
     }
 
     /// Removes a request, by the address of its shared state.
-    pub(crate) fn unlist(&self, place: usize) {
+    pub(crate) fn unregister(&self, place: usize) {
         if !self.is_forked() {
             lock(&self.waits).remove(&place);
         }
@@ -205,41 +205,43 @@ impl Connection {
     /// number of the request.
     pub(crate) fn ask(
         &self,
-        ask: Ask,
+        body: Request,
         timeout: Option<Duration>,
         may_wait: bool,
-        callback: impl FnOnce(u64, Result<Reply, CallError>) + Send + 'static,
+        callback: impl FnOnce(u64, Result<AttachedReply, CallError>) + Send + 'static,
     ) -> u64 {
         match &self.link {
             // Only attached clients need the node's number of the request.
-            Link::Embedded { programs, client } if matches!(ask, Ask::Status) => {
-                programs.describe(*client, move |json| callback(0, json.map(Reply::Status))).0
+            Link::Embedded { programs, client } if matches!(body, Request::Status) => {
+                programs
+                    .describe(*client, move |json| callback(0, json.map(AttachedReply::Status)))
+                    .0
             }
             Link::Embedded { programs, client } => {
                 let store = programs.store.clone();
-                let sink = move |answer: Result<Answer, CallError>| {
+                let sink = move |reply: Result<Reply, CallError>| {
                     callback(
                         0,
-                        answer.and_then(|answer| {
-                            let slot = match slot_of(&answer).map(|instance| store.get(instance)) {
+                        reply.and_then(|reply| {
+                            let slot = match slot_of(&reply).map(|instance| store.get(instance)) {
                                 None => None,
                                 Some(Some(held)) => Some(held.slot.clone()),
                                 // The growing copy is gone: there is nothing to follow.
-                                Some(None) if matches!(answer, Answer::Growing { .. }) => None,
+                                Some(None) if matches!(reply, Reply::Growing { .. }) => None,
                                 Some(None) => {
                                     return Err(CallError::NodeDown("the node is closed".into()));
                                 }
                             };
-                            Ok(Reply::Answer(answer, slot))
+                            Ok(AttachedReply::Reply(reply, slot))
                         }),
                     );
                 };
-                programs.requests.ask(*client, ask, timeout, may_wait, Box::new(sink)).0
+                programs.requests.submit(*client, body, timeout, may_wait, Box::new(sink)).0
             }
             Link::Attached(attached) => {
                 let request = attached.next_request();
-                let callback: Callback = Box::new(move |answer| callback(request, answer));
-                attached.ask(request, ask, timeout, callback);
+                let callback: Callback = Box::new(move |reply| callback(request, reply));
+                attached.ask(request, body, timeout, callback);
                 request
             }
         }
@@ -248,7 +250,7 @@ impl Connection {
     /// Deletes an object whose id no caller received, even for a closed client.
     pub(crate) fn delete_in_passing(&self, id: ObjectId) {
         if !self.is_forked() {
-            self.ask(Ask::Delete { ids: vec![id] }, None, false, |_, _| {});
+            self.ask(Request::Delete { ids: vec![id] }, None, false, |_, _| {});
         }
     }
 
@@ -272,13 +274,13 @@ impl Connection {
     }
 
     /// Sends a message without a reply.
-    pub(crate) fn say(&self, message: ToNode) {
+    pub(crate) fn send(&self, message: ToNode) {
         match &self.link {
             _ if self.is_forked() => {}
-            Link::Attached(attached) => attached.say(&message),
+            Link::Attached(attached) => attached.send(&message),
             Link::Embedded { programs, client } => match message {
                 ToNode::Cancel { request } => programs.requests.cancel(RequestId(request)),
-                ToNode::Tell { ask } => programs.requests.tell(*client, ask),
+                ToNode::Notify { body } => programs.requests.notify(*client, body),
                 ToNode::Advanced { instance } => programs.advanced(instance),
                 // The other messages concern memory mapped by another process.
                 _ => {}
@@ -307,11 +309,11 @@ impl std::fmt::Debug for Connection {
 }
 
 /// The instance whose memory a reply refers to.
-pub(crate) const fn slot_of(answer: &Answer) -> Option<Instance> {
-    match answer {
-        Answer::Created { instance, .. }
-        | Answer::Growing { instance, .. }
-        | Answer::Got { instance, inline: None, .. } => Some(*instance),
+pub(crate) const fn slot_of(reply: &Reply) -> Option<Instance> {
+    match reply {
+        Reply::Created { instance, .. }
+        | Reply::Growing { instance, .. }
+        | Reply::Got { instance, inline: None, .. } => Some(*instance),
         _ => None,
     }
 }

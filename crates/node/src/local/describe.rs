@@ -1,6 +1,6 @@
 //! The status of a node, as JSON. `python/hoplite/node_status.py` defines its Python types.
 
-use hoplite_proto::{ask::Status, id::NodeId, members::Member, place::Group, time::Instant};
+use hoplite_proto::{id::NodeId, members::Member, place::Group, request::Status, time::Instant};
 use serde_json::{Value, json};
 
 use hoplite_shm::ArenaStats;
@@ -9,7 +9,7 @@ use crate::network::{certificates::Trust, handshake::address_of, shared::Network
 
 /// Builds the full status of a node.
 pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats) -> Value {
-    let now = network.facts.now();
+    let now = network.events.now();
     let seconds = |since: Instant| now.since(since) as f64 / 1e9;
     let suspected = |node: NodeId| {
         let suspicion = status.suspicions.iter().find(|(suspect, _)| *suspect == node);
@@ -31,7 +31,7 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
         });
         with(described(member), more)
     });
-    let lost = status.lost.iter().map(|lost| {
+    let lost = status.failed.iter().map(|lost| {
         let more = json!({"seconds": seconds(lost.since), "reason": lost.reason});
         with(described(&lost.member), more)
     });
@@ -45,7 +45,7 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
         "cluster": network.identity.cluster,
         "admission": network.identity.admission,
         "revocations": network.identity.key.trust().and_then(|trust| revocations(trust)),
-        "barred": network.barred.reason(),
+        "barred": network.own_revocation.reason(),
         "limits": network.limited.describe(),
         "members": members.collect::<Vec<_>>(),
         "lost": lost.collect::<Vec<_>>(),

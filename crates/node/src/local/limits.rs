@@ -1,5 +1,5 @@
 //! Limits of what attached processes may use of their node. A process beyond a limit gets an error or loses its
-//! attachment. Of a shared limit, each process may use as much as it leaves free ([`super::shares`]).
+//! attachment. Of a shared limit, each process may use as much as it leaves free ([`super::quota`]).
 //!
 //! In tests of this crate the limits are low enough to be reached.
 
@@ -7,29 +7,29 @@ use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::shares::Excess;
+use super::quota::QuotaExceeded;
 
 /// Timeout of a process's greeting: 5 s. A process greets at once, unless it is frozen.
 pub(crate) const GREETING_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
 
 /// Open requests of a process: 262 144. That is six times as many gets as the benchmarks have open at once; each takes
 /// half a kilobyte of the node.
-pub(crate) const QUESTIONS_MAX: usize = if cfg!(test) { 1000 } else { 1 << 18 };
+pub(crate) const REQUESTS_MAX: usize = if cfg!(test) { 1000 } else { 1 << 18 };
 
 /// Bytes of the open requests of a process, 256 MiB: 32 of the longest, or 8192 puts of the largest objects that travel
 /// inside messages.
-pub(crate) const QUESTION_BYTES_MAX: usize = if cfg!(test) { 4 << 20 } else { 256 << 20 };
+pub(crate) const REQUEST_BYTES_MAX: usize = if cfg!(test) { 4 << 20 } else { 256 << 20 };
 
 /// Overhead of a request in addition to its bytes: half a kilobyte.
-pub(crate) const QUESTION_COST_BYTES: usize = 512;
+pub(crate) const REQUEST_COST_BYTES: usize = 512;
 
 /// Bytes of the open requests of all processes, 512 MiB: twice the limit of one process. A process below
-/// [`QUESTION_SHARE_BYTES`] may always send requests.
-pub(crate) const QUESTION_BYTES_OF_ALL_MAX: usize = if cfg!(test) { 6 << 20 } else { 512 << 20 };
+/// [`REQUEST_SHARE_BYTES`] may always send requests.
+pub(crate) const REQUEST_BYTES_TOTAL_MAX: usize = if cfg!(test) { 6 << 20 } else { 512 << 20 };
 
 /// Bytes of open requests that each process may use regardless of others, 64 KiB: 128 short requests, or two with the
 /// largest objects that travel inside messages.
-pub(crate) const QUESTION_SHARE_BYTES: usize = 64 << 10;
+pub(crate) const REQUEST_SHARE_BYTES: usize = 64 << 10;
 
 /// Bytes of replies that a process has not read, 1 GiB: 32 768 of the largest objects that travel inside messages,
 /// whose replies may all arrive at once. A process that reads receives that much in a second.
@@ -41,7 +41,7 @@ pub(crate) const FOLLOWED_MAX: usize = if cfg!(test) { 4 } else { 1024 };
 
 /// Forked children of all processes that still read their parents' objects, unless descriptors limit them further,
 /// 8192: twice as many processes as Linux gives a user on a small machine.
-pub(crate) const HOLDS_MAX: u64 = if cfg!(test) { 16 } else { 8192 };
+pub(crate) const FORK_PINS_MAX: u64 = if cfg!(test) { 16 } else { 8192 };
 
 /// Copies of objects that confined processes read, unless descriptors limit them further, 8192: twice as many as the
 /// objects that a node stores in memory of their own. The capacity of the store bounds their bytes.
@@ -55,7 +55,7 @@ pub(crate) const WAITING_MAX: u64 = 8;
 
 /// How long such a process waits: 5 s. The node needs milliseconds to detect that a process has left, longer on a busy
 /// host.
-pub(crate) const PLACE_WAIT_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
+pub(crate) const ATTACH_WAIT_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
 
 /// Limit of attached processes: [`ATTACHED_MAX`], or as many as take half of the descriptors of this process. Each
 /// takes two; the other half is for nodes and memory.
@@ -63,9 +63,9 @@ pub(crate) fn attached_max() -> u64 {
     (descriptors() / 4).clamp(1, ATTACHED_MAX)
 }
 
-/// Limit of forked children that read: [`HOLDS_MAX`], or as many as take a quarter of the descriptors of this process.
+/// Limit of forked children that read: [`FORK_PINS_MAX`], or as many as take a quarter of the descriptors of this process.
 pub(crate) fn holds_max() -> u64 {
-    (descriptors() / 4).clamp(1, HOLDS_MAX)
+    (descriptors() / 4).clamp(1, FORK_PINS_MAX)
 }
 
 /// Limit of copies for confined processes: [`COPIES_MAX`], or as many as take an eighth of the descriptors of this
@@ -79,7 +79,7 @@ fn descriptors() -> u64 {
 }
 
 /// The error when no place is free.
-pub(crate) fn no_place(whose: &str, Excess { own, taken, most }: Excess) -> String {
+pub(crate) fn no_place(whose: &str, QuotaExceeded { own, taken, most }: QuotaExceeded) -> String {
     format!(
         "this node already has {taken} of at most {most} attachments, {own} of them by {whose}, and one may use as \
          many as it leaves free: close clients, or raise ulimit -n of the node, which may allow up to \

@@ -2,25 +2,25 @@
 //!
 //! Knows requests and replies, not how the node handles them.
 
-mod answers;
-mod arriving;
-mod asked;
 mod attach;
 pub(crate) mod client;
-mod confined;
 mod connection;
 mod describe;
 pub(crate) mod fork;
-mod incoming;
-mod leaving;
 mod limits;
+mod open_requests;
 pub(crate) mod programs;
 pub(crate) mod protocol;
-mod question;
+mod quota;
+mod reply_reader;
+mod reply_writer;
+mod request;
+mod request_reader;
+mod restricted;
+mod retired_extents;
 pub(crate) mod rows;
 pub(crate) mod server;
 mod session;
-mod shares;
 pub(crate) mod socket;
 #[cfg(test)]
 mod tests;

@@ -10,17 +10,17 @@ use std::{
 };
 
 use hoplite_proto::{
-    ask::{Answer, Ask},
     error::Error as CallError,
     id::{ClientId, Instance, RequestId},
     node::Event,
+    request::{Reply, Request},
 };
 use hoplite_shm::{ExtentId, WriterId};
 use tokio::{io::AsyncReadExt, net::unix::pipe};
 
-use super::{describe, leaving::Leaving, limits, shares::Shares};
+use super::{describe, limits, quota::Quota, retired_extents::RetiredExtents};
 use crate::{
-    engine::{facts::Facts, requests::Requests, task::Task},
+    engine::{event_sender::EventSender, requests::Requests, task::Task},
     network::shared::Network,
     store::Store,
     sync::lock,
@@ -38,22 +38,22 @@ pub(crate) trait Attachment: Send + Sync {
 
 /// The clients of one node.
 pub(crate) struct Programs {
-    pub(crate) facts: Facts,
+    pub(crate) events: EventSender,
     pub(crate) requests: Requests,
     pub(crate) store: Arc<Store>,
     pub(crate) network: Arc<Network>,
     /// Whether attached processes need a capability.
-    pub(super) confine: bool,
+    pub(super) require_capability: bool,
     /// Attached processes, which write their objects themselves, through shared memory.
     attached: Mutex<HashMap<ClientId, Weak<dyn Attachment>>>,
-    pub(super) leaving: Leaving,
+    pub(super) leaving: RetiredExtents,
     /// Bytes of the open requests of attached processes.
     pub(super) asked: Arc<AtomicUsize>,
     /// Forked children that read objects of attached processes.
-    pub(super) holds: Shares,
+    pub(super) holds: Quota,
     /// Bytes and number of the copies that confined processes read.
-    pub(super) copy_bytes: Shares,
-    pub(super) copies: Shares,
+    pub(super) copy_bytes: Quota,
+    pub(super) copies: Quota,
 }
 
 impl Programs {
@@ -61,29 +61,29 @@ impl Programs {
         requests: Requests,
         store: Arc<Store>,
         network: Arc<Network>,
-        confine: bool,
+        require_capability: bool,
     ) -> Self {
-        let (facts, attached) = (network.facts.clone(), Mutex::default());
-        let leaving = Leaving::new(store.arena.clone());
-        let copy_bytes = Shares::new(store.capacity());
+        let (events, attached) = (network.events.clone(), Mutex::default());
+        let leaving = RetiredExtents::new(store.arena.clone());
+        let copy_bytes = Quota::new(store.capacity());
         Self {
-            facts,
+            events,
             requests,
             store,
             network,
-            confine,
+            require_capability,
             attached,
             leaving,
             asked: Arc::default(),
-            holds: Shares::new(limits::holds_max()),
+            holds: Quota::new(limits::holds_max()),
             copy_bytes,
-            copies: Shares::new(limits::copies_max()),
+            copies: Quota::new(limits::copies_max()),
         }
     }
 
     /// Allocates the id of a new client.
     pub(crate) fn next_client(&self) -> ClientId {
-        ClientId(self.facts.next_id())
+        ClientId(self.events.next_id())
     }
 
     /// Registers an attached process.
@@ -107,7 +107,7 @@ impl Programs {
 
     /// Removes a client.
     pub(crate) fn gone(&self, client: ClientId) {
-        self.facts.tell(Event::ClientGone { client });
+        self.events.send(Event::ClientDisconnected { client });
         lock(&self.attached).remove(&client);
     }
 
@@ -148,16 +148,16 @@ impl Programs {
         sink: impl FnOnce(Result<String, CallError>) + Send + 'static,
     ) -> RequestId {
         let programs = self.clone();
-        let answer = move |answer: Result<Answer, CallError>| {
-            sink(answer.and_then(|answer| match answer {
-                Answer::Status(status) => {
+        let reply = move |reply: Result<Reply, CallError>| {
+            sink(reply.and_then(|reply| match reply {
+                Reply::Status(status) => {
                     let arena = programs.store.arena.stats();
                     Ok(describe::description(&status, &programs.network, arena).to_string())
                 }
                 _ => Err(CallError::NodeDown("it replied to another request".into())),
             }));
         };
-        self.requests.ask(client, Ask::Status, None, false, Box::new(answer))
+        self.requests.submit(client, Request::Status, None, false, Box::new(reply))
     }
 
     /// Pins everything that a client reads, while any process has the returned pipe end. `kept` is dropped after that.
@@ -170,15 +170,15 @@ impl Programs {
         kept: impl Send + 'static,
     ) -> io::Result<OwnedFd> {
         let (end, lifeline) = io::pipe()?;
-        let heir = self.next_client();
-        self.facts.tell(Event::ClientForked { client, heir });
+        let child = self.next_client();
+        self.events.send(Event::ClientForked { client, child });
         let programs = self.clone();
         self.network.tasks.spawn(Task::Fork, async move {
             if let Ok(mut end) = pipe::Receiver::from_owned_fd(end.into()) {
                 // Nothing is ever written to the pipe: it becomes readable when the other ends are closed.
                 let _ = end.read(&mut [0]).await;
             }
-            programs.gone(heir);
+            programs.gone(child);
             drop(kept);
         });
         Ok(lifeline.into())

@@ -6,11 +6,11 @@
 use std::io;
 
 use hoplite_proto::{
-    ask::{Answer, Ask},
     error::Error as CallError,
     id::Instance,
     limits::CONTROL_BYTES_MAX,
     members::Member,
+    request::{Reply, Request},
     wire,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -26,12 +26,12 @@ pub(crate) const FRAME_BYTES_MAX: usize = 4 + CONTROL_BYTES_MAX as usize;
 pub(crate) enum ToNode {
     /// The first message.
     Hello { version: u32 },
-    /// A request with a timeout in nanoseconds. The reply to `Ask::Status` is a `Description`.
-    Ask { request: u64, ask: Ask, timeout_ns: Option<u64> },
+    /// A request with a timeout in nanoseconds. The reply to `Request::Status` is a `Description`.
+    Request { request: u64, body: Request, timeout_ns: Option<u64> },
     /// Cancels a request. A reply is still sent.
     Cancel { request: u64 },
     /// A request without a reply.
-    Tell { ask: Ask },
+    Notify { body: Request },
     /// More bytes of an object are written.
     Advanced { instance: Instance },
     /// The process mapped a new extent; from now on no other process may map it writable.
@@ -39,11 +39,11 @@ pub(crate) enum ToNode {
     /// An extent is not mapped: it was freed or could not be mapped. Send its descriptor again when needed.
     Unmapped { extent: u64 },
     /// Stops following a growing object.
-    LetGo { request: u64 },
+    StopFollowing { request: u64 },
     /// The process is about to fork. Its views are pinned again, while any process has the `Lifeline` sent in reply.
-    Hold,
+    PinForFork,
     /// The first message of a process with a capability, instead of `Hello`.
-    Confined { version: u32, capability: String },
+    HelloRestricted { version: u32, capability: String },
 }
 
 /// Messages of a node to a process.
@@ -54,12 +54,12 @@ pub(crate) enum FromNode {
     /// Refusal of the attachment, with the reason.
     Refused { said: String },
     /// Reply to a request.
-    Answer { request: u64, answer: Result<Answer, CallError>, place: Option<Place> },
+    Reply { request: u64, reply: Result<Reply, CallError>, region: Option<Region> },
     /// The status of the node, as JSON.
     Description { request: u64, json: Result<String, CallError> },
     /// The node freed these extents; their memory is free once no process maps them. The process replies with
     /// `Unmapped` for each.
-    Forget { extents: Vec<u64> },
+    Unmap { extents: Vec<u64> },
     /// The node has stopped, with the reason: it replies to no more requests, read or unread.
     Down { said: String },
     /// Refusal instead of `Welcome`: the capability is rejected or missing, with the reason.
@@ -70,7 +70,7 @@ pub(crate) enum FromNode {
 
 /// Location of an object in shared memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct Region {
     pub(crate) extent: u64,
     pub(crate) extent_len: u64,
     pub(crate) offset: u64,

@@ -1,10 +1,10 @@
 //! Formats lists of objects as JSON.
 
 use hoplite_proto::{
-    ask::ObjectRow,
     lifetime::Lifetime,
     message::Listed,
     meta::{Kind, Meta},
+    request::ObjectRow,
 };
 
 /// Formats the copies of a node as a JSON list.
@@ -20,7 +20,7 @@ pub fn describe_objects(rows: &[ObjectRow]) -> String {
             "form": row.meta.form.name(),
             "bytes": row.meta.size,
             "state": row.state,
-            "pinned": row.origin,
+            "pinned": row.primary,
             "readers": row.pins,
             "job": job(row.lifetime.as_deref()),
             "ttl": seconds_left(row.lifetime.as_deref()),
@@ -55,7 +55,7 @@ fn job(lifetime: Option<&Lifetime>) -> Option<&str> {
 }
 
 fn seconds_left(lifetime: Option<&Lifetime>) -> Option<f64> {
-    lifetime?.left_ns.map(|left| left as f64 / 1e9)
+    lifetime?.remaining_ns.map(|left| left as f64 / 1e9)
 }
 
 /// The dtype and shape of an array; None for bytes.

@@ -21,15 +21,15 @@ use tokio::{
 use tracing::{error, info, warn};
 
 use super::{
-    arriving::{hang_up, process_number},
     limits,
     programs::Programs,
     protocol::{FromNode, frame},
+    quota::{Quota, QuotaHolder, QuotaPermit},
+    request_reader::{hang_up, process_number},
     session::Session,
-    shares::{Share, Shares, Taker},
-    socket::{self, ServedSocket},
+    socket::{self, ListeningSocket},
 };
-use crate::{engine::task::Task, fork_safe, limited::Whose};
+use crate::{engine::task::Task, fork_safe, limited::LimitKey};
 
 /// Interval between checks that the socket's file still exists.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -39,9 +39,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(crate) async fn accept(
     programs: Arc<Programs>,
     mut listener: UnixListener,
-    socket: Arc<ServedSocket>,
+    socket: Arc<ListeningSocket>,
 ) {
-    let places = Places::new();
+    let permits = AttachPermits::new();
     let mut look = tokio::time::interval(LOOK_EVERY);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut has_failed = false;
@@ -71,7 +71,7 @@ pub(crate) async fn accept(
         match accepted {
             Ok((stream, _)) => {
                 fork_safe::note(&stream);
-                let admitted = admit(programs.clone(), stream, places.clone());
+                let admitted = admit(programs.clone(), stream, permits.clone());
                 programs.network.tasks.spawn(Task::Session, admitted);
             }
             Err(error) => {
@@ -84,7 +84,7 @@ pub(crate) async fn accept(
 
 async fn bind_again(
     programs: &Programs,
-    socket: &Arc<ServedSocket>,
+    socket: &Arc<ListeningSocket>,
 ) -> Result<UnixListener, String> {
     let of_thread = socket.clone();
     // This may wait for another node that is about to listen in the folder.
@@ -102,28 +102,28 @@ async fn bind_again(
 
 /// Places of attached processes, and of processes that wait for one.
 #[derive(Clone)]
-struct Places {
-    all: Shares,
-    waiting: Shares,
+struct AttachPermits {
+    all: Quota,
+    waiting: Quota,
 }
 
-impl Places {
+impl AttachPermits {
     fn new() -> Self {
-        Self { all: Shares::new(limits::attached_max()), waiting: Shares::new(limits::WAITING_MAX) }
+        Self { all: Quota::new(limits::attached_max()), waiting: Quota::new(limits::WAITING_MAX) }
     }
 
     /// Takes a place for a process, or returns why none is free. A process that has just left may still occupy its
     /// place for a moment, so a few others wait.
-    async fn take(&self, process: Taker) -> Result<Share, String> {
+    async fn take(&self, process: QuotaHolder) -> Result<QuotaPermit, String> {
         let takers = [process];
         let excess = match self.all.take(&takers, 1) {
-            Ok(place) => return Ok(place),
+            Ok(permit) => return Ok(permit),
             Err(excess) => excess,
         };
         if let Ok(_waits) = self.waiting.take(&takers, 1) {
-            let place = self.all.wait(&takers, 1);
-            if let Ok(place) = tokio::time::timeout(limits::PLACE_WAIT_MAX, place).await {
-                return Ok(place);
+            let permit = self.all.wait(&takers, 1);
+            if let Ok(permit) = tokio::time::timeout(limits::ATTACH_WAIT_MAX, permit).await {
+                return Ok(permit);
             }
         }
         Err(limits::no_place("this process", excess))
@@ -131,16 +131,16 @@ impl Places {
 }
 
 /// Serves a process of this user if a place is free; sends any other process the reason of the refusal.
-async fn admit(programs: Arc<Programs>, stream: UnixStream, places: Places) {
-    let place = match check_user(&stream) {
-        Ok(()) => places.take(Taker::of(&stream)).await.inspect_err(|_| {
-            let process = Whose::Process(process_number(&stream));
+async fn admit(programs: Arc<Programs>, stream: UnixStream, permits: AttachPermits) {
+    let permit = match check_user(&stream) {
+        Ok(()) => permits.take(QuotaHolder::of(&stream)).await.inspect_err(|_| {
+            let process = LimitKey::Process(process_number(&stream));
             programs.network.limited.note(process, "ATTACHED_MAX");
         }),
         Err(said) => Err(said),
     };
-    match place {
-        Ok(place) => attend(programs, stream, place).await,
+    match permit {
+        Ok(permit) => attend(programs, stream, permit).await,
         Err(said) => {
             programs.network.counters.strangers.add(1);
             info!(%said, "refused a process");
@@ -162,15 +162,15 @@ fn check_user(stream: &UnixStream) -> Result<(), String> {
     Ok(())
 }
 
-async fn attend(programs: Arc<Programs>, stream: UnixStream, mut place: Share) {
+async fn attend(programs: Arc<Programs>, stream: UnixStream, mut permit: QuotaPermit) {
     let process = process_of(&stream);
     let stream = Arc::new(stream);
     let (session, answers) = Session::begin(programs.clone(), stream.clone());
     let client = session.client();
     let of_writing = answers.clone();
     let writing = async move { of_writing.write().await };
-    let writing = programs.network.tasks.spawn(Task::Answers, writing);
-    let result = session.attend(&stream, &mut place).await;
+    let writing = programs.network.tasks.spawn(Task::ReplyWriter, writing);
+    let result = session.attend(&stream, &mut permit).await;
     let (has_memory, copies) = (session.has_memory(), session.copies());
     drop(session);
     // Queued frames, such as a refusal, are still sent.

@@ -1,7 +1,7 @@
 //! The node's side of one attached process: its requests, replies and memory. Knows neither users nor the listening
 //! socket.
 
-mod answering;
+mod replies;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,22 +10,22 @@ use std::{
     time::Duration,
 };
 
-use hoplite_proto::{ask::Ask, error::Error as CallError, id::ClientId};
+use hoplite_proto::{error::Error as CallError, id::ClientId, request::Request};
 use hoplite_shm::{ExtentId, ShmError, WriterId};
 use tokio::{net::UnixStream, sync::Notify};
 use tracing::info;
 
 use super::{
-    answers::{Answers, Descriptor, Unread},
-    arriving::{Arriving, process_number},
-    asked::{Asked, TooMuch},
-    confined::{Confined, Copied},
     limits,
+    open_requests::{OpenRequests, OverLimit},
     programs::{Attachment, Programs},
     protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, ToNode, frame},
-    shares::{Excess, Share, Taker},
+    quota::{QuotaExceeded, QuotaHolder, QuotaPermit},
+    reply_writer::{Descriptor, ReplyWriter, Unread},
+    request_reader::{RequestReader, process_number},
+    restricted::{PrivateCopy, Restricted},
 };
-use crate::{engine::requests::Sink, limited::Whose, store::Held, sync::lock};
+use crate::{engine::requests::Sink, limited::LimitKey, store::StoredCopy, sync::lock};
 
 /// An attached process.
 pub(super) struct Session {
@@ -33,20 +33,20 @@ pub(super) struct Session {
     client: ClientId,
     /// Its process id, if the kernel reports it.
     process: Option<u32>,
-    answers: Arc<Answers>,
+    answers: Arc<ReplyWriter>,
     /// Set by the greeting of a process with a capability.
-    confined: OnceLock<Confined>,
+    restricted: OnceLock<Restricted>,
     /// Extents whose descriptors the process has.
     known: Mutex<HashSet<ExtentId>>,
     /// Extents that the process must unmap.
     leaving: Mutex<HashSet<ExtentId>>,
     /// Its open requests.
-    asked: Mutex<Asked>,
+    asked: Mutex<OpenRequests>,
     /// Copies that it follows while they arrive, by its request. Their memory is not reused meanwhile, even if the copy
     /// is removed.
-    growing: Mutex<HashMap<u64, Arc<Held>>>,
+    growing: Mutex<HashMap<u64, Arc<StoredCopy>>>,
     /// Its identity for shared limits.
-    taker: Taker,
+    taker: QuotaHolder,
     /// Notified when the node ends the connection.
     ended: Notify,
     /// The reason, if the process broke the protocol.
@@ -58,19 +58,19 @@ impl Session {
     pub(super) fn begin(
         programs: Arc<Programs>,
         stream: Arc<UnixStream>,
-    ) -> (Arc<Self>, Arc<Answers>) {
+    ) -> (Arc<Self>, Arc<ReplyWriter>) {
         let client = programs.next_client();
-        let (process, taker) = (process_number(&stream), Taker::of(&stream));
-        let answers = Arc::new(Answers::new(stream));
+        let (process, taker) = (process_number(&stream), QuotaHolder::of(&stream));
+        let answers = Arc::new(ReplyWriter::new(stream));
         let session = Arc::new(Self {
             programs: programs.clone(),
             client,
             process,
             answers: answers.clone(),
-            confined: OnceLock::new(),
+            restricted: OnceLock::new(),
             known: Mutex::default(),
             leaving: Mutex::default(),
-            asked: Mutex::new(Asked::new(programs.asked.clone())),
+            asked: Mutex::new(OpenRequests::new(programs.asked.clone())),
             growing: Mutex::default(),
             taker,
             ended: Notify::new(),
@@ -97,46 +97,50 @@ impl Session {
     }
 
     /// The copies made for it. They are taken back when all references are dropped.
-    pub(super) fn copies(&self) -> Vec<Arc<Copied>> {
-        self.confined.get().map(Confined::copies).unwrap_or_default()
+    pub(super) fn copies(&self) -> Vec<Arc<PrivateCopy>> {
+        self.restricted.get().map(Restricted::copies).unwrap_or_default()
     }
 
     /// The parties against whose shares its usage counts.
-    fn takers(&self) -> Vec<Taker> {
-        let tenant = self.confined.get().map(Confined::tenant);
+    fn takers(&self) -> Vec<QuotaHolder> {
+        let tenant = self.restricted.get().map(Restricted::tenant);
         [self.taker.clone()].into_iter().chain(tenant).collect()
     }
 
     /// Records that a limit of the node rejected one of its requests.
-    fn turned_away(&self, limit: &'static str) {
-        self.programs.network.limited.note(Whose::Process(self.process), limit);
+    fn limit_reached(&self, limit: &'static str) {
+        self.programs.network.limited.note(LimitKey::Process(self.process), limit);
     }
 
     /// Serves the process until it or the node closes the connection. Reports protocol errors to it.
     pub(super) async fn attend(
         self: &Arc<Self>,
         stream: &UnixStream,
-        place: &mut Share,
+        permit: &mut QuotaPermit,
     ) -> io::Result<()> {
         let result = tokio::select! {
-            result = self.read(stream, place) => result,
+            result = self.read(stream, permit) => result,
             () = self.ended.notified() => match lock(&self.fault).take() {
                 Some(said) => Err(io::Error::other(said)),
                 None => Ok(()),
             },
         };
         if let Err(error) = &result {
-            self.say(FromNode::Refused { said: error.to_string() }, None);
+            self.send(FromNode::Refused { said: error.to_string() }, None);
         }
         result
     }
 
-    async fn read(self: &Arc<Self>, stream: &UnixStream, place: &mut Share) -> io::Result<()> {
-        let mut arriving = Arriving::default();
+    async fn read(
+        self: &Arc<Self>,
+        stream: &UnixStream,
+        permit: &mut QuotaPermit,
+    ) -> io::Result<()> {
+        let mut arriving = RequestReader::default();
         let greeting = tokio::time::timeout(limits::GREETING_MAX, arriving.next(stream)).await;
         let Ok(greeting) = greeting else {
             let seconds = limits::GREETING_MAX.as_secs();
-            self.turned_away("GREETING_MAX");
+            self.limit_reached("GREETING_MAX");
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
                 format!("the process sent no greeting for {seconds} s"),
@@ -146,7 +150,9 @@ impl Session {
             // A check whether the node is alive.
             None => return Ok(()),
             Some((ToNode::Hello { version }, _)) => (version, None),
-            Some((ToNode::Confined { version, capability }, _)) => (version, Some(capability)),
+            Some((ToNode::HelloRestricted { version, capability }, _)) => {
+                (version, Some(capability))
+            }
             Some(_) => return Err(invalid("the first message must be a greeting")),
         };
         if version != LOCAL_VERSION {
@@ -154,31 +160,31 @@ impl Session {
                 "this node uses version {LOCAL_VERSION} of the local protocol, not {version}: install the same \
                  release in both"
             );
-            self.say(FromNode::Refused { said }, None);
+            self.send(FromNode::Refused { said }, None);
             return Ok(());
         }
-        match Confined::admit(&self.programs, capability.as_deref()) {
+        match Restricted::admit(&self.programs, capability.as_deref()) {
             Ok(None) => {}
-            Ok(Some(confined)) => {
-                if let Err(excess) = place.also(confined.tenant()) {
-                    self.turned_away("ATTACHED_MAX");
+            Ok(Some(restricted)) => {
+                if let Err(excess) = permit.also(restricted.tenant()) {
+                    self.limit_reached("ATTACHED_MAX");
                     let said = limits::no_place("clients of its grant", excess);
-                    self.say(FromNode::Refused { said }, None);
+                    self.send(FromNode::Refused { said }, None);
                     return Ok(());
                 }
-                drop(self.confined.set(confined));
+                drop(self.restricted.set(restricted));
             }
             Err(said) => {
                 info!(%said, "refused a process");
-                self.say(FromNode::NotAllowed { said }, None);
+                self.send(FromNode::NotAllowed { said }, None);
                 return Ok(());
             }
         }
         let identity = &self.programs.network.identity;
         let (member, is_authenticated) = (identity.member, identity.is_authenticated());
-        self.say(FromNode::Welcome { member, is_authenticated }, None);
+        self.send(FromNode::Welcome { member, is_authenticated }, None);
         while let Some((message, bytes)) = arriving.next(stream).await? {
-            self.programs.facts.while_crowded().await;
+            self.programs.events.until_uncongested().await;
             self.take(message, bytes)?;
         }
         Ok(())
@@ -187,16 +193,17 @@ impl Session {
     /// Handles a message, whose frame has `bytes` bytes.
     fn take(self: &Arc<Self>, message: ToNode, bytes: usize) -> io::Result<()> {
         match message {
-            ToNode::Hello { .. } | ToNode::Confined { .. } => {}
-            ToNode::Hold => self.hold()?,
-            ToNode::LetGo { request } => drop(lock(&self.growing).remove(&request)),
+            ToNode::Hello { .. } | ToNode::HelloRestricted { .. } => {}
+            ToNode::PinForFork => self.hold()?,
+            ToNode::StopFollowing { request } => drop(lock(&self.growing).remove(&request)),
             // A release has no reply, even if sent as a request.
-            ToNode::Ask {
-                ask: ask @ (Ask::Release { .. } | Ask::ReleaseCopied { .. }), ..
-            } => self.end(ask),
-            ToNode::Ask { request, ask, timeout_ns } => {
-                match self.note_question(request, bytes, ask)? {
-                    Ok(ask) => self.ask(request, ask, timeout_ns),
+            ToNode::Request {
+                body: body @ (Request::Release { .. } | Request::ReleaseCopied { .. }),
+                ..
+            } => self.end(body),
+            ToNode::Request { request, body, timeout_ns } => {
+                match self.note_question(request, bytes, body)? {
+                    Ok(body) => self.ask(request, body, timeout_ns),
                     Err(error) => self.tell(request, Err(error), None, None),
                 }
             }
@@ -206,16 +213,16 @@ impl Session {
                     self.programs.requests.cancel(ours);
                 }
             }
-            ToNode::Tell { ask } => {
+            ToNode::Notify { body } => {
                 let has_no_answer = matches!(
-                    ask,
-                    Ask::Release { .. }
-                        | Ask::ReleaseCopied { .. }
-                        | Ask::Abort { .. }
-                        | Ask::BreakPromises
+                    body,
+                    Request::Release { .. }
+                        | Request::ReleaseCopied { .. }
+                        | Request::Abort { .. }
+                        | Request::CancelReservations
                 );
                 if has_no_answer {
-                    self.end(ask);
+                    self.end(body);
                 }
             }
             ToNode::Advanced { instance } => self.programs.advanced(instance),
@@ -227,8 +234,8 @@ impl Session {
                 }
             }
             ToNode::Unmapped { extent } => {
-                if let Some(confined) = self.confined.get() {
-                    confined.unmapped(extent);
+                if let Some(restricted) = self.restricted.get() {
+                    restricted.unmapped(extent);
                 }
                 let extent = ExtentId(extent);
                 lock(&self.known).remove(&extent);
@@ -245,60 +252,60 @@ impl Session {
         &self,
         request: u64,
         bytes: usize,
-        ask: Ask,
-    ) -> io::Result<Result<Ask, CallError>> {
+        body: Request,
+    ) -> io::Result<Result<Request, CallError>> {
         match lock(&self.asked).begin(request, bytes)? {
-            Ok(()) => Ok(self.asks(ask)),
-            Err(TooMuch { limit, error }) => {
-                self.turned_away(limit);
+            Ok(()) => Ok(self.authorize(body)),
+            Err(OverLimit { limit, error }) => {
+                self.limit_reached(limit);
                 Ok(Err(error))
             }
         }
     }
 
     /// Checks a request against the process's capability. This is the only place that enforces it.
-    fn asks(&self, ask: Ask) -> Result<Ask, CallError> {
-        match self.confined.get() {
-            None => Ok(ask),
-            Some(confined) => confined.asks(ask),
+    fn authorize(&self, body: Request) -> Result<Request, CallError> {
+        match self.restricted.get() {
+            None => Ok(body),
+            Some(restricted) => restricted.authorize(body),
         }
     }
 
     /// Forwards a request without a reply, and ends what the process itself has open.
-    fn end(&self, ask: Ask) {
-        if let Some(confined) = self.confined.get()
-            && let Ask::Release { instance } | Ask::ReleaseCopied { instance } = &ask
-            && let Some(extent) = confined.released(*instance)
+    fn end(&self, body: Request) {
+        if let Some(restricted) = self.restricted.get()
+            && let Request::Release { instance } | Request::ReleaseCopied { instance } = &body
+            && let Some(extent) = restricted.released(*instance)
         {
-            self.say(FromNode::Forget { extents: vec![extent] }, None);
+            self.send(FromNode::Unmap { extents: vec![extent] }, None);
         }
-        self.programs.requests.tell(self.client, ask);
+        self.programs.requests.notify(self.client, body);
     }
 
     /// Pins everything that the process reads, for a fork.
     fn hold(&self) -> io::Result<()> {
         // A process without a capability, such as one with many data loaders, may use all places.
-        let takers = if self.confined.get().is_some() { self.takers() } else { Vec::new() };
+        let takers = if self.restricted.get().is_some() { self.takers() } else { Vec::new() };
         let share = self.programs.holds.take(&takers, 1).map_err(|excess| {
-            self.turned_away("HOLDS_MAX");
-            let Excess { own, taken, most } = excess;
+            self.limit_reached("FORK_PINS_MAX");
+            let QuotaExceeded { own, taken, most } = excess;
             io::Error::other(format!(
                 "{taken} of at most {most} forks with views exist, {own} of them of this process, and one \
                  process may have as many as it leaves free: end some forks, or raise ulimit -n of the node"
             ))
         })?;
         let lifeline = self.programs.hold(self.client, (share, self.copies()))?;
-        self.say(FromNode::Lifeline, Some(Arc::new(lifeline)));
+        self.send(FromNode::Lifeline, Some(Arc::new(lifeline)));
         Ok(())
     }
 
-    fn ask(self: &Arc<Self>, request: u64, ask: Ask, timeout_ns: Option<u64>) {
-        if let Ask::Seal { instance } = ask
-            && let Some(held) = self.programs.store.get(instance)
+    fn ask(self: &Arc<Self>, request: u64, body: Request, timeout_ns: Option<u64>) {
+        if let Request::Seal { instance } = body
+            && let Some(stored) = self.programs.store.get(instance)
         {
-            let is_filled = held.slot.is_complete();
+            let is_filled = stored.slot.is_complete();
             // The writer has mapped the memory or never will: from now on others may read it.
-            let sealed = self.programs.store.arena.seal(held.slot.extent(), self.writer());
+            let sealed = self.programs.store.arena.seal(stored.slot.extent(), self.writer());
             if !is_filled || sealed.is_err() {
                 let said = match sealed {
                     Err(error) => format!("instance {instance} can't be sealed: {error}"),
@@ -308,33 +315,33 @@ impl Session {
                 };
                 return self.tell(request, Err(CallError::InvalidArgument(said)), None, None);
             }
-            held.grew();
+            stored.grew();
         }
         let session = self.clone();
-        let ours = if matches!(ask, Ask::Status) {
+        let ours = if matches!(body, Request::Status) {
             self.programs.describe(self.client, move |json| {
                 lock(&session.asked).end(request);
-                session.say(FromNode::Description { request, json }, None);
+                session.send(FromNode::Description { request, json }, None);
             })
         } else {
-            let sink: Sink = Box::new(move |answer| session.answer(request, answer));
+            let sink: Sink = Box::new(move |reply| session.answer(request, reply));
             let timeout = timeout_ns.map(Duration::from_nanos);
-            self.programs.requests.ask(self.client, ask, timeout, false, sink)
+            self.programs.requests.submit(self.client, body, timeout, false, sink)
         };
-        lock(&self.asked).is_asked_as(request, ours);
+        lock(&self.asked).set_number(request, ours);
     }
 
-    fn say(&self, mut message: FromNode, descriptor: Option<Descriptor>) {
+    fn send(&self, mut message: FromNode, descriptor: Option<Descriptor>) {
         let mut bytes = frame(&message);
-        if let FromNode::Answer { request, .. } = message
+        if let FromNode::Reply { request, .. } = message
             && bytes.len() > FRAME_BYTES_MAX
         {
             let said = format!(
                 "the reply of {} bytes exceeds the limit of {FRAME_BYTES_MAX}",
                 bytes.len()
             );
-            let answer = Err(CallError::InvalidArgument(said));
-            message = FromNode::Answer { request, answer, place: None };
+            let reply = Err(CallError::InvalidArgument(said));
+            message = FromNode::Reply { request, reply, region: None };
             bytes = frame(&message);
         }
         if let Err(Unread) = self.answers.send(message, bytes, descriptor) {
@@ -342,7 +349,7 @@ impl Session {
                 "the process left {} MiB of replies unread, which is the limit",
                 limits::UNREAD_BYTES_MAX >> 20
             );
-            self.turned_away("UNREAD_BYTES_MAX");
+            self.limit_reached("UNREAD_BYTES_MAX");
             self.answers.cut(frame(&FromNode::Refused { said: said.clone() }));
             *lock(&self.fault) = Some(said);
             self.ended.notify_one();
@@ -371,11 +378,11 @@ impl Attachment for Session {
         its.iter().for_each(|extent| self.programs.leaving.mapped(*extent));
         lock(&self.leaving).extend(&its);
         let extents = its.iter().map(|extent| extent.0).collect();
-        self.say(FromNode::Forget { extents }, None);
+        self.send(FromNode::Unmap { extents }, None);
     }
 
     fn end(&self, reason: &str) {
-        self.say(FromNode::Down { said: reason.into() }, None);
+        self.send(FromNode::Down { said: reason.into() }, None);
         self.ended.notify_one();
     }
 

@@ -26,13 +26,13 @@ use crate::{error::Error, fork_safe, sync::lock};
 
 /// The socket on which a node serves processes of its host.
 #[derive(Debug)]
-pub(crate) struct ServedSocket {
+pub(crate) struct ListeningSocket {
     path: PathBuf,
     /// Device and inode of the socket's file that this node created; None once the node has removed it.
     file: Mutex<Option<(u64, u64)>>,
 }
 
-impl ServedSocket {
+impl ListeningSocket {
     /// Listens at `path`; see [`bind`].
     ///
     /// # Errors
@@ -130,7 +130,7 @@ const BACKLOG: i32 = 1024;
 
 fn listen(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     let socket = bind_privately(path)?;
-    // Accepted sockets inherit this. An older kernel delivers descriptors: see [`super::arriving`].
+    // Accepted sockets inherit this. An older kernel delivers descriptors: see [`super::request_reader`].
     let _ = refuse_descriptors(socket.as_fd());
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
@@ -170,7 +170,7 @@ fn is_served(path: &Path) -> io::Result<bool> {
 
 /// Timeout and interval of attempts to lock the folder while another node is about to listen in it. `flock` has no
 /// timeout, and a thread in it might block forever.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK_POLL: Duration = Duration::from_millis(5);
 
 /// Lock on a folder that allows creating and removing sockets in it. It leaves no file behind. If other users own or
@@ -188,7 +188,7 @@ impl FolderLock {
         let opened = rustix::fs::open(folder, flags, Mode::empty())?;
         let found = rustix::fs::fstat(&opened)?;
         let is_shared = found.st_uid != own_user() || found.st_mode & READ_BY_OTHERS != 0;
-        let until = Instant::now() + LOCK_PATIENCE;
+        let until = Instant::now() + LOCK_TIMEOUT;
         loop {
             match rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Self(opened)),
@@ -204,7 +204,7 @@ impl FolderLock {
                         format!(
                             "another process has locked {} for more than {} s",
                             folder.display(),
-                            LOCK_PATIENCE.as_secs()
+                            LOCK_TIMEOUT.as_secs()
                         ),
                     ));
                 }

@@ -6,10 +6,10 @@ use std::sync::{
 };
 
 use hoplite_proto::{
-    ask::{Answer, Ask},
     id::{Instance, ObjectId},
     inline::Inline,
     meta::Meta,
+    request::{Reply, Request},
 };
 use hoplite_shm::Slot;
 
@@ -19,48 +19,48 @@ use super::{
 };
 
 /// The memory of a reply. Dropping it notifies the node.
-pub(crate) struct Guard {
+pub(crate) struct SlotGuard {
     pub(crate) connection: Arc<Connection>,
     pub(crate) instance: Instance,
     pub(crate) slot: Option<Slot>,
-    pub(crate) at_end: AtEnd,
+    pub(crate) at_end: OnDrop,
     /// Whether its reader has copied it.
     pub(crate) is_copied: AtomicBool,
 }
 
 /// The message to the node when a guard is dropped.
-pub(crate) enum AtEnd {
+pub(crate) enum OnDrop {
     Release,
     Abort,
     /// Stop following, with the number of the request.
-    LetGo(u64),
+    StopFollowing(u64),
     Nothing,
 }
 
-impl Guard {
+impl SlotGuard {
     /// Takes the memory of a reply to the request with this number.
     pub(crate) fn of(
         connection: &Arc<Connection>,
         request: u64,
-        answer: &Answer,
+        reply: &Reply,
         slot: Option<Slot>,
     ) -> Option<Self> {
-        let instance = slot_of(answer)?;
-        let at_end = match answer {
-            Answer::Growing { .. } if slot.is_none() => return None,
-            Answer::Growing { .. } => AtEnd::LetGo(request),
-            Answer::Got { .. } => {
+        let instance = slot_of(reply)?;
+        let at_end = match reply {
+            Reply::Growing { .. } if slot.is_none() => return None,
+            Reply::Growing { .. } => OnDrop::StopFollowing(request),
+            Reply::Got { .. } => {
                 connection.read_began();
-                AtEnd::Release
+                OnDrop::Release
             }
-            _ => AtEnd::Abort,
+            _ => OnDrop::Abort,
         };
         let (connection, is_copied) = (connection.clone(), AtomicBool::new(false));
         Some(Self { connection, instance, slot, at_end, is_copied })
     }
 }
 
-impl Drop for Guard {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
         if self.connection.is_forked() {
             // The parent owns the pins. Dropping the slot would return its memory to a list that the child does not
@@ -68,19 +68,21 @@ impl Drop for Guard {
             std::mem::forget(self.slot.take());
             return;
         }
-        if matches!(self.at_end, AtEnd::Release) {
+        if matches!(self.at_end, OnDrop::Release) {
             self.connection.read_ended();
         }
         let instance = self.instance;
         // Unmap before notifying the node, which may reuse the memory at once.
         self.slot = None;
         let is_copied = *self.is_copied.get_mut();
-        self.connection.say(match self.at_end {
-            AtEnd::Release if is_copied => ToNode::Tell { ask: Ask::ReleaseCopied { instance } },
-            AtEnd::Release => ToNode::Tell { ask: Ask::Release { instance } },
-            AtEnd::Abort => ToNode::Tell { ask: Ask::Abort { instance } },
-            AtEnd::LetGo(request) => ToNode::LetGo { request },
-            AtEnd::Nothing => return,
+        self.connection.send(match self.at_end {
+            OnDrop::Release if is_copied => {
+                ToNode::Notify { body: Request::ReleaseCopied { instance } }
+            }
+            OnDrop::Release => ToNode::Notify { body: Request::Release { instance } },
+            OnDrop::Abort => ToNode::Notify { body: Request::Abort { instance } },
+            OnDrop::StopFollowing(request) => ToNode::StopFollowing { request },
+            OnDrop::Nothing => return,
         });
     }
 }
@@ -97,7 +99,7 @@ pub struct View {
 /// The bytes of a view.
 pub(crate) enum Body {
     Inline(Inline),
-    Slot(Guard),
+    Slot(SlotGuard),
 }
 
 impl View {
@@ -130,12 +132,12 @@ impl View {
 }
 
 /// A copy that was still arriving when it was requested. Bytes that have arrived can be copied out.
-pub struct Growing {
+pub struct PartialView {
     pub(crate) meta: Meta,
-    pub(crate) guard: Guard,
+    pub(crate) guard: SlotGuard,
 }
 
-impl Growing {
+impl PartialView {
     /// The metadata of the object.
     pub const fn meta(&self) -> &Meta {
         &self.meta
@@ -160,7 +162,7 @@ impl Growing {
     }
 }
 
-impl std::fmt::Debug for Growing {
+impl std::fmt::Debug for PartialView {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Growing").field("meta", &self.meta).finish_non_exhaustive()
     }

@@ -6,12 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hoplite_proto::{ask::Answer, error::Error as CallError, id::ObjectId};
+use hoplite_proto::{error::Error as CallError, id::ObjectId, request::Reply};
 
 use super::{
     connection::{Close, Connection},
     protocol::ToNode,
-    view::Guard,
+    view::SlotGuard,
 };
 use crate::{
     error::Error,
@@ -21,24 +21,24 @@ use crate::{
 };
 
 /// The result of a request.
-pub(crate) enum Said {
+pub(crate) enum ReplyBody {
     /// The state machine's answer, with the memory that it refers to.
-    Answer(Answer, Option<Guard>),
+    Reply(Reply, Option<SlotGuard>),
     /// The status of the node, as JSON.
     Status(String),
 }
 
 /// The result of a request, or its error.
-pub(crate) type Raw = Result<Said, CallError>;
+pub(crate) type RawReply = Result<ReplyBody, CallError>;
 
 /// Called once, when the wait is over, on any thread. Must not block.
 pub type Waker = Box<dyn FnOnce() + Send>;
 
 /// Converts an answer to the caller's result.
-pub(crate) type Finish<T> = Box<dyn FnOnce(Said) -> Result<T, Error> + Send>;
+pub(crate) type Finish<T> = Box<dyn FnOnce(ReplyBody) -> Result<T, Error> + Send>;
 
 /// The node's end of a pending reply. Dropping it without a reply ends the wait with an error.
-pub(crate) struct Promise(Arc<Shared>);
+pub(crate) struct Completer(Arc<Shared>);
 
 /// State shared by both ends of a pending reply.
 #[derive(Default)]
@@ -55,7 +55,7 @@ enum State {
     #[default]
     Open,
     Watched(Waker),
-    Answered(Raw),
+    Replied(RawReply),
     /// The reply was taken, or none will come.
     Over,
     /// The caller dropped the wait. An object created by the reply must be deleted.
@@ -64,9 +64,9 @@ enum State {
     Closed,
 }
 
-impl Promise {
-    pub(crate) fn keep(self, connection: &Connection, raw: Raw) {
-        if let Some(raw) = self.0.set(State::Answered(raw)) {
+impl Completer {
+    pub(crate) fn complete(self, connection: &Connection, raw: RawReply) {
+        if let Some(raw) = self.0.set(State::Replied(raw)) {
             undo(connection, &raw);
         }
     }
@@ -81,14 +81,14 @@ impl Close for Shared {
 
 impl Shared {
     /// Ends the wait; returns a reply that no caller will take.
-    fn set(&self, new: State) -> Option<Raw> {
+    fn set(&self, new: State) -> Option<RawReply> {
         let old = {
             let mut state = lock(&self.state);
             match *state {
                 State::Open | State::Watched(_) => mem::replace(&mut *state, new),
-                State::Answered(_) | State::Over => return None,
+                State::Replied(_) | State::Over => return None,
                 State::Abandoned | State::Closed => {
-                    return if let State::Answered(raw) = new { Some(raw) } else { None };
+                    return if let State::Replied(raw) = new { Some(raw) } else { None };
                 }
             }
         };
@@ -105,9 +105,9 @@ impl Shared {
 }
 
 /// Deletes the object created by a request whose caller gave up: no program has its id.
-fn undo(connection: &Connection, raw: &Raw) {
-    if let Ok(Said::Answer(
-        Answer::Put { id } | Answer::Promised { id } | Answer::Reducing { id },
+fn undo(connection: &Connection, raw: &RawReply) {
+    if let Ok(ReplyBody::Reply(
+        Reply::Put { id } | Reply::Reserved { id } | Reply::Reducing { id },
         _,
     )) = raw
     {
@@ -115,14 +115,14 @@ fn undo(connection: &Connection, raw: &Raw) {
     }
 }
 
-impl Drop for Promise {
+impl Drop for Completer {
     fn drop(&mut self) {
         drop(self.0.set(State::Over));
     }
 }
 
 /// A pending reply. Dropping it cancels the request.
-pub struct Wait<T> {
+pub struct PendingReply<T> {
     connection: Arc<Connection>,
     request: u64,
     /// Whether the client has registered this wait, to end it on close.
@@ -131,7 +131,7 @@ pub struct Wait<T> {
     begun: Instant,
     /// The object that the request refers to, if any.
     about: Option<ObjectId>,
-    lateness: Lateness,
+    lateness: ResponseCheck,
     shared: Arc<Shared>,
     finish: Option<Finish<T>>,
 }
@@ -151,17 +151,17 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 const CHECKS_MAX: u32 = 10;
 
 /// State of the checks of a node that has not replied at the deadline.
-struct Lateness {
+struct ResponseCheck {
     /// Time of the next check; None without a timeout.
     check_at: Option<Instant>,
     checks_left: u32,
     verdict: Option<Verdict>,
 }
 
-impl Lateness {
+impl ResponseCheck {
     fn new(timeout: Option<Duration>, now: Instant) -> Self {
-        let patience = timeout.map(|timeout| timeout.saturating_add(LATE_MAX).max(SILENCE_MAX));
-        let check_at = patience.and_then(|patience| now.checked_add(patience));
+        let next_check = timeout.map(|timeout| timeout.saturating_add(LATE_MAX).max(SILENCE_MAX));
+        let check_at = next_check.and_then(|next_check| now.checked_add(next_check));
         Self { check_at, checks_left: CHECKS_MAX, verdict: None }
     }
 
@@ -198,19 +198,19 @@ enum Verdict {
     Late,
 }
 
-/// Creates both ends of a pending reply. [`Wait::asked_as`] sets the number of the request. `timeout` is that of the
+/// Creates both ends of a pending reply. [`PendingReply::with_request`] sets the number of the request. `timeout` is that of the
 /// request, which refers to `about`.
 pub(crate) fn pair<T>(
     connection: Arc<Connection>,
     timeout: Option<Duration>,
     about: Option<ObjectId>,
     finish: Finish<T>,
-) -> (Promise, Wait<T>) {
+) -> (Completer, PendingReply<T>) {
     let shared = Arc::new(Shared::default());
     let begun = Instant::now();
-    let lateness = Lateness::new(timeout, begun);
+    let lateness = ResponseCheck::new(timeout, begun);
     let (request, is_listed, finish) = (0, false, Some(finish));
-    let wait = Wait {
+    let wait = PendingReply {
         connection,
         request,
         is_listed,
@@ -221,23 +221,23 @@ pub(crate) fn pair<T>(
         shared: shared.clone(),
         finish,
     };
-    (Promise(shared), wait)
+    (Completer(shared), wait)
 }
 
-impl<T> Wait<T> {
+impl<T> PendingReply<T> {
     /// Sets the number of the request.
-    pub(crate) fn asked_as(mut self, request: u64) -> Self {
+    pub(crate) fn with_request(mut self, request: u64) -> Self {
         self.request = request;
         if !self.is_over() {
             self.is_listed = true;
-            self.connection.list(self.request, self.shared.clone());
+            self.connection.register(self.request, self.shared.clone());
         }
         self
     }
 
     /// Checks the node if it is time. Returns the time until the next check, when to call this again; None without a
     /// timeout. Zero once the node does not reply: a wait then ends at once with that error.
-    pub fn patience(&mut self) -> Option<Duration> {
+    pub fn next_check(&mut self) -> Option<Duration> {
         let stopped_process = || self.connection.stopped_process();
         self.lateness.check(Instant::now(), stopped_process)
     }
@@ -268,10 +268,10 @@ impl<T> Wait<T> {
         let until = Instant::now().checked_add(time);
         let mut is_interrupted = false;
         loop {
-            if let Some(answer) = self.take() {
-                return Some(answer);
+            if let Some(reply) = self.take() {
+                return Some(reply);
             }
-            let patience = self.patience();
+            let next_check = self.next_check();
             if let Some(verdict) = self.lateness.verdict {
                 return Some(Err(self.silence(verdict)));
             }
@@ -279,7 +279,7 @@ impl<T> Wait<T> {
             if is_interrupted || left.is_some_and(|left| left.is_zero()) {
                 return None;
             }
-            let left = left.into_iter().chain(patience).min().unwrap_or(Duration::MAX);
+            let left = left.into_iter().chain(next_check).min().unwrap_or(Duration::MAX);
             is_interrupted = match self.wait_in_epoll(left) {
                 Waited::Over => false,
                 Waited::Interrupted => true,
@@ -293,13 +293,13 @@ impl<T> Wait<T> {
         let mut state = lock(&self.shared.state);
         let next = match *state {
             State::Open | State::Watched(_) => return None,
-            State::Answered(_) | State::Over | State::Abandoned => State::Over,
+            State::Replied(_) | State::Over | State::Abandoned => State::Over,
             State::Closed => State::Closed,
         };
         let ended = mem::replace(&mut *state, next);
         drop(state);
         Some(match ended {
-            State::Answered(raw) => self.end(raw),
+            State::Replied(raw) => self.end(raw),
             State::Closed => {
                 self.finish = None;
                 Err(Error::Closed)
@@ -323,13 +323,13 @@ impl<T> Wait<T> {
     /// The error of the request.
     pub fn join(mut self) -> Result<T, Error> {
         loop {
-            if let Some(answer) = self.wait_for(Duration::MAX) {
-                return answer;
+            if let Some(reply) = self.wait_for(Duration::MAX) {
+                return reply;
             }
         }
     }
 
-    fn end(&mut self, raw: Raw) -> Result<T, Error> {
+    fn end(&mut self, raw: RawReply) -> Result<T, Error> {
         let finish = self.finish.take();
         let said = raw.map_err(|error| self.as_given(error))?;
         match finish {
@@ -391,16 +391,16 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl<T> std::fmt::Debug for Wait<T> {
+impl<T> std::fmt::Debug for PendingReply<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Wait").field("request", &self.request).finish_non_exhaustive()
     }
 }
 
-impl<T> Drop for Wait<T> {
+impl<T> Drop for PendingReply<T> {
     fn drop(&mut self) {
         if self.is_listed {
-            self.connection.unlist(Arc::as_ptr(&self.shared).addr());
+            self.connection.unregister(Arc::as_ptr(&self.shared).addr());
         }
         if self.finish.is_none() {
             return;
@@ -408,9 +408,9 @@ impl<T> Drop for Wait<T> {
         let before = mem::replace(&mut *lock(&self.shared.state), State::Abandoned);
         match before {
             State::Open | State::Watched(_) => {
-                self.connection.say(ToNode::Cancel { request: self.request })
+                self.connection.send(ToNode::Cancel { request: self.request })
             }
-            State::Answered(raw) => undo(&self.connection, &raw),
+            State::Replied(raw) => undo(&self.connection, &raw),
             State::Over | State::Abandoned | State::Closed => {}
         }
     }
@@ -427,7 +427,7 @@ mod tests {
         stopped_at: Option<u32>,
     ) -> (Duration, Option<Verdict>) {
         let begun = Instant::now();
-        let mut lateness = Lateness::new(Some(timeout), begun);
+        let mut lateness = ResponseCheck::new(Some(timeout), begun);
         let mut now = begun;
         for number in 0..=times {
             let stopped = || stopped_at.filter(|at| number >= *at).map(|_| 77);
@@ -457,9 +457,9 @@ mod tests {
     #[test]
     fn stopped_client_makes_as_many_checks() {
         let begun = Instant::now();
-        let mut lateness = Lateness::new(Some(Duration::ZERO), begun);
+        let mut lateness = ResponseCheck::new(Some(Duration::ZERO), begun);
         let much_later = begun + Duration::from_secs(1000);
         assert_eq!(lateness.check(much_later, || None), Some(CHECK_EVERY));
-        assert_eq!(Lateness::new(None, begun).check(much_later, || Some(77)), None);
+        assert_eq!(ResponseCheck::new(None, begun).check(much_later, || Some(77)), None);
     }
 }

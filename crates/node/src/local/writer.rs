@@ -1,24 +1,24 @@
 //! Writers: memory that a client fills and then seals as an object.
 
 use hoplite_proto::{
-    ask::{Answer, Ask},
     error::Error as CallError,
     id::ObjectId,
+    request::{Reply, Request},
 };
 use hoplite_shm::{OwnedWriteGuard, Slot};
 
 use super::{
     protocol::ToNode,
-    question::{self, unexpected},
-    view::{AtEnd, Guard},
-    wait::Wait,
+    request::{self, unexpected},
+    view::{OnDrop, SlotGuard},
+    wait::PendingReply,
 };
 use crate::error::Error;
 
 /// Space for a new object, to be filled and sealed. Dropping it unsealed creates no object.
 pub struct Writer {
     pub(crate) id: ObjectId,
-    pub(crate) guard: Guard,
+    pub(crate) guard: SlotGuard,
 }
 
 impl Writer {
@@ -42,7 +42,8 @@ impl Writer {
     pub fn write_parts(&self, parts: &[&[u8]]) -> Result<(), Error> {
         let Some(slot) = &self.guard.slot else { return Ok(()) };
         let (connection, instance) = (&self.guard.connection, self.guard.instance);
-        let copied = slot.copy_from_parts(parts, |_| connection.say(ToNode::Advanced { instance }));
+        let copied =
+            slot.copy_from_parts(parts, |_| connection.send(ToNode::Advanced { instance }));
         copied.map_err(|error| CallError::InvalidArgument(error.to_string()).into())
     }
 
@@ -67,7 +68,7 @@ impl Writer {
     ///
     /// # Errors
     /// [`CallError::InvalidArgument`] if not all bytes are written; then there is no object.
-    pub fn seal(mut self) -> Result<Wait<ObjectId>, Error> {
+    pub fn seal(mut self) -> Result<PendingReply<ObjectId>, Error> {
         if !self.is_complete() {
             let said = format!("{} was sealed before all bytes were written", self.id);
             return Err(CallError::InvalidArgument(said).into());
@@ -76,11 +77,11 @@ impl Writer {
             return Err(Error::Closed);
         }
         self.guard.slot = None;
-        self.guard.at_end = AtEnd::Nothing;
+        self.guard.at_end = OnDrop::Nothing;
         let instance = self.guard.instance;
-        let (connection, ask) = (self.guard.connection.clone(), Ask::Seal { instance });
-        Ok(question::start(&connection, true, ask, None, |answer, _| match answer {
-            Answer::Put { id } => Ok(id),
+        let (connection, body) = (self.guard.connection.clone(), Request::Seal { instance });
+        Ok(request::start(&connection, true, body, None, |reply, _| match reply {
+            Reply::Put { id } => Ok(id),
             other => Err(unexpected(&other)),
         }))
     }
@@ -108,7 +109,7 @@ impl Space {
     ///
     /// # Errors
     /// As [`Writer::seal`].
-    pub fn seal(mut self) -> Result<Wait<ObjectId>, Error> {
+    pub fn seal(mut self) -> Result<PendingReply<ObjectId>, Error> {
         if self.writer.guard.connection.is_forked() {
             // The parent shares the progress and continues to fill the space.
             return Err(Error::Forked);
@@ -116,8 +117,8 @@ impl Space {
         if let Some(claim) = self.claim.take() {
             claim.commit();
         }
-        let Guard { connection, instance, .. } = &self.writer.guard;
-        connection.say(ToNode::Advanced { instance: *instance });
+        let SlotGuard { connection, instance, .. } = &self.writer.guard;
+        connection.send(ToNode::Advanced { instance: *instance });
         self.writer.seal()
     }
 }

@@ -8,40 +8,40 @@ use tokio::task::AbortHandle;
 
 /// Limit of unfinished handshakes if this process may open many descriptors. A handshake takes a few milliseconds at
 /// most, so this suffices for a hundred members that open all their payload connections at once.
-const CALLERS_MAX: usize = 1024;
+const HANDSHAKES_MAX: usize = 1024;
 
 /// Unfinished handshakes may take 1/4 of this process's descriptors, if it may not open many.
 const DESCRIPTORS_SHARE: u64 = 4;
 
 /// Lower bound of that limit: two members may open this many payload connections at once.
-const CALLERS_MIN: usize = 32;
+const HANDSHAKES_MIN: usize = 32;
 
 /// Initiators whose handshake has not finished, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Callers(Vec<Caller>);
+pub(super) struct PendingHandshakes(Vec<PendingHandshake>);
 
 /// An initiator, and the task that performs its handshake.
 #[derive(Debug)]
-struct Caller {
+struct PendingHandshake {
     from: IpAddr,
     task: AbortHandle,
 }
 
-impl Callers {
+impl PendingHandshakes {
     /// Adds an initiator. If `most` are already waiting, aborts the oldest of the address that has the most. Returns
     /// whether it aborted one.
     pub(super) fn admit(&mut self, from: IpAddr, most: usize, task: AbortHandle) -> bool {
         self.0.retain(|caller| !caller.task.is_finished());
         let is_full = self.0.len() >= most;
         if is_full {
-            self.take_longest().task.abort();
+            self.take_oldest().task.abort();
         }
-        self.0.push(Caller { from, task });
+        self.0.push(PendingHandshake { from, task });
         is_full
     }
 
     /// Removes the oldest initiator of the address that has the most.
-    fn take_longest(&mut self) -> Caller {
+    fn take_oldest(&mut self) -> PendingHandshake {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for caller in &self.0 {
             *counts.entry(caller.from).or_default() += 1;
@@ -53,10 +53,10 @@ impl Callers {
 }
 
 /// Limit of unfinished handshakes, from this process's limit of descriptors.
-pub(super) fn callers_max() -> usize {
+pub(super) fn handshakes_max() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let share = usize::try_from(descriptors / DESCRIPTORS_SHARE).unwrap_or(usize::MAX);
-    share.clamp(CALLERS_MIN, CALLERS_MAX)
+    share.clamp(HANDSHAKES_MIN, HANDSHAKES_MAX)
 }
 
 #[cfg(test)]
@@ -70,10 +70,10 @@ mod tests {
 
     #[tokio::test]
     async fn oldest_of_the_busiest_address_is_dropped() {
-        let (mut callers, mut tasks) = (Callers::default(), Vec::new());
+        let (mut handshakes, mut tasks) = (PendingHandshakes::default(), Vec::new());
         let ended = [B, A, A, A, A, B].map(|from| {
             let task = tokio::spawn(pending::<()>());
-            let is_one_ended = callers.admit(from, 4, task.abort_handle());
+            let is_one_ended = handshakes.admit(from, 4, task.abort_handle());
             tasks.push(task);
             is_one_ended
         });
@@ -81,15 +81,15 @@ mod tests {
         for task in tasks.drain(1..3) {
             assert!(task.await.unwrap_err().is_cancelled());
         }
-        assert!(tasks.iter().all(|task| !task.is_finished()) && callers.0.len() == 4);
+        assert!(tasks.iter().all(|task| !task.is_finished()) && handshakes.0.len() == 4);
     }
 
     #[tokio::test]
     async fn finished_handshake_frees_its_place() {
-        let mut callers = Callers::default();
+        let mut handshakes = PendingHandshakes::default();
         for _ in 0..3 {
             let task = tokio::spawn(async {});
-            assert!(!callers.admit(A, 1, task.abort_handle()));
+            assert!(!handshakes.admit(A, 1, task.abort_handle()));
             task.await.unwrap();
         }
     }

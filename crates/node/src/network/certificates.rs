@@ -81,21 +81,21 @@ struct Made {
 
 /// The certificate chain that a peer presented, and the revocation list that it was last checked against.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct PeerCertificate {
     chain: Chain,
     at: UnixTime,
     looked: AtomicU64,
-    is_barred: AtomicBool,
+    is_revoked: AtomicBool,
 }
 
-impl Shown {
+impl PeerCertificate {
     /// Stores a chain. `looked` is the number of the list in force when the handshake began.
     pub(super) fn new(chain: &[CertificateDer<'_>], looked: u64) -> Self {
         Self {
             chain: chain.iter().cloned().map(CertificateDer::into_owned).collect(),
             at: UnixTime::now(),
             looked: looked.into(),
-            is_barred: false.into(),
+            is_revoked: false.into(),
         }
     }
 }
@@ -263,22 +263,22 @@ impl Trust {
     }
 
     /// Whether a presented certificate is revoked by the list in force.
-    pub(crate) fn bars(&self, shown: &Shown) -> bool {
+    pub(crate) fn revokes(&self, shown: &PeerCertificate) -> bool {
         let number = self.list_number();
         if shown.looked.load(Ordering::Acquire) < number {
             // Verified as of the time of the handshake, so that an expiry does not end a connection.
             if self.check(&shown.chain[0], &shown.chain[1..], shown.at).is_err() {
-                shown.is_barred.store(true, Ordering::Release);
+                shown.is_revoked.store(true, Ordering::Release);
             }
             shown.looked.fetch_max(number, Ordering::AcqRel);
         }
-        shown.is_barred.load(Ordering::Acquire)
+        shown.is_revoked.load(Ordering::Acquire)
     }
 
     /// Completes when a presented certificate is revoked.
-    pub(super) async fn barred(&self, shown: &Shown) {
+    pub(super) async fn wait_until_revoked(&self, shown: &PeerCertificate) {
         let mut changes = self.changes.subscribe();
-        while !self.bars(shown) {
+        while !self.revokes(shown) {
             // The sender is a field of this struct, so this does not fail.
             let _ = changes.changed().await;
         }
@@ -422,9 +422,9 @@ fn unusable(crl: &Path, error: &VerifierBuilderError) -> String {
 
 /// Reads a file that is public but decides which nodes are admitted.
 fn read(what: &str, path: &Path) -> Result<Vec<u8>, String> {
-    read_if(what, path, |facts| {
+    read_if(what, path, |metadata| {
         let shown = path.display();
-        let is_open = facts.mode() & WRITABLE != 0;
+        let is_open = metadata.mode() & WRITABLE != 0;
         is_open.then(|| format!("every user can write the {what} {shown}: chmod o-w {shown}"))
     })
 }
@@ -489,14 +489,14 @@ fn is_der(bytes: &[u8]) -> bool {
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
     let shown = path.display();
     let me = rustix::process::getuid().as_raw();
-    let bytes = read_if("key", path, |facts| {
-        let owner = facts.uid();
+    let bytes = read_if("key", path, |metadata| {
+        let owner = metadata.uid();
         let closed = if owner == 0 { CLOSED_OF_ROOT } else { CLOSED };
         if owner != 0 && owner != me {
             Some(format!(
                 "the key {shown} belongs to another user ({owner}): chown and chmod 600 it"
             ))
-        } else if facts.mode() & closed != 0 {
+        } else if metadata.mode() & closed != 0 {
             Some(format!("others can read or write the key {shown}: chmod 600 {shown}"))
         } else {
             None

@@ -27,7 +27,7 @@ use tracing::{debug, warn};
 use crate::{
     counters::Counters,
     digest,
-    engine::{facts::Facts, task::Task, tasks::Tasks},
+    engine::{event_sender::EventSender, task::Task, tasks::Tasks},
     error::LinkError,
     sealing::Open,
     shared_epoll::{SharedEpoll, Waited},
@@ -38,7 +38,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) epoll: Arc<SharedEpoll>,
-    facts: Facts,
+    events: EventSender,
     counters: Arc<Counters>,
     tasks: Tasks,
     /// Set when the first message has been passed on.
@@ -73,12 +73,12 @@ const READ_BYTES: usize = 32 * 1024;
 impl Control {
     pub(crate) fn new(
         epoll: Arc<SharedEpoll>,
-        facts: Facts,
+        events: EventSender,
         counters: Arc<Counters>,
         tasks: Tasks,
     ) -> Self {
         let (connections, counted, heard) = (Mutex::default(), AtomicU64::new(0), SetOnce::new());
-        Self { epoll, facts, counters, tasks, heard, connections, counted }
+        Self { epoll, events, counters, tasks, heard, connections, counted }
     }
 
     /// Starts the thread that receives messages; [`Control::close`] ends it.
@@ -176,8 +176,8 @@ impl Connection {
             return Ok(());
         }
         loop {
-            if control.facts.is_crowded() {
-                control.tasks.block_on(control.facts.while_crowded());
+            if control.events.is_congested() {
+                control.tasks.block_on(control.events.until_uncongested());
             }
             unread.bytes.reserve(READ_BYTES);
             let room = unread.bytes.capacity() - unread.bytes.len();
@@ -212,7 +212,7 @@ impl Connection {
         control.counters.copies_corrupt.add(1);
         warn!(node = %from, "received a small object that does not match its announced digest");
         match message {
-            Message::Located { id, .. } => Ok(Event::InlineDiffers { id, source: from }),
+            Message::Located { id, .. } => Ok(Event::InlineCorrupt { id, source: from }),
             _ => Err(WireError::Unexpected("bytes that do not match their digest".into())),
         }
     }
@@ -229,12 +229,12 @@ impl Connection {
             let Some(body) = rest.get_mut(..header.length as usize) else { break };
             open.open(&mut header, body)?;
             let message: Message = wire::decode(body)?;
-            if !message.is_sound() {
+            if !message.is_valid() {
                 let said = "an inconsistent message".into();
                 return Err(WireError::Unexpected(said).into());
             }
             control.counters.messages_received.add(1);
-            control.facts.tell(self.event(control, message)?);
+            control.events.send(self.event(control, message)?);
             if !control.heard.initialized() {
                 let _ = control.heard.set(());
             }

@@ -14,7 +14,7 @@
 //! node's start number, and the acceptor presents its certificate first. It reveals nothing more before it has verified
 //! the initiator's certificate. The frames that follow are encrypted with keys of this connection ([`crate::sealing`]).
 //!
-//! A control connection leaves a [`Session`]. With it, the initiator's payload connections to the same node skip the
+//! A control connection leaves a [`SharedSecret`]. With it, the initiator's payload connections to the same node skip the
 //! handshake. Each transfer would otherwise start two round trips later:
 //! ```text
 //!   initiator                              acceptor
@@ -23,7 +23,7 @@
 //! ```
 //! A nonce is accepted once, so that an eavesdropper can't replay it.
 //!
-//! This module is the initiator's side; [`called`] is the acceptor's side.
+//! This module is the initiator's side; [`acceptor`] is the acceptor's side.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -47,15 +47,17 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use self::greeting::{hear, hear_secure, refuse, say, secure, unexpected, unlike};
+use self::greeting::{
+    receive_greeting, receive_secure, refuse, secure, send_greeting, unexpected, unlike,
+};
 use super::{
-    places::Place,
-    proofs::{Claim, Session, Side, Token, nonce},
+    connection_limit::ConnectionPermit,
+    proofs::{ProofContext, SharedSecret, Side, Token, nonce},
     tls::NodeKey,
 };
 use crate::{channel::Channel, error::LinkError, fork_safe, frame};
 
-pub(crate) mod called;
+pub(crate) mod acceptor;
 mod greeting;
 
 /// What a node presents in a handshake: its member record, key, cluster name and tokens.
@@ -69,7 +71,7 @@ pub(crate) struct Identity {
     /// Description of how nodes are admitted, for the status.
     pub(crate) admission: String,
     /// Whether frames are sent without encryption; both sides must agree.
-    pub(crate) is_plain: bool,
+    pub(crate) no_encryption: bool,
     /// TCP user timeout of control connections: a connection breaks when nothing is acknowledged for this time.
     /// Unresponsive members are declared dead before that, unless the detection timeout exceeds [`SILENCE_MAX`].
     pub(crate) silence: Duration,
@@ -78,10 +80,10 @@ pub(crate) struct Identity {
 }
 
 /// Timeout of a handshake. A live node replies within a round trip, and a silent stranger must not occupy a connection.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Timeout of a TCP connect: allows one retransmission of a lost SYN.
-const CONNECT_PATIENCE: Duration = Duration::from_millis(1500);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Placeholder for the address of a node that does not listen.
 pub(crate) const NO_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
@@ -96,7 +98,7 @@ impl Identity {
     /// does not listen, as it has no peers.
     pub(crate) fn is_authenticated(&self) -> bool {
         let is_proved = !self.tokens.is_empty() || self.key.trust().is_some();
-        address_of(&self.member).is_none() || is_proved && !self.is_plain
+        address_of(&self.member).is_none() || is_proved && !self.no_encryption
     }
 
     fn next_turn(&self) -> u64 {
@@ -112,7 +114,7 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// An authenticated connection.
 #[derive(Debug)]
-pub(crate) struct Met {
+pub(crate) struct PeerConnection {
     pub(crate) channel: Channel,
     pub(crate) member: Member,
     pub(crate) role: Role,
@@ -121,9 +123,9 @@ pub(crate) struct Met {
     /// Measured by the initiator of a control connection; otherwise None.
     pub(crate) round_trip: Option<Duration>,
     /// For later connections of the initiator.
-    pub(crate) session: Session,
+    pub(crate) session: SharedSecret,
     /// At the acceptor, for a payload or relayed connection.
-    pub(crate) place: Option<Place>,
+    pub(crate) permit: Option<ConnectionPermit>,
 }
 
 /// Resumes a session with a node that admitted this one, and sends a request at once: `first` is an unencrypted frame.
@@ -133,29 +135,29 @@ pub(crate) struct Met {
 pub(crate) async fn resume(
     me: &Identity,
     mut stream: TcpStream,
-    callee: NodeId,
-    session: &Session,
+    target: NodeId,
+    session: &SharedSecret,
     first: &[u8],
 ) -> Result<Channel, LinkError> {
     let meeting = async {
         let nonce = nonce()?;
-        let pass = session.prove(Side::Caller, &nonce);
-        let resume = Resume { caller: me.member.id, callee, nonce, pass };
+        let pass = session.prove(Side::Initiator, &nonce);
+        let resume = Resume { initiator: me.member.id, target, nonce, pass };
         let mut bytes = frame::frame(FrameKind::Greeting, 0, &Greeting::Resume(resume));
-        let (mut seal, open) = session.keys(Side::Caller, Some(&nonce), me.is_plain);
+        let (mut seal, open) = session.keys(Side::Initiator, Some(&nonce), me.no_encryption);
         let begin = bytes.len();
         bytes.extend_from_slice(first);
         seal.seal_whole(&mut bytes[begin..]);
         stream.write_all(&bytes).await?;
-        match hear(&mut stream).await? {
-            Greeting::Resumed(proof) if session.is_proof(Side::Called, &nonce, &proof) => {
+        match receive_greeting(&mut stream).await? {
+            Greeting::Resumed(proof) if session.is_proof(Side::Acceptor, &nonce, &proof) => {
                 Ok(Channel { stream, seal, open })
             }
             Greeting::Resumed(_) => Err(LinkError::Stranger),
             other => Err(unexpected(other)),
         }
     };
-    in_time(PATIENCE, meeting).await
+    in_time(TIMEOUT, meeting).await
 }
 
 /// Opens a TCP connection, whose peer is not authenticated yet.
@@ -164,7 +166,7 @@ pub(crate) async fn resume(
 /// The connection failed.
 pub(crate) async fn connect(address: SocketAddr) -> Result<TcpStream, LinkError> {
     let connecting = async { Ok(TcpStream::connect(address).await?) };
-    let stream = in_time(CONNECT_PATIENCE, connecting).await?;
+    let stream = in_time(CONNECT_TIMEOUT, connecting).await?;
     prepare(&stream)?;
     Ok(stream)
 }
@@ -172,61 +174,69 @@ pub(crate) async fn connect(address: SocketAddr) -> Result<TcpStream, LinkError>
 /// Connects to a node and performs the handshake.
 ///
 /// # Errors
-/// The connection failed; [`LinkError::Replaced`] if another node than `callee` replies.
-pub(crate) async fn call(
+/// The connection failed; [`LinkError::Replaced`] if another node than `target` replies.
+pub(crate) async fn initiate(
     me: &Identity,
     address: SocketAddr,
     role: Role,
-    callee: Option<NodeId>,
-) -> Result<Met, LinkError> {
-    call_over(me, connect(address).await?, role, callee).await
+    target: Option<NodeId>,
+) -> Result<PeerConnection, LinkError> {
+    initiate_over(me, connect(address).await?, role, target).await
 }
 
 /// Performs the handshake on an open connection.
 ///
 /// # Errors
-/// The handshake failed; [`LinkError::Replaced`] if the peer is not `callee`.
-pub(crate) async fn call_over(
+/// The handshake failed; [`LinkError::Replaced`] if the peer is not `target`.
+pub(crate) async fn initiate_over(
     me: &Identity,
     stream: TcpStream,
     role: Role,
-    callee: Option<NodeId>,
-) -> Result<Met, LinkError> {
-    let meeting = timeout(PATIENCE, introduce(me, stream, role, callee));
-    meeting.await.unwrap_or(Err(LinkError::Mute(PATIENCE.as_secs_f32())))
+    target: Option<NodeId>,
+) -> Result<PeerConnection, LinkError> {
+    let meeting = timeout(TIMEOUT, introduce(me, stream, role, target));
+    meeting.await.unwrap_or(Err(LinkError::NoGreeting(TIMEOUT.as_secs_f32())))
 }
 
 async fn introduce(
     me: &Identity,
     mut stream: TcpStream,
     role: Role,
-    callee: Option<NodeId>,
-) -> Result<Met, LinkError> {
+    target: Option<NodeId>,
+) -> Result<PeerConnection, LinkError> {
     stream.write_all(&secure(&me.key)).await?;
-    let start = hear_secure(&mut stream).await?;
+    let start = receive_secure(&mut stream).await?;
     if let Some(said) = unlike(&me.key, start.as_ref()) {
         return Err(LinkError::Refused(said));
     }
-    let mut secured = me.key.call(stream, start.as_ref()).await?;
-    if let Some(callee) = callee.filter(|callee| *callee != secured.peer) {
-        let replaced = LinkError::Replaced { node: callee, by: secured.peer };
+    let mut secured = me.key.initiate(stream, start.as_ref()).await?;
+    if let Some(target) = target.filter(|target| *target != secured.peer) {
+        let replaced = LinkError::Replaced { node: target, by: secured.peer };
         refuse(&mut secured.stream, replaced.to_string()).await;
         return Err(replaced);
     }
-    let (called, binding, cluster) = (secured.peer, secured.binding, me.cluster.clone());
-    let claim = Claim { binding: &binding, caller: me.member.id, called, role, cluster: &cluster };
-    let proofs = me.tokens.iter().map(|token| claim.prove(token, Side::Caller)).collect();
-    let (member, is_plain, turn) = (me.member, me.is_plain, me.next_turn());
-    let hello = Hello { cluster: cluster.clone(), member, role, callee, turn, is_plain, proofs };
-    say(&mut secured.stream, &Greeting::Hello(hello)).await?;
+    let (acceptor, binding, cluster) = (secured.peer, secured.binding, me.cluster.clone());
+    let claim = ProofContext {
+        binding: &binding,
+        initiator: me.member.id,
+        acceptor,
+        role,
+        cluster: &cluster,
+    };
+    let proofs = me.tokens.iter().map(|token| claim.prove(token, Side::Initiator)).collect();
+    let (member, no_encryption, turn) = (me.member, me.no_encryption, me.next_turn());
+    let hello =
+        Hello { cluster: cluster.clone(), member, role, target, turn, no_encryption, proofs };
+    send_greeting(&mut secured.stream, &Greeting::Hello(hello)).await?;
     // In TLS 1.3 the initiator learns here that the acceptor rejects its certificate.
-    let heard = hear(&mut secured.stream).await.map_err(|error| me.key.explain(error));
+    let heard = receive_greeting(&mut secured.stream).await.map_err(|error| me.key.explain(error));
     let welcome = match heard? {
         Greeting::Welcome(welcome) => welcome,
         other => return Err(unexpected(other)),
     };
-    let is_proof =
-        |proof: MacBytes| me.tokens.iter().any(|token| claim.is_proof(token, Side::Called, &proof));
+    let is_proof = |proof: MacBytes| {
+        me.tokens.iter().any(|token| claim.is_proof(token, Side::Acceptor, &proof))
+    };
     if !me.tokens.is_empty() && !welcome.proof.is_some_and(is_proof) {
         return Err(LinkError::Refused(
             "the node at that address did not prove this cluster's token".into(),
@@ -235,20 +245,28 @@ async fn introduce(
     if welcome.member.id != secured.peer {
         return Err(LinkError::Stranger);
     }
-    let session = Session::new(secured.secret, secured.shown.clone());
-    let (seal, open) = session.keys(Side::Caller, None, is_plain);
+    let session = SharedSecret::new(secured.secret, secured.shown.clone());
+    let (seal, open) = session.keys(Side::Initiator, None, no_encryption);
     let mut channel = Channel { stream: secured.into_inner(), seal, open };
     let round_trip = match role {
-        Role::Control | Role::ControlAgain => Some(time_round_trip(&mut channel).await?),
+        Role::Control | Role::ControlReconnect => Some(time_round_trip(&mut channel).await?),
         _ => None,
     };
-    Ok(Met { channel, member: welcome.member, role, turn, round_trip, session, place: None })
+    Ok(PeerConnection {
+        channel,
+        member: welcome.member,
+        role,
+        turn,
+        round_trip,
+        session,
+        permit: None,
+    })
 }
 
 async fn time_round_trip(channel: &mut Channel) -> Result<Duration, LinkError> {
     let begun = Instant::now();
-    channel.say(FrameKind::Greeting, &Greeting::Ping).await?;
-    match channel.hear(FrameKind::Greeting).await? {
+    channel.send_body(FrameKind::Greeting, &Greeting::Ping).await?;
+    match channel.receive_body(FrameKind::Greeting).await? {
         Greeting::Pong => Ok(begun.elapsed()),
         other => Err(unexpected(other)),
     }
@@ -258,25 +276,25 @@ async fn time_round_trip(channel: &mut Channel) -> Result<Duration, LinkError> {
 ///
 /// # Errors
 /// [`LinkError::Refused`] if it can't reach the member.
-pub(crate) async fn ask_to_pass_on(
+pub(crate) async fn request_relay(
     mut channel: Channel,
     to: NodeId,
 ) -> Result<TcpStream, LinkError> {
     let asking = async {
-        channel.say(FrameKind::Greeting, &Greeting::PassOn(to)).await?;
-        match channel.hear(FrameKind::Greeting).await? {
+        channel.send_body(FrameKind::Greeting, &Greeting::Relay(to)).await?;
+        match channel.receive_body(FrameKind::Greeting).await? {
             Greeting::Admitted => Ok(channel.stream),
             other => Err(unexpected(other)),
         }
     };
-    in_time(PATIENCE, asking).await
+    in_time(TIMEOUT, asking).await
 }
 
 async fn in_time<T>(
-    patience: Duration,
+    limit: Duration,
     what: impl Future<Output = Result<T, LinkError>>,
 ) -> Result<T, LinkError> {
-    timeout(patience, what).await.unwrap_or(Err(LinkError::Silent(patience.as_secs_f32())))
+    timeout(limit, what).await.unwrap_or(Err(LinkError::NoHandshake(limit.as_secs_f32())))
 }
 
 /// Whether the expected process is not at that address: no process listens, another node replied, or one side rejects
@@ -296,7 +314,7 @@ pub(crate) fn is_refused(error: &LinkError) -> bool {
 pub(crate) fn is_unreachable(error: &LinkError) -> bool {
     use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
     match error {
-        LinkError::Silent(_) | LinkError::Mute(_) => true,
+        LinkError::NoHandshake(_) | LinkError::NoGreeting(_) => true,
         LinkError::Io(error) => {
             matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable)
         }

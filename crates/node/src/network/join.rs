@@ -17,15 +17,15 @@ use super::{handshake, shared::Network};
 use crate::{engine::task::Task, error::Error};
 
 /// How long to retry configured members that do not listen yet, such as two nodes that one script starts together.
-const JOIN_PATIENCE: Duration = Duration::from_secs(3);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Timeout for the first control message, with the other members, from a member that admitted this node.
-const TOLD_PATIENCE: Duration = Duration::from_secs(2);
+const MEMBERS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// First and last interval between attempts to reach configured addresses that are not members yet; it doubles each
 /// time.
-const SEEK_FIRST: Duration = Duration::from_secs(1);
-const SEEK_LAST: Duration = Duration::from_secs(10);
+const SEED_RETRY_FIRST: Duration = Duration::from_secs(1);
+const SEED_RETRY_LAST: Duration = Duration::from_secs(10);
 
 /// Contacts the configured members until one admits this node.
 ///
@@ -33,7 +33,7 @@ const SEEK_LAST: Duration = Duration::from_secs(10);
 /// [`Error::Join`] if none admits it.
 pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(), Error> {
     let me = network.identity.member.address;
-    let until = Instant::now() + JOIN_PATIENCE;
+    let until = Instant::now() + JOIN_TIMEOUT;
     let (mut is_met, mut failures) = (false, Vec::new());
     // Retry members that do not listen yet only while no other member has replied.
     loop {
@@ -43,9 +43,9 @@ pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(),
             let error = match resolve(seed) {
                 Ok(address) if address == me => continue,
                 Ok(address) => {
-                    match handshake::call(&network.identity, address, Role::Meet, None).await {
+                    match handshake::initiate(&network.identity, address, Role::Join, None).await {
                         Ok(connection) => {
-                            network.facts.tell(Event::PeerUp { member: connection.member });
+                            network.events.send(Event::PeerUp { member: connection.member });
                             is_met = true;
                             continue;
                         }
@@ -68,7 +68,7 @@ pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(),
         return Err(Error::Join(failures.join("; ")));
     }
     // The full membership determines the owner of each name: without it, the first claims could reach a wrong node.
-    if is_met && timeout(TOLD_PATIENCE, network.control.heard.wait()).await.is_err() {
+    if is_met && timeout(MEMBERS_TIMEOUT, network.control.heard.wait()).await.is_err() {
         let said = format!(
             "its members can't reach this node at {me}: advertise an address that they can reach"
         );
@@ -79,28 +79,28 @@ pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(),
 
 /// Contacts configured addresses that are not members yet, until the node ends. Nodes that start together may first
 /// find other nodes and form separate clusters, and a configured member may start late or restart.
-pub(crate) async fn seek(network: Arc<Network>, seeds: Vec<String>) {
+pub(crate) async fn retry_seeds(network: Arc<Network>, seeds: Vec<String>) {
     let is_known = |address, id| network.peers.is_known(&network.identity.member, address, id);
-    let mut pause = SEEK_FIRST;
+    let mut pause = SEED_RETRY_FIRST;
     // The node found at each address that differs from its advertised address. This node may be among them.
     let mut found: HashMap<SocketAddr, NodeId> = HashMap::new();
     loop {
         tokio::time::sleep(pause).await;
-        pause = (2 * pause).min(SEEK_LAST);
+        pause = (2 * pause).min(SEED_RETRY_LAST);
         for seed in &seeds {
             // A name may resolve to another address by now. The resolver may be slow.
             let said = seed.clone();
-            let resolving = network.tasks.spawn_blocking(Task::Seek, move || resolve(&said));
+            let resolving = network.tasks.spawn_blocking(Task::SeedRetry, move || resolve(&said));
             let Ok(Some(Ok(address))) = resolving.await else { continue };
             if is_known(address, found.get(&address).copied()) {
                 continue;
             }
-            match handshake::call(&network.identity, address, Role::Meet, None).await {
+            match handshake::initiate(&network.identity, address, Role::Join, None).await {
                 Ok(met) => {
                     found.insert(address, met.member.id);
                     if !is_known(met.member.address, Some(met.member.id)) {
                         // Both sides open new connections.
-                        network.facts.tell(Event::PeerUp { member: met.member });
+                        network.events.send(Event::PeerUp { member: met.member });
                     }
                 }
                 Err(error) => debug!(seed, %error, "configured member not reachable yet"),

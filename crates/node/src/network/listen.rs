@@ -14,34 +14,35 @@ use tokio::net::{TcpListener, TcpStream};
 use tracing::{debug, info};
 
 use super::{
-    admission::{Callers, callers_max},
-    certificates::Shown,
+    admission::{PendingHandshakes, handshakes_max},
+    certificates::PeerCertificate,
+    connection_limit::{ConnectionPermit, places_max},
     handshake::{
-        Met,
-        called::{self, Answered},
+        PeerConnection,
+        acceptor::{self, Accepted},
     },
-    places::{Place, places_max},
     relay,
     shared::Network,
 };
-use crate::{channel::Channel, engine::task::Task, error::LinkError, fork_safe, limited::Whose};
+use crate::{channel::Channel, engine::task::Task, error::LinkError, fork_safe, limited::LimitKey};
 
 /// Serves a payload connection of a node, given the peer's certificate and the connection's place within the limit.
-pub(crate) type Serve = Arc<dyn Fn(NodeId, Channel, Option<Arc<Shown>>, Place) + Send + Sync>;
+pub(crate) type Serve =
+    Arc<dyn Fn(NodeId, Channel, Option<Arc<PeerCertificate>>, ConnectionPermit) + Send + Sync>;
 
 /// Accepts connections until the node ends.
 pub(crate) async fn accept(network: Arc<Network>, listener: TcpListener, serve: Serve) {
-    let mut callers = Callers::default();
+    let mut handshakes = PendingHandshakes::default();
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
                 let (called, serve) = (network.clone(), serve.clone());
-                let welcoming = network.tasks.spawn(Task::Welcome, async move {
+                let welcoming = network.tasks.spawn(Task::Handshake, async move {
                     if let Err(error) = welcome(&called, stream, &serve).await {
                         match error {
                             LinkError::Full(node, _) => {
                                 let limit = "PAYLOAD_CONNECTIONS_MAX";
-                                called.limited.note(Whose::Member(node), limit);
+                                called.limited.note(LimitKey::Member(node), limit);
                             }
                             // The initiator logs this: it looked for a node whose address this node now has.
                             LinkError::Declined(_) | LinkError::Replaced { .. } => {
@@ -53,7 +54,7 @@ pub(crate) async fn accept(network: Arc<Network>, listener: TcpListener, serve: 
                         info!(%address, %error, "refused a connection");
                     }
                 });
-                if callers.admit(address.ip(), callers_max(), welcoming.abort_handle()) {
+                if handshakes.admit(address.ip(), handshakes_max(), welcoming.abort_handle()) {
                     network.counters.strangers.add(1);
                     debug!(%address, "too many handshakes: dropped the oldest");
                 }
@@ -74,44 +75,44 @@ async fn welcome(
 ) -> Result<(), LinkError> {
     let admit = |node, nonce: &[u8; 16], pass: &MacBytes| network.peers.admit(node, nonce, pass);
     let most = places_max();
-    let place = |node| network.places.take(node, most);
-    let met = match called::answer(&network.identity, stream, admit, place).await? {
-        Answered::Met(met) => met,
-        Answered::Resumed(node, channel, session, place) => {
-            serve(node, channel, session.shown, place);
+    let permit = |node| network.connection_limit.take(node, most);
+    let met = match acceptor::accept(&network.identity, stream, admit, permit).await? {
+        Accepted::Handshake(met) => met,
+        Accepted::Resumed(node, channel, session, permit) => {
+            serve(node, channel, session.shown, permit);
             return Ok(());
         }
     };
-    let Met { channel, member, role, turn, session, place, .. } = met;
+    let PeerConnection { channel, member, role, turn, session, permit, .. } = met;
     match role {
-        Role::Control | Role::ControlAgain => {
+        Role::Control | Role::ControlReconnect => {
             // Store the connection first: the node may fail again before its first message is read.
             let stream = fork_safe::raise(channel.stream.into_std()?);
             let kept = network.control.keep(member.id, turn, stream, channel.open);
             let Some(kept) = kept else { return Ok(()) };
-            network.peers.note_caller(member.id, session);
-            network.facts.tell(if role == Role::ControlAgain {
-                Event::PeerAgain { member }
+            network.peers.note_incoming_session(member.id, session);
+            network.events.send(if role == Role::ControlReconnect {
+                Event::PeerReconnected { member }
             } else {
                 Event::PeerUp { member }
             });
             network.control.listen(kept)?;
         }
-        Role::Meet => network.facts.tell(Event::PeerUp { member }),
-        Role::Detour => {
+        Role::Join => network.events.send(Event::PeerUp { member }),
+        Role::Relay => {
             let helper = network.clone();
             network.tasks.spawn(Task::Relay, async move {
-                let _place = place;
+                let _place = permit;
                 if let Err(error) =
-                    relay::pass_on(&helper, channel, member.id, session.shown.as_deref()).await
+                    relay::relay(&helper, channel, member.id, session.shown.as_deref()).await
                 {
                     debug!(node = %member.id, %error, "relaying for a member failed");
                 }
             });
         }
         Role::Payload => {
-            if let Some(place) = place {
-                serve(member.id, channel, session.shown, place);
+            if let Some(permit) = permit {
+                serve(member.id, channel, session.shown, permit);
             }
         }
     }

@@ -3,18 +3,18 @@
 //! Knows addresses and members, not objects.
 
 mod admission;
-pub(crate) mod barred;
 pub(crate) mod certificates;
+pub(crate) mod connect;
+pub(crate) mod connection_limit;
 pub(crate) mod control;
 pub(crate) mod handshake;
 pub(crate) mod join;
 pub(crate) mod listen;
 pub(crate) mod outbox;
+pub(crate) mod own_revocation;
 pub(crate) mod payload;
 pub(crate) mod peers;
-pub(crate) mod places;
 pub(crate) mod proofs;
-pub(crate) mod redial;
 mod relay;
 pub(crate) mod revocation;
 pub(crate) mod shared;

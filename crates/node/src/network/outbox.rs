@@ -56,11 +56,11 @@ struct Connection {
 struct Queued {
     /// Bytes of its frame.
     length: usize,
-    said: Said,
+    said: QueuedBody,
 }
 
 #[derive(Debug)]
-enum Said {
+enum QueuedBody {
     Frame(Vec<u8>),
     /// A message with a small object, whose bytes it shares with the store.
     Message(Box<Message>),
@@ -82,9 +82,9 @@ impl Queued {
         let shared = message.small_object().map_or(0, |(_, bytes)| bytes.len());
         let length = frame.len();
         let said = if shared < SHARED_BYTES_MIN {
-            Said::Frame(frame)
+            QueuedBody::Frame(frame)
         } else {
-            Said::Message(Box::new(message.clone()))
+            QueuedBody::Message(Box::new(message.clone()))
         };
         Self { length, said }
     }
@@ -93,16 +93,16 @@ impl Queued {
     fn bytes(&self) -> usize {
         size_of::<Self>()
             + match &self.said {
-                Said::Frame(frame) => frame.capacity(),
-                Said::Message(_) => size_of::<Message>(),
+                QueuedBody::Frame(frame) => frame.capacity(),
+                QueuedBody::Message(_) => size_of::<Message>(),
             }
     }
 
     /// Appends its frame to others.
     fn append_to(&self, frames: &mut Vec<u8>) {
         match &self.said {
-            Said::Frame(frame) => frames.extend_from_slice(frame),
-            Said::Message(message) => {
+            QueuedBody::Frame(frame) => frames.extend_from_slice(frame),
+            QueuedBody::Message(message) => {
                 frames.extend_from_slice(&frame::frame(FrameKind::Control, 0, message));
             }
         }
@@ -131,7 +131,7 @@ impl Outbox {
         queue.is_due |= !can_wait;
         match (is_due, can_wait, queue.frames.len()) {
             (false, false, _) => Push::Due,
-            (false, true, 1) => Push::Later,
+            (false, true, 1) => Push::Deferred,
             _ => Push::Done,
         }
     }
@@ -284,7 +284,7 @@ pub(super) enum Push {
     /// Flush.
     Due,
     /// Flush later: this is the first frame that can wait.
-    Later,
+    Deferred,
 }
 
 #[cfg(test)]

@@ -35,7 +35,8 @@ pub(crate) async fn open(
         }
     }
     let stream = connect(network, node).await?;
-    let met = handshake::call_over(&network.identity, stream, Role::Payload, Some(node)).await?;
+    let met =
+        handshake::initiate_over(&network.identity, stream, Role::Payload, Some(node)).await?;
     let mut channel = met.channel;
     channel.send(first.to_vec()).await?;
     Ok(channel)

@@ -28,15 +28,15 @@ use tokio::{
 use tracing::error;
 
 use super::{
-    certificates::Shown,
+    certificates::PeerCertificate,
     outbox::{Outbox, Push},
-    proofs::{Admitted, Session},
+    proofs::{Admitted, SharedSecret},
 };
 use crate::{
     channel::Channel,
     error::LinkError,
     frame,
-    limited::{Limited, Whose},
+    limited::{LimitKey, Limited},
     sync::{lock, until},
 };
 
@@ -47,8 +47,8 @@ pub(crate) struct Peers {
     idle: Mutex<HashMap<NodeId, Vec<Channel>>>,
     /// Sessions with nodes that admitted this one, and with nodes that this one admitted: they spare payload
     /// connections a handshake.
-    calls: Mutex<HashMap<NodeId, Session>>,
-    callers: Mutex<HashMap<NodeId, Admitted>>,
+    outgoing_sessions: Mutex<HashMap<NodeId, SharedSecret>>,
+    handshakes: Mutex<HashMap<NodeId, Admitted>>,
     /// Outboxes whose first message can wait.
     late: Mutex<Vec<Arc<Outbox>>>,
     is_late: Notify,
@@ -111,8 +111,8 @@ impl Peers {
             }
         }
         lock(&self.idle).remove(&node);
-        lock(&self.calls).remove(&node);
-        lock(&self.callers).remove(&node);
+        lock(&self.outgoing_sessions).remove(&node);
+        lock(&self.handshakes).remove(&node);
     }
 
     /// Completes when a member is removed. If the node is not a member yet, first waits until it is.
@@ -157,13 +157,13 @@ impl Peers {
         }
         match outbox.push(frame, message) {
             Push::Done => {}
-            Push::Full => self.limited.note(Whose::Member(to), "OUTBOX_BYTES_MAX"),
+            Push::Full => self.limited.note(LimitKey::Member(to), "OUTBOX_BYTES_MAX"),
             // Announcements that no request waits for leave last.
             Push::Due if matches!(message, Message::Announce(news) if !news.claim) => {
                 due.push(outbox)
             }
             Push::Due => due.insert(0, outbox),
-            Push::Later => {
+            Push::Deferred => {
                 let is_first = {
                     let mut late = lock(&self.late);
                     late.push(outbox);
@@ -193,19 +193,19 @@ impl Peers {
     }
 
     /// Members that may relay to a member that this node can't reach.
-    pub(crate) fn helpers(&self, member: NodeId, count: usize) -> Vec<Member> {
+    pub(crate) fn relay_candidates(&self, member: NodeId, count: usize) -> Vec<Member> {
         let all = lock(&self.all);
-        let mut helpers: Vec<Member> = all
+        let mut relay_candidates: Vec<Member> = all
             .values()
             .filter(|peer| peer.member.id != member && peer.is_direct())
             .map(|peer| peer.member)
             .collect();
-        helpers.sort_unstable_by_key(|helper| helper.id);
+        relay_candidates.sort_unstable_by_key(|helper| helper.id);
         let turn = self.sought.fetch_add(count, Ordering::Relaxed);
-        let first = turn.checked_rem(helpers.len()).unwrap_or_default();
-        helpers.rotate_left(first);
-        helpers.truncate(count);
-        helpers
+        let first = turn.checked_rem(relay_candidates.len()).unwrap_or_default();
+        relay_candidates.rotate_left(first);
+        relay_candidates.truncate(count);
+        relay_candidates
     }
 
     /// Records the route to a member. Drops its idle connections, which used another route.
@@ -222,18 +222,23 @@ impl Peers {
     }
 
     /// Stores the session with a node that admitted this one.
-    pub(crate) fn note_call(&self, node: NodeId, session: Session) {
-        lock(&self.calls).insert(node, session);
+    pub(crate) fn note_outgoing_session(&self, node: NodeId, session: SharedSecret) {
+        lock(&self.outgoing_sessions).insert(node, session);
     }
 
     /// Stores the session with a node that this one admitted.
-    pub(crate) fn note_caller(&self, node: NodeId, session: Session) {
-        lock(&self.callers).insert(node, Admitted::new(session));
+    pub(crate) fn note_incoming_session(&self, node: NodeId, session: SharedSecret) {
+        lock(&self.handshakes).insert(node, Admitted::new(session));
     }
 
     /// Verifies a session proof for one payload connection; returns the session.
-    pub(crate) fn admit(&self, node: NodeId, nonce: &[u8; 16], pass: &MacBytes) -> Option<Session> {
-        lock(&self.callers).get_mut(&node)?.admit(nonce, pass)
+    pub(crate) fn admit(
+        &self,
+        node: NodeId,
+        nonce: &[u8; 16],
+        pass: &MacBytes,
+    ) -> Option<SharedSecret> {
+        lock(&self.handshakes).get_mut(&node)?.admit(nonce, pass)
     }
 
     /// TCP's measurements of the path to a member; None if there is no direct connection.
@@ -258,18 +263,20 @@ impl Peers {
     }
 
     /// The session with a member that admitted this node.
-    pub(crate) fn session(&self, node: NodeId) -> Option<Session> {
-        lock(&self.calls).get(&node).cloned()
+    pub(crate) fn session(&self, node: NodeId) -> Option<SharedSecret> {
+        lock(&self.outgoing_sessions).get(&node).cloned()
     }
 
     /// Certificates of peers in sessions of both directions.
-    pub(crate) fn shown(&self) -> Vec<(NodeId, Arc<Shown>)> {
-        let calls = lock(&self.calls);
-        let called = calls.iter().map(|(node, session)| (*node, session.shown.clone()));
+    pub(crate) fn certificates(&self) -> Vec<(NodeId, Arc<PeerCertificate>)> {
+        let outgoing_sessions = lock(&self.outgoing_sessions);
+        let called = outgoing_sessions.iter().map(|(node, session)| (*node, session.shown.clone()));
         let mut all: Vec<_> = called.collect();
-        drop(calls);
-        let callers = lock(&self.callers);
-        all.extend(callers.iter().map(|(node, admitted)| (*node, admitted.session.shown.clone())));
+        drop(outgoing_sessions);
+        let handshakes = lock(&self.handshakes);
+        all.extend(
+            handshakes.iter().map(|(node, admitted)| (*node, admitted.session.shown.clone())),
+        );
         all.into_iter().filter_map(|(node, shown)| Some((node, shown?))).collect()
     }
 
@@ -286,7 +293,7 @@ impl Peers {
     }
 
     /// Closes all connections after their queues are sent, or after the timeout.
-    pub(crate) async fn close(&self, patience: Duration) {
+    pub(crate) async fn close(&self, grace: Duration) {
         let peers: Vec<Peer> = lock(&self.all).drain().map(|(_, peer)| peer).collect();
         lock(&self.idle).clear();
         let mut tasks = Vec::new();
@@ -299,7 +306,7 @@ impl Peers {
                 let _ = task.await;
             }
         };
-        if tokio::time::timeout(patience, all).await.is_err() {
+        if tokio::time::timeout(grace, all).await.is_err() {
             tasks.iter().for_each(JoinHandle::abort);
         }
     }

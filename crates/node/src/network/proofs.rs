@@ -13,7 +13,7 @@ use hoplite_proto::{
 };
 use sha2::Sha256;
 
-use super::certificates::Shown;
+use super::certificates::PeerCertificate;
 use crate::sealing::{Open, Seal, Secret, derive, hmac};
 
 /// A secret that all nodes of a cluster share.
@@ -42,46 +42,46 @@ impl From<String> for Token {
 /// The end of a connection that a node has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    Caller,
-    Called,
+    Initiator,
+    Acceptor,
 }
 
 impl Side {
     const fn name(self) -> &'static [u8] {
         match self {
-            Self::Caller => b"caller",
-            Self::Called => b"called",
+            Self::Initiator => b"caller",
+            Self::Acceptor => b"called",
         }
     }
 
     const fn other(self) -> Self {
         match self {
-            Self::Caller => Self::Called,
-            Self::Called => Self::Caller,
+            Self::Initiator => Self::Acceptor,
+            Self::Acceptor => Self::Initiator,
         }
     }
 }
 
 /// The claims that a proof of the token covers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Claim<'a> {
+pub(super) struct ProofContext<'a> {
     /// Channel binding of the TLS connection.
     pub(super) binding: &'a Secret,
-    pub(super) caller: NodeId,
-    pub(super) called: NodeId,
+    pub(super) initiator: NodeId,
+    pub(super) acceptor: NodeId,
     pub(super) role: Role,
     /// Name of the initiator's cluster.
     pub(super) cluster: &'a str,
 }
 
-impl Claim<'_> {
+impl ProofContext<'_> {
     fn mac(&self, token: &Token, side: Side) -> Hmac<Sha256> {
         let parts: [&[u8]; 7] = [
             b"hoplite token ",
             side.name(),
             self.binding,
-            &self.caller.0.to_le_bytes(),
-            &self.called.0.to_le_bytes(),
+            &self.initiator.0.to_le_bytes(),
+            &self.acceptor.0.to_le_bytes(),
             &[self.role as u8],
             self.cluster.as_bytes(),
         ];
@@ -102,28 +102,29 @@ impl Claim<'_> {
 
 /// A secret shared by two nodes after a handshake, and the certificate that the peer presented.
 #[derive(Clone)]
-pub(crate) struct Session {
+pub(crate) struct SharedSecret {
     secret: Secret,
-    pub(crate) shown: Option<Arc<Shown>>,
+    pub(crate) shown: Option<Arc<PeerCertificate>>,
 }
 
-impl Session {
+impl SharedSecret {
     /// Creates a session from the TLS connection of a handshake.
-    pub(super) const fn new(secret: Secret, shown: Option<Arc<Shown>>) -> Self {
+    pub(super) const fn new(secret: Secret, shown: Option<Arc<PeerCertificate>>) -> Self {
         Self { secret, shown }
     }
 
     /// The frame keys of one connection, for a node on its `side`: of the handshake's own connection, or of a later one
-    /// with its nonce. `is_plain` disables encryption.
+    /// with its nonce. `no_encryption` disables encryption.
     pub(super) fn keys(
         &self,
         side: Side,
         nonce: Option<&[u8; 16]>,
-        is_plain: bool,
+        no_encryption: bool,
     ) -> (Seal, Open) {
         let nonce: &[u8] = nonce.map_or(&[], |nonce| nonce);
-        let key =
-            |side: Side| (!is_plain).then(|| derive(&self.secret, &[side.name(), b" ", nonce]));
+        let key = |side: Side| {
+            (!no_encryption).then(|| derive(&self.secret, &[side.name(), b" ", nonce]))
+        };
         (Seal::new(key(side)), Open::new(key(side.other())))
     }
 
@@ -141,7 +142,7 @@ impl Session {
     }
 }
 
-impl std::fmt::Debug for Session {
+impl std::fmt::Debug for SharedSecret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Session")
     }
@@ -150,7 +151,7 @@ impl std::fmt::Debug for Session {
 /// The acceptor's state of a session.
 #[derive(Debug)]
 pub(crate) struct Admitted {
-    pub(super) session: Session,
+    pub(super) session: SharedSecret,
     /// Accepted nonces.
     seen: HashSet<[u8; 16]>,
 }
@@ -161,13 +162,13 @@ pub(crate) struct Admitted {
 const PASSES_MAX: usize = 65_536;
 
 impl Admitted {
-    pub(crate) fn new(session: Session) -> Self {
+    pub(crate) fn new(session: SharedSecret) -> Self {
         Self { session, seen: HashSet::new() }
     }
 
     /// Verifies a session proof, once per nonce; returns the session if it is valid.
-    pub(crate) fn admit(&mut self, nonce: &[u8; 16], pass: &MacBytes) -> Option<Session> {
-        let is_good = self.session.is_proof(Side::Caller, nonce, pass);
+    pub(crate) fn admit(&mut self, nonce: &[u8; 16], pass: &MacBytes) -> Option<SharedSecret> {
+        let is_good = self.session.is_proof(Side::Initiator, nonce, pass);
         let is_new = is_good && self.seen.len() < PASSES_MAX && self.seen.insert(*nonce);
         is_new.then(|| self.session.clone())
     }
@@ -186,44 +187,44 @@ mod tests {
 
     #[test]
     fn session_proof_is_valid_once_and_only_in_its_session() {
-        let (session, other) = (Session::new([1; 32], None), Session::new([2; 32], None));
+        let (session, other) = (SharedSecret::new([1; 32], None), SharedSecret::new([2; 32], None));
         let mut admitted = Admitted::new(session.clone());
         let nonce = [7; 16];
-        let pass = session.prove(Side::Caller, &nonce);
+        let pass = session.prove(Side::Initiator, &nonce);
         assert!(admitted.admit(&nonce, &pass).is_some());
         assert!(admitted.admit(&nonce, &pass).is_none(), "a replay");
         assert!(admitted.admit(&[8; 16], &pass).is_none(), "for another nonce");
-        assert!(admitted.admit(&[8; 16], &other.prove(Side::Caller, &[8; 16])).is_none());
-        assert!(admitted.admit(&[8; 16], &session.prove(Side::Called, &[8; 16])).is_none());
-        assert!(admitted.admit(&[8; 16], &session.prove(Side::Caller, &[8; 16])).is_some());
+        assert!(admitted.admit(&[8; 16], &other.prove(Side::Initiator, &[8; 16])).is_none());
+        assert!(admitted.admit(&[8; 16], &session.prove(Side::Acceptor, &[8; 16])).is_none());
+        assert!(admitted.admit(&[8; 16], &session.prove(Side::Initiator, &[8; 16])).is_some());
     }
 
     #[test]
     fn token_proof_is_valid_only_for_its_claim() {
         let (token, other) = (Token::from("one".to_string()), Token::from("two".to_string()));
-        let (caller, called, role) = (NodeId(1), NodeId(2), Role::Control);
-        let claim = Claim { binding: &[3; 32], caller, called, role, cluster: "c" };
-        let proof = claim.prove(&token, Side::Caller);
-        assert!(claim.is_proof(&token, Side::Caller, &proof));
-        assert!(!claim.is_proof(&other, Side::Caller, &proof));
-        assert!(!claim.is_proof(&token, Side::Called, &proof), "a reflection");
+        let (initiator, acceptor, role) = (NodeId(1), NodeId(2), Role::Control);
+        let claim = ProofContext { binding: &[3; 32], initiator, acceptor, role, cluster: "c" };
+        let proof = claim.prove(&token, Side::Initiator);
+        assert!(claim.is_proof(&token, Side::Initiator, &proof));
+        assert!(!claim.is_proof(&other, Side::Initiator, &proof));
+        assert!(!claim.is_proof(&token, Side::Acceptor, &proof), "a reflection");
         for wrong in [
-            Claim { binding: &[4; 32], ..claim },
-            Claim { caller: NodeId(9), ..claim },
-            Claim { called: NodeId(9), ..claim },
-            Claim { role: Role::Meet, ..claim },
-            Claim { cluster: "d", ..claim },
+            ProofContext { binding: &[4; 32], ..claim },
+            ProofContext { initiator: NodeId(9), ..claim },
+            ProofContext { acceptor: NodeId(9), ..claim },
+            ProofContext { role: Role::Join, ..claim },
+            ProofContext { cluster: "d", ..claim },
         ] {
-            assert!(!wrong.is_proof(&token, Side::Caller, &proof), "{wrong:?}");
+            assert!(!wrong.is_proof(&token, Side::Initiator, &proof), "{wrong:?}");
         }
     }
 
     #[test]
     fn session_keys_match_and_can_be_disabled() {
-        let session = Session::new([1; 32], None);
+        let session = SharedSecret::new([1; 32], None);
         for nonce in [None, Some(&[5; 16])] {
-            let (mut seal, _) = session.keys(Side::Caller, nonce, false);
-            let (mut own, mut open) = session.keys(Side::Called, nonce, false);
+            let (mut seal, _) = session.keys(Side::Initiator, nonce, false);
+            let (mut own, mut open) = session.keys(Side::Acceptor, nonce, false);
             let sealed = |seal: &mut Seal| {
                 let mut frame =
                     crate::frame::frame(hoplite_proto::wire::FrameKind::Control, 1, &7_u8);
@@ -236,7 +237,7 @@ mod tests {
             let (mut header, mut body) = sealed(&mut own);
             assert!(open.open(&mut header, &mut body).is_err(), "its own direction");
         }
-        assert!(session.keys(Side::Caller, None, true).0.is_plain());
+        assert!(session.keys(Side::Initiator, None, true).0.is_disabled());
     }
 
     #[test]

@@ -22,15 +22,15 @@ use tokio::{io::copy_bidirectional, net::TcpStream, time::sleep};
 use tracing::{debug, info};
 
 use super::{
-    certificates::Shown,
-    handshake::{self, Met, called},
+    certificates::PeerCertificate,
+    handshake::{self, PeerConnection, acceptor},
     shared::Network,
 };
 use crate::{channel::Channel, error::LinkError};
 
 /// Number of relays to try for a member, and for a lost member, which is most likely down and is retried anyway.
 pub(crate) const HELPERS: usize = 3;
-pub(crate) const HELPERS_TO_THE_LOST: usize = 1;
+pub(crate) const HELPERS_TO_FAILED: usize = 1;
 
 /// How long a relay continues after one side stops being a member: a leaving node sends the rest of its transfers.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -45,17 +45,17 @@ pub(crate) async fn call(
     member: Member,
     role: Role,
     helpers: usize,
-) -> Result<(Met, Option<NodeId>), LinkError> {
+) -> Result<(PeerConnection, Option<NodeId>), LinkError> {
     let error =
-        match handshake::call(&network.identity, member.address, role, Some(member.id)).await {
+        match handshake::initiate(&network.identity, member.address, role, Some(member.id)).await {
             Ok(met) => return Ok((met, None)),
             Err(error) if !handshake::is_unreachable(&error) => return Err(error),
             Err(error) => error,
         };
-    for helper in network.peers.helpers(member.id, helpers) {
+    for helper in network.peers.relay_candidates(member.id, helpers) {
         let called = async {
             let stream = through(network, helper, member.id).await?;
-            handshake::call_over(&network.identity, stream, role, Some(member.id)).await
+            handshake::initiate_over(&network.identity, stream, role, Some(member.id)).await
         };
         match called.await {
             Ok(met) => {
@@ -79,22 +79,22 @@ pub(crate) async fn through(
     helper: Member,
     to: NodeId,
 ) -> Result<TcpStream, LinkError> {
-    let met =
-        handshake::call(&network.identity, helper.address, Role::Detour, Some(helper.id)).await?;
-    handshake::ask_to_pass_on(met.channel, to).await
+    let met = handshake::initiate(&network.identity, helper.address, Role::Relay, Some(helper.id))
+        .await?;
+    handshake::request_relay(met.channel, to).await
 }
 
 /// Serves as a relay: forwards bytes between an initiator and a member until one of them closes.
 ///
 /// # Errors
 /// The initiator did not name a member, or closed the connection.
-pub(crate) async fn pass_on(
+pub(crate) async fn relay(
     network: &Arc<Network>,
     mut channel: Channel,
     from: NodeId,
-    shown: Option<&Shown>,
+    shown: Option<&PeerCertificate>,
 ) -> Result<(), LinkError> {
-    let to = called::asked_to_pass_on(&mut channel).await?;
+    let to = acceptor::read_relay_request(&mut channel).await?;
     let connected = match network.peers.address(to).filter(|_| network.peers.is_member(from)) {
         Some(address) => handshake::connect(address).await,
         None => Err(LinkError::NotMember(to)),
@@ -103,10 +103,10 @@ pub(crate) async fn pass_on(
         Ok(onward) => onward,
         Err(error) => {
             let said = format!("the relay can't reach node {to} either: {error}");
-            return channel.say(FrameKind::Greeting, &Greeting::Refused(said)).await;
+            return channel.send_body(FrameKind::Greeting, &Greeting::Refused(said)).await;
         }
     };
-    channel.say(FrameKind::Greeting, &Greeting::Admitted).await?;
+    channel.send_body(FrameKind::Greeting, &Greeting::Admitted).await?;
     let mut stream = channel.stream;
     debug!(%from, %to, "relaying");
     let passing = copy_bidirectional(&mut stream, &mut onward);
@@ -120,7 +120,7 @@ pub(crate) async fn pass_on(
     tokio::select! {
         passed = passing => passed.map(|_| ()).map_err(LinkError::from),
         () = one_is_gone => Ok(()),
-        () = network.identity.key.barred(shown) => Ok(()),
+        () = network.identity.key.wait_until_revoked(shown) => Ok(()),
     }
 }
 
@@ -130,7 +130,7 @@ pub(crate) async fn is_needless(network: &Arc<Network>, member: Member, pause: D
         sleep(pause).await;
         // The connection carries no payload: the handshake proves that the member itself replies, not only its kernel.
         let called =
-            handshake::call(&network.identity, member.address, Role::Payload, Some(member.id))
+            handshake::initiate(&network.identity, member.address, Role::Payload, Some(member.id))
                 .await;
         if called.is_ok() {
             return;

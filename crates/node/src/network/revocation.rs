@@ -35,13 +35,14 @@ pub(crate) async fn watch(network: Arc<Network>, trust: Arc<Trust>) {
         });
         let Ok(Some(own)) = looking.await else { return };
         // Includes peers admitted under the previous list whose sessions were recorded only now.
-        let shown = network.peers.shown().into_iter();
-        let barred = shown.filter(|(_, shown)| trust.bars(shown)).map(|(node, _)| node);
-        for node in barred.collect::<BTreeSet<_>>() {
+        let shown = network.peers.certificates().into_iter();
+        let wait_until_revoked =
+            shown.filter(|(_, shown)| trust.revokes(shown)).map(|(node, _)| node);
+        for node in wait_until_revoked.collect::<BTreeSet<_>>() {
             info!(%node, "removing a member: its certificate is revoked");
-            network.facts.tell(Event::PeerBarred { node, reason: REVOKED.into() });
+            network.events.send(Event::PeerRevoked { node, reason: REVOKED.into() });
         }
-        if network.barred.note_here(own.clone()) {
+        if network.own_revocation.note_here(own.clone()) {
             match &own {
                 Some(said) => error!("{said}; the node stops in {} s", END_AFTER.as_secs()),
                 None => info!("the certificate of this node is no longer revoked"),

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{barred::Barred, control::Control, handshake::Identity, peers::Peers, places::Places};
+use super::{
+    connection_limit::ConnectionLimit, control::Control, handshake::Identity,
+    own_revocation::OwnRevocation, peers::Peers,
+};
 use crate::{
     counters::Counters,
-    engine::{facts::Facts, tasks::Tasks},
+    engine::{event_sender::EventSender, tasks::Tasks},
     limited::Limited,
     link::LinkMeter,
 };
@@ -18,10 +21,10 @@ pub(crate) struct Network {
     pub(crate) control: Arc<Control>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) limited: Arc<Limited>,
-    pub(crate) places: Arc<Places>,
+    pub(crate) connection_limit: Arc<ConnectionLimit>,
     /// Why other nodes reject this one, if known.
-    pub(crate) barred: Barred,
-    pub(crate) facts: Facts,
+    pub(crate) own_revocation: OwnRevocation,
+    pub(crate) events: EventSender,
     pub(crate) link: Arc<LinkMeter>,
     pub(crate) tasks: Tasks,
 }

@@ -40,7 +40,7 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::{
-    certificates::{Shown, Trust},
+    certificates::{PeerCertificate, Trust},
     proofs::nonce,
 };
 use crate::{error::LinkError, sealing::Secret};
@@ -71,7 +71,7 @@ pub(crate) struct Secured {
     /// The peer's id, derived from its key.
     pub(crate) peer: NodeId,
     /// The peer's certificate, if it presented one.
-    pub(crate) shown: Option<Arc<Shown>>,
+    pub(crate) shown: Option<Arc<PeerCertificate>>,
     /// A secret of this TLS connection, for proofs inside it: `tls-exporter` of RFC 9266.
     pub(crate) binding: Secret,
     /// Another secret, for the frame keys.
@@ -128,7 +128,7 @@ impl NodeKey {
         id: NodeId,
         start: Option<Start>,
         trust: Option<Arc<Trust>>,
-        (of_caller, of_called): (Arc<dyn ResolvesClientCert>, Arc<dyn ResolvesServerCert>),
+        (of_initiator, of_acceptor): (Arc<dyn ResolvesClientCert>, Arc<dyn ResolvesServerCert>),
     ) -> io::Result<Self> {
         let cryptography = Arc::new(provider::default_provider());
         let algorithms = cryptography.signature_verification_algorithms;
@@ -138,7 +138,7 @@ impl NodeKey {
             .map_err(io::Error::other)?
             .dangerous()
             .with_custom_certificate_verifier(verifier.clone())
-            .with_client_cert_resolver(of_caller);
+            .with_client_cert_resolver(of_initiator);
         // Sessions of our own save more than TLS resumption: see `Greeting::Resume`.
         client.resumption = Resumption::disabled();
         client.enable_sni = false;
@@ -146,7 +146,7 @@ impl NodeKey {
             .with_protocol_versions(&[&TLS13])
             .map_err(io::Error::other)?
             .with_client_cert_verifier(verifier)
-            .with_cert_resolver(of_called);
+            .with_cert_resolver(of_acceptor);
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         Ok(Self { id, start, trust, client: Arc::new(client), server: Arc::new(server) })
@@ -182,9 +182,9 @@ impl NodeKey {
     }
 
     /// Completes when a presented certificate is revoked.
-    pub(crate) async fn barred(&self, shown: Option<&Shown>) {
+    pub(crate) async fn wait_until_revoked(&self, shown: Option<&PeerCertificate>) {
         match (&self.trust, shown) {
-            (Some(trust), Some(shown)) => trust.barred(shown).await,
+            (Some(trust), Some(shown)) => trust.wait_until_revoked(shown).await,
             _ => std::future::pending().await,
         }
     }
@@ -193,7 +193,7 @@ impl NodeKey {
     ///
     /// # Errors
     /// The peer's handshake failed, its certificate was rejected, or the connection ended.
-    pub(crate) async fn call(
+    pub(crate) async fn initiate(
         &self,
         stream: TcpStream,
         start: Option<&Start>,
@@ -213,7 +213,7 @@ impl NodeKey {
     ///
     /// # Errors
     /// The peer's handshake failed, its certificate was rejected, or the connection ended.
-    pub(crate) async fn answer(
+    pub(crate) async fn accept(
         &self,
         stream: TcpStream,
         start: Option<&Start>,
@@ -243,14 +243,14 @@ impl NodeKey {
         shown: Option<&[CertificateDer<'_>]>,
         start: Option<&Start>,
         list: u64,
-    ) -> Result<(NodeId, Option<Arc<Shown>>), LinkError> {
+    ) -> Result<(NodeId, Option<Arc<PeerCertificate>>), LinkError> {
         let shown = shown.filter(|shown| !shown.is_empty());
         let shown = shown.ok_or_else(|| io::Error::other("the peer presented no key"))?;
         if self.trust.is_none() {
             return Ok((id_of(&shown[0], None), None));
         }
         let key = public_key(&shown[0]).map_err(io::Error::other)?;
-        Ok((id_of(&key, start), Some(Arc::new(Shown::new(shown, list)))))
+        Ok((id_of(&key, start), Some(Arc::new(PeerCertificate::new(shown, list)))))
     }
 
     /// Converts a TLS error to the reason why one side rejects the other's certificate.
@@ -277,7 +277,7 @@ impl NodeKey {
 }
 
 /// Time that a refused initiator has to read the reason.
-const READ_PATIENCE: Duration = Duration::from_secs(1);
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Limit of bytes that a refused initiator may have sent: a certificate and a greeting.
 const UNREAD_BYTES_MAX: u64 = 64 * 1024;
@@ -288,7 +288,7 @@ async fn let_it_read(mut stream: TcpStream) {
         stream.shutdown().await?;
         tokio::io::copy(&mut stream.take(UNREAD_BYTES_MAX), &mut tokio::io::sink()).await
     };
-    let _ = timeout(READ_PATIENCE, reading).await;
+    let _ = timeout(READ_TIMEOUT, reading).await;
 }
 
 /// The id of the node with a key: the first 8 bytes of the SHA-256 of the key and the start number.
@@ -421,8 +421,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let calling =
-            async { one.call(TcpStream::connect(address).await.unwrap(), two.start()).await };
-        let called = async { two.answer(listener.accept().await.unwrap().0, one.start()).await };
+            async { one.initiate(TcpStream::connect(address).await.unwrap(), two.start()).await };
+        let called = async { two.accept(listener.accept().await.unwrap().0, one.start()).await };
         let (one, two) = tokio::join!(calling, called);
         (one.unwrap(), two.unwrap())
     }

@@ -12,7 +12,7 @@ pub(super) fn checked(config: &NodeConfig, said: &str) -> Result<SocketAddr, Err
     let refused = |detail| Error::Listen { address: said.into(), detail };
     let listen = resolve(said).map_err(refused)?;
     let is_closed = !config.tokens.is_empty() || config.certificates.is_some();
-    if listen.ip().is_loopback() || is_closed || config.insecure {
+    if listen.ip().is_loopback() || is_closed || config.no_auth {
         return Ok(listen);
     }
     Err(refused(

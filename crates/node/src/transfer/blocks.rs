@@ -14,7 +14,7 @@ use crate::{
     channel,
     error::LinkError,
     frame,
-    mutants::{self, Bug},
+    mutants::{self, Mutant},
     sealing::{Open, Seal},
 };
 
@@ -41,7 +41,7 @@ pub(crate) enum Arrived {
     /// Complete frames, in the first places; not verified yet.
     Frames(Vec<Header>),
     /// The sender reports that it waits itself; not verified yet.
-    Waits(Header),
+    KeepAlive(Header),
     /// Another frame; this many bytes of its body are in the first place.
     Other(Header, usize),
 }
@@ -74,9 +74,9 @@ impl Arrivals {
     fn whole(&mut self, places: &mut [&mut [u8]]) -> Result<Option<Arrived>, WireError> {
         if self.got >= HEADER_BYTES {
             let header = Header::decode(&self.headers[0])?;
-            if header.kind == FrameKind::Waits {
+            if header.kind == FrameKind::KeepAlive {
                 self.skip_header(places);
-                return Ok(Some(Arrived::Waits(header)));
+                return Ok(Some(Arrived::KeepAlive(header)));
             }
         }
         let mut frames = Vec::new();
@@ -210,7 +210,7 @@ where
         let new = Header::new(FrameKind::Blocks, bytes.len() as u32, checksum);
         Header { shares, transfer, offset, ..new }
     };
-    if fragile || !seal.is_plain() {
+    if fragile || !seal.is_disabled() {
         let copied = copied(seal, streams, frames, header);
         return writer.write_all(&copied).await;
     }
@@ -259,7 +259,8 @@ pub(crate) fn frames(
 /// Returns a frame, or its neighbor if the mutant for that is active.
 fn swapped<'a>(all: &'a [u8], index: usize, frame: &'a [u8]) -> &'a [u8] {
     let other = || all.chunks(frame.len()).nth(index ^ 1).filter(|it| it.len() == frame.len());
-    let is_wanted = mutants::has(Bug::SwapsBlocks) && all.len() >= (index + 1) * frame.len();
+    let is_wanted =
+        mutants::is_active(Mutant::SwapsBlocks) && all.len() >= (index + 1) * frame.len();
     is_wanted.then(other).flatten().unwrap_or(frame)
 }
 
@@ -351,7 +352,7 @@ mod tests {
         let bytes = pattern(4 * FRAME as usize);
         for cut in [29, 48, 4099, 200_000] {
             let (near, mut far) = connected().await;
-            let waits = frame::bare(FrameKind::Waits, 9, 0);
+            let waits = frame::bare(FrameKind::KeepAlive, 9, 0);
             let mut all = [waits.clone(), waits.clone()].concat();
             for frame in sent(None, 9, &bytes, FRAME).await.chunks(HEADER_BYTES + FRAME as usize) {
                 all.extend_from_slice(frame);
@@ -372,7 +373,7 @@ mod tests {
                     places.push(&mut none);
                 }
                 match arrivals.next(&near, &mut places).await.unwrap() {
-                    Arrived::Waits(_) => said += 1,
+                    Arrived::KeepAlive(_) => said += 1,
                     Arrived::Frames(headers) => {
                         for (mut header, place) in headers.into_iter().zip(&mut places) {
                             open(&mut Open::new(None), &mut header, 9, at as u64, place).unwrap();

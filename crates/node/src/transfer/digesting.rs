@@ -7,22 +7,22 @@ use hoplite_proto::{limits::BLOCK_BYTES, meta::Digest};
 use crate::{
     digest::Digesting,
     engine::{task::Task, tasks::Tasks},
-    store::Held,
+    store::StoredCopy,
 };
 
 /// Bytes digested at a time, on a blocking thread: 4 MiB take 3 ms, during which other blocking work waits.
 const RUN_BYTES: u64 = 256 * BLOCK_BYTES;
 
 /// Computes the digest of a copy once it is complete; None if the rest will not come.
-pub(crate) async fn digest_of(tasks: &Tasks, held: &Arc<Held>) -> Option<Digest> {
+pub(crate) async fn digest_of(tasks: &Tasks, stored: &Arc<StoredCopy>) -> Option<Digest> {
     let (mut digesting, mut at) = (Digesting::new(), 0);
-    while at < held.slot.len() {
-        let run = at..(at + RUN_BYTES).min(held.slot.len());
-        held.wait(run.clone()).await.ok()?;
+    while at < stored.slot.len() {
+        let run = at..(at + RUN_BYTES).min(stored.slot.len());
+        stored.wait(run.clone()).await.ok()?;
         at = run.end;
-        let held = held.clone();
+        let stored = stored.clone();
         let work = move || {
-            digesting.add(held.slot.ready(run)?);
+            digesting.add(stored.slot.ready(run)?);
             Some(digesting)
         };
         digesting = tasks.spawn_blocking(Task::Receive, work).await.ok().flatten().flatten()?;

@@ -6,10 +6,10 @@ pub(crate) mod blocks;
 pub(crate) mod congestion;
 mod digesting;
 mod limiter;
-mod patience;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod shared;
 pub(crate) mod streams;
 #[cfg(test)]
 mod tests;
+mod timeout;

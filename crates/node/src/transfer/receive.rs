@@ -10,14 +10,14 @@ use std::{
 };
 
 use hoplite_proto::{
-    credit::Credit,
+    credit::CreditWindow,
     id::{Instance, NodeId, ObjectId},
     limits::{CREDIT_BYTES, INLINE_BYTES_MAX, WINDOW_BYTES},
     message::FoldKey,
     meta::Digest,
-    node::{Event, GROWTH_NS},
+    node::{Event, FETCH_PROGRESS_NS},
     pipeline::frame_bytes,
-    wire::{self, Fetch, FrameKind, Header, Unavailable, What, WireError},
+    wire::{self, Fetch, FetchTarget, FrameKind, Header, Unavailable, WireError},
 };
 use tokio::{io::AsyncReadExt, net::TcpStream, sync::mpsc};
 use tracing::{debug, warn};
@@ -26,9 +26,9 @@ use super::{
     blocks::{self, Arrivals, Arrived, FRAMES_AT_ONCE},
     digesting::digest_of,
     limiter::Permit,
-    patience::Turn,
     shared::Transfers,
     streams::Piece,
+    timeout::TransferTimeout,
 };
 use crate::{
     channel::{self, Channel},
@@ -36,12 +36,12 @@ use crate::{
     error::LinkError,
     frame,
     network::payload,
-    store::Held,
+    store::StoredCopy,
 };
 
 /// A copy to receive.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct FetchRequest {
     pub(crate) id: ObjectId,
     pub(crate) instance: Instance,
     pub(crate) source: NodeId,
@@ -58,7 +58,7 @@ enum End {
 }
 
 /// Starts to receive the missing bytes of a copy.
-pub(crate) fn start(transfers: &Arc<Transfers>, wanted: Wanted) {
+pub(crate) fn start(transfers: &Arc<Transfers>, wanted: FetchRequest) {
     transfers.begin_fetch(wanted.instance, |serial| {
         let receiving = copy(transfers.clone(), wanted, serial);
         transfers.tasks.spawn(Task::Receive, receiving).abort_handle()
@@ -66,25 +66,25 @@ pub(crate) fn start(transfers: &Arc<Transfers>, wanted: Wanted) {
 }
 
 /// Receives the missing bytes of a copy, and reports the result to the state machine.
-async fn copy(transfers: Arc<Transfers>, wanted: Wanted, serial: u64) {
+async fn copy(transfers: Arc<Transfers>, wanted: FetchRequest, serial: u64) {
     let (instance, source) = (wanted.instance, wanted.source);
-    let Some(held) = transfers.store.get(instance) else { return };
+    let Some(stored) = transfers.store.get(instance) else { return };
     // A stopped transfer may still be ending; until then only it may write the missing bytes.
-    let permit = held.receiving.lock().await;
-    let (result, digest) = receive_and_digest(&transfers, &held, &wanted).await;
+    let permit = stored.receiving.lock().await;
+    let (result, digest) = receive_and_digest(&transfers, &stored, &wanted).await;
     if let (Ok(End::Complete), Some(_)) = (&result, wanted.parts) {
         // Wait for the parts that this node computes. If that fails, this task is stopped.
-        let _ = held.wait(0..held.slot.len()).await;
+        let _ = stored.wait(0..stored.slot.len()).await;
     }
     drop(permit);
     let not_here = matches!(result, Ok(End::Unavailable(Unavailable::NotHere)));
     let event = match result {
-        Ok(End::Complete) if held.slot.is_complete() && digest != wanted.digest => {
+        Ok(End::Complete) if stored.slot.is_complete() && digest != wanted.digest => {
             transfers.counters.copies_corrupt.add(1);
             warn!(id = %wanted.id, %source, "received a copy that does not match its announced digest");
-            Event::CopyDiffers { instance, source }
+            Event::CopyCorrupt { instance, source }
         }
-        Ok(End::Complete) if held.slot.is_complete() => {
+        Ok(End::Complete) if stored.slot.is_complete() => {
             transfers.counters.fetches.add(1);
             Event::Fetched { instance }
         }
@@ -103,20 +103,20 @@ async fn copy(transfers: Arc<Transfers>, wanted: Wanted, serial: u64) {
 /// Receives a copy, and computes its digest meanwhile if one is expected; None if it was not received.
 async fn receive_and_digest(
     transfers: &Arc<Transfers>,
-    held: &Arc<Held>,
-    wanted: &Wanted,
+    stored: &Arc<StoredCopy>,
+    wanted: &FetchRequest,
 ) -> (Result<End, LinkError>, Option<Digest>) {
-    let receiving = receive_copy(transfers, held, wanted);
+    let receiving = receive_copy(transfers, stored, wanted);
     if wanted.digest.is_none() {
         return (receiving.await, None);
     }
-    let digesting = digest_of(&transfers.tasks, held);
+    let digesting = digest_of(&transfers.tasks, stored);
     tokio::pin!(receiving, digesting);
     tokio::select! {
         biased;
         digest = &mut digesting => (receiving.await, digest),
         result = &mut receiving => match result {
-            Ok(End::Complete) if held.slot.is_complete() => (result, digesting.await),
+            Ok(End::Complete) if stored.slot.is_complete() => (result, digesting.await),
             _ => (result, None),
         },
     }
@@ -124,15 +124,15 @@ async fn receive_and_digest(
 
 async fn receive_copy(
     transfers: &Arc<Transfers>,
-    held: &Held,
-    wanted: &Wanted,
+    stored: &StoredCopy,
+    wanted: &FetchRequest,
 ) -> Result<End, LinkError> {
-    let Wanted { ref id, instance, source, ref parts, .. } = *wanted;
-    let (size, ordered) = (held.slot.len(), parts.is_some());
+    let FetchRequest { ref id, instance, source, ref parts, .. } = *wanted;
+    let (size, ordered) = (stored.slot.len(), parts.is_some());
     let ranges = match parts {
         // Nothing else writes these parts: the copy was created for this order.
         Some(parts) => parts.clone(),
-        None => held.ready().complement(size).iter().collect(),
+        None => stored.ready().complement(size).iter().collect(),
     };
     if ranges.is_empty() {
         return Ok(End::Complete);
@@ -140,17 +140,17 @@ async fn receive_copy(
     // Parts of a reduce skip the limiter, because other nodes wait for each.
     let permit = if ordered { None } else { Some(transfers.limiter.enter(source, size).await) };
     let frame = frame_bytes(size, transfers.link.link());
-    let what = What::Copy { id: id.clone(), instance, ranges: ranges.clone(), ordered };
-    let mut pace = Pace::default();
+    let what = FetchTarget::Copy { id: id.clone(), instance, ranges: ranges.clone(), ordered };
+    let mut pace = Throughput::default();
     let mut growth = Growth::new(ranges.iter().map(|range| range.end - range.start).sum());
-    let mut credit = Credit::new(transfers.facts.now(), transfers.link.link().latency_ns);
+    let mut credit = CreditWindow::new(transfers.events.now(), transfers.link.link().latency_ns);
     let (mut channel, transfer) = ask(transfers, source, what, credit.window(), frame).await?;
     let mut arrivals = Arrivals::default();
-    let mut turn = Turn::new(&transfers.facts);
+    let mut timeout = TransferTimeout::new(&transfers.events);
     // The transfer uses no link before the first frame.
     let mut receiving = None;
     for range in ranges {
-        let Some(mut claim) = held.slot.claim_owned(range.clone()) else {
+        let Some(mut claim) = stored.slot.claim_owned(range.clone()) else {
             return Err(WireError::Unexpected(format!(
                 "bytes {} to {}, which are already written",
                 range.start, range.end
@@ -161,12 +161,13 @@ async fn receive_copy(
             let at = claim.range().start;
             let mut places: Vec<&mut [u8]> =
                 claim.chunks_mut(frame as usize).take(FRAMES_AT_ONCE).collect();
-            let arrived = turn.expect("sent", arrivals.next(&channel.stream, &mut places)).await?;
+            let arrived =
+                timeout.expect("sent", arrivals.next(&channel.stream, &mut places)).await?;
             let mut headers = match arrived {
                 Arrived::Frames(headers) => headers,
-                Arrived::Waits(mut header) => {
+                Arrived::KeepAlive(mut header) => {
                     channel.open.open(&mut header, &mut [])?;
-                    turn.hear_that_it_waits()?;
+                    timeout.receive_keep_alive()?;
                     continue;
                 }
                 Arrived::Other(header, body) => {
@@ -182,27 +183,27 @@ async fn receive_copy(
                 whole += place.len() as u64;
                 Ok::<(), WireError>(())
             });
-            held.remember_sums(at, whole, &headers);
+            stored.remember_sums(at, whole, &headers);
             // Keep the valid frames, even if a later one is corrupt.
             claim.commit_front(whole);
             count_opened(transfers, source, opened)?;
             transfers.counters.bytes_received.add(whole);
-            turn.moved(whole);
+            timeout.moved(whole);
             // Count before yielding to other tasks: meanwhile more bytes would arrive than the link carries in the
             // counted time.
             receiving.get_or_insert_with(|| transfers.streams.receiving());
             let shares = shares(transfers, &headers);
-            held.came_beside(shares);
+            stored.came_beside(shares);
             pace.step(whole, shares);
             growth.step(transfers, wanted, whole, shares);
             permit.iter().for_each(Permit::moved);
-            held.grew_in_turn().await;
-            if let Some(granted) = credit.received(transfers.facts.now(), whole) {
+            stored.grew_in_turn().await;
+            if let Some(granted) = credit.received(transfers.events.now(), whole) {
                 channel.send(frame::bare(FrameKind::Credit, transfer, granted)).await?;
             }
         }
     }
-    let end = turn.expect("sent", async {
+    let end = timeout.expect("sent", async {
         let header = next(&mut channel.stream).await?;
         ended(&mut channel, transfer, header, &[]).await
     });
@@ -226,7 +227,7 @@ fn count_opened(
 ) -> Result<(), WireError> {
     if matches!(opened, Err(WireError::Checksum { .. } | WireError::NotAuthentic(_))) {
         transfers.counters.blocks_corrupt.add(1);
-        transfers.facts.tell(Event::BlockCorrupt { source });
+        transfers.events.send(Event::BlockCorrupt { source });
     }
     opened
 }
@@ -243,7 +244,7 @@ pub(crate) async fn partial(
     let received = tokio::select! {
         received = receive_partial(&transfers, child, key, part, frame, &window) => received,
         // The kernel of an unresponsive host may keep the connection open.
-        () = transfers.network.peers.gone(child) => Err(LinkError::Lost),
+        () = transfers.network.peers.gone(child) => Err(LinkError::Failed),
     };
     if let Err(error) = received {
         let said = format!("the stream of position {} at node {child}: {error}", key.position);
@@ -259,8 +260,8 @@ async fn receive_partial(
     frame: u64,
     window: &mpsc::Sender<Result<Piece, String>>,
 ) -> Result<(), LinkError> {
-    let what = What::Partial(key);
-    let mut pace = Pace::default();
+    let what = FetchTarget::Partial(key);
+    let mut pace = Throughput::default();
     let mut receiving = None;
     let (mut channel, transfer) = ask(transfers, child, what, WINDOW_BYTES, frame).await?;
     let mut arrivals = Arrivals::default();
@@ -277,7 +278,7 @@ async fn receive_partial(
         let mut places: Vec<&mut [u8]> = waiting.iter_mut().map(|piece| &mut **piece).collect();
         let headers = match arrivals.next(&channel.stream, &mut places).await? {
             Arrived::Frames(headers) => headers,
-            Arrived::Waits(header) => {
+            Arrived::KeepAlive(header) => {
                 return Err(WireError::Unexpected(header.kind.to_string()).into());
             }
             Arrived::Other(header, body) => {
@@ -324,11 +325,11 @@ async fn receive_partial(
 async fn ask(
     transfers: &Arc<Transfers>,
     node: NodeId,
-    what: What,
+    what: FetchTarget,
     credit: u64,
     frame: u64,
 ) -> Result<(Channel, u64), LinkError> {
-    let transfer = transfers.facts.next_id();
+    let transfer = transfers.events.next_id();
     let fetch = Fetch { what, credit, frame: frame as u32 };
     let fetch = frame::frame(FrameKind::Fetch, transfer, &fetch);
     Ok((payload::open(&transfers.network, node, &fetch).await?, transfer))
@@ -376,17 +377,23 @@ impl Growth {
         Self { received: 0, missing, shares: 0, told: None }
     }
 
-    fn step(&mut self, transfers: &Arc<Transfers>, wanted: &Wanted, bytes: u64, shares: u16) {
+    fn step(&mut self, transfers: &Arc<Transfers>, wanted: &FetchRequest, bytes: u64, shares: u16) {
         self.shares = self.shares.max(shares);
         self.received += bytes;
         self.missing = self.missing.saturating_sub(bytes);
-        let is_due = |told: Instant| told.elapsed() >= Duration::from_nanos(GROWTH_NS);
+        let is_due = |told: Instant| told.elapsed() >= Duration::from_nanos(FETCH_PROGRESS_NS);
         if self.missing > 0 && self.told.is_none_or(is_due) {
             self.told = Some(Instant::now());
-            let &Wanted { instance, source, .. } = wanted;
+            let &FetchRequest { instance, source, .. } = wanted;
             let (received, missing) = (self.received, self.missing);
             let shares = std::mem::take(&mut self.shares);
-            transfers.facts.tell(Event::FetchGrew { instance, source, received, missing, shares });
+            transfers.events.send(Event::FetchProgress {
+                instance,
+                source,
+                received,
+                missing,
+                shares,
+            });
         }
     }
 }
@@ -397,7 +404,7 @@ impl Growth {
 /// because fewer bytes may have waited in the kernel and arrive at memory speed. For the same reason a short transfer
 /// counts from its request on.
 #[derive(Debug)]
-struct Pace {
+struct Throughput {
     since: Instant,
     bytes: u64,
     /// Whether other transfers shared the link: then the link is faster than this rate.
@@ -413,13 +420,13 @@ const SAMPLE_BYTES_MIN: u64 = INLINE_BYTES_MAX;
 /// Minimum of a steady sample. For less, the request's path and the scheduler take much of the time.
 const STEADY_BYTES_MIN: u64 = 1024 * 1024;
 
-impl Default for Pace {
+impl Default for Throughput {
     fn default() -> Self {
         Self { since: Instant::now(), bytes: 0, was_shared: false, first: None, best: None }
     }
 }
 
-impl Pace {
+impl Throughput {
     fn step(&mut self, bytes: u64, shares: u16) {
         self.was_shared |= shares > 1;
         self.bytes += bytes;

@@ -19,7 +19,7 @@ use hoplite_proto::{
     message::FoldKey,
     node::Event,
     pipeline::is_frame_length,
-    wire::{self, Fetch, FrameKind, Unavailable, What, WireError},
+    wire::{self, Fetch, FetchTarget, FrameKind, Unavailable, WireError},
 };
 use tokio::{
     io::AsyncWriteExt,
@@ -32,18 +32,18 @@ use tracing::debug;
 use super::{
     blocks::{self, Of},
     congestion,
-    patience::Turn,
     shared::{Serving, Transfers},
-    streams::{Frame, ORDER_PATIENCE},
+    streams::{Frame, ORDER_TIMEOUT},
+    timeout::TransferTimeout,
 };
 use crate::{
     channel::{self, Channel},
     engine::task::Task,
     error::LinkError,
     frame, mutants,
-    network::{certificates::Shown, places::Place},
+    network::{certificates::PeerCertificate, connection_limit::ConnectionPermit},
     sealing::{Open, Seal},
-    store::Held,
+    store::StoredCopy,
 };
 
 /// Bytes per write, if that many are ready.
@@ -66,7 +66,7 @@ impl Writer {
 
 /// Credit that the receiver granted to the active transfer.
 #[derive(Debug, Default)]
-struct Credit {
+struct SendCredit {
     transfer: AtomicU64,
     bytes: AtomicU64,
     changed: Notify,
@@ -74,7 +74,7 @@ struct Credit {
     is_closed: std::sync::atomic::AtomicBool,
 }
 
-impl Credit {
+impl SendCredit {
     fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.changed.notify_one();
@@ -118,12 +118,12 @@ pub(crate) fn start(
     transfers: &Arc<Transfers>,
     node: NodeId,
     channel: Channel,
-    shown: Option<Arc<Shown>>,
-    place: Place,
+    shown: Option<Arc<PeerCertificate>>,
+    permit: ConnectionPermit,
 ) {
     let serving = transfers.clone();
     transfers.tasks.spawn(Task::Send, async move {
-        let _place = place;
+        let _place = permit;
         tokio::select! {
             result = serve(&serving, channel) => if let Err(error) = result {
                 serving.note_slow(node, &error);
@@ -131,7 +131,7 @@ pub(crate) fn start(
             },
             // An unresponsive node reads nothing, and its kernel keeps the connection.
             () = serving.network.peers.gone(node) => {}
-            () = serving.network.identity.key.barred(shown.as_deref()) => {}
+            () = serving.network.identity.key.wait_until_revoked(shown.as_deref()) => {}
         }
     });
 }
@@ -142,17 +142,17 @@ async fn serve(transfers: &Arc<Transfers>, channel: Channel) -> Result<(), LinkE
     let (reader, stream) = stream.into_split();
     let mut writer = Writer { stream, seal };
     let (asks, mut asked) = mpsc::channel(1);
-    let credit = Arc::new(Credit::default());
+    let credit = Arc::new(SendCredit::default());
     // Aborted when this function ends.
     let mut hearing = JoinSet::new();
     let of_hearer = credit.clone();
     hearing.spawn(transfers.tasks.watch(Task::Send, async move {
-        let result = hear(reader, open, &asks, &of_hearer).await;
+        let result = read_requests(reader, open, &asks, &of_hearer).await;
         of_hearer.close();
         result
     }));
     while let Some((transfer, fetch)) = asked.recv().await {
-        answer(transfers, &mut writer, &credit, transfer, fetch).await?;
+        serve_request(transfers, &mut writer, &credit, transfer, fetch).await?;
         congestion::suit_path(writer.stream.as_ref());
     }
     Ok(())
@@ -160,27 +160,27 @@ async fn serve(transfers: &Arc<Transfers>, channel: Channel) -> Result<(), LinkE
 
 /// A transfer requested from the state machine. Dropping this reports its end: it is complete, or its connection or
 /// receiver is gone.
-struct Asked<'a> {
+struct ServeRequest<'a> {
     transfers: &'a Arc<Transfers>,
     serve: ServeId,
     is_refused: bool,
 }
 
-impl Drop for Asked<'_> {
+impl Drop for ServeRequest<'_> {
     fn drop(&mut self) {
         self.transfers.forget_serve(self.serve);
         if !self.is_refused {
-            self.transfers.facts.tell(Event::ServeEnded { serve: self.serve });
+            self.transfers.events.send(Event::ServeEnded { serve: self.serve });
         }
     }
 }
 
 /// Reads requests and credit from the connection.
-async fn hear(
+async fn read_requests(
     mut reader: OwnedReadHalf,
     mut open: Open,
     asks: &mpsc::Sender<(u64, Fetch)>,
-    credit: &Credit,
+    credit: &SendCredit,
 ) -> Result<(), LinkError> {
     while let Some(mut header) = channel::read_header(&mut reader).await? {
         let body = channel::read_body(&mut reader, &mut open, &mut header).await?;
@@ -206,10 +206,10 @@ async fn hear(
     Ok(())
 }
 
-async fn answer(
+async fn serve_request(
     transfers: &Arc<Transfers>,
     writer: &mut Writer,
-    credit: &Credit,
+    credit: &SendCredit,
     transfer: u64,
     fetch: Fetch,
 ) -> Result<(), LinkError> {
@@ -219,11 +219,13 @@ async fn answer(
     }
     let frame = u64::from(fetch.frame);
     let outcome = match fetch.what {
-        What::Copy { id, instance, ranges, ordered } => {
-            let wanted = Wanted { transfer, ranges, frame, ordered };
+        FetchTarget::Copy { id, instance, ranges, ordered } => {
+            let wanted = RequestedRanges { transfer, ranges, frame, ordered };
             send_copy(transfers, writer, credit, id, instance, &wanted).await?
         }
-        What::Partial(key) => send_partial(transfers, writer, credit, transfer, key, frame).await?,
+        FetchTarget::Partial(key) => {
+            send_partial(transfers, writer, credit, transfer, key, frame).await?
+        }
     };
     let last = match outcome {
         None => frame::bare(FrameKind::End, transfer, 0),
@@ -233,7 +235,7 @@ async fn answer(
 }
 
 /// The part of a copy that a receiver requests.
-struct Wanted {
+struct RequestedRanges {
     transfer: u64,
     ranges: Vec<Range<u64>>,
     frame: u64,
@@ -245,28 +247,29 @@ struct Wanted {
 async fn send_copy(
     transfers: &Arc<Transfers>,
     writer: &mut Writer,
-    credit: &Credit,
+    credit: &SendCredit,
     id: ObjectId,
     instance: Instance,
-    wanted: &Wanted,
+    wanted: &RequestedRanges,
 ) -> Result<Option<Unavailable>, LinkError> {
-    let mut turn = Turn::new(&transfers.facts);
+    let mut timeout = TransferTimeout::new(&transfers.events);
     if wanted.ordered {
-        let ordered = tokio::time::timeout(ORDER_PATIENCE, transfers.store.wait_for(instance));
+        let ordered = tokio::time::timeout(ORDER_TIMEOUT, transfers.store.wait_for(instance));
         // If the order does not arrive, the state machine refuses the transfer.
-        let _ = wait(&mut turn, writer, credit, wanted.transfer, ordered).await?;
+        let _ = wait(&mut timeout, writer, credit, wanted.transfer, ordered).await?;
     }
     let (serve, mut decision) = transfers.expect_serve();
-    let mut asked = Asked { transfers, serve, is_refused: false };
-    transfers.facts.tell(Event::FetchAsked { serve, id, instance });
+    let mut asked = ServeRequest { transfers, serve, is_refused: false };
+    transfers.events.send(Event::FetchRequested { serve, id, instance });
     // The state machine may have to wait for a reply of the owner.
-    let serving = wait(&mut turn, writer, credit, wanted.transfer, &mut decision).await?;
-    let Some(Serving { held, relayed }) = serving.ok().flatten() else {
+    let serving = wait(&mut timeout, writer, credit, wanted.transfer, &mut decision).await?;
+    let Some(Serving { stored, relayed }) = serving.ok().flatten() else {
         asked.is_refused = true;
         return Ok(Some(Unavailable::NotHere));
     };
     let _sending = transfers.streams.sending();
-    let result = send_ranges(transfers, writer, credit, &mut turn, (&held, relayed), wanted).await;
+    let result =
+        send_ranges(transfers, writer, credit, &mut timeout, (&stored, relayed), wanted).await;
     if matches!(result, Ok(None)) {
         transfers.counters.serves.add(1);
     }
@@ -278,9 +281,9 @@ async fn send_copy(
 /// # Errors
 /// The connection has ended, whether or not the wait is over.
 async fn wait<T>(
-    turn: &mut Turn,
+    timeout: &mut TransferTimeout,
     writer: &mut Writer,
-    credit: &Credit,
+    credit: &SendCredit,
     transfer: u64,
     what: impl Future<Output = T>,
 ) -> Result<T, LinkError> {
@@ -288,12 +291,12 @@ async fn wait<T>(
     loop {
         let (result, is_word_due) = tokio::select! {
             biased;
-            waited = turn.wait(&mut what) => waited,
+            waited = timeout.wait(&mut what) => waited,
             () = credit.closed() => return Err(broken()),
         };
         if is_word_due {
-            let word = frame::bare(FrameKind::Waits, transfer, 0);
-            turn.expect("accepted", writer.send(word)).await?;
+            let word = frame::bare(FrameKind::KeepAlive, transfer, 0);
+            timeout.expect("accepted", writer.send(word)).await?;
         }
         if let Some(result) = result {
             return Ok(result);
@@ -304,13 +307,13 @@ async fn wait<T>(
 async fn send_ranges(
     transfers: &Arc<Transfers>,
     writer: &mut Writer,
-    credit: &Credit,
-    turn: &mut Turn,
-    (held, relayed): (&Held, bool),
-    wanted: &Wanted,
+    credit: &SendCredit,
+    timeout: &mut TransferTimeout,
+    (stored, relayed): (&StoredCopy, bool),
+    wanted: &RequestedRanges,
 ) -> Result<Option<Unavailable>, LinkError> {
-    let Wanted { transfer, ref ranges, frame, .. } = *wanted;
-    let len = held.slot.len();
+    let RequestedRanges { transfer, ref ranges, frame, .. } = *wanted;
+    let len = stored.slot.len();
     let counter =
         if relayed { &transfers.counters.bytes_relayed } else { &transfers.counters.bytes_direct };
     for range in ranges {
@@ -330,8 +333,9 @@ async fn send_ranges(
         }
         while at < range.end {
             let first = at..(at + frame).min(range.end);
-            if held.slot.ready(first.clone()).is_none() {
-                let grown = wait(turn, writer, credit, transfer, held.wait(first.clone())).await?;
+            if stored.slot.ready(first.clone()).is_none() {
+                let grown =
+                    wait(timeout, writer, credit, transfer, stored.wait(first.clone())).await?;
                 if grown.is_err() {
                     return Ok(Some(Unavailable::Dropped));
                 }
@@ -339,25 +343,25 @@ async fn send_ranges(
             let batch = if transfers.streams.is_short() {
                 first.clone()
             } else {
-                ready_run(held, first.clone(), range.end, frame)
+                ready_run(stored, first.clone(), range.end, frame)
             };
             let least = first.end - first.start;
             let most = batch.end - batch.start;
-            let granted = turn.expect("accepted", credit.take(least, most)).await?;
+            let granted = timeout.expect("accepted", credit.take(least, most)).await?;
             // Send whole frames only: the rest of the credit is for the next.
             let end = if granted == most { batch.end } else { at + granted / frame * frame };
             credit.give_back(granted - (end - at));
-            let Some(bytes) = held.slot.ready(at..end) else { continue };
+            let Some(bytes) = stored.slot.ready(at..end) else { continue };
             let (bytes, is_changed) = mutants::sent(relayed, bytes);
             let frames = blocks::frames(&bytes, at, frame);
             let (Writer { stream, seal }, streams) = (&mut *writer, &transfers.streams);
-            let known = |at, length| if is_changed { None } else { held.known_sum(at, length) };
+            let known = |at, length| if is_changed { None } else { stored.known_sum(at, length) };
             // The process that put the object may have it mapped writable.
-            let shares = streams.shares_out().max(held.shares_upstream());
+            let shares = streams.shares_out().max(stored.shares_upstream());
             let of = Of { transfer, fragile: !relayed, shares };
             let writing = blocks::write(stream, seal, streams, of, frames, known);
-            turn.expect("accepted", writing).await?;
-            turn.moved(end - at);
+            timeout.expect("accepted", writing).await?;
+            timeout.moved(end - at);
             counter.add(bytes.len() as u64);
             transfers.count_shared(bytes.len() as u64);
             at = end;
@@ -367,8 +371,8 @@ async fn send_ranges(
 }
 
 /// The ready frames from `first` on, up to a batch.
-fn ready_run(held: &Held, first: Range<u64>, end: u64, frame: u64) -> Range<u64> {
-    let progress = held.slot.progress();
+fn ready_run(stored: &StoredCopy, first: Range<u64>, end: u64, frame: u64) -> Range<u64> {
+    let progress = stored.slot.progress();
     let limit = (first.start + BATCH_BYTES).min(end);
     let mut to = first.end;
     while to < limit && progress.is_range_ready(to..(to + frame).min(end)) {
@@ -381,7 +385,7 @@ fn ready_run(held: &Held, first: Range<u64>, end: u64, frame: u64) -> Range<u64>
 async fn send_partial(
     transfers: &Arc<Transfers>,
     writer: &mut Writer,
-    credit: &Credit,
+    credit: &SendCredit,
     transfer: u64,
     key: FoldKey,
     frame: u64,

@@ -17,11 +17,11 @@ use tracing::info;
 use super::{limiter::Limiter, streams::Streams};
 use crate::{
     counters::Counters,
-    engine::{facts::Facts, tasks::Tasks},
+    engine::{event_sender::EventSender, tasks::Tasks},
     error::LinkError,
     link::LinkMeter,
     network::shared::Network,
-    store::{Held, Store},
+    store::{Store, StoredCopy},
     sync::lock,
 };
 
@@ -34,7 +34,7 @@ pub(crate) struct Transfers {
     pub(crate) limiter: Arc<Limiter>,
     pub(crate) link: Arc<LinkMeter>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) facts: Facts,
+    pub(crate) events: EventSender,
     pub(crate) tasks: Tasks,
     /// Transfers from this node that wait for a decision of the state machine.
     serves: Mutex<HashMap<ServeId, oneshot::Sender<Option<Serving>>>>,
@@ -45,7 +45,7 @@ pub(crate) struct Transfers {
 /// A transfer that the state machine granted.
 #[derive(Debug)]
 pub(crate) struct Serving {
-    pub(crate) held: Arc<Held>,
+    pub(crate) stored: Arc<StoredCopy>,
     /// Whether the copy itself came over the network or is computed by a reduce.
     pub(crate) relayed: bool,
 }
@@ -58,7 +58,7 @@ impl Transfers {
             limiter: Arc::new(Limiter::new(network.tasks.clone())),
             link: network.link.clone(),
             counters: network.counters.clone(),
-            facts: network.facts.clone(),
+            events: network.events.clone(),
             tasks: network.tasks.clone(),
             network,
             serves: Mutex::default(),
@@ -68,7 +68,7 @@ impl Transfers {
 
     /// Registers a transfer that waits for a decision of the state machine.
     pub(crate) fn expect_serve(&self) -> (ServeId, oneshot::Receiver<Option<Serving>>) {
-        let serve = ServeId(self.facts.next_id());
+        let serve = ServeId(self.events.next_id());
         let (sender, receiver) = oneshot::channel();
         lock(&self.serves).insert(serve, sender);
         (serve, receiver)
@@ -82,9 +82,9 @@ impl Transfers {
     /// Grants a receiver a copy.
     pub(crate) fn grant_serve(&self, serve: ServeId, instance: Instance, relayed: bool) {
         let asker = lock(&self.serves).remove(&serve);
-        let held = self.store.get(instance);
-        let is_taken = match (asker, held) {
-            (Some(asker), Some(held)) => asker.send(Some(Serving { held, relayed })).is_ok(),
+        let stored = self.store.get(instance);
+        let is_taken = match (asker, stored) {
+            (Some(asker), Some(stored)) => asker.send(Some(Serving { stored, relayed })).is_ok(),
             (Some(asker), None) => {
                 let _ = asker.send(None);
                 false
@@ -93,7 +93,7 @@ impl Transfers {
         };
         if !is_taken {
             // The receiver or its connection is gone: no task will report the end of this transfer.
-            self.facts.tell(Event::ServeEnded { serve });
+            self.events.send(Event::ServeEnded { serve });
         }
     }
 
@@ -108,7 +108,7 @@ impl Transfers {
     /// Registers the task that receives a copy, which `start` starts with a number. Aborts an earlier transfer of the
     /// same copy.
     pub(crate) fn begin_fetch(&self, instance: Instance, start: impl FnOnce(u64) -> AbortHandle) {
-        let serial = self.facts.next_id();
+        let serial = self.events.next_id();
         // Locked before the task can end and remove its entry.
         let mut fetches = lock(&self.fetches);
         if let Some((_, before)) = fetches.insert(instance, (serial, start(serial))) {
@@ -127,7 +127,7 @@ impl Transfers {
     /// handled.
     pub(crate) fn end_fetch(self: &Arc<Self>, instance: Instance, serial: u64, event: Event) {
         let transfers = self.clone();
-        self.facts.tell_if(event, move || {
+        self.events.send_if(event, move || {
             let mut fetches = lock(&transfers.fetches);
             let is_current = fetches.get(&instance).is_some_and(|(current, _)| *current == serial);
             if is_current {

@@ -96,7 +96,7 @@ impl Drop for Piece {
 
 /// Timeout of a parent for a position whose order has not arrived, and of a fold for the memory of a copy. The order
 /// was sent before the parent's, and new memory takes 0.7 ms per MiB.
-pub(crate) const ORDER_PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const ORDER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The streams of the positions at this node, until their parents take them, and the number of transfers that share its
 /// link in each direction.
@@ -138,7 +138,7 @@ impl Streams {
     /// Takes the stream of a position, waiting for its order; None if it does not arrive.
     pub(crate) async fn take(&self, key: FoldKey) -> Option<mpsc::Receiver<Frame>> {
         let taken = until(&self.arrived, || lock(&self.ready).remove(&key));
-        tokio::time::timeout(ORDER_PATIENCE, taken).await.ok()
+        tokio::time::timeout(ORDER_TIMEOUT, taken).await.ok()
     }
 
     /// Counts a transfer from this node while the guard exists.

@@ -22,22 +22,22 @@ use crate::{
     config::NodeConfig,
     counters::Counters,
     engine::{
-        facts::{Fact, Facts, Hear},
+        event_sender::{EventSender, HandleEvent, QueuedEvent},
         tasks::Tasks,
     },
     limited::Limited,
     link::LinkMeter,
     network::{
-        barred::Barred,
         control::Control,
         handshake::{self, Identity},
+        own_revocation::OwnRevocation,
         peers::Peers,
         shared::Network,
         tls::NodeKey,
     },
     sealing::{Open, Seal},
     shared_epoll::SharedEpoll,
-    store::{Held, Store},
+    store::{Store, StoredCopy},
 };
 
 mod stalls;
@@ -51,8 +51,8 @@ pub(super) const INSTANCE: Instance = Instance { node: PEER, serial: 7 };
 /// A fake state machine, which forwards reported events to the test.
 struct Machine(Mutex<mpsc::UnboundedSender<Event>>);
 
-impl Hear for Machine {
-    fn hear(self: Arc<Self>, fact: Fact, _: bool) {
+impl HandleEvent for Machine {
+    fn handle(self: Arc<Self>, fact: QueuedEvent, _: bool) {
         if fact.is_current.is_none_or(|is_current| is_current()) {
             let _ = crate::sync::lock(&self.0).send(fact.event);
         }
@@ -70,24 +70,25 @@ impl Scene {
     pub(super) fn new() -> Self {
         let (sender, told) = mpsc::unbounded_channel();
         let machine = Arc::new(Machine(Mutex::new(sender)));
-        let weak: Weak<dyn Hear> = Arc::downgrade(&(machine.clone() as Arc<dyn Hear>));
-        let (facts, tasks) =
-            (Facts::new(weak, watch::channel(false).1), Tasks::new(Handle::current()));
+        let weak: Weak<dyn HandleEvent> =
+            Arc::downgrade(&(machine.clone() as Arc<dyn HandleEvent>));
+        let (events, tasks) =
+            (EventSender::new(weak, watch::channel(false).1), Tasks::new(Handle::current()));
         let (counters, limited) = (Arc::<Counters>::default(), Arc::<Limited>::default());
         let key = NodeKey::new().unwrap();
         let member = Member { id: key.id(), address: ([127, 0, 0, 1], 1).into(), place: None };
         let epoll = Arc::new(SharedEpoll::new().unwrap());
-        let control = Control::new(epoll, facts.clone(), counters.clone(), tasks.clone());
+        let control = Control::new(epoll, events.clone(), counters.clone(), tasks.clone());
         let network = Network {
             identity: identity(key, member),
             peers: Peers::new(limited.clone()),
             control: Arc::new(control),
             counters,
             limited,
-            places: Arc::default(),
-            barred: Barred::default(),
-            facts: facts.clone(),
-            link: Arc::new(LinkMeter::new(facts, NodeConfig::default().link)),
+            connection_limit: Arc::default(),
+            own_revocation: OwnRevocation::default(),
+            events: events.clone(),
+            link: Arc::new(LinkMeter::new(events, NodeConfig::default().link)),
             tasks,
         };
         let peer = Member { id: PEER, ..member };
@@ -109,7 +110,7 @@ impl Scene {
     }
 
     /// Allocates memory for a copy of `blocks` blocks.
-    pub(super) fn memory(&self, blocks: u64) -> Arc<Held> {
+    pub(super) fn memory(&self, blocks: u64) -> Arc<StoredCopy> {
         self.transfers.store.create(INSTANCE, blocks * BLOCK_BYTES, None, || {}).unwrap();
         self.transfers.store.get(INSTANCE).unwrap()
     }
@@ -119,7 +120,7 @@ pub(super) fn identity(key: NodeKey, member: Member) -> Identity {
     let (cluster, silence) = (NodeConfig::default().cluster, handshake::SILENCE_MAX);
     let (tokens, turns) = (Vec::new(), Arc::default());
     let admission = String::new();
-    Identity { member, key, cluster, tokens, admission, is_plain: false, silence, turns }
+    Identity { member, key, cluster, tokens, admission, no_encryption: false, silence, turns }
 }
 
 /// A block filled with its number.
@@ -128,14 +129,14 @@ pub(super) fn block(number: u64) -> Vec<u8> {
 }
 
 /// Fills blocks of a copy.
-pub(super) fn fill(held: &Held, blocks: std::ops::Range<u64>) {
+pub(super) fn fill(stored: &StoredCopy, blocks: std::ops::Range<u64>) {
     for number in blocks {
         let start = number * BLOCK_BYTES;
-        let mut claim = held.slot.claim(start..start + BLOCK_BYTES).unwrap();
+        let mut claim = stored.slot.claim(start..start + BLOCK_BYTES).unwrap();
         claim.copy_from_slice(&block(number));
         claim.commit();
     }
-    held.grew();
+    stored.grew();
 }
 
 /// Both ends of an encrypted connection.

@@ -6,11 +6,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    ask::ObjectRow,
     id::{Instance, NodeId},
     lifetime::Job,
     message::Listed,
     meta::{Meta, Op},
+    request::ObjectRow,
 };
 
 const NOW: u64 = 1_790_000_000;
@@ -25,12 +25,12 @@ fn object(text: &str) -> ObjectId {
 }
 
 /// Every request about an object, with the verb that it needs, if any.
-fn of_object(id: &ObjectId) -> Vec<(Ask, Option<Verb>)> {
+fn of_object(id: &ObjectId) -> Vec<(Request, Option<Verb>)> {
     let (meta, put, large) = (Meta::bytes(1), Some(id.clone()), Meta::bytes(1 << 20));
-    let small = Ask::Put { id: put.clone(), meta, bytes: vec![0].into(), ttl_ns: None };
+    let small = Request::Put { id: put.clone(), meta, bytes: vec![0].into(), ttl_ns: None };
     let (mut inputs, id) = (vec![object("team-a/1")], id.clone());
     inputs.push(id.clone());
-    let into = |id| Ask::Reduce {
+    let into = |id| Request::Reduce {
         inputs: vec![object("team-a/1")],
         op: Op::Sum,
         count: 1,
@@ -40,55 +40,58 @@ fn of_object(id: &ObjectId) -> Vec<(Ask, Option<Verb>)> {
     let ids = inputs.clone();
     vec![
         (small, Some(Verb::Put)),
-        (Ask::Create { id: put, meta: large, ttl_ns: None }, Some(Verb::Put)),
-        (Ask::Keep { id: id.clone(), copies: 2 }, Some(Verb::Put)),
-        (Ask::Get { id: id.clone() }, Some(Verb::Get)),
-        (Ask::Follow { id: id.clone() }, Some(Verb::Get)),
-        (Ask::Wait { ids: ids.clone(), count: 1 }, Some(Verb::Get)),
-        (Ask::Reduce { inputs, op: Op::Sum, count: 2, id: None, ttl_ns: None }, Some(Verb::Reduce)),
+        (Request::Create { id: put, meta: large, ttl_ns: None }, Some(Verb::Put)),
+        (Request::Replicate { id: id.clone(), replicas: 2 }, Some(Verb::Put)),
+        (Request::Get { id: id.clone() }, Some(Verb::Get)),
+        (Request::Follow { id: id.clone() }, Some(Verb::Get)),
+        (Request::Wait { ids: ids.clone(), count: 1 }, Some(Verb::Get)),
+        (
+            Request::Reduce { inputs, op: Op::Sum, count: 2, id: None, ttl_ns: None },
+            Some(Verb::Reduce),
+        ),
         (into(id.clone()), Some(Verb::Reduce)),
-        (Ask::Inputs { id: id.clone() }, Some(Verb::Reduce)),
-        (Ask::Lost { id: id.clone() }, Some(Verb::Reduce)),
-        (Ask::Delete { ids }, Some(Verb::Delete)),
-        (Ask::TakeLease { id: id.clone() }, Some(Verb::Delete)),
-        (Ask::ReturnLease { id: id.clone() }, None),
-        (Ask::Locations { id: id.clone(), known: None }, None),
-        (Ask::Explain { id: id.clone() }, None),
-        (Ask::Owners { id }, None),
+        (Request::Inputs { id: id.clone() }, Some(Verb::Reduce)),
+        (Request::LostInputs { id: id.clone() }, Some(Verb::Reduce)),
+        (Request::Delete { ids }, Some(Verb::Delete)),
+        (Request::AcquireLease { id: id.clone() }, Some(Verb::Delete)),
+        (Request::ReleaseLease { id: id.clone() }, None),
+        (Request::Locations { id: id.clone(), known: None }, None),
+        (Request::Explain { id: id.clone() }, None),
+        (Request::Owners { id }, None),
     ]
 }
 
 /// Every request with a text that is a name or a prefix, with the verb that it needs.
-fn of_text(text: &str) -> Vec<(Ask, Option<Verb>)> {
+fn of_text(text: &str) -> Vec<(Request, Option<Verb>)> {
     let name: Name = text.parse().unwrap();
     let (owner, prefix) = (NodeId(1), String::from(text));
     vec![
-        (Ask::Join { job: Job { name: name.clone(), cleanup: true } }, Some(Verb::Put)),
-        (Ask::Latest { prefix: prefix.clone(), after: None }, Some(Verb::Get)),
-        (Ask::Prune { name: name.clone(), keep: 1 }, Some(Verb::Delete)),
-        (Ask::Promise { name: Some(name) }, Some(Verb::Delete)),
-        (Ask::List { owner, prefix, after: None }, Some(Verb::List)),
+        (Request::JoinJob { job: Job { name: name.clone(), cleanup: true } }, Some(Verb::Put)),
+        (Request::Latest { prefix: prefix.clone(), after: None }, Some(Verb::Get)),
+        (Request::Prune { name: name.clone(), retain: 1 }, Some(Verb::Delete)),
+        (Request::Reserve { name: Some(name) }, Some(Verb::Delete)),
+        (Request::List { owner, prefix, after: None }, Some(Verb::List)),
     ]
 }
 
 /// Requests that name no object.
-fn of_nothing() -> Vec<(Ask, Option<Verb>)> {
+fn of_nothing() -> Vec<(Request, Option<Verb>)> {
     let instance = Instance { node: NodeId(1), serial: 1 };
-    let put = Ask::Put { id: None, meta: Meta::bytes(1), bytes: vec![0].into(), ttl_ns: None };
+    let put = Request::Put { id: None, meta: Meta::bytes(1), bytes: vec![0].into(), ttl_ns: None };
     vec![
         (put, Some(Verb::Put)),
-        (Ask::Promise { name: None }, Some(Verb::Put)),
-        (Ask::List { owner: NodeId(1), prefix: String::new(), after: None }, Some(Verb::List)),
-        (Ask::Objects, Some(Verb::List)),
-        (Ask::Status, None),
-        (Ask::Seal { instance }, None),
-        (Ask::Abort { instance }, None),
-        (Ask::Release { instance }, None),
-        (Ask::BreakPromises, None),
+        (Request::Reserve { name: None }, Some(Verb::Put)),
+        (Request::List { owner: NodeId(1), prefix: String::new(), after: None }, Some(Verb::List)),
+        (Request::Objects, Some(Verb::List)),
+        (Request::Status, None),
+        (Request::Seal { instance }, None),
+        (Request::Abort { instance }, None),
+        (Request::Release { instance }, None),
+        (Request::CancelReservations, None),
     ]
 }
 
-fn said(result: Result<Ask, Error>) -> Option<String> {
+fn said(result: Result<Request, Error>) -> Option<String> {
     match result {
         Ok(_) => None,
         Err(Error::NotAllowed(said)) => Some(said),
@@ -105,7 +108,7 @@ fn each_question_takes_its_verb_and_names_below_the_prefix() {
     for &allowed in Verb::ALL {
         let verbs = format!("verbs={allowed}");
         let capability = capability(&["prefix=team-a/", &verbs]).unwrap();
-        let refused = |ask| said(capability.admit(ask, NOW, unique));
+        let refused = |ask| said(capability.authorize(ask, NOW, unique));
         let inside = of_object(&object("team-a/x")).into_iter().chain(of_text("team-a/x"));
         for (ask, verb) in inside.chain(of_nothing()) {
             let is_allowed = verb.is_none_or(|verb| verb == allowed);
@@ -136,30 +139,32 @@ fn an_object_without_a_name_gets_one_below_the_prefix() {
     let made = Some(object("team-a/@1/1"));
     let meta = Meta::bytes(1);
     let asks = [
-        Ask::Put { id: None, meta: meta.clone(), bytes: vec![0].into(), ttl_ns: None },
-        Ask::Create { id: None, meta, ttl_ns: None },
-        Ask::Reduce {
+        Request::Put { id: None, meta: meta.clone(), bytes: vec![0].into(), ttl_ns: None },
+        Request::Create { id: None, meta, ttl_ns: None },
+        Request::Reduce {
             inputs: vec![object("team-a/1")],
             op: Op::Sum,
             count: 1,
             id: None,
             ttl_ns: None,
         },
-        Ask::Promise { name: None },
+        Request::Reserve { name: None },
     ];
     for ask in asks {
-        match capability.admit(ask, NOW, unique) {
-            Ok(Ask::Put { id, .. } | Ask::Create { id, .. } | Ask::Reduce { id, .. }) => {
+        match capability.authorize(ask, NOW, unique) {
+            Ok(
+                Request::Put { id, .. } | Request::Create { id, .. } | Request::Reduce { id, .. },
+            ) => {
                 assert_eq!(id, made);
             }
-            Ok(Ask::Promise { name }) => assert_eq!(name.map(ObjectId::Named), made),
+            Ok(Request::Reserve { name }) => assert_eq!(name.map(ObjectId::Named), made),
             other => panic!("{other:?}"),
         }
     }
     let list = |prefix: &str| {
-        let ask = Ask::List { owner: NodeId(1), prefix: prefix.into(), after: None };
-        match capability.admit(ask, NOW, unique) {
-            Ok(Ask::List { prefix, .. }) => prefix,
+        let ask = Request::List { owner: NodeId(1), prefix: prefix.into(), after: None };
+        match capability.authorize(ask, NOW, unique) {
+            Ok(Request::List { prefix, .. }) => prefix,
             other => panic!("{other:?}"),
         }
     };
@@ -173,11 +178,11 @@ fn an_empty_prefix_takes_everything_as_it_is() {
     let capability = capability(&["prefix="]).unwrap();
     for id in ["team-a/x", "x", "@0000000000000001.1"].map(object) {
         for (ask, _) in of_object(&id).into_iter().chain(of_nothing()) {
-            assert_eq!(capability.admit(ask.clone(), NOW, unique), Ok(ask));
+            assert_eq!(capability.authorize(ask.clone(), NOW, unique), Ok(ask));
         }
     }
-    let answer = Ok(Answer::Inputs { ids: vec![object("x"), object("@0000000000000001.1")] });
-    assert_eq!(capability.shown(answer.clone()), answer);
+    let reply = Ok(Reply::Inputs { ids: vec![object("x"), object("@0000000000000001.1")] });
+    assert_eq!(capability.filter_reply(reply.clone()), reply);
     assert!(capability.to_string().ends_with("of every object"));
 }
 
@@ -186,11 +191,11 @@ fn an_expired_capability_ends_operations_but_begins_none() {
     let capability = capability(&["prefix=team-a/", "expires=1790000000"]).unwrap();
     let asks = || of_object(&object("team-a/x")).into_iter().chain(of_nothing());
     for (ask, _) in asks() {
-        assert_eq!(said(capability.admit(ask, NOW - 1, unique)), None);
+        assert_eq!(said(capability.authorize(ask, NOW - 1, unique)), None);
     }
     for (ask, _) in asks() {
-        let refused = said(capability.admit(ask.clone(), NOW, unique));
-        assert_eq!(refused.is_none(), ask.ends_something(), "{ask:?}");
+        let refused = said(capability.authorize(ask.clone(), NOW, unique));
+        assert_eq!(refused.is_none(), ask.is_allowed_while_leaving(), "{ask:?}");
         let words = ["until 2026-09-21 14:13:20 UTC", "it has expired"];
         assert!(refused.is_none_or(|said| words.iter().all(|word| said.contains(word))));
     }
@@ -199,15 +204,15 @@ fn an_expired_capability_ends_operations_but_begins_none() {
 #[test]
 fn a_refusal_names_the_rights_and_the_remedy() {
     let narrow = capability(&["prefix=team-a/", "verbs=get,put"]).unwrap();
-    let delete = Ask::Delete { ids: vec![object("team-a/1")] };
+    let delete = Request::Delete { ids: vec![object("team-a/1")] };
     assert_eq!(
-        said(narrow.admit(delete, NOW, unique)).unwrap(),
+        said(narrow.authorize(delete, NOW, unique)).unwrap(),
         "delete of \"team-a/1\" is not allowed: this client has a capability for put,get below \"team-a/\"; get one \
          with delete (hoplite token grant)"
     );
-    let get = Ask::Get { id: object("team-b/1") };
+    let get = Request::Get { id: object("team-b/1") };
     assert_eq!(
-        said(narrow.admit(get, NOW, unique)).unwrap(),
+        said(narrow.authorize(get, NOW, unique)).unwrap(),
         "get of \"team-b/1\" is not allowed: this client has a capability for put,get below \"team-a/\"; use names that \
          begin with \"team-a/\""
     );
@@ -236,7 +241,7 @@ fn an_answer_names_no_other_tenants_object() {
         instance: Instance { node: NodeId(1), serial: 1 },
         meta: Meta::bytes(1),
         state: "complete".into(),
-        origin: true,
+        primary: true,
         pins: 0,
         lifetime: None,
     };
@@ -251,30 +256,30 @@ fn an_answer_names_no_other_tenants_object() {
     let full = "it is full: the largest are team-b/1 of 9 bytes (being put)";
     let lost =
         Error::TooFewInputs { count: 2, possible: 0, gone: vec![own.clone(), other.clone()] };
-    let answers: Vec<Result<Answer, Error>> = vec![
-        Ok(Answer::Objects(vec![row(&own), row(&other)])),
-        Ok(Answer::List { rows: vec![listed(&own), listed(&other)], next: Some(other.clone()) }),
-        Ok(Answer::Inputs { ids: vec![own.clone(), other] }),
-        Ok(Answer::Explained { state: full.into(), lacks: Some((1, 2)) }),
+    let answers: Vec<Result<Reply, Error>> = vec![
+        Ok(Reply::Objects(vec![row(&own), row(&other)])),
+        Ok(Reply::List { rows: vec![listed(&own), listed(&other)], next: Some(other.clone()) }),
+        Ok(Reply::Inputs { ids: vec![own.clone(), other] }),
+        Ok(Reply::Explained { state: full.into(), lacks: Some((1, 2)) }),
         Err(Error::StoreFull { needed: 1, capacity: 1, pinned: 1, largest: full.into() }),
         Err(Error::NoMemory { needed: 1, detail: full.into() }),
         Err(Error::Timeout { what: "x".into(), waited_ns: 1, state: full.into() }),
         Err(lost),
     ];
-    for answer in answers {
-        let shown = capability.shown(answer.clone());
-        assert_ne!(shown, answer);
-        let text = format!("{shown:?}");
+    for reply in answers {
+        let filter_reply = capability.filter_reply(reply.clone());
+        assert_ne!(filter_reply, reply);
+        let text = format!("{filter_reply:?}");
         assert!(!text.contains("team-b"), "{text}");
         let has_own = !matches!(
-            answer,
-            Ok(Answer::Explained { .. })
+            reply,
+            Ok(Reply::Explained { .. })
                 | Err(Error::StoreFull { .. } | Error::NoMemory { .. } | Error::Timeout { .. })
         );
         assert!(!has_own || text.contains("team-a/1"), "{text}");
     }
-    let same = Ok(Answer::Put { id: own });
-    assert_eq!(capability.shown(same.clone()), same);
+    let same = Ok(Reply::Put { id: own });
+    assert_eq!(capability.filter_reply(same.clone()), same);
 }
 
 #[test]
@@ -329,8 +334,8 @@ proptest! {
         if let (Ok(wide), Ok(narrow)) = (Capability::of(&caveats), Capability::of(&narrower)) {
             let asks = of_object(&object(&name)).into_iter().chain(of_text(&name));
             for (ask, _) in asks.chain(of_nothing()) {
-                let is_allowed = narrow.admit(ask.clone(), now, unique).is_ok();
-                prop_assert!(!is_allowed || wide.admit(ask.clone(), now, unique).is_ok(), "{ask:?}");
+                let is_allowed = narrow.authorize(ask.clone(), now, unique).is_ok();
+                prop_assert!(!is_allowed || wide.authorize(ask.clone(), now, unique).is_ok(), "{ask:?}");
             }
         }
     }
@@ -340,11 +345,11 @@ proptest! {
         if let Ok(capability) = Capability::of(&caveats) {
             let asks = of_object(&object(&name)).into_iter().chain(of_text(&name));
             for (ask, _) in asks.chain(of_nothing()) {
-                if let Ok(ask) = capability.admit(ask, 0, unique) {
+                if let Ok(ask) = capability.authorize(ask, 0, unique) {
                     let claim = capability.claim(&ask);
                     prop_assert!(claim.names.iter().all(|name| name.starts_with(capability.prefix())), "{ask:?}");
                     let is_new = |id: &Option<ObjectId>| id.as_ref().is_some_and(|id| capability.has(id));
-                    if let Ask::Put { id, .. } | Ask::Create { id, .. } | Ask::Reduce { id, .. } = &ask {
+                    if let Request::Put { id, .. } | Request::Create { id, .. } | Request::Reduce { id, .. } = &ask {
                         prop_assert!(is_new(id), "{ask:?}");
                     }
                 }
@@ -403,33 +408,33 @@ fn no_error_names_an_object_outside_the_prefix_and_each_names_those_inside() {
     for other in [object("team-b/secret"), object("secret/team-a/1"), minted] {
         for error in errors_of(&other) {
             let before = error.to_string();
-            let shown = capability.shown(Err(error)).unwrap_err();
-            for text in [shown.to_string(), format!("{shown:?}")] {
+            let filter_reply = capability.filter_reply(Err(error)).unwrap_err();
+            for text in [filter_reply.to_string(), format!("{filter_reply:?}")] {
                 let is_told = text.contains(&other.to_string()) || text.contains("54321");
                 assert!(!is_told && !text.contains("secret"), "{before}: {text}");
             }
-            let sizes = matches!(shown, Error::Unreducible { .. });
-            assert!(!sizes, "{before}: {shown}");
+            let sizes = matches!(filter_reply, Error::Unreducible { .. });
+            assert!(!sizes, "{before}: {filter_reply}");
         }
     }
     for error in errors_of(&object("team-a/2")) {
-        let shown = capability.shown(Err(error.clone())).unwrap_err();
+        let filter_reply = capability.filter_reply(Err(error.clone())).unwrap_err();
         match &error {
             Error::StoreFull { .. } | Error::NoMemory { .. } => {
-                assert!(!shown.to_string().contains("team-a/2"), "{shown}");
+                assert!(!filter_reply.to_string().contains("team-a/2"), "{filter_reply}");
             }
-            _ => assert_eq!(shown, error),
+            _ => assert_eq!(filter_reply, error),
         }
     }
     let whole = Capability::of(&[Caveat::Prefix(String::new())]).unwrap();
     for error in errors_of(&object("team-b/secret")) {
-        assert_eq!(whole.shown(Err(error.clone())).unwrap_err(), error);
+        assert_eq!(whole.filter_reply(Err(error.clone())).unwrap_err(), error);
     }
     // The progress of a reduce, as `Explain` returns it.
     let state = format!("it is the result of a reduce; {MISSING}secret");
     let lacks = None;
-    let Ok(Answer::Explained { state, .. }) =
-        capability.shown(Ok(Answer::Explained { state, lacks }))
+    let Ok(Reply::Explained { state, .. }) =
+        capability.filter_reply(Ok(Reply::Explained { state, lacks }))
     else {
         panic!()
     };

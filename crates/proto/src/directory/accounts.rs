@@ -65,12 +65,12 @@ impl Drop for Charge {
 
 /// The bytes of a small object. Those of this node's own objects are in its store already, and are not charged.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct StoredInline {
     pub(super) bytes: Inline,
     _charge: Option<Charge>,
 }
 
-impl Kept {
+impl StoredInline {
     pub(super) const fn new(bytes: Inline, charge: Option<Charge>) -> Self {
         Self { bytes, _charge: charge }
     }
@@ -146,7 +146,7 @@ impl Accounts {
     }
 
     /// Removes empty accounts.
-    pub(super) fn sort_out(&mut self) {
+    pub(super) fn prune(&mut self) {
         self.by.retain(|_, account| Arc::strong_count(account) > 1);
     }
 }
@@ -170,11 +170,11 @@ mod tests {
         drop(first);
         drop(third);
         assert_eq!(accounts.bytes(), (20, 100));
-        accounts.sort_out();
+        accounts.prune();
         assert_eq!(accounts.by.keys().copied().collect::<alloc::vec::Vec<_>>(), [a]);
         assert!(accounts.charge(a, 31).is_none(), "its second charge remains");
         drop(second);
-        accounts.sort_out();
+        accounts.prune();
         assert!(accounts.by.is_empty());
         assert!(accounts.charge(c, 50).is_some());
     }
@@ -191,7 +191,7 @@ mod tests {
         drop(first);
         assert_eq!(of(&mut accounts, c).len(), 3);
         drop(second);
-        accounts.sort_out();
+        accounts.prune();
         assert!(accounts.by.is_empty());
     }
 }

@@ -7,9 +7,9 @@ use crate::{
     error::Error,
     id::{Instance, Name, NodeId, ObjectId, RequestId},
     limits::{BURIED_MAX, DELETERS_MAX, LATEST_MAX, ORPHAN_GRACE_NS, REMEMBERED_WORDS_BYTES},
-    message::{Announce, Message, Paced, Progress},
+    message::{Announce, Message, Progress, RateReport},
     meta::Meta,
-    pace::Rate,
+    rate::Rate,
 };
 
 fn instance(node: u64, serial: u64) -> Instance {
@@ -36,7 +36,7 @@ fn announced(id: &ObjectId, instance: Instance) -> Message {
         id,
         instance,
         meta,
-        origin: true,
+        primary: true,
         progress,
         claim: false,
         lifetime: None,
@@ -51,7 +51,7 @@ fn repeated_catching_up_does_not_delay_replies_to_claims() {
     owner.directory.catch_up(owner.now);
     assert_eq!(owner.receives(3, announced(&id, instance(3, 1))), []);
     let refused = Message::Drop { id: id.clone(), instance: instance(3, 1), error: None };
-    let mut answered = Mail::new();
+    let mut answered = Outbox::new();
     for _ in 0..20 {
         owner.directory.catch_up(owner.now);
         answered.extend(owner.waits(ORPHAN_GRACE_NS / 2));
@@ -70,12 +70,13 @@ fn a_source_that_is_not_a_member_is_not_marked_as_stalled() {
         let (progress, instance) = (Progress::Partial { source: Some(source) }, instance(2, 1));
         let (of, meta, claim) = (id.clone(), Meta::bytes(1 << 20), false);
         let begun =
-            Announce { id: of, instance, meta, origin: false, progress, claim, lifetime: None };
+            Announce { id: of, instance, meta, primary: false, progress, claim, lifetime: None };
         owner.receives(3, Message::Announce(begun));
         owner.waits(ORPHAN_GRACE_NS);
         let (id, missing) = (id.clone(), 1 << 20);
-        let paced = Paced { id, instance, source, rate: Rate::STALLED, missing, usual: None };
-        owner.receives(3, Message::Paced(paced));
+        let rate_reported =
+            RateReport { id, instance, source, rate: Rate::STALLED, missing, usual: None };
+        owner.receives(3, Message::RateReport(rate_reported));
         owner.waits(ORPHAN_GRACE_NS);
     }
     assert_eq!(owner.directory.strangers(&owner.members), 0);
@@ -87,16 +88,16 @@ fn earlier_instances_of_a_name_are_limited() {
     let id = mine(&owner);
     let count = 2 * BURIED_MAX as u64;
     let gone =
-        |instances, error| Message::Remember { id: id.clone(), instances, error, pruned: false };
+        |instances, error| Message::Tombstone { id: id.clone(), instances, error, pruned: false };
     let deleted = || Error::ObjectDeleted { id: id.clone() };
     for serial in 0..count {
         owner.receives(3, gone(vec![instance(3, serial)], None));
         owner.receives(4, gone(vec![instance(4, serial)], Some(deleted())));
     }
-    let mail = owner.loses(2);
-    let sent = mail.iter().filter_map(|(_, message)| match message {
-        Message::Remember { instances, .. } => {
-            assert!(message.is_sound(), "{} instances", instances.len());
+    let outbox = owner.loses(2);
+    let sent = outbox.iter().filter_map(|(_, message)| match message {
+        Message::Tombstone { instances, .. } => {
+            assert!(message.is_valid(), "{} instances", instances.len());
             Some(
                 instances.contains(&instance(3, count - 1))
                     || instances.contains(&instance(4, count - 1)),
@@ -142,7 +143,7 @@ fn waiting_deleters_and_followers_of_a_prefix_are_limited() {
     }
     assert_eq!(owner.directory.latest.len(), LATEST_MAX);
     let request = RequestId(1);
-    let mail =
+    let outbox =
         owner.receives(3, Message::Latest { prefix: "policy/".into(), after: None, request });
-    assert_eq!(mail, [(NodeId(3), Message::NothingYet { request, id: None })]);
+    assert_eq!(outbox, [(NodeId(3), Message::RequestPending { request, id: None })]);
 }

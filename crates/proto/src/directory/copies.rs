@@ -7,11 +7,11 @@
 use alloc::{boxed::Box, format};
 
 use super::{
-    accounts::Kept,
+    accounts::StoredInline,
+    context::{Context, Outbox},
     entry::{Entry, Reserved},
     live::Live,
     state::{Directory, Parked},
-    world::{Mail, World},
 };
 use crate::{
     error::Error,
@@ -19,7 +19,7 @@ use crate::{
     lifetime::Terms,
     limits::{ENTRIES_MAX, PARKED_MAX, SHARE_OF_ONE, limit_name},
     message::{Announce, Message, Progress},
-    planted::{self, Bug},
+    mutants::{self, Mutant},
     time::Instant,
 };
 
@@ -28,34 +28,35 @@ impl Directory {
     /// object.
     pub(super) fn announce(
         &mut self,
-        world: &mut World<'_>,
+        context: &mut Context<'_>,
         from: NodeId,
         announce: &Announce,
     ) -> bool {
-        let (now, members) = (world.now, world.members);
+        let (now, members) = (context.now, context.members);
         let Announce { id, instance, claim, .. } = announce;
         let owners = members.owners(id);
-        let (is_owner, is_first) = (owners.contains(members.me()), owners.first == members.me());
+        let (is_owner, is_primary_owner) =
+            (owners.contains(members.me()), owners.primary == members.me());
         let entry = self.entries.open(id);
         // A put is another object than the reserved result, even if the same node reserved the name.
         if let Some(reserved) = entry.reserved.as_ref().filter(|_| *claim) {
-            world.mail.push((from, announce.claimed(Some(reserved.instance.node))));
+            context.outbox.push((from, announce.claimed(Some(reserved.instance.node))));
             return true;
         }
         // An instance has one size and shape. With another, this owner itself would send malformed messages.
         if entry.live.as_ref().is_some_and(|live| live.contradicts(announce)) {
-            world.mail.push((from, announce.refused(None)));
+            context.outbox.push((from, announce.refused(None)));
             return true;
         }
-        if entry.refuses_what_was_deleted(world, from, announce, is_first) {
+        if entry.rejects_deleted(context, from, announce, is_primary_owner) {
             return true;
         }
         // The name was deleted before this owner received the announcement.
         if !*claim && entry.has_deleters() {
-            self.drop_unheard(world, from, announce);
+            self.drop_deleted(context, from, announce);
             return true;
         }
-        entry.reuse(world, id);
+        entry.reuse(context, id);
         let is_other = |reserved: &mut Box<Reserved>| {
             let Instance { node, serial } = reserved.instance;
             node != instance.node || serial > instance.serial
@@ -63,11 +64,13 @@ impl Directory {
         if let Some(reserved) = entry.reserved.take_if(is_other).map(|other| other.instance) {
             // Two owners that did not know of each other granted the name: the object that already exists keeps it.
             let (id, taken_by) = (id.clone(), Some(instance.node));
-            world.mail.push((reserved.node, Message::Claimed { id, instance: reserved, taken_by }));
+            context
+                .outbox
+                .push((reserved.node, Message::Claimed { id, instance: reserved, taken_by }));
         }
         let is_same = entry.live.as_ref().is_some_and(|live| live.instance == *instance);
         if is_same && is_owner {
-            entry.kept_until = Instant::default();
+            entry.stray_until = Instant::default();
         }
         let is_rival = entry.live.as_ref().is_some_and(|live| live.instance.node != instance.node);
         if is_rival && now < self.catching_up_until {
@@ -81,15 +84,15 @@ impl Directory {
         }
         entry.lost.take_if(|lost| lost.0 == *instance);
         let was_lost = entry.is_lost();
-        if !entry.makes_way(from, announce, world.mail) {
+        if !entry.yields_name(from, announce, context.outbox) {
             return true;
         }
         if is_owner {
-            entry.kept_until = Instant::default();
+            entry.stray_until = Instant::default();
         }
         let was_complete = entry.live.as_ref().is_some_and(Live::is_complete);
         let is_new = entry.live.is_none() || was_lost;
-        let stays = |live: &mut Live| live.is_at_a_node_that_stays(members);
+        let stays = |live: &mut Live| live.is_at_staying_node(members);
         let stayed = !members.has_leaving() || entry.live.as_mut().is_some_and(stays);
         let meta = || announce.meta.clone();
         let is_mine = instance.node == members.me();
@@ -103,7 +106,7 @@ impl Directory {
             // Readers can still find the copy at the other owner, if that has an entry for it.
             self.limited.push((from, limit_name!(ENTRIES_MAX)));
             if *claim {
-                world.mail.push((
+                context.outbox.push((
                     from,
                     announce.refused(Some(too_many(members.me(), announce.meta.size))),
                 ));
@@ -113,25 +116,25 @@ impl Directory {
         }
         let new = || Live::new(*instance, meta(), now, charge.flatten());
         let live = entry.live.get_or_insert_with(new);
-        live.take(now, from, announce, is_first, world.mail);
+        live.take(now, from, announce, is_primary_owner, context.outbox);
         let (mut is_brought, mut has_room) = (false, true);
         if let Progress::Inline(bytes) = &announce.progress
-            && live.small.is_none()
+            && live.inline.is_none()
         {
             // Objects made by this node are not charged: its store has their bytes as long as the entry has.
             let charge = (!is_mine).then(|| self.accounts.charge(from, bytes.len())).flatten();
             (is_brought, has_room) = (true, is_mine || charge.is_some());
-            if !core::mem::take(&mut live.is_asked) && !has_room {
-                self.limited.push((from, limit_name!(SMALL_SHARE)));
+            if !core::mem::take(&mut live.bytes_requested) && !has_room {
+                self.limited.push((from, limit_name!(INLINE_SHARE)));
             }
-            live.small = Some(Box::new(Kept::new(bytes.clone(), charge)));
+            live.inline = Some(Box::new(StoredInline::new(bytes.clone(), charge)));
         }
-        live.move_receivers(world, from, id);
+        live.move_receivers(context, from, id);
         if live.is_fed() {
             entry.orphan_since = None;
         }
         if *claim {
-            world.mail.push((from, announce.claimed(None)));
+            context.outbox.push((from, announce.claimed(None)));
         }
         let (is_complete, lacks_bytes) = (live.is_complete(), live.lacks_bytes());
         // Until now only leaving nodes had it, where no reduce folds it any more.
@@ -143,15 +146,15 @@ impl Directory {
         entry.reserved.take_if(|reserved| is_made && reserved.instance.node == from);
         entry.check_orphan(now, id, members, &mut self.alarms);
         // The steps below look the entry up again; few objects need them.
-        let is_awaited = entry.asking().is_some() || !self.latest.is_empty();
-        if let Some(told) = &announce.lifetime {
-            self.bind(world, id, &Terms::told(told, now));
+        let is_awaited = entry.subscribers().is_some() || !self.latest.is_empty();
+        if let Some(announced_at) = &announce.lifetime {
+            self.bind(context, id, &Terms::from_lifetime(announced_at, now));
         }
         if is_awaited {
-            self.wake(world, id, is_news);
+            self.wake(context, id, is_news);
         }
         if !has_room || lacks_bytes {
-            self.keep_bytes(id, *instance, from, has_room, world.mail);
+            self.store_bytes(id, *instance, from, has_room, context.outbox);
         }
         is_awaited
     }
@@ -159,33 +162,33 @@ impl Directory {
     /// Drops or requests the bytes of a small object, after waiting nodes have received them. Without capacity the
     /// bytes are dropped, and requested from a holder when needed. With capacity, missing bytes are requested: those
     /// that were dropped before, or that were not part of the announcement.
-    fn keep_bytes(
+    fn store_bytes(
         &mut self,
         id: &ObjectId,
         instance: Instance,
         from: NodeId,
         has_room: bool,
-        mail: &mut Mail,
+        outbox: &mut Outbox,
     ) {
         let live = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut());
         let Some(live) = live.filter(|live| live.instance == instance) else { return };
         let maker = instance.node;
         let teller = if live.tree.get(maker).is_some() { maker } else { from };
         if !has_room {
-            live.small = None;
+            live.inline = None;
         } else if live.lacks_bytes() && self.accounts.has_room(teller, live.meta.size) {
-            live.seek_bytes(id, mail);
+            live.seek_bytes(id, outbox);
         }
     }
 
     pub(super) fn withdraw(
         &mut self,
-        world: &mut World<'_>,
+        context: &mut Context<'_>,
         from: NodeId,
         id: &ObjectId,
         instance: Instance,
     ) {
-        let (now, members) = (world.now, world.members);
+        let (now, members) = (context.now, context.members);
         self.parked.retain(|parked| parked.announce.id != *id || !parked.is(from, instance));
         if let Some(entry) = self.entries.get_mut(id) {
             let is_its = |reserved: &mut Box<Reserved>| reserved.instance == instance;
@@ -193,10 +196,10 @@ impl Directory {
             let mut live = entry.live.as_mut().filter(|live| live.instance == instance);
             if let Some(live) = live.as_mut().filter(|_| instance.node == from) {
                 // Its maker gave it up before its name was confirmed.
-                live.small = None;
+                live.inline = None;
             }
             if live.is_some_and(|live| live.remove_holder(from)) {
-                entry.seek_bytes(id, world.mail);
+                entry.seek_bytes(id, context.outbox);
                 self.check_orphan(now, id, members);
             }
         }
@@ -205,35 +208,36 @@ impl Directory {
 
     /// Removes a holder that has no such copy according to a requester that was sent there. Requesters are sent there
     /// again only after the holder has announced its copy again.
-    pub(super) fn doubt_copy(
+    pub(super) fn verify_copy(
         &mut self,
-        world: &mut World<'_>,
+        context: &mut Context<'_>,
         holder: NodeId,
         id: &ObjectId,
         instance: Instance,
     ) {
-        let (now, members) = (world.now, world.members);
+        let (now, members) = (context.now, context.members);
         let live = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut());
         let live = live.filter(|live| live.instance == instance);
         if live.is_some_and(|live| live.remove_holder(holder)) {
-            world.mail.push((holder, Message::Doubted { id: id.clone(), instance }));
+            context.outbox.push((holder, Message::Reannounce { id: id.clone(), instance }));
             if let Some(entry) = self.entries.get_mut(id) {
-                entry.seek_bytes(id, world.mail);
+                entry.seek_bytes(id, context.outbox);
             }
             self.check_orphan(now, id, members);
             self.forget_if_empty(id);
         }
     }
 
-    /// Whether `holder` refused `asker` after its last announcement, as this owner can tell.
-    pub(super) fn is_refusal_news(&self, id: &ObjectId, asker: NodeId, holder: NodeId) -> bool {
+    /// Whether `holder` refused `requester` after its last announcement, as this owner can tell.
+    pub(super) fn is_refusal_news(&self, id: &ObjectId, requester: NodeId, holder: NodeId) -> bool {
         let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
         let of = |node: NodeId| live.and_then(|live| live.tree.get(node));
-        let told = of(holder).and_then(|holder| holder.told);
-        let located = of(asker).and_then(|asker| asker.located);
+        let announced_at = of(holder).and_then(|holder| holder.announced_at);
+        let located = of(requester).and_then(|requester| requester.located);
         // If the refusal was older, but the copy is gone all the same, the next requester that is sent there reports
         // it.
-        told.is_none_or(|told| located.is_some_and(|located| told <= located))
+        announced_at
+            .is_none_or(|announced_at| located.is_some_and(|located| announced_at <= located))
     }
 }
 
@@ -261,50 +265,50 @@ impl Announce {
 
 impl Entry {
     /// Whether the announced instance was deleted; if so, notifies its holder.
-    fn refuses_what_was_deleted(
+    fn rejects_deleted(
         &mut self,
-        world: &mut World<'_>,
+        context: &mut Context<'_>,
         from: NodeId,
         announce: &Announce,
-        is_first: bool,
+        is_primary_owner: bool,
     ) -> bool {
-        let now = world.now;
+        let now = context.now;
         let Announce { id, instance, claim, .. } = announce;
         let mut is_void = self.is_buried(now, instance);
-        if let Some(gone) = &mut self.gone {
+        if let Some(tombstone) = &mut self.tombstone {
             // A result, or the next attempt at it, which its maker announced before it received the deletion.
             let is_earlier = |(node, dropped): &(NodeId, Instance)| {
                 *node == from && dropped.node == instance.node && dropped.serial < instance.serial
             };
-            if !*claim && is_first && gone.dropping.iter().any(is_earlier) {
-                gone.instances.push(*instance);
-                gone.known_to.clear();
-                gone.dropping.insert((from, *instance));
+            if !*claim && is_primary_owner && tombstone.dropping.iter().any(is_earlier) {
+                tombstone.instances.push(*instance);
+                tombstone.known_to.clear();
+                tombstone.dropping.insert((from, *instance));
             }
             // A deletion of a generated id applies to all instances of it, a deletion of a name only to those that
             // ended.
-            is_void |= id.minter().is_some() || gone.instances.contains(instance);
+            is_void |= id.minter().is_some() || tombstone.instances.contains(instance);
         }
-        if !is_void || planted::has(Bug::ForgetsDeletions) {
+        if !is_void || mutants::is_active(Mutant::ForgetsDeletions) {
             return false;
         }
         if *claim {
             // It was deleted before the node of the put received the reply to its claim.
-            world.mail.push((from, announce.claimed(None)));
+            context.outbox.push((from, announce.claimed(None)));
         }
-        let error = self.gone.as_ref().map(|gone| gone.error(id));
+        let error = self.tombstone.as_ref().map(|tombstone| tombstone.error(id));
         if error.is_some() && !*claim {
             // The holder fails the gets of its clients with this error.
             self.drop_waiter(from);
         }
-        world.mail.push((from, announce.refused(error)));
+        context.outbox.push((from, announce.refused(error)));
         true
     }
 
     /// Whether the announced instance has the name, or takes it from another instance, whose holders then drop or
     /// confirm it.
-    fn makes_way(&mut self, from: NodeId, announce: &Announce, mail: &mut Mail) -> bool {
-        let Announce { id, instance, origin, claim, .. } = announce;
+    fn yields_name(&mut self, from: NodeId, announce: &Announce, outbox: &mut Outbox) -> bool {
+        let Announce { id, instance, primary, claim, .. } = announce;
         let (is_lost, is_doubtful) = (self.is_lost(), self.is_doubtful());
         let is_other = |live: &mut Live| live.instance != *instance;
         let Some(other) = self.live.take_if(is_other) else { return true };
@@ -316,9 +320,9 @@ impl Entry {
             other.instance.serial < instance.serial || from == instance.node && !*claim
         } else {
             // A pinned copy wins over cached copies without one: the other owner may know of none of those.
-            is_lost || *origin && (*instance < other.instance || !other.has_original())
+            is_lost || *primary && (*instance < other.instance || !other.has_primary())
         };
-        let is_sticky = planted::has(Bug::KeepsTheFirstOfTwo) && !is_lost;
+        let is_sticky = mutants::is_active(Mutant::KeepsFirstAnnounced) && !is_lost;
         let is_void = replaces && (!*claim || is_lost) && !is_sticky;
         if is_void || is_doubtful {
             for holder in other.tree.nodes().filter(|holder| *holder != from) {
@@ -326,18 +330,18 @@ impl Entry {
                 // The other owner may keep the instance that this one doubts, and refuse the announced one.
                 let message = match is_void {
                     true => Message::Drop { id, instance, error: None },
-                    false => Message::Doubted { id, instance },
+                    false => Message::Reannounce { id, instance },
                 };
-                mail.push((holder, message));
+                outbox.push((holder, message));
             }
             return true;
         }
-        let answer = match claim {
-            true if planted::has(Bug::GrantsNamesTwice) => announce.claimed(None),
+        let reply = match claim {
+            true if mutants::is_active(Mutant::GrantsNamesTwice) => announce.claimed(None),
             true => announce.claimed(Some(other.instance.node)),
             false => announce.refused(None),
         };
-        mail.push((from, answer));
+        outbox.push((from, reply));
         self.live = Some(other);
         false
     }
@@ -355,8 +359,8 @@ impl Live {
         now: Instant,
         from: NodeId,
         announce: &Announce,
-        is_first: bool,
-        mail: &mut Mail,
+        is_primary_owner: bool,
+        outbox: &mut Outbox,
     ) {
         let (complete, source) = match &announce.progress {
             Progress::Inline(_) | Progress::Complete => (true, None),
@@ -368,16 +372,16 @@ impl Live {
         }
         // A receiver with a pending move still receives from its former source.
         let is_moving = source.is_some() && self.tree.moving_from(from) == source;
-        let holder = self.tree.enter(from, complete, announce.origin);
-        holder.told = Some(now);
+        let holder = self.tree.enter(from, complete, announce.primary);
+        holder.announced_at = Some(now);
         holder.began = holder.began.or(source.map(|_| now));
         match source {
             _ if is_moving => {}
             None => self.tree.detach(from),
             // Two owners that did not know of each other's assignments can make copies receive from each other. Only
             // the primary owner breaks the circle: if both did, both sides might restart forever.
-            Some(source) if !self.tree.attach(from, source) && is_first => {
-                mail.push((from, announce.refused(None)));
+            Some(source) if !self.tree.attach(from, source) && is_primary_owner => {
+                outbox.push((from, announce.refused(None)));
             }
             Some(_) => {}
         }

@@ -13,10 +13,10 @@
 use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
 
 use super::{
+    context::{Context, Outbox},
     entry::{Entry, Reserved, Tombstone, deleted},
     live::Live,
     state::{Directory, Parked},
-    world::{Mail, World},
 };
 use crate::{
     error::Error,
@@ -24,69 +24,70 @@ use crate::{
     limits::{BURIED_MAX, DELETERS_MAX, ORPHAN_GRACE_NS, REMEMBERED_MAX, TOMBSTONE_NS, limit_name},
     members::Members,
     message::{Announce, Message},
-    planted::{self, Bug},
+    mutants::{self, Mutant},
     time::Instant,
 };
 
 impl Directory {
     pub(super) fn delete(
         &mut self,
-        world: &mut World<'_>,
+        context: &mut Context<'_>,
         from: NodeId,
         id: &ObjectId,
         request: RequestId,
         pruned: bool,
     ) {
-        let now = world.now;
+        let now = context.now;
         let (mut lost, mut is_known, mut is_sure, mut is_gone) = (None, false, false, false);
         if let Some(entry) = self.entries.get_mut(id) {
             lost = entry.lost.take().map(|lost| lost.0);
             is_known = lost.is_some() || entry.live.is_some() || entry.reserved.is_some();
             is_sure = is_known && !entry.is_doubtful();
-            is_gone = entry.gone.is_some();
+            is_gone = entry.tombstone.is_some();
         }
         // A name that no client has put is free: deleting it changes nothing.
         if is_known || id.minter().is_some() && !is_gone {
-            self.bury(world, id, Error::ObjectDeleted { id: id.clone() }, Vec::new());
+            self.bury(context, id, Error::ObjectDeleted { id: id.clone() }, Vec::new());
         }
         if id.minter().is_none() {
-            self.drop_what_waits(world, id);
+            self.drop_what_waits(context, id);
         }
         let is_unheard = !is_sure && id.minter().is_none();
-        if is_unheard && self.may_hear_of(now, from, id, request) {
-            let gone = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut());
-            gone.into_iter().for_each(|gone| gone.instances.extend(lost));
+        if is_unheard && self.may_be_announced(now, from, id, request) {
+            let tombstone = self.entries.get_mut(id).and_then(|entry| entry.tombstone.as_mut());
+            tombstone.into_iter().for_each(|tombstone| tombstone.instances.extend(lost));
             return;
         }
-        if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut()) {
-            gone.free(id);
-            gone.pruned = pruned;
+        if let Some(tombstone) = self.entries.get_mut(id).and_then(|entry| entry.tombstone.as_mut())
+        {
+            tombstone.free(id);
+            tombstone.pruned = pruned;
             // Its holder may come back with it.
-            gone.instances.extend(lost);
-            if gone.askers.len() < DELETERS_MAX {
-                gone.askers.push((from, request));
+            tombstone.instances.extend(lost);
+            if tombstone.requesters.len() < DELETERS_MAX {
+                tombstone.requesters.push((from, request));
             } else {
-                world.mail.push(deleted(id, (from, request)));
+                context.outbox.push(deleted(id, (from, request)));
                 self.limited.push((from, limit_name!(DELETERS_MAX)));
             }
-            gone.answer(id, world.mail);
+            tombstone.answer(id, context.outbox);
         } else {
-            world.mail.push(deleted(id, (from, request)));
+            context.outbox.push(deleted(id, (from, request)));
         }
     }
 
     /// Makes holders drop copies that they have announced and that this owner has parked.
-    fn drop_what_waits(&mut self, world: &mut World<'_>, id: &ObjectId) {
+    fn drop_what_waits(&mut self, context: &mut Context<'_>, id: &ObjectId) {
         let is_its = |parked: &mut Parked| parked.announce.id == *id && !parked.announce.claim;
         let waiting: Vec<Parked> = self.parked.extract_if(.., is_its).collect();
         for Parked { from, announce, .. } in waiting {
-            self.drop_unheard(world, from, &announce);
+            self.drop_deleted(context, from, &announce);
         }
     }
 
     /// Whether holders of a deleted name may not have announced their copies here yet. Then the requester gets its
     /// reply later.
-    fn may_hear_of(
+    fn may_be_announced(
         &mut self,
         now: Instant,
         from: NodeId,
@@ -95,10 +96,10 @@ impl Directory {
     ) -> bool {
         let until = self.changed_at.map(|changed| changed + ORPHAN_GRACE_NS);
         let Some(until) = until.filter(|until| now < *until) else { return false };
-        if planted::has(Bug::DeletesUnheard) {
+        if mutants::is_active(Mutant::DeletesBeforeReannouncement) {
             return false;
         }
-        let deleters = &mut self.entries.open(id).asking_mut().deleters;
+        let deleters = &mut self.entries.open(id).subscribers_mut().deleters;
         if deleters.len() >= DELETERS_MAX {
             self.limited.push((from, limit_name!(DELETERS_MAX)));
             return false;
@@ -109,48 +110,50 @@ impl Directory {
     }
 
     /// Buries an announced instance of a name that was deleted before, and makes its holder drop it.
-    pub(super) fn drop_unheard(
+    pub(super) fn drop_deleted(
         &mut self,
-        world: &mut World<'_>,
+        context: &mut Context<'_>,
         from: NodeId,
         announce: &Announce,
     ) {
         let Announce { id, instance, .. } = announce;
         let error = Error::ObjectDeleted { id: id.clone() };
-        self.bury(world, id, error.clone(), Vec::from([*instance]));
+        self.bury(context, id, error.clone(), Vec::from([*instance]));
         if let Some(entry) = self.entries.get_mut(id) {
             entry.drop_waiter(from);
-            if let Some(gone) = entry.gone.as_mut().filter(|gone| gone.dropping.len() < BURIED_MAX)
+            if let Some(tombstone) =
+                entry.tombstone.as_mut().filter(|tombstone| tombstone.dropping.len() < BURIED_MAX)
             {
-                gone.dropping.insert((from, *instance));
+                tombstone.dropping.insert((from, *instance));
             }
         }
-        world.mail.push((from, announce.refused(Some(error))));
+        context.outbox.push((from, announce.refused(Some(error))));
     }
 
     /// Replies to requesters of deletions, after the holders have had time to announce their copies.
-    pub(super) fn answer_deleters(&mut self, world: &mut World<'_>, id: &ObjectId) {
-        let now = world.now;
+    pub(super) fn confirm_deletions(&mut self, context: &mut Context<'_>, id: &ObjectId) {
+        let now = context.now;
         let Some(entry) = self.entries.get_mut(id) else { return };
         let due = entry.take_deleters(|until| until <= now);
-        match &mut entry.gone {
-            Some(gone) => {
-                gone.askers.extend(due);
-                gone.answer(id, world.mail);
+        match &mut entry.tombstone {
+            Some(tombstone) => {
+                tombstone.requesters.extend(due);
+                tombstone.answer(id, context.outbox);
             }
-            None => world.mail.extend(due.into_iter().map(|asker| deleted(id, asker))),
+            None => context.outbox.extend(due.into_iter().map(|requester| deleted(id, requester))),
         }
     }
 
     /// Forwards a deletion to the owners, if this node is not one of them. The sender's membership view is stale, and
     /// the sender does not repeat the deletion when its view changes.
-    pub(super) fn pass_on(&mut self, id: &ObjectId, world: &mut World<'_>) {
-        let members = world.members;
+    pub(super) fn forward_to_owners(&mut self, id: &ObjectId, context: &mut Context<'_>) {
+        let members = context.members;
         let owners = members.owners(id);
         if !owners.contains(members.me())
-            && let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut())
+            && let Some(tombstone) =
+                self.entries.get_mut(id).and_then(|entry| entry.tombstone.as_mut())
         {
-            gone.tell(id, owners.iter(), world.mail);
+            tombstone.tell(id, owners.iter(), context.outbox);
         }
     }
 
@@ -159,11 +162,12 @@ impl Directory {
         from: NodeId,
         id: &ObjectId,
         instance: Instance,
-        mail: &mut Mail,
+        outbox: &mut Outbox,
     ) {
-        if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut()) {
-            gone.dropping.remove(&(from, instance));
-            gone.answer(id, mail);
+        if let Some(tombstone) = self.entries.get_mut(id).and_then(|entry| entry.tombstone.as_mut())
+        {
+            tombstone.dropping.remove(&(from, instance));
+            tombstone.answer(id, outbox);
         }
     }
 
@@ -172,30 +176,31 @@ impl Directory {
     /// one is live, because a program that follows [`Message::Latest`] may request it late. Only the primary owner
     /// has entries of all live versions.
     pub(super) fn end_for(&self, id: &ObjectId, seen: bool, members: &Members) -> Option<Error> {
-        let gone = self.entries.get(id)?.gone.as_ref()?;
-        let is_first = members.owners(id).first == members.me();
-        let is_over = gone.concerns(id, seen) || gone.pruned && is_first && self.has_newer(id);
-        is_over.then(|| gone.error(id))
+        let tombstone = self.entries.get(id)?.tombstone.as_ref()?;
+        let is_primary_owner = members.owners(id).primary == members.me();
+        let is_over = tombstone.concerns(id, seen)
+            || tombstone.pruned && is_primary_owner && self.has_newer(id);
+        is_over.then(|| tombstone.error(id))
     }
 
     /// Ends an object: every holder drops it, waiting nodes get the reason, and a tombstone remembers it for a while.
     pub(super) fn bury(
         &mut self,
-        world: &mut World<'_>,
+        context: &mut Context<'_>,
         id: &ObjectId,
         error: Error,
         mut instances: Vec<Instance>,
     ) {
-        let now = world.now;
+        let now = context.now;
         let entry = self.entries.open(id);
         // An end that another owner repeats does not apply to requests that came after it.
         let is_moved = !instances.is_empty();
         let mut has_ended = !is_moved;
-        let (mut dropping, mut askers) = (BTreeSet::new(), Vec::new());
+        let (mut dropping, mut requesters) = (BTreeSet::new(), Vec::new());
         if let Some(live) =
             entry.live.take_if(|live| !is_moved || instances.contains(&live.instance))
         {
-            live.drop_copies(id, Some(&error), world.mail);
+            live.drop_copies(id, Some(&error), context.outbox);
             dropping.extend(live.tree.nodes().map(|holder| (holder, live.instance)));
             instances.push(live.instance);
             has_ended = true;
@@ -207,37 +212,42 @@ impl Directory {
             |reserved: &mut Box<Reserved>| !is_moved || instances.contains(&reserved.instance);
         if let Some(reserved) = entry.reserved.take_if(is_void).map(|reserved| reserved.instance) {
             let (id, error) = (id.clone(), Some(error.clone()));
-            world.mail.push((reserved.node, Message::Drop { id, instance: reserved, error }));
+            context.outbox.push((reserved.node, Message::Drop { id, instance: reserved, error }));
             dropping.insert((reserved.node, reserved));
             instances.push(reserved);
             has_ended = true;
         }
         // Later requesters wait for another object, which is not lost with this one.
         entry.orphan_since = None;
-        if let Some(before) = entry.gone.take() {
+        if let Some(before) = entry.tombstone.take() {
             instances.extend(before.instances);
             dropping.extend(before.dropping);
-            askers = before.askers;
+            requesters = before.requesters;
         }
-        let mut gone = Tombstone::new(id, instances, error.clone(), now + TOMBSTONE_NS);
-        entry.tell_gone(id, &error, |seen| has_ended || gone.concerns(id, seen), world.mail);
-        (gone.dropping, gone.askers) = (dropping, askers);
-        entry.gone = Some(Box::new(gone));
+        let mut tombstone = Tombstone::new(id, instances, error.clone(), now + TOMBSTONE_NS);
+        entry.notify_gone(
+            id,
+            &error,
+            |seen| has_ended || tombstone.concerns(id, seen),
+            context.outbox,
+        );
+        (tombstone.dropping, tombstone.requesters) = (dropping, requesters);
+        entry.tombstone = Some(Box::new(tombstone));
         self.remember(now, id);
     }
 
     /// Remembers instances of a name that must not come back, while the name refers to another instance.
     pub(super) fn bury_older(
         &mut self,
-        world: &mut World<'_>,
+        context: &mut Context<'_>,
         id: &ObjectId,
         instances: &[Instance],
     ) {
-        let now = world.now;
+        let now = context.now;
         let entry = self.entries.open(id);
         let is_old = |live: &mut Live| instances.contains(&live.instance);
         if let Some(old) = entry.live.take_if(is_old) {
-            old.drop_copies(id, None, world.mail);
+            old.drop_copies(id, None, context.outbox);
         }
         // Owners repeat this at each membership change; only the first report counts.
         let is_news = |instance: &&Instance| !entry.is_buried(now, instance);
@@ -254,8 +264,9 @@ impl Directory {
         self.remembered.push_back((now + TOMBSTONE_NS, id.clone()));
         while self.remembered.len() > REMEMBERED_MAX {
             let front = self.remembered.front().and_then(|(_, id)| self.entries.get(id));
-            if front.is_some_and(|entry| entry.gone.as_ref().is_some_and(|gone| !gone.is_settled()))
-            {
+            if front.is_some_and(|entry| {
+                entry.tombstone.as_ref().is_some_and(|tombstone| !tombstone.is_settled())
+            }) {
                 // Check it again later; others need not wait for it.
                 self.remembered.rotate_left(1);
                 break;
@@ -278,22 +289,24 @@ impl Entry {
     /// Removes and returns the delayed requesters of a deletion whose reply time matches.
     fn take_deleters(&mut self, is_meant: impl Fn(Instant) -> bool) -> Vec<(NodeId, RequestId)> {
         let mut taken = Vec::new();
-        self.take_back(|asking| {
-            let meant = asking.deleters.extract_if(.., |(.., until)| is_meant(*until));
+        self.take_back(|subscribers| {
+            let meant = subscribers.deleters.extract_if(.., |(.., until)| is_meant(*until));
             taken.extend(meant.map(|(node, request, _)| (node, request)));
         });
         taken
     }
 
     /// Frees a deleted name for another instance.
-    pub(super) fn reuse(&mut self, world: &mut World<'_>, id: &ObjectId) {
-        let now = world.now;
-        world.mail.extend(self.take_deleters(|_| true).into_iter().map(|asker| deleted(id, asker)));
-        let Some(mut gone) = self.gone.take() else { return };
+    pub(super) fn reuse(&mut self, context: &mut Context<'_>, id: &ObjectId) {
+        let now = context.now;
+        context.outbox.extend(
+            self.take_deleters(|_| true).into_iter().map(|requester| deleted(id, requester)),
+        );
+        let Some(mut tombstone) = self.tombstone.take() else { return };
         // The name refers to another object now: the client that deleted the old one need not wait for its last
         // copies.
-        gone.dropping.clear();
-        gone.answer(id, world.mail);
-        self.bury(now, &gone.instances, gone.until);
+        tombstone.dropping.clear();
+        tombstone.answer(id, context.outbox);
+        self.bury(now, &tombstone.instances, tombstone.until);
     }
 }

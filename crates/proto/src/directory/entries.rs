@@ -37,11 +37,11 @@ impl Default for Slice {
 
 /// A membership change, with the members right after it.
 #[derive(Clone, Debug)]
-pub(super) enum Change {
+pub(super) enum EntryChange {
     /// All announcements and requests of `node` are void.
-    Gone { node: NodeId, members: Arc<Members> },
-    /// Objects have new owners, or `renewed` has lost what was announced to it.
-    Owners { renewed: Option<NodeId>, members: Arc<Members> },
+    Removed { node: NodeId, members: Arc<Members> },
+    /// Objects have new owners, or `rejoined` has lost what was announced to it.
+    Owners { rejoined: Option<NodeId>, members: Arc<Members> },
 }
 
 /// All entries, and the changes that are not applied to all of them yet.
@@ -50,7 +50,7 @@ pub(super) struct Entries {
     /// Boxed, because the nodes of the tree have room for up to twice as many entries as they contain.
     all: BTreeMap<ObjectId, Box<Entry>>,
     /// Oldest first; the last one has the number `last`.
-    changes: VecDeque<Change>,
+    changes: VecDeque<EntryChange>,
     last: u32,
     walk: Option<Walk>,
 }
@@ -94,17 +94,18 @@ impl Entries {
     }
 
     /// The changes that are not applied to an entry yet.
-    fn news(&self, entry: &Entry) -> impl Iterator<Item = &Change> {
-        let count = self.changes.len().min(self.last.wrapping_sub(entry.knows) as usize);
+    fn news(&self, entry: &Entry) -> impl Iterator<Item = &EntryChange> {
+        let count = self.changes.len().min(self.last.wrapping_sub(entry.changes_seen) as usize);
         self.changes.range(self.changes.len() - count..)
     }
 
     /// Whether a pending change makes void what an entry records of a node.
     pub(super) fn is_void(&self, entry: &Entry, of: NodeId) -> bool {
-        self.news(entry).any(|change| matches!(change, Change::Gone { node, .. } if *node == of))
+        self.news(entry)
+            .any(|change| matches!(change, EntryChange::Removed { node, .. } if *node == of))
     }
 
-    pub(super) fn note(&mut self, change: Change) {
+    pub(super) fn note(&mut self, change: EntryChange) {
         self.changes.push_back(change);
         self.last = self.last.wrapping_add(1);
         let upto = self.last;
@@ -116,12 +117,12 @@ impl Entries {
     }
 
     /// Returns the changes that are not applied to an entry yet, and marks them as applied.
-    pub(super) fn take_news(&mut self, id: &ObjectId) -> Vec<Change> {
+    pub(super) fn take_news(&mut self, id: &ObjectId) -> Vec<EntryChange> {
         let Some(entry) = self.all.get(id) else { return Vec::new() };
         let news = self.news(entry).cloned().collect();
         let last = self.last;
         if let Some(entry) = self.get_mut(id) {
-            entry.knows = last;
+            entry.changes_seen = last;
         }
         news
     }

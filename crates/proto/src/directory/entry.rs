@@ -8,14 +8,14 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{accounts::EntryCharge, live::Live, world::Mail};
+use super::{accounts::EntryCharge, context::Outbox, live::Live};
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
     limits::{BURIED_MAX, ORPHAN_GRACE_NS, REMEMBERED_WORDS_BYTES},
     members::Members,
     message::{Holding, Message},
-    planted::{self, Bug},
+    mutants::{self, Mutant},
     time::Instant,
 };
 
@@ -24,10 +24,10 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub(super) live: Option<Live>,
-    pub(super) gone: Option<Box<Tombstone>>,
+    pub(super) tombstone: Option<Box<Tombstone>>,
     /// Earlier instances of the name, and until when each is remembered.
-    buried: Option<Box<Buried>>,
-    asking: Option<Box<Asking>>,
+    buried: Option<Box<FormerInstances>>,
+    subscribers: Option<Box<Subscribers>>,
     /// The instance whose last copy was lost, and until when it is remembered. Its holder may come back, and then must
     /// learn of a deletion that happened meanwhile.
     pub(super) lost: Option<Box<(Instance, Instant)>>,
@@ -36,9 +36,9 @@ pub(super) struct Entry {
     /// When the last copy was lost that is complete or can still become complete.
     pub(super) orphan_since: Option<Instant>,
     /// Until when the entry is kept although other nodes own it.
-    pub(super) kept_until: Instant,
+    pub(super) stray_until: Instant,
     /// The number of the last membership change that was applied to this entry.
-    pub(super) knows: u32,
+    pub(super) changes_seen: u32,
 }
 
 /// A name that is reserved for the result of a reduce.
@@ -57,17 +57,17 @@ impl Reserved {
 
 /// Earlier instances, each with the time until which it is remembered.
 #[derive(Debug, Default)]
-struct Buried(BTreeMap<Instance, Instant>);
+struct FormerInstances(BTreeMap<Instance, Instant>);
 
 /// Nodes that wait for an object or for changes of its holders.
 #[derive(Debug, Default)]
-pub(super) struct Asking {
+pub(super) struct Subscribers {
     /// Requesters without a source, in order of their requests, with the sources that failed them.
     pub(super) waiters: Vec<Waiter>,
     /// For each watching node, whether it has seen the object.
     pub(super) watchers: BTreeMap<NodeId, bool>,
     /// Requesters of the next change of holders.
-    pub(super) locators: Vec<Locator>,
+    pub(super) locators: Vec<LocationsWaiter>,
     /// Clients that deleted a name which its holders may not have announced to this owner yet, and when each gets its
     /// reply.
     pub(super) deleters: Vec<(NodeId, RequestId, Instant)>,
@@ -85,7 +85,7 @@ pub(super) struct Waiter {
     pub(super) seen: bool,
 }
 
-impl Asking {
+impl Subscribers {
     pub(super) fn waiter(&self, node: NodeId) -> Option<&Waiter> {
         self.waiters.iter().find(|waiter| waiter.node == node)
     }
@@ -103,21 +103,21 @@ pub(super) struct Tombstone {
     /// Copies whose holders have not confirmed that they dropped them.
     pub(super) dropping: BTreeSet<(NodeId, Instance)>,
     /// Requesters of the deletion, which get a reply when `dropping` is empty.
-    pub(super) askers: Vec<(NodeId, RequestId)>,
+    pub(super) requesters: Vec<(NodeId, RequestId)>,
     /// Owners to which this node has sent the deletion, or from which it received it.
     pub(super) known_to: Vec<NodeId>,
 }
 
 /// A request for the list of holders.
 #[derive(Debug)]
-pub(super) struct Locator {
+pub(super) struct LocationsWaiter {
     pub(super) node: NodeId,
     pub(super) request: RequestId,
     /// The last list of holders that the requester has; `None` if it wants a reply at once.
     pub(super) known: Option<Vec<Holding>>,
 }
 
-impl Locator {
+impl LocationsWaiter {
     pub(super) fn is(&self, node: NodeId, request: RequestId) -> bool {
         (self.node, self.request) == (node, request)
     }
@@ -147,8 +147,8 @@ impl Tombstone {
         // If the deletion of an input ended a result, the error names the input: then it is kept as the reason.
         let is_deleted = matches!(&error, Error::ObjectDeleted { id: deleted } if deleted == id);
         let reason = (!is_deleted).then(|| Box::new(error.shortened(REMEMBERED_WORDS_BYTES)));
-        let (dropping, askers, known_to) = (BTreeSet::new(), Vec::new(), Vec::new());
-        Self { instances, reason, pruned: false, until, dropping, askers, known_to }
+        let (dropping, requesters, known_to) = (BTreeSet::new(), Vec::new(), Vec::new());
+        Self { instances, reason, pruned: false, until, dropping, requesters, known_to }
     }
 
     /// Returns why `id`, the object of this tombstone, is gone.
@@ -174,7 +174,7 @@ impl Tombstone {
         &mut self,
         id: &ObjectId,
         owners: impl Iterator<Item = NodeId>,
-        mail: &mut Mail,
+        outbox: &mut Outbox,
     ) {
         // Without an instance, the receiver would end whatever object has the name there.
         let is_clear = id.minter().is_some() || !self.instances.is_empty();
@@ -184,16 +184,16 @@ impl Tombstone {
                 let last = self.instances.len().saturating_sub(BURIED_MAX);
                 let (instances, error) = (self.instances[last..].to_vec(), Some(self.error(id)));
                 let (id, pruned) = (id.clone(), self.pruned);
-                mail.push((owner, Message::Remember { id, instances, error, pruned }));
+                outbox.push((owner, Message::Tombstone { id, instances, error, pruned }));
             }
         }
     }
 
     /// Sends the drop requests again: a holder that did not consider this node an owner has ignored them.
-    pub(super) fn drop_again(&self, id: &ObjectId, mail: &mut Mail) {
+    pub(super) fn drop_again(&self, id: &ObjectId, outbox: &mut Outbox) {
         for (holder, instance) in &self.dropping {
             let (id, instance, error) = (id.clone(), *instance, Some(self.error(id)));
-            mail.push((*holder, Message::Drop { id, instance, error }));
+            outbox.push((*holder, Message::Drop { id, instance, error }));
         }
     }
 
@@ -203,20 +203,20 @@ impl Tombstone {
     }
 
     /// Replies to the requesters of the deletion, once no copy is left that a node could be sent to.
-    pub(super) fn answer(&mut self, id: &ObjectId, mail: &mut Mail) {
+    pub(super) fn answer(&mut self, id: &ObjectId, outbox: &mut Outbox) {
         if self.is_settled() {
             // An emptied `BTreeSet` keeps its root node: replace it to free the memory.
             self.dropping = BTreeSet::new();
-            let askers = core::mem::take(&mut self.askers);
-            mail.extend(askers.into_iter().map(|asker| deleted(id, asker)));
+            let requesters = core::mem::take(&mut self.requesters);
+            outbox.extend(requesters.into_iter().map(|requester| deleted(id, requester)));
         }
     }
 }
 
 impl Entry {
-    /// Creates an empty entry to which all membership changes up to `knows` are applied.
-    pub(super) fn new(knows: u32) -> Self {
-        Self { knows, ..Self::default() }
+    /// Creates an empty entry to which all membership changes up to `changes_seen` are applied.
+    pub(super) fn new(changes_seen: u32) -> Self {
+        Self { changes_seen, ..Self::default() }
     }
 
     /// Whether a copy exists that is complete or can still become complete.
@@ -227,13 +227,13 @@ impl Entry {
     /// Whether its last instance can no longer be completed, so that another instance may take its place.
     pub(super) fn is_lost(&self) -> bool {
         // While the name is reserved for a reduce, `orphan_since` is not set, even if no node has the earlier object.
-        let is_void = |live: &Live| live.small.is_none() && live.tree.is_empty();
+        let is_void = |live: &Live| live.inline.is_none() && live.tree.is_empty();
         self.orphan_since.is_some() || self.live.as_ref().is_some_and(is_void)
     }
 
     /// Whether this node did not own the entry for a while, and may have missed what happened to its name.
     pub(super) fn is_doubtful(&self) -> bool {
-        self.kept_until != Instant::default()
+        self.stray_until != Instant::default()
     }
 
     /// The node that created the object or reserved its name.
@@ -264,7 +264,7 @@ impl Entry {
 
     /// Whether this instance of the name has ended, whatever the name refers to now.
     pub(super) fn is_over(&self, now: Instant, instance: &Instance) -> bool {
-        self.gone.as_ref().is_some_and(|gone| gone.instances.contains(instance))
+        self.tombstone.as_ref().is_some_and(|tombstone| tombstone.instances.contains(instance))
             || self.is_buried(now, instance)
     }
 
@@ -276,7 +276,7 @@ impl Entry {
 
     /// Forgets what was to be remembered until `then`.
     pub(super) fn forget(&mut self, then: Instant) {
-        self.gone.take_if(|gone| gone.until <= then);
+        self.tombstone.take_if(|tombstone| tombstone.until <= then);
         self.lost.take_if(|lost| lost.1 <= then);
         self.bury(then, &[], then);
     }
@@ -300,7 +300,7 @@ impl Entry {
             // A name that no node has put yet, or that is reserved for the result of a reduce.
             None => self.live.is_none() || self.reserved.is_some(),
         };
-        if can_come || self.gone.is_some() || self.live.as_ref().is_some_and(Live::is_fed) {
+        if can_come || self.tombstone.is_some() || self.live.as_ref().is_some_and(Live::is_fed) {
             return;
         }
         if self.orphan_since.is_none() {
@@ -312,8 +312,8 @@ impl Entry {
     /// Whether the entry records nothing and no node waits on it.
     pub(super) fn is_empty(&self) -> bool {
         self.live.is_none()
-            && self.gone.is_none()
-            && self.asking.is_none()
+            && self.tombstone.is_none()
+            && self.subscribers.is_none()
             && self.lost.is_none()
             && self.buried.is_none()
             && self.reserved.is_none()
@@ -321,94 +321,99 @@ impl Entry {
     }
 
     /// The waiting nodes, if any are recorded.
-    pub(super) fn asking(&self) -> Option<&Asking> {
-        self.asking.as_deref()
+    pub(super) fn subscribers(&self) -> Option<&Subscribers> {
+        self.subscribers.as_deref()
     }
 
     /// Whether a client that deleted the name has no reply yet, because holders may still announce copies.
     pub(super) fn has_deleters(&self) -> bool {
-        self.asking().is_some_and(|asking| !asking.deleters.is_empty())
+        self.subscribers().is_some_and(|subscribers| !subscribers.deleters.is_empty())
     }
 
     /// The waiting nodes, for changes; creates an empty record.
-    pub(super) fn asking_mut(&mut self) -> &mut Asking {
-        self.asking.get_or_insert_default()
+    pub(super) fn subscribers_mut(&mut self) -> &mut Subscribers {
+        self.subscribers.get_or_insert_default()
     }
 
     /// Removes requests; frees the record when the last request is gone.
-    pub(super) fn take_back(&mut self, forget: impl FnOnce(&mut Asking)) {
-        if let Some(asking) = &mut self.asking {
-            forget(asking);
+    pub(super) fn take_back(&mut self, forget: impl FnOnce(&mut Subscribers)) {
+        if let Some(subscribers) = &mut self.subscribers {
+            forget(subscribers);
         }
-        self.asking.take_if(|asking| asking.is_empty());
+        self.subscribers.take_if(|subscribers| subscribers.is_empty());
     }
 
     /// Removes the request of a node for a source.
     pub(super) fn drop_waiter(&mut self, node: NodeId) {
-        self.take_back(|asking| asking.waiters.retain(|waiter| waiter.node != node));
+        self.take_back(|subscribers| subscribers.waiters.retain(|waiter| waiter.node != node));
     }
 
     /// Requests the bytes of a small object from a holder, if requesters wait for them and this owner lacks them.
-    pub(super) fn seek_bytes(&mut self, id: &ObjectId, mail: &mut Mail) {
-        let waits = |asking: &Asking| !asking.waiters.is_empty() || !asking.watchers.is_empty();
-        let is_wanted = self.asking().is_some_and(waits);
+    pub(super) fn seek_bytes(&mut self, id: &ObjectId, outbox: &mut Outbox) {
+        let waits = |subscribers: &Subscribers| {
+            !subscribers.waiters.is_empty() || !subscribers.watchers.is_empty()
+        };
+        let is_wanted = self.subscribers().is_some_and(waits);
         if let Some(live) = self.live.as_mut().filter(|_| is_wanted) {
-            live.seek_bytes(id, mail);
+            live.seek_bytes(id, outbox);
         }
     }
 
     /// Replies to the requesters that do not know the current holders yet.
-    pub(super) fn answer_locators(&mut self, id: &ObjectId, mail: &mut Mail) {
-        let Some(asking) = &mut self.asking else { return };
-        let live = self.live.as_ref().filter(|_| !asking.locators.is_empty());
+    pub(super) fn notify_location_waiters(&mut self, id: &ObjectId, outbox: &mut Outbox) {
+        let Some(subscribers) = &mut self.subscribers else { return };
+        let live = self.live.as_ref().filter(|_| !subscribers.locators.is_empty());
         let holdings = live.map_or_else(Vec::new, Live::holdings);
-        asking.locators.retain(|locator| {
-            let gone = self.gone.as_ref().filter(|gone| gone.concerns(id, locator.has_seen()));
-            let is_known = gone.is_none() && locator.known.as_ref() == Some(&holdings);
+        subscribers.locators.retain(|locator| {
+            let tombstone = self
+                .tombstone
+                .as_ref()
+                .filter(|tombstone| tombstone.concerns(id, locator.has_seen()));
+            let is_known = tombstone.is_none() && locator.known.as_ref() == Some(&holdings);
             if !is_known {
                 let request = locator.request;
-                let holdings =
-                    gone.map_or_else(|| Ok(holdings.clone()), |gone| Err(gone.error(id)));
-                mail.push((locator.node, Message::LocationsAre { request, holdings }));
+                let holdings = tombstone
+                    .map_or_else(|| Ok(holdings.clone()), |tombstone| Err(tombstone.error(id)));
+                outbox.push((locator.node, Message::LocationsReply { request, holdings }));
             }
             is_known
         });
-        self.asking.take_if(|asking| asking.is_empty());
+        self.subscribers.take_if(|subscribers| subscribers.is_empty());
     }
 
     /// Reports the end of the object to the waiting nodes for which `concerns` returns true, given whether they have
     /// seen it.
-    pub(super) fn tell_gone(
+    pub(super) fn notify_gone(
         &mut self,
         id: &ObjectId,
         error: &Error,
         concerns: impl Fn(bool) -> bool,
-        mail: &mut Mail,
+        outbox: &mut Outbox,
     ) {
-        let Some(asking) = &mut self.asking else { return };
-        let waiters = asking.waiters.extract_if(.., |waiter| concerns(waiter.seen));
-        let mut told: BTreeSet<NodeId> = waiters.map(|waiter| waiter.node).collect();
-        told.extend(
-            asking.watchers.iter().filter(|(_, seen)| concerns(**seen)).map(|(node, _)| *node),
+        let Some(subscribers) = &mut self.subscribers else { return };
+        let waiters = subscribers.waiters.extract_if(.., |waiter| concerns(waiter.seen));
+        let mut announced_at: BTreeSet<NodeId> = waiters.map(|waiter| waiter.node).collect();
+        announced_at.extend(
+            subscribers.watchers.iter().filter(|(_, seen)| concerns(**seen)).map(|(node, _)| *node),
         );
-        asking.watchers.retain(|_, seen| !concerns(*seen));
-        let locators = asking.locators.extract_if(.., |locator| concerns(locator.has_seen()));
-        let locators: Vec<Locator> = locators.collect();
-        self.asking.take_if(|asking| asking.is_empty());
-        if planted::has(Bug::TellsNobodyOfLosses) {
+        subscribers.watchers.retain(|_, seen| !concerns(*seen));
+        let locators = subscribers.locators.extract_if(.., |locator| concerns(locator.has_seen()));
+        let locators: Vec<LocationsWaiter> = locators.collect();
+        self.subscribers.take_if(|subscribers| subscribers.is_empty());
+        if mutants::is_active(Mutant::NeverReportsLosses) {
             return;
         }
-        for node in told {
-            mail.push((node, Message::Gone { id: id.clone(), error: error.clone() }));
+        for node in announced_at {
+            outbox.push((node, Message::Gone { id: id.clone(), error: error.clone() }));
         }
         // Otherwise a client that watches the holders of a lost object would wait forever.
-        for Locator { node, request, .. } in locators {
-            mail.push((node, Message::LocationsAre { request, holdings: Err(error.clone()) }));
+        for LocationsWaiter { node, request, .. } in locators {
+            outbox.push((node, Message::LocationsReply { request, holdings: Err(error.clone()) }));
         }
     }
 }
 
-impl Asking {
+impl Subscribers {
     fn is_empty(&self) -> bool {
         self.waiters.is_empty()
             && self.watchers.is_empty()

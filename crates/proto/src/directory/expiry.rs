@@ -5,8 +5,8 @@
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 
 use super::{
+    context::Context,
     state::{Directory, Parked},
-    world::World,
 };
 use crate::{error::Error, id::ObjectId, limits::TOMBSTONE_NS, time::Instant};
 
@@ -22,20 +22,20 @@ impl Directory {
 
     /// Handles everything that is due: forgets old deletions, and reports lost objects to the nodes that wait for
     /// them.
-    pub fn expire(&mut self, world: &mut World<'_>) {
-        let (now, members) = (world.now, world.members);
+    pub fn expire(&mut self, context: &mut Context<'_>) {
+        let (now, members) = (context.now, context.members);
         if self.next_slice().is_some_and(|at| at <= now) {
-            self.work_off(world);
+            self.work_off(context);
         }
         if self.catching_up_until <= now {
             for Parked { from, announce, .. } in core::mem::take(&mut self.parked) {
                 if members.contains(from) {
-                    self.settle(world, &announce.id);
-                    self.announce(world, from, &announce);
+                    self.settle(context, &announce.id);
+                    self.announce(context, from, &announce);
                 }
             }
         }
-        self.expire_leases(world);
+        self.expire_leases(context);
         if self.resumed_at > now {
             return;
         }
@@ -46,7 +46,7 @@ impl Directory {
             }
             if self.alarms.first().is_some_and(|(at, _)| *at <= now) {
                 let due = self.alarms.pop_first();
-                due.iter().for_each(|(_, id)| self.look_again(world, id));
+                due.iter().for_each(|(_, id)| self.expire_entry(context, id));
             } else if !is_forgotten {
                 return;
             }
@@ -55,13 +55,13 @@ impl Directory {
     }
 
     /// Checks an entry whose alarm is due: an orphan, a stalled receiver, or an entry that other nodes own.
-    fn look_again(&mut self, world: &mut World<'_>, id: &ObjectId) {
-        let (now, members) = (world.now, world.members);
-        self.settle(world, id);
-        self.answer_deleters(world, id);
-        self.judge_stalls(world, id);
-        self.wake_yielded(world, id);
-        self.end_in_time(world, id);
+    fn expire_entry(&mut self, context: &mut Context<'_>, id: &ObjectId) {
+        let (now, members) = (context.now, context.members);
+        self.settle(context, id);
+        self.confirm_deletions(context, id);
+        self.handle_stalls(context, id);
+        self.wake_yielded(context, id);
+        self.end_in_time(context, id);
         let since = self.entries.get(id).and_then(|entry| entry.orphan_since);
         let lost_at = since.map(|since| self.lost_at(since));
         if let Some(later) = lost_at.filter(|lost_at| *lost_at > now) {
@@ -69,7 +69,7 @@ impl Directory {
         }
         let Some(entry) = self.entries.get_mut(id) else { return };
         let is_owner = members.owners(id).contains(members.me());
-        if !is_owner && entry.kept_until <= now && !entry.has_deleters() {
+        if !is_owner && entry.stray_until <= now && !entry.has_deleters() {
             self.entries.remove(id);
             return;
         }
@@ -90,11 +90,11 @@ impl Directory {
                     false => format!("node {node} left, and no other node had capacity for it"),
                 };
                 let error = Error::ObjectLost { id: id.clone(), detail };
-                live.strand_copies(id, &error, world.mail);
+                live.drop_partial_copies(id, &error, context.outbox);
                 entry.lost = None;
-                self.bury(world, id, error, Vec::from([live.instance]));
+                self.bury(context, id, error, Vec::from([live.instance]));
                 if let Some(entry) = self.entries.get_mut(id) {
-                    entry.answer_locators(id, world.mail);
+                    entry.notify_location_waiters(id, context.outbox);
                 }
                 return;
             }
@@ -110,14 +110,14 @@ impl Directory {
                     _ => String::from("no remaining node has a complete copy"),
                 };
                 let error = Error::ObjectLost { id: id.clone(), detail };
-                entry.tell_gone(id, &error, |_| true, world.mail);
-                entry.answer_locators(id, world.mail);
+                entry.notify_gone(id, &error, |_| true, context.outbox);
+                entry.notify_location_waiters(id, context.outbox);
                 // Partial copies that receive only from each other never complete. Only the primary owner has the full
                 // list of copies.
                 if let Some(lost) = &lost
-                    && members.owners(id).first == members.me()
+                    && members.owners(id).primary == members.me()
                 {
-                    lost.strand_copies(id, &error, world.mail);
+                    lost.drop_partial_copies(id, &error, context.outbox);
                 }
             }
             if lost.is_some() && id.minter().is_none() {

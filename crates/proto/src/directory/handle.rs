@@ -5,91 +5,96 @@
 use alloc::{boxed::Box, vec::Vec};
 
 use super::{
-    entry::{Entry, Locator, Waiter},
+    context::Context,
+    entry::{Entry, LocationsWaiter, Waiter},
     state::Directory,
-    world::World,
 };
 use crate::{
     id::{NodeId, ObjectId},
     lifetime::Lease,
     limits::limit_name,
     message::Message,
-    planted::{self, Bug},
+    mutants::{self, Mutant},
 };
 
 /// The result of offering a message to the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum Handled {
     /// The message is not for an owner.
     No,
     /// The directory has handled it.
     Yes,
     /// Handled: the sender requested a source of this object.
-    SenderAsked(ObjectId),
+    SourceRequested(ObjectId),
     /// Handled: this object was deleted.
     Deleted(ObjectId),
 }
 
 impl Directory {
     /// Handles a message if it is for an owner.
-    pub fn handle(&mut self, world: &mut World<'_>, from: NodeId, message: &Message) -> Taken {
-        let now = world.now;
-        self.speeds.heard(from);
-        self.settle_for(world, message);
+    pub fn handle(
+        &mut self,
+        context: &mut Context<'_>,
+        from: NodeId,
+        message: &Message,
+    ) -> Handled {
+        let now = context.now;
+        self.speeds.responded(from);
+        self.settle_for(context, message);
         match message {
             Message::Announce(announce) => {
-                let is_awaited = self.announce(world, from, announce);
-                self.keep_for_a_while(world, &announce.id);
+                let is_awaited = self.announce(context, from, announce);
+                self.keep_as_stray(context, &announce.id);
                 if !is_awaited {
-                    return Taken::Yes;
+                    return Handled::Yes;
                 }
             }
             Message::Withdraw { id, instance } => {
-                self.withdraw(world, from, id, *instance);
+                self.withdraw(context, from, id, *instance);
             }
             Message::Locate { id, avoid, not_here, receives, seen } => {
-                self.speeds.says(now, from, *receives);
+                self.speeds.rate_reported(now, from, *receives);
                 if let Some((holder, instance)) = not_here
                     && self.is_refusal_news(id, from, *holder)
                 {
-                    self.doubt_copy(world, *holder, id, *instance);
+                    self.verify_copy(context, *holder, id, *instance);
                 }
                 let (avoid, yields_until) = (avoid.clone(), None);
                 let waiter = Waiter { node: from, avoid, yields_until, seen: *seen };
-                self.seek_sender(world, waiter, id);
-                return Taken::SenderAsked(id.clone());
+                self.assign_source(context, waiter, id);
+                return Handled::SourceRequested(id.clone());
             }
-            Message::Paced(_) if planted::has(Bug::IgnoresPaces) => {}
-            Message::Paced(paced) => self.paced(world, from, paced),
-            Message::Unlocate { id } => self.unlocate(from, id),
-            Message::Watch { id, seen } => self.watch(world, from, id, *seen),
+            Message::RateReport(_) if mutants::is_active(Mutant::IgnoresRateReports) => {}
+            Message::RateReport(rate_reported) => self.rate_reported(context, from, rate_reported),
+            Message::CancelLocate { id } => self.unlocate(from, id),
+            Message::Watch { id, seen } => self.watch(context, from, id, *seen),
             Message::Unwatch { id } => {
                 if let Some(entry) = self.entries.get_mut(id) {
-                    entry.take_back(|asking| {
-                        asking.watchers.remove(&from);
+                    entry.take_back(|subscribers| {
+                        subscribers.watchers.remove(&from);
                     });
                 }
                 self.forget_if_empty(id);
             }
             Message::Locations { id, known, request } => {
-                self.locations(world, from, id, known.clone(), *request);
+                self.locations(context, from, id, known.clone(), *request);
             }
-            Message::Unlocations { id, request } => {
+            Message::CancelLocations { id, request } => {
                 if let Some(entry) = self.entries.get_mut(id) {
-                    let is_other = |locator: &Locator| !locator.is(from, *request);
-                    entry.take_back(|asking| asking.locators.retain(is_other));
+                    let is_other = |locator: &LocationsWaiter| !locator.is(from, *request);
+                    entry.take_back(|subscribers| subscribers.locators.retain(is_other));
                 }
                 self.forget_if_empty(id);
             }
             Message::Reserve { id, instance } => {
-                self.reserve(world, from, id, *instance);
-                self.keep_for_a_while(world, id);
+                self.reserve(context, from, id, *instance);
+                self.keep_as_stray(context, id);
             }
             Message::Delete { id, request, pruned } => {
-                self.delete(world, from, id, *request, *pruned);
-                self.pass_on(id, world);
+                self.delete(context, from, id, *request, *pruned);
+                self.forward_to_owners(id, context);
             }
-            Message::Dropped { id, instance } => self.dropped(from, id, *instance, world.mail),
+            Message::Dropped { id, instance } => self.dropped(from, id, *instance, context.outbox),
             Message::Fail { id, error, reserved } => {
                 let entry = self.entries.get(id);
                 let is_over = |entry: &Entry| reserved.is_some_and(|it| entry.is_over(now, &it));
@@ -98,8 +103,8 @@ impl Directory {
                 if entry.is_some_and(is_over) {
                     // The name was deleted meanwhile, and is free.
                 } else if id.minter().is_some() || maker.is_none_or(|maker| maker == from) {
-                    self.bury(world, id, error.clone(), Vec::new());
-                    self.pass_on(id, world);
+                    self.bury(context, id, error.clone(), Vec::new());
+                    self.forward_to_owners(id, context);
                 } else if let Some(entry) = self.entries.get_mut(id) {
                     entry.reserved.take_if(|reserved| reserved.instance.node == from);
                 }
@@ -112,65 +117,66 @@ impl Directory {
                     live.abandoned_by = Some(Box::new(from));
                 }
             }
-            Message::Leased { lease, is_taken } => {
-                if !self.leases.leased(now, from, lease, *is_taken) {
+            Message::LeaseUpdate { lease, is_held } => {
+                if !self.leases.leased(now, from, lease, *is_held) {
                     self.limited.push((from, limit_name!(LEASES_MAX)));
                 }
-                self.leases.keep_for_a_while(world, lease, self.stray_ns);
+                self.leases.keep_as_stray(context, lease, self.stray_ns);
             }
-            Message::Covers { job, covers } => {
-                if !self.leases.covers(now, from, job, *covers) {
+            Message::JobObjects { job, has_objects } => {
+                if !self.leases.has_objects(now, from, job, *has_objects) {
                     self.limited.push((from, limit_name!(LEASES_MAX)));
                 }
                 let lease = Lease::Job(job.clone());
-                self.leases.keep_for_a_while(world, &lease, self.stray_ns);
+                self.leases.keep_as_stray(context, &lease, self.stray_ns);
             }
-            Message::JobEnded { job } => self.job_ended(world, job),
-            Message::Remember { id, instances, error: Some(error), pruned } => {
+            Message::JobEnded { job } => self.job_ended(context, job),
+            Message::Tombstone { id, instances, error: Some(error), pruned } => {
                 // Without instances it is not clear which object of that name has ended.
                 let is_clear = id.minter().is_some() || !instances.is_empty();
                 // A repetition is ignored: the name may have been deleted since, and the reason with it.
-                let gone = self.entries.get(id).and_then(|entry| entry.gone.as_ref());
-                let is_known = gone.is_some_and(|gone| {
-                    instances.iter().all(|instance| gone.instances.contains(instance))
+                let tombstone = self.entries.get(id).and_then(|entry| entry.tombstone.as_ref());
+                let is_known = tombstone.is_some_and(|tombstone| {
+                    instances.iter().all(|instance| tombstone.instances.contains(instance))
                 });
                 if is_clear && !is_known {
-                    self.bury(world, id, error.clone(), instances.clone());
+                    self.bury(context, id, error.clone(), instances.clone());
                 }
-                if let Some(gone) = self.entries.get_mut(id).and_then(|entry| entry.gone.as_mut())
-                    && !gone.known_to.contains(&from)
+                if let Some(tombstone) =
+                    self.entries.get_mut(id).and_then(|entry| entry.tombstone.as_mut())
+                    && !tombstone.known_to.contains(&from)
                 {
-                    gone.known_to.push(from);
-                    gone.pruned |= *pruned;
+                    tombstone.known_to.push(from);
+                    tombstone.pruned |= *pruned;
                 }
             }
-            Message::Remember { id, instances, error: None, .. } => {
-                self.bury_older(world, id, instances);
+            Message::Tombstone { id, instances, error: None, .. } => {
+                self.bury_older(context, id, instances);
             }
             Message::Latest { prefix, after, request } => {
-                self.ask_latest(from, prefix, *after, *request, world.mail);
+                self.watch_latest(from, prefix, *after, *request, context.outbox);
             }
-            Message::Unlatest { request } => {
+            Message::CancelLatest { request } => {
                 self.latest.retain(|waiter| (waiter.node, waiter.request) != (from, *request));
             }
-            Message::Older { name, keep, request } => {
+            Message::OlderVersions { name, retain: keep, request } => {
                 let (names, request) = (self.older(name, *keep), *request);
-                world.mail.push((from, Message::OlderAre { names, request }));
+                context.outbox.push((from, Message::OlderVersionsReply { names, request }));
             }
             Message::List { prefix, after, request } => {
-                let (rows, next) = self.list(world, prefix, after.as_ref());
-                world.mail.push((from, Message::ListIs { request: *request, rows, next }));
+                let (rows, next) = self.list(context, prefix, after.as_ref());
+                context.outbox.push((from, Message::ListReply { request: *request, rows, next }));
             }
-            _ => return Taken::No,
+            _ => return Handled::No,
         }
         if let Some(id) = message.object()
             && let Some(entry) = self.entries.get_mut(id)
         {
-            entry.answer_locators(id, world.mail);
+            entry.notify_location_waiters(id, context.outbox);
         }
         match message {
-            Message::Delete { id, .. } => Taken::Deleted(id.clone()),
-            _ => Taken::Yes,
+            Message::Delete { id, .. } => Handled::Deleted(id.clone()),
+            _ => Handled::Yes,
         }
     }
 }

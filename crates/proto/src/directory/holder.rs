@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 
 use super::{
     paths::NONE,
-    reports::{Left, Report, Reports},
+    reports::{FormerSource, Report, Reports},
 };
 use crate::{id::NodeId, time::Instant};
 
@@ -18,9 +18,9 @@ pub(super) const WHOLE: u32 = 1000;
 pub(super) struct Holder {
     pub(super) complete: bool,
     /// Whether the copy is pinned: put, reduced or adopted there.
-    pub(super) origin: bool,
+    pub(super) primary: bool,
     /// When it last announced its copy, and when this owner last sent it to a source.
-    pub(super) told: Option<Instant>,
+    pub(super) announced_at: Option<Instant>,
     pub(super) located: Option<Instant>,
     /// When it first announced that it receives.
     pub(super) began: Option<Instant>,
@@ -35,8 +35,8 @@ impl Holder {
     }
 
     /// Whether the copy is pinned: put, reduced or adopted there.
-    pub(super) const fn is_origin(&self) -> bool {
-        self.origin
+    pub(super) const fn is_primary(&self) -> bool {
+        self.primary
     }
 
     /// Its last report about its current source.
@@ -50,14 +50,14 @@ impl Holder {
     }
 
     /// Sources that it was moved away from.
-    pub(super) fn left(&self) -> &[Left] {
+    pub(super) fn left(&self) -> &[FormerSource] {
         self.reports.as_ref().map_or(&[][..], |reports| &reports.left)
     }
 }
 
 /// A node of the broadcast tree: a holder, or a source that holds no copy.
 #[derive(Debug)]
-pub(super) struct Spot {
+pub(super) struct TreeNode {
     pub(super) node: NodeId,
     pub(super) holder: Option<Holder>,
     pub(super) source: u32,
@@ -69,7 +69,7 @@ pub(super) struct Spot {
     pub(super) moved: Instant,
 }
 
-impl Spot {
+impl TreeNode {
     pub(super) const fn new(node: NodeId) -> Self {
         let (holder, source, receivers, weight, load) = (None, NONE, 0, WHOLE, 0);
         Self { node, holder, source, receivers, weight, load, moved: Instant(0) }
@@ -81,14 +81,14 @@ impl Spot {
     }
 
     pub(super) fn is_root(&self) -> bool {
-        let is_root = |it: &Holder| it.complete || it.origin && self.source == NONE;
+        let is_root = |it: &Holder| it.complete || it.primary && self.source == NONE;
         self.holder.as_ref().is_some_and(is_root)
     }
 
     /// Its sort key among the roots: complete pinned copies come first.
     pub(super) fn as_root(&self) -> Option<(bool, bool, NodeId)> {
         let holder = self.holder.as_ref().filter(|_| self.is_root())?;
-        Some((!holder.complete, !holder.origin, self.node))
+        Some((!holder.complete, !holder.primary, self.node))
     }
 
     /// How many receivers it sends to; slow ones count for less.

@@ -15,13 +15,13 @@ use alloc::{
     vec::Vec,
 };
 
-use super::world::World;
+use super::context::Context;
 use crate::{
     id::{Name, NodeId, ObjectId},
     lifetime::Lease,
     limits::{LEASE_GRACE_NS, LEASES_MAX},
     message::Message,
-    planted::{self, Bug},
+    mutants::{self, Mutant},
     time::Instant,
     timed::{Deadline, Timed},
 };
@@ -29,9 +29,9 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     /// Leases that this node owns, and for a while those that it does not own in its membership view.
-    pub(super) all: Timed<Lease, Record>,
+    pub(super) all: Timed<Lease, LeaseRecord>,
     /// Objects in this shard, by the job that ends them. They may be gone since.
-    pub(super) covered: BTreeMap<Name, Covered>,
+    pub(super) covered: BTreeMap<Name, JobObjects>,
     /// Jobs that have ended, with the object after which the next slice begins, and when that is due.
     pub(super) ending: BTreeMap<Name, Option<ObjectId>>,
     pub(super) resumed_at: Instant,
@@ -39,23 +39,23 @@ pub(super) struct Leases {
 
 /// The members whose clients have taken a lease, and the owners of objects that it keeps alive.
 #[derive(Debug, Default)]
-pub(super) struct Record {
-    pub(super) takers: BTreeSet<NodeId>,
-    pub(super) coverers: BTreeSet<NodeId>,
+pub(super) struct LeaseRecord {
+    pub(super) lease_holders: BTreeSet<NodeId>,
+    pub(super) object_owners: BTreeSet<NodeId>,
     /// When to check it: because it has expired, or because other nodes own it.
     pub(super) look_at: Option<Instant>,
 }
 
-impl Deadline for Record {
+impl Deadline for LeaseRecord {
     fn deadline(&self) -> Option<Instant> {
         self.look_at
     }
 }
 
-impl Record {
+impl LeaseRecord {
     /// Starts the grace period if no client has the lease any more.
-    fn ends_if_untaken(&mut self, now: Instant) {
-        if !self.takers.is_empty() {
+    fn expire_if_unheld(&mut self, now: Instant) {
+        if !self.lease_holders.is_empty() {
             self.look_at = None;
         } else if self.look_at.is_none() {
             self.look_at = Some(now + LEASE_GRACE_NS);
@@ -64,7 +64,7 @@ impl Record {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Covered {
+pub(super) struct JobObjects {
     pub(super) ids: BTreeSet<ObjectId>,
     /// The number of objects when ended ones were last removed.
     pub(super) sorted: usize,
@@ -77,16 +77,21 @@ impl Leases {
     }
 
     /// Returns false if there are too many leases already.
-    fn change(&mut self, now: Instant, lease: Lease, change: impl FnOnce(&mut Record)) -> bool {
+    fn change(
+        &mut self,
+        now: Instant,
+        lease: Lease,
+        change: impl FnOnce(&mut LeaseRecord),
+    ) -> bool {
         if !self.all.contains_key(&lease) {
             if self.all.len() >= LEASES_MAX {
                 return false;
             }
-            self.all.insert(lease.clone(), Record::default());
+            self.all.insert(lease.clone(), LeaseRecord::default());
         }
         self.all.update(&lease, |record| {
             change(record);
-            record.ends_if_untaken(now);
+            record.expire_if_unheld(now);
         });
         true
     }
@@ -98,40 +103,46 @@ impl Leases {
         now: Instant,
         from: NodeId,
         lease: &Lease,
-        is_taken: bool,
+        is_held: bool,
     ) -> bool {
         self.change(now, lease.clone(), |record| {
-            if is_taken {
-                record.takers.insert(from);
+            if is_held {
+                record.lease_holders.insert(from);
             } else {
-                record.takers.remove(&from);
+                record.lease_holders.remove(&from);
             }
         })
     }
 
     /// Records whether a member owns objects of a job. Returns false if there are too many leases already.
-    pub(super) fn covers(&mut self, now: Instant, from: NodeId, job: &Name, covers: bool) -> bool {
+    pub(super) fn has_objects(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        job: &Name,
+        has_objects: bool,
+    ) -> bool {
         let lease = Lease::Job(job.clone());
-        if covers {
+        if has_objects {
             self.change(now, lease, |record| {
-                record.coverers.insert(from);
+                record.object_owners.insert(from);
             })
         } else {
-            self.all.update(&lease, |record| record.coverers.remove(&from));
+            self.all.update(&lease, |record| record.object_owners.remove(&from));
             true
         }
     }
 
     /// Removes a member, with its clients and its shard of the directory.
-    pub(super) fn member_gone(&mut self, now: Instant, node: NodeId) {
-        if planted::has(Bug::KeepsLeasesOfTheDead) {
+    pub(super) fn member_removed(&mut self, now: Instant, node: NodeId) {
+        if mutants::is_active(Mutant::KeepsLeasesOfFailedNodes) {
             return;
         }
         for lease in self.all.keys().cloned().collect::<Vec<Lease>>() {
             self.all.update(&lease, |record| {
-                record.coverers.remove(&node);
-                if record.takers.remove(&node) {
-                    record.ends_if_untaken(now);
+                record.object_owners.remove(&node);
+                if record.lease_holders.remove(&node) {
+                    record.expire_if_unheld(now);
                 }
             });
         }
@@ -139,18 +150,18 @@ impl Leases {
 
     /// Handles new ownership: keeps leases that other nodes own for a while, because not all members may know of the
     /// change yet, and reports to the owners of jobs that this shard has objects of theirs.
-    pub(super) fn members_changed(&mut self, world: &mut World<'_>, stray_ns: u64) {
+    pub(super) fn members_changed(&mut self, context: &mut Context<'_>, stray_ns: u64) {
         for lease in self.all.keys().cloned().collect::<Vec<Lease>>() {
-            self.keep_for_a_while(world, &lease, stray_ns);
+            self.keep_as_stray(context, &lease, stray_ns);
         }
         for job in self.covered.keys() {
-            tell_of_objects(job, true, world);
+            notify_job_objects(job, true, context);
         }
     }
 
     /// Keeps a lease for a while that other nodes own: this node may not know yet that it is the owner.
-    pub(super) fn keep_for_a_while(&mut self, world: &World<'_>, lease: &Lease, stray_ns: u64) {
-        let (now, members) = (world.now, world.members);
+    pub(super) fn keep_as_stray(&mut self, context: &Context<'_>, lease: &Lease, stray_ns: u64) {
+        let (now, members) = (context.now, context.members);
         if !members.owners(&lease.place()).contains(members.me()) {
             self.all.update(lease, |record| {
                 record.look_at.get_or_insert(now + stray_ns);
@@ -159,19 +170,19 @@ impl Leases {
     }
 
     /// Records that this shard has an object of a job.
-    pub(super) fn cover(&mut self, job: &Name, id: &ObjectId, world: &mut World<'_>) {
+    pub(super) fn cover(&mut self, job: &Name, id: &ObjectId, context: &mut Context<'_>) {
         let covered = self.covered.entry(job.clone()).or_default();
         if covered.ids.is_empty() {
-            tell_of_objects(job, true, world);
+            notify_job_objects(job, true, context);
         }
         covered.ids.insert(id.clone());
     }
 }
 
-pub(super) fn tell_of_objects(job: &Name, covers: bool, world: &mut World<'_>) {
-    let members = world.members;
+pub(super) fn notify_job_objects(job: &Name, has_objects: bool, context: &mut Context<'_>) {
+    let members = context.members;
     let place = ObjectId::Named(job.clone());
     for owner in members.owners(&place).iter() {
-        world.mail.push((owner, Message::Covers { job: job.clone(), covers }));
+        context.outbox.push((owner, Message::JobObjects { job: job.clone(), has_objects }));
     }
 }

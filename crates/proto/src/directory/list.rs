@@ -6,7 +6,7 @@
 use alloc::{string::ToString, vec::Vec};
 use core::ops::Bound;
 
-use super::{live::Live, state::Directory, world::World};
+use super::{context::Context, live::Live, state::Directory};
 use crate::{
     id::ObjectId,
     limits::{LISTED_MAX, LOOKED_AT_MAX},
@@ -19,11 +19,11 @@ impl Directory {
     /// Also returns after which object the next page begins, if entries are left.
     pub(super) fn list(
         &self,
-        world: &World<'_>,
+        context: &Context<'_>,
         prefix: &str,
         after: Option<&ObjectId>,
     ) -> (Vec<Listed>, Option<ObjectId>) {
-        let (now, members) = (world.now, world.members);
+        let (now, members) = (context.now, context.members);
         // Names are ordered by their text, and follow all generated ids.
         let first = prefix.parse().ok().filter(|id: &ObjectId| id.minter().is_none());
         let begin = match (after, &first) {
@@ -66,6 +66,6 @@ fn row(now: Instant, id: &ObjectId, live: &Live) -> Listed {
         complete: count(true),
         partial: count(false),
         age_ns: now.since(live.since),
-        lifetime: live.terms.as_ref().map(|terms| terms.tell(now)),
+        lifetime: live.terms.as_ref().map(|terms| terms.to_lifetime(now)),
     }
 }

@@ -5,15 +5,15 @@
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 
 use super::{
-    accounts::{EntryCharge, Kept},
+    accounts::{EntryCharge, StoredInline},
+    context::{Context, Outbox},
     holder::{Holder, WHOLE},
     ranking::groups_left,
     speeds::Speeds,
     tree::{Lineage, Tree},
-    world::{Mail, World},
 };
 use crate::{
-    broadcast::{Candidate, Choice, Pace, choose_source, predicted_ns},
+    broadcast::{Candidate, Choice, SourceSpeed, choose_source, predicted_ns},
     error::Error,
     id::{Instance, NodeId, ObjectId, mix},
     lifetime::Terms,
@@ -21,8 +21,8 @@ use crate::{
     members::Members,
     message::{Found, Holding, Message, Source},
     meta::Meta,
+    mutants::{self, Mutant},
     place::Place,
-    planted::{self, Bug},
     reduce::cost::Link,
     time::Instant,
 };
@@ -35,9 +35,9 @@ pub(super) struct Live {
     pub(super) instance: Instance,
     pub(super) meta: Meta,
     /// The bytes of a small object, if this owner has capacity for them.
-    pub(super) small: Option<Box<Kept>>,
+    pub(super) inline: Option<Box<StoredInline>>,
     /// Whether holders were requested to send the missing bytes.
-    pub(super) is_asked: bool,
+    pub(super) bytes_requested: bool,
     /// Whether a ring reduce makes it in parts. Then other nodes that have not announced it may hold a complete copy
     /// from an aborted attempt.
     pub(super) by_parts: bool,
@@ -55,7 +55,7 @@ pub(super) struct Live {
 
 /// A request for a source.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request<'a> {
+pub(super) struct SourceRequest<'a> {
     pub(super) node: NodeId,
     /// Bytes that the requester lacks.
     pub(super) bytes: u64,
@@ -77,8 +77,8 @@ impl Live {
         Self {
             instance,
             meta,
-            small: None,
-            is_asked: false,
+            inline: None,
+            bytes_requested: false,
             by_parts: false,
             tree: Tree::default(),
             terms: None,
@@ -92,28 +92,28 @@ impl Live {
     pub(super) fn remove_holder(&mut self, node: NodeId) -> bool {
         let was_holder = self.tree.remove(node);
         // The bytes of a small object may have been requested from this holder alone.
-        self.is_asked &= !was_holder || node != self.instance.node;
+        self.bytes_requested &= !was_holder || node != self.instance.node;
         was_holder
     }
 
     /// Makes every holder drop its copy. Waiting readers get the error; without an error they continue to wait.
-    pub(super) fn drop_copies(&self, id: &ObjectId, error: Option<&Error>, mail: &mut Mail) {
-        self.tell_holders(mail, || {
+    pub(super) fn drop_copies(&self, id: &ObjectId, error: Option<&Error>, outbox: &mut Outbox) {
+        self.send_to_holders(outbox, || {
             let (id, instance, error) = (id.clone(), self.instance, error.cloned());
             Message::Drop { id, instance, error }
         });
     }
 
     /// Makes every holder of a partial copy drop it, because no node has the rest.
-    pub(super) fn strand_copies(&self, id: &ObjectId, error: &Error, mail: &mut Mail) {
-        self.tell_holders(mail, || {
+    pub(super) fn drop_partial_copies(&self, id: &ObjectId, error: &Error, outbox: &mut Outbox) {
+        self.send_to_holders(outbox, || {
             let (id, instance, error) = (id.clone(), self.instance, error.clone());
-            Message::Stranded { id, instance, error }
+            Message::DropPartial { id, instance, error }
         });
     }
 
-    fn tell_holders(&self, mail: &mut Mail, message: impl Fn() -> Message) {
-        mail.extend(self.tree.nodes().map(|holder| (holder, message())));
+    fn send_to_holders(&self, outbox: &mut Outbox, message: impl Fn() -> Message) {
+        outbox.extend(self.tree.nodes().map(|holder| (holder, message())));
     }
 
     /// All holders, ordered by node.
@@ -125,15 +125,15 @@ impl Live {
 
     /// Whether this is a small object whose bytes are only at its holders.
     pub(super) const fn lacks_bytes(&self) -> bool {
-        self.small.is_none() && self.meta.size <= INLINE_BYTES_MAX
+        self.inline.is_none() && self.meta.size <= INLINE_BYTES_MAX
     }
 
     /// Requests the missing bytes of a small object, unless that was done: from its maker, or from all complete
     /// holders if the maker has no copy. Their announcements let the owner reply to waiting nodes. Returns whether the
     /// bytes will come.
-    pub(super) fn seek_bytes(&mut self, id: &ObjectId, mail: &mut Mail) -> bool {
-        if !self.lacks_bytes() || self.is_asked {
-            return self.is_asked;
+    pub(super) fn seek_bytes(&mut self, id: &ObjectId, outbox: &mut Outbox) -> bool {
+        if !self.lacks_bytes() || self.bytes_requested {
+            return self.bytes_requested;
         }
         let maker = self.instance.node;
         let whole = self.tree.iter().filter(|(_, holder)| holder.is_complete());
@@ -141,26 +141,26 @@ impl Live {
         if asked.contains(&maker) {
             asked = Vec::from([maker]);
         }
-        self.is_asked = !asked.is_empty();
-        let doubted = || Message::Doubted { id: id.clone(), instance: self.instance };
-        mail.extend(asked.into_iter().map(|holder| (holder, doubted())));
-        self.is_asked
+        self.bytes_requested = !asked.is_empty();
+        let reannounce_if_held = || Message::Reannounce { id: id.clone(), instance: self.instance };
+        outbox.extend(asked.into_iter().map(|holder| (holder, reannounce_if_held())));
+        self.bytes_requested
     }
 
     /// Whether a pinned copy exists.
-    pub(super) fn has_original(&self) -> bool {
-        self.tree.iter().any(|(_, holder)| holder.is_origin())
+    pub(super) fn has_primary(&self) -> bool {
+        self.tree.iter().any(|(_, holder)| holder.is_primary())
     }
 
     /// Whether a complete copy exists.
     pub(super) fn is_complete(&self) -> bool {
-        self.small.is_some() || self.tree.is_complete()
+        self.inline.is_some() || self.tree.is_complete()
     }
 
     /// Whether some copy is complete or will be. The bytes of a small object may be stored here after its holders are
     /// gone.
     pub(super) fn is_fed(&self) -> bool {
-        self.small.is_some() || self.tree.roots().next().is_some()
+        self.inline.is_some() || self.tree.roots().next().is_some()
     }
 
     /// Receivers that began earlier than this, a quarter of a transfer ago, would wait too long for a node that has
@@ -172,9 +172,14 @@ impl Live {
 
     /// Executes the pending moves to `from`, which has announced how it receives: each receiver gets a redirect, or
     /// stays.
-    pub(super) fn move_receivers(&mut self, world: &mut World<'_>, from: NodeId, id: &ObjectId) {
-        let (now, instance) = (world.now, self.instance);
-        let since = self.movable_since(now, world.link);
+    pub(super) fn move_receivers(
+        &mut self,
+        context: &mut Context<'_>,
+        from: NodeId,
+        id: &ObjectId,
+    ) {
+        let (now, instance) = (context.now, self.instance);
+        let since = self.movable_since(now, context.link);
         for (node, sender) in self.tree.take_moves(|source, _| source == from) {
             let is_fed = self.tree.is_fed(from);
             let holder = self.tree.get_mut(node).filter(|_| is_fed);
@@ -182,7 +187,7 @@ impl Live {
                 Some(holder) => {
                     holder.located = Some(now);
                     let id = id.clone();
-                    world.mail.push((node, Message::Redirect { id, instance, source: from }));
+                    context.outbox.push((node, Message::Redirect { id, instance, source: from }));
                 }
                 None => _ = self.tree.attach(node, sender),
             }
@@ -192,19 +197,21 @@ impl Live {
     /// Chooses a source for a request, if there is one.
     pub(super) fn choose(
         &mut self,
-        world: &World<'_>,
-        request: &Request<'_>,
+        context: &Context<'_>,
+        request: &SourceRequest<'_>,
         speeds: &Speeds,
     ) -> Option<Choice> {
         let salt = mix(self.instance.node.0 ^ self.instance.serial);
-        let asker_at = world.members.place(request.node);
-        let places = self.tree.ranking(world.members, salt).map(|ranking| ranking.around(asker_at));
+        let asker_at = context.members.place(request.node);
+        let places =
+            self.tree.ranking(context.members, salt).map(|ranking| ranking.around(asker_at));
         let candidates = if let Some(places) = places {
-            self.best_ranked(world, request, places, speeds)
+            self.best_ranked(context, request, places, speeds)
         } else {
             let nodes: Vec<NodeId> = self.tree.nodes().collect();
-            let crossings = Some(self.crossings(world.members));
-            let candidate = |node| self.candidate(world, request, crossings.as_ref(), node, speeds);
+            let crossings = Some(self.crossings(context.members));
+            let candidate =
+                |node| self.candidate(context, request, crossings.as_ref(), node, speeds);
             nodes.into_iter().filter_map(candidate).collect()
         };
         choose_source(&candidates, request.bytes, request.link)
@@ -226,14 +233,14 @@ impl Live {
     /// predicted to be worse than the best. If none of them can serve, a few roots.
     fn best_ranked(
         &mut self,
-        world: &World<'_>,
-        request: &Request<'_>,
+        context: &Context<'_>,
+        request: &SourceRequest<'_>,
         places: Vec<(u8, Option<Place>)>,
         speeds: &Speeds,
     ) -> Vec<Candidate> {
         let cost = |load, depth| {
-            let feeds_far = request.movable_since.map(|_| request.node);
-            let ideal = Candidate { load, depth, feeds_far, ..Candidate::idle(request.node) };
+            let serves_remote = request.movable_since.map(|_| request.node);
+            let ideal = Candidate { load, depth, serves_remote, ..Candidate::idle(request.node) };
             predicted_ns(&ideal, request.bytes, request.link)
         };
         let (mut found, mut best) = (Vec::new(), (u8::MAX, u64::MAX));
@@ -253,13 +260,13 @@ impl Live {
                 }
                 (after, looked_at) = (Some(rank), looked_at + 1);
                 let node = self.tree.node_at(rank.at);
-                let Some(candidate) = self.candidate(world, request, None, node, speeds) else {
+                let Some(candidate) = self.candidate(context, request, None, node, speeds) else {
                     continue;
                 };
                 if candidate.depth != rank.depth {
                     self.tree.rank(rank.at);
                 }
-                if !candidate.avoided && candidate.pace == Pace::default() {
+                if !candidate.avoided && candidate.pace == SourceSpeed::default() {
                     let ns = predicted_ns(&candidate, request.bytes, request.link);
                     best = best.min((candidate.distance, ns));
                 }
@@ -268,7 +275,7 @@ impl Live {
         }
         if found.is_empty() {
             let roots: Vec<NodeId> = self.tree.roots().collect();
-            let candidate = |node| self.candidate(world, request, None, node, speeds);
+            let candidate = |node| self.candidate(context, request, None, node, speeds);
             found = roots.into_iter().filter_map(candidate).take(LOOKED_AT).collect();
         }
         found
@@ -278,24 +285,24 @@ impl Live {
     /// if the tree does not count them.
     fn candidate(
         &mut self,
-        world: &World<'_>,
-        request: &Request<'_>,
+        context: &Context<'_>,
+        request: &SourceRequest<'_>,
         crossings: Option<&BTreeMap<Place, u64>>,
         node: NodeId,
         speeds: &Speeds,
     ) -> Option<Candidate> {
-        let (now, members, asker) = (world.now, world.members, request.node);
-        if node == asker || !members.contains(node) || !self.is_readable(node) {
+        let (now, members, requester) = (context.now, context.members, request.node);
+        if node == requester || !members.contains(node) || !self.is_readable(node) {
             return None;
         }
         let Lineage { root, depth, .. } = self.tree.lineage(node)?;
-        let depth = match planted::has(Bug::NamesDescendants) {
+        let depth = match mutants::is_active(Mutant::AssignsDescendants) {
             true => depth.or(Some(0)),
             // A holder behind the requester receives its bytes through the requester.
-            false => depth.filter(|_| root != asker),
+            false => depth.filter(|_| root != requester),
         };
-        let distance = members.distance(node, asker);
-        let feeds_far = request.movable_since.and_then(|since| {
+        let distance = members.distance(node, requester);
+        let serves_remote = request.movable_since.and_then(|since| {
             let near = self.tree.receivers(node).take(LOOKED_AT);
             let near = near.filter(|(_, holder)| is_movable(holder, since));
             let far = near.map(|(receiver, _)| (members.distance(node, receiver), receiver));
@@ -303,19 +310,19 @@ impl Live {
                 .max_by_key(|(far, node)| (*far, core::cmp::Reverse(*node)))
         });
         let crossings = crossings.or_else(|| self.tree.crossings());
-        let crowd = crossings.map_or(0, |crossings| crowd(crossings, node, asker, members));
+        let crowd = crossings.map_or(0, |crossings| crowd(crossings, node, requester, members));
         let load = self.tree.load(node).max(u32::try_from(crowd).unwrap_or(u32::MAX));
-        let pace = self.pace_of(now, node, asker, speeds);
+        let pace = self.pace_of(now, node, requester, speeds);
         let holder = self.tree.get(node)?;
         Some(Candidate {
             node,
             depth: depth?,
             load,
             complete: holder.is_complete(),
-            origin: holder.is_origin(),
+            primary: holder.is_primary(),
             avoided: request.avoid.contains(&node),
             distance,
-            feeds_far: feeds_far.map(|(_, receiver)| receiver),
+            serves_remote: serves_remote.map(|(_, receiver)| receiver),
             pace,
             busy_until: speeds.busy_until(node),
         })
@@ -323,46 +330,46 @@ impl Live {
 
     /// Whether a holder can serve others. Not if it makes a part of the object itself.
     fn is_readable(&self, node: NodeId) -> bool {
-        !self.by_parts || self.tree.get(node).is_some_and(|holder| holder.told.is_some())
+        !self.by_parts || self.tree.get(node).is_some_and(|holder| holder.announced_at.is_some())
     }
 
     /// Assigns a source to a requester, and records it in the tree.
     pub(super) fn assign(
         &mut self,
-        world: &World<'_>,
-        asker: NodeId,
+        context: &Context<'_>,
+        requester: NodeId,
         id: &ObjectId,
         avoid: &[NodeId],
         speeds: &mut Speeds,
     ) -> Option<Source> {
-        let World { now, members, .. } = *world;
-        if let Some(Kept { bytes, .. }) = self.small.as_deref() {
+        let Context { now, members, .. } = *context;
+        if let Some(StoredInline { bytes, .. }) = self.inline.as_deref() {
             return Some(Source::Inline(bytes.clone()));
         }
         if self.lacks_bytes() {
             return None;
         }
         // The requester may get another source this time, so cancel the pending moves to it.
-        for (receiver, sender) in self.tree.take_moves(|source, _| source == asker) {
+        for (receiver, sender) in self.tree.take_moves(|source, _| source == requester) {
             self.tree.attach(receiver, sender);
         }
-        self.tree.detach(asker);
+        self.tree.detach(requester);
         // Only the primary owner has records of all transfers. A holder that already has a receiver would get a second
         // one. A receiver is moved only to a node nearer to its source, so only if places are known.
-        let is_feeding = self.tree.receivers(asker).next().is_some();
+        let is_feeding = self.tree.receivers(requester).next().is_some();
         let can_move =
-            members.has_places() && !is_feeding && members.owners(id).first == members.me();
-        let (bytes, link) = (self.meta.size, speeds.link_of(asker, world.link));
+            members.has_places() && !is_feeding && members.owners(id).primary == members.me();
+        let (bytes, link) = (self.meta.size, speeds.link_of(requester, context.link));
         let movable_since = can_move.then(|| self.movable_since(now, link));
-        let request = Request { node: asker, bytes, avoid, link, movable_since };
-        let Choice { node, reason, takes_over, .. } = self.choose(world, &request, speeds)?;
+        let request = SourceRequest { node: requester, bytes, avoid, link, movable_since };
+        let Choice { node, reason, insert_before, .. } = self.choose(context, &request, speeds)?;
         speeds.assigned(now, node, u64::try_from(link.transfer_ns(bytes)).unwrap_or(u64::MAX));
-        let holder = self.tree.enter(asker, false, false);
+        let holder = self.tree.enter(requester, false, false);
         (holder.reports, holder.located) = (None, Some(now));
-        self.tree.weigh(asker, self.weight(now, asker, None, speeds));
-        self.tree.attach(asker, node);
-        if let Some(receiver) = takes_over {
-            self.tree.move_soon(receiver, asker);
+        self.tree.weigh(requester, self.weight(now, requester, None, speeds));
+        self.tree.attach(requester, node);
+        if let Some(receiver) = insert_before {
+            self.tree.move_soon(receiver, requester);
         }
         Some(Source::Holder { node, reason })
     }
@@ -382,7 +389,7 @@ impl Live {
             self.best_to_fold_at(all, watcher, members)
         });
         // The bytes of small objects are part of the reply, whichever nodes hold copies.
-        let inline = self.small.as_ref().map(|small| small.bytes.clone());
+        let inline = self.inline.as_ref().map(|inline| inline.bytes.clone());
         let holder = best.or(inline.as_ref().map(|_| watcher))?;
         let (instance, meta) = (self.instance, self.meta.clone());
         let complete = self.is_complete();
@@ -399,14 +406,14 @@ impl Live {
         nodes.into_iter().min_by_key(|node| {
             let holder = self.tree.get(*node);
             let is = |fact: fn(&Holder) -> bool| holder.is_some_and(fact);
-            let (is_complete, is_origin) = (is(Holder::is_complete), is(Holder::is_origin));
+            let (is_complete, is_primary) = (is(Holder::is_complete), is(Holder::is_primary));
             let (is_leaving, is_other) = (members.is_leaving(*node), *node != watcher);
-            (is_leaving, is_other, !is_complete, !is_origin, self.tree.load(*node), *node)
+            (is_leaving, is_other, !is_complete, !is_primary, self.tree.load(*node), *node)
         })
     }
 
     /// Whether a member that is not leaving holds it, so that a reduce can fold it there.
-    pub(super) fn is_at_a_node_that_stays(&mut self, members: &Members) -> bool {
+    pub(super) fn is_at_staying_node(&mut self, members: &Members) -> bool {
         let nodes: Vec<NodeId> = self.tree.roots().chain(self.tree.nodes()).collect();
         let stays = |node: NodeId| !members.is_leaving(node) && self.is_foldable_at(node, members);
         nodes.into_iter().any(stays)
@@ -443,10 +450,10 @@ fn is_movable(holder: &Holder, since: Instant) -> bool {
 fn crowd(
     crossings: &BTreeMap<Place, u64>,
     holder: NodeId,
-    asker: NodeId,
+    requester: NodeId,
     members: &Members,
 ) -> u64 {
-    let places = members.place(holder).zip(members.place(asker));
+    let places = members.place(holder).zip(members.place(requester));
     let Some((from, to)) = places.filter(|_| !crossings.is_empty()) else { return 0 };
     let left = from.parts_at(&to).map_or(0..0, |level| level..from.depth());
     let shared = left.map(|level| {

@@ -6,7 +6,7 @@
 //!
 //! The state is in [`state`]: entries of objects ([`entries`], [`entry`], [`live`]), each with its broadcast tree
 //! ([`tree`]), records about nodes ([`speeds`], [`accounts`]) and [`leases`]. Each file that changes the state handles
-//! one kind of input: reports of holders ([`copies`], [`paces`]), requests ([`asking`], [`names`], [`list`]),
+//! one kind of input: reports of holders ([`copies`], [`rebalance`]), requests ([`lookups`], [`names`], [`list`]),
 //! deletions ([`deletion`]), expiry ([`terms`], [`expiry`]) and membership changes ([`sweep`]).
 //!
 //! ```text
@@ -18,9 +18,9 @@
 //! ```
 
 mod accounts;
-mod asking;
 #[cfg(test)]
 mod bounds_tests;
+mod context;
 mod copies;
 mod deletion;
 mod entries;
@@ -28,18 +28,19 @@ mod entry;
 mod expiry;
 mod handle;
 mod holder;
+#[cfg(test)]
+mod inline_tests;
 mod leases;
 mod list;
 mod live;
+mod lookups;
 mod names;
-mod paces;
-#[cfg(test)]
-mod paces_tests;
 mod paths;
 mod ranking;
-mod reports;
+mod rebalance;
 #[cfg(test)]
-mod small_tests;
+mod rebalance_tests;
+mod reports;
 mod speeds;
 mod state;
 mod status;
@@ -50,12 +51,11 @@ mod terms;
 #[cfg(test)]
 mod tests;
 mod tree;
-mod world;
 
 pub use self::{
+    context::{Context, Outbox},
     entries::Slice,
-    handle::Taken,
+    handle::Handled,
     names::prefix_owner,
     state::Directory,
-    world::{Mail, World},
 };

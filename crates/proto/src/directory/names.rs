@@ -6,11 +6,11 @@ use alloc::{boxed::Box, format, vec::Vec};
 use core::cmp::Reverse;
 
 use super::{
+    context::{Context, Outbox},
     copies::too_many,
     entry::{Entry, Reserved},
     holder::Holder,
     state::{Directory, LatestWaiter},
-    world::{Mail, World},
 };
 use crate::{
     error::Error,
@@ -24,13 +24,13 @@ use crate::{
 const OLDER_MAX: usize = 1024;
 
 impl Directory {
-    pub(super) fn ask_latest(
+    pub(super) fn watch_latest(
         &mut self,
         from: NodeId,
         prefix: &str,
         after: Option<u64>,
         request: RequestId,
-        mail: &mut Mail,
+        outbox: &mut Outbox,
     ) {
         // A repeated request after a membership change replaces the earlier one.
         self.latest.retain(|waiter| (waiter.node, waiter.request) != (from, request));
@@ -40,27 +40,27 @@ impl Directory {
         self.latest.push(LatestWaiter { node: from, request, prefix: prefix.into(), after });
         let newest = self.living(prefix).max_by_key(|(version, _)| *version);
         if let Some((version, name)) = newest.map(|(version, name)| (version, name.clone())) {
-            self.answer_latest(prefix, version, &name, mail);
+            self.notify_latest_waiters(prefix, version, &name, outbox);
         }
         if self.latest.iter().any(|waiter| (waiter.node, waiter.request) == (from, request)) {
-            mail.push((from, Message::NothingYet { request, id: None }));
+            outbox.push((from, Message::RequestPending { request, id: None }));
         }
     }
 
     /// Replies to the requests for which this name, the newest under its prefix, is new.
-    pub(super) fn answer_latest(
+    pub(super) fn notify_latest_waiters(
         &mut self,
         prefix: &str,
         version: u64,
         name: &Name,
-        mail: &mut Mail,
+        outbox: &mut Outbox,
     ) {
         self.latest.retain(|waiter| {
             let is_answered =
                 waiter.prefix == prefix && waiter.after.is_none_or(|after| version > after);
             if is_answered {
                 let (name, request) = (name.clone(), waiter.request);
-                mail.push((waiter.node, Message::LatestIs { name, request }));
+                outbox.push((waiter.node, Message::LatestReply { name, request }));
             }
             !is_answered
         });
@@ -112,38 +112,38 @@ impl Directory {
     /// failed.
     pub(super) fn reserve(
         &mut self,
-        world: &mut World<'_>,
+        context: &mut Context<'_>,
         from: NodeId,
         id: &ObjectId,
         instance: Instance,
     ) {
-        let (now, members) = (world.now, world.members);
+        let (now, members) = (context.now, context.members);
         let entry = self.entries.open(id);
         let claimed = |taken_by| {
             let id = id.clone();
             (from, Message::Claimed { id, instance, taken_by })
         };
-        let error = match &mut entry.gone {
-            Some(gone) if gone.instances.contains(&instance) => {
+        let error = match &mut entry.tombstone {
+            Some(tombstone) if tombstone.instances.contains(&instance) => {
                 // Instances created under it meanwhile are deleted too.
-                gone.dropping.insert((from, instance));
-                Some(gone.error(id))
+                tombstone.dropping.insert((from, instance));
+                Some(tombstone.error(id))
             }
             _ => entry.is_buried(now, &instance).then(|| Error::ObjectDeleted { id: id.clone() }),
         };
         if error.is_some() {
             // It was deleted before the coordinator received the reply.
-            world.mail.push(claimed(None));
-            world.mail.push((from, Message::Drop { id: id.clone(), instance, error }));
+            context.outbox.push(claimed(None));
+            context.outbox.push((from, Message::Drop { id: id.clone(), instance, error }));
             return;
         }
-        entry.reuse(world, id);
+        entry.reuse(context, id);
         // A later instance of the same node is the result itself, announced before its name was reserved here.
         let is_result =
             |live: &Instance| live.node == instance.node && live.serial > instance.serial;
         let is_lost = entry.is_lost();
         if let Some(lost) = entry.live.take_if(|live| is_lost && !is_result(&live.instance)) {
-            lost.drop_copies(id, None, world.mail);
+            lost.drop_copies(id, None, context.outbox);
         }
         let live = entry.live.as_ref();
         let is_made = live.is_some_and(|live| {
@@ -161,14 +161,14 @@ impl Directory {
                 if let Some(None) = charge {
                     self.limited.push((from, limit_name!(ENTRIES_MAX)));
                     let error = Some(too_many(members.me(), 0));
-                    world.mail.push((from, Message::Drop { id: id.clone(), instance, error }));
+                    context.outbox.push((from, Message::Drop { id: id.clone(), instance, error }));
                     return self.forget_if_empty(id);
                 }
                 entry.reserved = Some(Box::new(Reserved::new(instance, charge.flatten())));
             }
             entry.orphan_since = None;
         }
-        world.mail.push(claimed(other.map(|other| other.node)));
+        context.outbox.push(claimed(other.map(|other| other.node)));
         self.forget_if_empty(id);
     }
 }
@@ -177,5 +177,5 @@ impl Directory {
 pub fn prefix_owner(prefix: &str, members: &Members) -> Option<NodeId> {
     // Every such name has the same text before its last slash, and therefore the same owner.
     let any: ObjectId = format!("{prefix}0").parse().ok()?;
-    Some(members.owners(&any).first)
+    Some(members.owners(&any).primary)
 }

@@ -15,7 +15,7 @@ pub(super) const NONE: u32 = u32::MAX;
 
 /// The path from a root to a vertex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct RootPath {
     pub(super) root: u32,
     /// The vertex below the root; [`NONE`] if the path ends at the root.
     pub(super) branch: u32,
@@ -78,13 +78,13 @@ impl Paths {
         self.sum_up(at);
     }
 
-    pub(super) fn way(&mut self, to: u32) -> Way {
+    pub(super) fn path(&mut self, to: u32) -> RootPath {
         self.access(to);
         let Vertex { count, latest, .. } = *self.at(to);
         let root = self.first(to);
         let below = self.at(root).sides[1];
         let branch = if below == NONE { NONE } else { self.first(below) };
-        Way { root, branch, depth: count - 1, stamp: latest }
+        RootPath { root, branch, depth: count - 1, stamp: latest }
     }
 
     fn at(&mut self, at: u32) -> &mut Vertex {
@@ -166,13 +166,13 @@ mod tests {
     use super::*;
 
     /// Finds the path to a vertex by walking.
-    fn walk(parents: &[Option<u32>], stamps: &[u64], to: u32) -> Way {
+    fn walk(parents: &[Option<u32>], stamps: &[u64], to: u32) -> RootPath {
         let (mut root, mut branch, mut depth, mut stamp) = (to, NONE, 0, stamps[to as usize]);
         while let Some(parent) = parents[root as usize] {
             (branch, root, depth) = (root, parent, depth + 1);
             stamp = stamp.max(stamps[root as usize]);
         }
-        Way { root, branch, depth, stamp: Instant(stamp) }
+        RootPath { root, branch, depth, stamp: Instant(stamp) }
     }
 
     proptest! {
@@ -200,7 +200,7 @@ mod tests {
                     }
                 }
                 let asked = (child + parent) % 12;
-                prop_assert_eq!(paths.way(asked), walk(&parents, &stamps, asked));
+                prop_assert_eq!(paths.path(asked), walk(&parents, &stamps, asked));
             }
         }
     }

@@ -21,7 +21,7 @@ pub(super) struct Rank {
     pub(super) load: u32,
     pub(super) depth: u32,
     pub(super) partial: bool,
-    pub(super) origin: bool,
+    pub(super) primary: bool,
     /// Orders equal holders differently for each object, so that readers of many objects do not all use the same few
     /// holders.
     pub(super) tie: u32,
@@ -31,7 +31,7 @@ pub(super) struct Rank {
 impl Rank {
     /// A rank after all holders with the same load.
     pub(super) const fn behind(self) -> Self {
-        Self { depth: u32::MAX, partial: true, origin: true, tie: u32::MAX, at: u32::MAX, ..self }
+        Self { depth: u32::MAX, partial: true, primary: true, tie: u32::MAX, at: u32::MAX, ..self }
     }
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Ranking {
     pub(super) places: u64,
     salt: u64,
     all: BTreeMap<Option<Place>, BTreeSet<Rank>>,
-    spots: Vec<Spot>,
+    spots: Vec<RankedNode>,
     /// Spots whose place must be looked up.
     later: Vec<u32>,
     /// The number of transfers that leave each group of places.
@@ -49,7 +49,7 @@ pub(super) struct Ranking {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Spot {
+struct RankedNode {
     place: Option<Place>,
     rank: Option<Rank>,
     /// The groups that the transfer to it leaves.
@@ -132,7 +132,7 @@ impl Ranking {
 
     /// Sets the rank of a spot; `None` if it is not a holder.
     pub(super) fn set(&mut self, at: u32, rank: Option<Rank>) {
-        let Spot { place, rank: before, .. } = *self.spot(at);
+        let RankedNode { place, rank: before, .. } = *self.spot(at);
         if before == rank {
             return;
         }
@@ -150,9 +150,9 @@ impl Ranking {
         self.spot(at).rank = rank;
     }
 
-    fn spot(&mut self, at: u32) -> &mut Spot {
+    fn spot(&mut self, at: u32) -> &mut RankedNode {
         let len = self.spots.len().max(at as usize + 1);
-        self.spots.resize_with(len, Spot::default);
+        self.spots.resize_with(len, RankedNode::default);
         &mut self.spots[at as usize]
     }
 }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::{
     id::NodeId,
-    pace::{Rate, SLOW_TIMES},
+    rate::{Rate, SLOW_TIMES},
     time::Instant,
 };
 
@@ -19,12 +19,12 @@ pub(super) struct Reports {
     /// The last report about its current source.
     pub(super) last: Option<Report>,
     /// Sources that it was moved away from.
-    pub(super) left: Vec<Left>,
+    pub(super) left: Vec<FormerSource>,
 }
 
 /// A source that a receiver was moved away from.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Left {
+pub(super) struct FormerSource {
     pub(super) node: NodeId,
     /// The last report about it.
     pub(super) report: Report,

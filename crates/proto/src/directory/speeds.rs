@@ -17,7 +17,7 @@
 use alloc::collections::BTreeMap;
 
 use crate::{
-    id::NodeId, members::Members, message::Receives, pace::REMEMBERED_NS, reduce::cost::Link,
+    id::NodeId, members::Members, message::ReceiveRate, rate::REMEMBERED_NS, reduce::cost::Link,
     time::Instant,
 };
 
@@ -81,15 +81,15 @@ const SUSPECTED_NS: u64 = 10_000_000_000;
 
 impl Speeds {
     /// Records a message from a node: it is not stalled.
-    pub(super) fn heard(&mut self, from: NodeId) {
+    pub(super) fn responded(&mut self, from: NodeId) {
         if let Some(speed) = self.nodes.get_mut(&from) {
             speed.stalled = None;
         }
     }
 
     /// Records how fast a node reports to receive.
-    pub(super) fn says(&mut self, now: Instant, from: NodeId, receives: Receives) {
-        let Receives { slowness, usual } = receives;
+    pub(super) fn rate_reported(&mut self, now: Instant, from: NodeId, receives: ReceiveRate) {
+        let ReceiveRate { slowness, usual } = receives;
         if slowness > 1 {
             self.receives_slowly(now, from, slowness);
         } else if let Some(speed) = self.nodes.get_mut(&from) {
@@ -120,8 +120,8 @@ impl Speeds {
     }
 
     /// The link as this owner measured it; if it has received nothing yet, as the requester reports it.
-    pub(super) fn link_of(&self, asker: NodeId, link: Link) -> Link {
-        match self.usual_of(asker).filter(|_| self.usual.is_none()) {
+    pub(super) fn link_of(&self, requester: NodeId, link: Link) -> Link {
+        match self.usual_of(requester).filter(|_| self.usual.is_none()) {
             Some(bytes_per_second) => Link { bytes_per_second, ..link },
             None => link,
         }

@@ -10,10 +10,10 @@ use alloc::{
 
 use super::{
     accounts::{Accounts, Charge},
+    context::Context,
     entries::{Entries, Slice},
     leases::Leases,
     speeds::Speeds,
-    world::World,
 };
 use crate::{
     id::{Instance, NodeId, ObjectId, RequestId},
@@ -95,8 +95,8 @@ pub(super) struct LatestWaiter {
 
 impl Directory {
     /// Creates an empty directory. `detection_ns`: how long a member may count a node as alive after others have
-    /// detected its failure. `small`: capacity in bytes for the small objects of other members.
-    pub fn new(detection_ns: Option<u64>, slice: Slice, small: u64) -> Self {
+    /// detected its failure. `inline`: capacity in bytes for the small objects of other members.
+    pub fn new(detection_ns: Option<u64>, slice: Slice, inline: u64) -> Self {
         let stray_ns = detection_ns.unwrap_or(0).saturating_mul(2).max(STRAY_NS);
         Self {
             entries: Entries::default(),
@@ -112,7 +112,7 @@ impl Directory {
             catching_up_until: Instant::default(),
             merging_until: Instant::default(),
             parked: Vec::new(),
-            accounts: Accounts::new(small, ENTRIES_MAX),
+            accounts: Accounts::new(inline, ENTRIES_MAX),
             limited: Vec::new(),
             speeds: Speeds::default(),
             leases: Leases::default(),
@@ -155,13 +155,13 @@ impl Directory {
     /// Keeps an entry for a while if this node is not its owner. Its sender may not know of a membership change yet:
     /// then it sends the message again to the new owners, and the entry expires here. Or this node does not know of a
     /// change yet, and is the new owner.
-    pub(super) fn keep_for_a_while(&mut self, world: &World<'_>, id: &ObjectId) {
-        let (now, members) = (world.now, world.members);
+    pub(super) fn keep_as_stray(&mut self, context: &Context<'_>, id: &ObjectId) {
+        let (now, members) = (context.now, context.members);
         if !members.owners(id).contains(members.me())
             && let Some(entry) = self.entries.get_mut(id)
         {
-            entry.kept_until = now + self.stray_ns;
-            self.alarms.insert((entry.kept_until, id.clone()));
+            entry.stray_until = now + self.stray_ns;
+            self.alarms.insert((entry.stray_until, id.clone()));
         }
     }
 

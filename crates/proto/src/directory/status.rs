@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::{
-    entry::Asking,
+    entry::Subscribers,
     names::prefix_owner,
     state::{Directory, LatestWaiter},
 };
@@ -17,17 +17,18 @@ impl Directory {
     /// Whether a node waits for an object that does not exist yet.
     pub fn is_awaited(&self, id: &ObjectId, by: NodeId) -> bool {
         let Some(entry) = self.entries.get(id) else { return false };
-        let asks = |asking: &Asking| asking.waiters.iter().any(|waiter| waiter.node == by);
-        entry.asking().is_some_and(asks) && !self.entries.is_void(entry, by)
+        let asks =
+            |subscribers: &Subscribers| subscribers.waiters.iter().any(|waiter| waiter.node == by);
+        entry.subscribers().is_some_and(asks) && !self.entries.is_void(entry, by)
     }
 
     /// Why an object cannot come any more, if that is remembered.
     pub fn why_gone(&self, id: &ObjectId) -> Option<Error> {
-        Some(self.entries.get(id)?.gone.as_ref()?.error(id))
+        Some(self.entries.get(id)?.tombstone.as_ref()?.error(id))
     }
 
     /// Bytes of other members' small objects that are stored here, and the limit.
-    pub fn small_bytes(&self) -> (u64, u64) {
+    pub fn inline_bytes(&self) -> (u64, u64) {
         self.accounts.bytes()
     }
 
@@ -55,17 +56,17 @@ impl Directory {
     /// The number of waiting requests; for checkers. Requests that arrived before a membership change, or while the
     /// members did not agree, may remain at nodes that are not owners; they are not counted.
     pub fn questions(&self, members: &Members) -> usize {
-        let of = |(id, asking): (&ObjectId, &Asking)| {
+        let of = |(id, subscribers): (&ObjectId, &Subscribers)| {
             let owners = members.owners(id);
-            let is_first = owners.first == members.me();
-            let waiting = if is_first { asking.waiters.len() } else { 0 };
-            let listening = asking.watchers.len() + asking.locators.len();
+            let is_primary_owner = owners.primary == members.me();
+            let waiting = if is_primary_owner { subscribers.waiters.len() } else { 0 };
+            let listening = subscribers.watchers.len() + subscribers.locators.len();
             if owners.contains(members.me()) { waiting + listening } else { 0 }
         };
         let is_mine =
             |waiter: &&LatestWaiter| prefix_owner(&waiter.prefix, members) == Some(members.me());
         let latest = self.latest.iter().filter(is_mine).count();
-        let asked = self.entries.iter().filter_map(|(id, entry)| Some((id, entry.asking()?)));
+        let asked = self.entries.iter().filter_map(|(id, entry)| Some((id, entry.subscribers()?)));
         latest + asked.map(of).sum::<usize>()
     }
 
@@ -87,7 +88,7 @@ impl Directory {
     }
 
     /// The source of each partial copy of each object; for checkers.
-    pub fn feeds(&self) -> impl Iterator<Item = (&ObjectId, NodeId, NodeId)> {
+    pub fn sources(&self) -> impl Iterator<Item = (&ObjectId, NodeId, NodeId)> {
         self.entries.iter().flat_map(|(id, entry)| {
             let trees = entry.live.iter().map(|live| &live.tree);
             let edges = trees.flat_map(|tree| tree.nodes().map(|node| (node, tree.source(node))));

@@ -13,51 +13,51 @@
 use alloc::{boxed::Box, format, sync::Arc, vec::Vec};
 
 use super::{
-    entries::Change, entry::Reserved, names::prefix_owner, state::Directory, world::World,
+    context::Context, entries::EntryChange, entry::Reserved, names::prefix_owner, state::Directory,
 };
 use crate::{
     id::{Instance, NodeId, ObjectId},
     limits::ORPHAN_GRACE_NS,
-    message::{Message, Paced},
-    planted::{self, Bug},
+    message::{Message, RateReport},
+    mutants::{self, Mutant},
     time::Instant,
 };
 
 impl Directory {
     /// Removes the copies and requests of a member. The caller then calls [`Directory::members_changed`].
-    pub fn member_gone(&mut self, world: &World<'_>, node: NodeId) {
-        let (now, members) = (world.now, world.members);
+    pub fn member_removed(&mut self, context: &Context<'_>, node: NodeId) {
+        let (now, members) = (context.now, context.members);
         self.latest.retain(|waiter| waiter.node != node);
         self.parked.retain(|parked| parked.from != node);
-        self.accounts.sort_out();
+        self.accounts.prune();
         self.speeds.forget(node);
-        self.leases.member_gone(now, node);
-        self.entries.note(Change::Gone { node, members: Arc::new(members.clone()) });
+        self.leases.member_removed(now, node);
+        self.entries.note(EntryChange::Removed { node, members: Arc::new(members.clone()) });
     }
 
     /// Applies new ownership. Sends deletions to new owners, because no holder could repeat them: once to each, but
-    /// again to `renewed`, for which earlier messages may be lost. Entries that other nodes own now are kept for a
+    /// again to `rejoined`, for which earlier messages may be lost. Entries that other nodes own now are kept for a
     /// while: the next change may make this node their owner again, without their holders having noticed any change.
     ///
     /// Handles the first slice; [`Directory::expire`] continues.
-    pub fn members_changed(&mut self, world: &mut World<'_>, renewed: Option<NodeId>) {
-        let (now, members) = (world.now, world.members);
+    pub fn members_changed(&mut self, context: &mut Context<'_>, rejoined: Option<NodeId>) {
+        let (now, members) = (context.now, context.members);
         self.changed_at = Some(now);
-        self.entries.note(Change::Owners { renewed, members: Arc::new(members.clone()) });
-        self.leases.members_changed(world, self.stray_ns);
+        self.entries.note(EntryChange::Owners { rejoined, members: Arc::new(members.clone()) });
+        self.leases.members_changed(context, self.stray_ns);
         let me = members.me();
         self.latest.retain(|waiter| {
             prefix_owner(&waiter.prefix, members).is_some_and(|owner| owner == me)
         });
-        self.work_off(world);
+        self.work_off(context);
     }
 
-    /// Sends all that they need to the nodes that are owners after this node has left, at once. `world` has the
+    /// Sends all that they need to the nodes that are owners after this node has left, at once. `context` has the
     /// members without this node.
-    pub fn leave(&mut self, world: &mut World<'_>) {
-        self.members_changed(world, None);
+    pub fn leave(&mut self, context: &mut Context<'_>) {
+        self.members_changed(context, None);
         while self.entries.is_walking() {
-            self.work_off(world);
+            self.work_off(context);
         }
     }
 
@@ -67,11 +67,11 @@ impl Directory {
     }
 
     /// Handles one slice.
-    pub(super) fn work_off(&mut self, world: &mut World<'_>) {
-        let now = world.now;
+    pub(super) fn work_off(&mut self, context: &mut Context<'_>) {
+        let now = context.now;
         let ids = self.entries.next(self.slice.entries);
         for id in &ids {
-            self.settle(world, id);
+            self.settle(context, id);
         }
         let is_last = ids.len() < self.slice.entries;
         self.entries.walked(ids.into_iter().next_back().filter(|_| !is_last));
@@ -79,71 +79,72 @@ impl Directory {
     }
 
     /// Applies pending membership changes to an entry before it is used.
-    pub(super) fn settle(&mut self, world: &mut World<'_>, id: &ObjectId) {
-        let (now, members) = (world.now, world.members);
+    pub(super) fn settle(&mut self, context: &mut Context<'_>, id: &ObjectId) {
+        let (now, members) = (context.now, context.members);
         let (mut others, mut all_renewed, me) = (false, Vec::new(), members.me());
         for change in self.entries.take_news(id) {
             match change {
-                Change::Gone { node, members } => {
-                    let world = &mut World { members: &members, mail: world.mail, ..*world };
-                    self.forget_member(world, id, node);
+                EntryChange::Removed { node, members } => {
+                    let context =
+                        &mut Context { members: &members, outbox: context.outbox, ..*context };
+                    self.forget_member(context, id, node);
                 }
-                Change::Owners { renewed, members } => {
+                EntryChange::Owners { rejoined, members } => {
                     others = true;
-                    all_renewed.extend(renewed);
+                    all_renewed.extend(rejoined);
                     // Even if this node owns it again by now, it may have missed what happened meanwhile.
                     if let Some(entry) = self.entries.get_mut(id)
                         && !members.owners(id).contains(me)
                     {
-                        entry.kept_until = now + self.stray_ns;
-                        self.alarms.insert((entry.kept_until, id.clone()));
+                        entry.stray_until = now + self.stray_ns;
+                        self.alarms.insert((entry.stray_until, id.clone()));
                     }
                 }
             }
         }
         if others {
-            self.tell_owners(world, id, &all_renewed);
+            self.notify_owners(context, id, &all_renewed);
         }
     }
 
     /// Applies pending changes to the entries that a message concerns. A listing uses entries as they are.
-    pub(super) fn settle_for(&mut self, world: &mut World<'_>, message: &Message) {
-        if self.entries.is_settled() || planted::has(Bug::ReadsWhatIsNotSettled) {
+    pub(super) fn settle_for(&mut self, context: &mut Context<'_>, message: &Message) {
+        if self.entries.is_settled() || mutants::is_active(Mutant::ReadsStaleEntries) {
             return;
         }
         let prefix = match message {
             Message::Watch { id, .. }
             | Message::Unwatch { id }
-            | Message::Paced(Paced { id, .. })
+            | Message::RateReport(RateReport { id, .. })
             | Message::Locations { id, .. }
-            | Message::Unlocations { id, .. }
-            | Message::Dropped { id, .. } => return self.settle(world, id),
+            | Message::CancelLocations { id, .. }
+            | Message::Dropped { id, .. } => return self.settle(context, id),
             Message::Latest { prefix, .. } => prefix.clone(),
-            Message::Older { name, .. } => format!("{}/", name.group()),
+            Message::OlderVersions { name, .. } => format!("{}/", name.group()),
             other => {
                 let id = other.object();
-                return id.into_iter().for_each(|id| self.settle(world, id));
+                return id.into_iter().for_each(|id| self.settle(context, id));
             }
         };
         let names: Vec<ObjectId> = self.under(&prefix).map(|(id, _)| id.clone()).collect();
         for id in names {
-            self.settle(world, &id);
+            self.settle(context, &id);
         }
     }
 
-    fn forget_member(&mut self, world: &mut World<'_>, id: &ObjectId, node: NodeId) {
-        let (now, members) = (world.now, world.members);
+    fn forget_member(&mut self, context: &mut Context<'_>, id: &ObjectId, node: NodeId) {
+        let (now, members) = (context.now, context.members);
         let Some(entry) = self.entries.get_mut(id) else { return };
-        entry.take_back(|asking| {
-            asking.waiters.retain(|waiter| waiter.node != node);
-            asking.watchers.remove(&node);
-            asking.locators.retain(|locator| locator.node != node);
+        entry.take_back(|subscribers| {
+            subscribers.waiters.retain(|waiter| waiter.node != node);
+            subscribers.watchers.remove(&node);
+            subscribers.locators.retain(|locator| locator.node != node);
         });
-        if let Some(gone) = &mut entry.gone {
-            gone.dropping.retain(|(holder, _)| *holder != node);
-            gone.answer(id, world.mail);
+        if let Some(tombstone) = &mut entry.tombstone {
+            tombstone.dropping.retain(|(holder, _)| *holder != node);
+            tombstone.answer(id, context.outbox);
         }
-        let held = !planted::has(Bug::KeepsHoldersThatAreGone)
+        let held = !mutants::is_active(Mutant::KeepsFailedHolders)
             && entry.live.as_mut().is_some_and(|live| live.remove_holder(node));
         let is_its = |reserved: &mut Box<Reserved>| reserved.instance.node == node;
         let reserved = entry.reserved.take_if(is_its).is_some();
@@ -154,27 +155,27 @@ impl Directory {
             self.alarms.insert((now + ORPHAN_GRACE_NS, id.clone()));
         }
         if held {
-            entry.seek_bytes(id, world.mail);
+            entry.seek_bytes(id, context.outbox);
         }
         if held || reserved || id.minter() == Some(node) {
             self.check_orphan(now, id, members);
         }
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.answer_locators(id, world.mail);
+            entry.notify_location_waiters(id, context.outbox);
         }
         self.forget_if_empty(id);
     }
 
-    fn tell_owners(&mut self, world: &mut World<'_>, id: &ObjectId, renewed: &[NodeId]) {
-        let (now, members) = (world.now, world.members);
+    fn notify_owners(&mut self, context: &mut Context<'_>, id: &ObjectId, rejoined: &[NodeId]) {
+        let (now, members) = (context.now, context.members);
         let Some(entry) = self.entries.get_mut(id) else { return };
         let (all, me) = (members.owners(id), members.me());
         let owners = || all.iter().filter(|owner| *owner != me);
-        if let Some(gone) = &mut entry.gone {
-            gone.known_to.retain(|owner| !renewed.contains(owner));
-            gone.tell(id, owners(), world.mail);
+        if let Some(tombstone) = &mut entry.tombstone {
+            tombstone.known_to.retain(|owner| !rejoined.contains(owner));
+            tombstone.tell(id, owners(), context.outbox);
             if all.contains(me) {
-                gone.drop_again(id, world.mail);
+                tombstone.drop_again(id, context.outbox);
             }
         }
         // Earlier instances of a name that was put again must not come back either.
@@ -183,7 +184,7 @@ impl Directory {
             for owner in owners() {
                 let (id, instances) = (id.clone(), buried.clone());
                 let (error, pruned) = (None, false);
-                world.mail.push((owner, Message::Remember { id, instances, error, pruned }));
+                context.outbox.push((owner, Message::Tombstone { id, instances, error, pruned }));
             }
         }
     }

@@ -24,19 +24,19 @@ fn minted_by(node: u64, serial: u64) -> ObjectId {
 }
 
 impl Owner {
-    fn work_off_all(&mut self) -> Mail {
-        let mut mail = Vec::new();
+    fn work_off_all(&mut self) -> Outbox {
+        let mut outbox = Vec::new();
         while let Some(at) = self.directory.next_slice() {
             self.now = self.now.max(at);
-            mail.extend(self.run(Directory::work_off).1);
+            outbox.extend(self.run(Directory::work_off).1);
         }
-        mail
+        outbox
     }
 
     /// The same node joins again, after it has forgotten everything.
-    fn meets(&mut self, member: Member) -> Mail {
+    fn meets(&mut self, member: Member) -> Outbox {
         self.members.insert(member);
-        self.run(|directory, world| directory.members_changed(world, Some(member.id))).1
+        self.run(|directory, context| directory.members_changed(context, Some(member.id))).1
     }
 
     fn member(&self, node: u64) -> Member {
@@ -108,21 +108,22 @@ fn a_leaving_node_sends_all_deletions_first() {
     }
     let mut without_me = owner.members.clone();
     without_me.resign();
-    let ((), mail) = owner.run(|directory, world| {
-        directory.leave(&mut World { members: &without_me, mail: world.mail, ..*world });
+    let ((), outbox) = owner.run(|directory, context| {
+        directory.leave(&mut Context { members: &without_me, outbox: context.outbox, ..*context });
     });
     let sent = |id: &ObjectId| {
-        mail.iter()
-            .filter(|(_, message)| matches!(message, Message::Remember { id: of, .. } if of == id))
+        outbox
+            .iter()
+            .filter(|(_, message)| matches!(message, Message::Tombstone { id: of, .. } if of == id))
             .count()
     };
     assert!(ids.iter().all(|id| sent(id) == 2), "each goes to both later owners");
 }
 
 /// The messages except deletions, which go to the final owners and not to those in between.
-fn replies(mail: Mail) -> BTreeSet<String> {
+fn replies(outbox: Outbox) -> BTreeSet<String> {
     let replies =
-        mail.into_iter().filter(|(_, message)| !matches!(message, Message::Remember { .. }));
+        outbox.into_iter().filter(|(_, message)| !matches!(message, Message::Tombstone { .. }));
     replies.map(|message| format!("{message:?}")).collect()
 }
 
@@ -161,15 +162,15 @@ fn slices_change_no_reply() {
                 9 => {
                     Message::Latest { prefix: "n6/".into(), after: None, request: RequestId(step) }
                 }
-                _ => Message::Unlocate { id },
+                _ => Message::CancelLocate { id },
             };
             for (owner, sent) in both.iter_mut().zip(&mut sent) {
-                let mail = match (kind, is_member) {
+                let outbox = match (kind, is_member) {
                     (10, true) => owner.loses(node),
                     (_, false) => owner.meets(all[node as usize - 2]),
                     _ => owner.receives(node, message.clone()),
                 };
-                sent.extend(replies(mail));
+                sent.extend(replies(outbox));
             }
             was_behind |= both[1].directory.next_slice().is_some();
         }
@@ -184,7 +185,7 @@ fn slices_change_no_reply() {
             let entry = |(id, entry): (&ObjectId, &super::entry::Entry)| {
                 let holders = owner.directory.holders(id);
                 let reserved = entry.reserved.as_ref().map(|reserved| reserved.instance);
-                format!("{id} {holders:?} {:?} {reserved:?}", entry.asking())
+                format!("{id} {holders:?} {:?} {reserved:?}", entry.subscribers())
             };
             owner.directory.entries.iter().map(entry).collect::<Vec<String>>()
         };

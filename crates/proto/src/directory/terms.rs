@@ -6,14 +6,14 @@
 use alloc::vec::Vec;
 use core::ops::Bound;
 
-use super::{leases::tell_of_objects, state::Directory, world::World};
+use super::{context::Context, leases::notify_job_objects, state::Directory};
 use crate::{
     error::Error,
     id::{Name, NodeId, ObjectId},
     lifetime::{Lease, Terms},
-    limits::{LEASE_GRACE_NS, OWNER_PATIENCE_NS},
+    limits::{LEASE_GRACE_NS, OWNER_TIMEOUT_NS},
     message::Message,
-    planted::{self, Bug},
+    mutants::{self, Mutant},
 };
 
 /// How many ended objects of a job may be recorded, in addition to as many as live, before they are removed.
@@ -21,69 +21,69 @@ const GONE_MAX: usize = 1024;
 
 impl Directory {
     /// Records how long a live object lives, or an earlier end than before.
-    pub(super) fn bind(&mut self, world: &mut World<'_>, id: &ObjectId, told: &Terms) {
-        let now = world.now;
+    pub(super) fn bind(&mut self, context: &mut Context<'_>, id: &ObjectId, announced_at: &Terms) {
+        let now = context.now;
         let live = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut());
         let Some(live) = live else { return };
         let terms = live.terms.get_or_insert_default();
-        terms.join(told);
+        terms.join(announced_at);
         if let Some(at) = terms.ends_at {
             // If the time is already over, end the object in a later step, not while its announcement is handled.
             self.alarms.insert((at.max(now + 1), id.clone()));
         }
         let Some(job) = terms.lease().cloned() else { return };
-        self.leases.cover(&job, id, world);
+        self.leases.cover(&job, id, context);
         let covered = self.leases.covered.get(&job);
         if covered.is_some_and(|covered| covered.ids.len() > 2 * covered.sorted + GONE_MAX) {
-            self.sort_out(&job, world);
+            self.prune(&job, context);
         }
     }
 
     /// Ends an object whose time is over. The backup owner checks again later, in case the primary owner cannot report
     /// the end.
-    pub(super) fn end_in_time(&mut self, world: &mut World<'_>, id: &ObjectId) {
-        let (now, members) = (world.now, world.members);
+    pub(super) fn end_in_time(&mut self, context: &mut Context<'_>, id: &ObjectId) {
+        let (now, members) = (context.now, context.members);
         let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
         let ends_at = live.and_then(|live| live.terms.as_ref()).and_then(|terms| terms.ends_at);
-        if ends_at.is_none_or(|at| at > now) || planted::has(Bug::ForgetsTimes) {
+        if ends_at.is_none_or(|at| at > now) || mutants::is_active(Mutant::IgnoresExpiry) {
             return;
         }
         let owners = members.owners(id);
-        if owners.first == members.me() {
-            self.end(world, id);
+        if owners.primary == members.me() {
+            self.end(context, id);
         } else if owners.contains(members.me()) {
-            self.alarms.insert((now + OWNER_PATIENCE_NS, id.clone()));
+            self.alarms.insert((now + OWNER_TIMEOUT_NS, id.clone()));
         }
     }
 
     /// Deletes the current object of an id, and notifies the other owner.
-    fn end(&mut self, world: &mut World<'_>, id: &ObjectId) {
-        let members = world.members;
+    fn end(&mut self, context: &mut Context<'_>, id: &ObjectId) {
+        let members = context.members;
         let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
         let Some(instance) = live.map(|live| live.instance) else { return };
         let error = Error::ObjectDeleted { id: id.clone() };
-        self.bury(world, id, error, Vec::from([instance]));
+        self.bury(context, id, error, Vec::from([instance]));
         let (me, owners) = (members.me(), members.owners(id));
         if let Some(entry) = self.entries.get_mut(id) {
-            if let Some(gone) = &mut entry.gone {
-                gone.tell(id, owners.iter().filter(|owner| *owner != me), world.mail);
+            if let Some(tombstone) = &mut entry.tombstone {
+                tombstone.tell(id, owners.iter().filter(|owner| *owner != me), context.outbox);
             }
-            entry.answer_locators(id, world.mail);
+            entry.notify_location_waiters(id, context.outbox);
         }
     }
 
     /// Ends the objects of an ended job of which this node is the primary owner, a slice at a time.
-    pub(super) fn job_ended(&mut self, world: &mut World<'_>, job: &Name) {
+    pub(super) fn job_ended(&mut self, context: &mut Context<'_>, job: &Name) {
         if !self.leases.covered.contains_key(job) {
             // This node has reported before that it has none, but the message was lost.
-            return tell_of_objects(job, false, world);
+            return notify_job_objects(job, false, context);
         }
         self.leases.ending.entry(job.clone()).or_default();
-        self.end_some(world);
+        self.end_some(context);
     }
 
-    fn end_some(&mut self, world: &mut World<'_>) {
-        let (now, members) = (world.now, world.members);
+    fn end_some(&mut self, context: &mut Context<'_>) {
+        let (now, members) = (context.now, context.members);
         let Some((job, after)) = self.leases.ending.pop_first() else { return };
         let begin = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
         let covered = self.leases.covered.get(&job);
@@ -91,14 +91,14 @@ impl Directory {
             covered.iter().flat_map(|it| it.ids.range::<ObjectId, _>((begin, Bound::Unbounded)));
         let ids: Vec<ObjectId> = ids.take(self.slice.entries).cloned().collect();
         for id in &ids {
-            self.settle(world, id);
-            if self.is_of(id, &job) && members.owners(id).first == members.me() {
-                self.end(world, id);
+            self.settle(context, id);
+            if self.is_of(id, &job) && members.owners(id).primary == members.me() {
+                self.end(context, id);
             }
         }
         match ids.last().filter(|_| ids.len() == self.slice.entries) {
             Some(last) => drop(self.leases.ending.insert(job, Some(last.clone()))),
-            None => self.sort_out(&job, world),
+            None => self.prune(&job, context),
         }
         self.leases.resumed_at = now + self.slice.pause_ns;
     }
@@ -111,53 +111,55 @@ impl Directory {
     }
 
     /// Removes the objects of a job that are gone.
-    fn sort_out(&mut self, job: &Name, world: &mut World<'_>) {
+    fn prune(&mut self, job: &Name, context: &mut Context<'_>) {
         let Some(mut covered) = self.leases.covered.remove(job) else { return };
         covered.ids.retain(|id| self.is_of(id, job));
         covered.sorted = covered.ids.len();
         if covered.ids.is_empty() {
-            tell_of_objects(job, false, world);
+            notify_job_objects(job, false, context);
         } else {
             self.leases.covered.insert(job.clone(), covered);
         }
     }
 
     /// Handles the leases that are due.
-    pub(super) fn expire_leases(&mut self, world: &mut World<'_>) {
-        let now = world.now;
+    pub(super) fn expire_leases(&mut self, context: &mut Context<'_>) {
+        let now = context.now;
         if !self.leases.ending.is_empty() && self.leases.resumed_at <= now {
-            self.end_some(world);
+            self.end_some(context);
         }
         for lease in self.leases.all.due(now) {
-            if !self.is_still_kept(world, &lease) {
+            if !self.is_still_kept(context, &lease) {
                 self.leases.all.remove(&lease);
             }
         }
     }
 
     /// Ends what an expired lease covers, and returns whether to keep the record of the lease.
-    fn is_still_kept(&mut self, world: &mut World<'_>, lease: &Lease) -> bool {
-        let (now, members) = (world.now, world.members);
+    fn is_still_kept(&mut self, context: &mut Context<'_>, lease: &Lease) -> bool {
+        let (now, members) = (context.now, context.members);
         let owners = members.owners(&lease.place());
-        let (is_owner, is_first) = (owners.contains(members.me()), owners.first == members.me());
-        let is_taken = self.leases.all.get(lease).is_some_and(|record| !record.takers.is_empty());
-        if is_owner && !is_taken {
+        let (is_owner, is_primary_owner) =
+            (owners.contains(members.me()), owners.primary == members.me());
+        let is_held =
+            self.leases.all.get(lease).is_some_and(|record| !record.lease_holders.is_empty());
+        if is_owner && !is_held {
             match lease {
                 Lease::Job(job) => {
                     let record = self.leases.all.get(lease);
-                    let coverers = record.iter().flat_map(|record| &record.coverers);
-                    let coverers: Vec<NodeId> = coverers.copied().collect();
-                    if coverers.is_empty() {
+                    let object_owners = record.iter().flat_map(|record| &record.object_owners);
+                    let object_owners: Vec<NodeId> = object_owners.copied().collect();
+                    if object_owners.is_empty() {
                         return false;
                     }
-                    for node in coverers.into_iter().filter(|_| is_first) {
-                        world.mail.push((node, Message::JobEnded { job: job.clone() }));
+                    for node in object_owners.into_iter().filter(|_| is_primary_owner) {
+                        context.outbox.push((node, Message::JobEnded { job: job.clone() }));
                     }
                 }
                 Lease::Object(id) => {
-                    self.settle(world, id);
-                    if is_first {
-                        self.end(world, id);
+                    self.settle(context, id);
+                    if is_primary_owner {
+                        self.end(context, id);
                     }
                     if self.entries.get(id).is_none_or(|entry| entry.live.is_none()) {
                         return false;
@@ -165,7 +167,7 @@ impl Directory {
                 }
             }
         }
-        let look_at = (is_owner && !is_taken).then_some(now + LEASE_GRACE_NS);
+        let look_at = (is_owner && !is_held).then_some(now + LEASE_GRACE_NS);
         self.leases.all.update(lease, |record| record.look_at = look_at);
         is_owner
     }

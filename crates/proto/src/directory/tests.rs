@@ -17,7 +17,7 @@ use crate::{
     inline::Inline,
     limits::{MERGE_NS, ORPHAN_GRACE_NS, REMEMBERED_MAX, STRAY_NS, TOMBSTONE_NS},
     members::{Member, Members},
-    message::{Announce, Found, Message, Progress, Receives, Source},
+    message::{Announce, Found, Message, Progress, ReceiveRate, Source},
     meta::Meta,
     place::{Group, Place},
     reduce::cost::Link,
@@ -49,51 +49,53 @@ impl Owner {
     }
 
     /// Handles a message of `from`; returns the messages that the directory sends.
-    pub(super) fn receives(&mut self, from: u64, message: Message) -> Mail {
+    pub(super) fn receives(&mut self, from: u64, message: Message) -> Outbox {
         self.now = self.now + 1000;
-        let handle = |directory: &mut Directory, world: &mut World<'_>| {
-            directory.handle(world, NodeId(from), &message)
+        let handle = |directory: &mut Directory, context: &mut Context<'_>| {
+            directory.handle(context, NodeId(from), &message)
         };
-        let (taken, mail) = self.run(handle);
-        assert_ne!(taken, Taken::No);
-        mail
+        let (taken, outbox) = self.run(handle);
+        assert_ne!(taken, Handled::No);
+        outbox
     }
 
     /// Runs a call of the directory; returns its result and the messages to send.
     pub(super) fn run<T>(
         &mut self,
-        fact: impl FnOnce(&mut Directory, &mut World<'_>) -> T,
-    ) -> (T, Mail) {
-        let mut mail = Vec::new();
+        fact: impl FnOnce(&mut Directory, &mut Context<'_>) -> T,
+    ) -> (T, Outbox) {
+        let mut outbox = Vec::new();
         let (now, members, link) = (self.now, &self.members, LINK);
-        let answer = fact(&mut self.directory, &mut World { now, members, link, mail: &mut mail });
-        (answer, mail)
+        let answer =
+            fact(&mut self.directory, &mut Context { now, members, link, outbox: &mut outbox });
+        (answer, outbox)
     }
 
-    pub(super) fn loses(&mut self, node: u64) -> Mail {
+    pub(super) fn loses(&mut self, node: u64) -> Outbox {
         self.members.remove(NodeId(node));
-        let loses = |directory: &mut Directory, world: &mut World<'_>| {
-            directory.member_gone(world, NodeId(node));
-            directory.members_changed(world, None);
+        let loses = |directory: &mut Directory, context: &mut Context<'_>| {
+            directory.member_removed(context, NodeId(node));
+            directory.members_changed(context, None);
         };
         self.run(loses).1
     }
 
-    pub(super) fn waits(&mut self, ns: u64) -> Mail {
+    pub(super) fn waits(&mut self, ns: u64) -> Outbox {
         self.now = self.now + ns;
-        let ((), mut mail) = self.run(Directory::expire);
+        let ((), mut outbox) = self.run(Directory::expire);
         while self.directory.deadline().is_some_and(|at| at <= self.now + 1) {
             self.now = self.now + 1;
-            mail.extend(self.run(Directory::expire).1);
+            outbox.extend(self.run(Directory::expire).1);
         }
-        mail
+        outbox
     }
 
     /// The source that `requester` gets.
     pub(super) fn source_of(&mut self, requester: u64, id: &ObjectId) -> Option<u64> {
-        let mail = self.receives(requester, locate(id));
-        let [(to, Message::Located { source: Source::Holder { node, .. }, .. })] = &mail[..] else {
-            assert_eq!(mail, [(NodeId(requester), Message::Waiting { id: id.clone() })]);
+        let outbox = self.receives(requester, locate(id));
+        let [(to, Message::Located { source: Source::Holder { node, .. }, .. })] = &outbox[..]
+        else {
+            assert_eq!(outbox, [(NodeId(requester), Message::LocatePending { id: id.clone() })]);
             return None;
         };
         assert_eq!(*to, NodeId(requester));
@@ -102,9 +104,9 @@ impl Owner {
 
     /// Each node that gets a source begins to receive and announces it. Returns how many receivers were redirected
     /// later. Messages to nodes in `unread` are appended there instead.
-    fn begins_all(&mut self, id: &ObjectId, mail: Mail, unread: &mut Mail) -> usize {
+    fn begins_all(&mut self, id: &ObjectId, outbox: Outbox, unread: &mut Outbox) -> usize {
         let mut redirected = 0;
-        let mut queue: VecDeque<_> = mail.into();
+        let mut queue: VecDeque<_> = outbox.into();
         while let Some((to, message)) = queue.pop_front() {
             redirected += usize::from(matches!(message, Message::Redirect { .. }));
             if unread.iter().any(|(slow, _)| *slow == to) {
@@ -139,7 +141,7 @@ pub(super) fn minted() -> ObjectId {
 /// A name in a group of its own whose primary owner is node 1.
 fn named(owner: &Owner, suffix: &str) -> ObjectId {
     let names = (0..).map(|group| format!("group{group}/{suffix}").parse().unwrap());
-    let is_mine = |id: &ObjectId| owner.members.owners(id).first == NodeId(1);
+    let is_mine = |id: &ObjectId| owner.members.owners(id).primary == NodeId(1);
     names.into_iter().find(is_mine).unwrap()
 }
 
@@ -150,7 +152,7 @@ pub(super) fn instance(node: u64, serial: u64) -> Instance {
 pub(super) fn announced(
     id: &ObjectId,
     instance: Instance,
-    origin: bool,
+    primary: bool,
     progress: Progress,
 ) -> Message {
     let (id, meta) = (id.clone(), Meta::bytes(SIZE));
@@ -158,7 +160,7 @@ pub(super) fn announced(
         id,
         instance,
         meta,
-        origin,
+        primary,
         progress,
         claim: false,
         lifetime: None,
@@ -178,7 +180,7 @@ pub(super) fn locate(id: &ObjectId) -> Message {
         id: id.clone(),
         avoid: Vec::new(),
         not_here: None,
-        receives: Receives::default(),
+        receives: ReceiveRate::default(),
         seen: false,
     }
 }
@@ -200,8 +202,8 @@ fn a_lookup_before_the_put_gets_its_reply_after_it() {
     let mut owner = Owner::new();
     let id = minted();
     assert_eq!(owner.source_of(2, &id), None);
-    let mail = owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
-    let [(NodeId(2), Message::Located { source, .. })] = &mail[..] else { panic!("{mail:?}") };
+    let outbox = owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
+    let [(NodeId(2), Message::Located { source, .. })] = &outbox[..] else { panic!("{outbox:?}") };
     assert!(matches!(source, Source::Holder { node: NodeId(3), .. }));
 }
 
@@ -211,9 +213,9 @@ fn a_new_owner_drops_copies_announced_after_their_deletion() {
     let id = named(&owner, "x");
     owner.loses(5);
     assert_eq!(owner.receives(2, delete(&id)), [], "a holder may still announce it");
-    let mail = owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
-    let [(NodeId(3), Message::Drop { instance: dropped, error, .. })] = &mail[..] else {
-        panic!("{mail:?}")
+    let outbox = owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
+    let [(NodeId(3), Message::Drop { instance: dropped, error, .. })] = &outbox[..] else {
+        panic!("{outbox:?}")
     };
     assert_eq!(*dropped, instance(3, 1));
     assert!(matches!(error, Some(Error::ObjectDeleted { .. })));
@@ -244,8 +246,8 @@ fn a_deletion_holds_when_the_maker_fails_before_its_announcement() {
     let mut owner = Owner::new();
     let id = named(&owner, "x");
     assert_eq!(owner.receives(3, announced(&id, instance(4, 1), false, Progress::Complete)), []);
-    let mail = owner.receives(2, delete(&id));
-    assert!(matches!(&mail[..], [(NodeId(3), Message::Drop { .. })]), "{mail:?}");
+    let outbox = owner.receives(2, delete(&id));
+    assert!(matches!(&outbox[..], [(NodeId(3), Message::Drop { .. })]), "{outbox:?}");
     owner.loses(4);
     owner.waits(SECOND);
     assert!(owner.holders(&id).is_empty());
@@ -278,8 +280,8 @@ fn a_deletion_includes_a_later_put_that_this_owner_has_not_seen() {
     owner.receives(2, Message::Dropped { id: id.clone(), instance: instance(2, 1) });
     owner.loses(5);
     assert_eq!(owner.receives(4, delete(&id)), [], "a holder may announce the current instance");
-    let mail = owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
-    assert!(matches!(&mail[..], [(NodeId(3), Message::Drop { .. })]), "{mail:?}");
+    let outbox = owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
+    assert!(matches!(&outbox[..], [(NodeId(3), Message::Drop { .. })]), "{outbox:?}");
     owner.receives(3, Message::Dropped { id: id.clone(), instance: instance(3, 1) });
     assert_eq!(owner.waits(ORPHAN_GRACE_NS), [deleted(&id, 4)]);
     assert!(owner.holders(&id).is_empty());
@@ -303,9 +305,9 @@ fn a_new_put_ends_the_deletion_of_its_name() {
     let id = named(&owner, "x");
     owner.loses(5);
     assert_eq!(owner.receives(2, delete(&id)), []);
-    let mail = owner.receives(3, claim(&id, instance(3, 1)));
-    assert!(mail.contains(&deleted(&id, 2)), "{mail:?}");
-    assert!(mail.contains(&claimed(3, &id, instance(3, 1), None)), "{mail:?}");
+    let outbox = owner.receives(3, claim(&id, instance(3, 1)));
+    assert!(outbox.contains(&deleted(&id, 2)), "{outbox:?}");
+    assert!(outbox.contains(&claimed(3, &id, instance(3, 1), None)), "{outbox:?}");
 }
 
 #[test]
@@ -313,7 +315,7 @@ fn a_withdrawn_lookup_gets_no_reply() {
     let mut owner = Owner::new();
     let id = minted();
     assert_eq!(owner.source_of(2, &id), None);
-    assert_eq!(owner.receives(2, Message::Unlocate { id: id.clone() }), []);
+    assert_eq!(owner.receives(2, Message::CancelLocate { id: id.clone() }), []);
     assert_eq!(owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete)), []);
 }
 
@@ -323,8 +325,8 @@ fn a_small_object_is_part_of_the_reply() {
     let id = minted();
     let bytes: Inline = vec![1, 2, 3].into();
     owner.receives(3, announced(&id, instance(3, 1), true, Progress::Inline(bytes.clone())));
-    let mail = owner.receives(2, locate(&id));
-    let [(NodeId(2), Message::Located { source, .. })] = &mail[..] else { panic!("{mail:?}") };
+    let outbox = owner.receives(2, locate(&id));
+    let [(NodeId(2), Message::Located { source, .. })] = &outbox[..] else { panic!("{outbox:?}") };
     assert_eq!(*source, Source::Inline(bytes));
     assert_eq!(owner.holders(&id), [3], "a reader of a small object is not a holder");
 }
@@ -367,16 +369,16 @@ fn with_a_far_receiver() -> (Owner, ObjectId) {
     let mut owner = in_racks();
     let id = minted();
     owner.receives(1, announced(&id, instance(1, 1), true, Progress::Complete));
-    let mail = owner.receives(4, locate(&id));
-    owner.begins_all(&id, mail, &mut Mail::new());
+    let outbox = owner.receives(4, locate(&id));
+    owner.begins_all(&id, outbox, &mut Outbox::new());
     (owner, id)
 }
 
 /// Pairs of source and receiver, and how many of them are in different racks.
-fn feeds(owner: &Owner) -> (Vec<(u64, u64)>, usize) {
-    let feeds: Vec<_> = owner.directory.feeds().map(|(_, to, from)| (from, to)).collect();
-    let apart = feeds.iter().filter(|(from, to)| owner.members.are_apart(*from, *to)).count();
-    (feeds.into_iter().map(|(from, to)| (from.0, to.0)).collect(), apart)
+fn sources(owner: &Owner) -> (Vec<(u64, u64)>, usize) {
+    let sources: Vec<_> = owner.directory.sources().map(|(_, to, from)| (from, to)).collect();
+    let apart = sources.iter().filter(|(from, to)| owner.members.are_apart(*from, *to)).count();
+    (sources.into_iter().map(|(from, to)| (from.0, to.0)).collect(), apart)
 }
 
 proptest! {
@@ -394,24 +396,24 @@ proptest! {
         for requester in early {
             prop_assert_eq!(owner.source_of(*requester, &id), None);
         }
-        let mail = owner.receives(1, announced(&id, instance(1, 1), true, Progress::Complete));
-        prop_assert_eq!(owner.begins_all(&id, mail, &mut Mail::new()), 0, "requesters that get their replies together are in order");
+        let outbox = owner.receives(1, announced(&id, instance(1, 1), true, Progress::Complete));
+        prop_assert_eq!(owner.begins_all(&id, outbox, &mut Outbox::new()), 0, "requesters that get their replies together are in order");
         // Some receivers begin late.
-        let mut unread = Mail::new();
+        let mut unread = Outbox::new();
         for (number, requester) in others.iter().enumerate() {
-            let mail = owner.receives(*requester, locate(&id));
+            let outbox = owner.receives(*requester, locate(&id));
             if number < slow {
-                unread.extend(mail);
+                unread.extend(outbox);
             } else {
-                owner.begins_all(&id, mail, &mut unread);
+                owner.begins_all(&id, outbox, &mut unread);
             }
         }
-        owner.begins_all(&id, unread, &mut Mail::new());
-        let (feeds, apart) = feeds(&owner);
-        prop_assert_eq!(apart, 2, "{:?}", feeds);
-        prop_assert_eq!(feeds.len(), 6);
-        let senders: BTreeSet<u64> = feeds.iter().map(|(from, _)| *from).collect();
-        prop_assert_eq!(senders.len(), 6, "a node has two receivers: {:?}", feeds);
+        owner.begins_all(&id, unread, &mut Outbox::new());
+        let (sources, apart) = sources(&owner);
+        prop_assert_eq!(apart, 2, "{:?}", sources);
+        prop_assert_eq!(sources.len(), 6);
+        let senders: BTreeSet<u64> = sources.iter().map(|(from, _)| *from).collect();
+        prop_assert_eq!(senders.len(), 6, "a node has two receivers: {:?}", sources);
     }
 }
 
@@ -442,26 +444,26 @@ proptest! {
         for requester in early {
             prop_assert_eq!(owner.source_of(*requester, &id), None);
         }
-        let mail = owner.receives(1, announced(&id, instance(1, 1), true, Progress::Complete));
-        prop_assert_eq!(owner.begins_all(&id, mail, &mut Mail::new()), 0, "requesters that get their replies together are in order");
+        let outbox = owner.receives(1, announced(&id, instance(1, 1), true, Progress::Complete));
+        prop_assert_eq!(owner.begins_all(&id, outbox, &mut Outbox::new()), 0, "requesters that get their replies together are in order");
         // Some receivers begin late.
-        let mut unread = Mail::new();
+        let mut unread = Outbox::new();
         for (number, requester) in others.iter().enumerate() {
-            let mail = owner.receives(*requester, locate(&id));
+            let outbox = owner.receives(*requester, locate(&id));
             if number < slow {
-                unread.extend(mail);
+                unread.extend(outbox);
             } else {
-                owner.begins_all(&id, mail, &mut unread);
+                owner.begins_all(&id, outbox, &mut unread);
             }
         }
-        owner.begins_all(&id, unread, &mut Mail::new());
-        let (feeds, apart) = feeds(&owner);
-        prop_assert_eq!(apart, 3, "{:?}", feeds);
-        let pods = feeds.iter().filter(|(from, to)| (*from <= 4) != (*to <= 4)).count();
-        prop_assert_eq!(pods, 1, "{:?}", feeds);
-        prop_assert_eq!(feeds.len(), 7);
-        let senders: BTreeSet<u64> = feeds.iter().map(|(from, _)| *from).collect();
-        prop_assert_eq!(senders.len(), 7, "a node has two receivers: {:?}", feeds);
+        owner.begins_all(&id, unread, &mut Outbox::new());
+        let (sources, apart) = sources(&owner);
+        prop_assert_eq!(apart, 3, "{:?}", sources);
+        let pods = sources.iter().filter(|(from, to)| (*from <= 4) != (*to <= 4)).count();
+        prop_assert_eq!(pods, 1, "{:?}", sources);
+        prop_assert_eq!(sources.len(), 7);
+        let senders: BTreeSet<u64> = sources.iter().map(|(from, _)| *from).collect();
+        prop_assert_eq!(senders.len(), 7, "a node has two receivers: {:?}", sources);
     }
 }
 
@@ -480,8 +482,8 @@ fn a_group_is_left_as_often_at_once_as_its_link_carries() {
         for holder in 1..=2 {
             owner.receives(holder, announced(&id, instance(1, 1), holder == 1, Progress::Complete));
         }
-        let mail = owner.receives(4, locate(&id));
-        owner.begins_all(&id, mail, &mut Mail::new());
+        let outbox = owner.receives(4, locate(&id));
+        owner.begins_all(&id, outbox, &mut Outbox::new());
         owner.receives(4, announced(&id, instance(1, 1), false, fed_by(1)));
         assert_eq!(owner.source_of(7, &id), Some(source), "{carries}");
     }
@@ -492,8 +494,8 @@ fn a_receiver_with_much_of_an_object_is_not_moved() {
     let (mut owner, id) = with_a_far_receiver();
     // Half of the time that 32 MiB take at 1 Gbit/s.
     owner.now = owner.now + 134_000_000;
-    let mail = owner.receives(2, locate(&id));
-    assert_eq!(owner.begins_all(&id, mail, &mut Mail::new()), 0);
+    let outbox = owner.receives(2, locate(&id));
+    assert_eq!(owner.begins_all(&id, outbox, &mut Outbox::new()), 0);
 }
 
 #[test]
@@ -503,8 +505,8 @@ fn a_receiver_is_moved_once_while_others_arrive() {
     for requester in [2, 3] {
         // A fifth of a transfer.
         owner.now = owner.now + 54_000_000;
-        let mail = owner.receives(requester, locate(&id));
-        moves.push(owner.begins_all(&id, mail, &mut Mail::new()));
+        let outbox = owner.receives(requester, locate(&id));
+        moves.push(owner.begins_all(&id, outbox, &mut Outbox::new()));
     }
     assert_eq!(moves, [1, 0], "it began more than a quarter of a transfer ago");
 }
@@ -512,10 +514,10 @@ fn a_receiver_is_moved_once_while_others_arrive() {
 #[test]
 fn no_receiver_is_moved_to_a_node_that_begins_late() {
     let (mut owner, id) = with_a_far_receiver();
-    let mail = owner.receives(2, locate(&id));
+    let outbox = owner.receives(2, locate(&id));
     owner.now = owner.now + 134_000_000;
-    assert_eq!(owner.begins_all(&id, mail, &mut Mail::new()), 0);
-    assert_eq!(feeds(&owner).0, [(1, 2), (1, 4)]);
+    assert_eq!(owner.begins_all(&id, outbox, &mut Outbox::new()), 0);
+    assert_eq!(sources(&owner).0, [(1, 2), (1, 4)]);
 }
 
 #[test]
@@ -526,13 +528,13 @@ fn a_repeated_lookup_cancels_pending_moves() {
         id: id.clone(),
         avoid: vec![NodeId(1)],
         not_here: None,
-        receives: Receives::default(),
+        receives: ReceiveRate::default(),
         seen: false,
     };
     owner.receives(2, again);
-    assert!(feeds(&owner).0.contains(&(1, 4)), "{:?}", feeds(&owner));
-    let mail = owner.receives(2, announced(&id, instance(1, 1), false, fed_by(4)));
-    assert_eq!(mail, []);
+    assert!(sources(&owner).0.contains(&(1, 4)), "{:?}", sources(&owner));
+    let outbox = owner.receives(2, announced(&id, instance(1, 1), false, fed_by(4)));
+    assert_eq!(outbox, []);
 }
 
 #[test]
@@ -544,7 +546,7 @@ fn no_receiver_is_moved_to_a_node_that_does_not_receive() {
     let progress = Progress::Partial { source: None };
     assert_eq!(owner.receives(2, announced(&id, instance(1, 1), false, progress)), []);
     assert_eq!(owner.receives(2, announced(&id, instance(1, 1), false, fed_by(1))), []);
-    assert_eq!(feeds(&owner).0, [(1, 2), (1, 4)]);
+    assert_eq!(sources(&owner).0, [(1, 2), (1, 4)]);
 }
 
 #[test]
@@ -557,8 +559,8 @@ fn no_node_receives_from_its_own_receiver() {
     // The source of 3 is gone; 4 and 5 are behind 3.
     owner.receives(2, Message::Withdraw { id: id.clone(), instance: instance(2, 1) });
     assert_eq!(owner.source_of(3, &id), None);
-    let mail = owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
-    assert!(matches!(mail[..], [(NodeId(3), Message::Located { .. })]));
+    let outbox = owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
+    assert!(matches!(outbox[..], [(NodeId(3), Message::Located { .. })]));
 }
 
 #[test]
@@ -571,12 +573,12 @@ fn a_source_that_failed_is_chosen_last() {
         id: id.clone(),
         avoid,
         not_here: None,
-        receives: Receives::default(),
+        receives: ReceiveRate::default(),
         seen: false,
     };
-    let mail = owner.receives(4, again(vec![NodeId(2)]));
+    let outbox = owner.receives(4, again(vec![NodeId(2)]));
     assert!(matches!(
-        mail[..],
+        outbox[..],
         [(_, Message::Located { source: Source::Holder { node: NodeId(3), .. }, .. })]
     ));
 }
@@ -588,23 +590,23 @@ fn a_refusal_corrects_a_stale_location() {
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     assert_eq!(owner.source_of(3, &id), Some(2));
     let not_here = Some((NodeId(2), instance(2, 1)));
-    let mail = owner.receives(
+    let outbox = owner.receives(
         3,
         Message::Locate {
             id: id.clone(),
             avoid: vec![],
             not_here,
-            receives: Receives::default(),
+            receives: ReceiveRate::default(),
             seen: false,
         },
     );
-    let doubted = Message::Doubted { id: id.clone(), instance: instance(2, 1) };
-    let waiting = Message::Waiting { id: id.clone() };
-    assert_eq!(mail, [(NodeId(2), doubted), (NodeId(3), waiting)]);
+    let reannounce_if_held = Message::Reannounce { id: id.clone(), instance: instance(2, 1) };
+    let waiting = Message::LocatePending { id: id.clone() };
+    assert_eq!(outbox, [(NodeId(2), reannounce_if_held), (NodeId(3), waiting)]);
     assert!(!owner.holders(&id).contains(&2));
-    let mail = owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
+    let outbox = owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     assert!(
-        matches!(mail[..], [(NodeId(3), Message::Located { .. })]),
+        matches!(outbox[..], [(NodeId(3), Message::Located { .. })]),
         "it has the object after all"
     );
 }
@@ -624,7 +626,7 @@ fn an_older_refusal_does_not_hide_a_newer_copy() {
             id: id.clone(),
             avoid: vec![NodeId(3)],
             not_here,
-            receives: Receives::default(),
+            receives: ReceiveRate::default(),
             seen: false,
         },
     );
@@ -642,8 +644,8 @@ fn a_deletion_is_confirmed_when_every_holder_has_dropped_its_copy() {
     let done = || Message::Dropped { id: id.clone(), instance: instance(2, 1) };
     assert_eq!(owner.receives(2, done()), []);
     assert_eq!(owner.receives(3, done()), [deleted(&id, 5)]);
-    let mail = owner.receives(4, locate(&id));
-    assert!(matches!(&mail[..], [(_, Message::Gone { error: Error::ObjectDeleted { .. }, .. })]));
+    let outbox = owner.receives(4, locate(&id));
+    assert!(matches!(&outbox[..], [(_, Message::Gone { error: Error::ObjectDeleted { .. }, .. })]));
 }
 
 #[test]
@@ -660,10 +662,10 @@ fn a_late_announcement_does_not_bring_a_deleted_object_back() {
     let mut owner = Owner::new();
     let id = minted();
     assert_eq!(owner.receives(5, delete(&id)), [deleted(&id, 5)]);
-    let mail = owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
+    let outbox = owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     let error = Some(Error::ObjectDeleted { id: id.clone() });
     let drop = Message::Drop { id: id.clone(), instance: instance(2, 1), error };
-    assert_eq!(mail, [(NodeId(2), drop)]);
+    assert_eq!(outbox, [(NodeId(2), drop)]);
     owner.waits(TOMBSTONE_NS);
     assert!(owner.directory.entries.iter().next().is_none(), "deletions are forgotten in the end");
     assert_eq!(owner.directory.deadline(), None);
@@ -674,17 +676,17 @@ fn a_name_is_taken_while_its_object_lives_and_free_after_its_deletion() {
     let mut owner = Owner::new();
     let id = named(&owner, "x");
     let claimed = |instance, taken_by| Message::Claimed { id: id.clone(), instance, taken_by };
-    let mail = owner.receives(2, claim(&id, instance(2, 1)));
-    assert_eq!(mail, [(NodeId(2), claimed(instance(2, 1), None))]);
-    let mail = owner.receives(3, claim(&id, instance(3, 1)));
-    assert_eq!(mail, [(NodeId(3), claimed(instance(3, 1), Some(NodeId(2))))]);
+    let outbox = owner.receives(2, claim(&id, instance(2, 1)));
+    assert_eq!(outbox, [(NodeId(2), claimed(instance(2, 1), None))]);
+    let outbox = owner.receives(3, claim(&id, instance(3, 1)));
+    assert_eq!(outbox, [(NodeId(3), claimed(instance(3, 1), Some(NodeId(2))))]);
     owner.receives(4, delete(&id));
-    let mail = owner.receives(3, claim(&id, instance(3, 2)));
-    assert!(mail.contains(&(NodeId(3), claimed(instance(3, 2), None))));
-    assert!(mail.contains(&deleted(&id, 4)), "the deleter does not wait for old copies");
+    let outbox = owner.receives(3, claim(&id, instance(3, 2)));
+    assert!(outbox.contains(&(NodeId(3), claimed(instance(3, 2), None))));
+    assert!(outbox.contains(&deleted(&id, 4)), "the deleter does not wait for old copies");
     // A late announcement of the old object is refused.
-    let mail = owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
-    assert!(matches!(mail[..], [(NodeId(2), Message::Drop { .. })]));
+    let outbox = owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
+    assert!(matches!(outbox[..], [(NodeId(2), Message::Drop { .. })]));
 }
 
 #[test]
@@ -730,7 +732,7 @@ fn a_deletion_without_instances_ends_no_named_object() {
     let error = Some(Error::ObjectLost { id: id.clone(), detail: "it failed".to_string() });
     owner.receives(
         3,
-        Message::Remember { id: id.clone(), instances: Vec::new(), error, pruned: false },
+        Message::Tombstone { id: id.clone(), instances: Vec::new(), error, pruned: false },
     );
     assert_eq!(owner.holders(&id), [2]);
 }
@@ -742,7 +744,7 @@ fn a_repeated_report_evicts_no_remembered_deletion() {
     let instances = vec![instance(2, 1)];
     for _ in 0..3 {
         let (id, instances) = (id.clone(), instances.clone());
-        owner.receives(3, Message::Remember { id, instances, error: None, pruned: false });
+        owner.receives(3, Message::Tombstone { id, instances, error: None, pruned: false });
     }
     assert_eq!(owner.directory.remembered.len(), 1);
     owner.receives(2, delete(&minted()));
@@ -778,10 +780,10 @@ fn a_late_announcement_of_an_earlier_instance_does_not_undo_a_deletion() {
         owner.receives(4, delete(&id));
     }
     let error = Error::ObjectDeleted { id: id.clone() };
-    let mail = owner.receives(3, announced(&id, instance(2, 1), false, Progress::Complete));
+    let outbox = owner.receives(3, announced(&id, instance(2, 1), false, Progress::Complete));
     let drop =
         Message::Drop { id: id.clone(), instance: instance(2, 1), error: Some(error.clone()) };
-    assert_eq!(mail, [(NodeId(3), drop)]);
+    assert_eq!(outbox, [(NodeId(3), drop)]);
     assert_eq!(owner.receives(5, seen(&id)), [(NodeId(5), Message::Gone { id, error })]);
 }
 
@@ -802,8 +804,8 @@ fn a_deletion_ends_open_requests_and_later_ones_wait_for_the_next_put() {
     owner.receives(3, Message::Watch { id: id.clone(), seen: false });
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     assert_eq!(owner.source_of(4, &id), Some(2));
-    let mail = owner.receives(2, delete(&id));
-    assert!(mail.contains(&gone(3)), "it watched: {mail:?}");
+    let outbox = owner.receives(2, delete(&id));
+    assert!(outbox.contains(&gone(3)), "it watched: {outbox:?}");
     assert_eq!(
         owner.receives(4, seen(&id)),
         [gone(4)],
@@ -815,24 +817,24 @@ fn a_deletion_ends_open_requests_and_later_ones_wait_for_the_next_put() {
         [(NodeId(3), Message::Found { id: id.clone(), found: None })]
     );
     let locations = Message::Locations { id: id.clone(), known: None, request: RequestId(7) };
-    let nowhere = Message::LocationsAre { request: RequestId(7), holdings: Ok(vec![]) };
+    let nowhere = Message::LocationsReply { request: RequestId(7), holdings: Ok(vec![]) };
     assert_eq!(owner.receives(5, locations), [(NodeId(5), nowhere)]);
     // Another owner repeats the deletion that it remembers.
     let error = Some(Error::ObjectDeleted { id: id.clone() });
     let (instances, name) = (vec![instance(2, 1)], id.clone());
     assert_eq!(
-        owner.receives(5, Message::Remember { id: name, instances, error, pruned: false }),
+        owner.receives(5, Message::Tombstone { id: name, instances, error, pruned: false }),
         []
     );
-    let mut mail = owner.receives(2, claim(&id, instance(2, 2)));
-    mail.extend(owner.receives(2, announced(&id, instance(2, 2), true, Progress::Complete)));
+    let mut outbox = owner.receives(2, claim(&id, instance(2, 2)));
+    outbox.extend(owner.receives(2, announced(&id, instance(2, 2), true, Progress::Complete)));
     let located = |(to, message): &(NodeId, Message)| {
         *to == NodeId(4) && matches!(message, Message::Located { .. })
     };
     let found = |(to, message): &(NodeId, Message)| {
         *to == NodeId(3) && matches!(message, Message::Found { found: Some(_), .. })
     };
-    assert!(mail.iter().any(located) && mail.iter().any(found), "{mail:?}");
+    assert!(outbox.iter().any(located) && outbox.iter().any(found), "{outbox:?}");
 }
 
 /// An owner of two versions under one prefix.
@@ -866,7 +868,7 @@ fn pruning_is_reported_to_the_other_owner() {
     let (mut owner, old, _) = two_versions();
     let error = Error::ObjectDeleted { id: old.clone() };
     let (id, instances) = (old.clone(), vec![instance(2, 1)]);
-    let remember = Message::Remember { id, instances, error: Some(error.clone()), pruned: true };
+    let remember = Message::Tombstone { id, instances, error: Some(error.clone()), pruned: true };
     owner.receives(5, remember);
     let gone = Message::Gone { id: old.clone(), error };
     assert_eq!(owner.receives(4, locate(&old)), [(NodeId(4), gone)]);
@@ -878,10 +880,10 @@ fn a_deleted_version_is_free_while_a_newer_one_is_live() {
     owner.receives(2, delete(&old));
     assert_eq!(
         owner.receives(4, locate(&old)),
-        [(NodeId(4), Message::Waiting { id: old.clone() })]
+        [(NodeId(4), Message::LocatePending { id: old.clone() })]
     );
-    let mail = owner.receives(3, claim(&old, instance(3, 1)));
-    assert!(mail.contains(&claimed(3, &old, instance(3, 1), None)), "{mail:?}");
+    let outbox = owner.receives(3, claim(&old, instance(3, 1)));
+    assert!(outbox.contains(&claimed(3, &old, instance(3, 1), None)), "{outbox:?}");
 }
 
 #[test]
@@ -893,7 +895,7 @@ fn a_reduce_that_fails_after_its_name_was_deleted_leaves_the_name_free() {
     owner.receives(2, reserve(&id, instance(2, 1)));
     owner.receives(3, delete(&id));
     assert_eq!(owner.receives(2, fail.clone()), []);
-    let waiting = Message::Waiting { id: id.clone() };
+    let waiting = Message::LocatePending { id: id.clone() };
     assert_eq!(owner.receives(4, locate(&id)), [(NodeId(4), waiting)]);
     owner.receives(3, reserve(&id, instance(3, 1)));
     assert_eq!(owner.receives(2, fail), [], "the next reduce has the name");
@@ -909,12 +911,12 @@ fn a_late_failure_report_does_not_block_a_freed_name() {
     owner.receives(2, reserve(&id, instance(2, 1)));
     owner.receives(2, Message::Fail { id: id.clone(), error: error.clone(), reserved });
     owner.receives(3, delete(&id));
-    let waiting = Message::Waiting { id: id.clone() };
+    let waiting = Message::LocatePending { id: id.clone() };
     assert_eq!(owner.receives(4, locate(&id)), [(NodeId(4), waiting)]);
     let (name, instances) = (id.clone(), vec![instance(2, 1)]);
-    let repeated = Message::Remember { id: name, instances, error: Some(error), pruned: false };
+    let repeated = Message::Tombstone { id: name, instances, error: Some(error), pruned: false };
     assert_eq!(owner.receives(5, repeated), []);
-    let waiting = Message::Waiting { id: id.clone() };
+    let waiting = Message::LocatePending { id: id.clone() };
     assert_eq!(owner.receives(6, locate(&id)), [(NodeId(6), waiting)]);
 }
 
@@ -949,9 +951,9 @@ fn every_owner_keeps_the_lower_of_two_objects_under_one_name() {
         let mut owner = Owner::new();
         let id = named(&owner, "x");
         owner.receives(first.0, announced(&id, first.1, true, Progress::Complete));
-        let mail = owner.receives(second.0, announced(&id, second.1, true, Progress::Complete));
+        let outbox = owner.receives(second.0, announced(&id, second.1, true, Progress::Complete));
         let drop = Message::Drop { id: id.clone(), instance: high.1, error: None };
-        assert_eq!(mail, [(NodeId(high.0), drop)]);
+        assert_eq!(outbox, [(NodeId(high.0), drop)]);
         assert_eq!(owner.holders(&id), [low.0]);
     }
 }
@@ -963,9 +965,9 @@ fn a_later_epoch_of_a_reduce_replaces_an_earlier_one() {
     let growing = || Progress::Partial { source: None };
     owner.receives(1, announced(&id, instance(1, 8), true, growing()));
     assert_eq!(owner.source_of(2, &id), Some(1));
-    let mail = owner.receives(1, announced(&id, instance(1, 9), true, growing()));
+    let outbox = owner.receives(1, announced(&id, instance(1, 9), true, growing()));
     let drop = Message::Drop { id: id.clone(), instance: instance(1, 8), error: None };
-    assert_eq!(mail, [(NodeId(2), drop)]);
+    assert_eq!(outbox, [(NodeId(2), drop)]);
     assert_eq!(owner.holders(&id), [1]);
 }
 
@@ -980,13 +982,13 @@ fn latest_is_the_highest_number_and_waits_for_a_higher_one() {
     }
     let answer = |id: &ObjectId| {
         let ObjectId::Named(name) = id.clone() else { unreachable!() };
-        (NodeId(4), Message::LatestIs { name, request: RequestId(5) })
+        (NodeId(4), Message::LatestReply { name, request: RequestId(5) })
     };
     assert_eq!(owner.receives(4, question(None)), [answer(&ids[1])]);
-    let nothing_yet = Message::NothingYet { request: RequestId(5), id: None };
+    let nothing_yet = Message::RequestPending { request: RequestId(5), id: None };
     assert_eq!(owner.receives(4, question(Some(10))), [(NodeId(4), nothing_yet)]);
-    let mail = owner.receives(2, announced(&ids[2], instance(2, 4), true, Progress::Complete));
-    assert_eq!(mail, [answer(&ids[2])]);
+    let outbox = owner.receives(2, announced(&ids[2], instance(2, 4), true, Progress::Complete));
+    assert_eq!(outbox, [answer(&ids[2])]);
     // The result of a reduce whose epoch was aborted does not exist, although its name stays reserved for the next
     // epoch.
     let sum = named(&owner, "12");
@@ -1005,15 +1007,15 @@ fn a_loss_is_reported_later_while_members_merge() {
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     let member = owner.members.iter().find(|member| member.id == NodeId(2)).unwrap();
     let is_lost =
-        |mail: &Mail| mail.iter().any(|(_, message)| matches!(message, Message::Gone { .. }));
+        |outbox: &Outbox| outbox.iter().any(|(_, message)| matches!(message, Message::Gone { .. }));
     // It counts as a new member, and has not repeated its announcements for longer than the grace period.
     owner.directory.merge(owner.now);
     owner.loses(2);
     assert_eq!(owner.source_of(3, &id), None);
     assert!(!is_lost(&owner.waits(2 * ORPHAN_GRACE_NS)));
     owner.members.insert(member);
-    let mail = owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
-    assert!(matches!(mail[..], [(NodeId(3), Message::Located { .. })]), "{mail:?}");
+    let outbox = owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
+    assert!(matches!(outbox[..], [(NodeId(3), Message::Located { .. })]), "{outbox:?}");
     assert!(!is_lost(&owner.waits(2 * MERGE_NS)));
     // A member that flaps forever does not delay the loss forever.
     owner.loses(2);
@@ -1035,16 +1037,16 @@ fn waiting_nodes_get_a_loss_after_the_grace_period() {
     owner.loses(2);
     assert_eq!(owner.source_of(3, &id), None);
     assert_eq!(owner.waits(ORPHAN_GRACE_NS / 2), []);
-    let mail = owner.waits(ORPHAN_GRACE_NS);
+    let outbox = owner.waits(ORPHAN_GRACE_NS);
     let is_lost = |message: &Message| {
         matches!(
             message,
             Message::Gone { error: Error::ObjectLost { .. }, .. }
-                | Message::Stranded { error: Error::ObjectLost { .. }, .. }
+                | Message::DropPartial { error: Error::ObjectLost { .. }, .. }
         )
     };
-    assert_eq!(mail.len(), 2, "a reply to the request, and an order to drop the partial copy");
-    assert!(mail.iter().all(|(to, message)| *to == NodeId(3) && is_lost(message)));
+    assert_eq!(outbox.len(), 2, "a reply to the request, and an order to drop the partial copy");
+    assert!(outbox.iter().all(|(to, message)| *to == NodeId(3) && is_lost(message)));
 }
 
 #[test]
@@ -1054,8 +1056,8 @@ fn an_object_announced_again_within_the_grace_period_is_not_lost() {
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     owner.loses(2);
     assert_eq!(owner.source_of(3, &id), None);
-    let mail = owner.receives(4, announced(&id, instance(2, 1), false, Progress::Complete));
-    assert!(matches!(mail[..], [(NodeId(3), Message::Located { .. })]));
+    let outbox = owner.receives(4, announced(&id, instance(2, 1), false, Progress::Complete));
+    assert!(matches!(outbox[..], [(NodeId(3), Message::Located { .. })]));
     assert_eq!(owner.waits(2 * ORPHAN_GRACE_NS), []);
 }
 
@@ -1076,10 +1078,10 @@ fn an_id_is_lost_if_its_minter_failed_before_the_put() {
     let mut owner = Owner::new();
     let ids = (0..).map(|serial| ObjectId::Minted { node: NodeId(3), serial });
     owner.loses(3);
-    let id = ids.into_iter().find(|id| owner.members.owners(id).first == NodeId(1)).unwrap();
+    let id = ids.into_iter().find(|id| owner.members.owners(id).primary == NodeId(1)).unwrap();
     assert_eq!(owner.source_of(2, &id), None);
-    let mail = owner.waits(ORPHAN_GRACE_NS);
-    assert!(matches!(mail[..], [(NodeId(2), Message::Gone { .. })]), "{mail:?}");
+    let outbox = owner.waits(ORPHAN_GRACE_NS);
+    assert!(matches!(outbox[..], [(NodeId(2), Message::Gone { .. })]), "{outbox:?}");
 }
 
 #[test]
@@ -1088,10 +1090,10 @@ fn copies_that_receive_from_each_other_restart() {
     let id = minted();
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     owner.receives(3, announced(&id, instance(2, 1), false, fed_by(4)));
-    let mail = owner.receives(4, announced(&id, instance(2, 1), false, fed_by(3)));
+    let outbox = owner.receives(4, announced(&id, instance(2, 1), false, fed_by(3)));
     let drop = Message::Drop { id: id.clone(), instance: instance(2, 1), error: None };
-    assert_eq!(mail, [(NodeId(4), drop)]);
-    assert!(owner.directory.feeds().all(|(_, node, source)| (node.0, source.0) == (3, 4)));
+    assert_eq!(outbox, [(NodeId(4), drop)]);
+    assert!(owner.directory.sources().all(|(_, node, source)| (node.0, source.0) == (3, 4)));
 }
 
 #[test]
@@ -1103,9 +1105,9 @@ fn a_restarted_receiver_still_serves_the_nodes_behind_it() {
     owner.receives(3, Message::Withdraw { id: id.clone(), instance: instance(2, 1) });
     owner.receives(5, announced(&id, instance(2, 1), false, fed_by(2)));
     owner.receives(3, announced(&id, instance(2, 1), false, fed_by(5)));
-    let mail = owner.receives(5, announced(&id, instance(2, 1), false, fed_by(4)));
+    let outbox = owner.receives(5, announced(&id, instance(2, 1), false, fed_by(4)));
     let drop = Message::Drop { id, instance: instance(2, 1), error: None };
-    assert_eq!(mail, [(NodeId(5), drop)]);
+    assert_eq!(outbox, [(NodeId(5), drop)]);
 }
 
 /// Goal: an owner that was declared dead for a while does not defend a name that was deleted and put again meanwhile.
@@ -1119,10 +1121,10 @@ fn an_owner_that_catches_up_refuses_no_announcement() {
     owner.directory.catch_up(owner.now);
     assert_eq!(owner.receives(3, announced(&id, new, true, Progress::Complete)), []);
     let (instances, error) = (vec![old], None);
-    let mail =
-        owner.receives(4, Message::Remember { id: id.clone(), instances, error, pruned: false });
+    let outbox =
+        owner.receives(4, Message::Tombstone { id: id.clone(), instances, error, pruned: false });
     let drop = Message::Drop { id: id.clone(), instance: old, error: None };
-    assert_eq!(mail, [(NodeId(2), drop.clone())]);
+    assert_eq!(outbox, [(NodeId(2), drop.clone())]);
     owner.waits(ORPHAN_GRACE_NS);
     assert_eq!(owner.holders(&id), [3]);
     assert_eq!(owner.source_of(5, &id), Some(3));
@@ -1169,13 +1171,13 @@ fn an_owner_that_may_have_missed_a_deletion_requests_confirmation_of_holders() {
     owner.receives(2, announced(&id, low, true, Progress::Complete));
     owner.loses(4);
     owner.loses(5);
-    let mail = owner.receives(3, announced(&id, high, true, Progress::Complete));
-    assert_eq!(mail, [(NodeId(2), Message::Doubted { id: id.clone(), instance: low })]);
+    let outbox = owner.receives(3, announced(&id, high, true, Progress::Complete));
+    assert_eq!(outbox, [(NodeId(2), Message::Reannounce { id: id.clone(), instance: low })]);
     assert_eq!(owner.holders(&id), [3]);
     // It is live, and the lower of the two: the other owner keeps it too.
-    let mail = owner.receives(2, announced(&id, low, true, Progress::Complete));
+    let outbox = owner.receives(2, announced(&id, low, true, Progress::Complete));
     let drop = Message::Drop { id: id.clone(), instance: high, error: None };
-    assert_eq!(mail, [(NodeId(3), drop)]);
+    assert_eq!(outbox, [(NodeId(3), drop)]);
     assert_eq!(owner.holders(&id), [2]);
 }
 
@@ -1192,9 +1194,9 @@ fn a_pinned_copy_takes_the_name_of_orphaned_cached_copies() {
         owner.receives(before.node.0, announced(&id, before, true, Progress::Complete));
         owner.receives(5, announced(&id, before, false, Progress::Complete));
         owner.loses(before.node.0);
-        let mail = owner.receives(after.node.0, announced(&id, after, true, Progress::Complete));
+        let outbox = owner.receives(after.node.0, announced(&id, after, true, Progress::Complete));
         let drop = Message::Drop { id: id.clone(), instance: before, error: None };
-        assert_eq!(mail, [(NodeId(5), drop)]);
+        assert_eq!(outbox, [(NodeId(5), drop)]);
         assert_eq!(owner.holders(&id), [after.node.0]);
     }
 }
@@ -1220,8 +1222,8 @@ fn a_name_deleted_while_its_only_holder_was_away_does_not_come_back() {
     owner.waits(2 * ORPHAN_GRACE_NS);
     assert_eq!(owner.receives(4, delete(&id)), [deleted(&id, 4)]);
     owner.members.insert(member);
-    let mail = owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
-    assert!(matches!(mail[..], [(NodeId(2), Message::Drop { .. })]), "{mail:?}");
+    let outbox = owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
+    assert!(matches!(outbox[..], [(NodeId(2), Message::Drop { .. })]), "{outbox:?}");
     assert_eq!(owner.receives(5, announced(&id, instance(5, 1), true, Progress::Complete)), []);
     assert_eq!(owner.holders(&id), [5]);
 }
@@ -1230,14 +1232,15 @@ fn a_name_deleted_while_its_only_holder_was_away_does_not_come_back() {
 fn deletions_are_sent_to_new_owners_once() {
     let mut owner = Owner::new();
     let id = ObjectId::Minted { node: NodeId(3), serial: 1 };
-    let mail = owner.receives(4, delete(&id));
+    let outbox = owner.receives(4, delete(&id));
     let passed_on =
-        mail.into_iter().filter(|(_, message)| matches!(message, Message::Remember { .. }));
+        outbox.into_iter().filter(|(_, message)| matches!(message, Message::Tombstone { .. }));
     let passed_on: Vec<NodeId> = passed_on.map(|(to, _)| to).collect();
-    let notified = |owner: &mut Owner, renewed| {
-        let ((), mail) = owner.run(|directory, world| directory.members_changed(world, renewed));
-        assert!(mail.iter().all(|(_, message)| matches!(message, Message::Remember { .. })));
-        mail.into_iter().map(|(to, _)| to).collect::<Vec<NodeId>>()
+    let notified = |owner: &mut Owner, rejoined| {
+        let ((), outbox) =
+            owner.run(|directory, context| directory.members_changed(context, rejoined));
+        assert!(outbox.iter().all(|(_, message)| matches!(message, Message::Tombstone { .. })));
+        outbox.into_iter().map(|(to, _)| to).collect::<Vec<NodeId>>()
     };
     let owners: Vec<NodeId> = owner.members.owners(&id).iter().collect();
     let others: Vec<NodeId> = owners.iter().copied().filter(|node| *node != NodeId(1)).collect();
@@ -1249,7 +1252,7 @@ fn deletions_are_sent_to_new_owners_once() {
     let (instances, error) = (Vec::new(), Some(Error::ObjectDeleted { id: id.clone() }));
     owner.receives(
         others[0].0,
-        Message::Remember { id: id.clone(), instances, error, pruned: false },
+        Message::Tombstone { id: id.clone(), instances, error, pruned: false },
     );
     assert_eq!(notified(&mut owner, None), [], "not back to the owner that sent it");
 }
@@ -1282,11 +1285,11 @@ fn an_earlier_epoch_replaces_no_later_one_after_an_ownership_change() {
     owner.members.resign();
     owner.receives(2, announced(&id, instance(2, 7), true, growing()));
     owner.members = all;
-    owner.run(|directory, world| directory.members_changed(world, None));
+    owner.run(|directory, context| directory.members_changed(context, None));
     owner.receives(2, announced(&id, instance(2, 9), true, growing()));
-    let mail = owner.receives(3, announced(&id, instance(2, 7), false, fed_by(2)));
+    let outbox = owner.receives(3, announced(&id, instance(2, 7), false, fed_by(2)));
     let dropped = Message::Drop { id: id.clone(), instance: instance(2, 7), error: None };
-    assert_eq!(mail, [(NodeId(3), dropped)]);
+    assert_eq!(outbox, [(NodeId(3), dropped)]);
     assert_eq!(owner.holders(&id), [2]);
 }
 
@@ -1294,11 +1297,11 @@ fn an_earlier_epoch_replaces_no_later_one_after_an_ownership_change() {
 fn a_watcher_gets_a_reply_at_once_and_again_when_the_object_appears() {
     let mut owner = Owner::new();
     let id = minted();
-    let mail = owner.receives(2, Message::Watch { id: id.clone(), seen: false });
-    assert_eq!(mail, [(NodeId(2), Message::Found { id: id.clone(), found: None })]);
-    let mail = owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
-    let [(NodeId(2), Message::Found { found: Some(found), .. })] = &mail[..] else {
-        panic!("{mail:?}")
+    let outbox = owner.receives(2, Message::Watch { id: id.clone(), seen: false });
+    assert_eq!(outbox, [(NodeId(2), Message::Found { id: id.clone(), found: None })]);
+    let outbox = owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
+    let [(NodeId(2), Message::Found { found: Some(found), .. })] = &outbox[..] else {
+        panic!("{outbox:?}")
     };
     assert_eq!(found.holder, NodeId(3));
     let holder_asks = owner.receives(3, Message::Watch { id: id.clone(), seen: false });
@@ -1393,8 +1396,8 @@ fn an_existing_object_wins_over_a_reservation() {
     let id = named(&owner, "x");
     owner.receives(2, reserve(&id, instance(2, 1)));
     // Put at an owner that did not know the reduce, and announced here.
-    let mail = owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
-    assert_eq!(mail, [claimed(2, &id, instance(2, 1), Some(3))]);
+    let outbox = owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
+    assert_eq!(outbox, [claimed(2, &id, instance(2, 1), Some(3))]);
     assert_eq!(owner.directory.reservations(), 0);
     let error = Error::ObjectDeleted { id: id.clone() };
     assert_eq!(owner.receives(2, Message::Fail { id: id.clone(), error, reserved: None }), []);
@@ -1420,11 +1423,11 @@ fn a_deletion_includes_a_result_announced_meanwhile() {
     assert_eq!(owner.receives(2, dropped(1)), [], "the result may still be sent to others");
     assert_eq!(owner.receives(2, dropped(3)), [deleted(&id, 5)]);
     // The deleted reduce reserves its name again.
-    let mail = owner.receives(2, reserve(&id, instance(2, 1)));
-    assert_eq!(mail, [claimed(2, &id, instance(2, 1), None), drop(1)]);
+    let outbox = owner.receives(2, reserve(&id, instance(2, 1)));
+    assert_eq!(outbox, [claimed(2, &id, instance(2, 1), None), drop(1)]);
     // A put by the same node is another object.
-    let mail = owner.receives(2, claim(&id, instance(2, 9)));
-    assert_eq!(mail, [claimed(2, &id, instance(2, 9), None)]);
+    let outbox = owner.receives(2, claim(&id, instance(2, 9)));
+    assert_eq!(outbox, [claimed(2, &id, instance(2, 9), None)]);
 }
 
 #[test]
@@ -1451,8 +1454,8 @@ fn a_reduce_may_take_a_name_that_was_lost() {
     assert_eq!(owner.source_of(3, &id), Some(2));
     owner.loses(2);
     let drop = Message::Drop { id: id.clone(), instance: instance(2, 1), error: None };
-    let mail = owner.receives(4, reserve(&id, instance(4, 1)));
-    assert_eq!(mail, [(NodeId(3), drop), claimed(4, &id, instance(4, 1), None)]);
+    let outbox = owner.receives(4, reserve(&id, instance(4, 1)));
+    assert_eq!(outbox, [(NodeId(3), drop), claimed(4, &id, instance(4, 1), None)]);
     assert_eq!(owner.source_of(3, &id), None);
     assert_eq!(owner.waits(10 * ORPHAN_GRACE_NS), [], "it may still be made");
 }
@@ -1469,6 +1472,6 @@ fn a_withdrawn_small_put_leaves_no_bytes() {
     owner
         .receives(2, Message::Announce(Announce { claim: true, meta: Meta::bytes(8), ..announce }));
     owner.receives(2, Message::Withdraw { id: id.clone(), instance: instance(2, 1) });
-    let mail = owner.receives(3, claim(&id, instance(3, 1)));
-    assert_eq!(mail, [claimed(3, &id, instance(3, 1), None)]);
+    let outbox = owner.receives(3, claim(&id, instance(3, 1)));
+    assert_eq!(outbox, [claimed(3, &id, instance(3, 1), None)]);
 }

@@ -15,10 +15,10 @@ use alloc::{
 };
 
 use super::{
-    holder::{Holder, Spot},
-    paths::{NONE, Paths, Way},
+    holder::{Holder, TreeNode},
+    paths::{NONE, Paths, RootPath},
     ranking::{Rank, Ranking},
-    reports::{Branches, Left, Report},
+    reports::{Branches, FormerSource, Report},
 };
 use crate::{id::NodeId, members::Members, place::Place, time::Instant};
 
@@ -28,11 +28,11 @@ pub(super) const FEW: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     /// In no order. Idle spots are reused.
-    spots: Vec<Spot>,
+    spots: Vec<TreeNode>,
     /// Pending moves and reports of transfers.
     traffic: Option<Box<Traffic>>,
     /// Index for more than [`FEW`] holders.
-    web: Option<Box<Web>>,
+    index: Option<Box<TreeIndex>>,
 }
 
 /// The path of a holder's bytes.
@@ -61,7 +61,7 @@ struct Traffic {
 }
 
 #[derive(Debug, Default)]
-struct Web {
+struct TreeIndex {
     /// The spots that are not idle, by node.
     by_node: BTreeMap<NodeId, u32>,
     idle: Vec<u32>,
@@ -85,10 +85,10 @@ impl Tree {
 
     /// All holders, ordered by node.
     pub(super) fn iter(&self) -> impl Iterator<Item = (NodeId, &Holder)> {
-        let many = self.web.iter().flat_map(|web| web.by_node.values());
+        let many = self.index.iter().flat_map(|index| index.by_node.values());
         let many = many.map(|at| &self.spots[*at as usize]);
-        let few = || self.spots.iter().filter(|_| self.web.is_none());
-        let next = move |last: Option<&Spot>| {
+        let few = || self.spots.iter().filter(|_| self.index.is_none());
+        let next = move |last: Option<&TreeNode>| {
             few().filter(|spot| last.is_none_or(|it| it.node < spot.node)).min_by_key(|it| it.node)
         };
         let few = core::iter::successors(next(None), move |last| next(Some(last)));
@@ -101,12 +101,12 @@ impl Tree {
 
     /// The roots: complete pinned copies first, then other complete copies, then growing pinned copies.
     pub(super) fn roots(&self) -> impl Iterator<Item = NodeId> {
-        let mut few: Vec<_> = match self.web {
+        let mut few: Vec<_> = match self.index {
             Some(_) => Vec::new(),
-            None => self.spots.iter().filter_map(Spot::as_root).collect(),
+            None => self.spots.iter().filter_map(TreeNode::as_root).collect(),
         };
         few.sort_unstable();
-        let many = self.web.iter().flat_map(|web| web.roots.iter().copied());
+        let many = self.index.iter().flat_map(|index| index.roots.iter().copied());
         few.into_iter().chain(many).map(|(.., node)| node)
     }
 
@@ -128,9 +128,10 @@ impl Tree {
     /// The nodes that receive from `node`.
     pub(super) fn receivers(&self, node: NodeId) -> impl Iterator<Item = (NodeId, &Holder)> {
         let at = self.at(node).unwrap_or(NONE);
-        let edges = self.web.iter().flat_map(move |web| web.edges.range((at, 0)..=(at, u32::MAX)));
+        let edges =
+            self.index.iter().flat_map(move |index| index.edges.range((at, 0)..=(at, u32::MAX)));
         let many = edges.map(|(_, receiver)| &self.spots[*receiver as usize]);
-        let few = self.spots.iter().filter(move |it| self.web.is_none() && it.source == at);
+        let few = self.spots.iter().filter(move |it| self.index.is_none() && it.source == at);
         let few = few.filter(move |_| at != NONE);
         few.chain(many).filter_map(|spot| Some((spot.node, spot.holder.as_ref()?)))
     }
@@ -143,28 +144,28 @@ impl Tree {
     /// The path of a holder's bytes.
     pub(super) fn lineage(&mut self, node: NodeId) -> Option<Lineage> {
         let at = self.at(node)?;
-        let way = self.way(at);
-        let root = &self.spots[way.root as usize];
+        let path = self.path(at);
+        let root = &self.spots[path.root as usize];
         Some(Lineage {
             root: root.node,
-            branch: self.spots.get(way.branch as usize).map(|spot| spot.node),
-            depth: root.is_root().then_some(way.depth),
+            branch: self.spots.get(path.branch as usize).map(|spot| spot.node),
+            depth: root.is_root().then_some(path.depth),
             is_complete: root.holder.as_ref().is_some_and(|root| root.complete),
-            moved: way.stamp,
+            moved: path.stamp,
         })
     }
 
-    fn way(&mut self, to: u32) -> Way {
-        if let Some(web) = &mut self.web {
-            return web.paths.way(to);
+    fn path(&mut self, to: u32) -> RootPath {
+        if let Some(index) = &mut self.index {
+            return index.paths.path(to);
         }
         let spot = |at: u32| &self.spots[at as usize];
-        let mut way = Way { root: to, branch: NONE, depth: 0, stamp: spot(to).moved };
-        while spot(way.root).source != NONE {
-            (way.branch, way.root) = (way.root, spot(way.root).source);
-            (way.depth, way.stamp) = (way.depth + 1, way.stamp.max(spot(way.root).moved));
+        let mut path = RootPath { root: to, branch: NONE, depth: 0, stamp: spot(to).moved };
+        while spot(path.root).source != NONE {
+            (path.branch, path.root) = (path.root, spot(path.root).source);
+            (path.depth, path.stamp) = (path.depth + 1, path.stamp.max(spot(path.root).moved));
         }
-        way
+        path
     }
 
     /// Whether a holder has all bytes or receives them.
@@ -173,7 +174,7 @@ impl Tree {
     }
 
     /// Records that a node holds or receives a copy, or that its copy has changed.
-    pub(super) fn enter(&mut self, node: NodeId, complete: bool, origin: bool) -> &mut Holder {
+    pub(super) fn enter(&mut self, node: NodeId, complete: bool, primary: bool) -> &mut Holder {
         let at = self.open(node);
         if complete {
             self.detach(node);
@@ -181,7 +182,7 @@ impl Tree {
         }
         self.change(at, |spot| {
             let holder = spot.holder.get_or_insert_default();
-            (holder.complete, holder.origin) = (complete, origin);
+            (holder.complete, holder.primary) = (complete, primary);
         });
         let holder = self.spots[at as usize].holder.get_or_insert_default();
         if complete {
@@ -211,12 +212,12 @@ impl Tree {
         }
         self.detach(node);
         let (from, at) = (self.open(source), self.open(node));
-        if self.way(from).root == at {
+        if self.path(from).root == at {
             self.tidy(from);
             return false;
         }
-        if let Some(web) = &mut self.web {
-            web.link(at, from);
+        if let Some(index) = &mut self.index {
+            index.link(at, from);
         }
         let weight = self.spots[at as usize].weight;
         self.change(at, |spot| spot.source = from);
@@ -241,9 +242,9 @@ impl Tree {
     pub(super) fn set_aside(&mut self, node: NodeId) -> Option<NodeId> {
         let source = self.source(node)?;
         let at = self.at(node)?;
-        let Spot { source: from, weight, .. } = self.spots[at as usize];
-        if let Some(web) = &mut self.web {
-            web.cut(at, from);
+        let TreeNode { source: from, weight, .. } = self.spots[at as usize];
+        if let Some(index) = &mut self.index {
+            index.cut(at, from);
         }
         self.change(at, |spot| spot.source = NONE);
         self.change(from, |spot| {
@@ -276,11 +277,11 @@ impl Tree {
     ) -> Vec<(NodeId, NodeId)> {
         let Some(traffic) = &mut self.traffic else { return Vec::new() };
         let moves = core::mem::take(&mut traffic.moves);
-        let is_taken = |node: &NodeId, sender: &NodeId| {
+        let is_held = |node: &NodeId, sender: &NodeId| {
             self.source(*node).is_none_or(|source| is_meant(source, *sender))
         };
         let (taken, kept): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            moves.into_iter().partition(|(node, sender)| is_taken(node, sender));
+            moves.into_iter().partition(|(node, sender)| is_held(node, sender));
         self.traffic.get_or_insert_default().moves = kept;
         taken.into_iter().collect()
     }
@@ -288,7 +289,7 @@ impl Tree {
     /// Sets the share that a receiver takes of its source's link, in thousandths.
     pub(super) fn weigh(&mut self, node: NodeId, weight: u32) {
         let Some(at) = self.at(node) else { return };
-        let Spot { source, weight: before, .. } = self.spots[at as usize];
+        let TreeNode { source, weight: before, .. } = self.spots[at as usize];
         self.spots[at as usize].weight = weight;
         if source != NONE {
             self.change(source, |spot| spot.load = spot.load - before + weight);
@@ -336,7 +337,7 @@ impl Tree {
         if let Some(reports) = &mut holder.reports
             && let Some(report) = reports.last.take()
         {
-            reports.left.push(Left { node: from, report });
+            reports.left.push(FormerSource { node: from, report });
         }
         if !holder.left().is_empty() {
             self.stamp(at, now);
@@ -346,14 +347,14 @@ impl Tree {
 
     /// The index for more than [`FEW`] holders, updated to the current places of members.
     pub(super) fn ranking(&mut self, members: &Members, salt: u64) -> Option<&Ranking> {
-        let (web, places) = (self.web.as_mut()?, members.places_version());
-        if web.ranking.as_ref().is_none_or(|ranking| ranking.places != places) {
-            let ranking = web.ranking.insert(Ranking::new(places, salt));
+        let (index, places) = (self.index.as_mut()?, members.places_version());
+        if index.ranking.as_ref().is_none_or(|ranking| ranking.places != places) {
+            let ranking = index.ranking.insert(Ranking::new(places, salt));
             let all = 0..self.spots.len() as u32;
             all.clone().for_each(|at| ranking.place_later(at));
             all.for_each(|at| self.rank(at));
         }
-        let ranking = self.web.as_mut()?.ranking.as_mut()?;
+        let ranking = self.index.as_mut()?.ranking.as_mut()?;
         for at in ranking.take_later() {
             let spot = &self.spots[at as usize];
             let source = self.spots.get(spot.source as usize).map(|source| source.node);
@@ -364,12 +365,12 @@ impl Tree {
 
     /// The next holder of a place in the index.
     pub(super) fn next_ranked(&self, place: &Option<Place>, after: Option<Rank>) -> Option<Rank> {
-        self.web.as_ref()?.ranking.as_ref()?.next(place, after)
+        self.index.as_ref()?.ranking.as_ref()?.next(place, after)
     }
 
     /// The number of transfers that leave each group of places, if the index has it.
     pub(super) fn crossings(&self) -> Option<&BTreeMap<Place, u64>> {
-        Some(self.web.as_ref()?.ranking.as_ref()?.crossings())
+        Some(self.index.as_ref()?.ranking.as_ref()?.crossings())
     }
 
     /// The node at a position of a rank.
@@ -379,14 +380,14 @@ impl Tree {
 
     /// Updates the rank of a holder in the index.
     pub(super) fn rank(&mut self, at: u32) {
-        let Some(web) = &mut self.web else { return };
-        let Some(ranking) = &mut web.ranking else { return };
+        let Some(index) = &mut self.index else { return };
+        let Some(ranking) = &mut index.ranking else { return };
         let spot = &self.spots[at as usize];
         let rank = spot.holder.as_ref().map(|holder| Rank {
             load: spot.receivers_fed(),
-            depth: web.paths.way(at).depth,
+            depth: index.paths.path(at).depth,
             partial: !holder.complete,
-            origin: holder.origin,
+            primary: holder.primary,
             tie: ranking.tie(spot.node),
             at,
         });
@@ -395,18 +396,18 @@ impl Tree {
 
     fn stamp(&mut self, at: u32, stamp: Instant) {
         self.spots[at as usize].moved = stamp;
-        if let Some(web) = &mut self.web {
-            web.paths.stamp(at, stamp);
+        if let Some(index) = &mut self.index {
+            index.paths.stamp(at, stamp);
         }
     }
 
-    fn spot(&self, node: NodeId) -> Option<&Spot> {
+    fn spot(&self, node: NodeId) -> Option<&TreeNode> {
         self.at(node).map(|at| &self.spots[at as usize])
     }
 
     fn at(&self, node: NodeId) -> Option<u32> {
-        match &self.web {
-            Some(web) => web.by_node.get(&node).copied(),
+        match &self.index {
+            Some(index) => index.by_node.get(&node).copied(),
             None => (0..).zip(&self.spots).find(|(_, spot)| spot.node == node).map(|(at, _)| at),
         }
     }
@@ -416,25 +417,25 @@ impl Tree {
         if let Some(at) = self.at(node) {
             return at;
         }
-        let idle = match &mut self.web {
-            Some(web) => web.idle.pop(),
+        let idle = match &mut self.index {
+            Some(index) => index.idle.pop(),
             None => (0..).zip(&self.spots).find(|(_, spot)| spot.is_idle()).map(|(at, _)| at),
         };
-        if idle.is_none() && self.spots.len() == FEW && self.web.is_none() {
-            let mut web = Web::default();
+        if idle.is_none() && self.spots.len() == FEW && self.index.is_none() {
+            let mut index = TreeIndex::default();
             for (at, spot) in (0..).zip(&self.spots) {
-                web.paths.add(at);
-                web.paths.stamp(at, spot.moved);
-                web.open(at, spot);
+                index.paths.add(at);
+                index.paths.stamp(at, spot.moved);
+                index.open(at, spot);
             }
             let edges = (0..).zip(&self.spots).filter(|(_, spot)| spot.source != NONE);
-            edges.for_each(|(at, spot)| web.link(at, spot.source));
-            self.web = Some(Box::new(web));
+            edges.for_each(|(at, spot)| index.link(at, spot.source));
+            self.index = Some(Box::new(index));
         }
-        let (at, spot) = (idle.unwrap_or(self.spots.len() as u32), Spot::new(node));
-        if let Some(web) = &mut self.web {
-            web.paths.add(at);
-            web.open(at, &spot);
+        let (at, spot) = (idle.unwrap_or(self.spots.len() as u32), TreeNode::new(node));
+        if let Some(index) = &mut self.index {
+            index.paths.add(at);
+            index.open(at, &spot);
         }
         match self.spots.get_mut(at as usize) {
             Some(idle) => *idle = spot,
@@ -453,34 +454,34 @@ impl Tree {
         if !spot.is_idle() {
             return;
         }
-        *spot = Spot::new(spot.node);
-        if let Some(web) = &mut self.web {
-            web.by_node.remove(&spot.node);
-            web.idle.push(at);
-            if let Some(ranking) = &mut web.ranking {
+        *spot = TreeNode::new(spot.node);
+        if let Some(index) = &mut self.index {
+            index.by_node.remove(&spot.node);
+            index.idle.push(at);
+            if let Some(ranking) = &mut index.ranking {
                 ranking.forget(at);
             }
         }
     }
 
     /// Changes a spot, and updates the roots and the index.
-    fn change(&mut self, at: u32, change: impl FnOnce(&mut Spot)) {
+    fn change(&mut self, at: u32, change: impl FnOnce(&mut TreeNode)) {
         let spot = &mut self.spots[at as usize];
         let before = spot.as_root();
         change(spot);
         let after = spot.as_root();
-        if let Some(web) = &mut self.web
+        if let Some(index) = &mut self.index
             && before != after
         {
-            before.map(|root| web.roots.remove(&root));
-            web.roots.extend(after);
+            before.map(|root| index.roots.remove(&root));
+            index.roots.extend(after);
         }
         self.rank(at);
     }
 }
 
-impl Web {
-    fn open(&mut self, at: u32, spot: &Spot) {
+impl TreeIndex {
+    fn open(&mut self, at: u32, spot: &TreeNode) {
         self.by_node.insert(spot.node, at);
         self.roots.extend(spot.as_root());
         if let Some(ranking) = &mut self.ranking {

@@ -19,7 +19,7 @@ use crate::{
         world::World,
     },
     message::FoldKey,
-    reduce::{Around, Reduce, Step},
+    reduce::{PlanContext, Reduce, Step},
     table::Table,
     time::Instant,
     timed::Timed,
@@ -110,7 +110,7 @@ impl Coordinator {
     }
 
     /// The nodes at which reduces have a position.
-    pub(crate) fn seats(&self) -> BTreeSet<NodeId> {
+    pub(crate) fn contributing_nodes(&self) -> BTreeSet<NodeId> {
         self.all.values().flat_map(Reduce::nodes).collect()
     }
 
@@ -128,13 +128,13 @@ impl Coordinator {
     }
 
     /// Passes a fact to a reduce, with the state of this node that it needs to plan; returns the steps to carry out.
-    pub(crate) fn advise(
+    pub(crate) fn update(
         &mut self,
         key: ReduceId,
         directory: &Directory,
         table: &Table,
         world: &World,
-        fact: impl FnOnce(&mut Reduce, Around<'_>, Instant, &mut Vec<Step>),
+        fact: impl FnOnce(&mut Reduce, PlanContext<'_>, Instant, &mut Vec<Step>),
     ) -> Vec<Step> {
         let mut steps = Vec::new();
         self.all.update(&key, |reduce| {
@@ -142,8 +142,8 @@ impl Coordinator {
             let wants = |node: NodeId| directory.is_awaited(&result, node);
             let (members, link) = (world.members(), world.config().link);
             let holds = |instance: Instance| table.holds(instance);
-            let around = Around { members, holds: &holds, link, wants: &wants };
-            fact(reduce, around, world.now(), &mut steps);
+            let context = PlanContext { members, holds: &holds, link, wants: &wants };
+            fact(reduce, context, world.now(), &mut steps);
         });
         steps
     }
@@ -163,7 +163,7 @@ impl Coordinator {
     }
 
     /// Reports to a reduce that a position waits for the stream of a child; returns the steps to carry out.
-    pub(crate) fn starves(
+    pub(crate) fn stall_reported(
         &mut self,
         (key, epoch): (ReduceId, u32),
         from: NodeId,
@@ -173,7 +173,7 @@ impl Coordinator {
         let mut steps = Vec::new();
         self.all.update(&key, |reduce| {
             if reduce.epoch() == epoch {
-                reduce.starves(now, from, node, &mut steps);
+                reduce.stall_reported(now, from, node, &mut steps);
             }
         });
         steps

@@ -1,6 +1,6 @@
 //! Pulls: objects in transfer to this node, each from the request for a source until its last byte.
 //!
-//! One pull ([`super::pull`]) serves all local readers and all receivers behind this node.
+//! One pull ([`super::pull_state`]) serves all local readers and all receivers behind this node.
 //!
 //! Also records the sources to avoid: those that failed a pull, and those that sent corrupt blocks. Each corrupt block
 //! is fetched again, from any source. A relay passes on the checksums of the first source, so a corrupt block was
@@ -13,10 +13,10 @@ use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use crate::{
     id::{Instance, NodeId, ObjectId},
     limits::CORRUPT_BLOCKS_MAX,
-    machines::pull::{Mismatch, Overdue, Phase, Pull},
+    machines::pull_state::{DigestMismatch, Pull, PullPhase, PullTimeout},
     members::Members,
-    message::Receives,
-    pace::{Due, REMEMBERED_NS, Rate, SLOW_TIMES},
+    message::ReceiveRate,
+    rate::{REMEMBERED_NS, Rate, SLOW_TIMES, StallReport},
     time::Instant,
     timed::Timed,
 };
@@ -30,12 +30,12 @@ pub(crate) struct Pulls {
     /// The rate at which this node receives from healthy sources, in bytes per second, once it was measured.
     usual_rate: Option<u64>,
     /// That this node receives slowly, as reported by an owner.
-    slow: Option<Slow>,
+    slow: Option<SlowNotice>,
 }
 
 /// An object that arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Arriving {
+pub(crate) struct IncomingTransfer {
     pub(crate) instance: Instance,
     /// Bytes that are still missing.
     pub(crate) missing: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Arriving {
 
 /// A report that this node receives slowly.
 #[derive(Clone, Copy, Debug)]
-struct Slow {
+struct SlowNotice {
     /// How many times slower than others.
     times: u64,
     /// The rate at the time of the report, and that time.
@@ -67,22 +67,22 @@ impl Pulls {
         self.all.keys().cloned().collect()
     }
 
-    fn phase(&self, id: &ObjectId) -> Option<&Phase> {
+    fn phase(&self, id: &ObjectId) -> Option<&PullPhase> {
         self.all.get(id).map(|pull| &pull.phase)
     }
 
-    pub(crate) fn is_asking(&self, id: &ObjectId) -> bool {
-        matches!(self.phase(id), Some(Phase::Asking { .. }))
+    pub(crate) fn is_locating(&self, id: &ObjectId) -> bool {
+        matches!(self.phase(id), Some(PullPhase::Locating { .. }))
     }
 
     pub(crate) fn is_receiving(&self, id: &ObjectId) -> bool {
-        matches!(self.phase(id), Some(Phase::Receiving { .. }))
+        matches!(self.phase(id), Some(PullPhase::Receiving { .. }))
     }
 
     /// The instance that was located, while it waits for capacity or memory.
     pub(crate) fn located(&self, id: &ObjectId) -> Option<Instance> {
         match self.phase(id)? {
-            Phase::Located(instance) => Some(*instance),
+            PullPhase::Located(instance) => Some(*instance),
             _ => None,
         }
     }
@@ -90,45 +90,45 @@ impl Pulls {
     /// The instances that arrive.
     pub(crate) fn receiving(&self) -> impl Iterator<Item = Instance> {
         self.all.values().filter_map(|pull| match pull.phase {
-            Phase::Receiving { instance, .. } => Some(instance),
+            PullPhase::Receiving { instance, .. } => Some(instance),
             _ => None,
         })
     }
 
     /// Describes the progress in words.
     pub(crate) fn state(&self, id: &ObjectId, members: &Members) -> Option<String> {
-        self.all.get(id).map(|pull| pull.state(members.owners(id).first))
+        self.all.get(id).map(|pull| pull.state(members.owners(id).primary))
     }
 
-    fn begin(&mut self, id: &ObjectId, phase: Phase) {
+    fn begin(&mut self, id: &ObjectId, phase: PullPhase) {
         self.all.insert(id.clone(), Pull::new(phase));
     }
 
     /// Begins to look for an object; the caller still has to send the request to its owner.
     pub(crate) fn seek(&mut self, id: &ObjectId) {
-        self.begin(id, Phase::Asking { second_at: None });
+        self.begin(id, PullPhase::Locating { backup_at: None });
     }
 
     /// Begins to receive an instance whose source is known.
     pub(crate) fn seek_at(&mut self, id: &ObjectId, instance: Instance) {
-        self.begin(id, Phase::Located(instance));
+        self.begin(id, PullPhase::Located(instance));
     }
 
     /// Ends a pull.
-    pub(crate) fn end(&mut self, id: &ObjectId) -> Option<Phase> {
+    pub(crate) fn end(&mut self, id: &ObjectId) -> Option<PullPhase> {
         self.all.remove(id).map(|pull| pull.phase)
     }
 
     /// Marks the owner as requested. Returns the sources to avoid, and the last one that had no such copy.
     #[allow(clippy::type_complexity)]
-    pub(crate) fn ask(
+    pub(crate) fn begin_locate(
         &mut self,
         id: &ObjectId,
-        second_at: Option<Instant>,
+        backup_at: Option<Instant>,
     ) -> Option<(Vec<NodeId>, Option<(NodeId, Instance)>)> {
         let avoid = self.avoided(id);
         self.all.update(id, |pull| {
-            pull.phase = Phase::Asking { second_at };
+            pull.phase = PullPhase::Locating { backup_at };
             (avoid, pull.not_here.take())
         })
     }
@@ -146,8 +146,8 @@ impl Pulls {
     /// Records that an owner keeps the request. Returns whether a pull of the object exists.
     pub(crate) fn acknowledged(&mut self, id: &ObjectId) -> bool {
         let known = self.all.update(id, |pull| {
-            if let Phase::Asking { second_at } = &mut pull.phase {
-                *second_at = None;
+            if let PullPhase::Locating { backup_at } = &mut pull.phase {
+                *backup_at = None;
             }
         });
         known.is_some()
@@ -156,7 +156,7 @@ impl Pulls {
     /// Records that the object was located: it waits for capacity, or its owner has sent its bytes. Returns false if
     /// no pull of it exists.
     pub(crate) fn locate_at(&mut self, id: &ObjectId, instance: Instance) -> bool {
-        self.all.update(id, |pull| pull.phase = Phase::Located(instance)).is_some()
+        self.all.update(id, |pull| pull.phase = PullPhase::Located(instance)).is_some()
     }
 
     /// Pauses a pull whose offered source cannot be used now; its owner gets another request later.
@@ -171,7 +171,7 @@ impl Pulls {
     }
 
     /// Handles an object that arrived complete with the wrong digest. Returns `None` if no pull of it exists.
-    pub(crate) fn mismatched(&mut self, id: &ObjectId, source: NodeId) -> Option<Mismatch> {
+    pub(crate) fn mismatched(&mut self, id: &ObjectId, source: NodeId) -> Option<DigestMismatch> {
         self.all.update(id, |pull| pull.mismatched(source))
     }
 
@@ -209,14 +209,14 @@ impl Pulls {
     }
 
     /// Returns why a pull is due.
-    pub(crate) fn overdue(&mut self, id: &ObjectId) -> Option<Overdue> {
+    pub(crate) fn overdue(&mut self, id: &ObjectId) -> Option<PullTimeout> {
         self.all.update(id, |pull| match &mut pull.phase {
-            Phase::Asking { second_at } => {
-                *second_at = None;
-                Overdue::Answer
+            PullPhase::Locating { backup_at } => {
+                *backup_at = None;
+                PullTimeout::Reply
             }
-            Phase::Receiving { .. } => Overdue::Bytes,
-            Phase::Located(_) | Phase::Pause { .. } => Overdue::Pause,
+            PullPhase::Receiving { .. } => PullTimeout::Stalled,
+            PullPhase::Located(_) | PullPhase::Backoff { .. } => PullTimeout::Backoff,
         })
     }
 
@@ -235,7 +235,7 @@ impl Pulls {
         now: Instant,
     ) -> Option<Rate> {
         let rate = self.all.update(id, |pull| {
-            let Phase::Receiving { pace, missing, usual, .. } = &mut pull.phase else {
+            let PullPhase::Receiving { pace, missing, usual, .. } = &mut pull.phase else {
                 return None;
             };
             *missing = missing_now;
@@ -253,30 +253,34 @@ impl Pulls {
 
     /// Records that an owner found this node to receive `times` times slower than others.
     pub(crate) fn found_slow(&mut self, times: u64, bytes_per_second: u64, now: Instant) {
-        self.slow = Some(Slow { times, bytes_per_second, at: now });
+        self.slow = Some(SlowNotice { times, bytes_per_second, at: now });
     }
 
     /// The receive rate that this node includes in its requests to owners.
-    pub(crate) fn receives(&self, now: Instant) -> Receives {
+    pub(crate) fn receives(&self, now: Instant) -> ReceiveRate {
         let known = self.slow.filter(|slow| now.since(slow.at) < REMEMBERED_NS);
-        Receives { slowness: known.map_or(1, |slow| slow.times), usual: self.usual_rate }
+        ReceiveRate { slowness: known.map_or(1, |slow| slow.times), usual: self.usual_rate }
     }
 
     /// Handles a transfer in which nothing has arrived for a while. Returns the instance, and which owner gets the
     /// report.
-    pub(crate) fn stalled(&mut self, id: &ObjectId, now: Instant) -> Option<(Instance, Due)> {
+    pub(crate) fn stalled(
+        &mut self,
+        id: &ObjectId,
+        now: Instant,
+    ) -> Option<(Instance, StallReport)> {
         let due = self.all.update(id, |pull| {
-            let Phase::Receiving { instance, pace, .. } = &mut pull.phase else { return None };
+            let PullPhase::Receiving { instance, pace, .. } = &mut pull.phase else { return None };
             Some((*instance, pace.expire(now)?))
         });
         due.flatten()
     }
 
     /// The state of a transfer to this node.
-    pub(crate) fn arriving(&self, id: &ObjectId) -> Option<Arriving> {
+    pub(crate) fn arriving(&self, id: &ObjectId) -> Option<IncomingTransfer> {
         match *self.phase(id)? {
-            Phase::Receiving { instance, missing, usual, .. } => {
-                Some(Arriving { instance, missing, usual })
+            PullPhase::Receiving { instance, missing, usual, .. } => {
+                Some(IncomingTransfer { instance, missing, usual })
             }
             _ => None,
         }
@@ -285,7 +289,7 @@ impl Pulls {
     /// Records that an owner has no better source.
     pub(crate) fn sender_confirmed(&mut self, id: &ObjectId) {
         self.all.update(id, |pull| {
-            if let Phase::Receiving { pace, .. } = &mut pull.phase {
+            if let PullPhase::Receiving { pace, .. } = &mut pull.phase {
                 pace.answered();
             }
         });

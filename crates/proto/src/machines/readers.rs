@@ -163,11 +163,11 @@ impl Readers {
         Some(id)
     }
 
-    /// Makes `heir` read once each copy that a client reads. Returns these copies.
-    pub(crate) fn inherit(&mut self, client: ClientId, heir: ClientId) -> Vec<Instance> {
+    /// Makes `child` read once each copy that a client reads. Returns these copies.
+    pub(crate) fn inherit(&mut self, client: ClientId, child: ClientId) -> Vec<Instance> {
         let read = self.reads.get(&client).into_iter().flat_map(BTreeMap::keys);
         let held: Vec<Instance> = read.copied().collect();
-        self.reads.insert(heir, held.iter().map(|instance| (*instance, 1)).collect());
+        self.reads.insert(child, held.iter().map(|instance| (*instance, 1)).collect());
         held
     }
 }
@@ -180,10 +180,10 @@ mod tests {
 
     #[test]
     fn an_heir_reads_once_what_a_client_reads_often() {
-        let (mut readers, client, heir) = (Readers::default(), ClientId(1), ClientId(2));
+        let (mut readers, client, child) = (Readers::default(), ClientId(1), ClientId(2));
         (0..3).for_each(|_| readers.begin(client, INSTANCE));
-        assert_eq!(readers.inherit(client, heir), [INSTANCE]);
-        assert!(readers.end(heir, INSTANCE) && !readers.end(heir, INSTANCE));
+        assert_eq!(readers.inherit(client, child), [INSTANCE]);
+        assert!(readers.end(child, INSTANCE) && !readers.end(child, INSTANCE));
         assert_eq!(readers.end_all(client), BTreeMap::from([(INSTANCE, 3)]));
         assert!(readers.counts().iter().all(|(_, count)| *count == 0));
     }

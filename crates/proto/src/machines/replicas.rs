@@ -8,7 +8,7 @@
 //! Replicas spread evenly over all nodes, by bytes. A node whose own clients need the capacity offers replicas back,
 //! and holds them until another node has them.
 //!
-//! The requests for one object are in [`super::replicated`].
+//! The requests for one object are in [`super::replica_set`].
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -17,17 +17,17 @@ use alloc::{
 };
 
 use crate::{
-    ask::Answer,
     error::Error,
-    event::Note,
+    event::LogEvent,
     id::{Instance, NodeId, RequestId},
     machines::{
-        replicated::Replicated,
-        requests::{Asked, Requests, Waiting},
+        replica_set::ReplicaSet,
+        requests::{RequestContext, RequestKind, Requests},
         world::World,
     },
     message::Message,
-    planted::{self, Bug},
+    mutants::{self, Mutant},
+    request::Reply,
     table::Copy,
     time::Instant,
     timed::Timed,
@@ -36,11 +36,11 @@ use crate::{
 /// This node's pinned copies that are to have replicas.
 #[derive(Debug, Default)]
 pub(crate) struct Replicas {
-    all: Timed<Instance, Replicated>,
+    all: Timed<Instance, ReplicaSet>,
     /// Bytes of replicas that each other node keeps, or was requested to keep.
     load: BTreeMap<NodeId, u64>,
     /// Nodes that missed a deadline and have not replied since: they are requested last.
-    silent: BTreeSet<NodeId>,
+    unresponsive: BTreeSet<NodeId>,
 }
 
 impl Replicas {
@@ -56,117 +56,117 @@ impl Replicas {
         self.all.deadline()
     }
 
-    /// Handles the request of a client for `copies` replicas of a pinned copy of this node, the pinned copy included.
+    /// Handles the request of a client for `count` replicas of a pinned copy of this node, the pinned copy included.
     pub(crate) fn want(
         &mut self,
-        asked: &Asked,
+        context: &RequestContext,
         (instance, copy): (Instance, &Copy),
-        copies: u32,
+        count: u32,
         requests: &mut Requests,
         world: &mut World,
     ) {
         if !self.contains(instance) {
-            self.all.insert(instance, Replicated::new(copy));
+            self.all.insert(instance, ReplicaSet::new(copy));
         }
-        self.all.update(&instance, |original| {
-            original.copies = original.copies.max(copies as usize);
-            original.requests.push(asked.request);
+        self.all.update(&instance, |primary| {
+            primary.replicas = primary.replicas.max(count as usize);
+            primary.requests.push(context.request);
         });
-        requests.remember(asked, Waiting::Copies(copy.id.clone(), instance), world);
-        self.ask(instance, requests, world);
+        requests.remember(context, RequestKind::Replicas(copy.id.clone(), instance), world);
+        self.send_requests(instance, requests, world);
     }
 
     /// Removes a request that no longer waits.
     pub(crate) fn stop_waiting(&mut self, instance: Instance, request: RequestId) {
-        self.all.update(&instance, |original| original.requests.retain(|it| *it != request));
+        self.all.update(&instance, |primary| primary.requests.retain(|it| *it != request));
     }
 
     /// Requests as many replicas as are missing, and replies to waiting clients once enough exist.
-    fn ask(&mut self, instance: Instance, requests: &mut Requests, world: &mut World) {
-        let Self { all, load, silent } = self;
-        let answered = all.update(&instance, |original| {
-            original
-                .ask(instance, load, silent, world)
-                .then(|| (original.reached(), core::mem::take(&mut original.requests)))
+    fn send_requests(&mut self, instance: Instance, requests: &mut Requests, world: &mut World) {
+        let Self { all, load, unresponsive } = self;
+        let replied = all.update(&instance, |primary| {
+            primary
+                .send_requests(instance, load, unresponsive, world)
+                .then(|| (primary.reached(), core::mem::take(&mut primary.requests)))
         });
-        let (copies, answered) = answered.flatten().unwrap_or_default();
-        for request in answered {
-            requests.reply(request, Ok(Answer::Kept { copies }), world);
+        let (count, replied) = replied.flatten().unwrap_or_default();
+        for request in replied {
+            requests.reply(request, Ok(Reply::Replicated { replicas: count }), world);
         }
     }
 
     /// Subtracts bytes from the load of a node.
     fn discharge(&mut self, node: NodeId, bytes: u64) {
-        if let Some(kept) = self.load.get_mut(&node) {
-            *kept = kept.saturating_sub(bytes);
+        if let Some(stored) = self.load.get_mut(&node) {
+            *stored = stored.saturating_sub(bytes);
         }
     }
 
     /// Handles the reply of a node that keeps a replica, cannot, or wants to give it back.
-    pub(crate) fn answered(
+    pub(crate) fn replied(
         &mut self,
         from: NodeId,
         instance: Instance,
-        is_kept: bool,
+        accepted: bool,
         requests: &mut Requests,
         world: &mut World,
     ) {
         let wanted_of = world.members().others().count();
-        let discharged = self.all.update(&instance, |original| {
-            if original.answers(from) {
-                self.silent.remove(&from);
-                original.lost.remove(&from);
-                if is_kept && original.kept.len() >= original.wanted(wanted_of) {
+        let discharged = self.all.update(&instance, |primary| {
+            if primary.settle(from) {
+                self.unresponsive.remove(&from);
+                primary.failed.remove(&from);
+                if accepted && primary.stored.len() >= primary.wanted(wanted_of) {
                     // Another node was requested in addition, and was faster.
-                    world.send(from, Message::Unkeep { id: original.id.clone(), instance });
-                    return Some(Some(original.bytes));
+                    world.send(from, Message::ReleaseReplica { id: primary.id.clone(), instance });
+                    return Some(Some(primary.bytes));
                 }
-                let nodes = if is_kept { &mut original.kept } else { &mut original.refused };
+                let nodes = if accepted { &mut primary.stored } else { &mut primary.refused };
                 nodes.insert(from);
-            } else if !is_kept && original.kept.remove(&from) {
-                original.tired.insert(from);
+            } else if !accepted && primary.stored.remove(&from) {
+                primary.returning.insert(from);
             } else {
                 return None;
             }
-            Some((!is_kept).then_some(original.bytes))
+            Some((!accepted).then_some(primary.bytes))
         });
         let Some(discharged) = discharged.flatten() else { return };
         if let Some(bytes) = discharged {
             self.discharge(from, bytes);
         }
-        self.ask(instance, requests, world);
+        self.send_requests(instance, requests, world);
     }
 
     /// Drops the replicas of a lost node, and its open requests. If the node is still there, it gets new requests.
     pub(crate) fn forget_node(&mut self, node: NodeId) {
-        if !planted::has(Bug::ReplacesNoKeepers) {
+        if !mutants::is_active(Mutant::NeverReplacesReplicas) {
             for instance in self.all.keys().copied().collect::<Vec<_>>() {
-                self.all.update(&instance, |original| original.forget(node));
+                self.all.update(&instance, |primary| primary.forget(node));
             }
             self.load.remove(&node);
-            self.silent.remove(&node);
+            self.unresponsive.remove(&node);
         }
     }
 
-    /// Handles a membership change: other nodes may have to be requested, or can be. Messages to `renewed` may be
+    /// Handles a membership change: other nodes may have to be requested, or can be. Messages to `rejoined` may be
     /// lost.
-    pub(crate) fn ask_again(
+    pub(crate) fn resend(
         &mut self,
-        renewed: Option<NodeId>,
+        rejoined: Option<NodeId>,
         requests: &mut Requests,
         world: &mut World,
     ) {
         for instance in self.all.keys().copied().collect::<Vec<_>>() {
-            let void = self.all.update(&instance, |original| {
-                let node = renewed.filter(|node| original.answers(*node))?;
-                Some((node, original.bytes))
+            let void = self.all.update(&instance, |primary| {
+                let node = rejoined.filter(|node| primary.settle(*node))?;
+                Some((node, primary.bytes))
             });
             if let Some((node, bytes)) = void.flatten() {
                 self.discharge(node, bytes);
             }
         }
         for instance in self.all.keys().copied().collect::<Vec<_>>() {
-            self.ask(instance, requests, world);
+            self.send_requests(instance, requests, world);
         }
     }
 
@@ -177,40 +177,40 @@ impl Replicas {
         let is_due = |at: &mut Instant| *at <= now;
         let mut hopeless = Vec::new();
         for instance in self.all.due(now) {
-            self.all.update(&instance, |original| {
-                if original.retry_at.take_if(is_due).is_some() {
-                    original.refused.clear();
+            self.all.update(&instance, |primary| {
+                if primary.retry_at.take_if(is_due).is_some() {
+                    primary.refused.clear();
                 }
-                if original.hopeless_at.take_if(is_due).is_some() {
-                    hopeless.append(&mut original.requests);
+                if primary.give_up_at.take_if(is_due).is_some() {
+                    hopeless.append(&mut primary.requests);
                 }
-                for node in original.take_overdue(now) {
-                    self.silent.insert(node);
-                    world.note(Note::KeeperLate { id: original.id.clone(), node });
+                for node in primary.take_overdue(now) {
+                    self.unresponsive.insert(node);
+                    world.note(LogEvent::ReplicaLate { id: primary.id.clone(), node });
                 }
             });
-            self.ask(instance, requests, world);
+            self.send_requests(instance, requests, world);
         }
         hopeless
     }
 
     /// Ends the replication of a pinned copy that no longer exists.
     pub(crate) fn end(&mut self, instance: Instance, requests: &mut Requests, world: &mut World) {
-        let Some(original) = self.all.remove(&instance) else { return };
+        let Some(primary) = self.all.remove(&instance) else { return };
         // They may look for an object that can no longer be found, and that no node puts again.
-        for node in original.unanswered() {
-            world.send(node, Message::Unkeep { id: original.id.clone(), instance });
+        for node in primary.pending() {
+            world.send(node, Message::ReleaseReplica { id: primary.id.clone(), instance });
         }
-        original.charged().for_each(|node| self.discharge(node, original.bytes));
-        for request in &original.requests {
-            let error = Error::ObjectDeleted { id: original.id.clone() };
+        primary.charged().for_each(|node| self.discharge(node, primary.bytes));
+        for request in &primary.requests {
+            let error = Error::ObjectDeleted { id: primary.id.clone() };
             requests.reply(*request, Err(error), world);
         }
     }
 
     /// Describes the progress in words.
     pub(crate) fn state(&self, instance: Instance) -> String {
-        let state = self.all.get(&instance).map(Replicated::state);
+        let state = self.all.get(&instance).map(ReplicaSet::state);
         state.unwrap_or_else(|| "it has 1 replica".into())
     }
 
@@ -229,7 +229,7 @@ mod tests {
     use crate::{
         event::Action,
         id::{ClientId, ObjectId},
-        limits::TURN_NS,
+        limits::PROGRESS_WINDOW_NS,
         meta::Meta,
         table::{State, Table},
     };
@@ -237,47 +237,47 @@ mod tests {
     const INSTANCE: Instance = Instance { node: NodeId(1), serial: 1 };
 
     /// Nodes that received a request for a replica, in order.
-    fn asked(world: &mut World) -> Vec<u64> {
-        let asked = |action| match action {
-            Action::Send { to, message: Message::Adopt { .. } } => Some(to.0),
+    fn requested(world: &mut World) -> Vec<u64> {
+        let requested = |action| match action {
+            Action::Send { to, message: Message::StoreReplica { .. } } => Some(to.0),
             _ => None,
         };
-        world.taken().into_iter().filter_map(asked).collect()
+        world.taken().into_iter().filter_map(requested).collect()
     }
 
     /// A pinned copy of node 1 in a cluster, with a client that requests replicas.
-    struct Asking {
+    struct Subscribers {
         world: World,
         table: Table,
         replicas: Replicas,
         requests: Requests,
     }
 
-    impl Asking {
-        fn new(nodes: u64, copies: u32) -> Self {
+    impl Subscribers {
+        fn new(nodes: u64, count: u32) -> Self {
             let (replicas, requests) = (Replicas::default(), Requests::default());
             let (world, table) = (World::of(nodes), Table::new(1 << 20));
             let mut asking = Self { world, table, replicas, requests };
-            asking.want(INSTANCE, copies);
+            asking.want(INSTANCE, count);
             asking
         }
 
-        fn want(&mut self, instance: Instance, copies: u32) {
+        fn want(&mut self, instance: Instance, count: u32) {
             let id = ObjectId::Minted { node: NodeId(1), serial: instance.serial };
             self.table.insert(instance, id, Meta::bytes(1000), None, State::Complete, true);
-            self.ask(instance, RequestId(instance.serial), copies);
+            self.send_requests(instance, RequestId(instance.serial), count);
         }
 
-        fn ask(&mut self, instance: Instance, request: RequestId, copies: u32) {
+        fn send_requests(&mut self, instance: Instance, request: RequestId, count: u32) {
             let Self { world, table, replicas, requests } = self;
             let copy = table.get(instance).expect("it is there");
-            let question = Asked { client: ClientId(1), request, deadline: None };
-            replicas.want(&question, (instance, copy), copies, requests, world);
+            let question = RequestContext { client: ClientId(1), request, deadline: None };
+            replicas.want(&question, (instance, copy), count, requests, world);
         }
 
-        fn answered(&mut self, node: u64, is_kept: bool) {
+        fn replied(&mut self, node: u64, accepted: bool) {
             let Self { world, replicas, requests, .. } = self;
-            replicas.answered(NodeId(node), INSTANCE, is_kept, requests, world);
+            replicas.replied(NodeId(node), INSTANCE, accepted, requests, world);
         }
 
         /// Advances time to the next deadline. Returns the client requests for which no node is left.
@@ -290,37 +290,41 @@ mod tests {
 
         /// Nodes that were requested to keep a replica, and those that were released, since the last call.
         fn told(&mut self) -> (Vec<u64>, Vec<u64>) {
-            let (mut asked, mut let_go) = (Vec::new(), Vec::new());
+            let (mut requested, mut let_go) = (Vec::new(), Vec::new());
             for action in self.world.taken() {
                 match action {
-                    Action::Send { to, message: Message::Adopt { .. } } => asked.push(to.0),
-                    Action::Send { to, message: Message::Unkeep { .. } } => let_go.push(to.0),
+                    Action::Send { to, message: Message::StoreReplica { .. } } => {
+                        requested.push(to.0)
+                    }
+                    Action::Send { to, message: Message::ReleaseReplica { .. } } => {
+                        let_go.push(to.0)
+                    }
                     _ => {}
                 }
             }
-            (asked, let_go)
+            (requested, let_go)
         }
     }
 
     /// Goal: a member that never replies delays no client, and no other object.
     #[test]
     fn another_node_is_requested_in_addition_to_a_late_one() {
-        let mut asking = Asking::new(4, 2);
+        let mut asking = Subscribers::new(4, 2);
         let begun = asking.world.now();
         assert_eq!(asking.told(), (vec![2], vec![]));
         assert!(asking.expire().is_empty());
-        assert!(asking.world.now().since(begun) >= TURN_NS);
-        let late = Note::KeeperLate {
+        assert!(asking.world.now().since(begun) >= PROGRESS_WINDOW_NS);
+        let overdue = LogEvent::ReplicaLate {
             id: asking.replicas.all.get(&INSTANCE).unwrap().id.clone(),
             node: NodeId(2),
         };
         let actions = asking.world.taken();
-        assert!(actions.contains(&Action::Note(late)), "{actions:?}");
+        assert!(actions.contains(&Action::Log(overdue)), "{actions:?}");
         let is_to_third = |action: &Action| {
-            matches!(action, Action::Send { to: NodeId(3), message: Message::Adopt { .. } })
+            matches!(action, Action::Send { to: NodeId(3), message: Message::StoreReplica { .. } })
         };
         assert!(actions.iter().any(is_to_third) && actions.len() == 2, "{actions:?}");
-        asking.answered(3, true);
+        asking.replied(3, true);
         assert_eq!((asking.requests.len(), asking.replicas.deadline()), (0, None));
         // The next requests go to nodes 3 and 4 first.
         for serial in 2..6 {
@@ -333,12 +337,12 @@ mod tests {
     /// afterwards.
     #[test]
     fn the_first_node_with_a_replica_keeps_it_and_a_later_one_is_released() {
-        let mut asking = Asking::new(3, 2);
+        let mut asking = Subscribers::new(3, 2);
         asking.expire();
         assert_eq!(asking.told(), (vec![2, 3], vec![]));
-        asking.answered(2, true);
+        asking.replied(2, true);
         assert_eq!((asking.requests.len(), asking.told()), (0, (vec![], vec![])));
-        asking.answered(3, true);
+        asking.replied(3, true);
         assert_eq!(asking.told(), (vec![], vec![3]));
         assert_eq!(asking.replicas.deadline(), None);
         asking.want(Instance { serial: 2, ..INSTANCE }, 2);
@@ -352,9 +356,9 @@ mod tests {
 
     #[test]
     fn a_request_fails_when_no_other_node_is_left() {
-        let mut asking = Asking::new(3, 3);
+        let mut asking = Subscribers::new(3, 3);
         assert_eq!(asking.told(), (vec![2, 3], vec![]));
-        asking.answered(2, true);
+        asking.replied(2, true);
         assert!(asking.expire().is_empty());
         let state = asking.replicas.state(INSTANCE);
         assert!(
@@ -364,10 +368,10 @@ mod tests {
         assert_eq!(asking.expire(), [RequestId(1)]);
         assert_eq!((asking.replicas.deadline(), asking.told()), (None, (vec![], vec![])));
         // The next request for it has as much time.
-        asking.ask(INSTANCE, RequestId(2), 3);
+        asking.send_requests(INSTANCE, RequestId(2), 3);
         assert_eq!(asking.expire(), [RequestId(2)]);
         // A late replica is kept all the same.
-        asking.answered(3, true);
+        asking.replied(3, true);
         assert!(asking.replicas.state(INSTANCE).contains("has 3 of 3 replicas"));
     }
 
@@ -379,18 +383,19 @@ mod tests {
         table.insert(INSTANCE, id, Meta::bytes(1000), None, State::Complete, true);
         let copy = table.get(INSTANCE).expect("it is there");
         let (mut replicas, mut requests) = (Replicas::default(), Requests::default());
-        let question = Asked { client: ClientId(1), request: RequestId(1), deadline: None };
+        let question =
+            RequestContext { client: ClientId(1), request: RequestId(1), deadline: None };
         replicas.want(&question, (INSTANCE, copy), 2, &mut requests, &mut world);
-        assert_eq!(asked(&mut world), [2]);
-        replicas.answered(NodeId(2), INSTANCE, false, &mut requests, &mut world);
-        assert_eq!(asked(&mut world), [3]);
-        replicas.answered(NodeId(3), INSTANCE, false, &mut requests, &mut world);
-        assert_eq!((asked(&mut world), requests.len()), (Vec::new(), 1));
+        assert_eq!(requested(&mut world), [2]);
+        replicas.replied(NodeId(2), INSTANCE, false, &mut requests, &mut world);
+        assert_eq!(requested(&mut world), [3]);
+        replicas.replied(NodeId(3), INSTANCE, false, &mut requests, &mut world);
+        assert_eq!((requested(&mut world), requests.len()), (Vec::new(), 1));
         let due = replicas.deadline().expect("both get another request");
         world.wait_until(due);
         replicas.expire(&mut requests, &mut world);
-        assert_eq!(asked(&mut world).len(), 1);
-        replicas.answered(NodeId(2), INSTANCE, true, &mut requests, &mut world);
+        assert_eq!(requested(&mut world).len(), 1);
+        replicas.replied(NodeId(2), INSTANCE, true, &mut requests, &mut world);
         assert_eq!((requests.len(), replicas.deadline()), (0, None));
         replicas.end(INSTANCE, &mut requests, &mut world);
         assert!(replicas.takes_no_room());
@@ -405,11 +410,12 @@ mod tests {
         table.insert(INSTANCE, id.clone(), Meta::bytes(1000), None, State::Complete, true);
         let copy = table.get(INSTANCE).expect("it is there");
         let (mut replicas, mut requests) = (Replicas::default(), Requests::default());
-        let question = Asked { client: ClientId(1), request: RequestId(1), deadline: None };
+        let question =
+            RequestContext { client: ClientId(1), request: RequestId(1), deadline: None };
         replicas.want(&question, (INSTANCE, copy), 2, &mut requests, &mut world);
-        assert_eq!(asked(&mut world), [2]);
+        assert_eq!(requested(&mut world), [2]);
         replicas.end(INSTANCE, &mut requests, &mut world);
-        let message = Message::Unkeep { id, instance: INSTANCE };
+        let message = Message::ReleaseReplica { id, instance: INSTANCE };
         assert!(world.taken().contains(&Action::Send { to: NodeId(2), message }));
     }
 }

@@ -19,14 +19,16 @@ use alloc::{
 };
 
 use crate::{
-    event::Note,
+    event::LogEvent,
     id::NodeId,
     inline::Inline,
     machines::world::World,
     members::Members,
     message::Message,
     place::{Group, Place},
-    survey::{BURST_BYTES_MAX, Burst, FILLING_BYTES, Found, NODES_MAX, NODES_MIN, Round, Survey},
+    survey::{
+        BURST_BYTES_MAX, Burst, FILLING_BYTES, FoundGroup, NODES_MAX, NODES_MIN, Round, Survey,
+    },
     time::Instant,
 };
 
@@ -58,7 +60,7 @@ pub(crate) struct Surveys {
     asked: BTreeSet<NodeId>,
     /// When this node begins a survey, or continues the current one.
     due: Option<Instant>,
-    held: Option<Held>,
+    held: Option<ActiveSurvey>,
     /// When the next survey may begin.
     rests_until: Instant,
     /// The number of the last round.
@@ -66,13 +68,13 @@ pub(crate) struct Surveys {
     /// Consecutive rounds that did not count.
     void: u32,
     /// The burst that this node is sending.
-    sent: Option<Sent>,
+    sent: Option<SentBurst>,
     sent_at: Option<Instant>,
 }
 
 /// The survey that this node is holding.
 #[derive(Debug)]
-struct Held {
+struct ActiveSurvey {
     survey: Survey,
     begun: Instant,
     round: Round,
@@ -85,7 +87,7 @@ struct Held {
 }
 
 #[derive(Debug)]
-struct Sent {
+struct SentBurst {
     surveyor: NodeId,
     round: u32,
     to: NodeId,
@@ -167,7 +169,7 @@ impl Surveys {
         let round = Round { pairs: Vec::new(), bytes: 0 };
         let (missing, times, is_void) = (BTreeSet::new(), BTreeMap::new(), false);
         let begun = world.now();
-        self.held = Some(Held { survey, begun, round, missing, times, is_void, is_second });
+        self.held = Some(ActiveSurvey { survey, begun, round, missing, times, is_void, is_second });
         self.begin_round(world);
     }
 
@@ -226,13 +228,13 @@ impl Surveys {
 
     /// Ends a survey, and sends its result to all members.
     fn end(&mut self, world: &mut World) {
-        let Some(Held { survey, begun, is_second, .. }) = self.held.take() else { return };
+        let Some(ActiveSurvey { survey, begun, is_second, .. }) = self.held.take() else { return };
         self.rest(begun, world.now());
         let found = survey.found();
         if found.is_empty() && !world.members().found().is_empty() && !is_second {
             return self.hold(true, world);
         }
-        world.note(Note::Surveyed {
+        world.note(LogEvent::Surveyed {
             nodes: survey.nodes().len(),
             groups: found.last().map_or(0, Vec::len),
         });
@@ -252,9 +254,9 @@ impl Surveys {
                 self.measure(from, round, to, bytes, is_busy, world);
             }
             Message::Burst { round, left: 0, .. } => {
-                world.send(from, Message::BurstCame { round, is_busy });
+                world.send(from, Message::BurstReceived { round, is_busy });
             }
-            Message::BurstCame { round, is_busy: was_busy } => {
+            Message::BurstReceived { round, is_busy: was_busy } => {
                 self.burst_came(from, round, is_busy || was_busy, world);
             }
             Message::Measured { round, burst } => self.measured(from, round, burst, world),
@@ -283,7 +285,7 @@ impl Surveys {
         if !is_surveyor(surveyor, world.members()) || is_early || !is_known || is_busy {
             return world.send(surveyor, Message::Measured { round, burst: Burst::Void });
         }
-        self.sent = Some(Sent { surveyor, round, to, at: now });
+        self.sent = Some(SentBurst { surveyor, round, to, at: now });
         self.sent_at = Some(now);
         let filling = Inline::from(vec![0; FILLING_BYTES as usize]);
         let count = u64::from(bytes).min(BURST_BYTES_MAX).div_ceil(FILLING_BYTES).max(1);
@@ -294,8 +296,8 @@ impl Surveys {
 
     /// Handles the confirmation that the burst of this node has arrived completely.
     fn burst_came(&mut self, from: NodeId, round: u32, is_busy: bool, world: &mut World) {
-        let is_it = |sent: &mut Sent| sent.to == from && sent.round == round;
-        let Some(Sent { surveyor, at, .. }) = self.sent.take_if(is_it) else { return };
+        let is_it = |sent: &mut SentBurst| sent.to == from && sent.round == round;
+        let Some(SentBurst { surveyor, at, .. }) = self.sent.take_if(is_it) else { return };
         let burst = if is_busy { Burst::Void } else { Burst::Took(world.now().since(at)) };
         world.send(surveyor, Message::Measured { round, burst });
     }
@@ -320,7 +322,7 @@ fn tell(places: Vec<(NodeId, Option<Place>)>, world: &mut World) {
 }
 
 /// The place of each node, from the groups found at each level, the outermost level first.
-fn placed(nodes: &[NodeId], found: &[Vec<Found>]) -> Vec<(NodeId, Option<Place>)> {
+fn placed(nodes: &[NodeId], found: &[Vec<FoundGroup>]) -> Vec<(NodeId, Option<Place>)> {
     let place = |node: &NodeId| {
         let (mut groups, mut label) = (Vec::new(), String::from("measured"));
         for level in found {

@@ -11,8 +11,8 @@ use alloc::{
 
 use crate::{
     id::{Instance, NodeId, ObjectId, ReduceId, RequestId},
-    limits::OWNER_PATIENCE_NS,
-    machines::{change::Change, world::World},
+    limits::OWNER_TIMEOUT_NS,
+    machines::{membership_change::MembershipChange, world::World},
     message::Message,
     time::Instant,
 };
@@ -34,20 +34,20 @@ pub(crate) struct Watches {
     /// Objects that exist, or did since this node started to listen.
     seen: BTreeSet<ObjectId>,
     /// Objects about which no owner has replied yet.
-    unanswered: Due,
+    unanswered: RetryQueue,
     /// Inputs that are lost, or at nodes that are not members.
-    missed: Due,
+    missed: RetryQueue,
 }
 
 /// Objects whose owners get another request, each at its time.
 #[derive(Debug, Default)]
-struct Due {
+struct RetryQueue {
     ids: BTreeSet<ObjectId>,
     /// When each request is due, in order; some are no longer needed.
     until: VecDeque<(Instant, ObjectId)>,
 }
 
-impl Due {
+impl RetryQueue {
     fn insert(&mut self, until: Instant, id: ObjectId) {
         if self.ids.insert(id.clone()) {
             self.until.push_back((until, id));
@@ -100,16 +100,16 @@ impl Watches {
 
     fn ask(&mut self, id: &ObjectId, world: &mut World) {
         let owners = world.members().owners(id);
-        if owners.first != world.me() && owners.second.is_some() {
-            self.unanswered.insert(world.now() + OWNER_PATIENCE_NS, id.clone());
+        if owners.primary != world.me() && owners.backup.is_some() {
+            self.unanswered.insert(world.now() + OWNER_TIMEOUT_NS, id.clone());
         }
-        world.send(owners.first, self.watch(id));
+        world.send(owners.primary, self.watch(id));
     }
 
     /// Removes a listener. After the last one the owners are notified.
     pub(crate) fn stop(&mut self, id: &ObjectId, listener: Listener, world: &mut World) {
         if self.listeners.get_mut(id).is_some_and(|listeners| listeners.remove(&listener)) {
-            self.end_if_unheard(id, world);
+            self.stop_if_unused(id, world);
         }
     }
 
@@ -118,10 +118,10 @@ impl Watches {
         if let Some(listeners) = self.listeners.get_mut(id) {
             listeners.retain(|listener| !matches!(listener, Listener::Request(_)));
         }
-        self.end_if_unheard(id, world);
+        self.stop_if_unused(id, world);
     }
 
-    fn end_if_unheard(&mut self, id: &ObjectId, world: &mut World) {
+    fn stop_if_unused(&mut self, id: &ObjectId, world: &mut World) {
         if self.listeners.get(id).is_none_or(BTreeSet::is_empty) {
             self.listeners.remove(id);
             self.seen.remove(id);
@@ -176,19 +176,19 @@ impl Watches {
     pub(crate) fn absent(&self, from: NodeId, id: &ObjectId, world: &mut World) {
         let owners = world.members().owners(id);
         let is_wanted = self.of(id).any(|listener| !matches!(listener, Listener::Parts(_)));
-        if let Some(second) = owners.second.filter(|_| is_wanted && owners.first == from) {
+        if let Some(second) = owners.backup.filter(|_| is_wanted && owners.primary == from) {
             world.send(second, self.watch(id));
         }
     }
 
     /// Schedules another request to the owner of an input that is unavailable.
     pub(crate) fn missed(&mut self, id: &ObjectId, world: &World) {
-        self.missed.insert(world.now() + OWNER_PATIENCE_NS, id.clone());
+        self.missed.insert(world.now() + OWNER_TIMEOUT_NS, id.clone());
     }
 
     pub(crate) fn expire(&mut self, world: &mut World) {
         while let Some(id) = self.unanswered.take_due(world.now()) {
-            if let Some(second) = world.members().owners(&id).second {
+            if let Some(second) = world.members().owners(&id).backup {
                 world.send(second, self.watch(&id));
             }
         }
@@ -200,7 +200,7 @@ impl Watches {
     }
 
     /// Repeats the watch requests to new owners.
-    pub(crate) fn ask_again(&mut self, change: &Change, world: &mut World) {
+    pub(crate) fn resend(&mut self, change: &MembershipChange, world: &mut World) {
         for id in self.listeners.keys().cloned().collect::<Vec<ObjectId>>() {
             if change.new_owner(&id, world).is_some() {
                 self.ask(&id, world);
@@ -255,7 +255,7 @@ mod tests {
         let due = watches.deadline().expect("the primary owner may not reply");
         world.wait_until(due);
         watches.expire(&mut world);
-        let second = world.members().owners(&id).second.expect("there are three nodes");
+        let second = world.members().owners(&id).backup.expect("there are three nodes");
         let expected =
             if second == world.me() { Vec::new() } else { Vec::from([(second.0, watch)]) };
         assert_eq!(sent(&mut world), expected);

@@ -25,7 +25,7 @@ struct Fold {
 }
 
 /// A fold that has ended.
-pub(crate) struct Ended {
+pub(crate) struct EndedFold {
     pub(crate) inputs: Vec<Instance>,
     pub(crate) was_waiting: bool,
     pub(crate) was_stopped: bool,
@@ -89,9 +89,9 @@ impl Worker {
         self.folds.get(key).map_or(&[], |fold| &fold.inputs)
     }
 
-    pub(crate) fn end(&mut self, key: &FoldKey) -> Option<Ended> {
+    pub(crate) fn end(&mut self, key: &FoldKey) -> Option<EndedFold> {
         let Fold { inputs, is_waiting, is_stopped } = self.folds.remove(key)?;
-        Some(Ended { inputs, was_waiting: is_waiting, was_stopped: is_stopped })
+        Some(EndedFold { inputs, was_waiting: is_waiting, was_stopped: is_stopped })
     }
 }
 

@@ -5,13 +5,13 @@
 use alloc::{collections::VecDeque, vec::Vec};
 
 use crate::{
-    ask::Answer,
     error::Error,
-    event::{Action, Config, Note, Whose},
+    event::{Action, Config, LimitSubject, LogEvent},
     id::{ClientId, Instance, NodeId, ObjectId, RequestId},
     members::{Member, Members},
     message::Message,
     reduce::cost::Link,
+    request::Reply,
     time::Instant,
 };
 
@@ -90,22 +90,22 @@ impl World {
         self.actions.push(action);
     }
 
-    pub(crate) fn note(&mut self, note: Note) {
-        self.act(Action::Note(note));
+    pub(crate) fn note(&mut self, note: LogEvent) {
+        self.act(Action::Log(note));
     }
 
     /// Reports that a limit rejected input of a member or a request of a client.
-    pub(crate) fn turned_away(&mut self, whose: Whose, limit: &'static str) {
-        self.note(Note::Limited { whose, limit });
+    pub(crate) fn limit_reached(&mut self, whose: LimitSubject, limit: &'static str) {
+        self.note(LogEvent::Limited { whose, limit });
     }
 
     pub(crate) fn reply(
         &mut self,
         client: ClientId,
         request: RequestId,
-        answer: Result<Answer, Error>,
+        reply: Result<Reply, Error>,
     ) {
-        self.act(Action::Reply { client, request, answer });
+        self.act(Action::Reply { client, request, reply });
     }
 
     /// Sends a message to a member, or to this node itself. Messages to any other node are dropped.

@@ -1,38 +1,38 @@
 //! Effects of a copy's state on readers, owners, reduces and replicas.
 //!
 //! [`crate::machines::copies`] owns the copies. They are created in [`super::put`], [`super::get`], [`super::reduce`]
-//! and [`super::adopt`].
+//! and [`super::replicate`].
 
 use alloc::string::String;
 
 use super::Node;
 use crate::{
     id::{Instance, NodeId, ObjectId},
-    machines::copies::{Fact, Wanted},
+    machines::copies::{CopyEvent, PendingCopy},
     message::{Announce, Message, Progress},
     table::State,
 };
 
 impl Node {
     /// Admits a copy, now or when there is capacity.
-    pub(super) fn want(&mut self, instance: Instance, wanted: Wanted) {
+    pub(super) fn want(&mut self, instance: Instance, wanted: PendingCopy) {
         self.copies.want(instance, wanted, &mut self.world);
         self.follow_copies();
     }
 
     /// Reads a copy that is only on disk back into memory.
-    pub(super) fn want_back(&mut self, instance: Instance) {
-        self.copies.want_back(instance, &mut self.world);
+    pub(super) fn restore(&mut self, instance: Instance) {
+        self.copies.restore(instance, &mut self.world);
         self.follow_copies();
     }
 
     /// Handles the changes of copies.
     pub(super) fn follow_copies(&mut self) {
-        while let Some(fact) = self.copies.next_fact() {
+        while let Some(fact) = self.copies.next_event() {
             match fact {
-                Fact::Admitted { instance, has_waited } => self.admitted(instance, has_waited),
-                Fact::Weighs(instance) => self.weigh_adoption(instance),
-                Fact::Left(id) => {
+                CopyEvent::Admitted { instance, has_waited } => self.admitted(instance, has_waited),
+                CopyEvent::Resized(instance) => self.resize_replica(instance),
+                CopyEvent::Removed(id) => {
                     // Nodes that waited for it to return look for another source.
                     self.serve_parked(&id);
                     self.pull_if_wanted(&id);
@@ -44,7 +44,7 @@ impl Node {
     fn admitted(&mut self, instance: Instance, has_waited: bool) {
         let Some(copy) = self.copies.get(instance) else { return };
         match copy.state {
-            State::Filling(_) => self.create_in_room(instance),
+            State::Filling(_) => self.put_admitted(instance),
             // Its pull has ended since.
             State::Flowing(_) if self.pulls.located(&copy.id) != Some(instance) => {
                 self.doom(instance);
@@ -62,7 +62,7 @@ impl Node {
 
     pub(super) fn slot_ready(&mut self, instance: Instance) {
         match self.copies.slot_ready(instance, &mut self.world) {
-            Some(State::Filling(_)) => self.claim_or_go_on(instance),
+            Some(State::Filling(_)) => self.claim_name(instance),
             Some(State::Flowing(source)) => self.pull_in_memory(instance, source),
             Some(State::Folding) => self.result_in_memory(instance),
             Some(State::Complete) => {
@@ -79,7 +79,7 @@ impl Node {
         let failed = self.copies.slot_failed(instance, detail, &mut self.world);
         let Some((id, state, error)) = failed else { return };
         match state {
-            State::Filling(_) => self.fail_create(instance, error),
+            State::Filling(_) => self.fail_put(instance, error),
             State::Flowing(_) => self.pull_failed(&id, &error),
             State::Folding => self.fail_reduce_of(&id, &error),
             State::Complete => self.unspill_without_memory(&id, instance, &error),
@@ -99,7 +99,7 @@ impl Node {
     /// that the rest will not arrive.
     pub(super) fn doom(&mut self, instance: Instance) {
         self.parts_doomed(instance);
-        self.adoptions.forget(instance);
+        self.hosted_replicas.forget(instance);
         self.replicas.end(instance, &mut self.requests, &mut self.world);
         let id = self.copies.get(instance).map(|copy| copy.id.clone());
         let was_coming_back = self.copies.doom(instance, &mut self.world);
@@ -123,7 +123,7 @@ impl Node {
     pub(super) fn announcement(&self, instance: Instance) -> Option<Announce> {
         let copy = self.copies.get(instance).filter(|copy| !copy.doomed)?;
         // Only the coordinator announces a result that is produced in parts, until it is complete.
-        if matches!(copy.state, State::Flowing(_)) && self.scatters.contains(instance) {
+        if matches!(copy.state, State::Flowing(_)) && self.ring_results.contains(instance) {
             return None;
         }
         let source = match copy.state {
@@ -133,13 +133,13 @@ impl Node {
         let progress = match &copy.inline {
             Some(bytes) => Progress::Inline(bytes.clone()),
             None if copy.is_complete() => Progress::Complete,
-            None if self.scatters.contains(instance) => Progress::Parts,
+            None if self.ring_results.contains(instance) => Progress::Parts,
             None => Progress::Partial { source },
         };
-        let (id, meta, origin) =
-            (copy.id.clone(), copy.meta.clone(), copy.origin && !copy.returned);
+        let (id, meta, primary) =
+            (copy.id.clone(), copy.meta.clone(), copy.primary && !copy.recovered);
         let (claim, lifetime) = (false, copy.lifetime(self.world.now()));
-        Some(Announce { id, instance, meta, origin, progress, claim, lifetime })
+        Some(Announce { id, instance, meta, primary, progress, claim, lifetime })
     }
 
     pub(super) fn announce(&mut self, instance: Instance) {

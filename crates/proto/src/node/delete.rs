@@ -6,9 +6,9 @@ use super::Node;
 use crate::{
     error::Error,
     id::{Instance, Name, NodeId, ObjectId, RequestId},
-    machines::puts::Phase,
+    machines::pending_puts::PutPhase,
     message::Message,
-    planted::{self, Bug},
+    mutants::{self, Mutant},
     table::State,
 };
 
@@ -16,7 +16,7 @@ impl Node {
     /// The owner replied which names are older than the retained ones.
     pub(super) fn prune_these(&mut self, request: RequestId, names: Vec<Name>) {
         let ids: Vec<ObjectId> = names.into_iter().map(ObjectId::Named).collect();
-        ids.iter().for_each(|id| self.tell_before_deletion(id));
+        ids.iter().for_each(|id| self.announce_before_deletion(id));
         self.requests.prune_these(request, &ids, &mut self.world);
     }
 
@@ -29,18 +29,18 @@ impl Node {
         error: Option<Error>,
     ) {
         if let Some(full @ Error::NoMemory { .. }) = &error
-            && self.puts.phase(instance) == Some(Phase::Name)
+            && self.pending_puts.phase(instance) == Some(PutPhase::Name)
         {
             // The owner of the name has no entry left for this node.
-            return self.fail_create(instance, full.clone());
+            return self.fail_put(instance, full.clone());
         }
         if let Some(error) = &error
-            && let Some(key) = self.reservations.reduce_of(instance)
+            && let Some(key) = self.result_reservations.reduce_of(instance)
         {
             self.reservation_dropped(from, key, id, error);
         }
         if matches!(error, Some(Error::ObjectDeleted { .. })) {
-            self.puts.deleted(instance);
+            self.pending_puts.deleted(instance);
         }
         let was_current = self.copies.current(id) == Some(instance);
         // A failed attempt may still be read.
@@ -49,8 +49,8 @@ impl Node {
             let error = error.clone().unwrap_or_else(|| Error::ObjectDeleted { id: id.clone() });
             self.fail_reduce_of(id, &error);
         }
-        let was_told = was_current || self.pull_without_room(id) == Some(instance);
-        if !planted::has(Bug::KeepsDroppedCopies) {
+        let was_told = was_current || self.pull_without_capacity(id) == Some(instance);
+        if !mutants::is_active(Mutant::KeepsDroppedCopies) {
             self.doom(instance);
         }
         if was_current {
@@ -80,7 +80,7 @@ impl Node {
     }
 
     /// The owner has no holder with a complete copy.
-    pub(super) fn stranded(
+    pub(super) fn drop_partial(
         &mut self,
         from: NodeId,
         id: &ObjectId,
@@ -97,11 +97,11 @@ impl Node {
     }
 
     /// An owner doubts that this copy exists. If it does, announce it to the present owners.
-    pub(super) fn doubted(&mut self, id: &ObjectId, instance: Instance) {
+    pub(super) fn reannounce_if_held(&mut self, id: &ObjectId, instance: Instance) {
         if self.copies.current(id) == Some(instance) {
             self.announce(instance);
-        } else if self.pull_without_room(id) == Some(instance)
-            && let Some(announce) = self.room_announcement(id)
+        } else if self.pull_without_capacity(id) == Some(instance)
+            && let Some(announce) = self.pending_announcement(id)
         {
             self.world.send_owners(id, &Message::Announce(announce));
         }
@@ -111,8 +111,8 @@ impl Node {
     pub(super) fn gone(&mut self, from: NodeId, id: &ObjectId, error: &Error) {
         // The backup owner, which got the request because the primary was late, may not have the next put of the name
         // yet.
-        let is_first = self.world.members().owners(id).first == from;
-        let is_located = self.pulls.contains(id) && !self.pulls.is_asking(id);
+        let is_first = self.world.members().owners(id).primary == from;
+        let is_located = self.pulls.contains(id) && !self.pulls.is_locating(id);
         self.watches.answered(id);
         if is_first || !is_located {
             self.pull_failed(id, error);

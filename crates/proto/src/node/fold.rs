@@ -5,10 +5,10 @@ use alloc::{format, string::String};
 
 use super::Node;
 use crate::{
-    event::{Action, Whose},
+    event::{Action, LimitSubject},
     id::{Instance, NodeId, ReduceId},
     limits::{FOLDS_MAX, limit_name},
-    machines::worker::Ended,
+    machines::worker::EndedFold,
     message::{FoldKey, FoldOrder, Message},
 };
 
@@ -21,11 +21,11 @@ impl Node {
         }
         let missing = self.unusable_input(&order);
         let failure = match missing {
-            _ if self.leaving.takes_no_orders_of(from) => {
+            _ if self.leaving.rejects_orders_of(from) => {
                 Some(format!("node {} is closing", self.world.me()))
             }
             _ if self.worker.ordered_by(from) >= FOLDS_MAX => {
-                self.world.turned_away(Whose::Member(from), limit_name!(FOLDS_MAX));
+                self.world.limit_reached(LimitSubject::Member(from), limit_name!(FOLDS_MAX));
                 Some(format!(
                     "node {} already runs {FOLDS_MAX} folds of this coordinator",
                     self.world.me()
@@ -51,7 +51,7 @@ impl Node {
     /// Whether a pinned input will be available to its end. An input that was deleted after it was complete, or is
     /// still being filled, is folded anyway.
     pub(super) fn is_foldable(&self, input: Instance) -> bool {
-        self.puts.contains(input)
+        self.pending_puts.contains(input)
             || self.copies.get(input).is_some_and(|copy| !copy.doomed || copy.is_complete())
     }
 
@@ -65,16 +65,16 @@ impl Node {
         order.inputs.iter().find(|input| !usable(input)).copied()
     }
 
-    pub(super) fn unfold(&mut self, reduce: ReduceId, epoch: u32, is_void: bool) {
-        if is_void {
+    pub(super) fn end_epoch(&mut self, reduce: ReduceId, epoch: u32, is_aborted: bool) {
+        if is_aborted {
             self.drop_parts(reduce, epoch);
         } else {
             self.parts_decided(reduce, epoch);
         }
-        let is_void = |key: &FoldKey| {
+        let is_aborted = |key: &FoldKey| {
             key.reduce == reduce && key.epoch <= epoch && key.position != FoldKey::RESULT
         };
-        for key in self.worker.that(is_void) {
+        for key in self.worker.that(is_aborted) {
             self.stop_fold(key);
         }
     }
@@ -88,10 +88,10 @@ impl Node {
     /// Releases the inputs of a fold. Returns whether the fold had been stopped.
     pub(super) fn end_fold(&mut self, key: FoldKey) -> bool {
         let Some(ended) = self.worker.end(&key) else { return true };
-        let Ended { inputs, was_waiting, was_stopped } = ended;
+        let EndedFold { inputs, was_waiting, was_stopped } = ended;
         for input in inputs {
             if was_waiting {
-                self.copies.unhold(input, &mut self.world);
+                self.copies.cancel_pin(input, &mut self.world);
             } else {
                 self.unpin(input);
             }
@@ -118,17 +118,17 @@ impl Node {
     }
 
     /// A fold on this node waits for the stream of a child, and nothing arrives.
-    pub(super) fn fold_waited(&mut self, key: FoldKey, node: NodeId) {
+    pub(super) fn fold_stalled(&mut self, key: FoldKey, node: NodeId) {
         if self.worker.contains(&key) {
             let FoldKey { reduce, epoch, .. } = key;
-            self.world.send(reduce.node, Message::FoldStarves { reduce, epoch, node });
+            self.world.send(reduce.node, Message::FoldStalled { reduce, epoch, node });
         }
     }
 
     /// A position of a reduce of this node waits for a child on `node`.
-    pub(super) fn fold_starves(&mut self, from: NodeId, key: ReduceId, epoch: u32, node: NodeId) {
+    pub(super) fn stall_reported(&mut self, from: NodeId, key: ReduceId, epoch: u32, node: NodeId) {
         let now = self.world.now();
-        let steps = self.coordinator.starves((key, epoch), from, node, now);
+        let steps = self.coordinator.stall_reported((key, epoch), from, node, now);
         self.take_steps(key, steps);
     }
 

@@ -6,19 +6,19 @@ use alloc::boxed::Box;
 
 use super::Node;
 use crate::{
-    ask::Answer,
     error::Error,
-    event::{Action, Note},
+    event::{Action, LogEvent},
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
     lifetime::Terms,
-    limits::OWNER_PATIENCE_NS,
+    limits::OWNER_TIMEOUT_NS,
     machines::{
-        copies::Wanted,
-        pull::{Overdue, Phase},
+        copies::PendingCopy,
+        pull_state::{PullPhase, PullTimeout},
     },
-    message::{Announce, Message, Progress, ScatterOrder, Source},
+    message::{Announce, Message, Progress, RingOrder, Source},
     meta::Meta,
+    request::Reply,
     table::{Copy, State},
 };
 
@@ -28,23 +28,23 @@ impl Node {
     pub(super) fn end_pull(&mut self, id: &ObjectId) {
         let Some(phase) = self.pulls.end(id) else { return };
         match phase {
-            Phase::Asking { .. } | Phase::Pause { .. } => {
-                self.world.send_owners(id, &Message::Unlocate { id: id.clone() });
+            PullPhase::Locating { .. } | PullPhase::Backoff { .. } => {
+                self.world.send_owners(id, &Message::CancelLocate { id: id.clone() });
             }
-            Phase::Receiving { instance, .. } => {
+            PullPhase::Receiving { instance, .. } => {
                 let complete = self.copies.get(instance).is_some_and(Copy::is_complete);
                 if !complete {
                     self.world.act(Action::StopFetch { instance });
                 }
             }
-            Phase::Located(instance) => self.copies.cancel(instance),
+            PullPhase::Located(instance) => self.copies.cancel(instance),
         }
         self.serve_parked(id);
     }
 
     /// Begins to search for an object that is not arriving, if a client or an adoption waits for it.
     pub(super) fn pull_if_wanted(&mut self, id: &ObjectId) {
-        let is_wanted = self.readers.are_waiting(id) || self.adoptions.wants(id);
+        let is_wanted = self.readers.are_waiting(id) || self.hosted_replicas.wants(id);
         let is_here = self.copies.current(id).is_some();
         if is_wanted && !is_here && !self.pulls.contains(id) {
             self.pulls.seek(id);
@@ -53,19 +53,19 @@ impl Node {
     }
 
     /// Fetches the parts of a reduce result, whether or not a client waits for it.
-    pub(super) fn pull_parts(&mut self, order: &ScatterOrder) {
+    pub(super) fn pull_parts(&mut self, order: &RingOrder) {
         let (id, meta) = (order.id.clone(), order.meta.clone());
         let state = State::Flowing(Some(order.source(self.world.me())));
         self.pulls.seek_at(&id, order.instance);
-        self.want(order.instance, Wanted { id, meta, inline: None, state, terms: None });
+        self.want(order.instance, PendingCopy { id, meta, inline: None, state, terms: None });
     }
 
     /// Requests a source from the owner.
     pub(super) fn locate(&mut self, id: &ObjectId) {
-        let owner = self.world.members().owners(id).first;
+        let owner = self.world.members().owners(id).primary;
         let is_here = owner == self.world.me();
-        let second_at = (!is_here).then(|| self.world.now() + OWNER_PATIENCE_NS);
-        let Some((avoid, not_here)) = self.pulls.ask(id, second_at) else { return };
+        let backup_at = (!is_here).then(|| self.world.now() + OWNER_TIMEOUT_NS);
+        let Some((avoid, not_here)) = self.pulls.begin_locate(id, backup_at) else { return };
         let receives = self.pulls.receives(self.world.now());
         let (id, seen) = (id.clone(), self.pulls.has_seen(id));
         self.world.send(owner, Message::Locate { id, avoid, not_here, receives, seen });
@@ -73,7 +73,7 @@ impl Node {
 
     /// Repeats the request to changed owners.
     pub(super) fn locate_again(&mut self, id: &ObjectId) {
-        if self.pulls.is_asking(id) {
+        if self.pulls.is_locating(id) {
             self.locate(id);
         }
     }
@@ -82,7 +82,7 @@ impl Node {
     pub(super) fn pull_acknowledged(&mut self, from: NodeId, id: &ObjectId) {
         if !self.pulls.acknowledged(id) {
             // Both owners got the request, and the first reply ended its purpose.
-            self.world.send(from, Message::Unlocate { id: id.clone() });
+            self.world.send(from, Message::CancelLocate { id: id.clone() });
         }
     }
 
@@ -95,18 +95,18 @@ impl Node {
         source: Source,
         terms: Option<Box<Terms>>,
     ) {
-        if !self.pulls.is_asking(&id) {
+        if !self.pulls.is_locating(&id) {
             // The pull ended another way, or both owners got the request and this reply is the second. The primary
             // owner's reply holds. If this node followed both, whose views of the broadcast tree differ, copies could
             // grow from each other in a cycle.
             if let Source::Holder { node, .. } = source
-                && self.world.members().owners(&id).first == from
+                && self.world.members().owners(&id).primary == from
             {
                 self.redirected(&id, instance, node);
             } else if let Some(copy) = self.copies.current(&id) {
                 self.announce(copy);
             }
-            return self.tell_if_without_room(&id);
+            return self.announce_if_without_capacity(&id);
         }
         self.pulls.saw(&id);
         match source {
@@ -118,7 +118,7 @@ impl Node {
                 self.pulls.pause(&id, self.world.now());
             }
             Source::Holder { node, reason } => {
-                let note = Note::SourceChosen { id: id.clone(), source: node, reason };
+                let note = LogEvent::SourceChosen { id: id.clone(), source: node, reason };
                 self.world.note(note);
                 self.located_at(&id, instance, meta, node, terms);
             }
@@ -142,18 +142,18 @@ impl Node {
             // A part of an older, larger object with the same name.
             self.withdraw(id, part);
         }
-        if self.world.members().owners(id).first == from {
+        if self.world.members().owners(id).primary == from {
             // The owner keeps no request that would have to be canceled.
             self.pulls.locate_at(id, instance);
         }
         self.end_pull(id);
         self.end_following(id);
-        self.adoption_came(id, instance, &meta, &bytes, terms);
+        self.replica_received_inline(id, instance, &meta, &bytes, terms);
         for request in self.readers.take_waiting(id) {
             let (id, meta, inline) = (id.clone(), meta.clone(), Some(bytes.clone()));
             self.requests.reply(
                 request,
-                Ok(Answer::Got { id, meta, instance, inline }),
+                Ok(Reply::Got { id, meta, instance, inline }),
                 &mut self.world,
             );
         }
@@ -176,8 +176,8 @@ impl Node {
         }
         // A copy that is produced on this node has no source.
         let is_made = |copy: &Copy| matches!(copy.state, State::Filling(_) | State::Folding);
-        let is_void = self.copies.get(instance).is_some_and(|copy| copy.doomed || is_made(copy));
-        if let Some(copy) = self.copies.get(instance).filter(|_| !is_void) {
+        let is_aborted = self.copies.get(instance).is_some_and(|copy| copy.doomed || is_made(copy));
+        if let Some(copy) = self.copies.get(instance).filter(|_| !is_aborted) {
             if copy.is_complete() {
                 self.reveal(instance);
                 self.announce(instance);
@@ -190,25 +190,25 @@ impl Node {
             let error = self.copies.store_full(meta.size);
             return self.pull_failed(id, &error);
         }
-        if is_void || self.copies.wanted(instance).is_some() {
+        if is_aborted || self.copies.pending(instance).is_some() {
             // Try again later. Either a client still uses a dropped part of this instance, or the owner has not
             // received its deletion, or the instance that waits for capacity is produced on this node.
             return self.pulls.pause(id, self.world.now());
         }
         if self.pulls.locate_at(id, instance) {
             let (state, inline) = (State::Flowing(Some(source)), None);
-            self.want(instance, Wanted { id: id.clone(), meta, inline, state, terms });
-            self.tell_if_without_room(id);
+            self.want(instance, PendingCopy { id: id.clone(), meta, inline, state, terms });
+            self.announce_if_without_capacity(id);
         }
     }
 
     /// Announces that the object waits for capacity, so that owners send no receivers here: capacity may never become
     /// free.
-    fn tell_if_without_room(&mut self, id: &ObjectId) {
-        if let Some(announce) = self.room_announcement(id) {
+    fn announce_if_without_capacity(&mut self, id: &ObjectId) {
+        if let Some(announce) = self.pending_announcement(id) {
             self.world.send_owners(id, &Message::Announce(announce));
             self.serve_parked(id);
-            self.adoption_lacks_room(id);
+            self.replica_lacks_capacity(id);
         }
     }
 
@@ -219,19 +219,19 @@ impl Node {
     }
 
     /// The instance of an object that was located and waits for capacity here.
-    pub(super) fn pull_without_room(&self, id: &ObjectId) -> Option<Instance> {
-        self.pulls.located(id).filter(|instance| self.copies.wanted(*instance).is_some())
+    pub(super) fn pull_without_capacity(&self, id: &ObjectId) -> Option<Instance> {
+        self.pulls.located(id).filter(|instance| self.copies.pending(*instance).is_some())
     }
 
     /// The announcement of an object that waits for capacity here. As a holder without a source, this node still
     /// receives its deletion.
-    pub(super) fn room_announcement(&self, id: &ObjectId) -> Option<Announce> {
-        let instance = self.pull_without_room(id)?;
-        let wanted = self.copies.wanted(instance)?;
+    pub(super) fn pending_announcement(&self, id: &ObjectId) -> Option<Announce> {
+        let instance = self.pull_without_capacity(id)?;
+        let wanted = self.copies.pending(instance)?;
         let (id, meta) = (id.clone(), wanted.meta.clone());
-        let (progress, claim, origin) = (Progress::Partial { source: None }, false, false);
-        let lifetime = wanted.terms.as_ref().map(|terms| terms.tell(self.world.now()));
-        Some(Announce { id, instance, meta, origin, progress, claim, lifetime })
+        let (progress, claim, primary) = (Progress::Partial { source: None }, false, false);
+        let lifetime = wanted.terms.as_ref().map(|terms| terms.to_lifetime(self.world.now()));
+        Some(Announce { id, instance, meta, primary, progress, claim, lifetime })
     }
 
     /// Memory is allocated for an object that arrives from `source`, or from a source that is still unknown.
@@ -259,7 +259,7 @@ impl Node {
         for request in self.readers.take_waiting(id) {
             self.requests.reply(request, Err(error.clone()), &mut self.world);
         }
-        self.adoptions.refuse(id, &mut self.world);
+        self.hosted_replicas.refuse(id, &mut self.world);
     }
 
     /// Removes one waiting reader. An arriving object continues to arrive; a search without readers ends.
@@ -273,9 +273,9 @@ impl Node {
     pub(super) fn end_if_unwanted(&mut self, id: &ObjectId) {
         self.leave_on_disk_if_unwanted(id);
         let is_arriving = self.pull_is_arriving(id);
-        let awaits_room = self.pull_without_room(id).is_some();
+        let awaits_room = self.pull_without_capacity(id).is_some();
         let has_parked = self.readers.have_parked(id);
-        let is_wanted = self.readers.are_waiting(id) || self.adoptions.wants(id);
+        let is_wanted = self.readers.are_waiting(id) || self.hosted_replicas.wants(id);
         let part = self.copies.current(id);
         let is_read = part.and_then(|part| self.copies.get(part)).is_some_and(|copy| copy.pins > 0);
         if !self.pulls.contains(id) || is_arriving || is_wanted || has_parked || is_read {
@@ -284,7 +284,7 @@ impl Node {
         if let Some(instance) = part {
             self.withdraw(id, instance);
         } else if awaits_room {
-            self.world.send_owners(id, &Message::Unlocate { id: id.clone() });
+            self.world.send_owners(id, &Message::CancelLocate { id: id.clone() });
         }
         self.end_pull(id);
     }
@@ -292,17 +292,17 @@ impl Node {
     pub(super) fn expire_pulls(&mut self) {
         for id in self.pulls.due(self.world.now()) {
             match self.pulls.overdue(&id) {
-                Some(Overdue::Answer) => {
+                Some(PullTimeout::Reply) => {
                     let avoid = self.pulls.avoided(&id);
-                    if let Some(second) = self.world.members().owners(&id).second {
+                    if let Some(second) = self.world.members().owners(&id).backup {
                         let (not_here, receives) = (None, self.pulls.receives(self.world.now()));
                         let seen = self.pulls.has_seen(&id);
                         let locate = Message::Locate { id, avoid, not_here, receives, seen };
                         self.world.send(second, locate);
                     }
                 }
-                Some(Overdue::Bytes) => self.report_stall(&id),
-                Some(Overdue::Pause) => self.locate(&id),
+                Some(PullTimeout::Stalled) => self.report_stall(&id),
+                Some(PullTimeout::Backoff) => self.locate(&id),
                 None => {}
             }
         }

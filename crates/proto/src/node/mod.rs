@@ -6,27 +6,27 @@
 //!
 //! [`route`], [`verbs`] and [`messages`] dispatch events, client requests and messages to machines; [`permit`] drops
 //! messages that are not valid. Work that involves several machines is a method of [`Node`], in one file for each step
-//! of an object: [`put`], [`read`], [`get`], [`pace`], [`serve`], [`copy`], [`spill`], [`reduce`], [`fold`],
-//! [`scatter`], [`delete`], [`timeout`], [`meet`] and [`status`].
+//! of an object: [`put`], [`read`], [`get`], [`rate`], [`serve`], [`copy`], [`spill`], [`reduce`], [`fold`],
+//! [`ring`], [`delete`], [`timeout`], [`membership`] and [`status`].
 
-mod adopt;
 mod copy;
 mod delete;
 mod fold;
 mod get;
 mod leave;
-mod meet;
+mod membership;
 mod messages;
-mod pace;
 mod permit;
 mod put;
+mod rate;
 mod read;
+mod reannounce;
 mod receive;
 mod reduce;
+mod replicate;
 mod reserve;
-mod retell;
+mod ring;
 mod route;
-mod scatter;
 mod serve;
 mod spill;
 mod status;
@@ -38,17 +38,19 @@ mod verbs;
 use alloc::vec::Vec;
 
 pub use crate::event::{
-    Action, Config, Event, FOLD_WAITED_NS, GROWTH_NS, Kept, LEAVE_PATIENCE_NS, Lost, Note, Whose,
+    Action, Config, Event, FETCH_PROGRESS_NS, FOLD_STALL_NS, LEAVE_TIMEOUT_NS, LimitSubject,
+    LogEvent, LostObjects, SpilledCopy,
 };
 use crate::{
     directory::Directory,
-    limits::{SMALL_SHARE, limit_name},
+    limits::{INLINE_SHARE, limit_name},
     machines::{
-        adoptions::Adoptions, coordinator::Coordinator, copies::Copies, leases::Leases,
-        leaving::Leaving, membership::Membership, promises::Promises, pulls::Pulls, puts::Puts,
-        readers::Readers, replicas::Replicas, requests::Requests, reservations::Reservations,
-        retelling::Retelling, scatters::Scatters, surveys::Surveys, watches::Watches,
-        worker::Worker, world::World,
+        client_leases::ClientLeases, client_reservations::ClientReservations,
+        coordinator::Coordinator, copies::Copies, hosted_replicas::HostedReplicas,
+        leaving::Leaving, membership::Membership, pending_puts::PendingPuts, pulls::Pulls,
+        readers::Readers, reannouncements::Reannouncements, replicas::Replicas, requests::Requests,
+        result_reservations::ResultReservations, ring_results::RingResults, surveys::Surveys,
+        watches::Watches, worker::Worker, world::World,
     },
     members::{Member, Members},
     table::Table,
@@ -61,21 +63,21 @@ pub struct Node {
     world: World,
     membership: Membership,
     directory: Directory,
-    retelling: Retelling,
+    reannouncements: Reannouncements,
     requests: Requests,
     watches: Watches,
     copies: Copies,
-    puts: Puts,
-    promises: Promises,
-    leases: Leases,
+    pending_puts: PendingPuts,
+    client_reservations: ClientReservations,
+    client_leases: ClientLeases,
     pulls: Pulls,
     readers: Readers,
     coordinator: Coordinator,
-    reservations: Reservations,
+    result_reservations: ResultReservations,
     worker: Worker,
-    scatters: Scatters,
+    ring_results: RingResults,
     replicas: Replicas,
-    adoptions: Adoptions,
+    hosted_replicas: HostedReplicas,
     leaving: Leaving,
     surveys: Surveys,
 }
@@ -83,26 +85,26 @@ pub struct Node {
 impl Node {
     /// A node that is alone in its cluster.
     pub fn new(me: Member, config: Config) -> Self {
-        let small = config.small.unwrap_or(config.capacity / SMALL_SHARE);
+        let small = config.inline_capacity.unwrap_or(config.capacity / INLINE_SHARE);
         Self {
             world: World::new(me, config),
             membership: Membership::new(me.id, config.detection_ns),
             directory: Directory::new(config.detection_ns, config.slice, small),
-            retelling: Retelling::default(),
+            reannouncements: Reannouncements::default(),
             requests: Requests::default(),
             watches: Watches::default(),
             copies: Copies::new(config.capacity),
-            puts: Puts::default(),
-            promises: Promises::default(),
-            leases: Leases::default(),
+            pending_puts: PendingPuts::default(),
+            client_reservations: ClientReservations::default(),
+            client_leases: ClientLeases::default(),
             pulls: Pulls::default(),
             readers: Readers::default(),
             coordinator: Coordinator::default(),
-            reservations: Reservations::default(),
+            result_reservations: ResultReservations::default(),
             worker: Worker::default(),
-            scatters: Scatters::default(),
+            ring_results: RingResults::default(),
             replicas: Replicas::default(),
-            adoptions: Adoptions::default(),
+            hosted_replicas: HostedReplicas::default(),
             leaving: Leaving::default(),
             surveys: Surveys::default(),
         }
@@ -120,7 +122,7 @@ impl Node {
         self.settle();
         self.expire_requests();
         self.settle();
-        self.unseat();
+        self.confirm_drained();
         self.leave_when_empty();
         self.note_limits();
         self.world.end(actions);
@@ -129,10 +131,11 @@ impl Node {
     /// Reports the limits that rejected messages of members.
     fn note_limits(&mut self) {
         for (member, limit) in self.directory.take_limited() {
-            self.world.turned_away(Whose::Member(member), limit);
+            self.world.limit_reached(LimitSubject::Member(member), limit);
         }
         for member in self.membership.take_limited() {
-            self.world.turned_away(Whose::Member(member), limit_name!(ERRANDS_MAX));
+            self.world
+                .limit_reached(LimitSubject::Member(member), limit_name!(INDIRECT_PROBES_MAX));
         }
     }
 
@@ -145,7 +148,7 @@ impl Node {
                 self.follow_copies();
                 if self.copies.is_short() {
                     // Return other nodes' replicas once this node can free no more by itself.
-                    self.give_back();
+                    self.return_replicas();
                 }
             }
             let Some(message) = self.world.next_loopback() else { return };
@@ -159,11 +162,11 @@ impl Node {
             self.requests.deadline(),
             self.pulls.deadline(),
             self.copies.deadline(),
-            self.retelling.deadline(),
+            self.reannouncements.deadline(),
             self.watches.deadline(),
             self.coordinator.deadline(),
             self.leaving.deadline(),
-            self.leases.deadline(),
+            self.client_leases.deadline(),
             self.replicas.deadline(),
             self.directory.deadline(),
             self.membership.deadline(),

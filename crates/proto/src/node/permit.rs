@@ -9,14 +9,14 @@ use super::Node;
 use crate::{
     directory::prefix_owner,
     id::{Instance, NodeId, ObjectId},
-    machines::requests::Waiting,
+    machines::requests::RequestKind,
     message::Message,
 };
 
 impl Node {
     /// Whether a message is well-formed and, if only owners send it, comes from an owner.
     pub(super) fn accepts(&self, from: NodeId, message: &Message) -> bool {
-        message.is_sound()
+        message.is_valid()
             && !message.instances().any(|(id, instance)| self.contradicts(id, instance))
             && (from == self.world.me() || self.is_current(from, message))
     }
@@ -32,30 +32,30 @@ impl Node {
     fn is_current(&self, from: NodeId, message: &Message) -> bool {
         let owns = |id: &ObjectId| self.is_owner(from, id);
         match message {
-            Message::Waiting { id }
+            Message::LocatePending { id }
             | Message::Located { id, .. }
             | Message::Redirect { id, .. }
             | Message::Gone { id, .. }
             | Message::Found { id, .. }
             | Message::Deleted { id, .. }
-            | Message::Stranded { id, .. } => owns(id),
+            | Message::DropPartial { id, .. } => owns(id),
             // A former owner waits for this reply. If there is no such copy, the reply does no harm.
             Message::Drop { id, instance, error } => {
                 owns(id) || error.is_some() && self.lacks(id, *instance)
             }
             Message::JobEnded { job } => owns(&ObjectId::Named(job.clone())),
             Message::Claimed { instance, .. } => {
-                self.puts.asked_for_name(*instance).is_none_or(|asked| asked == from)
+                self.pending_puts.claimed_at(*instance).is_none_or(|asked| asked == from)
             }
-            Message::LocationsAre { request, .. }
-            | Message::NothingYet { request, .. }
-            | Message::LatestIs { request, .. }
-            | Message::OlderAre { request, .. } => {
+            Message::LocationsReply { request, .. }
+            | Message::RequestPending { request, .. }
+            | Message::LatestReply { request, .. }
+            | Message::OlderVersionsReply { request, .. } => {
                 // A reply to a request that has ended has no effect.
                 self.requests.kind(*request).is_none_or(|kind| match kind {
-                    Waiting::Locations { id, .. } => owns(id),
-                    Waiting::Older { name, .. } => owns(&ObjectId::Named(name.clone())),
-                    Waiting::Latest { prefix, .. } => {
+                    RequestKind::Locations { id, .. } => owns(id),
+                    RequestKind::OlderVersions { name, .. } => owns(&ObjectId::Named(name.clone())),
+                    RequestKind::Latest { prefix, .. } => {
                         prefix_owner(prefix, self.world.members()) == Some(from)
                     }
                     _ => false,
@@ -72,9 +72,9 @@ impl Node {
     /// Whether nothing on this node has the instance.
     fn lacks(&self, id: &ObjectId, instance: Instance) -> bool {
         self.copies.get(instance).is_none()
-            && self.pull_without_room(id) != Some(instance)
-            && !self.puts.contains(instance)
-            && !self.scatters.contains(instance)
-            && self.reservations.reduce_of(instance).is_none()
+            && self.pull_without_capacity(id) != Some(instance)
+            && !self.pending_puts.contains(instance)
+            && !self.ring_results.contains(instance)
+            && self.result_reservations.reduce_of(instance).is_none()
     }
 }

@@ -1,12 +1,11 @@
 //! Put: creates an object on this node.
 //!
-//! [`crate::machines::puts`] tracks the progress of each.
+//! [`crate::machines::pending_puts`] tracks the progress of each.
 
 use alloc::{format, string::ToString};
 
 use super::Node;
 use crate::{
-    ask::Answer,
     error::Error,
     event::Action,
     id::{ClientId, Instance, NodeId, ObjectId},
@@ -14,56 +13,57 @@ use crate::{
     lifetime::Terms,
     limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
     machines::{
-        copies::Wanted,
-        puts::{Create, Phase},
-        requests::{Asked, Waiting},
+        copies::PendingCopy,
+        pending_puts::{PendingPut, PutPhase},
+        requests::{RequestContext, RequestKind},
     },
     message::Message,
     meta::Meta,
+    request::Reply,
     table::State,
 };
 
 impl Node {
     pub(super) fn put_inline(
         &mut self,
-        asked: &Asked,
+        context: &RequestContext,
         id: Option<ObjectId>,
         meta: Meta,
         bytes: Inline,
         ttl_ns: Option<u64>,
-    ) -> Option<Result<Answer, Error>> {
+    ) -> Option<Result<Reply, Error>> {
         if meta.size > INLINE_BYTES_MAX || meta.size != bytes.len() {
             let said =
                 format!("{} bytes were sent for an object of {} bytes", bytes.len(), meta.size);
             return Some(Err(Error::InvalidArgument(said)));
         }
-        self.begin_create(asked, id, meta, Some(bytes), ttl_ns)
+        self.begin_put(context, id, meta, Some(bytes), ttl_ns)
     }
 
     pub(super) fn create(
         &mut self,
-        asked: &Asked,
+        context: &RequestContext,
         id: Option<ObjectId>,
         meta: Meta,
         ttl_ns: Option<u64>,
-    ) -> Option<Result<Answer, Error>> {
+    ) -> Option<Result<Reply, Error>> {
         if meta.size <= INLINE_BYTES_MAX || meta.size > OBJECT_BYTES_MAX {
             let limits = format!("{} to {OBJECT_BYTES_MAX} bytes", INLINE_BYTES_MAX + 1);
             let said =
                 format!("an object of {} bytes can't be created in place: use {limits}", meta.size);
             return Some(Err(Error::InvalidArgument(said)));
         }
-        self.begin_create(asked, id, meta, None, ttl_ns)
+        self.begin_put(context, id, meta, None, ttl_ns)
     }
 
-    fn begin_create(
+    fn begin_put(
         &mut self,
-        asked: &Asked,
+        context: &RequestContext,
         id: Option<ObjectId>,
         meta: Meta,
         inline: Option<Inline>,
         ttl_ns: Option<u64>,
-    ) -> Option<Result<Answer, Error>> {
+    ) -> Option<Result<Reply, Error>> {
         if !meta.is_consistent() {
             let said =
                 format!("the metadata is inconsistent: {meta} does not take {} bytes", meta.size);
@@ -75,8 +75,14 @@ impl Node {
         if !self.copies.table().could_hold(meta.size) {
             return Some(Err(self.copies.store_full(meta.size)));
         }
-        let is_promised = id.as_ref().is_some_and(|id| self.promises.has(id, asked.client));
-        let id = match self.promises.id_for(asked.client, id, &self.directory, &mut self.world) {
+        let is_reserved =
+            id.as_ref().is_some_and(|id| self.client_reservations.has(id, context.client));
+        let id = match self.client_reservations.id_for(
+            context.client,
+            id,
+            &self.directory,
+            &mut self.world,
+        ) {
             Ok(id) => id,
             Err(error) => return Some(Err(error)),
         };
@@ -85,26 +91,28 @@ impl Node {
             return Some(Err(Error::NameTaken { id, holder: self.world.me() }));
         }
         let instance = self.world.next_instance();
-        self.requests.remember(asked, Waiting::Create(instance), &self.world);
-        let (client, request) = (asked.client, asked.request);
-        self.puts.begin(instance, Create::new(client, request, id.clone(), is_promised));
-        let (state, terms) = (State::Filling(client), Terms::new(ttl_ns, self.leases.job(client)));
-        self.want(instance, Wanted { id, meta, inline, state, terms });
+        self.requests.remember(context, RequestKind::Create(instance), &self.world);
+        let (client, request) = (context.client, context.request);
+        self.pending_puts
+            .begin(instance, PendingPut::new(client, request, id.clone(), is_reserved));
+        let (state, terms) =
+            (State::Filling(client), Terms::new(ttl_ns, self.client_leases.job(client)));
+        self.want(instance, PendingCopy { id, meta, inline, state, terms });
         None
     }
 
     /// Capacity is reserved. A small object claims its name next; a large one needs memory first. No get uses the copy
     /// before the name is confirmed.
-    pub(super) fn create_in_room(&mut self, instance: Instance) {
+    pub(super) fn put_admitted(&mut self, instance: Instance) {
         if self.copies.get(instance).is_some_and(|copy| copy.inline.is_some()) {
-            self.claim_or_go_on(instance);
+            self.claim_name(instance);
         }
     }
 
     /// Capacity and memory are reserved for a client to fill.
-    pub(super) fn claim_or_go_on(&mut self, instance: Instance) {
-        if !self.puts.ask_for_name(instance, self.copies.table(), &mut self.world) {
-            self.create_confirmed(instance, None);
+    pub(super) fn claim_name(&mut self, instance: Instance) {
+        if !self.pending_puts.claim_name(instance, self.copies.table(), &mut self.world) {
+            self.put_confirmed(instance, None);
         }
     }
 
@@ -116,13 +124,13 @@ impl Node {
         instance: Instance,
         taken_by: Option<NodeId>,
     ) {
-        if let Some(key) = self.reservations.reduce_of(instance) {
+        if let Some(key) = self.result_reservations.reduce_of(instance) {
             return self.reserved(from, key, id, taken_by);
         }
-        match (self.puts.phase(instance), taken_by) {
-            (Some(Phase::Name), None) => self.create_confirmed(instance, Some(from)),
-            (Some(Phase::Name), Some(holder)) => {
-                self.fail_create(instance, Error::NameTaken { id: id.clone(), holder });
+        match (self.pending_puts.phase(instance), taken_by) {
+            (Some(PutPhase::Name), None) => self.put_confirmed(instance, Some(from)),
+            (Some(PutPhase::Name), Some(holder)) => {
+                self.fail_put(instance, Error::NameTaken { id: id.clone(), holder });
             }
             // The client gave up while its claim was in flight: release the name.
             (None, None) if self.copies.get(instance).is_none() => {
@@ -134,17 +142,17 @@ impl Node {
 
     /// The object may exist: the client fills it, or it is complete. `knows_it` is the owner that confirmed the name,
     /// and since then has the bytes of a small object.
-    fn create_confirmed(&mut self, instance: Instance, knows_it: Option<NodeId>) {
-        let Some((id, request)) = self.puts.confirm(instance) else { return };
+    fn put_confirmed(&mut self, instance: Instance, knows_it: Option<NodeId>) {
+        let Some((id, request)) = self.pending_puts.confirm(instance) else { return };
         if self.copies.get(instance).is_some_and(|copy| copy.inline.is_some()) {
-            self.puts.end(instance);
+            self.pending_puts.end(instance);
             self.copies.set_state(instance, State::Complete);
             self.unpin(instance);
             self.reveal(instance);
             self.announce_but(instance, knows_it);
             self.completed(instance);
             if let Some(request) = request {
-                self.requests.reply(request, Ok(Answer::Put { id }), &mut self.world);
+                self.requests.reply(request, Ok(Reply::Put { id }), &mut self.world);
             }
             return;
         }
@@ -153,12 +161,12 @@ impl Node {
         self.end_pull(&id);
         self.growing(instance);
         if let Some(request) = request {
-            self.requests.reply(request, Ok(Answer::Created { id, instance }), &mut self.world);
+            self.requests.reply(request, Ok(Reply::Created { id, instance }), &mut self.world);
         }
     }
 
-    pub(super) fn seal(&mut self, client: ClientId, instance: Instance) -> Result<Answer, Error> {
-        let Some((id, is_deleted)) = self.puts.seal(client, instance) else {
+    pub(super) fn seal(&mut self, client: ClientId, instance: Instance) -> Result<Reply, Error> {
+        let Some((id, is_deleted)) = self.pending_puts.seal(client, instance) else {
             let said =
                 format!("instance {instance} is not being filled: it was sealed or aborted before");
             return Err(Error::InvalidArgument(said));
@@ -175,7 +183,7 @@ impl Node {
             // their creators the put has succeeded. If objects with one name were put on both sides of a partition,
             // only one of them remains, and the other put has failed.
             return if is_deleted {
-                Ok(Answer::Put { id })
+                Ok(Reply::Put { id })
             } else {
                 Err(Error::ObjectDeleted { id })
             };
@@ -183,30 +191,30 @@ impl Node {
         self.announce(instance);
         self.completed(instance);
         self.leaving.filled(instance, self.copies.table(), &mut self.world);
-        Ok(Answer::Put { id })
+        Ok(Reply::Put { id })
     }
 
-    pub(super) fn abort(&mut self, client: ClientId, instance: Instance) -> Result<Answer, Error> {
-        if self.puts.is_of_another(instance, client) {
+    pub(super) fn abort(&mut self, client: ClientId, instance: Instance) -> Result<Reply, Error> {
+        if self.pending_puts.is_of_another(instance, client) {
             let said = format!("instance {instance} is being filled by another client");
             return Err(Error::InvalidArgument(said));
         }
-        if let Some(create) = self.puts.end(instance) {
-            self.undo_create(&create, instance);
+        if let Some(create) = self.pending_puts.end(instance) {
+            self.undo_put(&create, instance);
         }
-        Ok(Answer::Done)
+        Ok(Reply::Done)
     }
 
-    pub(super) fn fail_create(&mut self, instance: Instance, error: Error) {
-        let Some(mut create) = self.puts.end(instance) else { return };
+    pub(super) fn fail_put(&mut self, instance: Instance, error: Error) {
+        let Some(mut create) = self.pending_puts.end(instance) else { return };
         let request = create.request.take();
-        self.undo_create(&create, instance);
+        self.undo_put(&create, instance);
         if let Some(request) = request {
             self.requests.reply(request, Err(error), &mut self.world);
         }
     }
 
-    fn undo_create(&mut self, create: &Create, instance: Instance) {
+    fn undo_put(&mut self, create: &PendingPut, instance: Instance) {
         self.copies.cancel(instance);
         if let Some(copy) = self.copies.get(instance) {
             if copy.inline.is_none() {
@@ -232,31 +240,31 @@ impl Node {
             };
             self.world.send_owners(&create.id, &message);
         }
-        if create.is_promised && (create.id.minter().is_none() || !create.is_announced()) {
+        if create.is_reserved && (create.id.minter().is_none() || !create.is_announced()) {
             // Announcements are withdrawn, if any, and the client may try again.
-            self.promises.give(create.id.clone(), create.client);
+            self.client_reservations.grant(create.id.clone(), create.client);
         }
         // Gets that found the object growing here look elsewhere now.
         self.pull_if_wanted(&create.id);
     }
 
     /// A create timed out while it waited for capacity, memory or its name. Each has its own error.
-    pub(super) fn create_timed_out(&mut self, instance: Instance, waited_ns: u64) -> Error {
-        let Some(create) = self.puts.end(instance) else {
+    pub(super) fn put_timed_out(&mut self, instance: Instance, waited_ns: u64) -> Error {
+        let Some(create) = self.pending_puts.end(instance) else {
             return Error::NodeDown(format!("instance {instance} vanished"));
         };
         let shortfall = self.copies.shortfall(instance);
-        self.undo_create(&create, instance);
+        self.undo_put(&create, instance);
         if let Some(error) = shortfall {
             return error;
         }
         let id = &create.id;
         let (what, state) = match create.phase {
-            Phase::Room => {
+            PutPhase::Capacity => {
                 (format!("memory for {id}"), "the node is still allocating it".to_string())
             }
-            Phase::Name | Phase::Filling => {
-                let owner = self.world.members().owners(id).first;
+            PutPhase::Name | PutPhase::Filling => {
+                let owner = self.world.members().owners(id).primary;
                 (format!("the name {id}"), format!("its owner, node {owner}, has not confirmed it"))
             }
         };

@@ -6,35 +6,39 @@ use alloc::format;
 
 use super::Node;
 use crate::{
-    ask::Answer,
     error::Error,
     id::{ClientId, Instance, ObjectId},
-    machines::requests::{Asked, Waiting},
-    planted::{self, Bug},
+    machines::requests::{RequestContext, RequestKind},
+    mutants::{self, Mutant},
+    request::Reply,
     table::{Copy, State},
 };
 
 impl Node {
-    pub(super) fn get(&mut self, asked: &Asked, id: ObjectId) -> Option<Result<Answer, Error>> {
+    pub(super) fn get(
+        &mut self,
+        context: &RequestContext,
+        id: ObjectId,
+    ) -> Option<Result<Reply, Error>> {
         let current = self.copies.current(&id);
         let is_usable = |copy: &Copy| {
-            copy.is_readable() || planted::has(Bug::AnswersGetsTooEarly) && copy.has_memory()
+            copy.is_readable() || mutants::is_active(Mutant::RepliesTooEarly) && copy.has_memory()
         };
         let complete = current.filter(|instance| self.copies.get(*instance).is_some_and(is_usable));
         if let Some(instance) = complete {
-            return Some(self.give(asked.client, instance));
+            return Some(self.give(context.client, instance));
         }
-        self.requests.remember(asked, Waiting::Object(id.clone()), &self.world);
-        self.readers.wait(&id, asked.request);
+        self.requests.remember(context, RequestKind::Object(id.clone()), &self.world);
+        self.readers.wait(&id, context.request);
         match current {
-            Some(instance) => self.want_back(instance),
+            Some(instance) => self.restore(instance),
             None => self.pull_if_wanted(&id),
         }
         None
     }
 
     /// Gives a complete copy to a reader, and pins it while the client reads.
-    fn give(&mut self, client: ClientId, instance: Instance) -> Result<Answer, Error> {
+    fn give(&mut self, client: ClientId, instance: Instance) -> Result<Reply, Error> {
         let Some(copy) = self.copies.get(instance) else {
             return Err(Error::NodeDown(format!("instance {instance} vanished")));
         };
@@ -43,7 +47,7 @@ impl Node {
             self.copies.pin(instance);
             self.readers.begin(client, instance);
         }
-        Ok(Answer::Got { id, meta, instance, inline })
+        Ok(Reply::Got { id, meta, instance, inline })
     }
 
     /// A client stopped reading. If it has copied the object and no other client reads it, the copy is evicted first.
@@ -57,31 +61,35 @@ impl Node {
     }
 
     /// A client wants to read an object before it is complete.
-    pub(super) fn follow(&mut self, asked: &Asked, id: ObjectId) -> Option<Result<Answer, Error>> {
+    pub(super) fn follow(
+        &mut self,
+        context: &RequestContext,
+        id: ObjectId,
+    ) -> Option<Result<Reply, Error>> {
         let current = self.copies.current(&id);
         if let Some((instance, copy)) = current.and_then(|i| Some((i, self.copies.get(i)?))) {
             if copy.is_readable() {
-                return Some(Ok(Answer::Done));
+                return Some(Ok(Reply::Done));
             }
-            if copy.state == State::Filling(asked.client) {
+            if copy.state == State::Filling(context.client) {
                 // It has the memory for writing, and must not have it for reading before the object is complete.
-                return Some(Ok(Answer::Done));
+                return Some(Ok(Reply::Done));
             }
             if copy.meta.digest.is_some() {
                 // The bytes may fail the digest check later.
-                return Some(Ok(Answer::Done));
+                return Some(Ok(Reply::Done));
             }
             if copy.has_memory() {
                 let meta = copy.meta.clone();
-                return Some(Ok(Answer::Growing { meta, instance }));
+                return Some(Ok(Reply::Growing { meta, instance }));
             }
         }
         if !self.readers.are_waiting(&id) {
             // The `Get` next to it already has its reply, inline or an error: nothing will arrive.
-            return Some(Ok(Answer::Done));
+            return Some(Ok(Reply::Done));
         }
-        self.readers.follow(&id, asked.request);
-        self.requests.remember(asked, Waiting::Growth(id), &self.world);
+        self.readers.follow(&id, context.request);
+        self.requests.remember(context, RequestKind::Follow(id), &self.world);
         None
     }
 
@@ -92,11 +100,11 @@ impl Node {
         for request in self.readers.take_followers(&id) {
             let client = self.requests.client(request);
             let is_own = client.is_some_and(|client| state == State::Filling(client));
-            let is_void = is_own || meta.digest.is_some();
-            let growing = Answer::Growing { meta: meta.clone(), instance };
+            let is_aborted = is_own || meta.digest.is_some();
+            let growing = Reply::Growing { meta: meta.clone(), instance };
             self.requests.reply(
                 request,
-                Ok(if is_void { Answer::Done } else { growing }),
+                Ok(if is_aborted { Reply::Done } else { growing }),
                 &mut self.world,
             );
         }
@@ -105,7 +113,7 @@ impl Node {
     /// Ends the following of an object; the reply to the client's `Get` contains the result.
     pub(super) fn end_following(&mut self, id: &ObjectId) {
         for request in self.readers.take_followers(id) {
-            self.requests.reply(request, Ok(Answer::Done), &mut self.world);
+            self.requests.reply(request, Ok(Reply::Done), &mut self.world);
         }
     }
 
@@ -115,15 +123,15 @@ impl Node {
         let (id, is_readable) = (copy.id.clone(), copy.is_readable());
         self.end_pull(&id);
         if !is_readable {
-            return self.want_back(instance);
+            return self.restore(instance);
         }
         self.end_following(&id);
         for request in self.readers.take_waiting(&id) {
             if let Some(client) = self.requests.client(request) {
-                let answer = self.give(client, instance);
-                self.requests.reply(request, answer, &mut self.world);
+                let reply = self.give(client, instance);
+                self.requests.reply(request, reply, &mut self.world);
             }
         }
-        self.adoption_arrived(&id, instance);
+        self.replica_received(&id, instance);
     }
 }

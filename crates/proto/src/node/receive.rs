@@ -1,17 +1,17 @@
 //! Receive: fetches the blocks of an object from one source after another until it is complete.
 //!
-//! [`super::get`] finds the first source; [`super::pace`] reports the rate. The shell compares digests.
+//! [`super::get`] finds the first source; [`super::rate`] reports the rate. The shell compares digests.
 
 use alloc::{format, vec::Vec};
 
 use super::Node;
 use crate::{
     error::Error,
-    event::{Action, Note},
+    event::{Action, LogEvent},
     id::{Instance, NodeId, ObjectId},
-    machines::pull::Mismatch,
+    machines::pull_state::DigestMismatch,
     message::{Announce, Message},
-    planted::{self, Bug},
+    mutants::{self, Mutant},
     table::State,
 };
 
@@ -22,7 +22,7 @@ impl Node {
         if !self.pulls.contains(id) {
             return;
         }
-        if self.scatters.contains(instance) {
+        if self.ring_results.contains(instance) {
             self.begin_parts(instance);
         } else {
             self.fetch(id, instance, source);
@@ -42,7 +42,7 @@ impl Node {
     /// An owner assigned a new source: a receiver was inserted between this node and its source, or the new source is
     /// faster.
     pub(super) fn redirected(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
-        if self.keeps_sender(id, instance, source) {
+        if self.keeps_source(id, instance, source) {
             return;
         }
         let is_avoided = self.pulls.avoids(id, source) || source == self.world.me();
@@ -54,13 +54,13 @@ impl Node {
         let Some(current) = self.copies.current(id) else { return };
         if is_arriving
             && current == instance
-            && !self.scatters.contains(instance)
+            && !self.ring_results.contains(instance)
             && let Some(copy) = self.copies.get(instance).filter(|copy| !copy.doomed)
             && let State::Flowing(Some(before)) = copy.state
             && before != source
         {
             self.copies.set_state(instance, State::Flowing(Some(source)));
-            self.world.note(Note::SenderReplaced { id: id.clone(), before, source });
+            self.world.note(LogEvent::SourceReplaced { id: id.clone(), before, source });
             if self.pulls.is_receiving(id) {
                 self.begin_to_receive(id, instance);
                 self.fetch(id, instance, source);
@@ -83,12 +83,12 @@ impl Node {
     }
 
     /// A member is gone: its transfers continue from other sources, even if its connections stay open for long.
-    pub(super) fn pulls_without(&mut self, node: NodeId) {
+    pub(super) fn reroute_pulls(&mut self, node: NodeId) {
         // A copy without memory has not sent its request yet; it will, and fail then.
         let is_fed = |instance: &Instance| {
             let copy = self.copies.get(*instance).filter(|copy| !copy.doomed);
             copy.is_some_and(|copy| copy.state == State::Flowing(Some(node)))
-                && !self.scatters.contains(*instance)
+                && !self.ring_results.contains(*instance)
         };
         let fed: Vec<Instance> = self.pulls.receiving().filter(is_fed).collect();
         for instance in fed {
@@ -98,7 +98,7 @@ impl Node {
     }
 
     pub(super) fn fetch_failed(&mut self, instance: Instance, source: NodeId, not_here: bool) {
-        if self.scatters.contains(instance) {
+        if self.ring_results.contains(instance) {
             let detail = format!("a part did not arrive from node {source}");
             return self.parts_failed(instance, detail);
         }
@@ -108,7 +108,7 @@ impl Node {
         }
         let id = copy.id.clone();
         self.copies.set_state(instance, State::Flowing(None));
-        if planted::has(Bug::GivesUpAfterOneSender) {
+        if mutants::is_active(Mutant::GivesUpAfterOneSource) {
             return;
         }
         let not_here = not_here.then_some((source, instance));
@@ -118,7 +118,7 @@ impl Node {
         if is_first {
             self.locate(&id);
         }
-        self.tell_second(instance);
+        self.announce_to_backup(instance);
     }
 
     /// A whole copy arrived, but does not match its creator's digest, for example because of faulty memory in the
@@ -132,15 +132,15 @@ impl Node {
         let id = copy.id.clone();
         self.copies.set_state(instance, State::Flowing(None));
         let mismatch = self.pulls.mismatched(&id, source);
-        if mismatch != Some(Mismatch::Several) {
+        if mismatch != Some(DigestMismatch::Several) {
             self.block_corrupt(source);
         }
         match mismatch {
-            Some(Mismatch::One | Mismatch::Several) => {
+            Some(DigestMismatch::One | DigestMismatch::Several) => {
                 self.copies.replace_memory(instance, &mut self.world);
-                self.tell_second(instance);
+                self.announce_to_backup(instance);
             }
-            Some(Mismatch::All) => self.pull_is_corrupt(&id),
+            Some(DigestMismatch::All) => self.pull_is_corrupt(&id),
             None => {}
         }
     }
@@ -155,10 +155,10 @@ impl Node {
     /// An inline object arrived that does not match its creator's digest. The other owner has the bytes too.
     pub(super) fn inline_differs(&mut self, id: &ObjectId, source: NodeId) {
         self.block_corrupt(source);
-        if !self.pulls.is_asking(id) {
+        if !self.pulls.is_locating(id) {
             return;
         }
-        if self.pulls.mismatched(id, source) != Some(Mismatch::One) {
+        if self.pulls.mismatched(id, source) != Some(DigestMismatch::One) {
             return self.pull_is_corrupt(id);
         }
         let owners = self.world.members().owners(id);
@@ -175,14 +175,14 @@ impl Node {
     }
 
     /// Announces to the backup owner that this copy has no source. The primary owner learns it from the next `Locate`.
-    pub(super) fn tell_second(&mut self, instance: Instance) {
+    pub(super) fn announce_to_backup(&mut self, instance: Instance) {
         if let Some(announce) = self.announcement(instance) {
-            self.send_second(announce);
+            self.send_to_backup(announce);
         }
     }
 
-    pub(super) fn send_second(&mut self, announce: Announce) {
-        if let Some(second) = self.world.members().owners(&announce.id).second {
+    pub(super) fn send_to_backup(&mut self, announce: Announce) {
+        if let Some(second) = self.world.members().owners(&announce.id).backup {
             self.world.send(second, Message::Announce(announce));
         }
     }

@@ -7,23 +7,23 @@ use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 use super::Node;
 use super::put::no_time;
 use crate::{
-    ask::Answer,
     error::Error,
-    event::{Action, Note, Whose},
+    event::{Action, LimitSubject, LogEvent},
     id::{Instance, NodeId, ObjectId, ReduceId},
     inline::Inline,
     lifetime::Terms,
     limits::{REDUCE_INPUTS_MAX, limit_name},
     machines::{
         coordinator::Target,
-        copies::Wanted,
-        requests::{Asked, Subject, Waiting},
+        copies::PendingCopy,
+        requests::{RequestContext, RequestKind, Subject},
         watches::Listener,
     },
     message::{FoldKey, FoldOrder, Found, Message},
     meta::Op,
-    planted::{self, Bug},
-    reduce::{Around, Reduce, Step},
+    mutants::{self, Mutant},
+    reduce::{PlanContext, Reduce, Step},
+    request::Reply,
     table::{Copy, State},
     time::Instant,
 };
@@ -31,13 +31,13 @@ use crate::{
 impl Node {
     pub(super) fn begin_reduce(
         &mut self,
-        asked: &Asked,
+        context: &RequestContext,
         inputs: Vec<ObjectId>,
         op: Op,
         count: u32,
         id: Option<ObjectId>,
         ttl_ns: Option<u64>,
-    ) -> Option<Result<Answer, Error>> {
+    ) -> Option<Result<Reply, Error>> {
         if ttl_ns == Some(0) {
             return Some(Err(no_time()));
         }
@@ -49,7 +49,10 @@ impl Node {
                 inputs.len()
             )
         } else if inputs.len() > REDUCE_INPUTS_MAX {
-            self.world.turned_away(Whose::Client(asked.client), limit_name!(REDUCE_INPUTS_MAX));
+            self.world.limit_reached(
+                LimitSubject::Client(context.client),
+                limit_name!(REDUCE_INPUTS_MAX),
+            );
             format!(
                 "{} inputs are too many: pass at most {REDUCE_INPUTS_MAX} to one reduce",
                 inputs.len()
@@ -65,7 +68,12 @@ impl Node {
         if !said.is_empty() {
             return Some(Err(Error::InvalidArgument(said)));
         }
-        let id = match self.promises.id_for(asked.client, id, &self.directory, &mut self.world) {
+        let id = match self.client_reservations.id_for(
+            context.client,
+            id,
+            &self.directory,
+            &mut self.world,
+        ) {
             Ok(id) => id,
             Err(error) => return Some(Err(error)),
         };
@@ -79,40 +87,44 @@ impl Node {
             &inputs,
             count,
             now,
-            asked.deadline,
+            context.deadline,
             forced,
         );
-        let terms = Terms::new(ttl_ns, self.leases.job(asked.client));
+        let terms = Terms::new(ttl_ns, self.client_leases.job(context.client));
         if id.minter().is_some() {
             self.coordinator.begin(key, reduce, terms);
             self.take_steps(key, steps);
-            return Some(Ok(Answer::Reducing { id }));
+            return Some(Ok(Reply::Reducing { id }));
         }
         if let Some(other) = self.coordinator.maker(&id) {
             let holder = other.node;
             return Some(Err(Error::NameTaken { id, holder }));
         }
         self.coordinator.begin(key, reduce, terms);
-        self.requests.remember(asked, Waiting::Reservation(key), &self.world);
-        self.reserve(key, &id, asked.request, steps);
+        self.requests.remember(context, RequestKind::Reservation(key), &self.world);
+        self.reserve(key, &id, context.request, steps);
         None
     }
 
-    pub(super) fn inputs(&mut self, asked: &Asked, id: ObjectId) -> Option<Result<Answer, Error>> {
+    pub(super) fn inputs(
+        &mut self,
+        context: &RequestContext,
+        id: ObjectId,
+    ) -> Option<Result<Reply, Error>> {
         if let Some(folded) = self.coordinator.folded(&id) {
-            return Some(Ok(Answer::Inputs { ids: folded.to_vec() }));
+            return Some(Ok(Reply::Inputs { ids: folded.to_vec() }));
         }
         if self.coordinator.maker(&id).is_some() {
-            self.requests.remember(asked, Waiting::Inputs(id), &self.world);
+            self.requests.remember(context, RequestKind::Inputs(id), &self.world);
             return None;
         }
         Some(Err(self.no_result(&id)))
     }
 
     /// The inputs of a reduce that can no longer arrive.
-    pub(super) fn lost(&self, id: &ObjectId) -> Result<Answer, Error> {
+    pub(super) fn lost(&self, id: &ObjectId) -> Result<Reply, Error> {
         let ids = self.coordinator.lost(id).ok_or_else(|| self.no_result(id))?;
-        Ok(Answer::Inputs { ids })
+        Ok(Reply::Inputs { ids })
     }
 
     /// Why an object is not the result of a reduce of this node.
@@ -149,10 +161,11 @@ impl Node {
         }
         for key in self.watches.reduces(id) {
             let found = usable.clone();
-            let hears = |reduce: &mut Reduce, around: Around<'_>, now, steps: &mut Vec<Step>| {
-                reduce.found(now, id, found, around, steps);
-            };
-            self.advise(key, hears);
+            let hears =
+                |reduce: &mut Reduce, around: PlanContext<'_>, now, steps: &mut Vec<Step>| {
+                    reduce.found(now, id, found, around, steps);
+                };
+            self.update_reduce(key, hears);
         }
         if let Some(found) = &found {
             self.parts_found(found);
@@ -166,10 +179,11 @@ impl Node {
 
     pub(super) fn input_gone(&mut self, id: &ObjectId, error: &Error) {
         for key in self.watches.reduces(id) {
-            let hears = |reduce: &mut Reduce, around: Around<'_>, now, steps: &mut Vec<Step>| {
-                reduce.gone(now, id, error, around, steps);
-            };
-            self.advise(key, hears);
+            let hears =
+                |reduce: &mut Reduce, around: PlanContext<'_>, now, steps: &mut Vec<Step>| {
+                    reduce.gone(now, id, error, around, steps);
+                };
+            self.update_reduce(key, hears);
         }
         if matches!(error, Error::ObjectLost { .. }) && !self.watches.reduces(id).is_empty() {
             // Its holder may reconnect, or a client may put it again.
@@ -178,13 +192,13 @@ impl Node {
     }
 
     /// Passes a fact to a reduce, and executes the resulting steps.
-    pub(super) fn advise(
+    pub(super) fn update_reduce(
         &mut self,
         key: ReduceId,
-        fact: impl FnOnce(&mut Reduce, Around<'_>, Instant, &mut Vec<Step>),
+        fact: impl FnOnce(&mut Reduce, PlanContext<'_>, Instant, &mut Vec<Step>),
     ) {
         let steps =
-            self.coordinator.advise(key, &self.directory, self.copies.table(), &self.world, fact);
+            self.coordinator.update(key, &self.directory, self.copies.table(), &self.world, fact);
         self.take_steps(key, steps);
     }
 
@@ -214,13 +228,13 @@ impl Node {
                     }
                 }
                 Step::Result { local, children } => self.make_result(key, local, children),
-                Step::Scatter(seats) => self.scatter(key, seats),
+                Step::StartRing(contributors) => self.start_ring(key, contributors),
                 Step::Void { epoch, nodes, detail } => {
-                    self.world.note(Note::ReduceRestarted { id: id.clone(), epoch, detail });
-                    self.void(key, &id, epoch, nodes);
+                    self.world.note(LogEvent::ReduceRestarted { id: id.clone(), epoch, detail });
+                    self.abort_epoch(key, &id, epoch, nodes);
                 }
-                Step::Chose(degree, reason) => {
-                    self.world.note(Note::DegreeChosen { id, degree, reason });
+                Step::DegreeChosen(degree, reason) => {
+                    self.world.note(LogEvent::DegreeChosen { id, degree, reason });
                 }
                 Step::Fail(error) => {
                     let is_late = matches!(error, Error::Timeout { .. });
@@ -249,7 +263,7 @@ impl Node {
         }
         // The inputs wait together with the result: if a client deletes them meanwhile, they are still folded. They may
         // go to disk meanwhile, since pins could keep the result from getting capacity.
-        local.iter().for_each(|input| self.copies.hold(*input));
+        local.iter().for_each(|input| self.copies.reserve_pin(*input));
         self.worker.begin_to_wait(FoldKey::result(key, epoch), local.clone());
         let instance = self.world.next_instance();
         self.await_result(instance, key, local, children);
@@ -274,7 +288,7 @@ impl Node {
         let Some(meta) = reduce.meta().cloned() else { return };
         let (id, terms) = (reduce.result().clone(), self.coordinator.terms(key));
         let state = if inline.is_some() { State::Complete } else { State::Folding };
-        self.want(instance, Wanted { id, meta, inline, state, terms });
+        self.want(instance, PendingCopy { id, meta, inline, state, terms });
     }
 
     /// Memory for the result is allocated. It is announced while it grows, so that its broadcast overlaps with the
@@ -293,11 +307,11 @@ impl Node {
         self.announce(instance);
         self.end_pull(&id);
         self.growing(instance);
-        if self.scatters.contains(instance) {
+        if self.ring_results.contains(instance) {
             return self.begin_parts(instance);
         }
         for input in self.worker.end_waiting(&key) {
-            self.copies.pin_held(input);
+            self.copies.pin_reserved(input);
         }
         if !local.iter().all(|input| self.is_foldable(*input)) {
             let failure = Some("an input on the calling node was lost".into());
@@ -328,18 +342,18 @@ impl Node {
     /// The result is complete.
     fn finish_reduce(&mut self, key: ReduceId, instance: Instance) {
         let Some(reduce) = self.forget_reduce(key) else { return };
-        self.reservations.remove(key);
+        self.result_reservations.remove(key);
         let id = reduce.result().clone();
         // All positions have sent everything. A position with a duplicate order must not wait for a parent forever.
         let nodes: BTreeSet<NodeId> = reduce.nodes().into_iter().collect();
         for node in nodes {
-            let (epoch, is_void) = (reduce.epoch(), false);
-            self.world.send(node, Message::Unfold { reduce: key, epoch, is_void });
+            let (epoch, is_aborted) = (reduce.epoch(), false);
+            self.world.send(node, Message::EndEpoch { reduce: key, epoch, is_aborted });
         }
         let ids = self.coordinator.remember_folded(&reduce);
         self.completed(instance);
-        for request in self.requests.askers(Subject::Inputs(id)) {
-            self.requests.reply(request, Ok(Answer::Inputs { ids: ids.clone() }), &mut self.world);
+        for request in self.requests.requesters(Subject::Inputs(id)) {
+            self.requests.reply(request, Ok(Reply::Inputs { ids: ids.clone() }), &mut self.world);
         }
     }
 
@@ -350,13 +364,13 @@ impl Node {
         self.coordinator.remember_failed(&reduce);
         let is_minted = id.minter().is_some();
         let reserved = if is_minted { None } else { self.end_reservation(key, id, error) };
-        self.void(key, id, reduce.epoch(), reduce.nodes());
+        self.abort_epoch(key, id, reduce.epoch(), reduce.nodes());
         if is_minted || reserved.is_some() {
             self.world
                 .send_owners(id, &Message::Fail { id: id.clone(), error: error.clone(), reserved });
             self.pull_failed(id, error);
         }
-        for request in self.requests.askers(Subject::Inputs(id.clone())) {
+        for request in self.requests.requesters(Subject::Inputs(id.clone())) {
             self.requests.reply(request, Err(error.clone()), &mut self.world);
         }
     }
@@ -366,12 +380,12 @@ impl Node {
     }
 
     /// Ends an attempt: stops the nodes that fold, and drops its partial result.
-    fn void(&mut self, reduce: ReduceId, id: &ObjectId, epoch: u32, nodes: Vec<NodeId>) {
+    fn abort_epoch(&mut self, reduce: ReduceId, id: &ObjectId, epoch: u32, nodes: Vec<NodeId>) {
         let nodes: BTreeSet<NodeId> = nodes.into_iter().collect();
         for node in nodes {
-            self.world.send(node, Message::Unfold { reduce, epoch, is_void: true });
+            self.world.send(node, Message::EndEpoch { reduce, epoch, is_aborted: true });
         }
-        if planted::has(Bug::KeepsVoidAttempts) {
+        if mutants::is_active(Mutant::KeepsAbortedEpochs) {
             return;
         }
         let key = FoldKey::result(reduce, epoch);
@@ -406,20 +420,21 @@ impl Node {
 
     /// Restarts attempts that fold an input on a node that is gone. Inputs there that are not folded yet are looked up
     /// again.
-    pub(super) fn reduces_without(&mut self, node: NodeId, is_over: bool) {
+    pub(super) fn abort_reduces(&mut self, node: NodeId, process_ended: bool) {
         for (key, epoch) in self.coordinator.depending_on(node) {
             if self.coordinator.get(key).is_some_and(|reduce| reduce.folds_at(node)) {
                 self.reduce_failed(key, epoch, format!("node {node} is gone"), true);
             } else {
-                self.advise(key, |reduce, _, _, steps| reduce.holder_leaves(node, steps));
+                self.update_reduce(key, |reduce, _, _, steps| reduce.holder_leaves(node, steps));
             }
         }
-        let is_theirs =
-            |key: &FoldKey| key.reduce.node == node && !planted::has(Bug::LeavesFoldsOfTheDead);
+        let is_theirs = |key: &FoldKey| {
+            key.reduce.node == node && !mutants::is_active(Mutant::KeepsFoldsOfFailedNodes)
+        };
         for key in self.worker.that(is_theirs) {
             self.stop_fold(key);
         }
-        self.parts_without(node, is_over);
+        self.abort_rings(node, process_ended);
     }
 
     pub(super) fn result_complete(&mut self, key: ReduceId) {
@@ -436,7 +451,7 @@ impl Node {
 
     pub(super) fn expire_reduces(&mut self) {
         for key in self.coordinator.due(self.world.now()) {
-            self.advise(key, |reduce, around, now, steps| reduce.expire(now, around, steps));
+            self.update_reduce(key, |reduce, around, now, steps| reduce.expire(now, around, steps));
         }
     }
 }

@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 
 use super::Node;
 use crate::{
-    ask::Answer,
     error::Error,
     id::{Instance, NodeId, ObjectId, ReduceId, RequestId},
-    machines::reservations::Reservation,
+    machines::result_reservations::Reservation,
     message::Message,
     reduce::Step,
+    request::Reply,
 };
 
 impl Node {
@@ -23,8 +23,9 @@ impl Node {
         steps: Vec<Step>,
     ) {
         let instance = self.world.next_instance();
-        self.reservations.begin(key, Reservation { instance, begins: Some((request, steps)) });
-        let owner = self.world.members().owners(id).first;
+        self.result_reservations
+            .begin(key, Reservation { instance, begins: Some((request, steps)) });
+        let owner = self.world.members().owners(id).primary;
         self.world.send(owner, Message::Reserve { id: id.clone(), instance });
     }
 
@@ -38,16 +39,16 @@ impl Node {
     ) {
         let owners = self.world.members().owners(id);
         // Only the primary owner has all claims of the name.
-        if owners.first != from {
+        if owners.primary != from {
             return;
         }
-        let Some(kept) = self.reservations.get_mut(key) else { return };
+        let Some(kept) = self.result_reservations.get_mut(key) else { return };
         let instance = kept.instance;
         if let Some(holder) = taken_by {
             if kept.begins.is_none() {
                 // A repeated reservation after a membership change: two nodes were granted the name during a partition.
                 // The other node keeps it, so its state at the owners must not change.
-                self.reservations.remove(key);
+                self.result_reservations.remove(key);
                 self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
             }
             return self.fail_reduce_of(id, &Error::NameTaken { id: id.clone(), holder });
@@ -55,11 +56,11 @@ impl Node {
         if let Some((request, steps)) = kept.begins.take() {
             // If the primary owner fails, the backup owner keeps the reservation. It also records whose failure to
             // report to requesters.
-            if let Some(second) = owners.second {
+            if let Some(second) = owners.backup {
                 self.world.send(second, Message::Reserve { id: id.clone(), instance });
             }
             self.take_steps(key, steps);
-            self.requests.reply(request, Ok(Answer::Reducing { id: id.clone() }), &mut self.world);
+            self.requests.reply(request, Ok(Reply::Reducing { id: id.clone() }), &mut self.world);
         }
     }
 
@@ -81,10 +82,10 @@ impl Node {
         error: &Error,
     ) {
         // The backup owner may receive the deletion of the previous object of that name late.
-        if self.world.members().owners(id).first != from {
+        if self.world.members().owners(id).primary != from {
             return;
         }
-        let Some(kept) = self.reservations.remove(key) else { return };
+        let Some(kept) = self.result_reservations.remove(key) else { return };
         // The backup owner may have received the deletion before the reservation.
         let instance = kept.instance;
         self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
@@ -101,7 +102,7 @@ impl Node {
         id: &ObjectId,
         error: &Error,
     ) -> Option<Instance> {
-        let Reservation { instance, begins } = self.reservations.remove(key)?;
+        let Reservation { instance, begins } = self.result_reservations.remove(key)?;
         let Some((request, _)) = begins else { return Some(instance) };
         self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
         self.requests.reply(request, Err(error.clone()), &mut self.world);

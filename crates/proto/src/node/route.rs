@@ -6,18 +6,18 @@ use crate::{directory::Directory, event::Event};
 impl Node {
     pub(super) fn dispatch(&mut self, event: Event) {
         match event {
-            Event::Asked { client, request, ask, deadline } => {
-                self.ask(client, request, ask, deadline);
+            Event::Request { client, request, body, deadline } => {
+                self.handle_request(client, request, body, deadline);
             }
             Event::Cancelled { request } => self.time_out(request),
-            Event::ClientGone { client } => self.client_gone(client),
-            Event::ClientForked { client, heir } => self.client_forked(client, heir),
+            Event::ClientDisconnected { client } => self.client_disconnected(client),
+            Event::ClientForked { client, child } => self.client_forked(client, child),
             Event::SlotReady { instance } => self.slot_ready(instance),
             Event::SlotRefused { instance, detail } => {
                 self.copies.slot_refused(instance, detail, &mut self.world);
             }
             Event::SlotFailed { instance, detail } => self.slot_failed(instance, detail),
-            Event::Kept { all } => self.adopt_kept(all),
+            Event::CopiesRecovered { all } => self.recover_copies(all),
             Event::Spilled { instance } => self.copies.spilled(instance, &self.world),
             Event::SpillFailed { instance, detail } => self.spill_failed(instance, detail),
             Event::Unspilled { instance } => self.unspilled(instance),
@@ -25,24 +25,26 @@ impl Node {
             Event::Message { from, message } => {
                 // A node outside this membership view must introduce itself first.
                 if self.world.members().contains(from) {
-                    self.membership.heard(from);
+                    self.membership.responded(from);
                     self.receive(from, message);
                 }
             }
-            Event::PeerUp { member } => self.meet(member),
-            Event::PeerAgain { member } => self.meet_again(member),
-            Event::PeerLost { node, is_dead } => {
-                let lost = self.membership.peer_lost(node, is_dead, &mut self.world);
-                self.go_on_without(lost);
+            Event::PeerUp { member } => self.peer_up(member),
+            Event::PeerReconnected { member } => self.peer_reconnected(member),
+            Event::PeerUnreachable { node, is_dead } => {
+                let lost = self.membership.peer_unreachable(node, is_dead, &mut self.world);
+                self.handle_departure(lost);
             }
-            Event::PeerBarred { node, reason } => {
-                let lost = self.membership.peer_barred(node, reason, &mut self.world);
-                self.go_on_without(lost);
+            Event::PeerRevoked { node, reason } => {
+                let lost = self.membership.peer_revoked(node, reason, &mut self.world);
+                self.handle_departure(lost);
             }
-            Event::CallFailed { node, failure } => self.membership.call_failed(node, failure),
-            Event::FetchAsked { serve, id, instance } => self.serve(serve, &id, instance),
+            Event::ReconnectFailed { node, failure } => {
+                self.membership.reconnect_failed(node, failure)
+            }
+            Event::FetchRequested { serve, id, instance } => self.serve(serve, &id, instance),
             Event::ServeEnded { serve } => self.serve_ended(serve),
-            Event::FetchGrew { instance, source, received, missing, shares } => {
+            Event::FetchProgress { instance, source, received, missing, shares } => {
                 self.fetch_grew(instance, source, received, missing, shares);
             }
             Event::Fetched { instance } => self.fetched(instance),
@@ -50,12 +52,12 @@ impl Node {
                 self.fetch_failed(instance, source, not_here);
             }
             Event::BlockCorrupt { source } => self.block_corrupt(source),
-            Event::CopyDiffers { instance, source } => self.copy_differs(instance, source),
-            Event::InlineDiffers { id, source } => self.inline_differs(&id, source),
+            Event::CopyCorrupt { instance, source } => self.copy_differs(instance, source),
+            Event::InlineCorrupt { id, source } => self.inline_differs(&id, source),
             Event::FoldedInline { reduce, epoch, result } => {
                 self.folded_inline(reduce, epoch, result);
             }
-            Event::FoldWaited { key, node } => self.fold_waited(key, node),
+            Event::FoldStalled { key, node } => self.fold_stalled(key, node),
             Event::FoldEnded { key, failure } => self.fold_ended(key, failure),
             Event::LinkMeasured { link, has_bandwidth } => {
                 self.world.link_measured(link);
@@ -63,20 +65,20 @@ impl Node {
                 self.pulls.set_usual_rate(usual);
                 self.directory.set_usual_rate(usual);
             }
-            Event::LeaveAsked { patience_ns } => self.leave(patience_ns),
+            Event::LeaveRequested { timeout_ns } => self.leave(timeout_ns),
             Event::DeadlinePassed => self.expire(),
         }
     }
 
     fn expire(&mut self) {
-        self.tell_directory(Directory::expire);
-        self.expire_retelling();
+        self.update_directory(Directory::expire);
+        self.expire_reannouncements();
         self.expire_pulls();
         self.copies.expire(&mut self.world);
         self.watches.expire(&mut self.world);
         self.expire_reduces();
         self.leaving.expire(self.world.now());
-        self.leases.expire(self.world.now());
+        self.client_leases.expire(self.world.now());
         for request in self.replicas.expire(&mut self.requests, &mut self.world) {
             self.time_out(request);
         }

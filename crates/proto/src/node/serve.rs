@@ -4,7 +4,7 @@ use super::Node;
 use crate::{
     event::Action,
     id::{Instance, ObjectId, ServeId},
-    planted::{self, Bug},
+    mutants::{self, Mutant},
     table::State,
 };
 
@@ -23,13 +23,13 @@ impl Node {
     /// Whether receivers wait here until there is something to send. They do not if the object waits for capacity,
     /// which may never become free.
     fn parks(&self, id: &ObjectId) -> bool {
-        self.pulls.contains(id) && self.pull_without_room(id).is_none()
+        self.pulls.contains(id) && self.pull_without_capacity(id).is_none()
     }
 
     /// Serves or refuses the receivers that waited for an object.
     pub(super) fn serve_parked(&mut self, id: &ObjectId) {
         let parked = self.readers.take_parked(id);
-        if planted::has(Bug::LosesParkedReceivers) {
+        if mutants::is_active(Mutant::LosesParkedReceivers) {
             return;
         }
         for (serve, instance) in parked {
@@ -46,7 +46,7 @@ impl Node {
             Some(copy) => {
                 let is_made_here = matches!(copy.state, State::Filling(_) | State::Complete);
                 let relayed =
-                    !(copy.origin && is_made_here && self.coordinator.folded(&copy.id).is_none());
+                    !(copy.primary && is_made_here && self.coordinator.folded(&copy.id).is_none());
                 self.copies.pin(instance);
                 self.readers.begin_serve(serve, instance);
                 self.world.act(Action::Serve { serve, instance, relayed });

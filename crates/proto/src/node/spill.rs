@@ -7,29 +7,29 @@ use alloc::{format, string::String, vec::Vec};
 use super::Node;
 use crate::{
     error::Error,
-    event::{Action, Kept},
+    event::{Action, SpilledCopy},
     id::{Instance, ObjectId, ServeId},
     lifetime::Terms,
     message::Message,
-    planted::{self, Bug},
+    mutants::{self, Mutant},
 };
 
 impl Node {
-    /// Enables spilling of pinned copies to files with a total limit in bytes. `is_keeping` leaves the files when this
+    /// Enables spilling of pinned copies to files with a total limit in bytes. `is_persistent` leaves the files when this
     /// node ends. Called before the first event.
-    pub fn spill(&mut self, limit: u64, is_keeping: bool) {
-        self.copies.set_up_disk(limit, is_keeping);
+    pub fn spill(&mut self, limit: u64, is_persistent: bool) {
+        self.copies.set_up_disk(limit, is_persistent);
     }
 
     /// Takes over the pinned copies that an earlier node left in files.
-    pub(super) fn adopt_kept(&mut self, all: Vec<Kept>) {
-        for mut kept in all {
-            let (instance, lifetime) = (kept.instance, kept.lifetime.take());
-            if !self.copies.insert_kept(kept, &mut self.world) {
+    pub(super) fn recover_copies(&mut self, all: Vec<SpilledCopy>) {
+        for mut copy in all {
+            let (instance, lifetime) = (copy.instance, copy.lifetime.take());
+            if !self.copies.insert_recovered(copy, &mut self.world) {
                 continue;
             }
             if let Some(told) = lifetime {
-                self.copies.add_terms(instance, &Terms::told(&told, self.world.now()));
+                self.copies.add_terms(instance, &Terms::from_lifetime(&told, self.world.now()));
             }
             self.reveal(instance);
             self.announce(instance);
@@ -37,7 +37,7 @@ impl Node {
     }
 
     pub(super) fn spill_failed(&mut self, instance: Instance, said: String) {
-        if planted::has(Bug::BelievesFailedWrites) {
+        if mutants::is_active(Mutant::IgnoresWriteErrors) {
             return self.copies.spilled(instance, &self.world);
         }
         self.copies.spill_failed(instance, said, &self.world);
@@ -45,7 +45,7 @@ impl Node {
 
     /// Keeps a receiver waiting until the copy has memory again.
     pub(super) fn park_at_disk(&mut self, serve: ServeId, instance: Instance) {
-        self.want_back(instance);
+        self.restore(instance);
         if let Some(copy) = self.copies.get(instance) {
             self.readers.park(&copy.id, serve, instance);
         }
@@ -85,7 +85,7 @@ impl Node {
     pub(super) fn leave_on_disk_if_unwanted(&mut self, id: &ObjectId) {
         let Some(instance) = self.copies.current(id) else { return };
         let is_wanted = self.readers.are_waiting(id) || self.readers.have_parked(id);
-        if !is_wanted && self.copies.is_coming_back(instance) {
+        if !is_wanted && self.copies.is_restoring(instance) {
             self.leave_on_disk(id, instance);
         }
     }
@@ -105,7 +105,7 @@ impl Node {
 
     /// Adds the error of this node's file to an owner's reason for the loss of an object.
     pub(super) fn with_file(&mut self, id: &ObjectId, error: &Error) -> Error {
-        let broken = self.copies.what_broke(id);
+        let broken = self.copies.take_file_error(id);
         match (error, broken) {
             (Error::ObjectLost { id, detail }, Some(said)) => {
                 Error::ObjectLost { id: id.clone(), detail: format!("{said}; {detail}") }

@@ -8,31 +8,31 @@ use alloc::{
 
 use super::Node;
 use crate::{
-    ask::{Answer, Counts, ObjectRow, Status, StoreCounts},
     error::Error,
     id::{Instance, ObjectId},
     members::Member,
-    table::{Copy, Place, State},
+    request::{Counts, ObjectRow, Reply, Status, StoreCounts},
+    table::{Copy, Residency, State},
 };
 
 impl Node {
     /// Everything in progress, as text; empty if the node is idle. For checkers.
     pub fn unfinished(&self) -> impl Iterator<Item = String> {
         let counts = [
-            ("creates", self.puts.len()),
-            ("promises", self.promises.len()),
+            ("creates", self.pending_puts.len()),
+            ("promises", self.client_reservations.len()),
             ("reduces", self.coordinator.len()),
             ("watches", self.watches.len()),
-            ("reservations", self.reservations.len()),
+            ("reservations", self.result_reservations.len()),
             ("results", self.coordinator.unfinished_results()),
-            ("folds", self.worker.len() + self.scatters.len()),
-            ("adoptions", self.adoptions.coming()),
+            ("folds", self.worker.len() + self.ring_results.len()),
+            ("adoptions", self.hosted_replicas.incoming()),
             ("replicated objects", self.replicas.len()),
             ("requests of other nodes", self.directory.questions(self.world.members())),
             ("former members in the directory", self.directory.strangers(self.world.members())),
-            ("leaving members", self.leaving.unseating()),
+            ("leaving members", self.leaving.draining()),
             ("reserved names", self.directory.reservations()),
-            ("leases", self.leases.len()),
+            ("leases", self.client_leases.len()),
             ("leases of other nodes", self.directory.leases()),
         ];
         let readers = self.readers.counts().into_iter();
@@ -45,11 +45,11 @@ impl Node {
         pulls.map(|id| format!("a pull of {id}")).chain(counts)
     }
 
-    pub(super) fn explain(&self, id: &ObjectId) -> Answer {
-        let all = self.coming(id).into_iter().chain(self.puts.instance_of(id));
+    pub(super) fn explain(&self, id: &ObjectId) -> Reply {
+        let all = self.coming(id).into_iter().chain(self.pending_puts.instance_of(id));
         let needed = all.filter_map(|instance| self.copies.waits_for(instance)).next();
         let lacks = needed.map(|needed| (needed, self.copies.table().capacity()));
-        Answer::Explained { state: self.state_of(id), lacks }
+        Reply::Explained { state: self.state_of(id), lacks }
     }
 
     /// The instance of an object that is here, is arriving, or is being folded.
@@ -78,9 +78,9 @@ impl Node {
                 State::Flowing(None) => "its source failed and no other is known yet".to_string(),
                 State::Folding => "a reduce is still folding it".to_string(),
                 State::Complete => match copy.place {
-                    Place::Memory => "it is here".to_string(),
-                    Place::Disk => "it is on the disk of this node".to_string(),
-                    Place::Awaited | Place::Returning => {
+                    Residency::Memory => "it is here".to_string(),
+                    Residency::Disk => "it is on the disk of this node".to_string(),
+                    Residency::Pending | Residency::Restoring => {
                         "it is being read from the disk of this node".to_string()
                     }
                 },
@@ -96,12 +96,12 @@ impl Node {
     }
 
     pub(super) fn status(&self) -> Status {
-        let (table, (small, small_capacity)) = (self.copies.table(), self.directory.small_bytes());
+        let (table, (small, small_capacity)) = (self.copies.table(), self.directory.inline_bytes());
         Status {
             me: self.placed(self.world.my_member()),
             members: self.world.members().iter().map(|member| self.placed(member)).collect(),
             suspicions: self.membership.suspicions(),
-            lost: self.membership.lost(),
+            failed: self.membership.failed(),
             corrupt: self.pulls.corrupt(),
             counts: Counts {
                 objects: table.len() as u64,
@@ -127,9 +127,9 @@ impl Node {
             State::Flowing(_) => "flowing",
             State::Folding => "folding",
             State::Complete => match copy.place {
-                Place::Memory => "complete",
-                Place::Disk => "spilled",
-                Place::Awaited | Place::Returning => "returning",
+                Residency::Memory => "complete",
+                Residency::Disk => "spilled",
+                Residency::Pending | Residency::Restoring => "returning",
             },
         };
         let row = |(instance, copy): (Instance, &Copy)| ObjectRow {
@@ -137,7 +137,7 @@ impl Node {
             instance,
             meta: copy.meta.clone(),
             state: name(copy).to_string(),
-            origin: copy.origin,
+            primary: copy.primary,
             pins: copy.pins,
             lifetime: copy.lifetime(self.world.now()),
         };

@@ -8,14 +8,14 @@ use alloc::{
 
 use super::Node;
 use crate::{
-    ask::Answer,
     error::{Error, List, Quoted},
     id::{ClientId, NodeId, ObjectId, RequestId},
     machines::{
-        puts::Phase,
-        requests::{Ended, Waiting},
+        pending_puts::PutPhase,
+        requests::{EndedRequest, RequestKind},
     },
-    table::Place,
+    request::Reply,
+    table::Residency,
 };
 
 /// State of a request to an owner.
@@ -24,7 +24,7 @@ const SILENT: &str = "its owner has not replied";
 impl Node {
     pub(super) fn expire_requests(&mut self) {
         loop {
-            let awaits_name = |instance| self.puts.phase(instance) == Some(Phase::Name);
+            let awaits_name = |instance| self.pending_puts.phase(instance) == Some(PutPhase::Name);
             let Some(request) = self.requests.next_overdue(awaits_name, &self.world) else {
                 return;
             };
@@ -57,37 +57,37 @@ impl Node {
     /// Ends a request without its result, and all work that was done for it alone.
     pub(super) fn time_out(&mut self, request: RequestId) {
         let Some(ended) = self.requests.end(request, &self.world) else { return };
-        let Ended { client, waited_ns, kind } = ended;
+        let EndedRequest { client, waited_ns, kind } = ended;
         let full = match &kind {
-            Waiting::Object(id) | Waiting::Inputs(id) => self.shortfall(id),
+            RequestKind::Object(id) | RequestKind::Inputs(id) => self.shortfall(id),
             _ => None,
         };
         let (what, state) = match &kind {
-            Waiting::Object(id) => {
+            RequestKind::Object(id) => {
                 let state = self.state_of(id);
                 self.stop_waiting(id, request);
                 (format!("object {id}"), state)
             }
-            Waiting::Create(instance) => {
-                let answer = Err(self.create_timed_out(*instance, waited_ns));
-                self.world.reply(client, request, answer);
+            RequestKind::Create(instance) => {
+                let reply = Err(self.put_timed_out(*instance, waited_ns));
+                self.world.reply(client, request, reply);
                 return;
             }
-            Waiting::Growth(id) => {
+            RequestKind::Follow(id) => {
                 self.readers.stop_following(id, request);
                 (format!("the first bytes of {id}"), self.state_of(id))
             }
-            Waiting::Reservation(key) => {
+            RequestKind::Reservation(key) => {
                 self.give_up_reservation(*key);
                 (
                     "the name of a reduce result".into(),
                     "its owner has not confirmed the reservation".into(),
                 )
             }
-            Waiting::Copies(id, instance) => {
+            RequestKind::Replicas(id, instance) => {
                 self.replicas.stop_waiting(*instance, request);
                 let mut state = self.replicas.state(*instance);
-                if self.copies.get(*instance).is_some_and(|copy| copy.place != Place::Memory) {
+                if self.copies.get(*instance).is_some_and(|copy| copy.place != Residency::Memory) {
                     let me = self.world.me();
                     state += &format!(
                         "; the pinned copy is on the disk of node {me}, which needs free memory to read it back"
@@ -95,56 +95,56 @@ impl Node {
                 }
                 (format!("replicas of {id}"), state)
             }
-            Waiting::Inputs(id) => (format!("the inputs of {id}"), self.state_of(id)),
-            Waiting::Deletion(ids) => {
+            RequestKind::Inputs(id) => (format!("the inputs of {id}"), self.state_of(id)),
+            RequestKind::Deletion(ids) => {
                 let ids: Vec<ObjectId> = ids.iter().cloned().collect();
                 (format!("the deletion of {}", List(&ids)), SILENT.to_string())
             }
-            Waiting::Latest { prefix, after, is_answered } => {
+            RequestKind::Latest { prefix, after, is_answered } => {
                 self.requests.stop_latest(prefix, request, &mut self.world);
                 let newer = after.map_or_else(String::new, |after| format!(" newer than {after}"));
                 let state = if *is_answered { "no client has put one" } else { SILENT };
                 (format!("a name under {}{newer}", Quoted(prefix)), state.to_string())
             }
-            Waiting::Older { name, .. } => {
+            RequestKind::OlderVersions { name, .. } => {
                 (format!("the names older than {}", Quoted(name.as_str())), SILENT.to_string())
             }
-            Waiting::Page { owner } => {
+            RequestKind::Page { owner } => {
                 (format!("the objects owned by node {owner}"), "it has not replied".to_string())
             }
-            Waiting::Several(waited) => {
+            RequestKind::Wait(waited) => {
                 // For a wait, a timeout is a normal result.
                 waited.stop(request, &mut self.watches, &mut self.world);
-                let answer = Ok(Answer::Waited { ready: waited.ready() });
-                self.world.reply(client, request, answer);
+                let reply = Ok(Reply::Waited { ready: waited.ready() });
+                self.world.reply(client, request, reply);
                 return;
             }
-            Waiting::Locations { id, is_answered, .. } => {
+            RequestKind::Locations { id, is_answered, .. } => {
                 self.requests.stop_locating(id, request, &mut self.world);
                 let state = if *is_answered { "they have not changed" } else { SILENT };
                 (format!("a change of the holders of {id}"), state.to_string())
             }
         };
-        let answer = Err(full.unwrap_or(Error::Timeout { what, waited_ns, state }));
-        self.world.reply(client, request, answer);
+        let reply = Err(full.unwrap_or(Error::Timeout { what, waited_ns, state }));
+        self.world.reply(client, request, reply);
     }
 
-    pub(super) fn client_gone(&mut self, client: ClientId) {
+    pub(super) fn client_disconnected(&mut self, client: ClientId) {
         for request in self.requests.of_client(client) {
             self.time_out(request);
         }
         for (instance, count) in self.readers.end_all(client) {
             (0..count).for_each(|_| self.unpin(instance));
         }
-        for instance in self.puts.of_client(client) {
+        for instance in self.pending_puts.of_client(client) {
             let _ = self.abort(client, instance);
         }
-        self.promises.end(client, &mut self.world);
-        self.leases.client_gone(client, &mut self.world);
+        self.client_reservations.end(client, &mut self.world);
+        self.client_leases.client_disconnected(client, &mut self.world);
     }
 
-    pub(super) fn client_forked(&mut self, client: ClientId, heir: ClientId) {
-        for instance in self.readers.inherit(client, heir) {
+    pub(super) fn client_forked(&mut self, client: ClientId, child: ClientId) {
+        for instance in self.readers.inherit(client, child) {
             self.copies.pin(instance);
         }
     }

@@ -4,98 +4,102 @@ use alloc::{boxed::Box, format};
 
 use super::Node;
 use crate::{
-    ask::{Answer, Ask},
     error::Error,
     id::{ClientId, RequestId},
     lifetime::Lease,
-    machines::requests::Asked,
+    machines::requests::RequestContext,
+    request::{Reply, Request},
     time::Instant,
 };
 
 impl Node {
-    pub(super) fn ask(
+    pub(super) fn handle_request(
         &mut self,
         client: ClientId,
         request: RequestId,
-        ask: Ask,
+        body: Request,
         deadline: Option<Instant>,
     ) {
-        if self.leaving.has_begun() && !ask.ends_something() {
+        if self.leaving.has_begun() && !body.is_allowed_while_leaving() {
             let error = Error::NodeDown(format!("node {} is closing", self.world.me()));
             self.world.reply(client, request, Err(error));
             return;
         }
-        let asked = Asked { client, request, deadline };
-        let answer = match ask {
-            Ask::Put { id, meta, bytes, ttl_ns } => {
-                self.put_inline(&asked, id, meta, bytes, ttl_ns)
+        let context = RequestContext { client, request, deadline };
+        let reply = match body {
+            Request::Put { id, meta, bytes, ttl_ns } => {
+                self.put_inline(&context, id, meta, bytes, ttl_ns)
             }
-            Ask::Join { job } => {
-                self.leases.join(client, job, &mut self.world);
-                Some(Ok(Answer::Done))
+            Request::JoinJob { job } => {
+                self.client_leases.join(client, job, &mut self.world);
+                Some(Ok(Reply::Done))
             }
-            Ask::TakeLease { id } => {
-                self.leases.take(client, Lease::Object(id), &mut self.world);
-                Some(Ok(Answer::Done))
+            Request::AcquireLease { id } => {
+                self.client_leases.acquire(client, Lease::Object(id), &mut self.world);
+                Some(Ok(Reply::Done))
             }
-            Ask::ReturnLease { id } => {
-                self.leases.give_back(client, &Lease::Object(id), &mut self.world);
-                Some(Ok(Answer::Done))
+            Request::ReleaseLease { id } => {
+                self.client_leases.release(client, &Lease::Object(id), &mut self.world);
+                Some(Ok(Reply::Done))
             }
-            Ask::Promise { name } => Some(Ok(self.promises.promise(client, name, &mut self.world))),
-            Ask::BreakPromises => {
-                self.promises.end(client, &mut self.world);
+            Request::Reserve { name } => {
+                Some(Ok(self.client_reservations.reserve(client, name, &mut self.world)))
+            }
+            Request::CancelReservations => {
+                self.client_reservations.end(client, &mut self.world);
                 return;
             }
-            Ask::Create { id, meta, ttl_ns } => self.create(&asked, id, meta, ttl_ns),
-            Ask::Seal { instance } => Some(self.seal(client, instance)),
-            Ask::Abort { instance } => Some(self.abort(client, instance)),
-            Ask::Get { id } => self.get(&asked, id),
-            Ask::Keep { id, copies } => self.keep(&asked, id, copies),
-            Ask::Release { instance } => {
+            Request::Create { id, meta, ttl_ns } => self.create(&context, id, meta, ttl_ns),
+            Request::Seal { instance } => Some(self.seal(client, instance)),
+            Request::Abort { instance } => Some(self.abort(client, instance)),
+            Request::Get { id } => self.get(&context, id),
+            Request::Replicate { id, replicas: copies } => self.keep(&context, id, copies),
+            Request::Release { instance } => {
                 self.release(client, instance, false);
                 return;
             }
-            Ask::ReleaseCopied { instance } => {
+            Request::ReleaseCopied { instance } => {
                 self.release(client, instance, true);
                 return;
             }
-            Ask::Follow { id } => self.follow(&asked, id),
-            Ask::Wait { ids, count } => {
+            Request::Follow { id } => self.follow(&context, id),
+            Request::Wait { ids, count } => {
                 let Self { requests, copies, watches, world, .. } = self;
-                requests.wait(&asked, ids, count, copies.table(), watches, world)
+                requests.wait(&context, ids, count, copies.table(), watches, world)
             }
-            Ask::Reduce { inputs, op, count, id, ttl_ns } => {
-                self.begin_reduce(&asked, inputs, op, count, id, ttl_ns)
+            Request::Reduce { inputs, op, count, id, ttl_ns } => {
+                self.begin_reduce(&context, inputs, op, count, id, ttl_ns)
             }
-            Ask::Inputs { id } => self.inputs(&asked, id),
-            Ask::Lost { id } => Some(self.lost(&id)),
-            Ask::Delete { ids } => {
+            Request::Inputs { id } => self.inputs(&context, id),
+            Request::LostInputs { id } => Some(self.lost(&id)),
+            Request::Delete { ids } => {
                 ids.iter().for_each(|id| {
-                    self.tell_before_deletion(id);
-                    self.promises.take_back(id, &mut self.world);
+                    self.announce_before_deletion(id);
+                    self.client_reservations.withdraw(id, &mut self.world);
                 });
-                self.requests.delete(&asked, ids, &mut self.world)
+                self.requests.delete(&context, ids, &mut self.world)
             }
-            Ask::Latest { prefix, after } => {
-                self.requests.latest(&asked, prefix, after, &mut self.world)
+            Request::Latest { prefix, after } => {
+                self.requests.latest(&context, prefix, after, &mut self.world)
             }
-            Ask::Prune { name, keep } => self.requests.prune(&asked, name, keep, &mut self.world),
-            Ask::Locations { id, known } => {
-                self.requests.locations(&asked, id, known, &mut self.world)
+            Request::Prune { name, retain: keep } => {
+                self.requests.prune(&context, name, keep, &mut self.world)
             }
-            Ask::Explain { id } => Some(Ok(self.explain(&id))),
-            Ask::Owners { id } => {
-                Some(Ok(Answer::Owners(self.world.members().owners(&id).iter().collect())))
+            Request::Locations { id, known } => {
+                self.requests.locations(&context, id, known, &mut self.world)
             }
-            Ask::List { owner, prefix, after } => {
-                self.requests.list(&asked, owner, prefix, after, &mut self.world)
+            Request::Explain { id } => Some(Ok(self.explain(&id))),
+            Request::Owners { id } => {
+                Some(Ok(Reply::Owners(self.world.members().owners(&id).iter().collect())))
             }
-            Ask::Status => Some(Ok(Answer::Status(Box::new(self.status())))),
-            Ask::Objects => Some(Ok(Answer::Objects(self.objects()))),
+            Request::List { owner, prefix, after } => {
+                self.requests.list(&context, owner, prefix, after, &mut self.world)
+            }
+            Request::Status => Some(Ok(Reply::Status(Box::new(self.status())))),
+            Request::Objects => Some(Ok(Reply::Objects(self.objects()))),
         };
-        if let Some(answer) = answer {
-            self.world.reply(client, request, answer);
+        if let Some(reply) = reply {
+            self.world.reply(client, request, reply);
         }
     }
 }

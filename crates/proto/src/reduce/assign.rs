@@ -17,7 +17,7 @@ use crate::id::{Instance, NodeId};
 
 /// A taken position: inputs of one node, which folds them before it receives anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seat<N, I> {
+pub struct Contributor<N, I> {
     /// The node that has the inputs.
     pub node: N,
     /// Its own inputs.
@@ -54,14 +54,14 @@ pub(super) enum PlanShape {
         local: Vec<Instance>,
     },
     /// A ring reduce; each of these nodes folds a part.
-    Scattered(Vec<NodeId>),
+    Ring(Vec<NodeId>),
 }
 
 /// A reduce tree that fills while inputs arrive.
 #[derive(Clone, Debug)]
 pub struct Tree<N, I> {
     shape: Shape,
-    seats: Vec<Seat<N, I>>,
+    contributors: Vec<Contributor<N, I>>,
     /// Positions without an order yet. In a binary tree these are ancestors of the next position to be taken, so their
     /// number never exceeds the depth.
     waiting: Vec<u32>,
@@ -71,7 +71,7 @@ pub struct Tree<N, I> {
 impl<N: Copy + Ord, I: Clone> Tree<N, I> {
     /// An empty tree of `shape`.
     pub const fn new(shape: Shape) -> Self {
-        Self { shape, seats: Vec::new(), waiting: Vec::new(), closed: shape.positions == 0 }
+        Self { shape, contributors: Vec::new(), waiting: Vec::new(), closed: shape.positions == 0 }
     }
 
     /// Assigns the next position to `node` and returns it. The last one closes the tree.
@@ -80,16 +80,16 @@ impl<N: Copy + Ord, I: Clone> Tree<N, I> {
     ///
     /// # Panics
     /// If the tree is closed.
-    pub fn seat(&mut self, node: N, inputs: Vec<I>) -> u32 {
-        let position = self.seated();
+    pub fn contributor(&mut self, node: N, inputs: Vec<I>) -> u32 {
+        let position = self.assigned();
         assert!(
             !self.closed,
             "no position for another node: {position} of {} seated, closed",
             self.shape.positions
         );
-        self.seats.push(Seat { node, inputs });
+        self.contributors.push(Contributor { node, inputs });
         self.waiting.push(position);
-        self.closed = self.seated() == self.shape.positions;
+        self.closed = self.assigned() == self.shape.positions;
         position
     }
 
@@ -102,17 +102,20 @@ impl<N: Copy + Ord, I: Clone> Tree<N, I> {
     ///
     /// Each position gets exactly one order.
     pub fn orders(&mut self) -> Vec<Order<N, I>> {
-        let (shape, seats, seated, closed) = (self.shape, &self.seats, self.seated(), self.closed);
-        let certain = |position: &mut u32| closed || shape.children_ready(*position, seated);
+        let (shape, contributors, assigned, closed) =
+            (self.shape, &self.contributors, self.assigned(), self.closed);
+        let certain = |position: &mut u32| closed || shape.children_ready(*position, assigned);
         let order = |position: u32| {
-            let Seat { node, inputs } = &seats[position as usize];
+            let Contributor { node, inputs } = &contributors[position as usize];
             // While the tree is open, ready children are those of the full shape.
-            let children = shape.children_within(position, seated).into_iter();
+            let children = shape.children_within(position, assigned).into_iter();
             Order {
                 position,
                 node: *node,
                 inputs: inputs.clone(),
-                children: children.map(|child| (seats[child as usize].node, child)).collect(),
+                children: children
+                    .map(|child| (contributors[child as usize].node, child))
+                    .collect(),
             }
         };
         self.waiting.extract_if(.., certain).map(order).collect()
@@ -122,14 +125,14 @@ impl<N: Copy + Ord, I: Clone> Tree<N, I> {
     ///
     /// The list is empty if the tree was closed empty, contains every position of a star, and one position otherwise.
     /// In a star no node waits for the last input, since its order already names the caller as parent.
-    pub fn tops(&self) -> Option<Vec<(N, u32)>> {
-        let top = |top: u32| (self.seats[top as usize].node, top);
-        self.closed.then(|| self.shape.tops_within(self.seated()).into_iter().map(top).collect())
+    pub fn roots(&self) -> Option<Vec<(N, u32)>> {
+        let top = |top: u32| (self.contributors[top as usize].node, top);
+        self.closed.then(|| self.shape.tops_within(self.assigned()).into_iter().map(top).collect())
     }
 
     /// The taken positions, in order.
-    pub fn seats(&self) -> &[Seat<N, I>] {
-        &self.seats
+    pub fn contributors(&self) -> &[Contributor<N, I>] {
+        &self.contributors
     }
 
     /// The shape of the full tree.
@@ -142,9 +145,9 @@ impl<N: Copy + Ord, I: Clone> Tree<N, I> {
         self.closed
     }
 
-    fn seated(&self) -> u32 {
-        // The assertion in `seat` keeps the length within the shape's u32.
-        self.seats.len() as u32
+    fn assigned(&self) -> u32 {
+        // The assertion in `contributor` keeps the length within the shape's u32.
+        self.contributors.len() as u32
     }
 }
 
@@ -179,8 +182,8 @@ mod tests {
         let mut orders = Orders::new();
         for (index, node) in nodes.iter().enumerate() {
             assert!(!tree.is_closed());
-            assert_eq!(tree.tops(), None);
-            assert_eq!(tree.seat(*node, inputs_of(*node)), index as u32);
+            assert_eq!(tree.roots(), None);
+            assert_eq!(tree.contributor(*node, inputs_of(*node)), index as u32);
             if polled(index) {
                 take(&mut tree, &mut orders);
             }
@@ -192,16 +195,16 @@ mod tests {
     }
 
     fn take(tree: &mut Tree<u32, (u32, u32)>, orders: &mut Orders) {
-        let seated = tree.seats().len() as u32;
+        let assigned = tree.contributors().len() as u32;
         for order in tree.orders() {
-            let seat = &tree.seats()[order.position as usize];
-            assert_eq!((order.node, &order.inputs), (seat.node, &seat.inputs));
+            let contributor = &tree.contributors()[order.position as usize];
+            assert_eq!((order.node, &order.inputs), (contributor.node, &contributor.inputs));
             for (node, child) in &order.children {
-                assert!(*child < seated, "{order:?} before its child sits");
-                assert_eq!(*node, tree.seats()[*child as usize].node);
+                assert!(*child < assigned, "{order:?} before its child sits");
+                assert_eq!(*node, tree.contributors()[*child as usize].node);
             }
             let full = tree.shape().children(order.position);
-            let complete = full.iter().all(|child| *child < seated);
+            let complete = full.iter().all(|child| *child < assigned);
             assert!(complete || tree.is_closed(), "{order:?} before its children are known");
             assert!(orders.insert(order.position, order).is_none(), "two orders for one position");
         }
@@ -210,7 +213,7 @@ mod tests {
     /// Every input that the caller receives, as often as it receives it.
     fn folded(tree: &Tree<u32, (u32, u32)>, orders: &Orders) -> Vec<(u32, u32)> {
         let mut inputs = Vec::new();
-        let mut next = tree.tops().expect("the tree is closed");
+        let mut next = tree.roots().expect("the tree is closed");
         while let Some((node, position)) = next.pop() {
             let order = &orders[&position];
             assert_eq!(order.node, node);
@@ -279,50 +282,50 @@ mod tests {
     fn a_position_is_ordered_when_its_right_child_sits() {
         let mut tree = Tree::new(Shape { degree: Degree::Binary, positions: 3 });
         let mut ordered = |node: char| -> Vec<u32> {
-            tree.seat(node, vec![node]);
+            tree.contributor(node, vec![node]);
             tree.orders().into_iter().map(|order| order.position).collect()
         };
         assert_eq!(ordered('a'), [0]);
         assert_eq!(ordered('b'), []);
         assert_eq!(ordered('c'), [1, 2]);
-        assert_eq!(tree.tops(), Some(vec![('b', 1)]));
+        assert_eq!(tree.roots(), Some(vec![('b', 1)]));
         assert!(tree.is_closed());
     }
 
     #[test]
     fn a_chain_never_waits() {
         let mut tree = Tree::new(Shape { degree: Degree::Chain, positions: 3 });
-        tree.seat('a', vec![1]);
-        tree.seat('b', vec![2, 3]);
+        tree.contributor('a', vec![1]);
+        tree.contributor('b', vec![2, 3]);
         let expected = [
             Order { position: 0, node: 'a', inputs: vec![1], children: vec![] },
             Order { position: 1, node: 'b', inputs: vec![2, 3], children: vec![('a', 0)] },
         ];
         assert_eq!(tree.orders(), expected);
         tree.close();
-        assert_eq!(tree.tops(), Some(vec![('b', 1)]));
+        assert_eq!(tree.roots(), Some(vec![('b', 1)]));
     }
 
     #[test]
     #[should_panic = "1 of 4 seated, closed"]
     fn a_closed_tree_accepts_no_input() {
         let mut tree = Tree::new(Shape { degree: Degree::Star, positions: 4 });
-        tree.seat('a', vec![0]);
+        tree.contributor('a', vec![0]);
         tree.close();
-        tree.seat('b', vec![1]);
+        tree.contributor('b', vec![1]);
     }
 
     /// One letter per node in the column of its position, one line per step from the caller.
-    fn drawing(shape: Shape, seated: u32) -> String {
+    fn drawing(shape: Shape, assigned: u32) -> String {
         let mut tree = Tree::new(shape);
-        for node in ('a'..).take(seated as usize) {
-            tree.seat(node, vec![node]);
+        for node in ('a'..).take(assigned as usize) {
+            tree.contributor(node, vec![node]);
         }
         tree.close();
         let orders: BTreeMap<u32, _> =
             tree.orders().into_iter().map(|order| (order.position, order)).collect();
         let mut text = String::new();
-        let mut level = tree.tops().unwrap();
+        let mut level = tree.roots().unwrap();
         while !level.is_empty() {
             text.push('\n');
             let mut column = 0;

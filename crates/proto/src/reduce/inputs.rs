@@ -13,8 +13,8 @@ use alloc::{
 use super::{
     assign::{Plan, PlanShape},
     shape::Degree,
-    starved::Starved,
-    step::{Around, Step},
+    stalled::StalledFolds,
+    step::{PlanContext, Step},
 };
 use crate::{
     error::{Error, List, is_reducible},
@@ -23,7 +23,7 @@ use crate::{
     limits::INLINE_BYTES_MAX,
     message::Found,
     meta::{Dtype, Form, Meta, Op},
-    planted::{self, Bug},
+    mutants::{self, Mutant},
     time::Instant,
     timed::Deadline,
 };
@@ -83,8 +83,8 @@ pub struct Reduce {
     pub(super) epoch: u32,
     /// When to watch the inputs again after an attempt failed.
     pub(super) retry_at: Option<Instant>,
-    pub(super) patience: Patience,
-    pub(super) starved: Starved,
+    pub(super) input_wait: InputWait,
+    pub(super) stalled: StalledFolds,
 }
 
 /// How long a reduce that could begin waits for the last inputs, since with all of them it may run as a ring.
@@ -92,20 +92,20 @@ pub struct Reduce {
 /// It is a sixteenth of the transfer time of the object. An object larger than a window waits for its last input in any
 /// case, and after that as long again for readers of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
-    Fresh,
+pub(super) enum InputWait {
+    NotStarted,
     Until(Instant),
-    Over,
+    Expired,
 }
 
 impl Deadline for Reduce {
     fn deadline(&self) -> Option<Instant> {
-        let patience = match self.patience {
-            Patience::Until(until) => Some(until),
-            Patience::Fresh | Patience::Over => None,
+        let input_wait = match self.input_wait {
+            InputWait::Until(until) => Some(until),
+            InputWait::NotStarted | InputWait::Expired => None,
         };
-        let judged_at = self.starved.judged_at();
-        self.deadline.into_iter().chain(self.retry_at).chain(patience).chain(judged_at).min()
+        let judged_at = self.stalled.judged_at();
+        self.deadline.into_iter().chain(self.retry_at).chain(input_wait).chain(judged_at).min()
     }
 }
 
@@ -127,7 +127,7 @@ impl Reduce {
         let inputs: BTreeMap<ObjectId, Input> =
             inputs.iter().cloned().map(|id| (id, Input::Unanswered)).collect();
         let (arrived, like, plan, retry_at) = (Vec::new(), None, None, None);
-        let patience = Patience::Fresh;
+        let input_wait = InputWait::NotStarted;
         let reduce = Self {
             me,
             key,
@@ -145,8 +145,8 @@ impl Reduce {
             plan,
             epoch: 0,
             retry_at,
-            patience,
-            starved: Starved::default(),
+            input_wait,
+            stalled: StalledFolds::default(),
         };
         (reduce, steps)
     }
@@ -201,9 +201,9 @@ impl Reduce {
     pub fn nodes(&self) -> Vec<NodeId> {
         match self.plan.as_ref().map(|plan| &plan.shape) {
             Some(PlanShape::Tree { tree, .. }) => {
-                tree.seats().iter().map(|seat| seat.node).collect()
+                tree.contributors().iter().map(|contributor| contributor.node).collect()
             }
-            Some(PlanShape::Scattered(nodes)) => nodes.clone(),
+            Some(PlanShape::Ring(nodes)) => nodes.clone(),
             Some(PlanShape::Inline) | None => Vec::new(),
         }
     }
@@ -220,7 +220,7 @@ impl Reduce {
     /// Looks up inputs on this node again that are not chosen yet and were evicted meanwhile.
     pub(super) fn look_up_evicted(
         &mut self,
-        Around { holds, .. }: Around<'_>,
+        PlanContext { holds, .. }: PlanContext<'_>,
         steps: &mut Vec<Step>,
     ) {
         let me = self.me;
@@ -268,7 +268,7 @@ impl Reduce {
         now: Instant,
         id: &ObjectId,
         found: Option<Found>,
-        around: Around<'_>,
+        context: PlanContext<'_>,
         steps: &mut Vec<Step>,
     ) {
         let Some(input) = self.inputs.get_mut(id) else { return };
@@ -278,10 +278,10 @@ impl Reduce {
                 *input = Input::Absent;
                 self.unanswered -= 1;
             }
-            return self.advance(now, around, steps);
+            return self.advance(now, context, steps);
         };
         if *input == Input::Arrived {
-            return self.found_again(now, id, found, around, steps);
+            return self.found_again(now, id, found, context, steps);
         }
         if let Err(error) = self.check(id, &found.meta) {
             steps.push(Step::Fail(error));
@@ -295,7 +295,7 @@ impl Reduce {
         self.unanswered -= usize::from(before == Some(Input::Unanswered));
         let Found { instance, holder, inline, complete, .. } = found;
         self.arrived.push(Arrival { id: id.clone(), instance, holder, inline, complete });
-        self.advance(now, around, steps);
+        self.advance(now, context, steps);
     }
 
     /// An owner reported that an input can't appear.
@@ -304,7 +304,7 @@ impl Reduce {
         now: Instant,
         id: &ObjectId,
         error: &Error,
-        around: Around<'_>,
+        context: PlanContext<'_>,
         steps: &mut Vec<Step>,
     ) {
         let Some(input) = self.inputs.get_mut(id) else { return };
@@ -323,7 +323,7 @@ impl Reduce {
         let gone = self.lost();
         let possible = self.inputs.len() - gone.len();
         if possible >= self.count {
-            return self.advance(now, around, steps);
+            return self.advance(now, context, steps);
         }
         let error = if self.count == self.inputs.len() {
             error.clone()
@@ -358,18 +358,18 @@ impl Reduce {
         }
         let pause_ns = if is_lost { LOST_PAUSE_NS } else { ANSWERED_PAUSE_NS };
         self.retry_at = Some(now + (pause_ns << self.epoch.min(6)))
-            .filter(|_| !planted::has(Bug::NeverFoldsAgain));
+            .filter(|_| !mutants::is_active(Mutant::NeverRestartsReduces));
     }
 
     /// A node requested the result.
-    pub fn asked(&mut self, now: Instant, around: Around<'_>, steps: &mut Vec<Step>) {
-        if matches!(self.patience, Patience::Until(_)) {
-            self.advance(now, around, steps);
+    pub fn asked(&mut self, now: Instant, context: PlanContext<'_>, steps: &mut Vec<Step>) {
+        if matches!(self.input_wait, InputWait::Until(_)) {
+            self.advance(now, context, steps);
         }
     }
 
     /// A deadline has passed: retries after a failure, begins without the last inputs, or gives up.
-    pub fn expire(&mut self, now: Instant, around: Around<'_>, steps: &mut Vec<Step>) {
+    pub fn expire(&mut self, now: Instant, context: PlanContext<'_>, steps: &mut Vec<Step>) {
         if let Some(deadline) = self.deadline.filter(|deadline| *deadline <= now) {
             let what = format!("the reduce result {}", self.result);
             let waited_ns = deadline.since(self.asked_at);
@@ -378,26 +378,32 @@ impl Reduce {
             self.retry_at = None;
             let unanswered = self.inputs.iter().filter(|(_, input)| **input == Input::Unanswered);
             steps.extend(unanswered.map(|(id, _)| Step::Watch(id.clone())));
-        } else if matches!(self.patience, Patience::Until(until) if until <= now) {
-            self.patience = Patience::Over;
-            self.advance(now, around, steps);
-        } else if let Some(silent) = self.starved.judge(now) {
-            self.replace(now, &silent, around, steps);
+        } else if matches!(self.input_wait, InputWait::Until(until) if until <= now) {
+            self.input_wait = InputWait::Expired;
+            self.advance(now, context, steps);
+        } else if let Some(silent) = self.stalled.judge(now) {
+            self.replace(now, &silent, context, steps);
         }
     }
 
     /// A position at `reporter` waits for the stream of a child at `node`.
-    pub fn starves(&mut self, now: Instant, reporter: NodeId, node: NodeId, steps: &mut Vec<Step>) {
+    pub fn stall_reported(
+        &mut self,
+        now: Instant,
+        reporter: NodeId,
+        node: NodeId,
+        steps: &mut Vec<Step>,
+    ) {
         // Reports about nodes outside this attempt would accumulate.
         let is_seat = node == self.me || self.nodes().contains(&node);
-        if is_seat && self.starved.report(now, reporter, node) {
+        if is_seat && self.stalled.report(now, reporter, node) {
             steps.push(Step::Probe(node));
         }
     }
 
     /// A node that a position waits for has replied.
     pub fn answered(&mut self, node: NodeId) {
-        self.starved.answered(node);
+        self.stalled.answered(node);
     }
 
     /// Replaces the inputs of unresponsive nodes by other inputs that have arrived, if there are enough. The next
@@ -406,7 +412,7 @@ impl Reduce {
         &mut self,
         now: Instant,
         silent: &BTreeSet<NodeId>,
-        around: Around<'_>,
+        context: PlanContext<'_>,
         steps: &mut Vec<Step>,
     ) {
         let is_silent = |arrival: &Arrival| silent.contains(&arrival.holder);
@@ -421,7 +427,7 @@ impl Reduce {
         self.end_attempt(detail, steps);
         // Sorted by arrival, inputs of unresponsive nodes last.
         self.arrived.sort_by_key(|arrival| silent.contains(&arrival.holder));
-        self.advance(now, around, steps);
+        self.advance(now, context, steps);
     }
 
     /// Ends the attempt; arrived inputs stay.
@@ -432,9 +438,9 @@ impl Reduce {
         steps.push(Step::Void { epoch: self.epoch, nodes, detail });
         self.epoch += 1;
         self.plan = None;
-        self.patience = Patience::Over;
+        self.input_wait = InputWait::Expired;
         self.chosen = 0;
-        self.starved = Starved::default();
+        self.stalled = StalledFolds::default();
     }
 
     fn missing(&self) -> Vec<ObjectId> {
@@ -448,7 +454,7 @@ impl Reduce {
         now: Instant,
         id: &ObjectId,
         found: Found,
-        around: Around<'_>,
+        context: PlanContext<'_>,
         steps: &mut Vec<Step>,
     ) {
         let Some(at) = self.arrived.iter().position(|arrival| arrival.id == *id) else { return };
@@ -460,7 +466,7 @@ impl Reduce {
                 arrival.holder = found.holder;
             }
             if is_news && self.plan.is_none() {
-                self.advance(now, around, steps);
+                self.advance(now, context, steps);
             }
             return;
         }
@@ -474,7 +480,7 @@ impl Reduce {
             self.like = None;
         }
         self.inputs.insert(id.clone(), Input::Absent);
-        self.found(now, id, Some(found), around, steps);
+        self.found(now, id, Some(found), context, steps);
     }
 
     fn check(&mut self, id: &ObjectId, meta: &Meta) -> Result<(), Error> {

@@ -20,9 +20,9 @@ pub mod assign;
 pub mod cost;
 mod inputs;
 mod plan;
-pub mod scatter;
+pub mod ring;
 pub mod shape;
-mod starved;
+mod stalled;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -30,5 +30,5 @@ mod tests;
 pub(crate) use self::inputs::MISSING;
 pub use self::{
     inputs::Reduce,
-    step::{Around, Step},
+    step::{PlanContext, Step},
 };

@@ -6,25 +6,30 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use super::{
-    assign::{Plan, PlanShape, Seat, Tree},
+    assign::{Contributor, Plan, PlanShape, Tree},
     cost::choose_degree,
-    inputs::{Arrival, Patience, Reduce},
-    scatter,
+    inputs::{Arrival, InputWait, Reduce},
+    ring,
     shape::Shape,
-    step::{Around, Step},
+    step::{PlanContext, Step},
 };
 use crate::{
     id::{Instance, NodeId},
     limits::{INLINE_BYTES_MAX, WINDOW_BYTES},
     message::{FoldKey, FoldOrder},
+    mutants::{self, Mutant},
     pipeline::frame_bytes,
-    planted::{self, Bug},
     time::Instant,
 };
 
 impl Reduce {
     /// Chooses arrived inputs, up to the count, and orders the folds that are final.
-    pub(super) fn advance(&mut self, now: Instant, around: Around<'_>, steps: &mut Vec<Step>) {
+    pub(super) fn advance(
+        &mut self,
+        now: Instant,
+        context: PlanContext<'_>,
+        steps: &mut Vec<Step>,
+    ) {
         if self.chosen == self.count || self.arrived.is_empty() {
             return;
         }
@@ -38,7 +43,7 @@ impl Reduce {
             return self.advance_small(steps);
         }
         if self.plan.is_some() {
-            self.seat_late_arrivals();
+            self.assign_late_arrivals();
             return self.order(steps);
         }
         // Positions that wait for an input fill their windows and then stop. An object larger than a window gains
@@ -46,18 +51,18 @@ impl Reduce {
         if size > WINDOW_BYTES && self.arrived.len() < self.count {
             return;
         }
-        self.look_up_evicted(around, steps);
+        self.look_up_evicted(context, steps);
         if self.unanswered > 0 {
             return;
         }
         let groups = self.groups();
-        if self.is_scattered(size, &groups, around) {
-            return self.scatter(size, groups, around, steps);
+        if self.uses_ring(size, &groups, context) {
+            return self.start_ring(size, groups, context, steps);
         }
-        if self.is_worth_waiting(now, size, &groups, around) {
+        if self.is_worth_waiting(now, size, &groups, context) {
             return;
         }
-        self.begin_tree(size, groups, around, steps);
+        self.begin_tree(size, groups, context, steps);
         self.order(steps);
     }
 
@@ -67,20 +72,20 @@ impl Reduce {
         }
         self.chosen = self.count;
         self.plan = Some(Plan { shape: PlanShape::Inline, frame: 0 });
-        let twice = usize::from(planted::has(Bug::FoldsAnInputTwice));
+        let twice = usize::from(mutants::is_active(Mutant::FoldsInputTwice));
         let chosen = self.arrived[..twice].iter().chain(&self.arrived[..self.count]);
         steps.push(Step::FoldInline(chosen.filter_map(|arrival| arrival.inline.clone()).collect()));
     }
 
     /// Arrived inputs of the fold, grouped by node.
-    fn groups(&self) -> Vec<Seat<NodeId, Instance>> {
-        let mut groups: Vec<Seat<NodeId, Instance>> = Vec::new();
+    fn groups(&self) -> Vec<Contributor<NodeId, Instance>> {
+        let mut groups: Vec<Contributor<NodeId, Instance>> = Vec::new();
         for arrival in self.arrived.iter().take(self.count) {
             match groups.iter_mut().find(|group| group.node == arrival.holder) {
                 Some(group) => group.inputs.push(arrival.instance),
                 None => {
                     let (node, inputs) = (arrival.holder, Vec::from([arrival.instance]));
-                    groups.push(Seat { node, inputs });
+                    groups.push(Contributor { node, inputs });
                 }
             }
         }
@@ -92,25 +97,25 @@ impl Reduce {
     ///
     /// The coordinator owns the ids that it generates, and so receives the requests for the result. It does not own
     /// most names.
-    fn may_be_scattered(&self) -> bool {
+    fn may_use_ring(&self) -> bool {
         let is_minted = self.result.minter() == Some(self.me);
         let is_first = self.forced.is_none() && self.epoch == 0;
-        is_minted && is_first && self.count <= scatter::INPUTS_MAX
+        is_minted && is_first && self.count <= ring::INPUTS_MAX
     }
 
-    fn is_scattered(
+    fn uses_ring(
         &self,
         size: u64,
-        groups: &[Seat<NodeId, Instance>],
-        Around { link, wants, .. }: Around<'_>,
+        groups: &[Contributor<NodeId, Instance>],
+        PlanContext { link, wants, .. }: PlanContext<'_>,
     ) -> bool {
         let nodes: Vec<NodeId> = groups.iter().map(|group| group.node).collect();
         // A contributor may start anywhere in its inputs, so they must be complete.
         let is_whole = |arrival: &Arrival| arrival.complete;
-        self.may_be_scattered()
+        self.may_use_ring()
             && self.arrived.len() >= self.count
             && self.arrived[..self.count].iter().all(is_whole)
-            && scatter::is_best(size, &nodes, self.me, link, wants)
+            && ring::is_best(size, &nodes, self.me, link, wants)
     }
 
     /// Whether to wait a moment, since more inputs or more requests for the result would allow a ring.
@@ -118,53 +123,51 @@ impl Reduce {
         &mut self,
         now: Instant,
         size: u64,
-        groups: &[Seat<NodeId, Instance>],
-        Around { link, wants, .. }: Around<'_>,
+        groups: &[Contributor<NodeId, Instance>],
+        PlanContext { link, wants, .. }: PlanContext<'_>,
     ) -> bool {
         let missing = self.count.saturating_sub(self.arrived.len());
         let nodes: Vec<NodeId> = groups.iter().map(|group| group.node).collect();
-        let (wanting, others) = scatter::askers(&nodes, self.me, wants);
+        let (wanting, others) = ring::askers(&nodes, self.me, wants);
         // One reader among many does not suggest more.
         let is_likely = wanting > 0 && 4 * wanting >= others;
-        if !(self.may_be_scattered()
-            && is_likely
-            && scatter::is_gain(size, groups.len() + missing, link))
+        if !(self.may_use_ring() && is_likely && ring::is_gain(size, groups.len() + missing, link))
         {
             return false;
         }
-        if self.patience == Patience::Fresh {
+        if self.input_wait == InputWait::NotStarted {
             let patience_ns = u64::try_from(link.transfer_ns(size) / 16).unwrap_or(u64::MAX);
-            self.patience = Patience::Until(now + patience_ns);
+            self.input_wait = InputWait::Until(now + patience_ns);
         }
-        matches!(self.patience, Patience::Until(until) if now < until)
+        matches!(self.input_wait, InputWait::Until(until) if now < until)
     }
 
-    fn scatter(
+    fn start_ring(
         &mut self,
         size: u64,
-        mut seats: Vec<Seat<NodeId, Instance>>,
-        Around { members, .. }: Around<'_>,
+        mut contributors: Vec<Contributor<NodeId, Instance>>,
+        PlanContext { members, .. }: PlanContext<'_>,
         steps: &mut Vec<Step>,
     ) {
         // Neighbors in this order send to each other, so that traffic leaves and enters each group once.
-        seats.sort_by_key(|seat| (members.place(seat.node), seat.node));
+        contributors.sort_by_key(|contributor| (members.place(contributor.node), contributor.node));
         self.chosen = self.count;
-        self.patience = Patience::Over;
-        let nodes: Vec<NodeId> = seats.iter().map(|seat| seat.node).collect();
-        let frame = scatter::frame_bytes(size, seats.len()) as u32;
-        self.plan = Some(Plan { shape: PlanShape::Scattered(nodes), frame });
-        steps.push(Step::Scatter(seats));
+        self.input_wait = InputWait::Expired;
+        let nodes: Vec<NodeId> = contributors.iter().map(|contributor| contributor.node).collect();
+        let frame = ring::frame_bytes(size, contributors.len()) as u32;
+        self.plan = Some(Plan { shape: PlanShape::Ring(nodes), frame });
+        steps.push(Step::StartRing(contributors));
     }
 
     /// Assigns the existing inputs to positions, sorted by rack, in a tree with a position for each missing input.
     fn begin_tree(
         &mut self,
         size: u64,
-        mut groups: Vec<Seat<NodeId, Instance>>,
-        Around { members, link, .. }: Around<'_>,
+        mut groups: Vec<Contributor<NodeId, Instance>>,
+        PlanContext { members, link, .. }: PlanContext<'_>,
         steps: &mut Vec<Step>,
     ) {
-        self.patience = Patience::Over;
+        self.input_wait = InputWait::Expired;
         let batch = self.arrived.len().min(self.count);
         let local: Vec<Instance> = groups
             .extract_if(.., |group| group.node == self.me)
@@ -179,16 +182,16 @@ impl Reduce {
         let positions = (groups.len() + self.count - batch) as u32;
         let (chosen, reason) = choose_degree(positions, size, link);
         let degree = self.forced.unwrap_or(chosen);
-        steps.push(Step::Chose(degree, reason));
+        steps.push(Step::DegreeChosen(degree, reason));
         let mut tree = Tree::new(Shape { degree, positions });
-        for Seat { node, inputs } in groups {
-            tree.seat(node, inputs);
+        for Contributor { node, inputs } in groups {
+            tree.contributor(node, inputs);
         }
         let frame = frame_bytes(size, link) as u32;
         self.plan = Some(Plan { shape: PlanShape::Tree { tree, local }, frame });
     }
 
-    fn seat_late_arrivals(&mut self) {
+    fn assign_late_arrivals(&mut self) {
         let Some(Plan { shape: PlanShape::Tree { tree, local }, .. }) = &mut self.plan else {
             return;
         };
@@ -196,7 +199,7 @@ impl Reduce {
             if arrival.holder == self.me {
                 local.push(arrival.instance);
             } else {
-                tree.seat(arrival.holder, Vec::from([arrival.instance]));
+                tree.contributor(arrival.holder, Vec::from([arrival.instance]));
             }
         }
         self.chosen = self.arrived.len().min(self.count);
@@ -205,7 +208,7 @@ impl Reduce {
     fn order(&mut self, steps: &mut Vec<Step>) {
         let (Some(meta), Some(dtype)) = (self.meta(), self.dtype()) else { return };
         let (size, op, reduce, epoch) = (meta.size, self.op, self.key, self.epoch);
-        let epoch = if planted::has(Bug::IgnoresEpochs) { 0 } else { epoch };
+        let epoch = if mutants::is_active(Mutant::IgnoresEpochs) { 0 } else { epoch };
         let Some(Plan { shape: PlanShape::Tree { tree, local }, frame }) = &mut self.plan else {
             return;
         };
@@ -218,7 +221,7 @@ impl Reduce {
             let fold = FoldOrder { key, inputs, children, op, dtype, size, part, frame: *frame };
             steps.push(Step::Order(order.node, fold));
         }
-        if let Some(children) = tree.tops() {
+        if let Some(children) = tree.roots() {
             steps.push(Step::Result { local: local.clone(), children });
         }
     }

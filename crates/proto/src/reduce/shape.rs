@@ -84,36 +84,36 @@ impl Shape {
         }
     }
 
-    /// The children of `position`, left before right, if only the positions below `seated` are taken.
-    pub fn children_within(&self, position: u32, seated: u32) -> Vec<u32> {
+    /// The children of `position`, left before right, if only the positions below `assigned` are taken.
+    pub fn children_within(&self, position: u32, assigned: u32) -> Vec<u32> {
         self.check(position);
-        assert!(position < seated, "position {position} is vacant with {seated} seated");
+        assert!(position < assigned, "position {position} is vacant with {assigned} seated");
         match self.degree {
             Degree::Chain => position.checked_sub(1).into_iter().collect(),
             Degree::Binary => {
                 let span = self.descend(position).1;
                 let sides = [span.start..position, position + 1..span.end];
-                sides.into_iter().filter_map(|side| top(side, seated)).collect()
+                sides.into_iter().filter_map(|side| top(side, assigned)).collect()
             }
             Degree::Star => Vec::new(),
         }
     }
 
-    /// The positions that the caller fetches from, if only those below `seated` are taken.
+    /// The positions that the caller fetches from, if only those below `assigned` are taken.
     ///
     /// All of a star, exactly one of other shapes, and none if no position is taken.
-    pub fn tops_within(&self, seated: u32) -> Vec<u32> {
-        let seated = seated.min(self.positions);
+    pub fn tops_within(&self, assigned: u32) -> Vec<u32> {
+        let assigned = assigned.min(self.positions);
         match self.degree {
-            Degree::Chain => seated.checked_sub(1).into_iter().collect(),
-            Degree::Binary => top(0..self.positions, seated).into_iter().collect(),
-            Degree::Star => (0..seated).collect(),
+            Degree::Chain => assigned.checked_sub(1).into_iter().collect(),
+            Degree::Binary => top(0..self.positions, assigned).into_iter().collect(),
+            Degree::Star => (0..assigned).collect(),
         }
     }
 
-    /// Whether all children of `position` in the full shape are below `seated`, so that they are final.
-    pub fn children_ready(&self, position: u32, seated: u32) -> bool {
-        self.children(position).into_iter().all(|child| child < seated)
+    /// Whether all children of `position` in the full shape are below `assigned`, so that they are final.
+    pub fn children_ready(&self, position: u32, assigned: u32) -> bool {
+        self.children(position).into_iter().all(|child| child < assigned)
     }
 
     /// The parent of `position` in the binary tree, and the span of positions in its subtree.
@@ -147,10 +147,10 @@ const fn middle(span: &Range<u32>) -> u32 {
 }
 
 /// The root of a subtree or, while that is vacant, the top of its left side.
-fn top(mut span: Range<u32>, seated: u32) -> Option<u32> {
+fn top(mut span: Range<u32>, assigned: u32) -> Option<u32> {
     while !span.is_empty() {
         let middle = middle(&span);
-        if middle < seated {
+        if middle < assigned {
             return Some(middle);
         }
         span.end = middle;
@@ -173,12 +173,12 @@ mod tests {
     }
 
     /// How often a walk from the tops visits each taken position.
-    fn visits(shape: Shape, seated: u32) -> Vec<u32> {
-        let mut visits = vec![0; seated as usize];
-        let mut next = shape.tops_within(seated);
+    fn visits(shape: Shape, assigned: u32) -> Vec<u32> {
+        let mut visits = vec![0; assigned as usize];
+        let mut next = shape.tops_within(assigned);
         while let Some(position) = next.pop() {
             visits[position as usize] += 1;
-            next.extend(shape.children_within(position, seated));
+            next.extend(shape.children_within(position, assigned));
         }
         visits
     }
@@ -188,12 +188,16 @@ mod tests {
     #[test]
     fn every_seated_position_is_reached_exactly_once() {
         for shape in all_shapes() {
-            for seated in 0..=shape.positions {
-                assert_eq!(visits(shape, seated), vec![1; seated as usize], "{shape}: {seated}");
-                let tops = shape.tops_within(seated).len();
+            for assigned in 0..=shape.positions {
+                assert_eq!(
+                    visits(shape, assigned),
+                    vec![1; assigned as usize],
+                    "{shape}: {assigned}"
+                );
+                let roots = shape.tops_within(assigned).len();
                 match shape.degree {
-                    Degree::Star => assert_eq!(tops, seated as usize),
-                    _ => assert_eq!(tops, usize::from(seated > 0), "{shape}: {seated} seated"),
+                    Degree::Star => assert_eq!(roots, assigned as usize),
+                    _ => assert_eq!(roots, usize::from(assigned > 0), "{shape}: {assigned} seated"),
                 }
             }
         }
@@ -202,9 +206,9 @@ mod tests {
     #[test]
     fn children_keep_to_the_degree_and_to_their_side() {
         for shape in all_shapes() {
-            for seated in 1..=shape.positions {
-                for position in 0..seated {
-                    let children = shape.children_within(position, seated);
+            for assigned in 1..=shape.positions {
+                for position in 0..assigned {
+                    let children = shape.children_within(position, assigned);
                     let most = match shape.degree {
                         Degree::Chain => 1,
                         Degree::Binary => 2,
@@ -212,7 +216,7 @@ mod tests {
                     };
                     assert!(children.len() <= most, "{shape}: {position} has {children:?}");
                     assert!(children.is_sorted());
-                    assert!(children.iter().all(|child| *child < seated && *child != position));
+                    assert!(children.iter().all(|child| *child < assigned && *child != position));
                     // At most one child on each side: a later arrival never comes between a position and its left
                     // child.
                     assert!(children.iter().filter(|child| **child < position).count() <= 1);
@@ -225,13 +229,13 @@ mod tests {
     #[test]
     fn children_that_are_ready_never_change() {
         for shape in all_shapes() {
-            for seated in 1..=shape.positions {
-                for position in 0..seated {
+            for assigned in 1..=shape.positions {
+                for position in 0..assigned {
                     let full = shape.children(position);
-                    let ready = shape.children_ready(position, seated);
-                    assert_eq!(ready, full.iter().all(|child| *child < seated));
+                    let ready = shape.children_ready(position, assigned);
+                    assert_eq!(ready, full.iter().all(|child| *child < assigned));
                     if ready {
-                        assert_eq!(shape.children_within(position, seated), full, "{shape}");
+                        assert_eq!(shape.children_within(position, assigned), full, "{shape}");
                     }
                 }
             }
@@ -242,8 +246,8 @@ mod tests {
     #[test]
     fn few_positions_wait_for_a_child() {
         for shape in all_shapes() {
-            for seated in 0..=shape.positions {
-                let waiting = (0..seated).filter(|p| !shape.children_ready(*p, seated)).count();
+            for assigned in 0..=shape.positions {
+                let waiting = (0..assigned).filter(|p| !shape.children_ready(*p, assigned)).count();
                 match shape.degree {
                     Degree::Binary => assert!(waiting < shape.depth().max(1) as usize, "{shape}"),
                     _ => assert_eq!(waiting, 0, "{shape}"),

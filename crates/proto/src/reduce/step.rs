@@ -4,7 +4,7 @@ use alloc::{string::String, vec::Vec};
 use core::fmt;
 
 use super::{
-    assign::Seat,
+    assign::Contributor,
     cost::{DegreeReason, Link},
     shape::Degree,
 };
@@ -44,16 +44,16 @@ pub enum Step {
         detail: String,
     },
     /// All inputs are chosen, and most contributors also want the result: run the reduce as a ring.
-    Scatter(Vec<Seat<NodeId, Instance>>),
+    StartRing(Vec<Contributor<NodeId, Instance>>),
     /// The shape of the tree was chosen.
-    Chose(Degree, DegreeReason),
+    DegreeChosen(Degree, DegreeReason),
     /// The reduce can't succeed.
     Fail(Error),
 }
 
 /// What a reduce uses to plan.
 #[derive(Clone, Copy)]
-pub struct Around<'a> {
+pub struct PlanContext<'a> {
     /// The members.
     pub members: &'a Members,
     /// Whether this node has a usable copy of an instance.
@@ -64,7 +64,7 @@ pub struct Around<'a> {
     pub wants: &'a dyn Fn(NodeId) -> bool,
 }
 
-impl fmt::Debug for Around<'_> {
+impl fmt::Debug for PlanContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Around").field("link", &self.link).finish_non_exhaustive()
     }

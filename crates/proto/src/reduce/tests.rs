@@ -75,9 +75,9 @@ fn reduce(inputs: usize, count: usize, forced: Option<Degree>) -> Reduce {
 }
 
 /// Passes a fact to a reduce while `askers` wait for its result.
-fn around<T>(askers: &[u64], tell: impl FnOnce(Around<'_>) -> T) -> T {
+fn context<T>(askers: &[u64], tell: impl FnOnce(PlanContext<'_>) -> T) -> T {
     let wants = |node: NodeId| askers.contains(&node.0);
-    tell(Around { members: &members(), holds: &|_| true, link: LINK, wants: &wants })
+    tell(PlanContext { members: &members(), holds: &|_| true, link: LINK, wants: &wants })
 }
 
 impl Reduce {
@@ -88,13 +88,13 @@ impl Reduce {
     fn hears_among(&mut self, askers: &[u64], number: usize, found: Option<Found>) -> Vec<Step> {
         let mut steps = Vec::new();
         let now = Instant(2_000_000_000);
-        around(askers, |around| self.found(now, &input(number), found, around, &mut steps));
+        context(askers, |context| self.found(now, &input(number), found, context, &mut steps));
         steps
     }
 
     fn waits_until(&mut self, now: Instant, askers: &[u64]) -> Vec<Step> {
         let mut steps = Vec::new();
-        around(askers, |around| self.expire(now, around, &mut steps));
+        context(askers, |context| self.expire(now, context, &mut steps));
         steps
     }
 
@@ -105,7 +105,7 @@ impl Reduce {
     fn hears_of_the_end(&mut self, number: usize, error: &Error) -> Vec<Step> {
         let mut steps = Vec::new();
         let now = Instant(2_000_000_000);
-        around(&[], |around| self.gone(now, &input(number), error, around, &mut steps));
+        context(&[], |context| self.gone(now, &input(number), error, context, &mut steps));
         steps
     }
 }
@@ -123,7 +123,7 @@ fn folded(steps: &[Step]) -> Vec<Instance> {
             Step::Result { local, children } => {
                 assert!(result.replace((local, children)).is_none(), "two results");
             }
-            Step::Chose(..) => {}
+            Step::DegreeChosen(..) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -402,9 +402,11 @@ fn huge(number: usize, holder: u64) -> Found {
 }
 
 /// The nodes that fold a part, from the steps of a reduce; `None` if it does not run as a ring.
-fn seats(steps: &[Step]) -> Option<Vec<u64>> {
+fn contributors(steps: &[Step]) -> Option<Vec<u64>> {
     match steps {
-        [Step::Scatter(seats)] => Some(seats.iter().map(|seat| seat.node.0).collect()),
+        [Step::StartRing(contributors)] => {
+            Some(contributors.iter().map(|contributor| contributor.node.0).collect())
+        }
         _ => None,
     }
 }
@@ -420,7 +422,7 @@ fn a_result_wanted_by_its_contributors_runs_as_a_ring() {
         );
     }
     let steps = reduce.hears_among(&askers, 3, Some(huge(3, ME.0)));
-    assert_eq!(seats(&steps), Some(vec![ME.0, 2, 4, 6]));
+    assert_eq!(contributors(&steps), Some(vec![ME.0, 2, 4, 6]));
     assert_eq!(reduce.nodes().len(), 4);
     assert_eq!(reduce.folded().len(), 4);
     assert_eq!(reduce.deadline(), Some(Instant(5_000_000_000)), "only its own");
@@ -450,7 +452,7 @@ fn the_ring_leaves_each_rack_once() {
             reduce.hears_among(&askers, number, Some(huge(number, 2 + number as u64)))
         })
         .collect();
-    let ring = seats(&steps).expect("all want it");
+    let ring = contributors(&steps).expect("all want it");
     let next = ring.iter().cycle().skip(1);
     let apart =
         ring.iter().zip(next).filter(|(a, b)| members().are_apart(NodeId(**a), NodeId(**b)));
@@ -476,11 +478,11 @@ fn the_last_input_is_waited_for_a_moment() {
         assert!((600_000..1_300_000).contains(&moment), "2 MiB at 1 Gbit/s: {moment} ns");
         if comes_in_time {
             let steps = reduce.hears_among(&askers, 3, Some(medium(3, 8)));
-            assert_eq!(seats(&steps), Some(vec![2, 4, 6, 8]));
+            assert_eq!(contributors(&steps), Some(vec![2, 4, 6, 8]));
             assert_eq!(reduce.waits_until(until, &askers), []);
         } else {
             let mut steps = reduce.waits_until(until, &askers);
-            assert!(matches!(steps[..], [Step::Chose(..), ..]), "{steps:?}");
+            assert!(matches!(steps[..], [Step::DegreeChosen(..), ..]), "{steps:?}");
             steps.extend(reduce.hears_among(&askers, 3, Some(medium(3, 8))));
             assert_eq!(folded(&steps).len(), 4);
         }
@@ -515,8 +517,8 @@ fn an_input_that_was_evicted_meanwhile_is_looked_up_again() {
     let mut steps = Vec::new();
     let (members, now) = (members(), Instant(2_000_000_000));
     let (holds, wants) = (|held: Instance| held != instance(0), |_| false);
-    let around = Around { members: &members, holds: &holds, link: LINK, wants: &wants };
-    reduce.found(now, &input(2), Some(huge(2, 4)), around, &mut steps);
+    let context = PlanContext { members: &members, holds: &holds, link: LINK, wants: &wants };
+    reduce.found(now, &input(2), Some(huge(2, 4)), context, &mut steps);
     assert_eq!(steps, [Step::Watch(input(0))]);
     let steps = reduce.hears(0, Some(huge(0, 6)));
     assert_eq!(folded(&steps).len(), 3);
@@ -531,8 +533,8 @@ fn a_late_request_for_the_result_counts() {
     }
     let mut steps = Vec::new();
     let now = Instant(2_000_000_001);
-    around(&[4, 6], |around| reduce.asked(now, around, &mut steps));
-    assert_eq!(seats(&steps), Some(vec![2, 4, 6, 8]));
+    context(&[4, 6], |context| reduce.asked(now, context, &mut steps));
+    assert_eq!(contributors(&steps), Some(vec![2, 4, 6, 8]));
 }
 
 #[test]
@@ -543,7 +545,7 @@ fn the_attempt_after_a_scattered_one_is_a_tree() {
         reduce.hears_among(&askers, number, Some(huge(number, 2 * number as u64 + 2)))
     };
     let steps: Vec<Step> = (0..3).flat_map(|number| hears(&mut reduce, number)).collect();
-    assert!(seats(&steps).is_some());
+    assert!(contributors(&steps).is_some());
     let mut steps = Vec::new();
     reduce.failed(Instant(2_000_000_000), 0, "a part was lost".into(), true, &mut steps);
     let nodes = vec![NodeId(2), NodeId(4), NodeId(6)];
@@ -566,9 +568,9 @@ fn held_up_by_three(spares: &[(usize, u64)]) -> (Reduce, Vec<Step>) {
     // 1 <- 4 <- 3 <- 2.
     let now = Instant(3_000_000_000);
     let mut probes = Vec::new();
-    reduce.starves(now, ME, NodeId(4), &mut probes);
-    reduce.starves(now, NodeId(4), NodeId(3), &mut probes);
-    reduce.starves(now, NodeId(4), NodeId(9), &mut probes);
+    reduce.stall_reported(now, ME, NodeId(4), &mut probes);
+    reduce.stall_reported(now, NodeId(4), NodeId(3), &mut probes);
+    reduce.stall_reported(now, NodeId(4), NodeId(9), &mut probes);
     assert_eq!(probes, [Step::Probe(NodeId(4)), Step::Probe(NodeId(3))], "node 9 has no seat");
     reduce.answered(NodeId(4));
     let steps = reduce.waits_until(reduce.deadline().unwrap(), &[]);

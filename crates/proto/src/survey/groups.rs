@@ -21,7 +21,7 @@ const SETTLINGS: usize = 8;
 
 /// Rates of bursts between pairs, in any unit.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Speeds {
+pub(super) struct PairSpeeds {
     /// By pair, the lower node first.
     pairs: BTreeMap<(NodeId, NodeId), Vec<f64>>,
 }
@@ -29,7 +29,7 @@ pub(super) struct Speeds {
 /// Groups of nodes, by their indexes.
 type Groups = Vec<Vec<usize>>;
 
-impl Speeds {
+impl PairSpeeds {
     pub(super) fn add(&mut self, one: NodeId, other: NodeId, speed: f64) {
         self.pairs.entry((one.min(other), one.max(other))).or_default().push(speed);
     }
@@ -41,7 +41,7 @@ impl Speeds {
         best.max_by(|one, other| one.explained.total_cmp(&other.explained))
     }
 
-    /// Like [`Speeds::groups`]; of each pair, the burst counts than which one of `part` was slower.
+    /// Like [`PairSpeeds::groups`]; of each pair, the burst counts than which one of `part` was slower.
     fn groups_by(&self, nodes: &[NodeId], part: usize) -> Option<Guess> {
         let table = Table::of(self, nodes, part);
         let all: BTreeSet<Groups> =
@@ -70,7 +70,7 @@ pub(super) struct Guess {
 struct Table(Vec<Vec<Option<f64>>>);
 
 impl Table {
-    fn of(speeds: &Speeds, nodes: &[NodeId], part: usize) -> Self {
+    fn of(speeds: &PairSpeeds, nodes: &[NodeId], part: usize) -> Self {
         let count = |one: &NodeId, other: &NodeId| {
             speeds.pairs.get(&(*one.min(other), *one.max(other))).map(|speeds| low(speeds, part))
         };
@@ -134,7 +134,7 @@ impl Table {
     }
 
     /// Divides the pairs into those within groups and those across them.
-    fn parted(&self, groups: &Groups) -> Option<Parted> {
+    fn parted(&self, groups: &Groups) -> Option<PairMeans> {
         let mut group_of = vec![0; self.0.len()];
         for (number, group) in groups.iter().enumerate() {
             group.iter().for_each(|node| group_of[*node] = number);
@@ -146,7 +146,7 @@ impl Table {
                 speed.iter().for_each(|speed| mean.add(*speed));
             }
         }
-        (within.count > 0 && across.count > 0).then_some(Parted { within, across })
+        (within.count > 0 && across.count > 0).then_some(PairMeans { within, across })
     }
 
     /// The variation of rates: the sum of squared deviations.
@@ -174,12 +174,12 @@ impl Table {
 }
 
 /// The mean rates of pairs within groups and across groups.
-struct Parted {
+struct PairMeans {
     within: Mean,
     across: Mean,
 }
 
-impl Parted {
+impl PairMeans {
     /// How much faster pairs within groups are than pairs across groups.
     fn gap(&self) -> f64 {
         let mean = |mean: &Mean| mean.get().unwrap_or_default();

@@ -67,7 +67,7 @@ pub struct Round {
 
 /// A group that a survey has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundGroup {
     /// Nodes that share a link to all others; at least two.
     pub nodes: Vec<NodeId>,
     /// How many transfers at the full rate of a host the link carries at once.
@@ -207,7 +207,7 @@ impl Survey {
 
     /// The groups that share a link, by level, the outermost first. Empty while the survey runs, and for an even
     /// network.
-    pub fn found(&self) -> Vec<Vec<Found>> {
+    pub fn found(&self) -> Vec<Vec<FoundGroup>> {
         if !self.pools.is_empty() {
             return Vec::new();
         }
@@ -218,9 +218,9 @@ impl Survey {
             let outer = self.outer.iter().rev().cloned();
             outer.chain([self.innermost()]).collect()
         };
-        let several = |level: Level| -> Vec<Found> {
+        let several = |level: Level| -> Vec<FoundGroup> {
             let groups = level.into_iter().filter(|group| group.len() > 1);
-            groups.map(|nodes| Found { carries: self.carries(&nodes), nodes }).collect()
+            groups.map(|nodes| FoundGroup { carries: self.carries(&nodes), nodes }).collect()
         };
         levels.into_iter().map(several).collect()
     }

@@ -11,7 +11,7 @@
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
-use super::{groups::Speeds, rounds};
+use super::{groups::PairSpeeds, rounds};
 use crate::id::NodeId;
 
 /// Minimum number of units: fewer cannot form two groups of two.
@@ -52,7 +52,7 @@ pub(super) struct Pool {
     width: usize,
     /// Completed rounds of the current phase: of drawn pairs, or of one guess.
     turn: usize,
-    speeds: Speeds,
+    speeds: PairSpeeds,
     guess: Option<Vec<Vec<NodeId>>>,
     guesses: usize,
     /// Rates between two units, one way, in bytes per millisecond: within the guessed groups, and across them.
@@ -83,7 +83,7 @@ impl Pool {
             units,
             width,
             turn,
-            speeds: Speeds::default(),
+            speeds: PairSpeeds::default(),
             guess,
             guesses,
             within,

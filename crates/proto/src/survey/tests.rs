@@ -48,7 +48,7 @@ impl Network {
         times
     }
 
-    fn survey(&mut self) -> (Vec<Vec<Found>>, usize, u64) {
+    fn survey(&mut self) -> (Vec<Vec<FoundGroup>>, usize, u64) {
         let nodes = (0..self.nodes() as u64).map(NodeId).collect();
         let (mut survey, mut rounds, mut bytes) = (Survey::new(nodes), 0, 0);
         while let Some(round) = survey.next() {
@@ -76,8 +76,8 @@ impl Network {
     }
 }
 
-fn nodes_of(found: &[Vec<Found>]) -> Vec<Vec<Vec<NodeId>>> {
-    let level = |level: &Vec<Found>| {
+fn nodes_of(found: &[Vec<FoundGroup>]) -> Vec<Vec<Vec<NodeId>>> {
+    let level = |level: &Vec<FoundGroup>| {
         let mut groups: Vec<_> = level.iter().map(|found| found.nodes.clone()).collect();
         groups.sort();
         groups
@@ -196,7 +196,8 @@ fn the_capacity_of_links_at_each_level_is_found() {
     let levels = Vec::from([(level(8), 1.0), (level(4), 2.0)]);
     let mut network = Network { levels, noise: [0.5].to_vec() };
     let (found, ..) = network.survey();
-    let carries = |level: &Vec<Found>| level.iter().map(|found| found.carries).collect::<Vec<_>>();
+    let carries =
+        |level: &Vec<FoundGroup>| level.iter().map(|found| found.carries).collect::<Vec<_>>();
     assert_eq!(found.iter().map(carries).collect::<Vec<_>>(), [[1, 1].to_vec(), [2; 4].to_vec()]);
 }
 
@@ -235,7 +236,7 @@ proptest! {
     ) {
         let mut network = Network::of_racks(racks, 1.0, noise);
         let (found, ..) = network.survey();
-        for Found { nodes, .. } in found.iter().flatten() {
+        for FoundGroup { nodes, .. } in found.iter().flatten() {
             let rack = |node: &NodeId| network.levels[0].0[node.0 as usize];
             prop_assert!(nodes.iter().all(|node| rack(node) == rack(&nodes[0])), "{:?}", found);
         }

@@ -25,17 +25,17 @@ use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{id::NodeId, limits::ERRANDS_MAX, members::Members, time::Instant};
+use crate::{id::NodeId, limits::INDIRECT_PROBES_MAX, members::Members, time::Instant};
 
 /// The incarnation that represents the end of a node's process.
 pub const ENDED: u32 = u32::MAX;
 
 /// Rumors to send, each with its receiver.
-pub(crate) type Mail = Vec<(NodeId, Rumour)>;
+pub(crate) type Outbox = Vec<(NodeId, SwimMessage)>;
 
 /// Messages of the failure detector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Rumour {
+pub enum SwimMessage {
     /// Probe of the receiver, which replies with `Ack`.
     Ping {
         /// To be included in the reply.
@@ -83,7 +83,7 @@ pub struct Suspicion {
 
 /// A member that was declared dead just now, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Death {
+pub struct DetectedFailure {
     /// The member.
     pub node: NodeId,
     /// Its last known incarnation.
@@ -91,7 +91,7 @@ pub struct Death {
     /// The reason, in words.
     pub reason: String,
     /// Whether this node was the first to suspect it. Then it notifies the others.
-    pub is_mine: bool,
+    pub found_here: bool,
 }
 
 /// The failure detector of this node.
@@ -113,7 +113,7 @@ pub(crate) struct Swim {
     /// Members whose probe requests were rejected by the limit since the last [`Self::take_limited`].
     limited: Vec<NodeId>,
     /// Probes on behalf of others, by this node's sequence number.
-    errands: BTreeMap<u64, Errand>,
+    indirect_probes: BTreeMap<u64, IndirectProbe>,
 }
 
 #[derive(Debug)]
@@ -125,10 +125,10 @@ struct Probe {
 }
 
 #[derive(Debug)]
-struct Errand {
+struct IndirectProbe {
     target: NodeId,
-    asker: NodeId,
-    theirs: u64,
+    requester: NodeId,
+    their_sequence: u64,
     until: Instant,
 }
 
@@ -157,7 +157,7 @@ impl Swim {
             probes: BTreeMap::new(),
             suspicions: BTreeMap::new(),
             limited: Vec::new(),
-            errands: BTreeMap::new(),
+            indirect_probes: BTreeMap::new(),
         }
     }
 
@@ -197,14 +197,20 @@ impl Swim {
     }
 
     /// Records that a message came from a member.
-    pub(crate) fn heard(&mut self, from: NodeId) {
+    pub(crate) fn responded(&mut self, from: NodeId) {
         self.probes.remove(&from);
     }
 
     /// Probes a member whose connection broke and cannot be restored now.
-    pub(crate) fn doubt(&mut self, now: Instant, node: NodeId, members: &Members, mail: &mut Mail) {
+    pub(crate) fn probe_now(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        members: &Members,
+        outbox: &mut Outbox,
+    ) {
         if members.contains(node) && !self.suspicions.contains_key(&node) {
-            self.probe(now, node, mail);
+            self.probe(now, node, outbox);
         }
     }
 
@@ -213,34 +219,34 @@ impl Swim {
         &mut self,
         now: Instant,
         members: &Members,
-        mail: &mut Mail,
-    ) -> Vec<Death> {
+        outbox: &mut Outbox,
+    ) -> Vec<DetectedFailure> {
         let Some(detection_ns) = self.detection_ns else { return Vec::new() };
         let part_ns = detection_ns / PARTS;
-        self.forgive_own_absence(now, part_ns);
-        self.errands.retain(|_, errand| errand.until > now);
+        self.extend_deadlines(now, part_ns);
+        self.indirect_probes.retain(|_, indirect_probe| indirect_probe.until > now);
         let over = self.probes.iter().filter(|(_, probe)| probe.until <= now);
         for node in over.map(|(node, _)| *node).collect::<Vec<_>>() {
-            self.probe_over(now, node, part_ns, members, mail);
+            self.probe_over(now, node, part_ns, members, outbox);
         }
         if self.next_round.is_some_and(|at| at <= now) {
             self.next_round = Some(now + part_ns);
             self.rounds += 1;
             let next = self.after(self.me, members).find(|node| self.may_probe(*node));
             if let Some(node) = next {
-                self.probe(now, node, mail);
+                self.probe(now, node, outbox);
             }
             // Members do not always agree on the order, so each probes every other from time to time.
             let in_turn = self.after(self.last_in_turn, members).next();
             if let Some(node) = in_turn.filter(|_| self.rounds.is_multiple_of(ROUNDS_PER_TURN)) {
                 self.last_in_turn = node;
                 if self.may_probe(node) {
-                    self.probe(now, node, mail);
+                    self.probe(now, node, outbox);
                 }
             }
         }
         let dead = self.suspicions.iter().filter(|(_, suspicion)| suspicion.until <= now);
-        let death = |(node, suspicion): (&NodeId, &Suspicion)| Death {
+        let death = |(node, suspicion): (&NodeId, &Suspicion)| DetectedFailure {
             node: *node,
             incarnation: suspicion.incarnation,
             reason: format!(
@@ -248,7 +254,7 @@ impl Swim {
                 detection_ns as f64 / 1e9,
                 suspicion.by
             ),
-            is_mine: suspicion.by == self.me,
+            found_here: suspicion.by == self.me,
         };
         dead.map(death).collect()
     }
@@ -258,24 +264,24 @@ impl Swim {
         &mut self,
         now: Instant,
         from: NodeId,
-        rumour: Rumour,
+        message: SwimMessage,
         members: &Members,
-        mail: &mut Mail,
+        outbox: &mut Outbox,
     ) {
-        match rumour {
-            Rumour::Ping { sequence } => mail.push((from, Rumour::Ack { sequence })),
-            Rumour::Ack { sequence } => self.answered(from, sequence, mail),
-            Rumour::PingReq { node, sequence } => {
-                self.run_errand(now, from, node, sequence, members, mail);
+        match message {
+            SwimMessage::Ping { sequence } => outbox.push((from, SwimMessage::Ack { sequence })),
+            SwimMessage::Ack { sequence } => self.answered(from, sequence, outbox),
+            SwimMessage::PingReq { node, sequence } => {
+                self.probe_for(now, from, node, sequence, members, outbox);
             }
-            Rumour::Suspect { node, incarnation } if node == self.me => {
-                self.refute(from, incarnation, members, mail);
+            SwimMessage::Suspect { node, incarnation } if node == self.me => {
+                self.refute(from, incarnation, members, outbox);
             }
-            Rumour::Suspect { node, incarnation } => {
-                self.suspect(now, node, from, incarnation, members, mail);
+            SwimMessage::Suspect { node, incarnation } => {
+                self.suspect(now, node, from, incarnation, members, outbox);
             }
-            Rumour::Alive { node, incarnation } => {
-                self.hear_alive(from, node, incarnation, members, mail);
+            SwimMessage::Alive { node, incarnation } => {
+                self.handle_alive(from, node, incarnation, members, outbox);
             }
         }
     }
@@ -296,7 +302,7 @@ impl Swim {
         self.counted
     }
 
-    fn probe(&mut self, now: Instant, node: NodeId, mail: &mut Mail) {
+    fn probe(&mut self, now: Instant, node: NodeId, outbox: &mut Outbox) {
         let Some(detection_ns) = self.detection_ns else { return };
         if self.probes.contains_key(&node) {
             return;
@@ -304,7 +310,7 @@ impl Swim {
         let sequence = self.count();
         let probe = Probe { sequence, until: now + detection_ns / PARTS, is_indirect: false };
         self.probes.insert(node, probe);
-        mail.push((node, Rumour::Ping { sequence }));
+        outbox.push((node, SwimMessage::Ping { sequence }));
     }
 
     /// Handles a missing ack: starts indirect probes, or suspects the member after these.
@@ -314,15 +320,15 @@ impl Swim {
         node: NodeId,
         part_ns: u64,
         members: &Members,
-        mail: &mut Mail,
+        outbox: &mut Outbox,
     ) {
         let Some(probe) = self.probes.get(&node) else { return };
         let sequence = probe.sequence;
         if probe.is_indirect {
             self.probes.remove(&node);
             let (incarnation, by) = (self.incarnation_of(node), self.me);
-            let rumour = Rumour::Suspect { node, incarnation };
-            mail.extend(members.others().map(|other| (other.id, rumour)));
+            let message = SwimMessage::Suspect { node, incarnation };
+            outbox.extend(members.others().map(|other| (other.id, message)));
             let until = now + SUSPICION_PARTS * part_ns;
             self.suspicions.insert(node, Suspicion { by, since: now, until, incarnation });
             // It would have probed the members after it, so probe the next one now.
@@ -330,57 +336,64 @@ impl Swim {
             return;
         }
         let helpers = self.after(node, members).filter(|helper| self.may_probe(*helper));
-        mail.extend(
-            helpers.take(HELPERS).map(|helper| (helper, Rumour::PingReq { node, sequence })),
+        outbox.extend(
+            helpers.take(HELPERS).map(|helper| (helper, SwimMessage::PingReq { node, sequence })),
         );
         // The first probe may be lost with a connection.
-        mail.push((node, Rumour::Ping { sequence }));
+        outbox.push((node, SwimMessage::Ping { sequence }));
         if let Some(probe) = self.probes.get_mut(&node) {
             probe.is_indirect = true;
             probe.until = now + part_ns;
         }
     }
 
-    fn answered(&mut self, from: NodeId, sequence: u64, mail: &mut Mail) {
+    fn answered(&mut self, from: NodeId, sequence: u64, outbox: &mut Outbox) {
         // The ack comes from the probed member; or, after indirect probes have begun, from any member.
         self.probes.retain(|node, probe| {
             probe.sequence != sequence || *node != from && !probe.is_indirect
         });
-        if self.errands.get(&sequence).is_some_and(|errand| errand.target == from)
-            && let Some(errand) = self.errands.remove(&sequence)
+        if self
+            .indirect_probes
+            .get(&sequence)
+            .is_some_and(|indirect_probe| indirect_probe.target == from)
+            && let Some(indirect_probe) = self.indirect_probes.remove(&sequence)
         {
-            mail.push((errand.asker, Rumour::Ack { sequence: errand.theirs }));
+            outbox.push((
+                indirect_probe.requester,
+                SwimMessage::Ack { sequence: indirect_probe.their_sequence },
+            ));
         }
     }
 
-    fn run_errand(
+    fn probe_for(
         &mut self,
         now: Instant,
-        asker: NodeId,
+        requester: NodeId,
         target: NodeId,
-        theirs: u64,
+        their_sequence: u64,
         members: &Members,
-        mail: &mut Mail,
+        outbox: &mut Outbox,
     ) {
         if !members.contains(target) || target == self.me {
             return;
         }
-        if self.errands.len() >= ERRANDS_MAX {
-            return self.limited.push(asker);
+        if self.indirect_probes.len() >= INDIRECT_PROBES_MAX {
+            return self.limited.push(requester);
         }
         let sequence = self.count();
         let until = now + self.detection_ns.unwrap_or_default() / PARTS;
-        self.errands.insert(sequence, Errand { target, asker, theirs, until });
-        mail.push((target, Rumour::Ping { sequence }));
+        self.indirect_probes
+            .insert(sequence, IndirectProbe { target, requester, their_sequence, until });
+        outbox.push((target, SwimMessage::Ping { sequence }));
     }
 
     /// Handles a suspicion of this node.
-    fn refute(&mut self, from: NodeId, incarnation: u32, members: &Members, mail: &mut Mail) {
+    fn refute(&mut self, from: NodeId, incarnation: u32, members: &Members, outbox: &mut Outbox) {
         if incarnation >= self.incarnation {
-            self.outlive(incarnation, members, mail);
+            self.announce_incarnation(incarnation, members, outbox);
         } else {
             let incarnation = self.incarnation;
-            mail.push((from, Rumour::Alive { node: self.me, incarnation }));
+            outbox.push((from, SwimMessage::Alive { node: self.me, incarnation }));
         }
     }
 
@@ -391,7 +404,7 @@ impl Swim {
         by: NodeId,
         incarnation: u32,
         members: &Members,
-        mail: &mut Mail,
+        outbox: &mut Outbox,
     ) {
         let known = self.incarnation_of(node);
         // Only the node itself announces incarnations: one that this node has not received may be wrong.
@@ -401,23 +414,23 @@ impl Swim {
             return;
         }
         if incarnation < known {
-            return mail.push((by, Rumour::Alive { node, incarnation: known }));
+            return outbox.push((by, SwimMessage::Alive { node, incarnation: known }));
         }
         self.probes.remove(&node);
         // The member that suspects it may not be able to reach it.
-        mail.push((node, Rumour::Suspect { node, incarnation }));
+        outbox.push((node, SwimMessage::Suspect { node, incarnation }));
         let Some(detection_ns) = self.detection_ns else { return };
         let until = now + SUSPICION_PARTS * (detection_ns / PARTS);
         self.suspicions.insert(node, Suspicion { by, since: now, until, incarnation });
     }
 
-    fn hear_alive(
+    fn handle_alive(
         &mut self,
         from: NodeId,
         node: NodeId,
         incarnation: u32,
         members: &Members,
-        mail: &mut Mail,
+        outbox: &mut Outbox,
     ) {
         let known = self.incarnation_of(node);
         // Its own announcement counts, whatever others have reported about it.
@@ -429,33 +442,33 @@ impl Swim {
         self.probes.remove(&node);
         let Some(suspicion) = self.suspicions.remove(&node) else { return };
         // It may not be able to reach the members that suspect it.
-        let is_mine = suspicion.by == self.me;
+        let found_here = suspicion.by == self.me;
         let told = members.others().map(|other| other.id);
         let told = told.filter(|other| *other != from && *other != node);
-        let told = told.filter(|other| is_mine || *other == suspicion.by);
-        mail.extend(told.map(|other| (other, Rumour::Alive { node, incarnation })));
+        let told = told.filter(|other| found_here || *other == suspicion.by);
+        outbox.extend(told.map(|other| (other, SwimMessage::Alive { node, incarnation })));
     }
 
     /// Refutes all earlier suspicions, after members had declared this node dead.
-    pub(crate) fn forgotten(&mut self, members: &Members, mail: &mut Mail) {
-        self.outlive(self.incarnation, members, mail);
+    pub(crate) fn refute_failure(&mut self, members: &Members, outbox: &mut Outbox) {
+        self.announce_incarnation(self.incarnation, members, outbox);
     }
 
     /// Announces to all members that suspicions of this node up to now are void. It increments its own incarnation,
     /// because no member can have received a higher one. It skips the incarnation `said` that a suspicion names, so
     /// that the announcement is new to the sender.
-    fn outlive(&mut self, said: u32, members: &Members, mail: &mut Mail) {
+    fn announce_incarnation(&mut self, said: u32, members: &Members, outbox: &mut Outbox) {
         let after = |incarnation: u32| (incarnation + 1) % ENDED;
         self.incarnation = after(self.incarnation);
         if self.incarnation == said {
             self.incarnation = after(said);
         }
-        let alive = Rumour::Alive { node: self.me, incarnation: self.incarnation };
-        mail.extend(members.others().map(|other| (other.id, alive)));
+        let alive = SwimMessage::Alive { node: self.me, incarnation: self.incarnation };
+        outbox.extend(members.others().map(|other| (other.id, alive)));
     }
 
     /// Extends deadlines by the time in which this process did not run: acks of others may be waiting unread.
-    fn forgive_own_absence(&mut self, now: Instant, part_ns: u64) {
+    fn extend_deadlines(&mut self, now: Instant, part_ns: u64) {
         let late = self.deadline().map_or(0, |due| now.since(due));
         if late <= part_ns {
             return;
@@ -471,7 +484,7 @@ impl Swim {
 
     /// Whether this node has suspected a member for long enough that it could have replied. Then it accepts the report
     /// of another node that the member is dead.
-    pub(crate) fn believes_death(&self, now: Instant, node: NodeId) -> bool {
+    pub(crate) fn confirms_failure(&self, now: Instant, node: NodeId) -> bool {
         let since = self.suspicions.get(&node).map(|suspicion| suspicion.since);
         let time_ns = self.detection_ns.map(|detection_ns| detection_ns / PARTS);
         since.zip(time_ns).is_some_and(|(since, time_ns)| now.since(since) >= time_ns)

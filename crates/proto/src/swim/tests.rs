@@ -16,9 +16,9 @@ struct Group {
     frozen: Vec<NodeId>,
     /// Pairs of sender and receiver between which all messages are lost.
     cut: Vec<(NodeId, NodeId)>,
-    said: Vec<(NodeId, NodeId, Rumour)>,
+    said: Vec<(NodeId, NodeId, SwimMessage)>,
     /// When each member declared which other dead.
-    deaths: Vec<(Instant, NodeId, Death)>,
+    deaths: Vec<(Instant, NodeId, DetectedFailure)>,
 }
 
 impl Group {
@@ -61,27 +61,27 @@ impl Group {
         if swim.deadline().is_none_or(|due| due > self.now) {
             return;
         }
-        let mut mail = Vec::new();
-        for death in swim.expire(self.now, members, &mut mail) {
+        let mut outbox = Vec::new();
+        for death in swim.expire(self.now, members, &mut outbox) {
             members.remove(death.node);
             swim.members_changed(self.now, members);
             self.deaths.push((self.now, node, death));
         }
-        self.deliver(node, mail);
+        self.deliver(node, outbox);
     }
 
-    fn deliver(&mut self, from: NodeId, mail: Mail) {
-        let mut queue: VecDeque<_> = mail.into_iter().map(|(to, it)| (from, to, it)).collect();
-        while let Some((from, to, rumour)) = queue.pop_front() {
-            self.said.push((from, to, rumour));
+    fn deliver(&mut self, from: NodeId, outbox: Outbox) {
+        let mut queue: VecDeque<_> = outbox.into_iter().map(|(to, it)| (from, to, it)).collect();
+        while let Some((from, to, message)) = queue.pop_front() {
+            self.said.push((from, to, message));
             if self.frozen.contains(&to) || self.cut.contains(&(from, to)) {
                 continue;
             }
             let Some((swim, members)) = self.all.get_mut(&to) else { continue };
-            let mut mail = Vec::new();
-            swim.heard(from);
-            swim.handle(self.now, from, rumour, members, &mut mail);
-            queue.extend(mail.into_iter().map(|(next, it)| (to, next, it)));
+            let mut outbox = Vec::new();
+            swim.responded(from);
+            swim.handle(self.now, from, message, members, &mut outbox);
+            queue.extend(outbox.into_iter().map(|(next, it)| (to, next, it)));
         }
     }
 
@@ -125,7 +125,7 @@ fn a_frozen_member_is_declared_dead_by_all_in_time_and_once() {
         let last = group.deaths.iter().map(|(at, _, _)| at.since(since)).max().unwrap();
         assert!(last <= DETECTION, "{last} ns");
         assert_eq!(group.deaths.len(), 7, "{:?}", group.deaths);
-        assert_eq!(group.deaths.iter().filter(|(_, _, death)| death.is_mine).count(), 1);
+        assert_eq!(group.deaths.iter().filter(|(_, _, death)| death.found_here).count(), 1);
         let (_, _, death) = &group.deaths[0];
         assert!(death.reason.contains("3.0 s"), "{}", death.reason);
     }
@@ -147,8 +147,8 @@ fn a_member_that_wakes_in_time_refutes_the_suspicion() {
     assert!(group.all[&NodeId(1)].0.suspicions().any(|(node, _)| node == NodeId(3)));
     group.frozen.clear();
     // It receives the suspicion that was sent meanwhile.
-    let rumour = Rumour::Suspect { node: NodeId(3), incarnation: 0 };
-    group.deliver(NodeId(1), vec![(NodeId(3), rumour)]);
+    let message = SwimMessage::Suspect { node: NodeId(3), incarnation: 0 };
+    group.deliver(NodeId(1), vec![(NodeId(3), message)]);
     group.run(20 * SECOND);
     assert!(group.deaths.is_empty(), "{:?}", group.deaths);
     assert!(group.all.values().all(|(swim, _)| swim.suspicions().next().is_none()));
@@ -220,15 +220,15 @@ fn a_refutation_reaches_members_that_cannot_reach_the_suspect() {
     let mut group = Group::new(4);
     group.cut.extend([(NodeId(1), NodeId(2)), (NodeId(2), NodeId(1))]);
     let (swim, members) = group.all.get_mut(&NodeId(1)).unwrap();
-    let mut mail = Vec::new();
+    let mut outbox = Vec::new();
     // Two parts of the detection time, in which its own probe and the indirect ones have no ack.
-    swim.doubt(group.now, NodeId(2), members, &mut mail);
+    swim.probe_now(group.now, NodeId(2), members, &mut outbox);
     for part in 1..=2 {
-        swim.expire(group.now + part * DETECTION / 6, members, &mut mail);
+        swim.expire(group.now + part * DETECTION / 6, members, &mut outbox);
     }
     assert!(swim.suspicions().any(|(node, _)| node == NodeId(2)));
     group.now = group.now + DETECTION / 3;
-    let suspect = Rumour::Suspect { node: NodeId(2), incarnation: 0 };
+    let suspect = SwimMessage::Suspect { node: NodeId(2), incarnation: 0 };
     group.deliver(NodeId(1), vec![(NodeId(3), suspect)]);
     assert!(group.all[&NodeId(1)].0.suspicions().next().is_none());
     assert_eq!(group.all[&NodeId(1)].0.incarnation_of(NodeId(2)), 1);
@@ -237,9 +237,9 @@ fn a_refutation_reaches_members_that_cannot_reach_the_suspect() {
 #[test]
 fn an_old_suspicion_gets_the_known_refutation() {
     let mut group = Group::new(3);
-    let rumour = Rumour::Alive { node: NodeId(3), incarnation: 5 };
-    group.deliver(NodeId(3), vec![(NodeId(1), rumour)]);
-    let old = Rumour::Suspect { node: NodeId(3), incarnation: 4 };
+    let message = SwimMessage::Alive { node: NodeId(3), incarnation: 5 };
+    group.deliver(NodeId(3), vec![(NodeId(1), message)]);
+    let old = SwimMessage::Suspect { node: NodeId(3), incarnation: 4 };
     group.deliver(NodeId(2), vec![(NodeId(1), old)]);
     assert!(group.all[&NodeId(1)].0.suspicions().next().is_none());
     assert_eq!(group.all[&NodeId(2)].0.incarnation_of(NodeId(3)), 5);
@@ -250,11 +250,11 @@ fn a_doubted_member_is_probed_at_once() {
     let mut group = Group::new(4);
     group.frozen.push(NodeId(3));
     let (swim, members) = group.all.get_mut(&NodeId(1)).unwrap();
-    let mut mail = Vec::new();
-    swim.doubt(group.now, NodeId(3), members, &mut mail);
-    swim.doubt(group.now, NodeId(3), members, &mut mail);
-    assert!(matches!(mail[..], [(NodeId(3), Rumour::Ping { .. })]));
-    swim.heard(NodeId(3));
+    let mut outbox = Vec::new();
+    swim.probe_now(group.now, NodeId(3), members, &mut outbox);
+    swim.probe_now(group.now, NodeId(3), members, &mut outbox);
+    assert!(matches!(outbox[..], [(NodeId(3), SwimMessage::Ping { .. })]));
+    swim.responded(NodeId(3));
     assert!(swim.probes.is_empty());
 }
 
@@ -267,8 +267,8 @@ fn reports_of_others_neither_silence_a_member_nor_keep_it_alive() {
     let all = ENDED - 1;
     for incarnation in [all, 7, 1, 2, 3, 0] {
         for other in [1, 2, 3].map(NodeId) {
-            let suspect = Rumour::Suspect { node: victim, incarnation };
-            let alive = Rumour::Alive { node: victim, incarnation };
+            let suspect = SwimMessage::Suspect { node: victim, incarnation };
+            let alive = SwimMessage::Alive { node: victim, incarnation };
             group.deliver(hostile, vec![(other, alive), (other, suspect)]);
         }
         group.run(10 * SECOND);
@@ -282,13 +282,13 @@ fn reports_of_others_neither_silence_a_member_nor_keep_it_alive() {
 #[test]
 fn an_ack_counts_only_from_the_probed_member() {
     let mut group = Group::new(3);
-    let (mut mail, now) = (Vec::new(), group.now);
+    let (mut outbox, now) = (Vec::new(), group.now);
     let (swim, members) = group.all.get_mut(&NodeId(1)).unwrap();
-    swim.doubt(now, NodeId(2), members, &mut mail);
-    let [(NodeId(2), Rumour::Ping { sequence })] = mail[..] else { panic!("{mail:?}") };
-    swim.handle(now, NodeId(3), Rumour::Ack { sequence }, members, &mut mail);
+    swim.probe_now(now, NodeId(2), members, &mut outbox);
+    let [(NodeId(2), SwimMessage::Ping { sequence })] = outbox[..] else { panic!("{outbox:?}") };
+    swim.handle(now, NodeId(3), SwimMessage::Ack { sequence }, members, &mut outbox);
     assert!(!swim.may_probe(NodeId(2)), "it is still to answer");
-    swim.handle(now, NodeId(2), Rumour::Ack { sequence }, members, &mut mail);
+    swim.handle(now, NodeId(2), SwimMessage::Ack { sequence }, members, &mut outbox);
     assert!(swim.may_probe(NodeId(2)));
 }
 
@@ -297,17 +297,20 @@ fn indirect_probes_and_incarnations_of_departed_members_are_limited() {
     let mut group = Group::new(3);
     let now = group.now;
     let (swim, members) = group.all.get_mut(&NodeId(1)).unwrap();
-    let mut mail = Vec::new();
-    for sequence in 0..2 * ERRANDS_MAX as u64 {
-        let ask = Rumour::PingReq { node: NodeId(2), sequence };
-        swim.handle(now, NodeId(3), ask, members, &mut mail);
+    let mut outbox = Vec::new();
+    for sequence in 0..2 * INDIRECT_PROBES_MAX as u64 {
+        let body = SwimMessage::PingReq { node: NodeId(2), sequence };
+        swim.handle(now, NodeId(3), body, members, &mut outbox);
     }
-    assert_eq!((swim.errands.len(), mail.len()), (ERRANDS_MAX, ERRANDS_MAX));
+    assert_eq!(
+        (swim.indirect_probes.len(), outbox.len()),
+        (INDIRECT_PROBES_MAX, INDIRECT_PROBES_MAX)
+    );
     for id in 100..100 + 2 * DEPARTED_MAX as u64 {
         let member = Member { id: NodeId(id), address: ([10, 0, 0, 9], 7420).into(), place: None };
         members.insert(member);
-        let alive = Rumour::Alive { node: member.id, incarnation: 1 };
-        swim.handle(now, member.id, alive, members, &mut mail);
+        let alive = SwimMessage::Alive { node: member.id, incarnation: 1 };
+        swim.handle(now, member.id, alive, members, &mut outbox);
         members.remove(member.id);
     }
     swim.members_changed(now, members);

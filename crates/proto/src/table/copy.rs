@@ -1,6 +1,6 @@
 //! One copy: its progress, the place of its bytes, its users and its cost. Does not depend on other copies.
 //!
-//! Places of a copy's bytes ([`Place`], [`Filed`]). The disk, if the node has one for copies, takes complete pinned
+//! Places of a copy's bytes ([`Residency`], [`FileState`]). The disk, if the node has one for copies, takes complete pinned
 //! copies:
 //!
 //! ```text
@@ -31,7 +31,7 @@ pub struct Copy {
     /// Its progress.
     pub state: State,
     /// Whether the copy is pinned until the object is deleted: put, reduced or adopted on this node.
-    pub origin: bool,
+    pub primary: bool,
     /// Readers, transfers and folds that use it.
     pub pins: u32,
     /// Folds that will use it and still wait for capacity. Until then it may go to disk.
@@ -39,11 +39,11 @@ pub struct Copy {
     /// Deleted or replaced: no new reader, transfer or fold may use it.
     pub doomed: bool,
     /// Where its bytes are.
-    pub place: Place,
+    pub place: Residency,
     /// Whether its bytes are in a file.
-    pub filed: Filed,
+    pub file_state: FileState,
     /// An earlier node left it in a file. An object put under its name since then takes precedence.
-    pub returned: bool,
+    pub recovered: bool,
     /// Time to live and job; `None` if the object exists until it is deleted.
     pub terms: Option<Box<Terms>>,
     /// Increases with each use; the smallest is evicted first.
@@ -65,20 +65,20 @@ pub enum State {
 
 /// Where the bytes of a copy are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Residency {
     /// Capacity is reserved, but memory is not allocated yet.
-    Awaited,
+    Pending,
     /// In memory, or arriving there for the first time.
     Memory,
     /// In a file only.
     Disk,
     /// In a file, and being read back into allocated memory.
-    Returning,
+    Restoring,
 }
 
 /// Whether the bytes of a copy are in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Filed {
+pub enum FileState {
     /// Not in a file.
     No,
     /// Being written.
@@ -108,17 +108,17 @@ impl Copy {
 
     /// Whether it has memory, so that it can be read while it grows.
     pub fn has_memory(&self) -> bool {
-        matches!(self.place, Place::Memory | Place::Returning)
+        matches!(self.place, Residency::Memory | Residency::Restoring)
     }
 
     /// The remaining lifetime, for another node.
     pub fn lifetime(&self, now: Instant) -> Option<Box<Lifetime>> {
-        self.terms.as_ref().map(|terms| terms.tell(now))
+        self.terms.as_ref().map(|terms| terms.to_lifetime(now))
     }
 
     /// Whether it is complete and in memory.
     pub fn is_readable(&self) -> bool {
-        self.is_complete() && self.place == Place::Memory
+        self.is_complete() && self.place == Residency::Memory
     }
 
     /// Whether a reader, a transfer or a fold uses it or will use it.
@@ -128,14 +128,14 @@ impl Copy {
 
     /// Whether it waits for memory or is being filled.
     pub fn is_growing(&self) -> bool {
-        !self.is_complete() || matches!(self.place, Place::Awaited | Place::Returning)
+        !self.is_complete() || matches!(self.place, Residency::Pending | Residency::Restoring)
     }
 
     /// Its cost against the capacity. A copy that is on disk only counts against the spill limit instead.
     pub fn cost(&self) -> u64 {
         match self.place {
-            Place::Disk => 0,
-            Place::Awaited | Place::Memory | Place::Returning => self.bytes(),
+            Residency::Disk => 0,
+            Residency::Pending | Residency::Memory | Residency::Restoring => self.bytes(),
         }
     }
 
@@ -146,9 +146,9 @@ impl Copy {
 
     /// Size of its file in bytes, if it has one or one is being written.
     pub(super) fn file_bytes(&self) -> u64 {
-        match self.filed {
-            Filed::No => 0,
-            Filed::Writing | Filed::Written => file_bytes(self.meta.size),
+        match self.file_state {
+            FileState::No => 0,
+            FileState::Writing | FileState::Written => file_bytes(self.meta.size),
         }
     }
 }

@@ -3,10 +3,10 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
-use super::copy::{Copy, Filed};
+use super::copy::{Copy, FileState};
 use crate::{
     id::Instance,
-    planted::{self, Bug},
+    mutants::{self, Mutant},
 };
 
 /// Copies that may and may not be evicted, indexed so that the next one and the total bytes need no search.
@@ -15,7 +15,7 @@ pub(super) struct Evictable {
     /// Cached copies. No two copies have the same last use.
     by_last_use: BTreeMap<u64, Instance>,
     /// Pinned copies that are in memory and in a file.
-    filed: BTreeMap<u64, Instance>,
+    with_file: BTreeMap<u64, Instance>,
     /// Bytes of all of these.
     pub(super) bytes: u64,
     /// Pinned copies that could be written to a file, and their bytes.
@@ -27,7 +27,7 @@ pub(super) struct Evictable {
 
 /// Whether a copy may leave memory, and its rank within its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum EvictionRank {
     Evictable(u64),
     Filed(u64),
     Unfiled(u64),
@@ -38,40 +38,40 @@ impl Evictable {
     pub(super) fn insert(&mut self, instance: Instance, copy: &Copy) {
         let cost = copy.cost();
         match copy.turn() {
-            Turn::Evictable(turn) => {
+            EvictionRank::Evictable(turn) => {
                 self.by_last_use.insert(turn, instance);
                 self.bytes += cost;
             }
-            Turn::Filed(turn) => {
-                self.filed.insert(turn, instance);
+            EvictionRank::Filed(turn) => {
+                self.with_file.insert(turn, instance);
                 self.bytes += cost;
             }
-            Turn::Unfiled(turn) => {
+            EvictionRank::Unfiled(turn) => {
                 self.unfiled.insert(turn, instance);
                 self.unfiled_bytes += cost;
                 self.held.insert((cost, instance));
             }
-            Turn::Held => drop(self.held.insert((cost, instance))),
+            EvictionRank::Held => drop(self.held.insert((cost, instance))),
         }
     }
 
     /// Removes a copy that was inserted with this turn.
-    pub(super) fn remove(&mut self, instance: Instance, turn: Turn, cost: u64) {
+    pub(super) fn remove(&mut self, instance: Instance, turn: EvictionRank, cost: u64) {
         match turn {
-            Turn::Evictable(turn) => {
+            EvictionRank::Evictable(turn) => {
                 self.by_last_use.remove(&turn);
                 self.bytes -= cost;
             }
-            Turn::Filed(turn) => {
-                self.filed.remove(&turn);
+            EvictionRank::Filed(turn) => {
+                self.with_file.remove(&turn);
                 self.bytes -= cost;
             }
-            Turn::Unfiled(turn) => {
+            EvictionRank::Unfiled(turn) => {
                 self.unfiled.remove(&turn);
                 self.unfiled_bytes -= cost;
                 self.held.remove(&(cost, instance));
             }
-            Turn::Held => drop(self.held.remove(&(cost, instance))),
+            EvictionRank::Held => drop(self.held.remove(&(cost, instance))),
         }
     }
 
@@ -80,25 +80,25 @@ impl Evictable {
     }
 
     pub(super) fn least_recently_used_on_disk(&self) -> Option<Instance> {
-        self.filed.first_key_value().map(|(_, instance)| *instance)
+        self.with_file.first_key_value().map(|(_, instance)| *instance)
     }
 }
 
 impl Copy {
     /// Whether the copy may leave memory, and its rank.
-    pub(super) fn turn(&self) -> Turn {
-        let is_read = self.pins > 0 && !planted::has(Bug::EvictsWhatIsRead);
+    pub(super) fn turn(&self) -> EvictionRank {
+        let is_read = self.pins > 0 && !mutants::is_active(Mutant::EvictsCopiesInUse);
         if !self.is_readable() || is_read {
-            return Turn::Held;
+            return EvictionRank::Held;
         }
-        match (self.origin, self.filed) {
-            (false, _) if self.holds > 0 => Turn::Held,
-            (false, _) => Turn::Evictable(self.last_use),
+        match (self.primary, self.file_state) {
+            (false, _) if self.holds > 0 => EvictionRank::Held,
+            (false, _) => EvictionRank::Evictable(self.last_use),
             // Inline bytes stay in memory: they are few.
-            (true, _) if self.inline.is_some() || self.doomed => Turn::Held,
-            (true, Filed::Written) => Turn::Filed(self.last_use),
-            (true, Filed::No) => Turn::Unfiled(self.last_use),
-            (true, Filed::Writing) => Turn::Held,
+            (true, _) if self.inline.is_some() || self.doomed => EvictionRank::Held,
+            (true, FileState::Written) => EvictionRank::Filed(self.last_use),
+            (true, FileState::No) => EvictionRank::Unfiled(self.last_use),
+            (true, FileState::Writing) => EvictionRank::Held,
         }
     }
 }

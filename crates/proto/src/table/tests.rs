@@ -12,9 +12,9 @@ fn id(serial: u64) -> ObjectId {
 fn table_with_three_copies() -> Table {
     let mut table = Table::new(4 * (1000 + COPY_OVERHEAD_BYTES));
     for serial in 0..3 {
-        let origin = serial == 0;
+        let primary = serial == 0;
         let meta = Meta::bytes(1000);
-        table.insert(instance(serial), id(serial), meta, None, State::Complete, origin);
+        table.insert(instance(serial), id(serial), meta, None, State::Complete, primary);
         table.reveal(instance(serial));
     }
     table
@@ -103,18 +103,18 @@ fn the_eviction_index_matches_a_scan_of_all_copies() {
             0 | 1 => {
                 let size = dice(4000);
                 if table.make_room(size).is_some() {
-                    let (state, origin) = (State::Folding, dice(3) == 0);
+                    let (state, primary) = (State::Folding, dice(3) == 0);
                     let (id, meta) = (id(serial), Meta::bytes(size));
                     if table.get(which).is_none() {
-                        table.insert(which, id, meta, None, state, origin);
+                        table.insert(which, id, meta, None, state, primary);
                     }
                 }
             }
             2 => {
-                table.set_place(which, Place::Memory);
+                table.set_residency(which, Residency::Memory);
                 table.set_state(which, State::Complete);
             }
-            3 => drop(table.set_origin(which, dice(2) == 0)),
+            3 => drop(table.set_primary(which, dice(2) == 0)),
             4 => table.pin(which),
             5 => {
                 table.pin(which);
@@ -126,7 +126,7 @@ fn the_eviction_index_matches_a_scan_of_all_copies() {
             7 if dice(4) == 0 => drop(table.doom(which)),
             _ => {}
         }
-        let may_go = |copy: &&Copy| copy.is_complete() && !copy.origin && copy.pins == 0;
+        let may_go = |copy: &&Copy| copy.is_complete() && !copy.primary && copy.pins == 0;
         let (mut bytes, mut first) = (0, None);
         for (instance, copy) in table.iter().filter(|(_, copy)| may_go(copy)) {
             bytes += copy.cost();

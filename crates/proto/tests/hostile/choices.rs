@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use hoplite_proto::{
-    ask::Ask,
     broadcast::Reason,
     error::Error,
     id::{Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
@@ -13,13 +12,14 @@ use hoplite_proto::{
     limits::{BLOCK_BYTES, INLINE_BYTES_MAX},
     members::Member,
     message::{
-        Announce, FoldKey, FoldOrder, Found, Holding, Listed, Message, Paced, Progress, Receives,
-        ScatterOrder, Source,
+        Announce, FoldKey, FoldOrder, Found, Holding, Listed, Message, Progress, RateReport,
+        ReceiveRate, RingOrder, Source,
     },
     meta::{Digest, Dtype, Meta, Op},
-    pace::Rate,
+    rate::Rate,
+    request::Request,
     survey::Burst,
-    swim::Rumour,
+    swim::SwimMessage,
 };
 
 pub(crate) const ME: NodeId = NodeId(1);
@@ -180,8 +180,8 @@ impl Choices<'_> {
         }
     }
 
-    fn scatter_order(&mut self) -> ScatterOrder {
-        ScatterOrder {
+    fn scatter_order(&mut self) -> RingOrder {
+        RingOrder {
             reduce: self.reduce(),
             epoch: self.few(),
             id: self.id(),
@@ -189,44 +189,44 @@ impl Choices<'_> {
             meta: self.meta(),
             op: self.op(),
             frame: u32::try_from(BLOCK_BYTES).unwrap(),
-            seats: self.many(|choices| (choices.node(), choices.many(Self::instance))),
+            contributors: self.many(|choices| (choices.node(), choices.many(Self::instance))),
         }
     }
 
-    fn rumour(&mut self) -> Rumour {
+    fn rumour(&mut self) -> SwimMessage {
         let (node, sequence, incarnation) = (self.node(), self.number(), self.few());
         self.of(&[
-            Rumour::Ping { sequence },
-            Rumour::Ack { sequence },
-            Rumour::PingReq { node, sequence },
-            Rumour::Suspect { node, incarnation },
-            Rumour::Alive { node, incarnation },
+            SwimMessage::Ping { sequence },
+            SwimMessage::Ack { sequence },
+            SwimMessage::PingReq { node, sequence },
+            SwimMessage::Suspect { node, incarnation },
+            SwimMessage::Alive { node, incarnation },
         ])
     }
 
     /// A request of a client.
-    pub(crate) fn ask(&mut self) -> Ask {
+    pub(crate) fn ask(&mut self) -> Request {
         let meta = self.meta();
         let id = self.flag().then(|| ObjectId::Named(self.name()));
         match self.below(14) {
             0 | 1 if meta.size <= INLINE_BYTES_MAX => {
-                Ask::Put { id, bytes: bytes(meta.size), meta, ttl_ns: None }
+                Request::Put { id, bytes: bytes(meta.size), meta, ttl_ns: None }
             }
-            0..=2 => Ask::Create { id, meta, ttl_ns: None },
-            3 => Ask::Promise { name: None },
-            4 => Ask::Seal { instance: self.instance() },
-            5 => Ask::Abort { instance: self.instance() },
-            6 | 7 => Ask::Get { id: self.id() },
-            8 => Ask::Delete { ids: vec![self.id()] },
-            9 => Ask::Keep { id: self.id(), copies: 1 + self.few() % 3 },
-            10 => Ask::Wait { ids: vec![self.id()], count: 1 },
-            11 => Ask::Latest { prefix: "a/".into(), after: None },
-            12 => Ask::Locations { id: self.id(), known: None },
+            0..=2 => Request::Create { id, meta, ttl_ns: None },
+            3 => Request::Reserve { name: None },
+            4 => Request::Seal { instance: self.instance() },
+            5 => Request::Abort { instance: self.instance() },
+            6 | 7 => Request::Get { id: self.id() },
+            8 => Request::Delete { ids: vec![self.id()] },
+            9 => Request::Replicate { id: self.id(), replicas: 1 + self.few() % 3 },
+            10 => Request::Wait { ids: vec![self.id()], count: 1 },
+            11 => Request::Latest { prefix: "a/".into(), after: None },
+            12 => Request::Locations { id: self.id(), known: None },
             _ => {
                 let inputs: BTreeSet<_> = (0..3).map(|_| self.id()).collect();
                 let inputs: Vec<_> = inputs.into_iter().collect();
                 let count = 1 + self.few() % u32::try_from(inputs.len()).unwrap();
-                Ask::Reduce { inputs, op: self.op(), count, id, ttl_ns: None }
+                Request::Reduce { inputs, op: self.op(), count, id, ttl_ns: None }
             }
         }
     }
@@ -258,23 +258,23 @@ impl Choices<'_> {
             0 => Message::Members(self.many(|choices| member(choices.node()))),
             1 => self.of(&[
                 Message::Leaving,
-                Message::Unseated,
-                Message::Forgotten,
-                Message::Slow { times: u64::MAX, bytes_per_second: 0 },
+                Message::Drained,
+                Message::StateDropped,
+                Message::MarkSlow { times: u64::MAX, bytes_per_second: 0 },
                 Message::Down {
                     node: id.minter().unwrap_or(ME),
                     incarnation: u32::MAX,
                     reason: "".into(),
                 },
             ]),
-            2..=4 => Message::Rumour(self.rumour()),
+            2..=4 => Message::Swim(self.rumour()),
             5..=9 => {
-                let (origin, claim, progress) = (self.flag(), self.flag(), self.progress(&meta));
+                let (primary, claim, progress) = (self.flag(), self.flag(), self.progress(&meta));
                 Message::Announce(Announce {
                     id,
                     instance,
                     meta,
-                    origin,
+                    primary,
                     progress,
                     claim,
                     lifetime: None,
@@ -283,7 +283,7 @@ impl Choices<'_> {
             10 => {
                 let not_here = self.flag().then(|| (self.node(), instance));
                 let usual = self.flag().then(|| self.number());
-                let receives = Receives { slowness: self.number(), usual };
+                let receives = ReceiveRate { slowness: self.number(), usual };
                 Message::Locate {
                     id,
                     avoid: self.many(Self::node),
@@ -292,7 +292,7 @@ impl Choices<'_> {
                     seen: self.flag(),
                 }
             }
-            11 => Message::Paced(Paced {
+            11 => Message::RateReport(RateReport {
                 id,
                 instance,
                 source: self.node(),
@@ -318,7 +318,7 @@ impl Choices<'_> {
             20 => {
                 let holding = Holding { node: self.node(), complete: self.flag() };
                 let request = RequestId(self.number());
-                Message::LocationsAre { request, holdings: Ok(vec![holding]) }
+                Message::LocationsReply { request, holdings: Ok(vec![holding]) }
             }
             21..=23 => self.word_of_an_object(id, instance),
             24 => self.word_of_names(),
@@ -332,29 +332,36 @@ impl Choices<'_> {
                     lifetime: None,
                 };
                 let request = RequestId(self.number());
-                Message::ListIs { request, rows: vec![row], next: Some(id) }
+                Message::ListReply { request, rows: vec![row], next: Some(id) }
             }
             26 | 27 => Message::Fold(self.fold_order()),
-            28 => Message::Scatter(Box::new(self.scatter_order())),
+            28 => Message::RingReduce(Box::new(self.scatter_order())),
             29 => {
                 let (mut reduce, mut epoch) = (self.reduce(), self.few());
                 if !self.reduces.is_empty() && self.flag() {
                     let at = self.place(self.reduces.len());
                     (reduce, epoch) = self.reduces[at];
                 }
-                let is_void = self.flag();
+                let is_aborted = self.flag();
                 self.of(&[
-                    Message::Unfold { reduce, epoch, is_void },
+                    Message::EndEpoch { reduce, epoch, is_aborted },
                     Message::FoldProbe { reduce, epoch },
-                    Message::FoldAlive { reduce, epoch },
+                    Message::FoldProbeAck { reduce, epoch },
                     Message::FoldFailed { reduce, epoch, detail: "why".into(), is_lost: true },
                 ])
             }
             30..=32 => {
                 let inline = self.flag().then(|| self.inline(&meta));
-                Message::Adopt { id, instance, meta, inline, lifetime: None, may_wait: self.flag() }
+                Message::StoreReplica {
+                    id,
+                    instance,
+                    meta,
+                    inline,
+                    lifetime: None,
+                    may_wait: self.flag(),
+                }
             }
-            _ => Message::Adopted { id, instance, kept: self.flag() },
+            _ => Message::ReplicaReply { id, instance, accepted: self.flag() },
         }
     }
 
@@ -363,8 +370,8 @@ impl Choices<'_> {
         match self.below(21) {
             0 => Message::Claimed { id, instance, taken_by: self.flag().then(|| self.node()) },
             1 => Message::Withdraw { id, instance },
-            2 => Message::Unlocate { id },
-            3 => Message::Waiting { id },
+            2 => Message::CancelLocate { id },
+            3 => Message::LocatePending { id },
             4 => Message::Gone { id, error },
             5 => Message::Watch { id, seen: self.flag() },
             6 => Message::Unwatch { id },
@@ -372,17 +379,17 @@ impl Choices<'_> {
             8 => Message::Delete { id, request, pruned: false },
             9 => Message::Deleted { id, request },
             10 => Message::Drop { id, instance, error: self.flag().then_some(error) },
-            11 => Message::Stranded { id, instance, error },
-            12 => Message::Doubted { id, instance },
+            11 => Message::DropPartial { id, instance, error },
+            12 => Message::Reannounce { id, instance },
             13 => Message::Dropped { id, instance },
-            14 => Message::Unkeep { id, instance },
+            14 => Message::ReleaseReplica { id, instance },
             15 => Message::Fail { id, error, reserved: None },
             16 => Message::Abandon { id, instance },
-            17 => Message::Leased { lease: Lease::Object(id), is_taken: self.flag() },
-            18 => Message::Covers { job: self.name(), covers: self.flag() },
+            17 => Message::LeaseUpdate { lease: Lease::Object(id), is_held: self.flag() },
+            18 => Message::JobObjects { job: self.name(), has_objects: self.flag() },
             19 => Message::JobEnded { job: self.name() },
             20 => self.word_of_a_survey(),
-            _ => Message::Remember { id, instances: vec![instance], error: None, pruned: false },
+            _ => Message::Tombstone { id, instances: vec![instance], error: None, pruned: false },
         }
     }
 
@@ -391,7 +398,7 @@ impl Choices<'_> {
         match self.below(5) {
             0 => Message::Measure { round, to: self.node(), bytes: self.few() },
             1 => Message::Burst { round, left: self.few() as u16, filling: vec![0; 9].into() },
-            2 => Message::BurstCame { round, is_busy: self.flag() },
+            2 => Message::BurstReceived { round, is_busy: self.flag() },
             3 => Message::Measured {
                 round,
                 burst: match self.below(3) {
@@ -411,11 +418,11 @@ impl Choices<'_> {
         let (name, request) = (self.name(), RequestId(self.number()));
         match self.below(7) {
             0 => Message::Latest { prefix: "a/".into(), after: None, request },
-            1 => Message::Unlatest { request },
-            2 => Message::NothingYet { request, id: None },
-            3 => Message::LatestIs { name, request },
-            4 => Message::OlderAre { names: vec![name], request },
-            5 => Message::Older { name, keep: self.number(), request },
+            1 => Message::CancelLatest { request },
+            2 => Message::RequestPending { request, id: None },
+            3 => Message::LatestReply { name, request },
+            4 => Message::OlderVersionsReply { names: vec![name], request },
+            5 => Message::OlderVersions { name, retain: self.number(), request },
             _ => Message::List { prefix: String::new(), after: None, request },
         }
     }

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_proto::{
-    ask::Answer,
     directory::Slice,
     id::{ClientId, Instance, ObjectId, ReduceId, RequestId, ServeId},
     inline::Inline,
@@ -12,6 +11,7 @@ use hoplite_proto::{
     meta::Meta,
     node::{Action, Config, Event, Node},
     reduce::cost::Link,
+    request::Reply,
     time::Instant,
     wire,
 };
@@ -67,15 +67,15 @@ impl Shell {
             "{} bytes in a store of {CAPACITY}",
             table.used()
         );
-        let (small, most) = self.node.directory().small_bytes();
+        let (small, most) = self.node.directory().inline_bytes();
         assert!(small <= most, "{small} bytes of small objects exceed {most}");
     }
 
     fn perform(&mut self, action: Action) {
         match action {
-            Action::Reply { request, answer, .. } => {
+            Action::Reply { request, reply, .. } => {
                 assert!(self.open.remove(&request), "{request:?} got two replies");
-                if let Ok(Answer::Got { meta, inline: Some(bytes), .. }) = answer {
+                if let Ok(Reply::Got { meta, inline: Some(bytes), .. }) = reply {
                     assert_eq!(
                         bytes.len(),
                         meta.size,
@@ -104,7 +104,7 @@ impl Shell {
             Action::Fetch { instance, source, digest, .. } => {
                 assert!(self.slots.contains_key(&instance), "{instance} is fetched without a slot");
                 self.facts.push(match digest {
-                    Some(WRONG) => Event::CopyDiffers { instance, source },
+                    Some(WRONG) => Event::CopyCorrupt { instance, source },
                     _ => Event::Fetched { instance },
                 });
             }
@@ -141,9 +141,9 @@ impl Shell {
                 let brought = message.small_object().map(|(meta, _)| meta.digest.as_deref());
                 let is_wrong = brought.flatten() == Some(&WRONG);
                 match message {
-                    message if !message.is_sound() => {}
+                    message if !message.is_valid() => {}
                     Message::Located { id, .. } if is_wrong => {
-                        self.tell(Event::InlineDiffers { id, source: HOSTILE });
+                        self.tell(Event::InlineCorrupt { id, source: HOSTILE });
                     }
                     message => self.tell(Event::Message { from: HOSTILE, message }),
                 }
@@ -153,9 +153,9 @@ impl Shell {
                 let request = RequestId(self.asked);
                 let deadline = choices.flag().then(|| self.now + 1_000_000_000);
                 let client = ClientId(1 + choices.below(2));
-                let ask = choices.ask();
+                let body = choices.ask();
                 self.open.insert(request);
-                self.tell(Event::Asked { client, request, ask, deadline });
+                self.tell(Event::Request { client, request, body, deadline });
             }
             11 => {
                 let request = RequestId(1 + choices.below(self.asked.max(1)));
@@ -166,17 +166,17 @@ impl Shell {
             12 => {
                 self.serves += 1;
                 let (id, instance) = (choices.id(), choices.instance());
-                self.tell(Event::FetchAsked { serve: ServeId(self.serves), id, instance });
+                self.tell(Event::FetchRequested { serve: ServeId(self.serves), id, instance });
             }
             13 => {
                 self.now = self.node.deadline().unwrap_or(self.now).max(self.now);
                 self.tell(Event::DeadlinePassed);
             }
             14 => self.tell(match choices.below(4) {
-                0 => Event::ClientGone { client: ClientId(2) },
-                1 => Event::PeerLost { node: HOSTILE, is_dead: choices.flag() },
+                0 => Event::ClientDisconnected { client: ClientId(2) },
+                1 => Event::PeerUnreachable { node: HOSTILE, is_dead: choices.flag() },
                 2 => Event::BlockCorrupt { source: HOSTILE },
-                _ => Event::PeerAgain { member: member(HOSTILE) },
+                _ => Event::PeerReconnected { member: member(HOSTILE) },
             }),
             _ => {
                 for fact in std::mem::take(&mut self.facts) {
@@ -210,7 +210,7 @@ pub(crate) fn play_messages(mut bytes: &[u8]) {
         bytes = rest;
         if let Ok(message) = wire::decode::<Message>(encoded) {
             assert_eq!(wire::decode(&wire::encode(&message)).as_ref(), Ok(&message));
-            if message.is_sound() {
+            if message.is_valid() {
                 shell.tell(Event::Message { from: HOSTILE, message });
             }
         }

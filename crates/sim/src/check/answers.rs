@@ -7,7 +7,7 @@ use hoplite_proto::{
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
     meta::{Kind, Meta},
-    table::Place,
+    table::Residency,
 };
 
 use crate::{
@@ -127,16 +127,16 @@ impl World {
 
     /// Checks that something happened that explains an error.
     pub(crate) fn check_error(&self, request: RequestId, error: &Error) -> Result<(), String> {
-        let Some(question) = self.users.questions.get(&request) else { return Ok(()) };
-        let is_late = question.deadline.is_some_and(|deadline| deadline <= self.now);
-        let is_leaving = self.hosts.get(&question.node).is_some_and(|host| host.is_leaving);
+        let Some(pending) = self.users.requests.get(&request) else { return Ok(()) };
+        let is_late = pending.deadline.is_some_and(|deadline| deadline <= self.now);
+        let is_leaving = self.hosts.get(&pending.node).is_some_and(|host| host.is_leaving);
         if matches!(error, Error::Timeout { .. } | Error::StoreFull { .. } | Error::NoMemory { .. })
-            && (is_late || question.is_void)
+            && (is_late || pending.is_void)
             || matches!(error, Error::NodeDown(_)) && is_leaving
         {
             return Ok(());
         }
-        let objects: Vec<usize> = match &question.purpose {
+        let objects: Vec<usize> = match &pending.purpose {
             Purpose::Put { object, .. } | Purpose::Create { object, .. } => {
                 let object = &self.users.objects[*object];
                 let rivals = object.id.iter().flat_map(|id| self.users.objects_of(id)).count();
@@ -152,7 +152,7 @@ impl World {
             }
             Purpose::Inputs { object } => {
                 let made = &self.users.objects[*object];
-                let table = self.hosts[&question.node].node.table();
+                let table = self.hosts[&pending.node].node.table();
                 let current = made.id.as_ref().and_then(|id| table.current(id));
                 let is_here = current.and_then(|instance| table.get(instance));
                 // A reduce that failed, or whose result was deleted, is dropped together with its list of inputs. With
@@ -166,7 +166,7 @@ impl World {
                 }
                 // The request was canceled before the result had a name.
                 let is_nameless = made.spec.name.is_some()
-                    && self.users.questions.values().any(|other| {
+                    && self.users.requests.values().any(|other| {
                         matches!(other.purpose, Purpose::Reduce { object: of } if of == *object)
                             && (other.is_void || other.deadline.is_some())
                     });
@@ -177,15 +177,15 @@ impl World {
                 rivals.cloned().unwrap_or_default()
             }
             // The object is still being filled, has no name yet, or was aborted.
-            Purpose::Keep { .. }
+            Purpose::Replicate { .. }
                 if matches!(error, Error::InvalidArgument(_) | Error::ObjectDeleted { .. }) =>
             {
                 return Ok(());
             }
             // The original is on disk, and its node has no free memory to read it back for the replicas.
-            Purpose::Keep { object, .. }
+            Purpose::Replicate { object, .. }
                 if matches!(error, Error::Timeout { state, .. } if state.contains("to read it back"))
-                    && self.is_out_of_memory(question.node, *object) =>
+                    && self.is_out_of_memory(pending.node, *object) =>
             {
                 return Ok(());
             }
@@ -194,7 +194,7 @@ impl World {
                 let is_rival = self.has_rival(*object);
                 return is_rival.then_some(()).ok_or_else(|| "the object was put".into());
             }
-            Purpose::Seal { object, .. } | Purpose::Keep { object, .. } => vec![*object],
+            Purpose::Seal { object, .. } | Purpose::Replicate { object, .. } => vec![*object],
             Purpose::Get { id, .. } if self.check_not_early(id, error).is_err() => {
                 return self.check_not_early(id, error);
             }
@@ -245,7 +245,7 @@ impl World {
         let table = self.hosts[&node].node.table();
         let id = self.users.objects[object].id.as_ref();
         let copy = id.and_then(|id| table.get(table.current(id)?));
-        copy.is_some_and(|copy| copy.place != Place::Memory)
+        copy.is_some_and(|copy| copy.place != Residency::Memory)
     }
 
     /// Whether what happened to an object, or to its inputs, explains an error.
@@ -267,14 +267,14 @@ impl World {
             Error::NameTaken { .. } => has_rival && matches!(spec.make, Make::Reduce { .. }),
             _ => false,
         };
-        let Make::Reduce { inputs, count, patience_ns, .. } = &spec.make else {
+        let Make::Reduce { inputs, count, timeout_ns, .. } = &spec.make else {
             return is_here
                 || matches!(spec.make, Make::Put { fate, .. } if fate != Fate::Sealed
                 && matches!(error, Error::ObjectLost { .. }));
         };
         is_here
             || match error {
-                Error::Timeout { .. } => patience_ns.is_some(),
+                Error::Timeout { .. } => timeout_ns.is_some(),
                 Error::TooFewInputs { .. } => *count < inputs.len(),
                 Error::ShapeMismatch { .. } => {
                     self.inputs(inputs).any(|input| input.spec.meta != spec.meta)

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_proto::{
     id::{Instance, NodeId, ObjectId},
-    table::{Place, Table, file_bytes},
+    table::{Residency, Table, file_bytes},
     time::Instant,
 };
 
@@ -25,10 +25,10 @@ impl World {
         self.check_lifetimes();
         self.check_directories();
         self.check_deleted();
-        self.check_promises();
+        self.check_replica_promises();
         let existing = self.existing();
-        self.look_once_more(&existing);
-        self.check_kept_names();
+        self.query_once_more(&existing);
+        self.check_surviving_names();
         self.get_everything_once_more();
         self.run_until(end + 60 * SECOND);
         self.check_waiters();
@@ -37,7 +37,7 @@ impl World {
 
     /// Cancels all requests and deletes all objects; nothing may remain at `end`.
     fn clear_away(&mut self, end: Instant) {
-        let open = self.users.questions.iter().filter(|(_, asked)| !asked.is_answered);
+        let open = self.users.requests.iter().filter(|(_, asked)| !asked.is_answered);
         for request in open.map(|(request, _)| *request).collect::<Vec<_>>() {
             if self.failure.is_none() {
                 self.cancel(request);
@@ -71,7 +71,7 @@ impl World {
                 self.fail(format!("{id:?} has several instances {instances:?} at {nodes:?}"));
             }
             let Some(some) = self.hosts.get(&nodes[0]) else { continue };
-            let owner = some.node.members().owners(&id).first;
+            let owner = some.node.members().owners(&id).primary;
             let Some(host) = self.hosts.get(&owner).filter(|host| host.is_up) else {
                 self.fail(format!(
                     "{:?} still considers {owner:?} a member, which is down",
@@ -94,9 +94,9 @@ impl World {
                 let nodes = self.staying();
                 let Some(node) = self.dice.pick(&nodes) else { continue };
                 let client = self.client_of(node);
-                let ask = hoplite_proto::ask::Ask::Get { id: id.clone() };
-                let purpose = Purpose::Get { id: id.clone(), hold_ns: 0 };
-                self.ask(node, client, ask, purpose, None);
+                let body = hoplite_proto::request::Request::Get { id: id.clone() };
+                let purpose = Purpose::Get { id: id.clone(), read_ns: 0 };
+                self.ask(node, client, body, purpose, None);
             }
         }
     }
@@ -105,7 +105,7 @@ impl World {
     fn check_waiters(&mut self) {
         let existing = self.existing();
         let mut stuck = None;
-        for (request, asked) in &self.users.questions {
+        for (request, asked) in &self.users.requests {
             if asked.is_answered {
                 continue;
             }
@@ -115,7 +115,7 @@ impl World {
                     let holder = self.hosts[&existing[id][0]].node.table();
                     let copy = holder.current(id).and_then(|instance| holder.get(instance));
                     let size = copy.map_or(0, |copy| copy.meta.size) + 4096;
-                    let can_be_sent = copy.is_none_or(|copy| copy.place == Place::Memory);
+                    let can_be_sent = copy.is_none_or(|copy| copy.place == Residency::Memory);
                     if has_room(table, size, self.plan.disk)
                         && (can_be_sent || has_room(holder, size, self.plan.disk))
                     {
@@ -135,13 +135,13 @@ impl World {
                 Purpose::Seal { .. } | Purpose::Delete { .. } | Purpose::Reduce { .. } => {
                     stuck = Some(format!("{request:?} waits: {:?}", asked.purpose));
                 }
-                Purpose::Put { .. } | Purpose::Create { .. } | Purpose::Keep { .. }
+                Purpose::Put { .. } | Purpose::Create { .. } | Purpose::Replicate { .. }
                     if !self.is_tight() =>
                 {
                     stuck = Some(format!("{request:?} waits: {:?}", asked.purpose));
                 }
                 purpose => {
-                    if let Some(why) = self.stuck_look(asked.node, purpose, &existing) {
+                    if let Some(why) = self.stuck_query(asked.node, purpose, &existing) {
                         stuck = Some(format!("{request:?} waits: {purpose:?}: {why}"));
                     }
                 }
@@ -157,11 +157,11 @@ impl World {
     fn could_be_folded(&self, id: &ObjectId, existing: &BTreeMap<ObjectId, Vec<NodeId>>) -> bool {
         let mut made = self.users.objects_of(id);
         let (Some(object), None) = (made.next(), made.next()) else { return false };
-        let Make::Reduce { inputs, count, patience_ns, .. } = &object.spec.make else {
+        let Make::Reduce { inputs, count, timeout_ns, .. } = &object.spec.make else {
             return false;
         };
         // It may have timed out while the owners of its name did not learn of that.
-        if patience_ns.is_some() && object.spec.name.is_some() && self.users.is_shrunk {
+        if timeout_ns.is_some() && object.spec.name.is_some() && self.users.is_shrunk {
             return false;
         }
         let ids = self.ids(inputs);
@@ -212,7 +212,7 @@ impl World {
         }
         left.extend(self.shell.flows.values().map(|flow| format!("{flow:?}")));
         left.extend(self.shell.folds.values().map(|fold| format!("{fold:?}")));
-        let open = self.users.questions.iter().filter(|(_, asked)| !asked.is_answered);
+        let open = self.users.requests.iter().filter(|(_, asked)| !asked.is_answered);
         left.extend(open.map(|(request, asked)| format!("{request:?}: {:?}", asked.purpose)));
         if !left.is_empty() {
             self.fail(format!("left after everything was deleted: {}", left.join("; ")));

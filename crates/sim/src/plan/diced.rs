@@ -47,7 +47,7 @@ impl Plan {
         plan.add_versions(horizon, &classes, dice);
         plan.add_allreduce(horizon, dice);
         plan.add_waits(horizon, dice);
-        plan.add_halves(horizon, &classes, dice);
+        plan.add_partitions(horizon, &classes, dice);
         plan.add_changes(horizon, dice);
         plan.add_lifetimes(horizon, dice);
         plan.limit_capacity(dice);
@@ -83,7 +83,10 @@ impl Plan {
         self.add(when, Act::Make { object, at: dice.below(64) });
         if dice.chance(10) {
             let copies = dice.between(2, 4) as u32;
-            self.add(when + dice.below(50 * MILLISECOND), Act::Keep { object, copies });
+            self.add(
+                when + dice.below(50 * MILLISECOND),
+                Act::Replicate { object, replicas: copies },
+            );
         }
     }
 
@@ -120,10 +123,10 @@ impl Plan {
         }
         let all = inputs.len() as u64;
         let count = if dice.chance(50) { all } else { dice.between(1, all) } as usize;
-        let patience_ns = dice.chance(40).then(|| self.patience(horizon, dice));
+        let timeout_ns = dice.chance(40).then(|| self.timeout(horizon, dice));
         let cancel_ns = (name.is_some() && dice.chance(10))
             .then(|| dice.below(2 * self.config.link.latency_ns));
-        let make = Make::Reduce { inputs, count, patience_ns, cancel_ns };
+        let make = Make::Reduce { inputs, count, timeout_ns, cancel_ns };
         let meta = classes[class].meta.clone();
         let object = self.add_object(Spec { name, meta, make, ttl_ns: None });
         // A small object holds at most 64 tags, and reduces of reduces multiply them.
@@ -144,7 +147,7 @@ impl Plan {
     }
 
     /// Returns the timeout of a request: usually long, sometimes within one round trip.
-    fn patience(&self, horizon: u64, dice: &mut Dice) -> u64 {
+    fn timeout(&self, horizon: u64, dice: &mut Dice) -> u64 {
         let most = if dice.chance(20) { 4 * self.config.link.latency_ns } else { 2 * horizon };
         dice.between(1, most)
     }
@@ -201,26 +204,26 @@ impl Plan {
         }
         if dice.chance(25) {
             let (when, at) = (dice.below(horizon * 3 / 2), dice.below(64));
-            let (patience_ns, cancel_ns) = self.end_of_question(dice);
+            let (timeout_ns, cancel_ns) = self.end_of_question(dice);
             let with_get = dice.chance(70);
-            self.add(when, Act::Follow { object, at, with_get, patience_ns, cancel_ns });
+            self.add(when, Act::Follow { object, at, with_get, timeout_ns, cancel_ns });
         }
         if dice.chance(25) {
             let (when, at) = (dice.below(horizon * 3 / 2), dice.below(64));
-            let (patience_ns, cancel_ns) = self.end_of_question(dice);
+            let (timeout_ns, cancel_ns) = self.end_of_question(dice);
             let changes = dice.below(5) as u32;
-            self.add(when, Act::Locations { object, at, changes, patience_ns, cancel_ns });
+            self.add(when, Act::Locations { object, at, changes, timeout_ns, cancel_ns });
         }
     }
 
     /// Returns the timeout of a request, and when the client cancels it.
     fn end_of_question(&self, dice: &mut Dice) -> (Option<u64>, Option<u64>) {
-        let patience_ns = match dice.below(20) {
+        let timeout_ns = match dice.below(20) {
             0 => Some(0),
             1..8 => Some(dice.below(horizon_of(self))),
             _ => None,
         };
-        (patience_ns, dice.chance(15).then(|| dice.below(horizon_of(self))))
+        (timeout_ns, dice.chance(15).then(|| dice.below(horizon_of(self))))
     }
 
     fn add_waits(&mut self, horizon: u64, dice: &mut Dice) {
@@ -229,17 +232,17 @@ impl Plan {
             dice.shuffle(&mut objects);
             objects.truncate(dice.between(1, 10) as usize);
             let count = dice.between(0, objects.len() as u64) as usize;
-            let (patience_ns, cancel_ns) = self.end_of_question(dice);
+            let (timeout_ns, cancel_ns) = self.end_of_question(dice);
             let at = dice.below(64);
-            let act = Act::Wait { objects, count, at, patience_ns, cancel_ns };
+            let act = Act::Wait { objects, count, at, timeout_ns, cancel_ns };
             self.add(dice.below(horizon * 3 / 2), act);
         }
     }
 
     pub(crate) fn add_get(&mut self, object: usize, when: u64, at: u64, dice: &mut Dice) {
-        let (patience_ns, cancel_ns) = self.end_of_question(dice);
-        let hold_ns = if dice.chance(50) { 0 } else { dice.below(200 * MILLISECOND) };
-        self.add(when, Act::Get { object, at, patience_ns, cancel_ns, hold_ns });
+        let (timeout_ns, cancel_ns) = self.end_of_question(dice);
+        let read_ns = if dice.chance(50) { 0 } else { dice.below(200 * MILLISECOND) };
+        self.add(when, Act::Get { object, at, timeout_ns, cancel_ns, read_ns });
     }
 
     /// Adds weights that are published repeatedly under names with version numbers.
@@ -268,15 +271,15 @@ impl Plan {
         }
         for _ in 0..dice.between(1, 6) {
             let after = dice.chance(60).then(|| dice.below(5));
-            let patience_ns = dice.below(horizon);
+            let timeout_ns = dice.below(horizon);
             let at = dice.below(64);
-            let act = Act::Latest { after, at, patience_ns };
+            let act = Act::Latest { after, at, timeout_ns };
             self.add(dice.below(horizon), act);
         }
         for _ in 0..dice.below(4) {
             let (version, keep, at) = (dice.below(8), dice.between(1, 3), dice.below(64));
-            let patience_ns = dice.chance(30).then(|| self.patience(horizon, dice));
-            let act = Act::Prune { version, keep, at, patience_ns };
+            let timeout_ns = dice.chance(30).then(|| self.timeout(horizon, dice));
+            let act = Act::Prune { version, retain: keep, at, timeout_ns };
             self.add(dice.below(horizon * 3 / 2), act);
         }
     }
@@ -315,7 +318,7 @@ impl Plan {
             }
         }
         let count = seats as usize;
-        let make = Make::Reduce { inputs, count, patience_ns: None, cancel_ns: None };
+        let make = Make::Reduce { inputs, count, timeout_ns: None, cancel_ns: None };
         let object = self.add_object(Spec { name: None, meta, make, ttl_ns: None });
         // Mostly after all inputs exist.
         let late = if dice.chance(70) { (spread + 40_000) * MICROSECOND } else { 0 };
@@ -368,7 +371,7 @@ impl Plan {
     /// Reduces the owners' budget for bytes of small objects in half of the clusters, sometimes to nothing.
     fn limit_small(&mut self, dice: &mut Dice) {
         if dice.chance(50) {
-            self.config.small = Some(dice.below(9) * SMALL_BYTES);
+            self.config.inline_capacity = Some(dice.below(9) * SMALL_BYTES);
         }
     }
 }

@@ -3,27 +3,27 @@
 use std::task::{Context, Waker};
 
 use hoplite_proto::{
-    ask::Answer,
     id::{Instance, NodeId, RequestId},
     node::Event,
+    request::Reply,
 };
 
-use super::{Order, REPLY_NS};
+use super::{ProgramOrder, REPLY_NS};
 use crate::{
     payload::{Content, Piece, Tag},
     shell::blocks_of,
-    world::{Happening, World},
+    world::{SimEvent, World},
 };
 
 impl World {
     /// Schedules the programs after a reply has arrived.
     pub(crate) fn wake_programs(&mut self) {
-        self.after(REPLY_NS, Happening::RunPrograms);
+        self.after(REPLY_NS, SimEvent::RunPrograms);
     }
 
     /// Continues a program whose computation time is over.
     pub(crate) fn wake_program(&mut self, request: RequestId) {
-        self.programs.take(request, Ok(Answer::Done), |_| None);
+        self.programs.take(request, Ok(Reply::Done), |_| None);
         self.run_programs();
     }
 
@@ -38,14 +38,16 @@ impl World {
         let orders = std::mem::take(&mut shared.borrow_mut().orders);
         for order in orders {
             match order {
-                Order::Ask { node, client, request, ask } => {
+                ProgramOrder::Ask { node, client, request, body } => {
                     let deadline = None;
-                    self.tell(node, Event::Asked { client, request, ask, deadline });
+                    self.deliver(node, Event::Request { client, request, body, deadline });
                 }
-                Order::Fill { node, instance, tag } => self.fill(node, instance, tag),
-                Order::Disturb { at, fault, time_ns } => self.go_wrong(at, fault, time_ns),
-                Order::Wake { request, after_ns } => {
-                    self.after(after_ns, Happening::WakeProgram { request });
+                ProgramOrder::Fill { node, instance, tag } => self.fill(node, instance, tag),
+                ProgramOrder::Disturb { at, fault, time_ns } => {
+                    self.inject_fault(at, fault, time_ns)
+                }
+                ProgramOrder::Wake { request, after_ns } => {
+                    self.after(after_ns, SimEvent::WakeProgram { request });
                 }
             }
         }

@@ -4,17 +4,18 @@ use std::ops::Range;
 
 use hoplite_proto::{
     id::{Instance, NodeId, ObjectId, ServeId},
-    node::{Event, GROWTH_NS},
+    node::{Event, FETCH_PROGRESS_NS},
 };
 
 use super::{
-    BLOCK_BYTES, CREDIT_BLOCKS, Flow, Gathered, SlotId, Source, WINDOW_BLOCKS, What, blocks_in,
+    BLOCK_BYTES, CREDIT_BLOCKS, Flow, FlowTarget, Gathered, SlotId, Source, WINDOW_BLOCKS,
+    blocks_in,
 };
 use crate::{
     payload::{Content, Piece, Tag},
     plan::MICROSECOND,
-    verdict::Sabotage,
-    world::{Happening, NotHere, World},
+    verdict::Mutation,
+    world::{NotHere, SimEvent, World},
 };
 
 impl World {
@@ -47,10 +48,10 @@ impl World {
             Some(parts) => parts.iter().flat_map(blocks_in).collect(),
             None => self.shell.slots[sink].missing(),
         };
-        let what = What::Copy { id, instance, attempt, sink, serve: None, ordered };
+        let what = FlowTarget::Copy { id, instance, attempt, sink, serve: None, ordered };
         self.open_flow(source, node, what, size, wanted);
         if !ordered {
-            self.check_feeds(node, instance, true);
+            self.check_sources(node, instance, true);
         }
     }
 
@@ -59,7 +60,7 @@ impl World {
         &mut self,
         from: NodeId,
         to: NodeId,
-        what: What,
+        what: FlowTarget,
         size: u64,
         wanted: Vec<u32>,
     ) -> u64 {
@@ -81,34 +82,34 @@ impl World {
         };
         self.shell.flows.insert(flow, opened);
         let delay_ns = self.passage_ns(to, from);
-        self.after(delay_ns, Happening::FlowAsked { flow });
+        self.after(delay_ns, SimEvent::FlowRequested { flow });
         flow
     }
 
-    pub(crate) fn flow_asked(&mut self, number: u64) {
+    pub(crate) fn flow_requested(&mut self, number: u64) {
         let Some(flow) = self.shell.flows.get_mut(&number) else { return };
         let from = flow.from;
         if !self.hosts.get(&from).is_some_and(|host| host.is_up) {
             return self.break_flow(number, NotHere(false));
         }
         match &mut flow.what {
-            What::Copy { instance, ordered: true, .. }
+            FlowTarget::Copy { instance, ordered: true, .. }
                 if !self.hosts[&from].slots.contains_key(instance) =>
             {
                 let early = self.shell.early_copies.entry((from, *instance)).or_default();
                 early.push(number);
             }
-            What::Copy { id, instance, serve, .. } => {
+            FlowTarget::Copy { id, instance, serve, .. } => {
                 self.shell.counted += 1;
                 let asked = ServeId(self.shell.counted);
                 *serve = Some(asked);
                 let (id, instance) = (id.clone(), *instance);
                 self.shell.serves.insert(asked, number);
-                self.tell(from, Event::FetchAsked { serve: asked, id, instance });
+                self.deliver(from, Event::FetchRequested { serve: asked, id, instance });
             }
-            What::Stream { key, .. } => {
+            FlowTarget::Stream { key, .. } => {
                 let key = *key;
-                self.stream_asked(number, from, key);
+                self.stream_requested(number, from, key);
             }
         }
     }
@@ -128,7 +129,7 @@ impl World {
 
     pub(super) fn refuse(&mut self, serve: ServeId) {
         if let Some(number) = self.shell.serves.remove(&serve) {
-            if let Some(Flow { from, to, what: What::Copy { instance, .. }, .. }) =
+            if let Some(Flow { from, to, what: FlowTarget::Copy { instance, .. }, .. }) =
                 self.shell.flows.get(&number)
             {
                 self.check_refusal(*to, *from, *instance);
@@ -143,7 +144,7 @@ impl World {
         let Some(source) = flow.source else { return };
         if flow.next == flow.wanted.len()
             && flow.in_flight == 0
-            && matches!(flow.what, What::Copy { .. })
+            && matches!(flow.what, FlowTarget::Copy { .. })
         {
             return self.finish_copy(number);
         }
@@ -167,7 +168,7 @@ impl World {
             },
         };
         let content = match self.sabotage {
-            Some(Sabotage::ServesOtherBytes) if next == 1 => Content::of(Tag(u64::MAX)),
+            Some(Mutation::ServesOtherBytes) if next == 1 => Content::of(Tag(u64::MAX)),
             _ => content,
         };
         let Some(flow) = self.shell.flows.get_mut(&number) else { return };
@@ -177,8 +178,8 @@ impl World {
         let bytes = BLOCK_BYTES.min(flow.size - u64::from(next) * BLOCK_BYTES);
         let passage = self.net.pass(self.now, from, to, bytes);
         let piece = Piece { index: next, content };
-        self.at(passage.sent, Happening::BlockSent { flow: number });
-        self.at(passage.arrived, Happening::BlockArrived { flow: number, piece });
+        self.at(passage.sent, SimEvent::BlockSent { flow: number });
+        self.at(passage.arrived, SimEvent::BlockArrived { flow: number, piece });
         if let Source::Fold(fold) = source {
             // There is space for one more partial result.
             self.pump_fold(fold);
@@ -187,8 +188,8 @@ impl World {
 
     fn has_credit(&self, flow: &Flow) -> bool {
         match flow.what {
-            What::Copy { .. } => flow.in_flight < CREDIT_BLOCKS,
-            What::Stream { parent, child, .. } => {
+            FlowTarget::Copy { .. } => flow.in_flight < CREDIT_BLOCKS,
+            FlowTarget::Stream { parent, child, .. } => {
                 let waiting = self.shell.folds.get(&parent).map_or(0, |fold| fold.waiting(child));
                 (flow.in_flight as usize + waiting) < WINDOW_BLOCKS
             }
@@ -207,12 +208,12 @@ impl World {
         flow.in_flight -= 1;
         let is_last = flow.wanted.last() == Some(&piece.index);
         match flow.what {
-            What::Copy { sink, .. } => {
+            FlowTarget::Copy { sink, .. } => {
                 self.write_slot(sink, piece);
-                self.tell_growth(number);
+                self.report_progress(number);
                 self.pump_flow(number);
             }
-            What::Stream { parent, child, .. } => {
+            FlowTarget::Stream { parent, child, .. } => {
                 if is_last {
                     // Finish before the parent processes the last block, which may end the parent too.
                     self.finish_stream(number);
@@ -224,19 +225,22 @@ impl World {
     }
 
     /// Reports the progress of a copy to the receiver's node at intervals.
-    fn tell_growth(&mut self, number: u64) {
+    fn report_progress(&mut self, number: u64) {
         let now = self.now;
         let Some(flow) = self.shell.flows.get_mut(&number) else { return };
         flow.received += BLOCK_BYTES;
-        if now.since(flow.told) < GROWTH_NS {
+        if now.since(flow.told) < FETCH_PROGRESS_NS {
             return;
         }
         flow.told = now;
         let (source, received, node) = (flow.from, flow.received, flow.to);
         let missing = (flow.wanted.len() as u64 * BLOCK_BYTES).saturating_sub(received);
-        if let What::Copy { instance, .. } = flow.what {
+        if let FlowTarget::Copy { instance, .. } = flow.what {
             let shares = self.shares(number);
-            self.tell(node, Event::FetchGrew { instance, source, received, missing, shares });
+            self.deliver(
+                node,
+                Event::FetchProgress { instance, source, received, missing, shares },
+            );
         }
     }
 
@@ -258,13 +262,14 @@ impl World {
 
     /// The flow that fills a slot, if there is one.
     fn flow_into(&self, slot: SlotId) -> Option<&Flow> {
-        let fills = |flow: &Flow| matches!(flow.what, What::Copy { sink, .. } if sink == slot);
+        let fills =
+            |flow: &Flow| matches!(flow.what, FlowTarget::Copy { sink, .. } if sink == slot);
         self.shell.flows.values().find(|flow| fills(flow))
     }
 
     fn finish_copy(&mut self, number: u64) {
         let Some(flow) = self.close_flow(number) else { return };
-        if let What::Copy { instance, attempt, sink, .. } = flow.what {
+        if let FlowTarget::Copy { instance, attempt, sink, .. } = flow.what {
             let gathered = Gathered { node: flow.to, instance, attempt, source: flow.from };
             if self.shell.slots[sink].is_full() {
                 self.all_here(gathered);
@@ -278,7 +283,7 @@ impl World {
     pub(super) fn all_here(&mut self, gathered: Gathered) {
         let Gathered { node, instance, attempt, source } = gathered;
         let (delay_ns, failed) = (self.dice.below(50 * MICROSECOND), None);
-        self.after(delay_ns, Happening::FetchOver { node, instance, attempt, source, failed });
+        self.after(delay_ns, SimEvent::FetchOver { node, instance, attempt, source, failed });
     }
 
     /// Removes a flow. The sender is notified, the receiver is not.
@@ -287,12 +292,12 @@ impl World {
         if let Some(Source::Slot(slot)) = flow.source {
             self.shell.slots[slot].flows.remove(&number);
         }
-        if let What::Copy { serve: Some(serve), .. } = flow.what
+        if let FlowTarget::Copy { serve: Some(serve), .. } = flow.what
             && self.shell.serves.remove(&serve).is_some()
         {
             let delay_ns = self.passage_ns(flow.to, flow.from);
             let (node, event) = (flow.from, Event::ServeEnded { serve });
-            self.after(delay_ns, Happening::Tell { node, event });
+            self.after(delay_ns, SimEvent::Deliver { node, event });
         }
         Some(flow)
     }
@@ -302,15 +307,15 @@ impl World {
         let Some(flow) = self.close_flow(number) else { return };
         let (node, source) = (flow.to, flow.from);
         match flow.what {
-            What::Copy { instance, attempt, .. } => {
+            FlowTarget::Copy { instance, attempt, .. } => {
                 let delay_ns = self.passage_ns(source, node);
                 let failed = Some(not_here);
                 self.after(
                     delay_ns,
-                    Happening::FetchOver { node, instance, attempt, source, failed },
+                    SimEvent::FetchOver { node, instance, attempt, source, failed },
                 );
             }
-            What::Stream { parent, .. } => {
+            FlowTarget::Stream { parent, .. } => {
                 self.fold_over(parent, Some(format!("the stream from {source:?} broke")));
             }
         }
@@ -334,7 +339,7 @@ impl World {
             None => Event::Fetched { instance },
             Some(NotHere(not_here)) => Event::FetchFailed { instance, source, not_here },
         };
-        self.tell(node, event);
+        self.deliver(node, event);
         // A copy made in parts is complete only when its node has been notified.
         let copy = self.hosts.get(&node).and_then(|host| host.node.table().get(instance));
         self.shell.slots[slot].is_complete = copy.is_some_and(|copy| copy.is_complete());
@@ -350,8 +355,7 @@ impl World {
 
     /// The flow of an attempt to receive a copy.
     fn flow_of(&self, wanted: u64) -> Option<u64> {
-        let is_it =
-            |flow: &Flow| matches!(flow.what, What::Copy { attempt, .. } if attempt == wanted);
+        let is_it = |flow: &Flow| matches!(flow.what, FlowTarget::Copy { attempt, .. } if attempt == wanted);
         self.shell.flows.iter().find(|(_, flow)| is_it(flow)).map(|(number, _)| *number)
     }
 

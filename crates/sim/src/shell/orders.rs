@@ -4,21 +4,21 @@ use std::collections::BTreeSet;
 
 use hoplite_proto::{
     id::{Instance, NodeId},
-    node::{Action, Event, Note},
+    node::{Action, Event, LogEvent},
 };
 
 use super::{Slot, SlotId, blocks_of};
 use crate::{
     payload::Piece,
     plan::MICROSECOND,
-    world::{Happening, World},
+    world::{SimEvent, World},
 };
 
 impl World {
     pub(crate) fn carry_out(&mut self, node: NodeId, action: Action) {
         match action {
-            Action::Reply { client, request, answer } => {
-                self.answered(node, client, request, answer);
+            Action::Reply { client, request, reply } => {
+                self.answered(node, client, request, reply);
             }
             Action::CreateSlot { instance, size, .. } => self.create_slot(node, instance, size),
             Action::FreeSlot { instance } => self.free_slot(node, instance),
@@ -36,25 +36,25 @@ impl World {
             Action::FoldInline { reduce, epoch, inputs, .. } => {
                 self.fold_inline(node, reduce, epoch, &inputs);
             }
-            Action::Note(Note::ReduceRestarted { id, detail, .. }) if !self.may_restart => {
+            Action::Log(LogEvent::ReduceRestarted { id, detail, .. }) if !self.may_restart => {
                 self.fail(format!("the reduce of {id:?} restarted without a fault: {detail}"));
             }
-            Action::Note(Note::KeeperLate { id, node }) if !self.may_restart => {
+            Action::Log(LogEvent::ReplicaLate { id, node }) if !self.may_restart => {
                 self.fail(format!(
                     "{node:?} did not reply to the request to keep a replica of {id:?}"
                 ));
             }
-            Action::Note(Note::MessageRefused { from, message }) => {
+            Action::Log(LogEvent::MessageRejected { from, message }) => {
                 self.check_message_refusal(node, from, &message);
             }
-            Action::Note(Note::Limited { whose, limit }) if limit != "SMALL_SHARE" => {
+            Action::Log(LogEvent::Limited { whose, limit }) if limit != "INLINE_SHARE" => {
                 self.fail(format!("{whose:?} reaches the limit {limit} at {node:?}"));
             }
-            Action::Note(_) => {}
+            Action::Log(_) => {}
             Action::Send { .. }
             | Action::AddPeer(_)
             | Action::DropPeer { .. }
-            | Action::Call(_)
+            | Action::Reconnect(_)
             | Action::Left { .. } => {
                 self.carry_out_peer(node, action);
             }
@@ -67,9 +67,9 @@ impl World {
     }
 
     /// Notifies the node of a host after a short delay.
-    pub(crate) fn tell_soon(&mut self, node: NodeId, event: Event) {
+    pub(crate) fn deliver_soon(&mut self, node: NodeId, event: Event) {
         let delay_ns = self.dice.below(50 * MICROSECOND);
-        self.after(delay_ns, Happening::Tell { node, event });
+        self.after(delay_ns, SimEvent::Deliver { node, event });
     }
 
     fn create_slot(&mut self, node: NodeId, instance: Instance, size: u64) {
@@ -96,14 +96,14 @@ impl World {
             self.fail(format!("{node:?} allocates memory for {instance} twice"));
         }
         for flow in self.shell.early_copies.remove(&(node, instance)).unwrap_or_default() {
-            self.flow_asked(flow);
+            self.flow_requested(flow);
         }
         self.take_slot(node, slot);
     }
 
     fn take_slot(&mut self, node: NodeId, slot: SlotId) {
         let delay_ns = self.dice.below(50 * MICROSECOND);
-        self.after(delay_ns, Happening::SlotTaken { node, slot });
+        self.after(delay_ns, SimEvent::SlotTaken { node, slot });
     }
 
     pub(crate) fn slot_taken(&mut self, node: NodeId, slot: SlotId) {
@@ -122,7 +122,7 @@ impl World {
         } else {
             Event::SlotReady { instance }
         };
-        self.tell(node, event);
+        self.deliver(node, event);
     }
 
     fn free_slot(&mut self, node: NodeId, instance: Instance) {

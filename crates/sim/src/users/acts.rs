@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use hoplite_proto::{
-    ask::Ask,
     id::{ClientId, NodeId, ObjectId, RequestId},
     limits::INLINE_BYTES_MAX,
     meta::Op,
-    node::{Event, LEAVE_PATIENCE_NS},
+    node::{Event, LEAVE_TIMEOUT_NS},
+    request::Request,
 };
 
 use super::{Later, Purpose, Writer};
@@ -15,7 +15,7 @@ use crate::{
     payload::{Content, Piece, Tag},
     plan::{Act, Fate, MICROSECOND, Make, PUBLISHED, Spec},
     shell::blocks_of,
-    world::{Happening, World},
+    world::{SimEvent, World},
 };
 
 impl World {
@@ -28,15 +28,15 @@ impl World {
                     Make::Reduce { .. } => self.reduce(object, *at, &act),
                 }
             }
-            Act::Get { object, at, patience_ns, cancel_ns, hold_ns } => {
+            Act::Get { object, at, timeout_ns, cancel_ns, read_ns } => {
                 let Some(id) = self.id_or_later(*object, &act) else { return };
                 let Some((node, client)) = self.client_at(*at) else { return };
-                let purpose = Purpose::Get { id: id.clone(), hold_ns: *hold_ns };
-                let request = self.ask(node, client, Ask::Get { id }, purpose, *patience_ns);
+                let purpose = Purpose::Get { id: id.clone(), read_ns: *read_ns };
+                let request = self.ask(node, client, Request::Get { id }, purpose, *timeout_ns);
                 self.cancel_after(request, *cancel_ns);
             }
             Act::Follow { .. } | Act::Wait { .. } | Act::Locations { .. } | Act::Prune { .. } => {
-                self.look(&act)
+                self.query(&act)
             }
             Act::Inputs { object } => {
                 let Some(id) = self.id_or_later(*object, &act) else { return };
@@ -45,20 +45,20 @@ impl World {
                 let Some(node) = node.filter(|node| nodes.contains(node)) else { return };
                 let client = self.client_of(node);
                 let purpose = Purpose::Inputs { object: *object };
-                self.ask(node, client, Ask::Inputs { id }, purpose, None);
+                self.ask(node, client, Request::Inputs { id }, purpose, None);
             }
-            Act::Keep { object, copies } => self.keep(*object, *copies, &act),
+            Act::Replicate { object, replicas: copies } => self.keep(*object, *copies, &act),
             Act::Delete { object, at } => {
                 let Some(id) = self.id_or_later(*object, &act) else { return };
                 let Some((node, client)) = self.client_at(*at) else { return };
                 self.delete(node, client, vec![id]);
             }
-            Act::Latest { after, at, patience_ns } => {
+            Act::Latest { after, at, timeout_ns } => {
                 let Some((node, client)) = self.client_at(*at) else { return };
                 let (prefix, after) = (PUBLISHED, *after);
-                let ask = Ask::Latest { prefix: prefix.into(), after };
+                let body = Request::Latest { prefix: prefix.into(), after };
                 let purpose = Purpose::Latest { prefix, after, newest: None };
-                self.ask(node, client, ask, purpose, Some(*patience_ns));
+                self.ask(node, client, body, purpose, Some(*timeout_ns));
             }
             Act::ClientDies { at } => {
                 if let Some((_, client)) = self.client_at(*at) {
@@ -67,7 +67,7 @@ impl World {
             }
             Act::Join => self.add_host(None),
             Act::Leave { at } => self.leave(*at),
-            Act::Fault { at, fault, time_ns } => self.go_wrong(*at, *fault, *time_ns),
+            Act::Fault { at, fault, time_ns } => self.inject_fault(*at, *fault, *time_ns),
             Act::Crash { at } => drop(self.crash(*at)),
             Act::Break { at } => self.break_off(*at),
             Act::Restart { at, pause_ns } => self.restart(*at, *pause_ns),
@@ -85,7 +85,7 @@ impl World {
         if let Some(host) = self.hosts.get_mut(&node) {
             host.is_leaving = true;
         }
-        self.tell(node, Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS });
+        self.deliver(node, Event::LeaveRequested { timeout_ns: LEAVE_TIMEOUT_NS });
     }
 
     fn put(&mut self, object: usize, at: u64) {
@@ -100,18 +100,18 @@ impl World {
         let (id, meta) = (known.spec.name.clone().map(ObjectId::Named), known.spec.meta.clone());
         if meta.size <= INLINE_BYTES_MAX {
             let (bytes, ttl_ns) = (Content::of(tag).to_inline(), self.lives(object, client));
-            let ask = Ask::Put { id, meta, bytes, ttl_ns };
-            self.ask(node, client, ask, Purpose::Put { object, tag }, None);
+            let body = Request::Put { id, meta, bytes, ttl_ns };
+            self.ask(node, client, body, Purpose::Put { object, tag }, None);
         } else {
-            let patience_ns = self.dice.chance(20).then_some(self.plan.end.0 / 4);
-            let ask = Ask::Create { id, meta, ttl_ns: self.lives(object, client) };
-            self.ask(node, client, ask, Purpose::Create { object, tag }, patience_ns);
+            let timeout_ns = self.dice.chance(20).then_some(self.plan.end.0 / 4);
+            let body = Request::Create { id, meta, ttl_ns: self.lives(object, client) };
+            self.ask(node, client, body, Purpose::Create { object, tag }, timeout_ns);
         }
     }
 
     fn reduce(&mut self, object: usize, at: u64, act: &Act) {
         let Spec { name, make, .. } = self.users.objects[object].spec.clone();
-        let Make::Reduce { inputs, count, patience_ns, cancel_ns } = make else { return };
+        let Make::Reduce { inputs, count, timeout_ns, cancel_ns } = make else { return };
         let mut ids = Vec::new();
         for input in inputs {
             let Some(id) = self.id_or_later(input, act) else { return };
@@ -126,19 +126,19 @@ impl World {
         let count = count.min(ids.len()) as u32;
         let id = name.map(ObjectId::Named);
         let ttl_ns = self.lives(object, client);
-        let ask = Ask::Reduce { inputs: ids, op: Op::Sum, count, id, ttl_ns };
-        let request = self.ask(node, client, ask, Purpose::Reduce { object }, patience_ns);
+        let body = Request::Reduce { inputs: ids, op: Op::Sum, count, id, ttl_ns };
+        let request = self.ask(node, client, body, Purpose::Reduce { object }, timeout_ns);
         self.cancel_after(request, cancel_ns);
     }
 
     pub(crate) fn delete(&mut self, node: NodeId, client: ClientId, ids: Vec<ObjectId>) {
         for id in &ids {
             for object in self.users.by_id.get(id).cloned().unwrap_or_default() {
-                self.users.objects[object].is_delete_asked = true;
+                self.users.objects[object].is_delete_requested = true;
             }
         }
         let ended = self.no_longer_made(node, &ids);
-        self.ask(node, client, Ask::Delete { ids }, Purpose::Delete { ended }, None);
+        self.ask(node, client, Request::Delete { ids }, Purpose::Delete { ended }, None);
     }
 
     pub(crate) fn client_dies(&mut self, client: ClientId) {
@@ -150,7 +150,7 @@ impl World {
         let node = dead.node;
         self.users.reads.retain(|(_, _, reader), _| *reader != client);
         let (mut created, mut sealed) = (BTreeSet::new(), BTreeSet::new());
-        for asked in self.users.questions.values().filter(|asked| asked.client == client) {
+        for asked in self.users.requests.values().filter(|asked| asked.client == client) {
             match asked.purpose {
                 Purpose::Create { object, .. } => created.insert(object),
                 Purpose::Seal { object, .. } => sealed.insert(object),
@@ -160,12 +160,12 @@ impl World {
         for object in created.difference(&sealed) {
             self.users.objects[*object].is_failed = true;
         }
-        for question in self.users.questions.values_mut() {
-            question.is_void |= question.client == client;
+        for pending in self.users.requests.values_mut() {
+            pending.is_void |= pending.client == client;
         }
-        self.tell(node, Event::ClientGone { client });
-        let questions = self.users.questions.iter();
-        let open = questions.filter(|(_, asked)| asked.client == client && !asked.is_answered);
+        self.deliver(node, Event::ClientDisconnected { client });
+        let requests = self.users.requests.iter();
+        let open = requests.filter(|(_, asked)| asked.client == client && !asked.is_answered);
         if let Some((request, _)) = open.into_iter().next().filter(|_| self.is_up(node)) {
             self.fail(format!("{request:?} of {client:?}, which has ended, got no reply"));
         }
@@ -177,9 +177,9 @@ impl World {
             client.is_gone = true;
         }
         self.users.reads.retain(|(host, _, _), _| *host != node);
-        for question in self.users.questions.values_mut().filter(|asked| asked.node == node) {
-            question.is_void = true;
-            question.is_answered = true;
+        for pending in self.users.requests.values_mut().filter(|asked| asked.node == node) {
+            pending.is_void = true;
+            pending.is_answered = true;
         }
     }
 
@@ -197,12 +197,12 @@ impl World {
                 }
                 let request = RequestId(self.users.count());
                 // Readers copied every second object.
-                let ask = if instance.serial.is_multiple_of(2) {
-                    Ask::Release { instance }
+                let body = if instance.serial.is_multiple_of(2) {
+                    Request::Release { instance }
                 } else {
-                    Ask::ReleaseCopied { instance }
+                    Request::ReleaseCopied { instance }
                 };
-                self.tell(node, Event::Asked { client, request, ask, deadline: None });
+                self.deliver(node, Event::Request { client, request, body, deadline: None });
             }
             Later::Locations { node, client, id, known, changes } => {
                 if self.users.is_gone(client) || !self.is_up(node) {
@@ -210,22 +210,22 @@ impl World {
                 }
                 let known = Some(known);
                 let must = Vec::new();
-                let ask = Ask::Locations { id: id.clone(), known: known.clone() };
+                let body = Request::Locations { id: id.clone(), known: known.clone() };
                 let purpose = Purpose::Locations { id, known, changes, must };
-                self.ask(node, client, ask, purpose, None);
+                self.ask(node, client, body, purpose, None);
             }
         }
     }
 
     pub(crate) fn cancel(&mut self, request: RequestId) {
-        let Some(question) = self.users.questions.get_mut(&request) else { return };
-        if question.is_answered {
+        let Some(pending) = self.users.requests.get_mut(&request) else { return };
+        if pending.is_answered {
             return;
         }
-        question.is_void = true;
-        let node = question.node;
-        self.tell(node, Event::Cancelled { request });
-        let is_answered = self.users.questions.get(&request).is_some_and(|asked| asked.is_answered);
+        pending.is_void = true;
+        let node = pending.node;
+        self.deliver(node, Event::Cancelled { request });
+        let is_answered = self.users.requests.get(&request).is_some_and(|asked| asked.is_answered);
         if !is_answered && self.is_up(node) {
             self.fail(format!("{request:?} was canceled and got no reply"));
         }
@@ -245,7 +245,7 @@ impl World {
         let end = blocks_of(self.shell.slots[slot].size);
         if next == end {
             let purpose = Purpose::Seal { object, instance };
-            self.ask(node, client, Ask::Seal { instance }, purpose, None);
+            self.ask(node, client, Request::Seal { instance }, purpose, None);
             return;
         }
         if fate != Fate::Sealed && next > end / 2 {
@@ -253,11 +253,11 @@ impl World {
             if fate == Fate::Orphaned {
                 return self.client_dies(client);
             }
-            self.ask(node, client, Ask::Abort { instance }, Purpose::Abort, None);
+            self.ask(node, client, Request::Abort { instance }, Purpose::Abort, None);
             return;
         }
         self.write_slot(slot, Piece { index: next, content: Content::of(tag) });
         writer.next += 1;
-        self.after(pace_ns + 5 * MICROSECOND, Happening::Write(writer));
+        self.after(pace_ns + 5 * MICROSECOND, SimEvent::Write(writer));
     }
 }

@@ -1,16 +1,16 @@
 //! Handles replies: what clients record, and what they do next.
 
 use hoplite_proto::{
-    ask::Answer,
     error::Error,
     id::{ClientId, NodeId, ObjectId, RequestId},
+    request::Reply,
 };
 
 use super::{Later, Purpose, Writer};
 use crate::{
     payload::Content,
     plan::MICROSECOND,
-    world::{Happening, World},
+    world::{SimEvent, World},
 };
 
 impl World {
@@ -19,25 +19,25 @@ impl World {
         node: NodeId,
         client: ClientId,
         request: RequestId,
-        answer: Result<Answer, Error>,
+        reply: Result<Reply, Error>,
     ) {
         let content = |instance| self.shell.contents.get(&instance).cloned();
-        let Some(answer) = self.programs.take(request, answer, content) else {
+        let Some(reply) = self.programs.take(request, reply, content) else {
             return self.wake_programs();
         };
-        let Some(question) = self.users.questions.get_mut(&request) else {
+        let Some(pending) = self.users.requests.get_mut(&request) else {
             return self.fail(format!("a reply to {request:?}, which no client sent"));
         };
-        if question.is_answered {
-            return self.fail(format!("{request:?} got two replies: {answer:?}"));
+        if pending.is_answered {
+            return self.fail(format!("{request:?} got two replies: {reply:?}"));
         }
-        if (question.node, question.client) != (node, client) {
+        if (pending.node, pending.client) != (node, client) {
             return self.fail(format!("the reply to {request:?} went to {client:?} at {node:?}"));
         }
-        question.is_answered = true;
-        let purpose = question.purpose.clone();
-        match answer {
-            Ok(answer) => self.succeeded(node, client, request, purpose, answer),
+        pending.is_answered = true;
+        let purpose = pending.purpose.clone();
+        match reply {
+            Ok(reply) => self.succeeded(node, client, request, purpose, reply),
             Err(error) => self.failed(request, purpose, error),
         }
     }
@@ -48,20 +48,20 @@ impl World {
         client: ClientId,
         request: RequestId,
         purpose: Purpose,
-        answer: Answer,
+        reply: Reply,
     ) {
-        match (purpose, answer) {
-            (Purpose::Put { object, .. }, Answer::Put { id }) => {
+        match (purpose, reply) {
+            (Purpose::Put { object, .. }, Reply::Put { id }) => {
                 self.users.objects[object].is_made = true;
                 self.object_known(object, id);
             }
-            (Purpose::Create { object, tag }, Answer::Created { id, instance }) => {
+            (Purpose::Create { object, tag }, Reply::Created { id, instance }) => {
                 self.object_known(object, id);
                 self.shell.contents.insert(instance, Content::of(tag));
                 let writer = Writer { object, node, client, instance, tag, next: 0 };
-                self.after(10 * MICROSECOND, Happening::Write(writer));
+                self.after(10 * MICROSECOND, SimEvent::Write(writer));
             }
-            (Purpose::Seal { object, instance }, Answer::Put { id }) => {
+            (Purpose::Seal { object, instance }, Reply::Put { id }) => {
                 self.users.objects[object].is_made = true;
                 if self.users.objects[object].id.as_ref() != Some(&id) {
                     self.fail(format!("{instance} was sealed as {id}"));
@@ -71,7 +71,7 @@ impl World {
                     self.shell.slots[slot].is_complete = true;
                 }
             }
-            (Purpose::Get { id: asked, hold_ns }, Answer::Got { id, instance, inline, meta }) => {
+            (Purpose::Get { id: asked, read_ns }, Reply::Got { id, instance, inline, meta }) => {
                 if id != asked {
                     return self.fail(format!("a get of {asked} returned {id}"));
                 }
@@ -82,15 +82,15 @@ impl World {
                 if inline.is_none() {
                     *self.users.reads.entry((node, instance, client)).or_default() += 1;
                     let release = Later::Release { node, client, instance };
-                    self.after(hold_ns + MICROSECOND, Happening::Users(release));
+                    self.after(read_ns + MICROSECOND, SimEvent::Users(release));
                 }
             }
-            (Purpose::Reduce { object }, Answer::Reducing { id }) => self.object_known(object, id),
-            (Purpose::Inputs { object }, Answer::Inputs { ids }) => self.check_inputs(object, &ids),
-            (Purpose::Keep { object, copies }, Answer::Kept { .. }) => {
-                self.check_kept(node, object, copies);
+            (Purpose::Reduce { object }, Reply::Reducing { id }) => self.object_known(object, id),
+            (Purpose::Inputs { object }, Reply::Inputs { ids }) => self.check_inputs(object, &ids),
+            (Purpose::Replicate { object, replicas: copies }, Reply::Replicated { .. }) => {
+                self.check_replicas(node, object, copies);
             }
-            (Purpose::Latest { prefix, after, newest }, Answer::Latest { name }) => {
+            (Purpose::Latest { prefix, after, newest }, Reply::Latest { name }) => {
                 let is_newer = name.version().is_some_and(|v| after.is_none_or(|after| v > after));
                 if !name.as_str().starts_with(prefix) || !is_newer {
                     self.fail(format!(
@@ -101,27 +101,27 @@ impl World {
                 // names than copies.
                 let version = name.version();
                 let is_outlived = self.users.is_shrunk
-                    || self.users.is_delete_asked(&ObjectId::Named(name.clone()));
+                    || self.users.is_delete_requested(&ObjectId::Named(name.clone()));
                 let is_wrong = |newest| newest > version || newest != version && !is_outlived;
                 if newest.is_some_and(is_wrong) {
                     self.fail(format!("{name:?} is the latest, but the newest is {newest:?}"));
                 }
             }
-            (Purpose::Wait { ids, count }, Answer::Waited { ready }) => {
+            (Purpose::Wait { ids, count }, Reply::Waited { ready }) => {
                 self.check_waited(request, &ids, count, &ready);
             }
-            (Purpose::Follow { id }, Answer::Growing { meta, instance }) => {
+            (Purpose::Follow { id }, Reply::Growing { meta, instance }) => {
                 self.check_growing(node, &id, &meta, instance);
             }
-            (Purpose::Locations { id, known, changes, must }, Answer::Locations(all)) => {
+            (Purpose::Locations { id, known, changes, must }, Reply::Locations(all)) => {
                 self.check_locations(node, client, id, known, changes, &must, &all);
             }
-            (Purpose::Delete { ended }, Answer::Done) => self.deleted(ended),
+            (Purpose::Delete { ended }, Reply::Done) => self.deleted(ended),
             (
                 Purpose::Abort | Purpose::Join | Purpose::Prune | Purpose::Follow { .. },
-                Answer::Done,
+                Reply::Done,
             ) => {}
-            (purpose, answer) => self.fail(format!("{answer:?} is not a reply to {purpose:?}")),
+            (purpose, reply) => self.fail(format!("{reply:?} is not a reply to {purpose:?}")),
         }
     }
 

@@ -1,15 +1,15 @@
 //! Manages clients and their requests.
 
 use hoplite_proto::{
-    ask::Ask,
     id::{ClientId, NodeId, ObjectId, RequestId},
     node::Event,
+    request::Request,
 };
 
-use super::{Client, Purpose, Question};
+use super::{Client, PendingRequest, Purpose};
 use crate::{
     plan::{Act, MICROSECOND},
-    world::{Happening, World},
+    world::{SimEvent, World},
 };
 
 impl World {
@@ -57,7 +57,7 @@ impl World {
         self.users.objects[object].id = Some(id);
         for act in self.users.blocked.remove(&object).unwrap_or_default() {
             let delay_ns = self.dice.below(100 * MICROSECOND);
-            self.after(delay_ns, Happening::Act(act));
+            self.after(delay_ns, SimEvent::Act(act));
         }
     }
 
@@ -65,16 +65,16 @@ impl World {
         &mut self,
         node: NodeId,
         client: ClientId,
-        ask: Ask,
+        body: Request,
         purpose: Purpose,
-        patience_ns: Option<u64>,
+        timeout_ns: Option<u64>,
     ) -> RequestId {
         let request = RequestId(self.users.count());
-        let deadline = patience_ns.map(|patience| self.now + patience);
+        let deadline = timeout_ns.map(|timeout| self.now + timeout);
         let (is_void, is_answered) = (false, false);
-        let question = Question { node, client, purpose, deadline, is_void, is_answered };
-        self.users.questions.insert(request, question);
-        self.tell(node, Event::Asked { client, request, ask, deadline });
+        let pending = PendingRequest { node, client, purpose, deadline, is_void, is_answered };
+        self.users.requests.insert(request, pending);
+        self.deliver(node, Event::Request { client, request, body, deadline });
         request
     }
 }

@@ -1,40 +1,44 @@
 //! Simulates control connections between nodes: who connects, what arrives, and what is lost when one breaks.
 
 use hoplite_proto::{
+    failed_members::ReconnectFailure,
     id::NodeId,
     message::Message,
     node::{Action, Event},
-    redial::CallFailure,
 };
 
-use super::{Happening, Parcel, World};
-use crate::verdict::Sabotage;
+use super::{Packet, SimEvent, World};
+use crate::verdict::Mutation;
 
 impl World {
-    pub(super) fn arrive(&mut self, from: NodeId, to: NodeId, connection: u64, parcel: Parcel) {
+    pub(super) fn arrive(&mut self, from: NodeId, to: NodeId, connection: u64, parcel: Packet) {
         if !self.is_up(to) || self.net.is_lost(from, to, connection) {
             return;
         }
         match parcel {
-            Parcel::Hello(member) | Parcel::HelloAgain(member) => {
+            Packet::Hello(member) | Packet::HelloReconnect(member) => {
                 if let Some(host) = self.hosts.get(&to) {
-                    let back = Parcel::HelloBack(host.member);
+                    let back = Packet::HelloBack(host.member);
                     self.transmit(to, from, connection, back);
                 }
-                let is_again = matches!(parcel, Parcel::HelloAgain(_));
-                self.tell(
+                let is_again = matches!(parcel, Packet::HelloReconnect(_));
+                self.deliver(
                     to,
-                    if is_again { Event::PeerAgain { member } } else { Event::PeerUp { member } },
+                    if is_again {
+                        Event::PeerReconnected { member }
+                    } else {
+                        Event::PeerUp { member }
+                    },
                 );
             }
-            Parcel::HelloBack(member) => self.tell(to, Event::PeerUp { member }),
-            Parcel::Message(message) => {
+            Packet::HelloBack(member) => self.deliver(to, Event::PeerUp { member }),
+            Packet::Message(message) => {
                 if let Some(host) = self.hosts.get_mut(&to) {
                     host.heard += 1;
                 }
-                self.tell(to, Event::Message { from, message });
+                self.deliver(to, Event::Message { from, message });
             }
-            Parcel::Broken => {
+            Packet::Broken => {
                 if self.net.connection(from, to) == Some(connection) {
                     self.net.disconnect(from, to);
                 }
@@ -46,7 +50,7 @@ impl World {
                         self.dial(to, from);
                     }
                 } else {
-                    self.tell(to, Event::PeerLost { node: from, is_dead: true });
+                    self.deliver(to, Event::PeerUnreachable { node: from, is_dead: true });
                 }
             }
         }
@@ -58,44 +62,44 @@ impl World {
         let is_again = self.net.is_broken(from, to);
         let Some(connection) = self.net.connect(from, to) else { return };
         if self.is_up(to) {
-            let hello = if is_again { Parcel::HelloAgain } else { Parcel::Hello };
+            let hello = if is_again { Packet::HelloReconnect } else { Packet::Hello };
             self.transmit(from, to, connection, hello(member));
         } else {
             // Refused or no reply; the queued messages are lost.
-            self.transmit(to, from, connection, Parcel::Broken);
+            self.transmit(to, from, connection, Packet::Broken);
         }
     }
 
     /// Tries to reach a lost node.
-    fn call(&mut self, from: NodeId, to: NodeId) {
+    fn reconnect(&mut self, from: NodeId, to: NodeId) {
         if self.is_up(to) {
             self.dial(from, to);
         } else {
             let delay_ns = self.passage_ns(from, to);
-            let event = Event::CallFailed { node: to, failure: CallFailure::Refused };
-            self.after(delay_ns, Happening::Tell { node: from, event });
+            let event = Event::ReconnectFailed { node: to, failure: ReconnectFailure::Refused };
+            self.after(delay_ns, SimEvent::Deliver { node: from, event });
         }
     }
 
-    pub(super) fn transmit(&mut self, from: NodeId, to: NodeId, connection: u64, parcel: Parcel) {
+    pub(super) fn transmit(&mut self, from: NodeId, to: NodeId, connection: u64, parcel: Packet) {
         let at = match &parcel {
-            Parcel::Message(Message::Burst { filling, .. }) => {
+            Packet::Message(Message::Burst { filling, .. }) => {
                 self.net.burst(self.now, from, to, filling.len())
             }
             _ => self.net.arrival(self.now, from, to, &mut self.dice),
         };
-        self.at(at, Happening::Arrive { from, to, connection, parcel });
+        self.at(at, SimEvent::Arrive { from, to, connection, parcel });
     }
 
     pub(crate) fn send(&mut self, from: NodeId, to: NodeId, message: Message) {
-        if self.sabotage == Some(Sabotage::LosesMessage)
+        if self.sabotage == Some(Mutation::LosesMessage)
             && matches!(message, Message::Located { .. })
         {
             return;
         }
         self.dial(from, to);
         if let Some(connection) = self.net.connection(from, to) {
-            self.transmit(from, to, connection, Parcel::Message(message));
+            self.transmit(from, to, connection, Packet::Message(message));
         }
     }
 
@@ -106,7 +110,7 @@ impl World {
             self.net.lose(from, to, connection);
             let delay_ns = self.passage_ns(from, to);
             // Connection 0 for the notification, because messages of the old connection are lost.
-            let news = Happening::Arrive { from, to, connection: 0, parcel: Parcel::Broken };
+            let news = SimEvent::Arrive { from, to, connection: 0, parcel: Packet::Broken };
             self.after(delay_ns, news);
         }
     }
@@ -116,7 +120,7 @@ impl World {
         if let Some(connection) = self.net.disconnect(from, to) {
             self.net.lose(to, from, connection);
             if self.is_up(to) {
-                self.transmit(from, to, connection, Parcel::Broken);
+                self.transmit(from, to, connection, Packet::Broken);
             }
         }
     }
@@ -126,7 +130,7 @@ impl World {
             Action::Send { to, message } => self.send(node, to, message),
             Action::AddPeer(member) => self.dial(node, member.id),
             Action::DropPeer { node: peer, .. } => self.hang_up(node, peer),
-            Action::Call(member) => self.call(node, member.id),
+            Action::Reconnect(member) => self.reconnect(node, member.id),
             Action::Left { .. } => self.stop_host(node, false),
             _ => {}
         }

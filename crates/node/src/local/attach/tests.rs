@@ -87,36 +87,36 @@ impl Node {
         }
     }
 
-    fn say(&self, message: &FromNode, descriptor: Option<BorrowedFd<'_>>) {
+    fn send(&self, message: &FromNode, descriptor: Option<BorrowedFd<'_>>) {
         let descriptors: Vec<_> = descriptor.into_iter().collect();
         let bytes = frame(message);
         let sent = send_with_fds(&self.stream, &bytes, &descriptors).unwrap();
         assert_eq!(sent, bytes.len());
     }
 
-    fn answer(&self, request: u64, answer: Result<Answer, CallError>) {
-        self.say(&FromNode::Answer { request, answer, place: None }, None);
+    fn answer(&self, request: u64, answer: Result<Reply, CallError>) {
+        self.send(&FromNode::Reply { request, reply: answer, region: None }, None);
     }
 }
 
-type Answered = Result<Reply, CallError>;
+type Answered = Result<AttachedReply, CallError>;
 
-fn ask(attached: &Attached, ask: Ask) -> (u64, Receiver<Answered>) {
+fn ask(attached: &Attached, body: Request) -> (u64, Receiver<Answered>) {
     let (sender, receiver) = channel();
     let request = attached.next_request();
-    attached.ask(request, ask, None, Box::new(move |answer| drop(sender.send(answer))));
+    attached.ask(request, body, None, Box::new(move |answer| drop(sender.send(answer))));
     (request, receiver)
 }
 
-fn get() -> Ask {
-    Ask::Get { id: "some/1".parse().unwrap() }
+fn get() -> Request {
+    Request::Get { id: "some/1".parse().unwrap() }
 }
 
 /// The reply to a get with memory at a place.
-fn got(request: u64, place: Place) -> FromNode {
+fn got(request: u64, place: Region) -> FromNode {
     let (id, meta) = ("some/1".parse::<ObjectId>().unwrap(), Meta::bytes(LEN));
-    let answer = Ok(Answer::Got { id, meta, instance: INSTANCE, inline: None });
-    FromNode::Answer { request, answer, place: Some(place) }
+    let answer = Ok(Reply::Got { id, meta, instance: INSTANCE, inline: None });
+    FromNode::Reply { request, reply: answer, region: Some(place) }
 }
 
 #[test]
@@ -148,17 +148,19 @@ fn replies_match_requests_in_any_order() {
     let (attached, mut node) = served.attach();
     let asked: Vec<_> = (0..3).map(|_| ask(&attached, get())).collect();
     for (request, _) in &asked {
-        assert!(matches!(node.hear(), ToNode::Ask { request: heard, .. } if heard == *request));
+        assert!(matches!(node.hear(), ToNode::Request { request: heard, .. } if heard == *request));
     }
     for (request, _) in asked.iter().rev() {
-        node.answer(*request, Ok(Answer::Put { id: format!("n/{request}").parse().unwrap() }));
+        node.answer(*request, Ok(Reply::Put { id: format!("n/{request}").parse().unwrap() }));
     }
     // A reply to an unknown request.
-    node.answer(99, Ok(Answer::Done));
+    node.answer(99, Ok(Reply::Done));
     for (request, answer) in asked {
         let id = format!("n/{request}").parse().unwrap();
         let reply = answer.recv_timeout(SOON).unwrap();
-        assert!(matches!(&reply, Ok(Reply::Answer(Answer::Put { id: put }, None)) if *put == id));
+        assert!(
+            matches!(&reply, Ok(AttachedReply::Reply(Reply::Put { id: put }, None)) if *put == id)
+        );
     }
     assert!(!attached.is_closed());
 }
@@ -168,7 +170,7 @@ fn end_of_node_fails_every_request_with_its_reason() {
     let served = Served::new();
     let (attached, node) = served.attach();
     let asked = [ask(&attached, get()), ask(&attached, get())];
-    node.say(&FromNode::Down { said: "it panicked".into() }, None);
+    node.send(&FromNode::Down { said: "it panicked".into() }, None);
     drop(node);
     for (_, answer) in asked {
         let error = answer.recv_timeout(SOON).unwrap().err().unwrap();
@@ -191,17 +193,18 @@ fn unsent_frames_are_sent_later() {
     let ids: Vec<ObjectId> =
         (0..1000).map(|number| format!("long/{number}").parse().unwrap()).collect();
     let asked: Vec<_> =
-        (0..200).map(|count| ask(&attached, Ask::Wait { ids: ids.clone(), count })).collect();
+        (0..200).map(|count| ask(&attached, Request::Wait { ids: ids.clone(), count })).collect();
     for (request, _) in &asked {
-        let ToNode::Ask { request: heard, ask: Ask::Wait { ids: all, count }, .. } = node.hear()
+        let ToNode::Request { request: heard, body: Request::Wait { ids: all, count }, .. } =
+            node.hear()
         else {
             panic!("another message")
         };
         assert_eq!((heard, all.len(), u64::from(count) + 1), (*request, 1000, *request));
     }
     let (request, answer) = ask(&attached, get());
-    assert!(matches!(node.hear(), ToNode::Ask { .. }));
-    node.answer(request, Ok(Answer::Done));
+    assert!(matches!(node.hear(), ToNode::Request { .. }));
+    node.answer(request, Ok(Reply::Done));
     assert!(answer.recv_timeout(SOON).unwrap().is_ok());
 }
 
@@ -212,11 +215,11 @@ fn request_longer_than_a_frame_is_not_sent() {
     let name = "x".repeat(1000);
     let count = 1 + FRAME_BYTES_MAX / 1000;
     let ids = (0..count).map(|number| format!("{name}/{number}").parse().unwrap()).collect();
-    let (_, answer) = ask(&attached, Ask::Wait { ids, count: 1 });
+    let (_, answer) = ask(&attached, Request::Wait { ids, count: 1 });
     let error = answer.recv_timeout(SOON).unwrap().err().unwrap().to_string();
     assert!(error.contains("but one call can have"), "{error}");
     let (request, _) = ask(&attached, get());
-    assert!(matches!(node.hear(), ToNode::Ask { request: heard, .. } if heard == request));
+    assert!(matches!(node.hear(), ToNode::Request { request: heard, .. } if heard == request));
 }
 
 /// Goal: an extent is mapped once, used by all replies that refer to it, and unmapped when the node requests it.
@@ -229,31 +232,31 @@ fn memory_is_mapped_once_and_unmapped_on_request() {
     slot.copy_from(&[7; LEN as usize], |_| {}).unwrap();
     let (extent, client) = (slot.extent(), hoplite_shm::WriterId(1));
     let (descriptor, extent_len) = arena.descriptor(extent, client).unwrap();
-    let place = |has_descriptor| Place {
+    let place = |has_descriptor| Region {
         extent: extent.0,
         extent_len,
         offset: slot.offset(),
         len: LEN,
         has_descriptor,
     };
-    let get = |node: &mut Node, place: Place| {
+    let get = |node: &mut Node, place: Region| {
         let (request, answer) = ask(&attached, get());
-        assert!(matches!(node.hear(), ToNode::Ask { .. }));
+        assert!(matches!(node.hear(), ToNode::Request { .. }));
         let descriptor = place.has_descriptor.then_some(descriptor.as_fd());
-        node.say(&got(request, place), descriptor);
+        node.send(&got(request, place), descriptor);
         answer.recv_timeout(SOON).unwrap()
     };
     for has_descriptor in [true, false] {
-        let Ok(Reply::Answer(_, Some(slot))) = get(&mut node, place(has_descriptor)) else {
+        let Ok(AttachedReply::Reply(_, Some(slot))) = get(&mut node, place(has_descriptor)) else {
             panic!()
         };
         assert_eq!(slot.bytes().unwrap(), [7; LEN as usize]);
     }
-    node.say(&FromNode::Forget { extents: vec![extent.0] }, None);
+    node.send(&FromNode::Unmap { extents: vec![extent.0] }, None);
     assert!(matches!(node.hear(), ToNode::Unmapped { extent: unmapped } if unmapped == extent.0));
     // The process can't read memory that it has not mapped, and releases it.
     let answer = get(&mut node, place(false));
     assert!(matches!(answer, Err(CallError::NoMemory { needed: LEN, .. })));
-    let released = ToNode::Tell { ask: Ask::Release { instance: INSTANCE } };
+    let released = ToNode::Notify { body: Request::Release { instance: INSTANCE } };
     assert_eq!(format!("{:?}", node.hear()), format!("{released:?}"));
 }

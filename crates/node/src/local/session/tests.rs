@@ -2,15 +2,15 @@
 
 use std::os::fd::OwnedFd;
 
-use hoplite_proto::{ask::Answer, id::Instance, meta::Meta};
+use hoplite_proto::{id::Instance, meta::Meta, request::Reply};
 use hoplite_shm::Mapping;
 
 use super::*;
 use crate::{
     local::{
         client::{Client, Value},
-        protocol::Place,
-        tests::hostile::{LEN, Raw, SOON, eventually, name, node},
+        protocol::Region,
+        tests::hostile::{LEN, RawClient, SOON, eventually, name, node},
     },
     node::Node,
 };
@@ -24,25 +24,25 @@ fn with_object() -> (Node, Client) {
 }
 
 /// Gets that object: its place, and the descriptor if one came.
-fn get(process: &mut Raw) -> (Place, Option<OwnedFd>, Instance) {
-    let asked = process.ask(Ask::Get { id: name("some/1") });
-    let (answer, place, descriptor) = process.answered(asked);
-    let Ok(Answer::Got { instance, .. }) = answer else { panic!("{answer:?}") };
-    (place.unwrap(), descriptor, instance)
+fn get(process: &mut RawClient) -> (Region, Option<OwnedFd>, Instance) {
+    let asked = process.ask(Request::Get { id: name("some/1") });
+    let (reply, region, descriptor) = process.answered(asked);
+    let Ok(Reply::Got { instance, .. }) = reply else { panic!("{reply:?}") };
+    (region.unwrap(), descriptor, instance)
 }
 
 #[test]
 fn greeting_of_this_version_must_come_first() {
     let node = node();
-    let mut early = Raw::silent(&node);
-    early.say(&ToNode::Hold);
+    let mut early = RawClient::silent(&node);
+    early.send(&ToNode::PinForFork);
     assert!(early.refused().contains("must be a greeting"));
-    let mut other = Raw::silent(&node);
-    other.say(&ToNode::Hello { version: LOCAL_VERSION + 1 });
+    let mut other = RawClient::silent(&node);
+    other.send(&ToNode::Hello { version: LOCAL_VERSION + 1 });
     let said = other.refused();
     assert!(said.contains(&format!("version {LOCAL_VERSION} of the local protocol")), "{said}");
-    let mut twice = Raw::attach(&node);
-    twice.say(&ToNode::Hello { version: LOCAL_VERSION });
+    let mut twice = RawClient::attach(&node);
+    twice.send(&ToNode::Hello { version: LOCAL_VERSION });
     twice.pause();
     node.close(SOON);
 }
@@ -50,18 +50,18 @@ fn greeting_of_this_version_must_come_first() {
 #[test]
 fn descriptor_is_sent_once_and_again_after_unmapping() {
     let (node, _client) = with_object();
-    let mut process = Raw::attach(&node);
-    let (place, descriptor, _) = get(&mut process);
-    let mapping = Mapping::map_readonly(descriptor.unwrap(), place.extent_len);
-    assert!(place.has_descriptor && mapping.is_ok());
+    let mut process = RawClient::attach(&node);
+    let (region, descriptor, _) = get(&mut process);
+    let mapping = Mapping::map_readonly(descriptor.unwrap(), region.extent_len);
+    assert!(region.has_descriptor && mapping.is_ok());
     let (again, descriptor, _) = get(&mut process);
     assert!(!again.has_descriptor && descriptor.is_none());
-    assert_eq!((again.extent, again.offset, again.len), (place.extent, place.offset, LEN));
-    process.say(&ToNode::Unmapped { extent: place.extent });
+    assert_eq!((again.extent, again.offset, again.len), (region.extent, region.offset, LEN));
+    process.send(&ToNode::Unmapped { extent: region.extent });
     let (again, descriptor, _) = get(&mut process);
     assert!(again.has_descriptor && descriptor.is_some());
     // Another process gets its own descriptor.
-    assert!(get(&mut Raw::attach(&node)).1.is_some());
+    assert!(get(&mut RawClient::attach(&node)).1.is_some());
     node.close(SOON);
 }
 
@@ -70,15 +70,15 @@ fn reads_are_pinned_until_release_or_end() {
     let (node, client) = with_object();
     let pins = || client.start_objects(SOON).join().unwrap()[0].pins;
     let idle = pins();
-    let mut process = Raw::attach(&node);
+    let mut process = RawClient::attach(&node);
     let (_, _, instance) = get(&mut process);
     get(&mut process);
     assert_eq!(pins(), idle + 2);
-    process.say(&ToNode::Tell { ask: Ask::Release { instance } });
+    process.send(&ToNode::Notify { body: Request::Release { instance } });
     process.pause();
     assert_eq!(pins(), idle + 1);
     // A release has no reply, even if sent as a request.
-    process.ask(Ask::Release { instance });
+    process.ask(Request::Release { instance });
     process.pause();
     assert_eq!(pins(), idle);
     get(&mut process);
@@ -90,11 +90,11 @@ fn reads_are_pinned_until_release_or_end() {
 #[test]
 fn tell_accepts_only_requests_without_reply() {
     let (node, client) = with_object();
-    let mut process = Raw::attach(&node);
-    process.say(&ToNode::Tell { ask: Ask::Delete { ids: vec![name("some/1")] } });
-    process.say(&ToNode::Cancel { request: 99 });
-    process.say(&ToNode::LetGo { request: 99 });
-    process.say(&ToNode::Advanced { instance: Instance { node: node.id(), serial: 99 } });
+    let mut process = RawClient::attach(&node);
+    process.send(&ToNode::Notify { body: Request::Delete { ids: vec![name("some/1")] } });
+    process.send(&ToNode::Cancel { request: 99 });
+    process.send(&ToNode::StopFollowing { request: 99 });
+    process.send(&ToNode::Advanced { instance: Instance { node: node.id(), serial: 99 } });
     process.pause();
     assert_eq!(client.get(&name("some/1"), SOON).unwrap().as_bytes(), [7; LEN as usize]);
     node.close(SOON);
@@ -103,15 +103,15 @@ fn tell_accepts_only_requests_without_reply() {
 #[test]
 fn incomplete_space_can_not_be_sealed() {
     let node = node();
-    let mut process = Raw::attach(&node);
-    let asked = process.ask(Ask::Create { id: None, meta: Meta::bytes(LEN), ttl_ns: None });
-    let (answer, place, _) = process.answered(asked);
-    let Ok(Answer::Created { instance, .. }) = answer else { panic!("{answer:?}") };
-    process.say(&ToNode::Mapped { extent: place.unwrap().extent });
-    let asked = process.ask(Ask::Seal { instance });
+    let mut process = RawClient::attach(&node);
+    let asked = process.ask(Request::Create { id: None, meta: Meta::bytes(LEN), ttl_ns: None });
+    let (reply, region, _) = process.answered(asked);
+    let Ok(Reply::Created { instance, .. }) = reply else { panic!("{reply:?}") };
+    process.send(&ToNode::Mapped { extent: region.unwrap().extent });
+    let asked = process.ask(Request::Seal { instance });
     let refused = process.answered(asked).0.unwrap_err().to_string();
     assert!(refused.contains("before all bytes were written"), "{refused}");
-    process.say(&ToNode::Tell { ask: Ask::Abort { instance } });
+    process.send(&ToNode::Notify { body: Request::Abort { instance } });
     process.pause();
     assert!(node.client().start_objects(SOON).join().unwrap().is_empty());
     node.close(SOON);

@@ -1,6 +1,6 @@
 //! Tests of hostile processes, which follow only the framing of the protocol: they affect no other process.
 //!
-//! `Raw` sends arbitrary messages, like a program written to break a node, without the client of this crate.
+//! `RawClient` sends arbitrary messages, like a program written to break a node, without the client of this crate.
 
 use std::{
     io::{self, Write},
@@ -19,11 +19,11 @@ use std::{
 };
 
 use hoplite_proto::{
-    ask::{Answer, Ask},
     error::Error as CallError,
     id::{NodeId, ObjectId},
     members::Member,
     meta::Meta,
+    request::{Reply, Request},
 };
 use hoplite_shm::{Mapping, Slot, recv_with_fds, refuse_descriptors, send_with_fds};
 use socket2::SockRef;
@@ -32,8 +32,8 @@ use crate::{
     config::NodeConfig,
     local::{
         client::Client,
-        incoming::Incoming,
-        protocol::{FromNode, LOCAL_VERSION, Place, ToNode, frame},
+        protocol::{FromNode, LOCAL_VERSION, Region, ToNode, frame},
+        reply_reader::ReplyReader,
     },
     node::Node,
 };
@@ -51,28 +51,28 @@ pub(crate) fn node() -> Node {
 }
 
 /// A process that sends arbitrary messages.
-pub(crate) struct Raw {
+pub(crate) struct RawClient {
     stream: UnixStream,
-    incoming: Incoming,
+    incoming: ReplyReader,
     asked: u64,
 }
 
-impl Raw {
+impl RawClient {
     /// A connection on which nothing has been sent.
     pub(crate) fn silent(node: &Node) -> Self {
         let stream = UnixStream::connect(node.socket().unwrap()).unwrap();
         stream.set_read_timeout(SOON).unwrap();
-        Self { stream, incoming: Incoming::default(), asked: 0 }
+        Self { stream, incoming: ReplyReader::default(), asked: 0 }
     }
 
     pub(crate) fn attach(node: &Node) -> Self {
         let mut raw = Self::silent(node);
-        raw.say(&ToNode::Hello { version: LOCAL_VERSION });
+        raw.send(&ToNode::Hello { version: LOCAL_VERSION });
         assert!(matches!(raw.hear(), Some(FromNode::Welcome { .. })));
         raw
     }
 
-    pub(crate) fn say(&self, message: &ToNode) {
+    pub(crate) fn send(&self, message: &ToNode) {
         (&self.stream).write_all(&frame(message)).unwrap();
     }
 
@@ -89,15 +89,15 @@ impl Raw {
 
     /// Requests the descriptor that pins this process's views for a fork.
     pub(crate) fn hold(&mut self) -> OwnedFd {
-        self.say(&ToNode::Hold);
+        self.send(&ToNode::PinForFork);
         assert!(matches!(self.hear(), Some(FromNode::Lifeline)));
         self.incoming.descriptor().unwrap()
     }
 
     /// Sends a request and returns its number.
-    pub(crate) fn ask(&mut self, ask: Ask) -> u64 {
+    pub(crate) fn ask(&mut self, body: Request) -> u64 {
         self.asked += 1;
-        self.say(&ToNode::Ask { request: self.asked, ask, timeout_ns: None });
+        self.send(&ToNode::Request { request: self.asked, body, timeout_ns: None });
         self.asked
     }
 
@@ -115,20 +115,20 @@ impl Raw {
     pub(crate) fn answer(
         &mut self,
         asked: u64,
-    ) -> (Result<Answer, CallError>, Option<(Place, OwnedFd)>) {
-        let (answer, place, descriptor) = self.answered(asked);
-        (answer, place.zip(descriptor))
+    ) -> (Result<Reply, CallError>, Option<(Region, OwnedFd)>) {
+        let (reply, place, descriptor) = self.answered(asked);
+        (reply, place.zip(descriptor))
     }
 
     /// Reads the reply to a request, and its place, even if its descriptor came before.
     pub(crate) fn answered(
         &mut self,
         asked: u64,
-    ) -> (Result<Answer, CallError>, Option<Place>, Option<OwnedFd>) {
+    ) -> (Result<Reply, CallError>, Option<Region>, Option<OwnedFd>) {
         match self.hear() {
-            Some(FromNode::Answer { request, answer, place }) if request == asked => {
+            Some(FromNode::Reply { request, reply, region: place }) if request == asked => {
                 let descriptor = self.incoming.descriptor();
-                (answer, place, descriptor)
+                (reply, place, descriptor)
             }
             other => panic!("no reply to request {asked}: {other:?}"),
         }
@@ -136,7 +136,7 @@ impl Raw {
 
     /// Waits until the node has handled everything sent so far. No other message may come before.
     pub(crate) fn pause(&mut self) {
-        let asked = self.ask(Ask::Status);
+        let asked = self.ask(Request::Status);
         match self.hear() {
             Some(FromNode::Description { request, json: Ok(_) }) if request == asked => {}
             other => panic!("{other:?}"),
@@ -154,12 +154,15 @@ impl Raw {
     }
 
     /// Creates an object of [`LEN`] bytes, without filling it.
-    fn create(&mut self, id: &ObjectId) -> (Answer, Place, OwnedFd) {
-        let asked =
-            self.ask(Ask::Create { id: Some(id.clone()), meta: Meta::bytes(LEN), ttl_ns: None });
-        let (answer, memory) = self.answer(asked);
+    fn create(&mut self, id: &ObjectId) -> (Reply, Region, OwnedFd) {
+        let asked = self.ask(Request::Create {
+            id: Some(id.clone()),
+            meta: Meta::bytes(LEN),
+            ttl_ns: None,
+        });
+        let (reply, memory) = self.answer(asked);
         let (place, descriptor) = memory.unwrap();
-        (answer.unwrap(), place, descriptor)
+        (reply.unwrap(), place, descriptor)
     }
 }
 
@@ -177,7 +180,7 @@ pub(crate) fn eventually(what: impl Fn() -> bool) {
 }
 
 /// Whether a descriptor, or one reopened from it, can be mapped writable.
-fn can_write(descriptor: &OwnedFd, place: &Place) -> bool {
+fn can_write(descriptor: &OwnedFd, place: &Region) -> bool {
     let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     let again = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     Mapping::map_writable(descriptor, place.extent_len).is_ok()
@@ -187,32 +190,29 @@ fn can_write(descriptor: &OwnedFd, place: &Place) -> bool {
 #[test]
 fn readers_get_memory_only_after_writer_mapped_it() {
     let node = node();
-    let (mut writer, mut reader) = (Raw::attach(&node), Raw::attach(&node));
+    let (mut writer, mut reader) = (RawClient::attach(&node), RawClient::attach(&node));
     let id = name("grows/1");
-    let _get = reader.ask(Ask::Get { id: id.clone() });
-    let follow = reader.ask(Ask::Follow { id: id.clone() });
+    let _get = reader.ask(Request::Get { id: id.clone() });
+    let follow = reader.ask(Request::Follow { id: id.clone() });
     reader.pause();
     let (created, place, descriptor) = writer.create(&id);
-    let Answer::Created { instance, .. } = created else { panic!("{created:?}") };
+    let Reply::Created { instance, .. } = created else { panic!("{created:?}") };
     // The object has started to grow, and the follower has not been notified.
     reader.pause();
     let mapping = Mapping::map_writable(&descriptor, place.extent_len).unwrap();
-    writer.say(&ToNode::Mapped { extent: place.extent });
-    writer.say(&ToNode::Advanced { instance });
-    let (answer, memory) = reader.answer(follow);
-    assert!(matches!(answer, Ok(Answer::Growing { .. })), "{answer:?}");
+    writer.send(&ToNode::Mapped { extent: place.extent });
+    writer.send(&ToNode::Advanced { instance });
+    let (reply, memory) = reader.answer(follow);
+    assert!(matches!(reply, Ok(Reply::Growing { .. })), "{reply:?}");
     let (lent, read) = memory.unwrap();
     assert!(!can_write(&read, &lent));
     // Nor can the writer map its descriptor writable again.
     assert!(!can_write(&descriptor, &place));
     let slot = Slot::open(Arc::new(mapping), place.offset, place.len).unwrap();
     slot.copy_from(&[7; LEN as usize], |_| {}).unwrap();
-    writer.ask(Ask::Seal { instance });
+    writer.ask(Request::Seal { instance });
     let got = reader.hear();
-    assert!(
-        matches!(&got, Some(FromNode::Answer { answer: Ok(Answer::Got { .. }), .. })),
-        "{got:?}"
-    );
+    assert!(matches!(&got, Some(FromNode::Reply { reply: Ok(Reply::Got { .. }), .. })), "{got:?}");
     node.close(SOON);
 }
 
@@ -224,10 +224,10 @@ fn process_sending_descriptors_stalls_no_other() {
     // More than the node has threads. Each close blocks for longer than a call below waits.
     for _ in 0..16 {
         let (_listener, descriptor) = lingering(3 * SOON.unwrap());
-        let greeted = Raw::silent(&node);
+        let greeted = RawClient::silent(&node);
         let greets = greeted.say_with(&hello, &descriptor);
-        let attached = Raw::attach(&node);
-        let holds = attached.say_with(&ToNode::Hold, &descriptor);
+        let attached = RawClient::attach(&node);
+        let holds = attached.say_with(&ToNode::PinForFork, &descriptor);
         // Since Linux 6.16 the descriptor stays here, and its close must not block this test.
         assert!([greets, holds].iter().all(|sent| sent.is_err() == refuses_descriptors()));
         if refuses_descriptors() {
@@ -258,32 +258,32 @@ pub(crate) fn lingering(time: Duration) -> (TcpListener, TcpStream) {
 #[test]
 fn follower_gets_reply_if_object_is_aborted_before_mapping() {
     let node = node();
-    let (mut writer, mut reader) = (Raw::attach(&node), Raw::attach(&node));
+    let (mut writer, mut reader) = (RawClient::attach(&node), RawClient::attach(&node));
     let id = name("given/up");
-    reader.ask(Ask::Get { id: id.clone() });
-    let follow = reader.ask(Ask::Follow { id: id.clone() });
+    reader.ask(Request::Get { id: id.clone() });
+    let follow = reader.ask(Request::Follow { id: id.clone() });
     reader.pause();
     writer.create(&id);
     reader.pause();
     drop(writer);
-    let (answer, memory) = reader.answer(follow);
-    assert!(matches!(answer, Ok(Answer::Done)) && memory.is_none(), "{answer:?}");
+    let (reply, memory) = reader.answer(follow);
+    assert!(matches!(reply, Ok(Reply::Done)) && memory.is_none(), "{reply:?}");
     node.close(SOON);
 }
 
 #[test]
 fn seal_of_object_seals_unreported_mapping() {
     let node = node();
-    let (mut writer, mut reader) = (Raw::attach(&node), Raw::attach(&node));
+    let (mut writer, mut reader) = (RawClient::attach(&node), RawClient::attach(&node));
     let id = name("silent/1");
     let (created, place, descriptor) = writer.create(&id);
-    let Answer::Created { instance, .. } = created else { panic!("{created:?}") };
+    let Reply::Created { instance, .. } = created else { panic!("{created:?}") };
     let mapping = Mapping::map_writable(&descriptor, place.extent_len).unwrap();
     let slot = Slot::open(Arc::new(mapping), place.offset, place.len).unwrap();
     slot.copy_from(&[7; LEN as usize], |_| {}).unwrap();
-    let seal = writer.ask(Ask::Seal { instance });
-    assert!(matches!(writer.answer(seal), (Ok(Answer::Put { .. }), None)));
-    let get = reader.ask(Ask::Get { id });
+    let seal = writer.ask(Request::Seal { instance });
+    assert!(matches!(writer.answer(seal), (Ok(Reply::Put { .. }), None)));
+    let get = reader.ask(Request::Get { id });
     let (lent, read) = reader.answer(get).1.unwrap();
     assert!(!can_write(&read, &lent));
     assert!(!can_write(&descriptor, &place));
@@ -293,19 +293,19 @@ fn seal_of_object_seals_unreported_mapping() {
 #[test]
 fn only_the_writer_can_report_a_mapping() {
     let node = node();
-    let mut writer = Raw::attach(&node);
+    let mut writer = RawClient::attach(&node);
     let (created, place, descriptor) = writer.create(&name("mine/1"));
-    let Answer::Created { instance, .. } = created else { panic!("{created:?}") };
-    let mut other = Raw::attach(&node);
-    other.say(&ToNode::Mapped { extent: place.extent });
+    let Reply::Created { instance, .. } = created else { panic!("{created:?}") };
+    let mut other = RawClient::attach(&node);
+    other.send(&ToNode::Mapped { extent: place.extent });
     assert!(other.refused().contains("not an extent that this process may write"));
     // Nor by sealing an object that is not its own.
-    let mut other = Raw::attach(&node);
-    let seal = other.ask(Ask::Seal { instance });
-    let (answer, _) = other.answer(seal);
-    assert!(matches!(answer, Err(CallError::InvalidArgument(_))), "{answer:?}");
+    let mut other = RawClient::attach(&node);
+    let seal = other.ask(Request::Seal { instance });
+    let (reply, _) = other.answer(seal);
+    assert!(matches!(reply, Err(CallError::InvalidArgument(_))), "{reply:?}");
     // An extent that never existed belongs to no process.
-    other.say(&ToNode::Mapped { extent: u64::MAX });
+    other.send(&ToNode::Mapped { extent: u64::MAX });
     other.pause();
     Mapping::map_writable(&descriptor, place.extent_len).unwrap();
     node.close(SOON);

@@ -89,19 +89,19 @@ fn valid_list_comes_into_force_and_invalid_one_does_not() {
     let (theirs, serial) = ca.node(hours(-1, 1));
     let crl = ca.write("crl.pem", &ca.list(&[]));
     let (_, trust) = load(&CertificateFiles { crl: Some(crl), ..mine }).unwrap();
-    let shown = Shown::new(&certificates("certificate", &theirs.certificate).unwrap(), 0);
-    assert!(!trust.bars(&shown));
+    let shown = PeerCertificate::new(&certificates("certificate", &theirs.certificate).unwrap(), 0);
+    assert!(!trust.revokes(&shown));
     trust.read_again();
-    assert_eq!((trust.list_number(), trust.bars(&shown)), (0, false), "it is the same list");
+    assert_eq!((trust.list_number(), trust.revokes(&shown)), (0, false), "it is the same list");
     for no_list in ["", "garbage", &foreign.list(&[serial])] {
         ca.write("crl.pem", no_list);
         trust.read_again();
-        assert_eq!((trust.list_number(), trust.bars(&shown)), (0, false));
+        assert_eq!((trust.list_number(), trust.revokes(&shown)), (0, false));
         assert!(trust.list().unwrap().1.is_some(), "the problem is reported");
     }
     ca.write("crl.pem", &ca.list(&[serial]));
     trust.read_again();
-    assert_eq!((trust.list_number(), trust.bars(&shown)), (1, true));
+    assert_eq!((trust.list_number(), trust.revokes(&shown)), (1, true));
     assert_eq!(trust.list().unwrap().1, None);
     fs::remove_file(ca.folder.join("crl.pem")).unwrap();
     trust.read_again();
@@ -118,14 +118,14 @@ fn older_list_does_not_come_into_force() {
     let first = ca.numbered_list(9, &[]);
     let crl = ca.write("crl.pem", &first);
     let (_, trust) = load(&CertificateFiles { crl: Some(crl), ..mine }).unwrap();
-    let shown = Shown::new(&certificates("certificate", &theirs.certificate).unwrap(), 0);
+    let shown = PeerCertificate::new(&certificates("certificate", &theirs.certificate).unwrap(), 0);
     ca.write("crl.pem", &ca.numbered_list(256, &[serial]));
     trust.read_again();
-    assert_eq!((trust.list_number(), trust.bars(&shown)), (1, true));
+    assert_eq!((trust.list_number(), trust.revokes(&shown)), (1, true));
     for older in [first, ca.numbered_list(255, &[])] {
         ca.write("crl.pem", &older);
         trust.read_again();
-        assert_eq!((trust.list_number(), trust.bars(&shown)), (1, true));
+        assert_eq!((trust.list_number(), trust.revokes(&shown)), (1, true));
         let problem = trust.list().unwrap().1.unwrap();
         assert!(problem.contains("is older (CRL number 0x"), "{problem}");
         assert!(
@@ -147,14 +147,14 @@ async fn revocation_completes_waits() {
     let (theirs, serial) = ca.node(hours(-1, 1));
     let crl = ca.write("crl.pem", &ca.list(&[]));
     let (_, trust) = load(&CertificateFiles { crl: Some(crl), ..mine }).unwrap();
-    let shown = Shown::new(&certificates("certificate", &theirs.certificate).unwrap(), 0);
-    let barred = trust.barred(&shown);
-    tokio::pin!(barred);
-    assert!(at_once(&mut barred).await.is_none());
-    for (revoked, is_barred) in [(99, false), (serial, true)] {
+    let shown = PeerCertificate::new(&certificates("certificate", &theirs.certificate).unwrap(), 0);
+    let wait_until_revoked = trust.wait_until_revoked(&shown);
+    tokio::pin!(wait_until_revoked);
+    assert!(at_once(&mut wait_until_revoked).await.is_none());
+    for (revoked, is_revoked) in [(99, false), (serial, true)] {
         ca.write("crl.pem", &ca.list(&[revoked]));
         trust.read_again();
-        assert_eq!(at_once(&mut barred).await.is_some(), is_barred);
+        assert_eq!(at_once(&mut wait_until_revoked).await.is_some(), is_revoked);
     }
 }
 
@@ -182,10 +182,10 @@ fn certificate_is_verified_as_of_its_handshake() {
     let then = UnixTime::since_unix_epoch(
         std::time::Duration::from_secs(UnixTime::now().as_secs()) - hour_and_half,
     );
-    let shown = Shown { at: then, ..Shown::new(&chain, 0) };
-    for (revoked, is_barred) in [(vec![99], false), (vec![99, serial], true)] {
+    let shown = PeerCertificate { at: then, ..PeerCertificate::new(&chain, 0) };
+    for (revoked, is_revoked) in [(vec![99], false), (vec![99, serial], true)] {
         ca.write("crl.pem", &ca.list(&revoked));
         trust.read_again();
-        assert_eq!(trust.bars(&shown), is_barred);
+        assert_eq!(trust.revokes(&shown), is_revoked);
     }
 }

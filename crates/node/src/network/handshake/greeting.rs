@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Sends a greeting.
-pub(super) async fn say<W>(writer: &mut W, greeting: &Greeting) -> Result<(), LinkError>
+pub(super) async fn send_greeting<W>(writer: &mut W, greeting: &Greeting) -> Result<(), LinkError>
 where
     W: AsyncWrite + Unpin,
 {
@@ -24,7 +24,9 @@ where
 }
 
 /// Reads a greeting.
-pub(super) async fn hear<R: AsyncRead + Unpin>(reader: &mut R) -> Result<Greeting, LinkError> {
+pub(super) async fn receive_greeting<R: AsyncRead + Unpin>(
+    reader: &mut R,
+) -> Result<Greeting, LinkError> {
     channel::read_frame(reader, &mut Open::new(None), FrameKind::Greeting).await
 }
 
@@ -64,7 +66,7 @@ pub(super) fn unlike(key: &NodeKey, other: Option<&Start>) -> Option<String> {
 }
 
 /// Reads the frame before TLS, with the peer's start number, or the refusal.
-pub(super) async fn hear_secure(stream: &mut TcpStream) -> Result<Option<Start>, LinkError> {
+pub(super) async fn receive_secure(stream: &mut TcpStream) -> Result<Option<Start>, LinkError> {
     let header = channel::read_header(stream).await?;
     let mut header =
         header.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::UnexpectedEof))?;
@@ -81,7 +83,7 @@ pub(super) async fn hear_secure(stream: &mut TcpStream) -> Result<Option<Start>,
 /// Sends the reason of a refusal.
 pub(super) async fn refuse<W: AsyncWrite + Unpin>(writer: &mut W, said: String) -> LinkError {
     // The peer may be gone already; only the refusal matters here.
-    let _ = say(writer, &Greeting::Refused(said.clone())).await;
+    let _ = send_greeting(writer, &Greeting::Refused(said.clone())).await;
     LinkError::Refused(said)
 }
 
@@ -94,7 +96,7 @@ pub(super) fn unexpected(greeting: Greeting) -> LinkError {
         Greeting::Resume(_) => "a session proof",
         Greeting::Resumed(_) => "a resumption",
         Greeting::Admitted => "a relay confirmation",
-        Greeting::PassOn(_) => "a relay request",
+        Greeting::Relay(_) => "a relay request",
         Greeting::Ping => "a ping",
         Greeting::Pong => "a pong",
     };

@@ -4,15 +4,15 @@ use std::sync::Mutex;
 
 use hoplite_proto::{
     id::Instance,
-    wire::{Fetch, HEADER_BYTES, VERSION, What},
+    wire::{Fetch, FetchTarget, HEADER_BYTES, VERSION},
 };
 use tokio::{io::AsyncReadExt, net::TcpListener};
 
 use super::{
-    called::{Answered, answer},
+    acceptor::{Accepted, accept},
     *,
 };
-use crate::network::{places::Places, proofs::Admitted};
+use crate::network::{connection_limit::ConnectionLimit, proofs::Admitted};
 
 mod certified;
 
@@ -25,15 +25,15 @@ fn identity(token: Option<&str>) -> Identity {
         cluster: "test".into(),
         tokens: token.into_iter().map(|token| Token::from(token.to_string())).collect(),
         admission: String::new(),
-        is_plain: false,
+        no_encryption: false,
         silence: SILENCE_MAX,
         turns: Arc::default(),
     }
 }
 
 /// Places without a limit across connections.
-fn place(node: NodeId) -> Result<Place, LinkError> {
-    Arc::<Places>::default().take(node, 1)
+fn place(node: NodeId) -> Result<ConnectionPermit, LinkError> {
+    Arc::<ConnectionLimit>::default().take(node, 1)
 }
 
 /// The results of a handshake on both sides.
@@ -41,22 +41,24 @@ async fn meet(
     one: &Identity,
     two: &Identity,
     role: Role,
-    callee: Option<NodeId>,
-) -> (Result<Met, LinkError>, Result<Answered, LinkError>) {
+    target: Option<NodeId>,
+) -> (Result<PeerConnection, LinkError>, Result<Accepted, LinkError>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let called = async {
+    let acceptor = async {
         let (stream, _) = listener.accept().await.unwrap();
-        answer(two, stream, |_, _, _| None, place).await
+        accept(two, stream, |_, _, _| None, place).await
     };
-    tokio::join!(call(one, address, role, callee), called)
+    tokio::join!(initiate(one, address, role, target), acceptor)
 }
 
 /// Both ends of a connection after a successful handshake.
-async fn met(one: &Identity, two: &Identity, role: Role) -> (Met, Met) {
-    let (calling, called) = meet(one, two, role, Some(two.member.id)).await;
-    let Answered::Met(called) = called.unwrap() else { panic!("a handshake, not a resumption") };
-    (calling.unwrap(), called)
+async fn met(one: &Identity, two: &Identity, role: Role) -> (PeerConnection, PeerConnection) {
+    let (calling, acceptor) = meet(one, two, role, Some(two.member.id)).await;
+    let Accepted::Handshake(acceptor) = acceptor.unwrap() else {
+        panic!("a handshake, not a resumption")
+    };
+    (calling.unwrap(), acceptor)
 }
 
 fn refusal<T: std::fmt::Debug>(result: Result<T, LinkError>) -> String {
@@ -71,36 +73,40 @@ fn refusal<T: std::fmt::Debug>(result: Result<T, LinkError>) -> String {
 async fn again(
     one: &Identity,
     two: &Identity,
-    session: &Session,
-    admit: impl Fn(NodeId, &[u8; 16], &MacBytes) -> Option<Session>,
-) -> (Result<Channel, LinkError>, Result<Answered, LinkError>) {
+    session: &SharedSecret,
+    admit: impl Fn(NodeId, &[u8; 16], &MacBytes) -> Option<SharedSecret>,
+) -> (Result<Channel, LinkError>, Result<Accepted, LinkError>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let first = frame::frame(FrameKind::Fetch, 5, &question());
-    let called = async {
+    let acceptor = async {
         let (stream, _) = listener.accept().await.unwrap();
-        answer(two, stream, admit, place).await
+        accept(two, stream, admit, place).await
     };
     let stream = connect(address).await.unwrap();
-    tokio::join!(resume(one, stream, two.member.id, session, &first), called)
+    tokio::join!(resume(one, stream, two.member.id, session, &first), acceptor)
 }
 
 fn question() -> Fetch {
     let instance = Instance { node: NodeId(2), serial: 1 };
     let (id, ranges) = ("x".parse().unwrap(), Vec::new());
-    Fetch { what: What::Copy { id, instance, ranges, ordered: false }, credit: 1, frame: 16_384 }
+    Fetch {
+        what: FetchTarget::Copy { id, instance, ranges, ordered: false },
+        credit: 1,
+        frame: 16_384,
+    }
 }
 
 #[tokio::test]
 async fn handshake_succeeds_with_and_without_encryption() {
-    for is_plain in [false, true] {
-        let [one, two] = [1, 2].map(|_| Identity { is_plain, ..identity(Some("secret")) });
-        let (mut calling, mut called) = met(&one, &two, Role::Control).await;
-        assert_eq!((calling.member, called.member), (two.member, one.member));
+    for no_encryption in [false, true] {
+        let [one, two] = [1, 2].map(|_| Identity { no_encryption, ..identity(Some("secret")) });
+        let (mut calling, mut acceptor) = met(&one, &two, Role::Control).await;
+        assert_eq!((calling.member, acceptor.member), (two.member, one.member));
         assert!(calling.round_trip.is_some());
-        calling.channel.say(FrameKind::Control, &7_u32).await.unwrap();
-        assert_eq!(called.channel.hear::<u32>(FrameKind::Control).await.unwrap(), 7);
-        assert_eq!(calling.channel.seal.is_plain(), is_plain);
+        calling.channel.send_body(FrameKind::Control, &7_u32).await.unwrap();
+        assert_eq!(acceptor.channel.receive_body::<u32>(FrameKind::Control).await.unwrap(), 7);
+        assert_eq!(calling.channel.seal.is_disabled(), no_encryption);
     }
 }
 
@@ -108,17 +114,17 @@ async fn handshake_succeeds_with_and_without_encryption() {
 async fn resumed_session_carries_the_request() {
     for token in [None, Some("secret")] {
         let (one, two) = (identity(token), identity(token));
-        let (calling, called) = met(&one, &two, Role::Control).await;
-        let admitted = Mutex::new(Admitted::new(called.session));
+        let (calling, acceptor) = met(&one, &two, Role::Control).await;
+        let admitted = Mutex::new(Admitted::new(acceptor.session));
         let admit = |node, nonce: &[u8; 16], pass: &MacBytes| {
             assert_eq!(node, one.member.id);
             admitted.lock().unwrap().admit(nonce, pass)
         };
         let (near, far) = again(&one, &two, &calling.session, admit).await;
         near.unwrap();
-        let Ok(Answered::Resumed(node, mut channel, ..)) = far else { panic!("{far:?}") };
+        let Ok(Accepted::Resumed(node, mut channel, ..)) = far else { panic!("{far:?}") };
         assert_eq!(node, one.member.id);
-        assert_eq!(channel.hear::<Fetch>(FrameKind::Fetch).await.unwrap(), question());
+        assert_eq!(channel.receive_body::<Fetch>(FrameKind::Fetch).await.unwrap(), question());
     }
 }
 
@@ -126,10 +132,10 @@ async fn resumed_session_carries_the_request() {
 #[tokio::test]
 async fn connection_beyond_the_limit_is_refused_with_reason() {
     let (one, two) = (identity(Some("secret")), identity(Some("secret")));
-    let (calling, called) = met(&one, &two, Role::Control).await;
-    let admitted = Mutex::new(Admitted::new(called.session));
+    let (calling, acceptor) = met(&one, &two, Role::Control).await;
+    let admitted = Mutex::new(Admitted::new(acceptor.session));
     let admit = |_, nonce: &[u8; 16], pass: &MacBytes| admitted.lock().unwrap().admit(nonce, pass);
-    let places = Arc::<Places>::default();
+    let places = Arc::<ConnectionLimit>::default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let first = frame::frame(FrameKind::Fetch, 5, &question());
@@ -141,12 +147,12 @@ async fn connection_beyond_the_limit_is_refused_with_reason() {
                     let stream = connect(address).await.unwrap();
                     resume(&one, stream, two.member.id, &calling.session, &first).await.map(drop)
                 } else {
-                    call(&one, address, Role::Payload, None).await.map(drop)
+                    initiate(&one, address, Role::Payload, None).await.map(drop)
                 }
             };
             let far = async {
                 let (stream, _) = listener.accept().await.unwrap();
-                answer(&two, stream, admit, |node| places.take(node, 2)).await
+                accept(&two, stream, admit, |node| places.take(node, 2)).await
             };
             let (near, far) = tokio::join!(near, far);
             if is_full {
@@ -161,7 +167,7 @@ async fn connection_beyond_the_limit_is_refused_with_reason() {
     held.clear();
     assert!(places.take(one.member.id, 1).is_ok(), "each connection that ends frees its place");
     let (met, _) = met(&one, &two, Role::Control).await;
-    assert!(met.place.is_none(), "control connections take no place");
+    assert!(met.permit.is_none(), "control connections take no place");
 }
 
 #[tokio::test]
@@ -171,7 +177,7 @@ async fn unknown_session_is_refused_and_wrong_peer_detected() {
     let (near, far) = again(&one, &two, &calling.session, |_, _, _| None).await;
     assert_eq!(refusal(near), "unknown session: repeat the handshake");
     assert!(far.is_err());
-    let wrong = |_, _: &[u8; 16], _: &MacBytes| Some(Session::new([1; 32], None));
+    let wrong = |_, _: &[u8; 16], _: &MacBytes| Some(SharedSecret::new([1; 32], None));
     let (near, _) = again(&one, &two, &calling.session, wrong).await;
     assert!(matches!(near, Err(LinkError::Stranger)));
 }
@@ -180,27 +186,28 @@ async fn unknown_session_is_refused_and_wrong_peer_detected() {
 async fn wrong_cluster_or_replaced_node_is_reported() {
     let two = Identity { cluster: "c".into(), ..identity(None) };
     let of_another = Identity { cluster: "say \"two\"".into(), ..identity(None) };
-    let (calling, called) = meet(&of_another, &two, Role::Control, None).await;
+    let (calling, acceptor) = meet(&of_another, &two, Role::Control, None).await;
     let told = "this is a node of cluster \"c\", not \"say \\\"two\\\"\"";
-    assert_eq!([refusal(calling), refusal(called)], [told, told]);
+    assert_eq!([refusal(calling), refusal(acceptor)], [told, told]);
     let one = Identity { cluster: "c".into(), ..identity(None) };
-    let (calling, called) = meet(&one, &two, Role::Control, Some(NodeId(3))).await;
+    let (calling, acceptor) = meet(&one, &two, Role::Control, Some(NodeId(3))).await;
     let told = format!("node {} has replaced node 0000000000000003 at this address", two.member.id);
     assert_eq!(refusal(calling), told);
     // This does not count as a stranger: the initiator looked for another node.
-    assert!(matches!(called, Err(LinkError::Declined(said)) if said == told));
+    assert!(matches!(acceptor, Err(LinkError::Declined(said)) if said == told));
 }
 
 #[tokio::test]
 async fn wrong_or_missing_token_is_refused_on_both_sides() {
     let told = "the initiator did not prove this cluster's token";
     for (ours, theirs) in [(Some("right"), None), (Some("right"), Some("wrong"))] {
-        let (calling, called) = meet(&identity(theirs), &identity(ours), Role::Meet, None).await;
-        assert_eq!([refusal(calling), refusal(called)], [told, told]);
+        let (calling, acceptor) = meet(&identity(theirs), &identity(ours), Role::Join, None).await;
+        assert_eq!([refusal(calling), refusal(acceptor)], [told, told]);
     }
-    let (calling, called) = meet(&identity(Some("right")), &identity(None), Role::Meet, None).await;
+    let (calling, acceptor) =
+        meet(&identity(Some("right")), &identity(None), Role::Join, None).await;
     assert!(refusal(calling).contains("the acceptor has none"));
-    assert!(called.is_err());
+    assert!(acceptor.is_err());
 }
 
 #[tokio::test]
@@ -212,9 +219,9 @@ async fn token_rotation_works_with_two_tokens() {
     let all = [with(&["old"]), with(&["old", "new"]), with(&["new", "old"]), with(&["new"])];
     for (at, one) in all.iter().enumerate() {
         for (other, two) in all.iter().enumerate() {
-            let (calling, called) = meet(one, two, Role::Meet, None).await;
+            let (calling, acceptor) = meet(one, two, Role::Join, None).await;
             let may = at.abs_diff(other) < 3;
-            assert_eq!((calling.is_ok(), called.is_ok()), (may, may), "{at} calls {other}");
+            assert_eq!((calling.is_ok(), acceptor.is_ok()), (may, may), "{at} calls {other}");
         }
     }
 }
@@ -224,8 +231,8 @@ async fn id_that_does_not_match_the_key_is_refused() {
     let (victim, two) = (identity(Some("secret")), identity(Some("secret")));
     let liar = Identity { member: victim.member, ..identity(Some("secret")) };
     // Its proof covers the claimed id, as if it had the victim's key, and not the id of its own key.
-    let (calling, called) = meet(&liar, &two, Role::Control, Some(two.member.id)).await;
-    assert!(calling.is_err() && called.is_err());
+    let (calling, acceptor) = meet(&liar, &two, Role::Control, Some(two.member.id)).await;
+    assert!(calling.is_err() && acceptor.is_err());
     let open = identity(None);
     let liar = Identity { tokens: Vec::new(), ..liar };
     let (calling, _) = meet(&liar, &open, Role::Control, None).await;
@@ -234,8 +241,8 @@ async fn id_that_does_not_match_the_key_is_refused() {
 
 #[tokio::test]
 async fn mismatched_encryption_is_refused_with_reason() {
-    let plain = Identity { is_plain: true, ..identity(None) };
-    let (calling, _) = meet(&identity(None), &plain, Role::Meet, None).await;
+    let plain = Identity { no_encryption: true, ..identity(None) };
+    let (calling, _) = meet(&identity(None), &plain, Role::Join, None).await;
     assert!(refusal(calling).contains("the acceptor sends without encryption (--no-encryption)"));
 }
 
@@ -247,37 +254,39 @@ async fn proofs_can_be_neither_reflected_nor_relayed() {
     let (victim, other) = (identity(Some("secret")), identity(Some("secret")));
     let attacker = identity(None);
     let heard = async |stream| {
-        let mut secured = attacker.key.answer(stream, None).await.unwrap();
-        let Greeting::Hello(hello) = hear(&mut secured.stream).await.unwrap() else { panic!() };
+        let mut secured = attacker.key.accept(stream, None).await.unwrap();
+        let Greeting::Hello(hello) = receive_greeting(&mut secured.stream).await.unwrap() else {
+            panic!()
+        };
         hello
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let lured = async {
         let (mut stream, _) = listener.accept().await.unwrap();
-        hear_secure(&mut stream).await.unwrap();
+        receive_secure(&mut stream).await.unwrap();
         stream.write_all(&frame::bare(FrameKind::Secure, 0, 0)).await.unwrap();
         heard(stream).await
     };
-    let (_, hello) = tokio::join!(call(&victim, address, Role::Meet, None), lured);
+    let (_, hello) = tokio::join!(initiate(&victim, address, Role::Join, None), lured);
     for target in [&victim, &other] {
         for member in [victim.member, attacker.member] {
-            let said = Hello { member, callee: None, ..hello.clone() };
+            let said = Hello { member, target: None, ..hello.clone() };
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let calling = async {
                 let mut stream = connect(address).await.unwrap();
                 stream.write_all(&frame::bare(FrameKind::Secure, 0, 0)).await.unwrap();
-                hear_secure(&mut stream).await.unwrap();
-                let mut secured = attacker.key.call(stream, None).await.unwrap();
-                say(&mut secured.stream, &Greeting::Hello(said)).await.unwrap();
-                hear(&mut secured.stream).await.unwrap()
+                receive_secure(&mut stream).await.unwrap();
+                let mut secured = attacker.key.initiate(stream, None).await.unwrap();
+                send_greeting(&mut secured.stream, &Greeting::Hello(said)).await.unwrap();
+                receive_greeting(&mut secured.stream).await.unwrap()
             };
-            let called = async {
+            let acceptor = async {
                 let (stream, _) = listener.accept().await.unwrap();
-                answer(target, stream, |_, _, _| None, place).await
+                accept(target, stream, |_, _, _| None, place).await
             };
-            let (told, result) = tokio::join!(calling, called);
+            let (told, result) = tokio::join!(calling, acceptor);
             assert!(matches!(told, Greeting::Refused(_)), "nothing but the refusal is sent");
             assert!(refusal(result).contains("did not prove this cluster's token"));
         }
@@ -286,7 +295,7 @@ async fn proofs_can_be_neither_reflected_nor_relayed() {
 
 #[tokio::test]
 async fn other_protocols_and_versions_are_named() {
-    for (answer, told) in [
+    for (accept, told) in [
         (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n".to_vec(), "begins with \"HTTP\""),
         (
             {
@@ -303,9 +312,9 @@ async fn other_protocols_and_versions_are_named() {
         let answering = async {
             let (mut stream, _) = listener.accept().await.unwrap();
             stream.read_exact(&mut [0; HEADER_BYTES]).await.unwrap();
-            stream.write_all(&answer).await.unwrap();
+            stream.write_all(&accept).await.unwrap();
         };
-        let (calling, ()) = tokio::join!(call(&one, address, Role::Meet, None), answering);
+        let (calling, ()) = tokio::join!(initiate(&one, address, Role::Join, None), answering);
         let error = calling.unwrap_err().to_string();
         assert!(error.contains(told), "{error}");
     }

@@ -72,14 +72,14 @@ impl Sender {
 
 fn begin(scene: &Scene, digest: Option<Digest>) {
     let id = ObjectId::Minted { node: PEER, serial: 7 };
-    let wanted = Wanted { id, instance: INSTANCE, source: PEER, parts: None, digest };
+    let wanted = FetchRequest { id, instance: INSTANCE, source: PEER, parts: None, digest };
     start(&scene.transfers, wanted);
 }
 
 /// Waits for the event that reports the end of a transfer.
 async fn ended(scene: &mut Scene) -> Event {
     let is_end = |event| match event {
-        Event::Fetched { .. } | Event::FetchFailed { .. } | Event::CopyDiffers { .. } => {
+        Event::Fetched { .. } | Event::FetchFailed { .. } | Event::CopyCorrupt { .. } => {
             Some(event)
         }
         _ => None,
@@ -90,19 +90,19 @@ async fn ended(scene: &mut Scene) -> Event {
 #[tokio::test]
 async fn missing_ranges_are_requested_and_put_in_place() {
     let mut scene = Scene::new();
-    let held = scene.memory(5);
-    fill(&held, 1..2);
+    let stored = scene.memory(5);
+    fill(&stored, 1..2);
     let far = Sender::of(&scene).await;
     begin(&scene, None);
     let mut sender = Sender::asked(far).await;
-    let What::Copy { ranges, instance, .. } = &sender.fetch.what else { panic!() };
+    let FetchTarget::Copy { ranges, instance, .. } = &sender.fetch.what else { panic!() };
     assert_eq!((*instance, ranges.as_slice()), (INSTANCE, &[0..BLOCK, 2 * BLOCK..5 * BLOCK][..]));
     sender.send(0, 0..1, false).await;
     sender.send(2, 2..5, false).await;
     sender.end().await;
     assert_eq!(ended(&mut scene).await, Event::Fetched { instance: INSTANCE });
     let all: Vec<u8> = (0..5).flat_map(block).collect();
-    assert!(held.slot.bytes().unwrap() == all);
+    assert!(stored.slot.bytes().unwrap() == all);
     assert_eq!(scene.transfers.counters.values().bytes_received, 4 * BLOCK);
     assert!(
         scene.transfers.network.peers.take_idle(PEER).is_some(),
@@ -114,7 +114,7 @@ async fn missing_ranges_are_requested_and_put_in_place() {
 #[tokio::test]
 async fn corrupt_frame_is_not_kept() {
     let mut scene = Scene::new();
-    let held = scene.memory(3);
+    let stored = scene.memory(3);
     let far = Sender::of(&scene).await;
     begin(&scene, None);
     let mut sender = Sender::asked(far).await;
@@ -123,7 +123,7 @@ async fn corrupt_frame_is_not_kept() {
     scene.told(|event| (event == Event::BlockCorrupt { source: PEER }).then_some(())).await;
     let failed = Event::FetchFailed { instance: INSTANCE, source: PEER, not_here: false };
     assert_eq!(ended(&mut scene).await, failed);
-    assert_eq!(held.slot.progress().prefix(), BLOCK);
+    assert_eq!(stored.slot.progress().prefix(), BLOCK);
     let counters = scene.transfers.counters.values();
     assert_eq!((counters.blocks_corrupt, counters.fetches_failed), (1, 1));
     assert!(scene.transfers.network.peers.take_idle(PEER).is_none());
@@ -161,7 +161,7 @@ async fn copy_with_wrong_digest_is_reported() {
         let end = if is_right {
             Event::Fetched { instance: INSTANCE }
         } else {
-            Event::CopyDiffers { instance: INSTANCE, source: PEER }
+            Event::CopyCorrupt { instance: INSTANCE, source: PEER }
         };
         assert_eq!(ended(&mut scene).await, end);
     }
@@ -194,7 +194,7 @@ async fn stream(blocks: u64, is_whole: bool) -> (Vec<Vec<u8>>, Option<String>, u
     let receiving = partial(scene.transfers.clone(), PEER, key, 0..3 * BLOCK, BLOCK, window);
     let receiving = tokio::spawn(receiving);
     let mut sender = Sender::asked(far).await;
-    assert_eq!(sender.fetch.what, What::Partial(key));
+    assert_eq!(sender.fetch.what, FetchTarget::Partial(key));
     sender.send(0, 0..blocks, false).await;
     match is_whole {
         true => sender.end().await,

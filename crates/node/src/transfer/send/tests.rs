@@ -24,7 +24,7 @@ impl Receiver {
         Self { channel, serving }
     }
 
-    async fn fetch(&mut self, transfer: u64, what: What, credit: u64, frame: u64) {
+    async fn fetch(&mut self, transfer: u64, what: FetchTarget, credit: u64, frame: u64) {
         let fetch = Fetch { what, credit, frame: frame as u32 };
         self.channel.send(frame::frame(FrameKind::Fetch, transfer, &fetch)).await.unwrap();
     }
@@ -37,7 +37,7 @@ impl Receiver {
     async fn next(&mut self) -> Option<(FrameKind, Vec<u8>)> {
         loop {
             let frame = next(&mut self.channel).await;
-            if !matches!(frame, Some((FrameKind::Waits, _))) {
+            if !matches!(frame, Some((FrameKind::KeepAlive, _))) {
                 return frame;
             }
         }
@@ -66,15 +66,15 @@ impl Receiver {
     }
 }
 
-fn copy(ranges: impl IntoIterator<Item = Range<u64>>) -> What {
+fn copy(ranges: impl IntoIterator<Item = Range<u64>>) -> FetchTarget {
     let (id, ranges) = (ObjectId::Minted { node: PEER, serial: 7 }, ranges.into_iter().collect());
-    What::Copy { id, instance: INSTANCE, ranges, ordered: false }
+    FetchTarget::Copy { id, instance: INSTANCE, ranges, ordered: false }
 }
 
 /// Waits for the request to the state machine whether a receiver may have a copy.
 async fn asked(scene: &mut Scene) -> ServeId {
     let is_asked = |event| match event {
-        Event::FetchAsked { serve, instance, .. } if instance == INSTANCE => Some(serve),
+        Event::FetchRequested { serve, instance, .. } if instance == INSTANCE => Some(serve),
         _ => None,
     };
     scene.told(is_asked).await
@@ -96,14 +96,14 @@ async fn expect_sent(scene: &Scene, blocks: u64) {
 #[tokio::test]
 async fn growing_copy_is_sent_within_its_credit() {
     let mut scene = Scene::new();
-    let held = scene.memory(6);
-    fill(&held, 0..1);
+    let stored = scene.memory(6);
+    fill(&stored, 0..1);
     let mut receiver = Receiver::of(&scene).await;
     receiver.fetch(5, copy(once(0..6 * BLOCK_BYTES)), 2 * BLOCK_BYTES, BLOCK_BYTES).await;
     let serve = asked(&mut scene).await;
     scene.transfers.grant_serve(serve, INSTANCE, false);
     receiver.expect_blocks(0..1).await;
-    fill(&held, 1..5);
+    fill(&stored, 1..5);
     receiver.expect_blocks(1..2).await;
     // Credit for less than a frame, and for an earlier transfer.
     receiver.grant(5, BLOCK_BYTES - 1).await;
@@ -210,7 +210,7 @@ async fn stream_is_sent_to_its_end_or_reported_as_stopped() {
             sender.send(Frame::End).await.unwrap();
         }
         let mut receiver = Receiver::of(&scene).await;
-        receiver.fetch(1, What::Partial(key(position)), WINDOW_BYTES, BLOCK_BYTES).await;
+        receiver.fetch(1, FetchTarget::Partial(key(position)), WINDOW_BYTES, BLOCK_BYTES).await;
         receiver.expect_blocks(0..2).await;
         drop(sender);
         match is_whole {
@@ -224,12 +224,12 @@ async fn stream_is_sent_to_its_end_or_reported_as_stopped() {
 #[tokio::test]
 async fn batch_is_the_contiguous_ready_frames() {
     let scene = Scene::new();
-    let held = scene.memory(8);
-    fill(&held, 0..3);
-    fill(&held, 4..6);
+    let stored = scene.memory(8);
+    fill(&stored, 0..3);
+    fill(&stored, 4..6);
     let blocks = |range: Range<u64>| range.start * BLOCK_BYTES..range.end * BLOCK_BYTES;
     let run = |first: Range<u64>, end: u64, frame: u64| {
-        ready_run(&held, blocks(first), end * BLOCK_BYTES, frame * BLOCK_BYTES)
+        ready_run(&stored, blocks(first), end * BLOCK_BYTES, frame * BLOCK_BYTES)
     };
     assert_eq!(run(0..1, 8, 1), blocks(0..3));
     assert_eq!(run(0..2, 8, 2), blocks(0..2), "half of the next frame is ready");

@@ -9,7 +9,7 @@ use hoplite_proto::{
     members::Member,
     message::{Message, Source},
     meta::{Dtype, Meta},
-    wire::{self, Fetch, FrameKind, Header, Role, What},
+    wire::{self, Fetch, FetchTarget, FrameKind, Header, Role},
 };
 use tokio::{
     io::AsyncWriteExt,
@@ -25,17 +25,17 @@ use crate::{
     config::NodeConfig,
     error::LinkError,
     frame,
-    local::{client::Value, view::View, wait::Wait},
+    local::{client::Value, view::View, wait::PendingReply},
     network::{
+        connection_limit::ConnectionLimit,
         handshake::{
             self, Identity,
-            called::{self, Answered},
+            acceptor::{self, Accepted},
         },
-        places::Places,
         tls::NodeKey,
     },
     node::Node,
-    transfer::{blocks, patience::TURN, streams::Streams},
+    transfer::{blocks, streams::Streams, timeout::TURN},
 };
 
 const LEN: u64 = 64 * BLOCK_BYTES;
@@ -49,7 +49,7 @@ struct Asked {
 
 impl Asked {
     async fn say_that_it_waits(&mut self) -> Result<(), LinkError> {
-        self.channel.send(frame::bare(FrameKind::Waits, self.transfer, 0)).await
+        self.channel.send(frame::bare(FrameKind::KeepAlive, self.transfer, 0)).await
     }
 
     /// Sends the whole object.
@@ -91,9 +91,9 @@ impl Liar {
             let key = listening.key.clone();
             tokio::spawn(async move {
                 while let Ok((stream, _)) = listener.accept().await {
-                    let place = |node| Arc::<Places>::default().take(node, 1);
-                    let Ok(Answered::Met(met)) =
-                        called::answer(&listening, stream, |_, _, _| None, place).await
+                    let place = |node| Arc::<ConnectionLimit>::default().take(node, 1);
+                    let Ok(Accepted::Handshake(met)) =
+                        acceptor::accept(&listening, stream, |_, _, _| None, place).await
                     else {
                         continue;
                     };
@@ -103,14 +103,14 @@ impl Liar {
                         continue;
                     }
                     tokio::spawn(async move {
-                        while let Ok(message) = channel.hear(FrameKind::Control).await {
+                        while let Ok(message) = channel.receive_body(FrameKind::Control).await {
                             let _ = heard.send(message);
                         }
                     });
                 }
             });
             let identity = identity(key, member);
-            let met = handshake::call(&identity, node.address().unwrap(), Role::Control, None);
+            let met = handshake::initiate(&identity, node.address().unwrap(), Role::Control, None);
             let says = met.await.unwrap().channel;
             (identity, says)
         });
@@ -138,18 +138,22 @@ impl Liar {
     /// Waits until it is a member, to which the node sends its state.
     fn is_met(&mut self) {
         self.hear(|message| {
-            matches!(message, Message::Rumour(_) | Message::Members(_)).then_some(())
+            matches!(message, Message::Swim(_) | Message::Members(_)).then_some(())
         });
     }
 
     /// Requests a copy from the node, with this credit.
     fn fetch(&self, id: &ObjectId, instance: Instance, credit: u64) -> Channel {
         self.runtime.block_on(async {
-            let met =
-                handshake::call(&self.identity, self.node.address().unwrap(), Role::Payload, None);
+            let met = handshake::initiate(
+                &self.identity,
+                self.node.address().unwrap(),
+                Role::Payload,
+                None,
+            );
             let mut channel = met.await.unwrap().channel;
             let (id, ranges) = (id.clone(), std::iter::once(0..LEN).collect());
-            let what = What::Copy { id, instance, ranges, ordered: false };
+            let what = FetchTarget::Copy { id, instance, ranges, ordered: false };
             let fetch = Fetch { what, credit, frame: BLOCK_BYTES as u32 };
             channel.send(frame::frame(FrameKind::Fetch, 1, &fetch)).await.unwrap();
             channel
@@ -157,7 +161,7 @@ impl Liar {
     }
 
     /// Offers an object, which the node's client gets. Returns that get, and the node's request.
-    fn offer(&mut self) -> (Wait<View>, Asked) {
+    fn offer(&mut self) -> (PendingReply<View>, Asked) {
         self.is_met();
         let instance = Instance { node: self.id(), serial: 7 };
         let id = ObjectId::Minted { node: instance.node, serial: instance.serial };
@@ -169,7 +173,7 @@ impl Liar {
         let source = Source::Holder { node: self.id(), reason: Reason::OnlyHolder };
         let located = Message::Located { id, instance, meta: meta(), source, lifetime: None };
         let asked = self.runtime.block_on(async {
-            self.says.say(FrameKind::Control, &located).await.unwrap();
+            self.says.send_body(FrameKind::Control, &located).await.unwrap();
             let mut channel = timeout(SOON, self.asked.recv()).await.unwrap().unwrap();
             let header = channel::read_header(&mut channel.stream).await.unwrap();
             let mut header = header.expect("the node requests the copy");
@@ -282,7 +286,10 @@ fn receiver_of_stalled_copy_is_notified() {
     liar.runtime.block_on(async {
         // Longer than a turn.
         for _ in 0..8 {
-            assert_eq!(next(&mut channel).await.map(|header| header.kind), Some(FrameKind::Waits));
+            assert_eq!(
+                next(&mut channel).await.map(|header| header.kind),
+                Some(FrameKind::KeepAlive)
+            );
         }
     });
     writer.write_all(&bytes()).unwrap();

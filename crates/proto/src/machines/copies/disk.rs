@@ -6,38 +6,38 @@
 
 use alloc::{boxed::Box, string::String, vec, vec::Vec};
 
-use super::{Copies, Fact};
+use super::{Copies, CopyEvent};
 use crate::{
-    event::{Action, Kept},
+    event::{Action, SpilledCopy},
     id::{Instance, ObjectId},
     limits::INLINE_BYTES_MAX,
     machines::world::World,
-    table::{Filed, Place, Shed, file_bytes},
+    table::{Evictions, FileState, Residency, file_bytes},
 };
 
 /// The maximum number of copies that are considered, and written, at a time.
 const AT_ONCE: usize = 256;
 
 impl Copies {
-    /// Enables spilling, with a limit for the bytes of files; `is_keeping` leaves the files on disk when this node
+    /// Enables spilling, with a limit for the bytes of files; `is_persistent` leaves the files on disk when this node
     /// ends.
-    pub(crate) const fn set_up_disk(&mut self, limit: u64, is_keeping: bool) {
-        self.spills.set_up(limit, is_keeping);
+    pub(crate) const fn set_up_disk(&mut self, limit: u64, is_persistent: bool) {
+        self.spill_files.set_up(limit, is_persistent);
     }
 
     pub(crate) const fn spill_limit(&self) -> u64 {
-        self.spills.limit()
+        self.spill_files.limit()
     }
 
     /// Whether files are left for the next node.
-    pub(crate) fn is_keeping(&self) -> bool {
-        self.spills.is_keeping()
+    pub(crate) fn is_persistent(&self) -> bool {
+        self.spill_files.is_persistent()
     }
 
     /// Takes over a copy that an earlier node has left in a file. If it is not valid or does not fit, removes the file
     /// and returns false.
-    pub(crate) fn insert_kept(&mut self, kept: Kept, world: &mut World) -> bool {
-        let Kept { id, instance, meta, inline, .. } = kept;
+    pub(crate) fn insert_recovered(&mut self, kept: SpilledCopy, world: &mut World) -> bool {
+        let SpilledCopy { id, instance, meta, inline, .. } = kept;
         let is_small = meta.size <= INLINE_BYTES_MAX;
         let is_wrong = !meta.is_consistent()
             || is_small != inline.is_some()
@@ -50,27 +50,28 @@ impl Copies {
             world.act(Action::DropSpilled { instance });
             return false;
         }
-        self.spills.found(file_bytes(meta.size));
-        self.table.insert_returned(instance, id, meta, inline);
+        self.spill_files.found(file_bytes(meta.size));
+        self.table.insert_recovered(instance, id, meta, inline);
         true
     }
 
     /// Writes pinned copies to disk, as the disk has capacity, until all waiting copies that could fit have capacity.
-    pub(crate) fn spill_for_room(&mut self, world: &mut World) {
-        if self.spills.limit() == 0 || self.queue.len() == 0 {
+    pub(crate) fn spill_for_capacity(&mut self, world: &mut World) {
+        if self.spill_files.limit() == 0 || self.capacity_queue.len() == 0 {
             return;
         }
-        let left = self.spills.left(self.table.on_disk());
-        let left = left.saturating_sub(self.spills.reserve(0));
-        let possible = self.table.unfiled().min(left).saturating_add(self.spills.writing_bytes());
+        let left = self.spill_files.left(self.table.on_disk());
+        let left = left.saturating_sub(self.spill_files.reserve(0));
+        let possible =
+            self.table.unfiled().min(left).saturating_add(self.spill_files.writing_bytes());
         if let Some(room) = self.table.room_with(possible) {
-            let wanted = self.queue.bytes_within(room);
-            if wanted > 0 {
-                self.spill_bytes(self.table.missing_for(wanted), true, world);
+            let pending = self.capacity_queue.bytes_within(room);
+            if pending > 0 {
+                self.spill_bytes(self.table.missing_for(pending), true, world);
             }
         }
         // Copies that come back from disk are swapped with copies in memory.
-        let returning = self.queue.returning_bytes();
+        let returning = self.capacity_queue.returning_bytes();
         if returning > 0 {
             self.spill_bytes(self.table.missing_for(returning), false, world);
         }
@@ -80,15 +81,15 @@ impl Copies {
     /// capacity. With `has_reserve`, the reserve stays free. Skips copies that are being read; starts with the least
     /// recently used.
     pub(crate) fn spill_bytes(&mut self, bytes: u64, has_reserve: bool, world: &mut World) {
-        let bytes = bytes.saturating_sub(self.spills.writing_bytes());
-        let mut left = self.spills.left(self.table.on_disk());
+        let bytes = bytes.saturating_sub(self.spill_files.writing_bytes());
+        let mut left = self.spill_files.left(self.table.on_disk());
         let (mut chosen, mut covered) = (Vec::new(), 0);
         for (instance, copy) in self.table.to_file().take(AT_ONCE) {
             if covered >= bytes {
                 break;
             }
             let taken = file_bytes(copy.meta.size);
-            let reserve = if has_reserve { self.spills.reserve(taken) } else { 0 };
+            let reserve = if has_reserve { self.spill_files.reserve(taken) } else { 0 };
             if taken.saturating_add(reserve) <= left {
                 left -= taken;
                 covered += copy.cost();
@@ -99,12 +100,13 @@ impl Copies {
     }
 
     /// Writes a copy that no other node has, if the disk has capacity for it.
-    pub(crate) fn write_if_room(&mut self, instance: Instance, world: &mut World) {
+    pub(crate) fn write_if_capacity(&mut self, instance: Instance, world: &mut World) {
         let copy = self.table.get(instance);
-        let Some(copy) = copy.filter(|copy| copy.filed == Filed::No && !copy.doomed) else {
+        let Some(copy) = copy.filter(|copy| copy.file_state == FileState::No && !copy.doomed)
+        else {
             return;
         };
-        if file_bytes(copy.meta.size) <= self.spills.left(self.table.on_disk()) {
+        if file_bytes(copy.meta.size) <= self.spill_files.left(self.table.on_disk()) {
             self.write(instance, world);
         }
     }
@@ -114,58 +116,59 @@ impl Copies {
         let Some(copy) = self.table.get(instance) else { return };
         let (id, meta, inline) = (copy.id.clone(), copy.meta.clone(), copy.inline.clone());
         let (bytes, lifetime) = (copy.cost(), copy.lifetime(world.now()));
-        self.table.set_filed(instance, Filed::Writing);
-        self.spills.begin_to_write(instance, bytes, file_bytes(meta.size));
-        let kept = Kept { id, instance, meta, lifetime, inline };
+        self.table.set_file_state(instance, FileState::Writing);
+        self.spill_files.begin_to_write(instance, bytes, file_bytes(meta.size));
+        let kept = SpilledCopy { id, instance, meta, lifetime, inline };
         world.act(Action::Spill { kept: Box::new(kept) });
     }
 
     pub(crate) fn spilled(&mut self, instance: Instance, world: &World) {
-        if self.spills.written(instance) {
-            self.table.set_filed(instance, Filed::Written);
+        if self.spill_files.written(instance) {
+            self.table.set_file_state(instance, FileState::Written);
             // It leaves memory when the memory is needed and the copy is not being read.
             self.freed(world);
         }
     }
 
-    pub(crate) fn spill_failed(&mut self, instance: Instance, said: String, world: &World) {
-        if self.spills.failed(instance, said, world.now()) {
-            self.table.set_filed(instance, Filed::No);
+    pub(crate) fn spill_failed(&mut self, instance: Instance, reason: String, world: &World) {
+        if self.spill_files.failed(instance, reason, world.now()) {
+            self.table.set_file_state(instance, FileState::No);
             self.freed(world);
         }
     }
 
     /// Requests capacity in memory for a copy that is only on disk.
-    pub(crate) fn want_back(&mut self, instance: Instance, world: &mut World) {
-        let copy = self.table.get(instance).filter(|copy| copy.place == Place::Disk);
+    pub(crate) fn restore(&mut self, instance: Instance, world: &mut World) {
+        let copy = self.table.get(instance).filter(|copy| copy.place == Residency::Disk);
         let Some(size) = copy.map(|copy| copy.meta.size) else { return };
-        if !self.queue.contains(instance) {
-            self.queue.push(instance, size, None);
+        if !self.capacity_queue.contains(instance) {
+            self.capacity_queue.push(instance, size, None);
             self.grant(None, world);
             self.has_changed = true;
         }
     }
 
-    pub(crate) fn admit_back(&mut self, instance: Instance, world: &mut World) {
-        self.table.set_place(instance, Place::Awaited);
-        self.facts.push_back(Fact::Weighs(instance));
+    pub(crate) fn admit_restore(&mut self, instance: Instance, world: &mut World) {
+        self.table.set_residency(instance, Residency::Pending);
+        self.facts.push_back(CopyEvent::Resized(instance));
         self.order_slot(instance, world);
     }
 
     /// Whether a copy on disk waits for capacity or memory to come back.
-    pub(crate) fn is_coming_back(&self, instance: Instance) -> bool {
+    pub(crate) fn is_restoring(&self, instance: Instance) -> bool {
         self.table.get(instance).is_some_and(|copy| {
-            copy.is_complete() && (copy.place == Place::Awaited || self.queue.contains(instance))
+            copy.is_complete()
+                && (copy.place == Residency::Pending || self.capacity_queue.contains(instance))
         })
     }
 
     /// Cancels the return of a copy from disk.
     pub(crate) fn stay_on_disk(&mut self, instance: Instance, world: &mut World) {
-        self.queue.remove(instance);
+        self.capacity_queue.remove(instance);
         if self.table.get(instance).is_some_and(|copy| copy.is_complete() && copy.is_growing()) {
             world.act(Action::FreeSlot { instance });
-            self.table.set_place(instance, Place::Disk);
-            self.facts.push_back(Fact::Weighs(instance));
+            self.table.set_residency(instance, Residency::Disk);
+            self.facts.push_back(CopyEvent::Resized(instance));
             self.settled(instance, world);
             self.freed(world);
         }
@@ -173,14 +176,15 @@ impl Copies {
 
     /// Records that a copy is completely in memory again. Returns false if that was known.
     pub(crate) fn unspilled(&mut self, instance: Instance, world: &mut World) -> bool {
-        let is_news = self.table.get(instance).is_some_and(|copy| copy.place == Place::Returning);
+        let is_news =
+            self.table.get(instance).is_some_and(|copy| copy.place == Residency::Restoring);
         if !is_news {
             return false;
         }
-        self.table.set_place(instance, Place::Memory);
+        self.table.set_residency(instance, Residency::Memory);
         self.has_changed = true;
-        let left = self.spills.left(self.table.on_disk());
-        if left < self.spills.reserve(0) && !self.spills.is_failing() {
+        let left = self.spill_files.left(self.table.on_disk());
+        if left < self.spill_files.reserve(0) && !self.spill_files.is_failing() {
             // The next copy that comes back needs the disk space.
             self.drop_file(instance, world);
         }
@@ -191,39 +195,39 @@ impl Copies {
     pub(crate) fn unspill_failed(
         &mut self,
         instance: Instance,
-        said: String,
+        reason: String,
         world: &mut World,
     ) -> Option<ObjectId> {
-        let copy = self.table.get(instance).filter(|copy| copy.filed == Filed::Written);
+        let copy = self.table.get(instance).filter(|copy| copy.file_state == FileState::Written);
         let copy = copy.filter(|copy| !copy.doomed)?;
         let id = copy.id.clone();
-        if copy.place == Place::Memory {
+        if copy.place == Residency::Memory {
             // It has come back since a fold began to read the file.
             self.drop_file(instance, world);
             return None;
         }
-        self.spills.broke(&id, said);
+        self.spill_files.note_file_error(&id, reason);
         Some(id)
     }
 
     fn drop_file(&mut self, instance: Instance, world: &mut World) {
-        self.table.set_filed(instance, Filed::No);
+        self.table.set_file_state(instance, FileState::No);
         world.act(Action::DropSpilled { instance });
     }
 
     /// Removes and returns the error of a lost object's file; it is reported once, to those who waited for the object.
-    pub(crate) fn what_broke(&mut self, id: &ObjectId) -> Option<String> {
-        self.spills.what_broke(id)
+    pub(crate) fn take_file_error(&mut self, id: &ObjectId) -> Option<String> {
+        self.spill_files.take_file_error(id)
     }
 
     /// Removes a copy from disk that is no longer pinned: other nodes have the object.
     pub(crate) fn leave_disk(&mut self, instance: Instance, world: &mut World) {
         if let Some(removed) = self.table.evict_from_disk(instance) {
             let id = removed.id.clone();
-            self.evict(Shed { evicted: vec![removed], spilled: Vec::new() }, world);
+            self.evict(Evictions { evicted: vec![removed], spilled: Vec::new() }, world);
             // It may have been about to come back.
-            self.queue.remove(instance);
-            self.facts.push_back(Fact::Left(id));
+            self.capacity_queue.remove(instance);
+            self.facts.push_back(CopyEvent::Removed(id));
         }
     }
 }

@@ -7,29 +7,29 @@
 //!                                                               |    |
 //!                                      want_back --> capacity --> memory, read from its file
 //! ```
-//! [`crate::table`] has the capacity accounts and the order of eviction. Copies wait for capacity in [`queue`], and
-//! for memory in [`shortage`]; [`spills`] and [`disk`] spill them. Consequences for other machines are [`Fact`]s,
+//! [`crate::table`] has the capacity accounts and the order of eviction. Copies wait for capacity in [`capacity_queue`], and
+//! for memory in [`memory_queue`]; [`spill_files`] and [`disk`] spill them. Consequences for other machines are [`CopyEvent`]s,
 //! which the node fetches. Does not know readers, pulls, puts or reduces.
 
+mod capacity_queue;
 mod disk;
-mod queue;
-mod shortage;
+mod memory_queue;
 mod sizes;
-mod spills;
+mod spill_files;
 
 use alloc::{collections::VecDeque, format, string::String};
 
-pub(crate) use self::queue::Wanted;
-use self::{queue::Queue, shortage::Shortage, spills::Spills};
+pub(crate) use self::capacity_queue::PendingCopy;
+use self::{capacity_queue::CapacityQueue, memory_queue::MemoryQueue, spill_files::SpillFiles};
 use crate::{
     error::Error,
-    event::{Action, Note},
+    event::{Action, LogEvent},
     id::{ClientId, Instance, NodeId, ObjectId},
     lifetime::Terms,
     machines::world::World,
     message::Message,
-    planted::{self, Bug},
-    table::{Copy, Place, Removed, Shed, State, Table, file_bytes},
+    mutants::{self, Mutant},
+    table::{Copy, Evictions, Removed, Residency, State, Table, file_bytes},
     time::Instant,
 };
 
@@ -37,17 +37,17 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Copies {
     table: Table,
-    queue: Queue,
-    shortage: Shortage,
-    spills: Spills,
-    facts: VecDeque<Fact>,
+    capacity_queue: CapacityQueue,
+    memory_queue: MemoryQueue,
+    spill_files: SpillFiles,
+    facts: VecDeque<CopyEvent>,
     /// Whether waiting copies may fit since they were last checked.
     has_changed: bool,
 }
 
 /// A change that concerns other machines.
 #[derive(Debug)]
-pub(crate) enum Fact {
+pub(crate) enum CopyEvent {
     /// A requested copy was admitted, and the shell allocates its memory if it needs any.
     Admitted {
         /// The instance.
@@ -56,18 +56,18 @@ pub(crate) enum Fact {
         has_waited: bool,
     },
     /// A copy takes more or less of the capacity than before.
-    Weighs(Instance),
+    Resized(Instance),
     /// A copy that was only on disk was removed, because other nodes have the object.
-    Left(ObjectId),
+    Removed(ObjectId),
 }
 
 impl Copies {
     pub(crate) fn new(capacity: u64) -> Self {
         Self {
             table: Table::new(capacity),
-            queue: Queue::default(),
-            shortage: Shortage::default(),
-            spills: Spills::default(),
+            capacity_queue: CapacityQueue::default(),
+            memory_queue: MemoryQueue::default(),
+            spill_files: SpillFiles::default(),
             facts: VecDeque::new(),
             has_changed: false,
         }
@@ -88,69 +88,72 @@ impl Copies {
 
     /// The object of an instance that is here or waits for capacity.
     pub(crate) fn id_of(&self, instance: Instance) -> Option<&ObjectId> {
-        let wanted = || self.queue.wanted(instance).map(|wanted| &wanted.id);
-        self.table.get(instance).map(|copy| &copy.id).or_else(wanted)
+        let pending = || self.capacity_queue.pending(instance).map(|pending| &pending.id);
+        self.table.get(instance).map(|copy| &copy.id).or_else(pending)
     }
 
     /// The description of a new copy that waits for capacity.
-    pub(crate) fn wanted(&self, instance: Instance) -> Option<&Wanted> {
-        self.queue.wanted(instance)
+    pub(crate) fn pending(&self, instance: Instance) -> Option<&PendingCopy> {
+        self.capacity_queue.pending(instance)
     }
 
     /// The waiting copies for which `size` bytes are enough, the largest first.
     pub(crate) fn largest_within(&self, size: u64) -> impl Iterator<Item = (Instance, u64)> {
-        self.queue.largest_within(size)
+        self.capacity_queue.largest_within(size)
     }
 
     /// The numbers of waiting copies, by what they wait for.
     pub(crate) fn counts(&self) -> [(&'static str, usize); 4] {
         let reads = self.table.iter().filter(|(_, copy)| copy.is_complete() && copy.is_growing());
         [
-            ("copies that wait for capacity", self.queue.len()),
-            ("copies that wait for memory", self.shortage.len()),
-            ("copies that are being spilled", self.spills.count_writing()),
-            ("copies that come back from disk", self.queue.count_returning() + reads.count()),
+            ("copies that wait for capacity", self.capacity_queue.len()),
+            ("copies that wait for memory", self.memory_queue.len()),
+            ("copies that are being spilled", self.spill_files.count_writing()),
+            (
+                "copies that come back from disk",
+                self.capacity_queue.count_returning() + reads.count(),
+            ),
         ]
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.shortage.deadline().into_iter().chain(self.spills.deadline()).min()
+        self.memory_queue.deadline().into_iter().chain(self.spill_files.deadline()).min()
     }
 
     pub(crate) fn expire(&mut self, world: &mut World) {
-        let next = self.shortage.due(world.now());
+        let next = self.memory_queue.due(world.now());
         self.order_next(next, world);
-        if self.spills.expire(world.now()) {
+        if self.spill_files.expire(world.now()) {
             self.freed(world);
         }
     }
 
-    pub(crate) fn next_fact(&mut self) -> Option<Fact> {
+    pub(crate) fn next_event(&mut self) -> Option<CopyEvent> {
         self.facts.pop_front()
     }
 
-    /// Admits a copy, at once or when there is capacity; a [`Fact`] reports it.
-    pub(crate) fn want(&mut self, instance: Instance, wanted: Wanted, world: &mut World) {
-        let size = wanted.meta.size;
+    /// Admits a copy, at once or when there is capacity; a [`CopyEvent`] reports it.
+    pub(crate) fn want(&mut self, instance: Instance, pending: PendingCopy, world: &mut World) {
+        let size = pending.meta.size;
         // Capacity that became free before is for copies that have waited.
         self.settle(world);
         // Waiting copies are those that do not fit, so one that fits need not be queued behind them.
-        if self.table.missing_to_add(size) == 0 && !self.queue.contains(instance) {
-            return self.admit(instance, wanted, false, world);
+        if self.table.missing_to_add(size) == 0 && !self.capacity_queue.contains(instance) {
+            return self.admit(instance, pending, false, world);
         }
-        self.queue.push(instance, size, Some(wanted));
+        self.capacity_queue.push(instance, size, Some(pending));
         self.grant(Some(instance), world);
         self.has_changed = true;
     }
 
     /// Cancels a copy that still waits for capacity.
     pub(crate) fn cancel(&mut self, instance: Instance) {
-        self.queue.remove(instance);
+        self.capacity_queue.remove(instance);
     }
 
     /// Changes the source of a copy that waits for capacity. Returns false if it does not wait.
     pub(crate) fn redirect(&mut self, instance: Instance, source: NodeId) -> bool {
-        self.queue.redirect(instance, source)
+        self.capacity_queue.redirect(instance, source)
     }
 
     /// Admits the copies that fit now. Returns false if nothing has changed since the last call.
@@ -164,55 +167,61 @@ impl Copies {
 
     /// Whether copies wait for capacity, and nothing is being written that would help.
     pub(crate) fn is_short(&self) -> bool {
-        self.queue.len() > 0 && !self.spills.is_writing()
+        self.capacity_queue.len() > 0 && !self.spill_files.is_writing()
     }
 
     /// Admits waiting copies in order, skipping those that do not fit. `new` has not waited before.
     fn grant(&mut self, new: Option<Instance>, world: &mut World) {
         while let Some((instance, size)) =
-            self.table.room().and_then(|room| self.queue.first_within(room))
+            self.table.room().and_then(|room| self.capacity_queue.first_within(room))
         {
-            let Some(wanted) = self.queue.remove(instance) else { return };
+            let Some(pending) = self.capacity_queue.remove(instance) else { return };
             let shed = self.table.make_room(size).unwrap_or_default();
             self.evict(shed, world);
-            match wanted {
-                Some(wanted) => self.admit(instance, wanted, new != Some(instance), world),
-                None => self.admit_back(instance, world),
+            match pending {
+                Some(pending) => self.admit(instance, pending, new != Some(instance), world),
+                None => self.admit_restore(instance, world),
             }
         }
-        self.spill_for_room(world);
+        self.spill_for_capacity(world);
     }
 
-    fn admit(&mut self, instance: Instance, wanted: Wanted, has_waited: bool, world: &mut World) {
-        let is_filled = matches!(wanted.state, State::Filling(_));
-        self.insert(instance, wanted);
+    fn admit(
+        &mut self,
+        instance: Instance,
+        pending: PendingCopy,
+        has_waited: bool,
+        world: &mut World,
+    ) {
+        let is_filled = matches!(pending.state, State::Filling(_));
+        self.insert(instance, pending);
         if is_filled {
             self.table.pin(instance);
         }
         self.order_slot(instance, world);
-        self.facts.push_back(Fact::Admitted { instance, has_waited });
+        self.facts.push_back(CopyEvent::Admitted { instance, has_waited });
     }
 
     /// Adds a copy for which there is capacity. It is pinned unless it comes from another node.
-    fn insert(&mut self, instance: Instance, wanted: Wanted) {
-        let Wanted { id, meta, inline, state, terms } = wanted;
-        let origin = !matches!(state, State::Flowing(_));
-        self.table.insert(instance, id, meta, inline, state, origin);
+    fn insert(&mut self, instance: Instance, pending: PendingCopy) {
+        let PendingCopy { id, meta, inline, state, terms } = pending;
+        let primary = !matches!(state, State::Flowing(_));
+        self.table.insert(instance, id, meta, inline, state, primary);
         if let Some(terms) = terms {
             self.table.add_terms(instance, &terms);
         }
     }
 
     /// Carries out evictions that other copies need.
-    fn evict(&mut self, Shed { evicted, spilled }: Shed, world: &mut World) {
+    fn evict(&mut self, Evictions { evicted, spilled }: Evictions, world: &mut World) {
         for instance in spilled {
             world.act(Action::FreeSlot { instance });
-            self.facts.push_back(Fact::Weighs(instance));
+            self.facts.push_back(CopyEvent::Resized(instance));
         }
         if evicted.is_empty() {
             return;
         }
-        world.note(Note::Evicted { copies: evicted.len() });
+        world.note(LogEvent::Evicted { copies: evicted.len() });
         for removed in evicted {
             self.free(&removed, world);
             let Removed { id, instance, .. } = removed;
@@ -227,7 +236,7 @@ impl Copies {
             world.act(Action::FreeSlot { instance });
         }
         if has_file {
-            self.spills.forget(instance);
+            self.spill_files.forget(instance);
             world.act(Action::DropSpilled { instance });
         }
     }
@@ -236,12 +245,12 @@ impl Copies {
     pub(crate) fn insert_small(
         &mut self,
         instance: Instance,
-        wanted: Wanted,
+        pending: PendingCopy,
         world: &mut World,
     ) -> bool {
-        let Some(shed) = self.table.make_room(wanted.meta.size) else { return false };
+        let Some(shed) = self.table.make_room(pending.meta.size) else { return false };
         self.evict(shed, world);
-        self.insert(instance, wanted);
+        self.insert(instance, pending);
         true
     }
 
@@ -253,9 +262,9 @@ impl Copies {
 
     /// Sets whether a copy is pinned until its deletion. Returns whether it was before, `None` if there is no such
     /// copy.
-    pub(crate) fn set_origin(&mut self, instance: Instance, origin: bool) -> Option<bool> {
+    pub(crate) fn set_primary(&mut self, instance: Instance, primary: bool) -> Option<bool> {
         self.has_changed = true;
-        self.table.set_origin(instance, origin)
+        self.table.set_primary(instance, primary)
     }
 
     pub(crate) fn add_terms(&mut self, instance: Instance, added: &Terms) {
@@ -274,8 +283,8 @@ impl Copies {
         self.table.pin(instance);
     }
 
-    pub(crate) fn hold(&mut self, instance: Instance) {
-        self.table.hold(instance);
+    pub(crate) fn reserve_pin(&mut self, instance: Instance) {
+        self.table.reserve_pin(instance);
     }
 
     pub(crate) fn pass_over(&mut self, instance: Instance) {
@@ -289,26 +298,26 @@ impl Copies {
         match self.table.unpin(instance) {
             Some(removed) => self.removed(&removed, world),
             // An unpinned copy may be evicted for an object that waits for capacity.
-            None if planted::has(Bug::GrantsNoRoomLater) => {}
+            None if mutants::is_active(Mutant::NeverAdmitsWaiting) => {}
             None => self.let_go(instance, world),
         }
     }
 
     /// Releases a copy that was held in order to be pinned later.
-    pub(crate) fn unhold(&mut self, instance: Instance, world: &mut World) {
+    pub(crate) fn cancel_pin(&mut self, instance: Instance, world: &mut World) {
         if self.table.get(instance).is_none() {
             return;
         }
-        match self.table.unhold(instance) {
+        match self.table.cancel_pin(instance) {
             Some(removed) => self.removed(&removed, world),
             None => self.let_go(instance, world),
         }
     }
 
     /// Pins a copy that was held; it stays protected throughout.
-    pub(crate) fn pin_held(&mut self, instance: Instance) {
+    pub(crate) fn pin_reserved(&mut self, instance: Instance) {
         self.table.pin(instance);
-        self.table.unhold(instance);
+        self.table.cancel_pin(instance);
     }
 
     fn let_go(&mut self, instance: Instance, world: &mut World) {
@@ -324,7 +333,7 @@ impl Copies {
         if is_read || matches!(copy.state, State::Flowing(_) | State::Folding) {
             world.act(Action::FreeSlot { instance });
         }
-        let waited = self.queue.remove(instance).is_some();
+        let waited = self.capacity_queue.remove(instance).is_some();
         if let Some(removed) = self.table.doom(instance) {
             self.removed(&removed, world);
         }
@@ -341,27 +350,27 @@ impl Copies {
 
     /// Records that memory was freed, or that a copy became evictable.
     fn freed(&mut self, world: &World) {
-        self.shortage.freed(world.now());
+        self.memory_queue.freed(world.now());
         self.has_changed = true;
     }
 
     /// Handles that memory is available for a copy. Returns its state, unless the copy was removed meanwhile.
     pub(crate) fn slot_ready(&mut self, instance: Instance, world: &mut World) -> Option<State> {
         self.settled(instance, world);
-        let copy = self.table.get(instance).filter(|copy| copy.place != Place::Disk);
+        let copy = self.table.get(instance).filter(|copy| copy.place != Residency::Disk);
         let Some(copy) = copy else {
             world.act(Action::FreeSlot { instance });
             return None;
         };
-        if copy.place != Place::Awaited || copy.is_given_up() {
+        if copy.place != Residency::Pending || copy.is_given_up() {
             return None;
         }
         let state = copy.state;
         if copy.is_complete() {
-            self.table.set_place(instance, Place::Returning);
+            self.table.set_residency(instance, Residency::Restoring);
             world.act(Action::Unspill { instance });
         } else {
-            self.table.set_place(instance, Place::Memory);
+            self.table.set_residency(instance, Residency::Memory);
         }
         Some(state)
     }
@@ -381,12 +390,12 @@ impl Copies {
     }
 
     /// Handles that the shell has no memory for a copy now: evicts copies, or else makes the copy wait.
-    pub(crate) fn slot_refused(&mut self, instance: Instance, said: String, world: &mut World) {
+    pub(crate) fn slot_refused(&mut self, instance: Instance, reason: String, world: &mut World) {
         let Some(copy) = self.awaited(instance) else { return self.settled(instance, world) };
         let bytes = copy.cost();
         let shed = self.table.shed(bytes);
         if shed.is_empty() {
-            let next = self.shortage.refused(instance, said, world.now());
+            let next = self.memory_queue.refused(instance, reason, world.now());
             // Written copies may leave memory later.
             self.spill_bytes(bytes, true, world);
             return self.order_next(next, world);
@@ -398,19 +407,19 @@ impl Copies {
     /// A copy that waits for its memory.
     fn awaited(&self, instance: Instance) -> Option<&Copy> {
         let copy = self.table.get(instance)?;
-        (copy.place == Place::Awaited && !copy.is_given_up()).then_some(copy)
+        (copy.place == Residency::Pending && !copy.is_given_up()).then_some(copy)
     }
 
     /// Gives a copy new memory, because its content turned out to be corrupt.
     pub(crate) fn replace_memory(&mut self, instance: Instance, world: &mut World) {
         world.act(Action::FreeSlot { instance });
-        self.table.set_place(instance, Place::Awaited);
+        self.table.set_residency(instance, Residency::Pending);
         self.order_slot(instance, world);
     }
 
     /// Ends the wait of a copy that has memory, or no longer needs any.
     fn settled(&mut self, instance: Instance, world: &mut World) {
-        let next = self.shortage.settled(instance, world.now());
+        let next = self.memory_queue.settled(instance, world.now());
         self.order_next(next, world);
     }
 
@@ -421,14 +430,15 @@ impl Copies {
                 return;
             }
             // It was removed while it waited.
-            next = self.shortage.settled(instance, world.now());
+            next = self.memory_queue.settled(instance, world.now());
         }
     }
 
     /// Orders the memory of a copy from the shell. Returns false if the copy needs none.
     fn order_slot(&self, instance: Instance, world: &mut World) -> bool {
         let copy = self.table.get(instance);
-        let Some(copy) = copy.filter(|copy| copy.place == Place::Awaited && !copy.doomed) else {
+        let Some(copy) = copy.filter(|copy| copy.place == Residency::Pending && !copy.doomed)
+        else {
             return false;
         };
         let writer: Option<ClientId> =
@@ -439,30 +449,30 @@ impl Copies {
 
     /// Why a copy is not here yet, if it waits for capacity or memory.
     pub(crate) fn shortfall(&self, instance: Instance) -> Option<Error> {
-        if let Some(needed) = self.queue.size(instance) {
+        if let Some(needed) = self.capacity_queue.size(instance) {
             return Some(self.store_full(needed));
         }
-        let said = self.shortage.reason(instance)?;
+        let reason = self.memory_queue.reason(instance)?;
         let needed = self.table.get(instance)?.meta.size;
-        let detail = format!("{said}; {}", self.what_is_held(needed));
+        let detail = format!("{reason}; {}", self.describe_pinned(needed));
         Some(Error::NoMemory { needed, detail })
     }
 
     /// The bytes that a copy waits for, without its overhead.
     pub(crate) fn waits_for(&self, instance: Instance) -> Option<u64> {
-        self.queue.size(instance)
+        self.capacity_queue.size(instance)
     }
 
     pub(crate) fn store_full(&self, needed: u64) -> Error {
         let (capacity, pinned) = (self.table.capacity(), self.table.pinned());
-        Error::StoreFull { needed, capacity, pinned, largest: self.what_is_held(needed) }
+        Error::StoreFull { needed, capacity, pinned, largest: self.describe_pinned(needed) }
     }
 
     /// Describes what occupies the capacity that an object of `needed` bytes lacks: the largest copies that cannot be
     /// evicted, and why they are not spilled.
-    fn what_is_held(&self, needed: u64) -> String {
+    fn describe_pinned(&self, needed: u64) -> String {
         let largest = self.table.largest_held();
-        match self.spills.problem(self.table.on_disk(), file_bytes(needed)) {
+        match self.spill_files.problem(self.table.on_disk(), file_bytes(needed)) {
             Some(problem) => format!("{largest}; {problem}"),
             None => largest,
         }

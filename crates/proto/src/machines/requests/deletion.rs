@@ -2,29 +2,29 @@
 
 use alloc::{collections::BTreeSet, vec::Vec};
 
-use super::{Asked, Pending, Requests, Waiting};
+use super::{PendingRequest, RequestContext, RequestKind, Requests};
 use crate::{
-    ask::Answer,
     error::Error,
     id::{NodeId, ObjectId, RequestId},
-    machines::{change::Change, world::World},
+    machines::{membership_change::MembershipChange, world::World},
     message::Message,
+    request::Reply,
 };
 
 impl Requests {
     pub(crate) fn delete(
         &mut self,
-        asked: &Asked,
+        context: &RequestContext,
         ids: Vec<ObjectId>,
         world: &mut World,
-    ) -> Option<Result<Answer, Error>> {
+    ) -> Option<Result<Reply, Error>> {
         let ids: BTreeSet<ObjectId> = ids.into_iter().collect();
         if ids.is_empty() {
-            return Some(Ok(Answer::Done));
+            return Some(Ok(Reply::Done));
         }
-        self.remember(asked, Waiting::Deletion(ids.clone()), world);
+        self.remember(context, RequestKind::Deletion(ids.clone()), world);
         for id in ids {
-            let (request, pruned) = (asked.request, false);
+            let (request, pruned) = (context.request, false);
             // Both owners need the deletion; the reply of the primary owner ends the wait.
             world.send_owners(&id, &Message::Delete { id: id.clone(), request, pruned });
         }
@@ -39,30 +39,30 @@ impl Requests {
         request: RequestId,
         world: &mut World,
     ) {
-        if world.members().owners(id).first != from {
+        if world.members().owners(id).primary != from {
             return;
         }
         let Some(pending) = self.all.get_mut(&request) else { return };
-        let Waiting::Deletion(ids) = &mut pending.kind else { return };
+        let RequestKind::Deletion(ids) = &mut pending.kind else { return };
         ids.remove(id);
         if ids.is_empty() {
-            self.reply(request, Ok(Answer::Done), world);
+            self.reply(request, Ok(Reply::Done), world);
         }
     }
 
     /// Objects whose deletion no owner has confirmed yet.
     pub(crate) fn unconfirmed_deletions(&self) -> Vec<ObjectId> {
-        let ids = |pending: &Pending| match &pending.kind {
-            Waiting::Deletion(ids) => ids.iter().cloned().collect(),
+        let ids = |pending: &PendingRequest| match &pending.kind {
+            RequestKind::Deletion(ids) => ids.iter().cloned().collect(),
             _ => Vec::new(),
         };
         self.all.values().flat_map(ids).collect()
     }
 
     /// Repeats unconfirmed deletions to new owners.
-    pub(crate) fn delete_again(&self, change: &Change, world: &mut World) {
+    pub(crate) fn resend_deletions(&self, change: &MembershipChange, world: &mut World) {
         for (request, pending) in &self.all {
-            let Waiting::Deletion(ids) = &pending.kind else { continue };
+            let RequestKind::Deletion(ids) = &pending.kind else { continue };
             for id in ids {
                 if let Some(owner) = change.new_owner(id, world) {
                     let (id, request, pruned) = (id.clone(), *request, false);

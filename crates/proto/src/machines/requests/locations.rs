@@ -2,28 +2,28 @@
 
 use alloc::vec::Vec;
 
-use super::{Asked, Pending, Requests, Waiting};
+use super::{PendingRequest, RequestContext, RequestKind, Requests};
 use crate::{
-    ask::{Answer, Location},
     error::Error,
     id::{NodeId, ObjectId, RequestId},
     machines::world::World,
     message::{Holding, Message},
+    request::{Location, Reply},
 };
 
 impl Requests {
     pub(crate) fn locations(
         &mut self,
-        asked: &Asked,
+        context: &RequestContext,
         id: ObjectId,
         known: Option<Vec<Holding>>,
         world: &mut World,
-    ) -> Option<Result<Answer, Error>> {
-        let (owner, request) = (world.members().owners(&id).first, asked.request);
+    ) -> Option<Result<Reply, Error>> {
+        let (owner, request) = (world.members().owners(&id).primary, context.request);
         let (kept, is_answered) = (known.clone(), false);
         self.remember(
-            asked,
-            Waiting::Locations { id: id.clone(), known: kept, is_answered },
+            context,
+            RequestKind::Locations { id: id.clone(), known: kept, is_answered },
             world,
         );
         world.send(owner, Message::Locations { id, known, request });
@@ -37,7 +37,8 @@ impl Requests {
         holdings: Result<Vec<Holding>, Error>,
         world: &mut World,
     ) {
-        let Some(Pending { kind: Waiting::Locations { id, .. }, .. }) = self.all.get(&request)
+        let Some(PendingRequest { kind: RequestKind::Locations { id, .. }, .. }) =
+            self.all.get(&request)
         else {
             return;
         };
@@ -45,18 +46,17 @@ impl Requests {
         let id = id.clone();
         let others = world.members().owners(&id).iter().filter(|owner| *owner != from);
         for owner in others.collect::<Vec<_>>() {
-            world.send(owner, Message::Unlocations { id: id.clone(), request });
+            world.send(owner, Message::CancelLocations { id: id.clone(), request });
         }
         let location = |holding: &Holding| {
             let member = world.members().iter().find(|member| member.id == holding.node)?;
             Some(Location { member, complete: holding.complete })
         };
-        let answer =
-            holdings.map(|all| Answer::Locations(all.iter().filter_map(location).collect()));
-        self.reply(request, answer, world);
+        let reply = holdings.map(|all| Reply::Locations(all.iter().filter_map(location).collect()));
+        self.reply(request, reply, world);
     }
 
     pub(crate) fn stop_locating(&mut self, id: &ObjectId, request: RequestId, world: &mut World) {
-        world.send_owners(id, &Message::Unlocations { id: id.clone(), request });
+        world.send_owners(id, &Message::CancelLocations { id: id.clone(), request });
     }
 }

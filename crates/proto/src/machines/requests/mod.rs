@@ -1,15 +1,15 @@
-//! Client requests, each from [`Asked`] until its one `Reply`: what it waits for, and its deadline.
+//! Client requests, each from [`RequestContext`] until its one `Reply`: what it waits for, and its deadline.
 //!
 //! Requests that only wait for replies of owners are handled here completely: [`deletion`], [`locations`], [`names`],
-//! [`pages`] and [`several`]. Of any other request this module knows the client and what it waits for, but not how its
+//! [`pages`] and [`wait`]. Of any other request this module knows the client and what it waits for, but not how its
 //! reply is produced.
 
 mod deletion;
 mod locations;
 mod names;
 mod pages;
-mod several;
-mod waited;
+mod wait;
+mod wait_progress;
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -17,50 +17,50 @@ use alloc::{
     vec::Vec,
 };
 
-pub(crate) use self::waited::Waited;
+pub(crate) use self::wait_progress::WaitProgress;
 use crate::{
-    ask::Answer,
     error::Error,
     id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
-    limits::OWNER_PATIENCE_NS,
-    machines::{change::Change, world::World},
+    limits::OWNER_TIMEOUT_NS,
+    machines::{membership_change::MembershipChange, world::World},
     message::{Holding, Message},
-    planted::{self, Bug},
+    mutants::{self, Mutant},
+    request::Reply,
     time::Instant,
 };
 
 /// All requests without a reply.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    all: BTreeMap<RequestId, Pending>,
+    all: BTreeMap<RequestId, PendingRequest>,
     deadlines: BTreeSet<(Instant, RequestId)>,
     /// Requests that must be found by what they wait for.
     subjects: BTreeSet<(Subject, RequestId)>,
 }
 
 /// A request that ended without its reply.
-pub(crate) struct Ended {
+pub(crate) struct EndedRequest {
     pub(crate) client: ClientId,
     pub(crate) waited_ns: u64,
-    pub(crate) kind: Waiting,
+    pub(crate) kind: RequestKind,
 }
 
 /// A request that has no reply yet.
-pub(crate) struct Asked {
+pub(crate) struct RequestContext {
     pub(crate) client: ClientId,
     pub(crate) request: RequestId,
     pub(crate) deadline: Option<Instant>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingRequest {
     client: ClientId,
     since: Instant,
     /// When to check it: at the client's deadline, or a moment later.
     deadline: Option<Instant>,
     /// Whether the client's deadline has passed, so that the request waits only for the first reply of an owner.
     is_late: bool,
-    kind: Waiting,
+    kind: RequestKind,
 }
 
 /// What several requests may wait for at once; an index to find them.
@@ -74,17 +74,17 @@ pub(crate) enum Subject {
 
 /// What a request waits for.
 #[derive(Clone, Debug)]
-pub(crate) enum Waiting {
+pub(crate) enum RequestKind {
     Object(ObjectId),
     /// For capacity, for memory or for a name.
     Create(Instance),
     /// For the memory of an object in transfer.
-    Growth(ObjectId),
+    Follow(ObjectId),
     /// For the reserved name of a reduce's result.
     Reservation(ReduceId),
     Inputs(ObjectId),
     /// For replicas on other nodes.
-    Copies(ObjectId, Instance),
+    Replicas(ObjectId, Instance),
     Deletion(BTreeSet<ObjectId>),
     Latest {
         prefix: String,
@@ -93,15 +93,15 @@ pub(crate) enum Waiting {
         is_answered: bool,
     },
     /// For the list of names to delete.
-    Older {
+    OlderVersions {
         name: Name,
-        keep: u64,
+        retain: u64,
     },
     /// For a page of the objects that a member owns.
     Page {
         owner: NodeId,
     },
-    Several(Waited),
+    Wait(WaitProgress),
     Locations {
         id: ObjectId,
         known: Option<Vec<Holding>>,
@@ -110,7 +110,7 @@ pub(crate) enum Waiting {
     },
 }
 
-impl Waiting {
+impl RequestKind {
     fn subject(&self) -> Option<Subject> {
         match self {
             Self::Inputs(id) => Some(Subject::Inputs(id.clone())),
@@ -141,7 +141,7 @@ impl Requests {
     }
 
     /// The requests that wait for `subject`.
-    pub(crate) fn askers(&self, subject: Subject) -> Vec<RequestId> {
+    pub(crate) fn requesters(&self, subject: Subject) -> Vec<RequestId> {
         let (first, last) = ((subject.clone(), RequestId(0)), (subject, RequestId(u64::MAX)));
         self.subjects.range(first..=last).map(|(_, request)| *request).collect()
     }
@@ -152,22 +152,22 @@ impl Requests {
     }
 
     /// What a request waits for.
-    pub(crate) fn kind(&self, request: RequestId) -> Option<&Waiting> {
+    pub(crate) fn kind(&self, request: RequestId) -> Option<&RequestKind> {
         self.all.get(&request).map(|pending| &pending.kind)
     }
 
     /// Stores a request until its reply.
-    pub(crate) fn remember(&mut self, asked: &Asked, kind: Waiting, world: &World) {
-        let Asked { client, request, deadline } = *asked;
-        if let Some(deadline) = deadline.filter(|_| !planted::has(Bug::ForgetsDeadlines)) {
+    pub(crate) fn remember(&mut self, context: &RequestContext, kind: RequestKind, world: &World) {
+        let RequestContext { client, request, deadline } = *context;
+        if let Some(deadline) = deadline.filter(|_| !mutants::is_active(Mutant::ForgetsDeadlines)) {
             self.deadlines.insert((deadline, request));
         }
         self.subjects.extend(kind.subject().map(|subject| (subject, request)));
-        let pending = Pending { client, since: world.now(), deadline, is_late: false, kind };
+        let pending = PendingRequest { client, since: world.now(), deadline, is_late: false, kind };
         self.all.insert(request, pending);
     }
 
-    fn forget(&mut self, request: RequestId) -> Option<Pending> {
+    fn forget(&mut self, request: RequestId) -> Option<PendingRequest> {
         let pending = self.all.remove(&request)?;
         if let Some(deadline) = pending.deadline {
             self.deadlines.remove(&(deadline, request));
@@ -179,20 +179,20 @@ impl Requests {
     }
 
     /// Ends a request; the caller sends the reply.
-    pub(crate) fn end(&mut self, request: RequestId, world: &World) -> Option<Ended> {
-        let Pending { client, since, kind, .. } = self.forget(request)?;
-        Some(Ended { client, waited_ns: world.now().since(since), kind })
+    pub(crate) fn end(&mut self, request: RequestId, world: &World) -> Option<EndedRequest> {
+        let PendingRequest { client, since, kind, .. } = self.forget(request)?;
+        Some(EndedRequest { client, waited_ns: world.now().since(since), kind })
     }
 
     /// Replies to a request, if it has no reply yet.
     pub(crate) fn reply(
         &mut self,
         request: RequestId,
-        answer: Result<Answer, Error>,
+        reply: Result<Reply, Error>,
         world: &mut World,
     ) {
         if let Some(pending) = self.forget(request) {
-            world.reply(pending.client, request, answer);
+            world.reply(pending.client, request, reply);
         }
     }
 
@@ -224,15 +224,16 @@ impl Requests {
     ) -> bool {
         let Some(pending) = self.all.get_mut(&request) else { return false };
         let is_answered = match &pending.kind {
-            Waiting::Several(waited) => waited.is_answered(),
-            Waiting::Latest { is_answered, .. } | Waiting::Locations { is_answered, .. } => {
-                *is_answered
-            }
-            Waiting::Create(instance) => !awaits_name(*instance),
-            Waiting::Reservation(_) | Waiting::Older { .. } | Waiting::Page { .. } => false,
+            RequestKind::Wait(waited) => waited.is_answered(),
+            RequestKind::Latest { is_answered, .. }
+            | RequestKind::Locations { is_answered, .. } => *is_answered,
+            RequestKind::Create(instance) => !awaits_name(*instance),
+            RequestKind::Reservation(_)
+            | RequestKind::OlderVersions { .. }
+            | RequestKind::Page { .. } => false,
             _ => true,
         };
-        let until = pending.since + OWNER_PATIENCE_NS;
+        let until = pending.since + OWNER_TIMEOUT_NS;
         if is_answered || until <= now {
             return false;
         }
@@ -262,14 +263,15 @@ impl Requests {
         let Some(pending) = self.all.get_mut(&request) else {
             // The request was sent twice, because membership changed, and an earlier reply has ended it.
             let taken_back = match id {
-                Some(id) => Message::Unlocations { id, request },
-                None => Message::Unlatest { request },
+                Some(id) => Message::CancelLocations { id, request },
+                None => Message::CancelLatest { request },
             };
             world.send(from, taken_back);
             return false;
         };
         match &mut pending.kind {
-            Waiting::Latest { is_answered, .. } | Waiting::Locations { is_answered, .. } => {
+            RequestKind::Latest { is_answered, .. }
+            | RequestKind::Locations { is_answered, .. } => {
                 *is_answered = true;
                 pending.is_late
             }
@@ -278,8 +280,8 @@ impl Requests {
     }
 
     /// Repeats requests to new owners.
-    pub(crate) fn ask_again(&self, change: &Change, world: &mut World) {
-        self.delete_again(change, world);
+    pub(crate) fn resend(&self, change: &MembershipChange, world: &mut World) {
+        self.resend_deletions(change, world);
         for (id, question) in self.owner_questions() {
             if let Some(owner) = change.new_owner(&id, world) {
                 world.send(owner, question);
@@ -301,8 +303,9 @@ mod tests {
         let mut world = World::of(1);
         world.wait_until(ASKED);
         let mut requests = Requests::default();
-        let asked = Asked { client: ClientId(1), request: REQUEST, deadline: Some(ASKED) };
-        assert!(requests.latest(&asked, "policy/".into(), None, &mut world).is_none());
+        let context =
+            RequestContext { client: ClientId(1), request: REQUEST, deadline: Some(ASKED) };
+        assert!(requests.latest(&context, "policy/".into(), None, &mut world).is_none());
         (requests, world)
     }
 
@@ -310,7 +313,7 @@ mod tests {
     fn a_request_without_a_timeout_waits_for_the_first_reply_of_the_owner() {
         let (mut requests, mut world) = asked_at_once();
         assert_eq!(requests.next_overdue(|_| false, &world), None);
-        assert_eq!(requests.deadline(), Some(ASKED + OWNER_PATIENCE_NS));
+        assert_eq!(requests.deadline(), Some(ASKED + OWNER_TIMEOUT_NS));
         assert!(requests.nothing_yet(NodeId(1), REQUEST, None, &mut world));
         assert!(requests.end(REQUEST, &world).is_some());
         assert_eq!((requests.len(), requests.deadline()), (0, None));
@@ -320,7 +323,7 @@ mod tests {
     fn an_unresponsive_owner_delays_a_request_no_longer_than_its_timeout() {
         let (mut requests, mut world) = asked_at_once();
         assert_eq!(requests.next_overdue(|_| false, &world), None);
-        world.wait_until(ASKED + OWNER_PATIENCE_NS);
+        world.wait_until(ASKED + OWNER_TIMEOUT_NS);
         assert_eq!(requests.next_overdue(|_| false, &world), Some(REQUEST));
     }
 
@@ -328,7 +331,7 @@ mod tests {
     fn a_request_gets_one_reply() {
         let (mut requests, mut world) = asked_at_once();
         for _ in 0..2 {
-            requests.reply(REQUEST, Ok(Answer::Done), &mut world);
+            requests.reply(REQUEST, Ok(Reply::Done), &mut world);
         }
         let actions = world.taken();
         let replies = actions.iter().filter(|action| matches!(action, Action::Reply { .. }));

@@ -2,24 +2,24 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Asked, Pending, Requests, Waiting};
+use super::{PendingRequest, RequestContext, RequestKind, Requests};
 use crate::{
-    ask::Answer,
     directory::prefix_owner,
     error::{Error, Quoted},
     id::{Name, NodeId, ObjectId, RequestId},
     machines::world::World,
     message::Message,
+    request::Reply,
 };
 
 impl Requests {
     pub(crate) fn latest(
         &mut self,
-        asked: &Asked,
+        context: &RequestContext,
         prefix: String,
         after: Option<u64>,
         world: &mut World,
-    ) -> Option<Result<Answer, Error>> {
+    ) -> Option<Result<Reply, Error>> {
         let owner = prefix_owner(&prefix, world.members()).filter(|_| prefix.ends_with('/'));
         let Some(owner) = owner else {
             let said = format!(
@@ -28,9 +28,13 @@ impl Requests {
             );
             return Some(Err(Error::InvalidArgument(said)));
         };
-        let request = asked.request;
+        let request = context.request;
         let is_answered = false;
-        self.remember(asked, Waiting::Latest { prefix: prefix.clone(), after, is_answered }, world);
+        self.remember(
+            context,
+            RequestKind::Latest { prefix: prefix.clone(), after, is_answered },
+            world,
+        );
         world.send(owner, Message::Latest { prefix, after, request });
         None
     }
@@ -42,7 +46,8 @@ impl Requests {
         request: RequestId,
         world: &mut World,
     ) {
-        let Some(Pending { kind: Waiting::Latest { prefix, .. }, .. }) = self.all.get(&request)
+        let Some(PendingRequest { kind: RequestKind::Latest { prefix, .. }, .. }) =
+            self.all.get(&request)
         else {
             return;
         };
@@ -50,23 +55,23 @@ impl Requests {
         if prefix_owner(prefix, world.members()).is_some_and(|owner| owner != from) {
             self.stop_latest(&prefix.clone(), request, world);
         }
-        self.reply(request, Ok(Answer::Latest { name }), world);
+        self.reply(request, Ok(Reply::Latest { name }), world);
     }
 
     pub(crate) fn stop_latest(&mut self, prefix: &str, request: RequestId, world: &mut World) {
         if let Some(owner) = prefix_owner(prefix, world.members()) {
-            world.send(owner, Message::Unlatest { request });
+            world.send(owner, Message::CancelLatest { request });
         }
     }
 
     /// Deletes the versions older than a name, except the newest ones: `keep` versions stay, `name` included.
     pub(crate) fn prune(
         &mut self,
-        asked: &Asked,
+        context: &RequestContext,
         name: Name,
         keep: u64,
         world: &mut World,
-    ) -> Option<Result<Answer, Error>> {
+    ) -> Option<Result<Reply, Error>> {
         if name.version().is_none() || keep == 0 {
             let said = format!(
                 "retain={keep} of {}: set at least 1 version to keep, and end the name in \"/\" and a number",
@@ -75,9 +80,13 @@ impl Requests {
             return Some(Err(Error::InvalidArgument(said)));
         }
         let (owner, request) =
-            (world.members().owners(&ObjectId::Named(name.clone())).first, asked.request);
-        self.remember(asked, Waiting::Older { name: name.clone(), keep }, world);
-        world.send(owner, Message::Older { name, keep, request });
+            (world.members().owners(&ObjectId::Named(name.clone())).primary, context.request);
+        self.remember(
+            context,
+            RequestKind::OlderVersions { name: name.clone(), retain: keep },
+            world,
+        );
+        world.send(owner, Message::OlderVersions { name, retain: keep, request });
         None
     }
 
@@ -85,31 +94,34 @@ impl Requests {
     /// them would let a slow holder delay a publisher. Names that an owner loses by failing are found at the next
     /// prune.
     pub(crate) fn prune_these(&mut self, request: RequestId, ids: &[ObjectId], world: &mut World) {
-        if !matches!(self.kind(request), Some(Waiting::Older { .. })) {
+        if !matches!(self.kind(request), Some(RequestKind::OlderVersions { .. })) {
             return;
         }
         for id in ids {
             world.send_owners(id, &Message::Delete { id: id.clone(), request, pruned: true });
         }
-        self.reply(request, Ok(Answer::Done), world);
+        self.reply(request, Ok(Reply::Done), world);
     }
 
     /// Requests about names and holders, which are repeated to new owners.
     pub(crate) fn owner_questions(&self) -> Vec<(ObjectId, Message)> {
-        let question = |(request, pending): (&RequestId, &Pending)| {
+        let question = |(request, pending): (&RequestId, &PendingRequest)| {
             let request = *request;
             match &pending.kind {
-                Waiting::Latest { prefix, after, .. } => {
+                RequestKind::Latest { prefix, after, .. } => {
                     // All names under the prefix have the same owner.
                     let any = format!("{prefix}0").parse().ok()?;
                     let (prefix, after) = (prefix.clone(), *after);
                     Some((any, Message::Latest { prefix, after, request }))
                 }
-                Waiting::Older { name, keep } => {
+                RequestKind::OlderVersions { name, retain: keep } => {
                     let (name, keep) = (name.clone(), *keep);
-                    Some((ObjectId::Named(name.clone()), Message::Older { name, keep, request }))
+                    Some((
+                        ObjectId::Named(name.clone()),
+                        Message::OlderVersions { name, retain: keep, request },
+                    ))
                 }
-                Waiting::Locations { id, known, .. } => {
+                RequestKind::Locations { id, known, .. } => {
                     let (id, known) = (id.clone(), known.clone());
                     Some((id.clone(), Message::Locations { id, known, request }))
                 }

@@ -2,25 +2,25 @@
 
 use alloc::{format, string::String, vec::Vec};
 
-use super::{Asked, Pending, Requests, Subject, Waiting};
+use super::{PendingRequest, RequestContext, RequestKind, Requests, Subject};
 use crate::{
-    ask::Answer,
     error::Error,
     id::{NodeId, ObjectId, RequestId},
     limits::NAME_BYTES_MAX,
     machines::world::World,
     message::{Listed, Message},
+    request::Reply,
 };
 
 impl Requests {
     pub(crate) fn list(
         &mut self,
-        asked: &Asked,
+        context: &RequestContext,
         owner: NodeId,
         prefix: String,
         after: Option<ObjectId>,
         world: &mut World,
-    ) -> Option<Result<Answer, Error>> {
+    ) -> Option<Result<Reply, Error>> {
         if prefix.len() > NAME_BYTES_MAX {
             let said = format!(
                 "a prefix of {} bytes is too long: use at most {NAME_BYTES_MAX} bytes",
@@ -31,8 +31,8 @@ impl Requests {
         if !world.members().contains(owner) {
             return Some(Err(no_member(owner)));
         }
-        let request = asked.request;
-        self.remember(asked, Waiting::Page { owner }, world);
+        let request = context.request;
+        self.remember(context, RequestKind::Page { owner }, world);
         world.send(owner, Message::List { prefix, after, request });
         None
     }
@@ -45,15 +45,15 @@ impl Requests {
         next: Option<ObjectId>,
         world: &mut World,
     ) {
-        let asked = self.all.get(&request).map(|Pending { kind, .. }| kind);
-        if matches!(asked, Some(Waiting::Page { owner }) if *owner == from) {
-            self.reply(request, Ok(Answer::List { rows, next }), world);
+        let context = self.all.get(&request).map(|PendingRequest { kind, .. }| kind);
+        if matches!(context, Some(RequestKind::Page { owner }) if *owner == from) {
+            self.reply(request, Ok(Reply::List { rows, next }), world);
         }
     }
 
     /// Fails the listings of a node that is lost; other nodes own its objects now.
-    pub(crate) fn lists_without(&mut self, node: NodeId, world: &mut World) {
-        for request in self.askers(Subject::Page(node)) {
+    pub(crate) fn fail_lists(&mut self, node: NodeId, world: &mut World) {
+        for request in self.requesters(Subject::Page(node)) {
             self.reply(request, Err(no_member(node)), world);
         }
     }

@@ -2,21 +2,21 @@
 
 use super::*;
 
-const LEAVE: Event = Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS };
+const LEAVE: Event = Event::LeaveRequested { timeout_ns: LEAVE_TIMEOUT_NS };
 
 impl Cluster {
     fn reduce(&mut self, node: u64, inputs: &[ObjectId]) -> ObjectId {
         let (inputs, count) = (inputs.to_vec(), inputs.len() as u32);
         let answer =
-            self.asks(node, Ask::Reduce { inputs, op: Op::Sum, count, id: None, ttl_ns: None });
-        let Ok(Answer::Reducing { id }) = answer else { panic!("{answer:?}") };
+            self.asks(node, Request::Reduce { inputs, op: Op::Sum, count, id: None, ttl_ns: None });
+        let Ok(Reply::Reducing { id }) = answer else { panic!("{answer:?}") };
         id
     }
 
     fn assert_reduced(&mut self, node: u64, id: &ObjectId) {
         let request = self.get(node, id);
         let instance = got(self.reply(request));
-        self.ask(node, Ask::Release { instance });
+        self.ask(node, Request::Release { instance });
         let again = self.done.iter().find(|what| what.contains("begins a reduce again"));
         assert_eq!(again, None);
         self.assert_at_rest();
@@ -53,8 +53,9 @@ fn no_reduce_that_begins_then_takes_a_seat_there() {
     cluster.tell(3, LEAVE);
     let before = cluster.folds.len();
     let second = cluster.reduce(4, &more);
-    let seats: BTreeSet<NodeId> = cluster.folds[before..].iter().map(|(node, _)| *node).collect();
-    assert!(!seats.is_empty() && !seats.contains(&NodeId(3)), "{seats:?}");
+    let contributors: BTreeSet<NodeId> =
+        cluster.folds[before..].iter().map(|(node, _)| *node).collect();
+    assert!(!contributors.is_empty() && !contributors.contains(&NodeId(3)), "{contributors:?}");
     assert!(!cluster.has_left(3));
     cluster.end_folds();
     assert!(cluster.has_left(3));
@@ -81,7 +82,7 @@ fn a_reduce_that_has_not_begun_looks_for_its_inputs_again() {
         cluster.catch_up();
         assert!(cluster.has_left(3));
         assert!(!cluster.folds.iter().any(|(node, _)| *node == NodeId(3)));
-        cluster.wait(OWNER_PATIENCE_NS);
+        cluster.wait(OWNER_TIMEOUT_NS);
         cluster.assert_reduced(2, &id);
     }
 }
@@ -125,10 +126,10 @@ fn it_waits_no_longer_than_it_may() {
     let inputs: Vec<ObjectId> = (2..=3).map(|node| cluster.put_large(node, None)).collect();
     cluster.keeps_folding = true;
     let id = cluster.reduce(1, &inputs);
-    let patience_ns = 3 * SECOND;
-    cluster.tell(3, Event::LeaveAsked { patience_ns });
-    assert_eq!(cluster.nodes[&NodeId(3)].deadline(), Some(cluster.now + patience_ns));
-    cluster.wait(patience_ns - 1);
+    let timeout_ns = 3 * SECOND;
+    cluster.tell(3, Event::LeaveRequested { timeout_ns });
+    assert_eq!(cluster.nodes[&NodeId(3)].deadline(), Some(cluster.now + timeout_ns));
+    cluster.wait(timeout_ns - 1);
     assert!(!cluster.has_left(3));
     cluster.wait(1);
     assert!(cluster.has_left(3));

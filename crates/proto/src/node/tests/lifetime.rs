@@ -18,52 +18,53 @@ impl Cluster {
         let (id, meta) = (name.map(|name| name.parse().unwrap()), array(size));
         if size < LARGE {
             let bytes: Inline = vec![7; size as usize].into();
-            let put = self.ask_as(node, client, Ask::Put { id, meta, bytes, ttl_ns });
-            let Ok(Answer::Put { id }) = self.reply(put) else { panic!("{:?}", self.replies) };
+            let put = self.ask_as(node, client, Request::Put { id, meta, bytes, ttl_ns });
+            let Ok(Reply::Put { id }) = self.reply(put) else { panic!("{:?}", self.replies) };
             return id.clone();
         }
-        let create = self.ask_as(node, client, Ask::Create { id, meta, ttl_ns });
-        let Ok(Answer::Created { id, instance }) = self.reply(create).clone() else {
+        let create = self.ask_as(node, client, Request::Create { id, meta, ttl_ns });
+        let Ok(Reply::Created { id, instance }) = self.reply(create).clone() else {
             panic!("{:?}", self.replies)
         };
-        let seal = self.ask_as(node, client, Ask::Seal { instance });
-        assert_eq!(self.reply(seal), &Ok(Answer::Put { id: id.clone() }));
+        let seal = self.ask_as(node, client, Request::Seal { instance });
+        assert_eq!(self.reply(seal), &Ok(Reply::Put { id: id.clone() }));
         id
     }
 
-    fn ask_as(&mut self, node: u64, client: u64, ask: Ask) -> RequestId {
+    fn ask_as(&mut self, node: u64, client: u64, ask: Request) -> RequestId {
         self.counted += 1;
         let (request, client) = (RequestId(self.counted), ClientId(client));
-        self.tell(node, Event::Asked { client, request, ask, deadline: None });
+        self.tell(node, Event::Request { client, request, body: ask, deadline: None });
         request
     }
 
-    fn done_as(&mut self, node: u64, client: u64, ask: Ask) {
+    fn done_as(&mut self, node: u64, client: u64, ask: Request) {
         let request = self.ask_as(node, client, ask);
-        assert_eq!(self.reply(request), &Ok(Answer::Done));
+        assert_eq!(self.reply(request), &Ok(Reply::Done));
     }
 
     fn keep_as(&mut self, node: u64, client: u64, id: &ObjectId, copies: u32) {
-        let request = self.ask_as(node, client, Ask::Keep { id: id.clone(), copies });
-        assert_eq!(self.reply(request), &Ok(Answer::Kept { copies }));
+        let request =
+            self.ask_as(node, client, Request::Replicate { id: id.clone(), replicas: copies });
+        assert_eq!(self.reply(request), &Ok(Reply::Replicated { replicas: copies }));
     }
 
     fn join_as(&mut self, node: u64, client: u64) {
         let job = Job { name: JOB.parse().unwrap(), cleanup: true };
-        self.done_as(node, client, Ask::Join { job });
+        self.done_as(node, client, Request::JoinJob { job });
     }
 
     fn client_goes(&mut self, node: u64, client: u64) {
-        self.tell(node, Event::ClientGone { client: ClientId(client) });
+        self.tell(node, Event::ClientDisconnected { client: ClientId(client) });
     }
 
     /// Whether a node can get an object, which is then released.
     fn gets(&mut self, node: u64, id: &ObjectId) -> bool {
         let request = self.get(node, id);
         match self.replies.get(&request) {
-            Some(Ok(Answer::Got { instance, .. })) => {
+            Some(Ok(Reply::Got { instance, .. })) => {
                 let instance = *instance;
-                self.ask(node, Ask::Release { instance });
+                self.ask(node, Request::Release { instance });
                 true
             }
             Some(Err(Error::ObjectDeleted { id: deleted })) => {
@@ -100,7 +101,7 @@ fn an_object_ends_when_its_time_is_over_and_not_before() {
         assert!(cluster.gets(3, &id));
         cluster.wait(TTL - 1);
         assert!(cluster.gets(2, &id) && cluster.gets(4, &id));
-        let waits = cluster.ask(4, Ask::Wait { ids: vec![named("never")], count: 1 });
+        let waits = cluster.ask(4, Request::Wait { ids: vec![named("never")], count: 1 });
         cluster.wait(1);
         cluster.assert_gone(&id);
         cluster.tell(4, Event::Cancelled { request: waits });
@@ -111,11 +112,11 @@ fn an_object_ends_when_its_time_is_over_and_not_before() {
 #[test]
 fn its_time_runs_from_when_it_is_complete() {
     let mut cluster = Cluster::new(3);
-    let ask = Ask::Create { id: None, meta: array(LARGE), ttl_ns: Some(TTL) };
+    let ask = Request::Create { id: None, meta: array(LARGE), ttl_ns: Some(TTL) };
     let create = cluster.ask(1, ask);
-    let Ok(Answer::Created { id, instance }) = cluster.reply(create).clone() else { panic!() };
+    let Ok(Reply::Created { id, instance }) = cluster.reply(create).clone() else { panic!() };
     cluster.pass(2 * TTL);
-    cluster.ask(1, Ask::Seal { instance });
+    cluster.ask(1, Request::Seal { instance });
     cluster.wait(TTL - 1);
     assert!(cluster.gets(2, &id));
     cluster.wait(1);
@@ -131,7 +132,7 @@ fn a_reader_keeps_an_expired_object() {
     cluster.wait(TTL);
     cluster.assert_gone(&id);
     assert!(cluster.nodes[&NodeId(2)].table().get(instance).is_some_and(|copy| copy.doomed));
-    cluster.ask(2, Ask::Release { instance });
+    cluster.ask(2, Request::Release { instance });
     assert!(cluster.nodes[&NodeId(2)].table().get(instance).is_none());
 }
 
@@ -167,7 +168,7 @@ fn an_original_that_is_handed_over_takes_its_time_along() {
     let mut cluster = Cluster::new(3);
     let id = cluster.put_as((3, 1), None, LARGE, Some(TTL));
     cluster.pass(TTL / 2);
-    cluster.tell(3, Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS });
+    cluster.tell(3, Event::LeaveRequested { timeout_ns: LEAVE_TIMEOUT_NS });
     assert!(cluster.has_left(3) && cluster.gets(1, &id));
     cluster.pass(TTL / 2 - SECOND);
     assert!(cluster.gets(2, &id));
@@ -182,9 +183,9 @@ fn a_result_ends_in_its_time() {
         let inputs: Vec<ObjectId> =
             (2..=3).map(|node| cluster.put_as((node, 1), None, size, None)).collect();
         let id = Some(named("sum/1"));
-        let reduce = Ask::Reduce { inputs, op: Op::Sum, count: 2, id, ttl_ns: Some(TTL) };
+        let reduce = Request::Reduce { inputs, op: Op::Sum, count: 2, id, ttl_ns: Some(TTL) };
         let answer = cluster.asks(1, reduce);
-        let Ok(Answer::Reducing { id }) = answer else { panic!("{answer:?}") };
+        let Ok(Reply::Reducing { id }) = answer else { panic!("{answer:?}") };
         assert!(cluster.gets(4, &id));
         cluster.wait(TTL - 1);
         assert!(cluster.gets(2, &id));
@@ -198,7 +199,7 @@ fn a_new_object_does_not_inherit_the_time_of_the_previous_one() {
     let mut cluster = Cluster::new(3);
     let id = cluster.put_as((1, 1), Some("x/1"), LARGE, Some(TTL));
     cluster.pass(SECOND);
-    cluster.done_as(2, 1, Ask::Delete { ids: vec![id.clone()] });
+    cluster.done_as(2, 1, Request::Delete { ids: vec![id.clone()] });
     cluster.put_as((2, 1), Some("x/1"), LARGE, None);
     cluster.pass(2 * TTL);
     assert!(cluster.gets(3, &id));
@@ -208,9 +209,15 @@ fn a_new_object_does_not_inherit_the_time_of_the_previous_one() {
 fn no_time_is_no_ttl() {
     let mut cluster = Cluster::new(1);
     let asks = [
-        Ask::Put { id: None, meta: array(8), bytes: vec![7; 8].into(), ttl_ns: Some(0) },
-        Ask::Create { id: None, meta: array(LARGE), ttl_ns: Some(0) },
-        Ask::Reduce { inputs: vec![named("x")], op: Op::Sum, count: 1, id: None, ttl_ns: Some(0) },
+        Request::Put { id: None, meta: array(8), bytes: vec![7; 8].into(), ttl_ns: Some(0) },
+        Request::Create { id: None, meta: array(LARGE), ttl_ns: Some(0) },
+        Request::Reduce {
+            inputs: vec![named("x")],
+            op: Op::Sum,
+            count: 1,
+            id: None,
+            ttl_ns: Some(0),
+        },
     ];
     for ask in asks {
         let answer = cluster.asks(1, ask);
@@ -266,13 +273,13 @@ fn a_job_ends_with_the_node_of_its_last_client() {
     let at = (1..=6).find(|node| !owners.contains(NodeId(*node))).unwrap();
     let keeper = (1..=6).rfind(|node| !owners.contains(NodeId(*node)) && *node != at).unwrap();
     cluster.join_as(at, 11);
-    let name = cluster.owned_name(keeper, owners.first.0, "x/1");
+    let name = cluster.owned_name(keeper, owners.primary.0, "x/1");
     let id = cluster.put_as((at, 11), Some(&name), LARGE, None);
     cluster.keep_as(at, 11, &id, 3);
-    cluster.kill(owners.first.0);
+    cluster.kill(owners.primary.0);
     cluster.pass(4 * LEASE_GRACE_NS);
     assert!(cluster.gets(keeper, &id));
-    cluster.kill(owners.second.unwrap().0);
+    cluster.kill(owners.backup.unwrap().0);
     cluster.pass(4 * LEASE_GRACE_NS);
     assert!(cluster.gets(keeper, &id));
     cluster.kill(at);
@@ -298,13 +305,13 @@ fn a_job_of_more_objects_than_a_slice_ends_too() {
 fn a_job_that_only_names_its_objects_deletes_none() {
     let mut cluster = Cluster::new(2);
     let job = Job { name: JOB.parse().unwrap(), cleanup: false };
-    cluster.done_as(1, 11, Ask::Join { job: job.clone() });
+    cluster.done_as(1, 11, Request::JoinJob { job: job.clone() });
     let id = cluster.put_as((1, 11), None, 8, None);
     cluster.client_goes(1, 11);
     cluster.pass(4 * LEASE_GRACE_NS);
     assert!(cluster.gets(2, &id));
-    let ask = Ask::List { owner: NodeId(1), prefix: String::new(), after: None };
-    let Ok(Answer::List { rows, .. }) = cluster.asks(1, ask) else { panic!() };
+    let ask = Request::List { owner: NodeId(1), prefix: String::new(), after: None };
+    let Ok(Reply::List { rows, .. }) = cluster.asks(1, ask) else { panic!() };
     assert_eq!(rows[0].lifetime.as_ref().and_then(|told| told.job.clone()), Some(job));
     assert_eq!(rows[0].age_ns, 4 * LEASE_GRACE_NS);
 }
@@ -315,7 +322,8 @@ fn a_held_object_ends_with_its_last_lease() {
         let mut cluster = Cluster::new(4);
         let id = cluster.put_as((1, 1), name, size, None);
         let other = cluster.put_as((1, 1), None, LARGE, None);
-        let (take, give) = (Ask::TakeLease { id: id.clone() }, Ask::ReturnLease { id: id.clone() });
+        let (take, give) =
+            (Request::AcquireLease { id: id.clone() }, Request::ReleaseLease { id: id.clone() });
         cluster.done_as(2, 21, take.clone());
         cluster.done_as(2, 21, take.clone());
         cluster.done_as(3, 31, take);
@@ -343,7 +351,7 @@ fn a_held_object_ends_with_the_node_of_its_last_lease() {
     let name = cluster.owned_name(2, 3, "x/1");
     let id = cluster.put_as((1, 1), Some(&name), LARGE, None);
     for node in [5, 6] {
-        cluster.done_as(node, 1, Ask::TakeLease { id: id.clone() });
+        cluster.done_as(node, 1, Request::AcquireLease { id: id.clone() });
     }
     cluster.kill(2);
     cluster.pass(2 * LEASE_GRACE_NS);
@@ -365,7 +373,7 @@ fn a_leaving_node_reports_copies_that_no_member_adopted() {
     let ids: Vec<ObjectId> =
         [Some(name.as_str()), None, None].map(|name| cluster.put_large(3, name)).into();
     let small = cluster.put_small(1, None);
-    cluster.tell(3, Event::LeaveAsked { patience_ns: 3 * SECOND });
+    cluster.tell(3, Event::LeaveRequested { timeout_ns: 3 * SECOND });
     assert!(!cluster.has_left(3), "there may be room later");
     cluster.wait(3 * SECOND);
     assert!(cluster.has_left(3));
@@ -373,13 +381,13 @@ fn a_leaving_node_reports_copies_that_no_member_adopted() {
     assert_eq!((lost.count, lost.ids.len()), (1, 1), "two found room");
     cluster.pass(2 * SECOND);
     for id in &ids {
-        let held = cluster.asks(2, Ask::Locations { id: id.clone(), known: None });
+        let held = cluster.asks(2, Request::Locations { id: id.clone(), known: None });
         let is_lost = matches!(held, Err(Error::ObjectLost { .. }));
         assert_eq!(is_lost, lost.ids.contains(id), "{id}: {held:?}");
     }
-    let held = |id: &ObjectId| Ask::Locations { id: id.clone(), known: None };
+    let held = |id: &ObjectId| Request::Locations { id: id.clone(), known: None };
     for id in kept.iter().chain([&small]) {
-        assert!(matches!(cluster.asks(2, held(id)), Ok(Answer::Locations(all)) if !all.is_empty()));
+        assert!(matches!(cluster.asks(2, held(id)), Ok(Reply::Locations(all)) if !all.is_empty()));
     }
 }
 
@@ -389,9 +397,9 @@ fn a_name_that_was_lost_with_a_node_that_left_can_be_put_again() {
     (1..=2).for_each(|node| drop(cluster.put_large(node, None)));
     let name = cluster.owned_name(1, 2, "lost/1");
     let id = cluster.put_large(3, Some(&name));
-    cluster.tell(3, Event::LeaveAsked { patience_ns: 3 * SECOND });
+    cluster.tell(3, Event::LeaveRequested { timeout_ns: 3 * SECOND });
     cluster.wait(3 * SECOND);
-    assert_eq!(cluster.lost[&NodeId(3)], Lost { ids: vec![id.clone()], count: 1 });
+    assert_eq!(cluster.lost[&NodeId(3)], LostObjects { ids: vec![id.clone()], count: 1 });
     cluster.pass(2 * SECOND);
     let request = cluster.get(2, &id);
     let reply = cluster.reply(request);
@@ -409,9 +417,9 @@ fn the_last_node_that_stays_loses_nothing_to_another() {
     cluster.put_large(1, None);
     cluster.put_large(2, None);
     cluster.slow_down(1);
-    cluster.tell(2, Event::LeaveAsked { patience_ns: SECOND });
+    cluster.tell(2, Event::LeaveRequested { timeout_ns: SECOND });
     let (_, waiting) = cluster.slow.as_mut().expect("node 1 is slow");
-    waiting.push_back(Event::LeaveAsked { patience_ns: SECOND });
+    waiting.push_back(Event::LeaveRequested { timeout_ns: SECOND });
     cluster.catch_up();
     cluster.wait(SECOND);
     assert!(cluster.has_left(1) && cluster.has_left(2));

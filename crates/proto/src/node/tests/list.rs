@@ -6,8 +6,8 @@ use crate::{
     message::Listed,
 };
 
-fn list(owner: u64, prefix: &str, after: Option<ObjectId>) -> Ask {
-    Ask::List { owner: NodeId(owner), prefix: prefix.into(), after }
+fn list(owner: u64, prefix: &str, after: Option<ObjectId>) -> Request {
+    Request::List { owner: NodeId(owner), prefix: prefix.into(), after }
 }
 
 impl Cluster {
@@ -18,7 +18,7 @@ impl Cluster {
         after: Option<ObjectId>,
     ) -> (Vec<Listed>, Option<ObjectId>) {
         let request = self.ask(2, list(owner, prefix, after));
-        let Ok(Answer::List { rows, next }) = self.reply(request) else {
+        let Ok(Reply::List { rows, next }) = self.reply(request) else {
             panic!("{:?}", self.reply(request))
         };
         (rows.clone(), next.clone())
@@ -51,8 +51,8 @@ fn each_living_object_is_listed_once_with_its_copies() {
     let (growing, instance) = cluster.create(2, Some("policy/3"));
     ids.push(growing.clone());
     let request = cluster.get(3, &ids[2]);
-    cluster.ask(3, Ask::Release { instance: got(cluster.reply(request)) });
-    cluster.ask(1, Ask::Delete { ids: vec![named("policy/2")] });
+    cluster.ask(3, Request::Release { instance: got(cluster.reply(request)) });
+    cluster.ask(1, Request::Delete { ids: vec![named("policy/2")] });
     ids.retain(|id| id.to_string() != "policy/2");
 
     let mut all: Vec<ObjectId> = cluster.listed("").into_iter().map(|row| row.id).collect();
@@ -68,7 +68,7 @@ fn each_living_object_is_listed_once_with_its_copies() {
     assert_eq!(under[0].meta, array(LARGE));
     let of_one = cluster.listed("@0000000000000001.");
     assert_eq!(of_one.iter().map(|row| row.id.minter()).collect::<Vec<_>>(), [Some(NodeId(1))]);
-    cluster.ask(2, Ask::Seal { instance });
+    cluster.ask(2, Request::Seal { instance });
     cluster.assert_at_rest();
 }
 
@@ -86,8 +86,8 @@ fn pages_are_bounded_and_leave_nothing_out() {
     let mut ids: Vec<ObjectId> = cluster.listed(&name).into_iter().map(|row| row.id).collect();
     ids.dedup();
     assert_eq!(ids.len(), count);
-    let longest = Message::ListIs { request: RequestId(1), rows: first, next };
-    assert!(longest.is_sound());
+    let longest = Message::ListReply { request: RequestId(1), rows: first, next };
+    assert!(longest.is_valid());
     cluster.assert_at_rest();
 }
 
@@ -115,7 +115,7 @@ fn a_list_of_a_member_that_goes_or_is_silent_ends() {
     assert!(is_timeout(cluster.reply(late)), "{:?}", cluster.reply(late));
     cluster.slow = None;
     cluster.kill(3);
-    let is_down = |reply: &Result<Answer, Error>| matches!(reply, Err(Error::NodeDown(_)));
+    let is_down = |reply: &Result<Reply, Error>| matches!(reply, Err(Error::NodeDown(_)));
     assert!(is_down(cluster.reply(request)));
     let request = cluster.ask(2, list(3, "", None));
     assert!(is_down(cluster.reply(request)), "no member");
@@ -128,10 +128,10 @@ fn a_list_of_a_member_that_goes_or_is_silent_ends() {
 fn a_page_that_can_not_be_true_is_not_sound() {
     let row =
         |meta| Listed { id: named("x"), meta, complete: 1, partial: 0, age_ns: 0, lifetime: None };
-    let page = |rows| Message::ListIs { request: RequestId(1), rows, next: None };
-    assert!(page(vec![row(array(8))]).is_sound());
+    let page = |rows| Message::ListReply { request: RequestId(1), rows, next: None };
+    assert!(page(vec![row(array(8))]).is_valid());
     let mut broken = array(8);
     broken.size += 1;
-    assert!(!page(vec![row(broken)]).is_sound());
-    assert!(!page(vec![row(array(8)); LISTED_MAX + 1]).is_sound());
+    assert!(!page(vec![row(broken)]).is_valid());
+    assert!(!page(vec![row(array(8)); LISTED_MAX + 1]).is_valid());
 }

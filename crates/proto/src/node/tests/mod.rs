@@ -2,17 +2,17 @@
 //!
 //! The shells execute every action at once; the simulator has clocks and a network.
 
-mod keep;
+mod capacity;
 mod leave;
 mod lifetime;
 mod list;
+mod memory;
 mod names;
-mod promise;
+mod reannounce;
 mod refused;
-mod retell;
-mod room;
-mod scatter;
-mod shortage;
+mod replicate;
+mod reserve;
+mod ring;
 mod spill;
 mod wait;
 
@@ -26,17 +26,17 @@ use alloc::{
 
 use super::*;
 use crate::{
-    ask::{Answer, Ask},
     broadcast::Reason,
     directory::Slice,
     error::Error,
     id::{ClientId, Instance, NodeId, ObjectId, RequestId, ServeId},
     inline::Inline,
-    limits::OWNER_PATIENCE_NS,
+    limits::OWNER_TIMEOUT_NS,
     members::Member,
     message::{FoldOrder, Holding, Message, Source},
     meta::{Dtype, Meta, Op},
     reduce::cost::Link,
+    request::{Reply, Request},
     time::Instant,
 };
 
@@ -49,13 +49,13 @@ struct Cluster {
     nodes: BTreeMap<NodeId, Node>,
     now: Instant,
     queue: VecDeque<(NodeId, Event)>,
-    replies: BTreeMap<RequestId, Result<Answer, Error>>,
+    replies: BTreeMap<RequestId, Result<Reply, Error>>,
     /// Requested transfers: requester, instance and source.
     fetches: BTreeMap<ServeId, (NodeId, Instance, NodeId)>,
     /// Transfers in progress.
     serving: BTreeSet<ServeId>,
     /// Nodes that fold the parts of an instance. The parts circulate once all of them have the order.
-    seats: BTreeMap<Instance, Vec<NodeId>>,
+    contributors: BTreeMap<Instance, Vec<NodeId>>,
     by_parts: BTreeSet<ServeId>,
     /// Fold orders, in the order in which they were given.
     folds: Vec<(NodeId, FoldOrder)>,
@@ -75,7 +75,7 @@ struct Cluster {
     disk: spill::Disk,
     counted: u64,
     /// Objects that were lost with leaving nodes.
-    lost: BTreeMap<NodeId, Lost>,
+    lost: BTreeMap<NodeId, LostObjects>,
 }
 
 impl Cluster {
@@ -96,7 +96,7 @@ impl Cluster {
             replies: BTreeMap::new(),
             fetches: BTreeMap::new(),
             serving: BTreeSet::new(),
-            seats: BTreeMap::new(),
+            contributors: BTreeMap::new(),
             by_parts: BTreeSet::new(),
             folds: Vec::new(),
             keeps_folding: false,
@@ -134,10 +134,10 @@ impl Cluster {
                 continue;
             }
             let Some(to) = self.nodes.get_mut(&node) else {
-                if let Event::FetchAsked { serve, instance, .. } = event {
-                    let (asker, _, source) = self.fetches[&serve];
+                if let Event::FetchRequested { serve, instance, .. } = event {
+                    let (requester, _, source) = self.fetches[&serve];
                     let failed = Event::FetchFailed { instance, source, not_here: false };
-                    self.queue.push_back((asker, failed));
+                    self.queue.push_back((requester, failed));
                 }
                 continue;
             };
@@ -188,26 +188,32 @@ impl Cluster {
     fn kill(&mut self, node: u64) {
         self.nodes.remove(&NodeId(node));
         for other in self.nodes.keys().copied().collect::<Vec<_>>() {
-            self.tell(other.0, Event::PeerLost { node: NodeId(node), is_dead: true });
+            self.tell(other.0, Event::PeerUnreachable { node: NodeId(node), is_dead: true });
         }
     }
 
     /// A name in its own group with these two owners.
     fn owned_name(&self, first: u64, second: u64, suffix: &str) -> String {
         let members = self.nodes[&NodeId(1)].members();
-        let owners = crate::members::Owners { first: NodeId(first), second: Some(NodeId(second)) };
+        let owners =
+            crate::members::Owners { primary: NodeId(first), backup: Some(NodeId(second)) };
         let mut names = (0..).map(|group| format!("group{group}/{suffix}"));
         names.find(|name| members.owners(&name.parse().unwrap()) == owners).unwrap()
     }
 
     /// Sends the request without a deadline and cancels it, for a client that ends, and with a deadline. Each gets a
     /// reply, and nothing is left.
-    fn assert_ends(&mut self, node: u64, ask: &Ask, is_right: fn(&Result<Answer, Error>) -> bool) {
+    fn assert_ends(
+        &mut self,
+        node: u64,
+        ask: &Request,
+        is_right: fn(&Result<Reply, Error>) -> bool,
+    ) {
         let cancelled = self.ask(node, ask.clone());
         assert!(!self.replies.contains_key(&cancelled), "{ask:?} waits");
         self.tell(node, Event::Cancelled { request: cancelled });
         let orphaned = self.ask(node, ask.clone());
-        self.tell(node, Event::ClientGone { client: CLIENT });
+        self.tell(node, Event::ClientDisconnected { client: CLIENT });
         let late = self.ask_until(node, ask.clone(), Some(self.now + SECOND));
         assert!(!self.replies.contains_key(&late), "{ask:?} waits");
         self.wait(SECOND);
@@ -244,23 +250,23 @@ impl Cluster {
             let copy = self.nodes.get(node).and_then(|node| node.table().get(instance));
             copy.is_some_and(|copy| !copy.doomed)
         };
-        self.seats.get(&instance).is_some_and(|seats| seats.iter().all(has))
+        self.contributors.get(&instance).is_some_and(|contributors| contributors.iter().all(has))
     }
 
     fn carry_out(&mut self, node: NodeId, action: Action) {
         let event = match action {
             Action::Send { to, message } => {
-                if let Message::Scatter(order) = &message {
-                    let seats = order.seats.iter().map(|(node, _)| *node).collect();
-                    self.seats.insert(order.instance, seats);
+                if let Message::RingReduce(order) = &message {
+                    let contributors = order.contributors.iter().map(|(node, _)| *node).collect();
+                    self.contributors.insert(order.instance, contributors);
                 }
-                if self.deaf == Some(to) && matches!(message, Message::Unfold { .. }) {
+                if self.deaf == Some(to) && matches!(message, Message::EndEpoch { .. }) {
                     return;
                 }
                 self.queue.push_back((to, Event::Message { from: node, message }));
                 return;
             }
-            Action::Reply { request, answer, .. } => {
+            Action::Reply { request, reply: answer, .. } => {
                 let before = self.replies.insert(request, answer);
                 assert_eq!(before, None, "{request:?} was answered twice");
                 return;
@@ -272,7 +278,7 @@ impl Cluster {
                     self.by_parts.insert(serve);
                 }
                 self.fetches.insert(serve, (node, instance, source));
-                self.queue.push_back((source, Event::FetchAsked { serve, id, instance }));
+                self.queue.push_back((source, Event::FetchRequested { serve, id, instance }));
                 return;
             }
             Action::Serve { serve, instance, .. } => {
@@ -297,11 +303,11 @@ impl Cluster {
                 }
                 event
             }
-            Action::Note(Note::ReduceRestarted { detail, .. }) => {
+            Action::Log(LogEvent::ReduceRestarted { detail, .. }) => {
                 self.done.push(format!("{node:?} begins a reduce again: {detail}"));
                 return;
             }
-            Action::Note(Note::MessageRefused { from, message }) => {
+            Action::Log(LogEvent::MessageRejected { from, message }) => {
                 self.done.push(format!("{node:?} refuses {message:?} of {from:?}"));
                 return;
             }
@@ -333,14 +339,14 @@ impl Cluster {
         self.queue.push_back((node, event));
     }
 
-    fn ask(&mut self, node: u64, ask: Ask) -> RequestId {
+    fn ask(&mut self, node: u64, ask: Request) -> RequestId {
         self.ask_until(node, ask, None)
     }
 
-    fn ask_until(&mut self, node: u64, ask: Ask, deadline: Option<Instant>) -> RequestId {
+    fn ask_until(&mut self, node: u64, ask: Request, deadline: Option<Instant>) -> RequestId {
         self.counted += 1;
         let request = RequestId(self.counted);
-        self.tell(node, Event::Asked { client: CLIENT, request, ask, deadline });
+        self.tell(node, Event::Request { client: CLIENT, request, body: ask, deadline });
         request
     }
 
@@ -351,23 +357,23 @@ impl Cluster {
         }
     }
 
-    fn reply(&self, request: RequestId) -> &Result<Answer, Error> {
+    fn reply(&self, request: RequestId) -> &Result<Reply, Error> {
         self.replies.get(&request).expect("it is answered")
     }
 
     fn put_small(&mut self, node: u64, name: Option<&str>) -> ObjectId {
         let id = name.map(|name| name.parse().unwrap());
         let bytes: Inline = vec![7; 8].into();
-        let ask = Ask::Put { id, meta: array(8), bytes, ttl_ns: None };
+        let ask = Request::Put { id, meta: array(8), bytes, ttl_ns: None };
         let request = self.ask(node, ask);
-        let Ok(Answer::Put { id }) = self.reply(request) else { panic!("{:?}", self.replies) };
+        let Ok(Reply::Put { id }) = self.reply(request) else { panic!("{:?}", self.replies) };
         id.clone()
     }
 
     fn create(&mut self, node: u64, name: Option<&str>) -> (ObjectId, Instance) {
         let id = name.map(|name| name.parse().unwrap());
-        let request = self.ask(node, Ask::Create { id, meta: array(LARGE), ttl_ns: None });
-        let Ok(Answer::Created { id, instance }) = self.reply(request) else {
+        let request = self.ask(node, Request::Create { id, meta: array(LARGE), ttl_ns: None });
+        let Ok(Reply::Created { id, instance }) = self.reply(request) else {
             panic!("{:?}", self.replies)
         };
         (id.clone(), *instance)
@@ -375,13 +381,13 @@ impl Cluster {
 
     fn put_large(&mut self, node: u64, name: Option<&str>) -> ObjectId {
         let (id, instance) = self.create(node, name);
-        let request = self.ask(node, Ask::Seal { instance });
-        assert_eq!(self.reply(request), &Ok(Answer::Put { id: id.clone() }));
+        let request = self.ask(node, Request::Seal { instance });
+        assert_eq!(self.reply(request), &Ok(Reply::Put { id: id.clone() }));
         id
     }
 
     fn get(&mut self, node: u64, id: &ObjectId) -> RequestId {
-        self.ask(node, Ask::Get { id: id.clone() })
+        self.ask(node, Request::Get { id: id.clone() })
     }
 
     fn has(&self, node: u64, id: &ObjectId) -> bool {
@@ -409,12 +415,12 @@ fn named(text: &str) -> ObjectId {
     text.parse().unwrap()
 }
 
-fn is_timeout(reply: &Result<Answer, Error>) -> bool {
+fn is_timeout(reply: &Result<Reply, Error>) -> bool {
     matches!(reply, Err(Error::Timeout { .. }))
 }
 
-fn got(reply: &Result<Answer, Error>) -> Instance {
-    let Ok(Answer::Got { instance, .. }) = reply else { panic!("{reply:?}") };
+fn got(reply: &Result<Reply, Error>) -> Instance {
+    let Ok(Reply::Got { instance, .. }) = reply else { panic!("{reply:?}") };
     *instance
 }
 
@@ -439,9 +445,9 @@ fn a_large_object_comes_to_its_reader_and_is_pinned_until_its_release() {
     assert_eq!(cluster.done, [format!("n1 sends {instance} to n2")]);
     let pins = |cluster: &Cluster| cluster.nodes[&NodeId(2)].table().get(instance).unwrap().pins;
     assert_eq!(pins(&cluster), 1);
-    cluster.ask(2, Ask::Release { instance });
+    cluster.ask(2, Request::Release { instance });
     assert_eq!(pins(&cluster), 0);
-    cluster.ask(2, Ask::Release { instance });
+    cluster.ask(2, Request::Release { instance });
     assert_eq!(pins(&cluster), 0, "a second release changes nothing");
     cluster.assert_at_rest();
 }
@@ -454,7 +460,7 @@ fn a_reader_waits_for_a_name_without_an_object() {
     assert!(!cluster.replies.contains_key(&request));
     assert_eq!(cluster.put_large(2, Some("policy/1")), id);
     got(cluster.reply(request));
-    cluster.ask(3, Ask::Release { instance: got(cluster.reply(request)) });
+    cluster.ask(3, Request::Release { instance: got(cluster.reply(request)) });
     cluster.assert_at_rest();
 }
 
@@ -465,7 +471,7 @@ fn a_receiver_follows_a_copy_that_is_still_being_put() {
     let request = cluster.get(2, &id);
     assert_eq!(cluster.done, [format!("n1 sends {instance} to n2")], "before it is sealed");
     assert!(!cluster.replies.contains_key(&request));
-    cluster.ask(1, Ask::Seal { instance });
+    cluster.ask(1, Request::Seal { instance });
     assert_eq!(got(cluster.reply(request)), instance);
 }
 
@@ -474,14 +480,14 @@ fn following_ends_with_the_get_beside_it() {
     let mut cluster = Cluster::new(3);
     let id = "policy/1".parse().unwrap();
     let get = cluster.get(3, &id);
-    let follow = cluster.ask(3, Ask::Follow { id: id.clone() });
+    let follow = cluster.ask(3, Request::Follow { id: id.clone() });
     assert!(!cluster.replies.contains_key(&follow));
     cluster.put_small(1, Some("policy/1"));
     assert!(cluster.reply(get).is_ok());
-    assert_eq!(cluster.reply(follow), &Ok(Answer::Done));
+    assert_eq!(cluster.reply(follow), &Ok(Reply::Done));
     for node in 1..=3 {
-        let late = cluster.ask(node, Ask::Follow { id: id.clone() });
-        assert_eq!(cluster.reply(late), &Ok(Answer::Done), "node {node} has nothing more to come");
+        let late = cluster.ask(node, Request::Follow { id: id.clone() });
+        assert_eq!(cluster.reply(late), &Ok(Reply::Done), "node {node} has nothing more to come");
     }
     cluster.assert_at_rest();
 }
@@ -491,7 +497,7 @@ fn a_put_that_is_given_up_fails_its_readers() {
     let mut cluster = Cluster::new(2);
     let (id, instance) = cluster.create(1, None);
     let request = cluster.get(2, &id);
-    cluster.ask(1, Ask::Abort { instance });
+    cluster.ask(1, Request::Abort { instance });
     assert!(matches!(cluster.reply(request), Err(Error::ObjectLost { .. })));
     assert!(cluster.nodes.values().all(|node| node.table().used() == 0));
     cluster.assert_at_rest();
@@ -501,11 +507,12 @@ fn a_put_that_is_given_up_fails_its_readers() {
 fn a_name_is_taken_until_it_is_deleted() {
     let mut cluster = Cluster::new(3);
     cluster.put_small(1, Some("x"));
-    let again = Ask::Create { id: Some("x".parse().unwrap()), meta: array(LARGE), ttl_ns: None };
+    let again =
+        Request::Create { id: Some("x".parse().unwrap()), meta: array(LARGE), ttl_ns: None };
     let request = cluster.ask(2, again);
     assert!(matches!(cluster.reply(request), Err(Error::NameTaken { holder: NodeId(1), .. })));
-    let request = cluster.ask(3, Ask::Delete { ids: vec!["x".parse().unwrap()] });
-    assert_eq!(cluster.reply(request), &Ok(Answer::Done));
+    let request = cluster.ask(3, Request::Delete { ids: vec!["x".parse().unwrap()] });
+    assert_eq!(cluster.reply(request), &Ok(Reply::Done));
     cluster.put_large(2, Some("x"));
     cluster.assert_at_rest();
 }
@@ -516,13 +523,13 @@ fn a_deletion_ends_all_copies_but_not_the_one_that_is_read() {
     let id = cluster.put_large(1, None);
     let reading = cluster.get(2, &id);
     let instance = got(cluster.reply(reading));
-    let request = cluster.ask(3, Ask::Delete { ids: vec![id.clone()] });
-    assert_eq!(cluster.reply(request), &Ok(Answer::Done));
+    let request = cluster.ask(3, Request::Delete { ids: vec![id.clone()] });
+    assert_eq!(cluster.reply(request), &Ok(Reply::Done));
     assert_eq!(cluster.nodes[&NodeId(1)].table().used(), 0);
     assert!(cluster.nodes[&NodeId(2)].table().get(instance).is_some_and(|copy| copy.doomed));
     let late = cluster.get(2, &id);
     assert_eq!(cluster.reply(late), &Err(Error::ObjectDeleted { id }));
-    cluster.ask(2, Ask::Release { instance });
+    cluster.ask(2, Request::Release { instance });
     assert_eq!(cluster.nodes[&NodeId(2)].table().used(), 0);
     cluster.assert_at_rest();
 }
@@ -531,13 +538,13 @@ fn a_deletion_ends_all_copies_but_not_the_one_that_is_read() {
 fn latest_waits_for_a_newer_name() {
     let mut cluster = Cluster::new(3);
     cluster.put_small(1, Some("policy/1"));
-    let latest = |after| Ask::Latest { prefix: "policy/".into(), after };
+    let latest = |after| Request::Latest { prefix: "policy/".into(), after };
     let at_once = cluster.ask(2, latest(None));
-    assert_eq!(cluster.reply(at_once), &Ok(Answer::Latest { name: "policy/1".parse().unwrap() }));
+    assert_eq!(cluster.reply(at_once), &Ok(Reply::Latest { name: "policy/1".parse().unwrap() }));
     let later = cluster.ask(2, latest(Some(1)));
     assert!(!cluster.replies.contains_key(&later));
     cluster.put_small(3, Some("policy/2"));
-    assert_eq!(cluster.reply(later), &Ok(Answer::Latest { name: "policy/2".parse().unwrap() }));
+    assert_eq!(cluster.reply(later), &Ok(Reply::Latest { name: "policy/2".parse().unwrap() }));
     cluster.assert_at_rest();
 }
 
@@ -549,27 +556,27 @@ fn a_reduce_lists_its_lost_inputs() {
     let ask = |cluster: &mut Cluster, count| {
         let inputs = there.iter().chain(&late).cloned().collect();
         let request =
-            cluster.ask(1, Ask::Reduce { inputs, op: Op::Sum, count, id: None, ttl_ns: None });
-        let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
+            cluster.ask(1, Request::Reduce { inputs, op: Op::Sum, count, id: None, ttl_ns: None });
+        let Ok(Reply::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
         id
     };
     let lost = |cluster: &mut Cluster, id: &ObjectId| {
-        let request = cluster.ask(1, Ask::Lost { id: id.clone() });
+        let request = cluster.ask(1, Request::LostInputs { id: id.clone() });
         cluster.reply(request).clone()
     };
     let (done, waiting, all) = (ask(&mut cluster, 3), ask(&mut cluster, 4), ask(&mut cluster, 5));
     for id in [&done, &waiting, &all] {
-        assert_eq!(lost(&mut cluster, id), Ok(Answer::Inputs { ids: Vec::new() }));
+        assert_eq!(lost(&mut cluster, id), Ok(Reply::Inputs { ids: Vec::new() }));
     }
-    cluster.ask(2, Ask::Delete { ids: vec![there[2].clone()] });
-    let told = Ok(Answer::Inputs { ids: vec![there[2].clone()] });
+    cluster.ask(2, Request::Delete { ids: vec![there[2].clone()] });
+    let told = Ok(Reply::Inputs { ids: vec![there[2].clone()] });
     assert_eq!(lost(&mut cluster, &waiting), told);
     // A reduce that can no longer succeed reports it too, and a get returns the error.
     assert_eq!(lost(&mut cluster, &all), told);
     let get = cluster.get(1, &all);
     assert_eq!(cluster.reply(get), &Err(Error::ObjectDeleted { id: there[2].clone() }));
     // A finished reduce reports the inputs that were lost until then.
-    assert_eq!(lost(&mut cluster, &done), Ok(Answer::Inputs { ids: Vec::new() }));
+    assert_eq!(lost(&mut cluster, &done), Ok(Reply::Inputs { ids: Vec::new() }));
     late.iter().for_each(|name| drop(cluster.put_small(2, Some(name.to_string().as_str()))));
     let get = cluster.get(1, &waiting);
     assert!(cluster.reply(get).is_ok());
@@ -585,17 +592,17 @@ fn a_reduce_folds_at_the_nodes_of_its_inputs() {
     let inputs: Vec<ObjectId> = (1..=3).map(|node| cluster.put_large(node, None)).collect();
     let request = cluster.ask(
         1,
-        Ask::Reduce { inputs: inputs.clone(), op: Op::Sum, count: 3, id: None, ttl_ns: None },
+        Request::Reduce { inputs: inputs.clone(), op: Op::Sum, count: 3, id: None, ttl_ns: None },
     );
-    let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
+    let Ok(Reply::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let at: BTreeSet<NodeId> = cluster.folds.iter().map(|(node, _)| *node).collect();
     assert_eq!(at, BTreeSet::from([NodeId(1), NodeId(2), NodeId(3)]));
-    let request = cluster.ask(1, Ask::Inputs { id: id.clone() });
-    let Ok(Answer::Inputs { ids }) = cluster.reply(request) else { panic!() };
+    let request = cluster.ask(1, Request::Inputs { id: id.clone() });
+    let Ok(Reply::Inputs { ids }) = cluster.reply(request) else { panic!() };
     assert_eq!(ids.iter().collect::<BTreeSet<_>>(), inputs.iter().collect());
     let request = cluster.get(2, &id);
     let instance = got(cluster.reply(request));
-    cluster.ask(2, Ask::Release { instance });
+    cluster.ask(2, Request::Release { instance });
     cluster.assert_at_rest();
 }
 
@@ -604,8 +611,8 @@ fn a_reduce_of_small_inputs_needs_no_transfer() {
     let mut cluster = Cluster::new(3);
     let inputs: Vec<ObjectId> = (1..=3).map(|node| cluster.put_small(node, None)).collect();
     let request =
-        cluster.ask(2, Ask::Reduce { inputs, op: Op::Max, count: 2, id: None, ttl_ns: None });
-    let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
+        cluster.ask(2, Request::Reduce { inputs, op: Op::Max, count: 2, id: None, ttl_ns: None });
+    let Ok(Reply::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let request = cluster.get(3, &id);
     got(cluster.reply(request));
     assert!(cluster.folds.is_empty() && cluster.done.is_empty());
@@ -617,11 +624,11 @@ fn the_result_of_a_reduce_can_be_deleted_before_its_inputs_are_there() {
     let mut cluster = Cluster::new(2);
     let inputs = vec!["never".parse().unwrap()];
     let request =
-        cluster.ask(1, Ask::Reduce { inputs, op: Op::Sum, count: 1, id: None, ttl_ns: None });
-    let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
+        cluster.ask(1, Request::Reduce { inputs, op: Op::Sum, count: 1, id: None, ttl_ns: None });
+    let Ok(Reply::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let reader = cluster.get(2, &id);
-    let request = cluster.ask(2, Ask::Delete { ids: vec![id.clone()] });
-    assert_eq!(cluster.reply(request), &Ok(Answer::Done));
+    let request = cluster.ask(2, Request::Delete { ids: vec![id.clone()] });
+    assert_eq!(cluster.reply(request), &Ok(Reply::Done));
     assert_eq!(cluster.reply(reader), &Err(Error::ObjectDeleted { id }));
     cluster.assert_at_rest();
 }
@@ -630,13 +637,13 @@ fn the_result_of_a_reduce_can_be_deleted_before_its_inputs_are_there() {
 fn a_leaving_node_hands_over_its_pinned_copies() {
     let mut cluster = Cluster::new(3);
     let (small, large) = (cluster.put_small(3, None), cluster.put_large(3, None));
-    cluster.tell(3, Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS });
+    cluster.tell(3, Event::LeaveRequested { timeout_ns: LEAVE_TIMEOUT_NS });
     assert_eq!(cluster.done.last().map(String::as_str), Some("n3 left"));
     for id in [small, large] {
-        let originals = cluster.nodes.values().filter(|node| {
-            node.table().iter().any(|(_, copy)| copy.id == id && copy.origin && copy.is_complete())
+        let primaries = cluster.nodes.values().filter(|node| {
+            node.table().iter().any(|(_, copy)| copy.id == id && copy.primary && copy.is_complete())
         });
-        assert_eq!(originals.count(), 1, "one node keeps {id}");
+        assert_eq!(primaries.count(), 1, "one node keeps {id}");
         for node in 1..=2 {
             let request = cluster.get(node, &id);
             got(cluster.reply(request));
@@ -651,10 +658,10 @@ fn a_deletion_unblocks_a_leaving_node() {
     let id = named(&cluster.owned_name(1, 2, "x/1"));
     cluster.put_large(3, Some(&id.to_string()));
     cluster.slow_down(1);
-    cluster.tell(3, Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS });
+    cluster.tell(3, Event::LeaveRequested { timeout_ns: LEAVE_TIMEOUT_NS });
     cluster.hear_of_leaving();
     assert!(!cluster.done.iter().any(|what| what == "n3 left"), "node 1 has not taken it over");
-    cluster.ask(2, Ask::Delete { ids: vec![id] });
+    cluster.ask(2, Request::Delete { ids: vec![id] });
     assert!(cluster.done.iter().any(|what| what == "n3 left"));
 }
 
@@ -664,12 +671,12 @@ fn an_object_in_progress_can_be_sealed_while_its_node_leaves() {
     let (id, instance) = cluster.create(3, None);
     let reader = cluster.get(1, &id);
     let (unsealed, _) = cluster.create(3, None);
-    cluster.tell(3, Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS });
+    cluster.tell(3, Event::LeaveRequested { timeout_ns: LEAVE_TIMEOUT_NS });
     let has_left = |cluster: &Cluster| cluster.done.iter().any(|what| what == "n3 left");
-    let refused = cluster.asks(3, Ask::Create { id: None, meta: array(LARGE), ttl_ns: None });
+    let refused = cluster.asks(3, Request::Create { id: None, meta: array(LARGE), ttl_ns: None });
     assert!(matches!(refused, Err(Error::NodeDown(_))));
     assert!(!has_left(&cluster));
-    assert_eq!(cluster.asks(3, Ask::Seal { instance }), Ok(Answer::Put { id: id.clone() }));
+    assert_eq!(cluster.asks(3, Request::Seal { instance }), Ok(Reply::Put { id: id.clone() }));
     got(cluster.reply(reader));
     assert!(!has_left(&cluster), "a client is filling the other");
     cluster.wait(SECOND);
@@ -688,9 +695,9 @@ fn a_late_seal_is_handed_over_while_its_node_is_leaving() {
     cluster.put_large(2, Some(&held_up));
     let (id, instance) = cluster.create(2, None);
     cluster.slow_down(1);
-    cluster.tell(2, Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS });
+    cluster.tell(2, Event::LeaveRequested { timeout_ns: LEAVE_TIMEOUT_NS });
     cluster.wait(2 * SECOND);
-    assert_eq!(cluster.asks(2, Ask::Seal { instance }), Ok(Answer::Put { id: id.clone() }));
+    assert_eq!(cluster.asks(2, Request::Seal { instance }), Ok(Reply::Put { id: id.clone() }));
     cluster.catch_up();
     assert!(cluster.done.iter().any(|what| what == "n2 left"));
     let late = cluster.get(1, &id);
@@ -702,8 +709,8 @@ fn objects_of_a_failed_node_are_lost_and_no_request_hangs() {
     let mut cluster = Cluster::new(3);
     let id = cluster.put_large(3, None);
     cluster.nodes.remove(&NodeId(3));
-    cluster.tell(1, Event::PeerLost { node: NodeId(3), is_dead: true });
-    cluster.tell(2, Event::PeerLost { node: NodeId(3), is_dead: true });
+    cluster.tell(1, Event::PeerUnreachable { node: NodeId(3), is_dead: true });
+    cluster.tell(2, Event::PeerUnreachable { node: NodeId(3), is_dead: true });
     let request = cluster.get(1, &id);
     assert!(!cluster.replies.contains_key(&request), "somebody might have a copy");
     cluster.wait(2 * SECOND);
@@ -715,7 +722,7 @@ fn objects_of_a_failed_node_are_lost_and_no_request_hangs() {
 fn reports_about_a_dead_node_do_not_restore_it() {
     let mut cluster = Cluster::new(3);
     cluster.nodes.remove(&NodeId(3));
-    cluster.tell(1, Event::PeerLost { node: NodeId(3), is_dead: true });
+    cluster.tell(1, Event::PeerUnreachable { node: NodeId(3), is_dead: true });
     let old_news = Message::Members(vec![member(3)]);
     cluster.tell(1, Event::Message { from: NodeId(2), message: old_news });
     assert!(!cluster.nodes[&NodeId(1)].members().contains(NodeId(3)));
@@ -728,14 +735,14 @@ fn a_put_waits_for_room_and_gets_it_when_something_is_deleted() {
     let mut cluster = Cluster::with_capacity(1, LARGE + LARGE / 2);
     let first = cluster.put_large(1, None);
     let until = Some(cluster.now + SECOND);
-    let create = || Ask::Create { id: None, meta: array(LARGE), ttl_ns: None };
+    let create = || Request::Create { id: None, meta: array(LARGE), ttl_ns: None };
     let impatient = cluster.ask_until(1, create(), until);
     cluster.wait(SECOND);
     assert!(matches!(cluster.reply(impatient), Err(Error::StoreFull { .. })));
     let patient = cluster.ask(1, create());
     assert!(!cluster.replies.contains_key(&patient));
-    cluster.ask(1, Ask::Delete { ids: vec![first] });
-    assert!(matches!(cluster.reply(patient), Ok(Answer::Created { .. })));
+    cluster.ask(1, Request::Delete { ids: vec![first] });
+    assert!(matches!(cluster.reply(patient), Ok(Reply::Created { .. })));
 }
 
 #[test]
@@ -744,10 +751,10 @@ fn whatever_waits_for_room_in_vain_ends_with_store_full() {
     cluster.put_large(1, None);
     let there = cluster.put_large(2, None);
     let until = Some(cluster.now + SECOND);
-    let get = cluster.ask_until(1, Ask::Get { id: there.clone() }, until);
+    let get = cluster.ask_until(1, Request::Get { id: there.clone() }, until);
     let reduce = |until| {
         (
-            Ask::Reduce {
+            Request::Reduce {
                 inputs: vec![there.clone()],
                 op: Op::Sum,
                 count: 1,
@@ -764,13 +771,13 @@ fn whatever_waits_for_room_in_vain_ends_with_store_full() {
     let results: Vec<ObjectId> = [limited, patient]
         .into_iter()
         .map(|request| match cluster.reply(request) {
-            Ok(Answer::Reducing { id }) => id.clone(),
+            Ok(Reply::Reducing { id }) => id.clone(),
             other => panic!("{other:?}"),
         })
         .collect();
     let of_limited = cluster.get(1, &results[0]);
-    let of_patient = cluster.ask_until(1, Ask::Get { id: results[1].clone() }, until);
-    let inputs = cluster.ask_until(1, Ask::Inputs { id: results[1].clone() }, until);
+    let of_patient = cluster.ask_until(1, Request::Get { id: results[1].clone() }, until);
+    let inputs = cluster.ask_until(1, Request::Inputs { id: results[1].clone() }, until);
     cluster.wait(SECOND);
     for request in [get, of_limited, of_patient, inputs] {
         let Err(Error::StoreFull { needed, capacity, pinned, .. }) = cluster.reply(request) else {
@@ -788,14 +795,14 @@ fn a_put_that_waits_for_memory_does_not_speak_of_room_or_of_a_name() {
     let node = cluster.nodes.get_mut(&NodeId(1)).unwrap();
     let (client, request) = (ClientId(1), RequestId(77));
     let (ask, deadline) =
-        (Ask::Create { id: None, meta: array(LARGE), ttl_ns: None }, Some(now + SECOND));
+        (Request::Create { id: None, meta: array(LARGE), ttl_ns: None }, Some(now + SECOND));
     let mut out = Vec::new();
-    node.handle(now, Event::Asked { client, request, ask, deadline }, &mut out);
+    node.handle(now, Event::Request { client, request, body: ask, deadline }, &mut out);
     assert!(out.iter().any(|action| matches!(action, Action::CreateSlot { .. })));
     out.clear();
     node.handle(now + SECOND, Event::DeadlinePassed, &mut out);
     let said = out.iter().find_map(|action| match action {
-        Action::Reply { answer: Err(error), .. } => Some(error.to_string()),
+        Action::Reply { reply: Err(error), .. } => Some(error.to_string()),
         _ => None,
     });
     let said = said.unwrap();
@@ -812,10 +819,10 @@ fn a_copy_without_readers_is_evicted() {
     let id = cluster.put_large(1, None);
     let request = cluster.get(2, &id);
     let instance = got(cluster.reply(request));
-    let create = cluster.ask(2, Ask::Create { id: None, meta: array(LARGE), ttl_ns: None });
+    let create = cluster.ask(2, Request::Create { id: None, meta: array(LARGE), ttl_ns: None });
     assert!(!cluster.replies.contains_key(&create), "it is being read");
-    cluster.ask(2, Ask::Release { instance });
-    assert!(matches!(cluster.reply(create), Ok(Answer::Created { .. })));
+    cluster.ask(2, Request::Release { instance });
+    assert!(matches!(cluster.reply(create), Ok(Reply::Created { .. })));
     assert!(!cluster.has(2, &id) && cluster.has(1, &id));
 }
 
@@ -825,8 +832,8 @@ fn explain_reports_an_object_that_waits_for_capacity() {
     let mut cluster = Cluster::with_capacity(3, capacity);
     let (first, second) = (cluster.put_large(1, None), cluster.put_large(3, None));
     let lacks = |cluster: &mut Cluster, id: &ObjectId| {
-        let request = cluster.ask(2, Ask::Explain { id: id.clone() });
-        let Ok(Answer::Explained { lacks, .. }) = cluster.reply(request) else { panic!() };
+        let request = cluster.ask(2, Request::Explain { id: id.clone() });
+        let Ok(Reply::Explained { lacks, .. }) = cluster.reply(request) else { panic!() };
         *lacks
     };
     assert_eq!(lacks(&mut cluster, &second), None, "nobody asks for it");
@@ -835,7 +842,7 @@ fn explain_reports_an_object_that_waits_for_capacity() {
     assert!(!cluster.replies.contains_key(&waits), "the first is being read");
     assert_eq!(lacks(&mut cluster, &first), None);
     assert_eq!(lacks(&mut cluster, &second), Some((LARGE, capacity)));
-    let put = Ask::Create { id: Some(named("here/1")), meta: array(LARGE), ttl_ns: None };
+    let put = Request::Create { id: Some(named("here/1")), meta: array(LARGE), ttl_ns: None };
     cluster.ask(2, put);
     assert_eq!(lacks(&mut cluster, &named("here/1")), Some((LARGE, capacity)));
 }
@@ -844,10 +851,10 @@ fn explain_reports_an_object_that_waits_for_capacity() {
 fn no_object_waits_behind_one_that_can_not_fit() {
     let mut cluster = Cluster::with_capacity(1, LARGE + LARGE / 2);
     cluster.put_large(1, None);
-    let large = cluster.ask(1, Ask::Create { id: None, meta: array(LARGE), ttl_ns: None });
-    let small = cluster.ask(1, Ask::Create { id: None, meta: array(LARGE / 4), ttl_ns: None });
+    let large = cluster.ask(1, Request::Create { id: None, meta: array(LARGE), ttl_ns: None });
+    let small = cluster.ask(1, Request::Create { id: None, meta: array(LARGE / 4), ttl_ns: None });
     assert!(!cluster.replies.contains_key(&large));
-    assert!(matches!(cluster.reply(small), Ok(Answer::Created { .. })));
+    assert!(matches!(cluster.reply(small), Ok(Reply::Created { .. })));
 }
 
 #[test]
@@ -857,7 +864,7 @@ fn a_client_that_dies_leaves_nothing_behind() {
     cluster.create(2, None);
     cluster.get(2, &id);
     cluster.get(2, &"never".parse().unwrap());
-    cluster.tell(2, Event::ClientGone { client: CLIENT });
+    cluster.tell(2, Event::ClientDisconnected { client: CLIENT });
     let left =
         cluster.nodes[&NodeId(2)].table().iter().map(|(_, copy)| (copy.id.clone(), copy.pins));
     assert_eq!(left.collect::<Vec<_>>(), [(id, 0)], "a copy that may be evicted");
@@ -869,14 +876,19 @@ fn every_question_is_answered_by_its_deadline() {
     let mut cluster = Cluster::new(2);
     let until = Some(cluster.now + SECOND);
     let never: ObjectId = "never/1".parse().unwrap();
-    let reduce =
-        Ask::Reduce { inputs: vec![never.clone()], op: Op::Sum, count: 1, id: None, ttl_ns: None };
+    let reduce = Request::Reduce {
+        inputs: vec![never.clone()],
+        op: Op::Sum,
+        count: 1,
+        id: None,
+        ttl_ns: None,
+    };
     let request = cluster.ask_until(1, reduce, until);
-    let Ok(Answer::Reducing { id: result }) = cluster.reply(request).clone() else { panic!() };
+    let Ok(Reply::Reducing { id: result }) = cluster.reply(request).clone() else { panic!() };
     let requests = [
-        cluster.ask_until(1, Ask::Get { id: never }, until),
-        cluster.ask_until(1, Ask::Latest { prefix: "never/".into(), after: None }, until),
-        cluster.ask(1, Ask::Inputs { id: result.clone() }),
+        cluster.ask_until(1, Request::Get { id: never }, until),
+        cluster.ask_until(1, Request::Latest { prefix: "never/".into(), after: None }, until),
+        cluster.ask(1, Request::Inputs { id: result.clone() }),
         cluster.get(2, &result),
     ];
     assert!(requests.iter().all(|request| !cluster.replies.contains_key(request)));
@@ -899,14 +911,14 @@ fn receiver() -> (ObjectId, Instance, impl FnMut(Event) -> Vec<Action>) {
     let mut step = move |event| {
         let mut actions = Vec::new();
         node.handle(Instant(0), event, &mut actions);
-        actions.retain(|action| !matches!(action, Action::Send { .. } | Action::Note(_)));
+        actions.retain(|action| !matches!(action, Action::Send { .. } | Action::Log(_)));
         actions
     };
     let (id, instance) =
         (ObjectId::Minted { node: NodeId(1), serial: 1 }, Instance { node: NodeId(1), serial: 2 });
     step(Event::PeerUp { member: member(1) });
-    let (request, ask) = (RequestId(1), Ask::Get { id: id.clone() });
-    step(Event::Asked { client: CLIENT, request, ask, deadline: None });
+    let (request, ask) = (RequestId(1), Request::Get { id: id.clone() });
+    step(Event::Request { client: CLIENT, request, body: ask, deadline: None });
     let source = Source::Holder { node: NodeId(1), reason: Reason::OnlyHolder };
     let meta = Meta::bytes(LARGE);
     let message = Message::Located { id: id.clone(), instance, meta, source, lifetime: None };
@@ -919,7 +931,7 @@ fn receiver() -> (ObjectId, Instance, impl FnMut(Event) -> Vec<Action>) {
 fn a_receiver_that_comes_before_the_memory_is_ready_is_kept_waiting() {
     let (id, instance, mut step) = receiver();
     let serve = ServeId(7);
-    assert_eq!(step(Event::FetchAsked { serve, id: id.clone(), instance }), []);
+    assert_eq!(step(Event::FetchRequested { serve, id: id.clone(), instance }), []);
     let actions = step(Event::SlotReady { instance });
     let fetch = Action::Fetch { id, instance, source: NodeId(1), parts: None, digest: None };
     assert_eq!(actions, [fetch, Action::Serve { serve, instance, relayed: true }]);
@@ -929,7 +941,7 @@ fn a_receiver_that_comes_before_the_memory_is_ready_is_kept_waiting() {
 #[test]
 fn a_receiver_of_a_sender_that_is_lost_has_memory_first() {
     let (id, instance, mut step) = receiver();
-    let forgotten = || Event::Message { from: NodeId(1), message: Message::Forgotten };
+    let forgotten = || Event::Message { from: NodeId(1), message: Message::StateDropped };
     assert_eq!(step(forgotten()), [], "nothing is under way yet");
     let fetch = Action::Fetch { id, instance, source: NodeId(1), parts: None, digest: None };
     assert_eq!(step(Event::SlotReady { instance }), [fetch]);
@@ -943,7 +955,7 @@ fn a_receiver_of_a_sender_that_is_lost_has_memory_first() {
 fn a_corrupt_copy_is_fetched_from_another_sender_and_ends_when_there_is_none() {
     let (id, instance, mut step) = receiver();
     step(Event::SlotReady { instance });
-    let differs = |source| Event::CopyDiffers { instance, source: NodeId(source) };
+    let differs = |source| Event::CopyCorrupt { instance, source: NodeId(source) };
     assert_eq!(step(differs(9)), [], "that was given up before");
     let anew =
         [Action::FreeSlot { instance }, Action::CreateSlot { instance, size: LARGE, writer: None }];
@@ -984,7 +996,7 @@ fn a_corrupt_copy_is_fetched_from_another_sender_and_ends_when_there_is_none() {
     let ended = step(differs(1));
     let senders = vec![NodeId(1), NodeId(3), NodeId(4)];
     let answer = Err(Error::ObjectCorrupt { id: id.clone(), senders });
-    let reply = Action::Reply { client: CLIENT, request: RequestId(1), answer };
+    let reply = Action::Reply { client: CLIENT, request: RequestId(1), reply: answer };
     assert!(ended.contains(&reply), "{ended:?}");
     assert!(ended.contains(&Action::FreeSlot { instance }), "{ended:?}");
 }
@@ -997,14 +1009,14 @@ fn a_corrupt_small_object_comes_from_the_other_owner() {
         node.handle(Instant(0), Event::PeerUp { member: member(other) }, &mut Vec::new());
     }
     let minted = |serial| ObjectId::Minted { node: NodeId(1), serial };
-    let is_owned = |id: &ObjectId| node.world.members().owners(id).second == Some(NodeId(3));
+    let is_owned = |id: &ObjectId| node.world.members().owners(id).backup == Some(NodeId(3));
     let id = (1..).map(minted).find(is_owned).unwrap();
     let mut step = |event| {
         let mut actions = Vec::new();
         node.handle(Instant(0), event, &mut actions);
         actions
     };
-    let (request, ask) = (RequestId(1), Ask::Get { id: id.clone() });
+    let (request, ask) = (RequestId(1), Request::Get { id: id.clone() });
     let asks = |actions: &[Action]| -> Vec<NodeId> {
         let asked = |action: &Action| match action {
             Action::Send { to, message: Message::Locate { .. } } => Some(*to),
@@ -1012,14 +1024,14 @@ fn a_corrupt_small_object_comes_from_the_other_owner() {
         };
         actions.iter().filter_map(asked).collect()
     };
-    let asked = step(Event::Asked { client: CLIENT, request, ask, deadline: None });
+    let asked = step(Event::Request { client: CLIENT, request, body: ask, deadline: None });
     assert_eq!(asks(&asked), [NodeId(1)], "the node that minted it owns it");
-    let differs = |source| Event::InlineDiffers { id: id.clone(), source };
+    let differs = |source| Event::InlineCorrupt { id: id.clone(), source };
     assert_eq!(asks(&step(differs(NodeId(1)))), [NodeId(3)], "the second has it too");
     assert_eq!(asks(&step(differs(NodeId(3)))), [NodeId(1)]);
     let ended = step(differs(NodeId(1)));
     let answer = Err(Error::ObjectCorrupt { id, senders: vec![NodeId(1), NodeId(3)] });
-    let reply = Action::Reply { client: CLIENT, request, answer };
+    let reply = Action::Reply { client: CLIENT, request, reply: answer };
     assert!(ended.contains(&reply), "{ended:?}");
 }
 

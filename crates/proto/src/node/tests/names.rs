@@ -2,22 +2,22 @@
 
 use super::*;
 
-fn reduce(inputs: &[&ObjectId], name: &str) -> Ask {
+fn reduce(inputs: &[&ObjectId], name: &str) -> Request {
     let inputs: Vec<ObjectId> = inputs.iter().map(|id| (*id).clone()).collect();
     let (count, id) = (inputs.len() as u32, Some(name.parse().unwrap()));
-    Ask::Reduce { inputs, op: Op::Sum, count, id, ttl_ns: None }
+    Request::Reduce { inputs, op: Op::Sum, count, id, ttl_ns: None }
 }
 
-fn reducing(name: &str) -> Result<Answer, Error> {
-    Ok(Answer::Reducing { id: named(name) })
+fn reducing(name: &str) -> Result<Reply, Error> {
+    Ok(Reply::Reducing { id: named(name) })
 }
 
-fn taken(name: &str, holder: u64) -> Result<Answer, Error> {
+fn taken(name: &str, holder: u64) -> Result<Reply, Error> {
     Err(Error::NameTaken { id: named(name), holder: NodeId(holder) })
 }
 
-fn put(name: &str) -> Ask {
-    Ask::Put {
+fn put(name: &str) -> Request {
+    Request::Put {
         id: Some(name.parse().unwrap()),
         meta: array(8),
         bytes: vec![7; 8].into(),
@@ -25,12 +25,12 @@ fn put(name: &str) -> Ask {
     }
 }
 
-fn inputs(name: &str) -> Ask {
-    Ask::Inputs { id: named(name) }
+fn inputs(name: &str) -> Request {
+    Request::Inputs { id: named(name) }
 }
 
-fn delete(name: &str) -> Ask {
-    Ask::Delete { ids: vec![named(name)] }
+fn delete(name: &str) -> Request {
+    Request::Delete { ids: vec![named(name)] }
 }
 
 impl Cluster {
@@ -38,7 +38,7 @@ impl Cluster {
         !self.replies.contains_key(&request)
     }
 
-    pub(super) fn asks(&mut self, node: u64, ask: Ask) -> Result<Answer, Error> {
+    pub(super) fn asks(&mut self, node: u64, ask: Request) -> Result<Reply, Error> {
         let request = self.ask(node, ask);
         self.reply(request).clone()
     }
@@ -101,11 +101,11 @@ fn a_named_result_is_got_before_during_and_after_its_reduce() {
         let list = cluster.ask(2, inputs(&name));
         assert!([before, during[0], during[1], list].iter().all(|r| cluster.is_open(*r)));
         cluster.put_large(3, Some("later"));
-        assert_eq!(cluster.reply(list), &Ok(Answer::Inputs { ids: vec![there, later] }));
+        assert_eq!(cluster.reply(list), &Ok(Reply::Inputs { ids: vec![there, later] }));
         let after = cluster.get(1, &named(&name));
         for (node, request) in [(3, before), (1, during[0]), (2, during[1]), (1, after)] {
             let instance = got(cluster.reply(request));
-            cluster.ask(node, Ask::Release { instance });
+            cluster.ask(node, Request::Release { instance });
         }
         cluster.assert_at_rest();
     }
@@ -119,7 +119,7 @@ fn a_small_named_result_ends_its_reservation() {
     let request = cluster.get(3, &named("sum"));
     got(cluster.reply(request));
     assert_eq!(cluster.asks(3, put("sum")), taken("sum", 2), "now by the result");
-    assert_eq!(cluster.asks(3, delete("sum")), Ok(Answer::Done));
+    assert_eq!(cluster.asks(3, delete("sum")), Ok(Reply::Done));
     cluster.put_small(3, Some("sum"));
     cluster.assert_at_rest();
 }
@@ -135,7 +135,7 @@ fn a_name_that_lives_is_refused_to_a_reduce() {
         assert!(matches!(cluster.reply(request), Err(Error::InvalidArgument(_))));
     }
     let request = cluster.get(3, &named("sum"));
-    cluster.ask(3, Ask::Release { instance: got(cluster.reply(request)) });
+    cluster.ask(3, Request::Release { instance: got(cluster.reply(request)) });
     cluster.assert_at_rest();
 }
 
@@ -156,7 +156,7 @@ fn a_name_is_kept_for_a_reduce_against_puts_and_other_reduces() {
         assert_eq!(cluster.asks(node, reduce(&[&later], "sum")), taken("sum", 2), "at {node}");
         assert_eq!(cluster.asks(node, put("sum")), taken("sum", 2), "at {node}");
         let create =
-            Ask::Create { id: Some("sum".parse().unwrap()), meta: array(LARGE), ttl_ns: None };
+            Request::Create { id: Some("sum".parse().unwrap()), meta: array(LARGE), ttl_ns: None };
         assert_eq!(cluster.asks(node, create), taken("sum", 2), "at {node}");
     }
     cluster.put_small(1, Some("later"));
@@ -188,7 +188,7 @@ fn a_name_that_is_deleted_ends_its_reduce() {
         assert_eq!(cluster.asks(2, reduce(&[&named("never")], &name)), reducing(&name));
         let readers = [1, 2, 3].map(|node| cluster.get(node, &named(&name)));
         let list = cluster.ask(2, inputs(&name));
-        assert_eq!(cluster.asks(3, delete(&name)), Ok(Answer::Done));
+        assert_eq!(cluster.asks(3, delete(&name)), Ok(Reply::Done));
         let deleted = Err(Error::ObjectDeleted { id: named(&name) });
         for request in readers.into_iter().chain([list]) {
             assert_eq!(cluster.reply(request), &deleted, "owned by {first}");
@@ -211,12 +211,12 @@ fn a_question_for_a_name_ends_whatever_happens_to_it() {
 
 impl Cluster {
     /// Like `assert_ends`, for a request that waits for a slow node.
-    fn assert_ends_while_slow(&mut self, node: u64, ask: &Ask) {
+    fn assert_ends_while_slow(&mut self, node: u64, ask: &Request) {
         let cancelled = self.ask(node, ask.clone());
         assert!(self.is_open(cancelled));
         self.tell(node, Event::Cancelled { request: cancelled });
         let orphaned = self.ask(node, ask.clone());
-        self.tell(node, Event::ClientGone { client: CLIENT });
+        self.tell(node, Event::ClientDisconnected { client: CLIENT });
         let late = self.ask_until(node, ask.clone(), Some(self.now + SECOND));
         self.now = self.now + SECOND;
         self.tell(node, Event::DeadlinePassed);
@@ -258,7 +258,7 @@ fn deleting_the_previous_object_of_a_name_does_not_end_a_reduce() {
     let deletion = cluster.ask(1, delete(&name));
     let request = cluster.ask(2, reduce(&[&named("later")], &name));
     cluster.catch_up();
-    assert_eq!(cluster.reply(deletion), &Ok(Answer::Done));
+    assert_eq!(cluster.reply(deletion), &Ok(Reply::Done));
     assert_eq!(cluster.reply(request), &reducing(&name));
     cluster.put_small(1, Some("later"));
     let reader = cluster.get(1, &named(&name));
@@ -274,7 +274,7 @@ fn a_deletion_during_a_reservation_leaves_no_request_open() {
     let request = cluster.ask(2, reduce(&[&named("never")], &name));
     let deletion = cluster.ask(1, delete(&name));
     cluster.catch_up();
-    assert_eq!(cluster.reply(deletion), &Ok(Answer::Done));
+    assert_eq!(cluster.reply(deletion), &Ok(Reply::Done));
     assert!(!cluster.is_open(request));
     let reader = cluster.get(1, &named(&name));
     assert!(!cluster.replies.contains_key(&reader), "it asked after the deletion");
@@ -287,11 +287,12 @@ fn a_deletion_during_a_reservation_leaves_no_request_open() {
 fn a_reduce_of_a_name_that_an_earlier_one_saw_deleted_waits_for_its_next_put() {
     let mut cluster = Cluster::new(3);
     let [a, b] = ["x/a", "x/b"].map(named);
-    let Ask::Reduce { inputs, op, id, ttl_ns, .. } = reduce(&[&a, &b, &named("x/c")], "sum/first")
+    let Request::Reduce { inputs, op, id, ttl_ns, .. } =
+        reduce(&[&a, &b, &named("x/c")], "sum/first")
     else {
         unreachable!()
     };
-    let first = Ask::Reduce { inputs, op, count: 2, id, ttl_ns };
+    let first = Request::Reduce { inputs, op, count: 2, id, ttl_ns };
     assert_eq!(cluster.asks(3, first), reducing("sum/first"));
     cluster.put_small(1, Some("x/a"));
     cluster.ask(1, delete("x/a"));
@@ -311,8 +312,8 @@ fn an_end_that_the_second_owner_remembers_does_not_stop_a_transfer() {
     let message = Message::Gone { id: id.clone(), error };
     cluster.tell(3, Event::Message { from: NodeId(2), message });
     assert!(!cluster.replies.contains_key(&get), "the first owner knows what lives");
-    cluster.ask(1, Ask::Seal { instance });
-    cluster.ask(3, Ask::Release { instance: got(cluster.reply(get)) });
+    cluster.ask(1, Request::Seal { instance });
+    cluster.ask(3, Request::Release { instance: got(cluster.reply(get)) });
     cluster.assert_at_rest();
 }
 
@@ -390,7 +391,7 @@ fn a_leaving_node_releases_its_names() {
         assert_eq!(cluster.asks(3, reduce(&[&named("never")], &name)), reducing(&name));
         let readers = [1, 2].map(|node| cluster.get(node, &named(&name)));
         let list = cluster.ask(3, inputs(&name));
-        cluster.tell(3, Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS });
+        cluster.tell(3, Event::LeaveRequested { timeout_ns: LEAVE_TIMEOUT_NS });
         cluster.wait(2 * SECOND);
         for request in readers.into_iter().chain([list]) {
             let reply = cluster.replies.get(&request);
@@ -408,7 +409,7 @@ fn a_node_that_leaves_during_a_reservation_replies_first() {
     let name = cluster.owned_name(2, 1, "sum");
     cluster.slow_down(2);
     let request = cluster.ask(3, reduce(&[&named("never")], &name));
-    cluster.tell(3, Event::LeaveAsked { patience_ns: LEAVE_PATIENCE_NS });
+    cluster.tell(3, Event::LeaveRequested { timeout_ns: LEAVE_TIMEOUT_NS });
     assert!(matches!(cluster.reply(request), Err(Error::NodeDown(_))));
     cluster.catch_up();
     cluster.put_small(1, Some(&name));
@@ -425,14 +426,14 @@ fn a_small_put_canceled_during_its_claim_leaves_nothing() {
     cluster.catch_up();
     cluster.wait(2 * SECOND);
     let until = Some(cluster.now);
-    let reader = cluster.ask_until(1, Ask::Get { id: named(&name) }, until);
+    let reader = cluster.ask_until(1, Request::Get { id: named(&name) }, until);
     assert!(is_timeout(cluster.reply(reader)), "{:?}", cluster.reply(reader));
     cluster.put_large(1, Some(&name));
     cluster.assert_at_rest();
 }
 
-fn prune(name: &str, keep: u64) -> Ask {
-    Ask::Prune { name: name.parse().unwrap(), keep }
+fn prune(name: &str, keep: u64) -> Request {
+    Request::Prune { name: name.parse().unwrap(), retain: keep }
 }
 
 impl Cluster {
@@ -467,11 +468,11 @@ fn a_prune_keeps_the_newest() {
         for (node, version) in [(1, 9), (2, 1), (3, 12), (1, 3), (2, 4)] {
             cluster.put_small(node, Some(&format!("policy/{version}")));
         }
-        assert_eq!(cluster.asks(2, prune(&format!("policy/{version}"), keep)), Ok(Answer::Done));
+        assert_eq!(cluster.asks(2, prune(&format!("policy/{version}"), keep)), Ok(Reply::Done));
         assert_eq!(cluster.versions(), left, "of {version}, {keep}");
-        let latest = Ask::Latest { prefix: "policy/".into(), after: None };
+        let latest = Request::Latest { prefix: "policy/".into(), after: None };
         let name = "policy/12".parse().unwrap();
-        assert_eq!(cluster.asks(1, latest), Ok(Answer::Latest { name }));
+        assert_eq!(cluster.asks(1, latest), Ok(Reply::Latest { name }));
         cluster.assert_at_rest();
     }
 }
@@ -482,7 +483,7 @@ fn a_prune_leaves_other_names_alone() {
     for name in ["policy/best", "policy/old/1", "policy", "policyx/1"] {
         cluster.put_small(1, Some(name));
     }
-    assert_eq!(cluster.asks(2, prune("policy/9", 1)), Ok(Answer::Done));
+    assert_eq!(cluster.asks(2, prune("policy/9", 1)), Ok(Reply::Done));
     assert_eq!(cluster.nodes[&NodeId(1)].table().iter().count(), 4);
     for ask in [prune("policy/best", 1), prune("policy", 1), prune("policy/9", 0)] {
         assert!(matches!(cluster.asks(1, ask), Err(Error::InvalidArgument(_))));
@@ -496,15 +497,15 @@ fn a_prune_ends_puts_in_progress_and_times_out() {
     let name = cluster.owned_name(3, 2, "1");
     let newer = name.replace("/1", "/2");
     let (_, instance) = cluster.create(1, Some(&name));
-    assert_eq!(cluster.asks(1, prune(&newer, 1)), Ok(Answer::Done));
-    let sealed = cluster.asks(1, Ask::Seal { instance });
-    assert_eq!(sealed, Ok(Answer::Put { id: named(&name) }), "it has been put, and deleted");
+    assert_eq!(cluster.asks(1, prune(&newer, 1)), Ok(Reply::Done));
+    let sealed = cluster.asks(1, Request::Seal { instance });
+    assert_eq!(sealed, Ok(Reply::Put { id: named(&name) }), "it has been put, and deleted");
     cluster.slow_down(3);
     cluster.assert_ends_while_slow(1, &prune(&newer, 1));
     let request = cluster.ask(1, prune(&newer, 1));
     assert!(cluster.is_open(request));
     cluster.slow = None;
     cluster.kill(3);
-    assert_eq!(cluster.reply(request), &Ok(Answer::Done), "the next owner has answered");
+    assert_eq!(cluster.reply(request), &Ok(Reply::Done), "the next owner has answered");
     cluster.assert_at_rest();
 }

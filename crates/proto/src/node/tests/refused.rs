@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     id::ReduceId,
     limits::{FOLDS_MAX, INLINE_BYTES_MAX},
-    message::{Announce, Found, Progress, Receives, ScatterOrder},
+    message::{Announce, Found, Progress, ReceiveRate, RingOrder},
 };
 
 impl Cluster {
@@ -48,8 +48,8 @@ fn minted(node: u64, serial: u64) -> ObjectId {
 }
 
 fn announce(id: &ObjectId, instance: Instance, meta: Meta, progress: Progress) -> Message {
-    let (id, origin, claim) = (id.clone(), true, false);
-    Message::Announce(Announce { id, instance, meta, origin, progress, claim, lifetime: None })
+    let (id, primary, claim) = (id.clone(), true, false);
+    Message::Announce(Announce { id, instance, meta, primary, progress, claim, lifetime: None })
 }
 
 fn ones(size: u64) -> Inline {
@@ -65,7 +65,14 @@ fn the_next_instance_of_a_node_can_not_be_given_to_it() {
         cluster.say(
             2,
             1,
-            Message::Adopt { id, instance, meta: array(8), inline, lifetime: None, may_wait },
+            Message::StoreReplica {
+                id,
+                instance,
+                meta: array(8),
+                inline,
+                lifetime: None,
+                may_wait,
+            },
         );
     }
     let id = cluster.put_small(1, None);
@@ -85,8 +92,8 @@ fn one_instance_that_waits_for_room_under_two_names_comes_once() {
         cluster.say(2, 1, Message::Located { id, instance, meta, source, lifetime: None });
     }
     assert!(!gets.iter().any(|request| cluster.replies.contains_key(request)));
-    let request = cluster.ask(1, Ask::Delete { ids: held.to_vec() });
-    assert_eq!(cluster.reply(request), &Ok(Answer::Done));
+    let request = cluster.ask(1, Request::Delete { ids: held.to_vec() });
+    assert_eq!(cluster.reply(request), &Ok(Reply::Done));
     let table = cluster.nodes[&NodeId(1)].table();
     let copies = table.iter().filter(|(it, _)| *it == instance(2, 7));
     assert_eq!(copies.map(|(_, copy)| copy.id.clone()).collect::<Vec<_>>(), [minted(2, 1001)]);
@@ -101,12 +108,16 @@ fn an_adoption_that_is_taken_back_is_sought_no_more() {
     cluster.say(
         4,
         3,
-        Message::Adopt { id: id.clone(), instance, meta, inline, may_wait, lifetime: None },
+        Message::StoreReplica { id: id.clone(), instance, meta, inline, may_wait, lifetime: None },
     );
-    assert_eq!(cluster.nodes[&NodeId(3)].adoptions.coming(), 1);
-    cluster.say(2, 3, Message::Unkeep { id: id.clone(), instance });
-    assert_eq!(cluster.nodes[&NodeId(3)].adoptions.coming(), 1, "another did not ask for it");
-    cluster.say(4, 3, Message::Unkeep { id, instance });
+    assert_eq!(cluster.nodes[&NodeId(3)].hosted_replicas.incoming(), 1);
+    cluster.say(2, 3, Message::ReleaseReplica { id: id.clone(), instance });
+    assert_eq!(
+        cluster.nodes[&NodeId(3)].hosted_replicas.incoming(),
+        1,
+        "another did not ask for it"
+    );
+    cluster.say(4, 3, Message::ReleaseReplica { id, instance });
     cluster.assert_at_rest();
 }
 
@@ -126,20 +137,20 @@ fn oversized_messages_and_foreign_instances_are_malformed() {
         announce(&mine, instance(1, 1), Meta::bytes(size), long),
         announce(&mine, other, Meta::bytes(8), sound.clone()),
         Message::Located { id: id.clone(), instance: instance(1, 1), meta, source, lifetime: None },
-        Message::Remember { id: id.clone(), instances: vec![other], error: None, pruned: false },
+        Message::Tombstone { id: id.clone(), instances: vec![other], error: None, pruned: false },
         Message::Locate {
             id,
             avoid: vec![],
             not_here: Some((NodeId(2), other)),
-            receives: Receives::default(),
+            receives: ReceiveRate::default(),
             seen: false,
         },
         down(1000),
     ] {
-        assert!(!message.is_sound(), "{message:?}");
+        assert!(!message.is_valid(), "{message:?}");
     }
-    assert!(announce(&mine, instance(1, 1), Meta::bytes(8), sound).is_sound());
-    assert!(down(100).is_sound());
+    assert!(announce(&mine, instance(1, 1), Meta::bytes(8), sound).is_valid());
+    assert!(down(100).is_valid());
 }
 
 /// Goal: an owner that has a copy with wrong metadata sends no malformed message to itself either.
@@ -155,7 +166,7 @@ fn messages_of_a_node_to_itself_are_validated_too() {
         complete: true,
     };
     let inputs = vec![id.clone()];
-    cluster.ask(1, Ask::Reduce { inputs, op: Op::Sum, count: 1, id: None, ttl_ns: None });
+    cluster.ask(1, Request::Reduce { inputs, op: Op::Sum, count: 1, id: None, ttl_ns: None });
     cluster.say(1, 1, Message::Found { id, found: Some(found) });
     assert_eq!(
         cluster.nodes[&NodeId(1)].unfinished().filter(|it| it.contains("reduces")).count(),
@@ -183,10 +194,10 @@ fn only_an_owner_ends_an_object_or_assigns_a_source() {
     let source = Source::Inline(ones(8));
     for message in [
         Message::Drop { id: id.clone(), instance: copy, error: Some(deleted(&id)) },
-        Message::Stranded { id: id.clone(), instance: copy, error: deleted(&id) },
+        Message::DropPartial { id: id.clone(), instance: copy, error: deleted(&id) },
         Message::Redirect { id: id.clone(), instance: copy, source: NodeId(4) },
         Message::Gone { id: missing.clone(), error },
-        Message::Waiting { id: missing.clone() },
+        Message::LocatePending { id: missing.clone() },
         Message::Located {
             id: missing.clone(),
             instance: instance(4, 1),
@@ -228,7 +239,7 @@ fn a_missing_copy_is_dropped_for_any_member() {
     let copy = cluster.nodes[&NodeId(3)].table().current(&id).unwrap();
     let drop = Message::Drop { id: id.clone(), instance: copy, error: Some(deleted(&id)) };
     cluster.assert_refused(4, 3, drop.clone());
-    cluster.ask(1, Ask::Delete { ids: vec![id] });
+    cluster.ask(1, Request::Delete { ids: vec![id] });
     let before = cluster.done.len();
     cluster.say(4, 3, drop);
     assert_eq!(cluster.done.len(), before, "it is not refused");
@@ -242,7 +253,11 @@ fn an_instance_is_of_the_object_that_it_is_known_as() {
     let copy = cluster.nodes[&NodeId(3)].table().current(&id).unwrap();
     let its = named(&cluster.owned_name(4, 1, "y"));
     cluster.assert_refused(4, 3, Message::Drop { id: its.clone(), instance: copy, error: None });
-    cluster.assert_refused(4, 3, Message::Adopted { id: its.clone(), instance: copy, kept: true });
+    cluster.assert_refused(
+        4,
+        3,
+        Message::ReplicaReply { id: its.clone(), instance: copy, accepted: true },
+    );
     assert!(cluster.has(3, &id));
 }
 
@@ -250,20 +265,20 @@ fn an_instance_is_of_the_object_that_it_is_known_as() {
 fn an_answer_counts_from_an_owner() {
     let (mut cluster, _) = Cluster::of_four("x");
     let prefix = cluster.owned_name(1, 2, "").to_string();
-    let latest = Ask::Latest { prefix: prefix.clone(), after: Some(3) };
+    let latest = Request::Latest { prefix: prefix.clone(), after: Some(3) };
     let request = cluster.ask(3, latest);
     let name = |text: &str| format!("{prefix}{text}").parse().unwrap();
-    cluster.assert_refused(4, 3, Message::LatestIs { name: name("9"), request });
-    cluster.assert_refused(4, 3, Message::NothingYet { request, id: None });
+    cluster.assert_refused(4, 3, Message::LatestReply { name: name("9"), request });
+    cluster.assert_refused(4, 3, Message::RequestPending { request, id: None });
     assert!(!cluster.replies.contains_key(&request));
-    cluster.say(1, 3, Message::LatestIs { name: name("9"), request });
-    assert_eq!(cluster.reply(request), &Ok(Answer::Latest { name: name("9") }));
+    cluster.say(1, 3, Message::LatestReply { name: name("9"), request });
+    assert_eq!(cluster.reply(request), &Ok(Reply::Latest { name: name("9") }));
 
     let id = named(&cluster.owned_name(1, 2, "y"));
     cluster.put_large(1, Some(&id.to_string()));
     let known = vec![Holding { node: NodeId(1), complete: true }];
-    let request = cluster.ask(3, Ask::Locations { id: id.clone(), known: Some(known) });
-    cluster.assert_refused(4, 3, Message::LocationsAre { request, holdings: Ok(vec![]) });
+    let request = cluster.ask(3, Request::Locations { id: id.clone(), known: Some(known) });
+    cluster.assert_refused(4, 3, Message::LocationsReply { request, holdings: Ok(vec![]) });
 }
 
 /// Goal: a copy is gone when its holder reports it.
@@ -277,7 +292,7 @@ fn a_member_withdraws_no_copy_of_another() {
         id: id.clone(),
         avoid: vec![],
         not_here,
-        receives: Receives::default(),
+        receives: ReceiveRate::default(),
         seen: false,
     };
     cluster.say(4, 1, locate(None));
@@ -295,7 +310,7 @@ fn an_announcement_that_describes_an_instance_anew_is_refused() {
     let copy = cluster.nodes[&NodeId(3)].table().current(&id).unwrap();
     cluster.say(4, 1, announce(&id, copy, array(16), Progress::Inline(ones(16))));
     let request = cluster.get(2, &id);
-    let Ok(Answer::Got { instance, inline, .. }) = cluster.reply(request) else { panic!("it is") };
+    let Ok(Reply::Got { instance, inline, .. }) = cluster.reply(request) else { panic!("it is") };
     assert_eq!((*instance, inline), (copy, &Some(vec![7; 8].into())));
 }
 
@@ -307,7 +322,7 @@ fn a_small_object_of_another_maker_is_kept_as_its_owner_has_it() {
     let copy = cluster.nodes[&NodeId(3)].table().current(&id).unwrap();
     let adopt = |instance| {
         let (id, meta, inline) = (id.clone(), array(8), Some(ones(8)));
-        Message::Adopt { id, instance, meta, inline, lifetime: None, may_wait: false }
+        Message::StoreReplica { id, instance, meta, inline, lifetime: None, may_wait: false }
     };
     cluster.say(4, 2, adopt(instance(4, 1)));
     assert!(!cluster.has(2, &id), "no owner knows of that");
@@ -328,8 +343,8 @@ fn a_part_with_the_instance_of_a_waiting_object_is_refused() {
     let source = Source::Holder { node: NodeId(2), reason: Reason::OnlyHolder };
     let (id, meta) = (waiting.clone(), array(LARGE));
     cluster.say(2, 1, Message::Located { id, instance: shared, meta, source, lifetime: None });
-    let seats = [(1, input), (3, instance(3, 9)), (4, instance(4, 9))];
-    let order = ScatterOrder {
+    let contributors = [(1, input), (3, instance(3, 9)), (4, instance(4, 9))];
+    let order = RingOrder {
         reduce: ReduceId { node: NodeId(2), serial: 1 },
         epoch: 0,
         id: other,
@@ -337,10 +352,10 @@ fn a_part_with_the_instance_of_a_waiting_object_is_refused() {
         meta: array(LARGE),
         op: Op::Sum,
         frame: 1 << 16,
-        seats: seats.map(|(node, input)| (NodeId(node), vec![input])).into(),
+        contributors: contributors.map(|(node, input)| (NodeId(node), vec![input])).into(),
     };
-    cluster.say(2, 1, Message::Scatter(order.into()));
-    cluster.ask(1, Ask::Delete { ids: held.to_vec() });
+    cluster.say(2, 1, Message::RingReduce(order.into()));
+    cluster.ask(1, Request::Delete { ids: held.to_vec() });
     let copy = cluster.nodes[&NodeId(1)].table().get(shared);
     assert_eq!(copy.map(|copy| &copy.id), Some(&waiting));
 }
@@ -353,13 +368,14 @@ fn a_put_that_waits_for_room_is_not_received_from_elsewhere() {
     let id = named(&name);
     let held = [(), ()].map(|()| cluster.put_large(1, None));
     let put =
-        cluster.ask(1, Ask::Create { id: Some(id.clone()), meta: array(LARGE), ttl_ns: None });
+        cluster.ask(1, Request::Create { id: Some(id.clone()), meta: array(LARGE), ttl_ns: None });
     cluster.get(1, &id);
-    let is_it = |serial: &u64| cluster.nodes[&NodeId(1)].puts.contains(instance(1, *serial));
+    let is_it =
+        |serial: &u64| cluster.nodes[&NodeId(1)].pending_puts.contains(instance(1, *serial));
     let instance = instance(1, (1..100).find(is_it).expect("it waits"));
     let source = Source::Holder { node: NodeId(2), reason: Reason::OnlyHolder };
     let meta = array(LARGE);
     cluster.say(2, 1, Message::Located { id, instance, meta, source, lifetime: None });
-    cluster.ask(1, Ask::Delete { ids: held.to_vec() });
-    assert!(matches!(cluster.reply(put), Ok(Answer::Created { .. })));
+    cluster.ask(1, Request::Delete { ids: held.to_vec() });
+    assert!(matches!(cluster.reply(put), Ok(Reply::Created { .. })));
 }

@@ -5,14 +5,14 @@ use crate::{
     id::ReduceId,
     lifetime::Lifetime,
     message::FoldKey,
-    table::{COPY_OVERHEAD_BYTES, Place, file_bytes},
+    table::{COPY_OVERHEAD_BYTES, Residency, file_bytes},
 };
 
 /// The disks of all nodes.
 #[derive(Default)]
 pub(super) struct Disk {
     /// The files, in the order in which they were written.
-    files: Vec<(NodeId, Kept)>,
+    files: Vec<(NodeId, SpilledCopy)>,
     /// Whether writes and reads fail.
     fails_to_write: bool,
     fails_to_read: bool,
@@ -67,10 +67,10 @@ const COST: u64 = LARGE + COPY_OVERHEAD_BYTES;
 
 impl Cluster {
     /// Nodes with capacity for three large objects; the first has a disk for `files` of them.
-    fn with_disk(size: u64, files: u64, is_keeping: bool) -> Self {
+    fn with_disk(size: u64, files: u64, is_persistent: bool) -> Self {
         let mut cluster = Self::with_capacity(size, 3 * COST);
         let node = cluster.nodes.get_mut(&NodeId(1)).expect("it is there");
-        node.spill(files * file_bytes(LARGE), is_keeping);
+        node.spill(files * file_bytes(LARGE), is_persistent);
         cluster
     }
 
@@ -81,12 +81,12 @@ impl Cluster {
         }
     }
 
-    fn place(&self, node: u64, id: &ObjectId) -> Option<Place> {
+    fn place(&self, node: u64, id: &ObjectId) -> Option<Residency> {
         let table = self.nodes[&NodeId(node)].table();
         table.get(table.current(id)?).map(|copy| copy.place)
     }
 
-    fn places(&self, ids: &[ObjectId]) -> Vec<Option<Place>> {
+    fn places(&self, ids: &[ObjectId]) -> Vec<Option<Residency>> {
         ids.iter().map(|id| self.place(1, id)).collect()
     }
 
@@ -94,12 +94,12 @@ impl Cluster {
     fn read(&mut self, node: u64, id: &ObjectId) {
         let request = self.get(node, id);
         let instance = got(self.reply(request));
-        self.ask(node, Ask::Release { instance });
+        self.ask(node, Request::Release { instance });
     }
 }
 
-const MEMORY: Option<Place> = Some(Place::Memory);
-const DISK: Option<Place> = Some(Place::Disk);
+const MEMORY: Option<Residency> = Some(Residency::Memory);
+const DISK: Option<Residency> = Some(Residency::Disk);
 
 #[test]
 fn originals_that_were_not_used_for_long_go_to_disk_and_come_back_when_they_are_read() {
@@ -119,7 +119,7 @@ fn originals_that_were_not_used_for_long_go_to_disk_and_come_back_when_they_are_
     cluster.read(1, &ids[1]);
     cluster.read(1, &ids[2]);
     assert_eq!(cluster.disk.writes, writes);
-    cluster.ask(1, Ask::Delete { ids });
+    cluster.ask(1, Request::Delete { ids });
     assert!(cluster.disk.files.is_empty());
     assert_eq!(cluster.nodes[&NodeId(1)].table().on_disk(), 0);
     cluster.assert_at_rest();
@@ -153,11 +153,12 @@ fn copies_in_use_and_cached_copies_are_not_written() {
     let views: Vec<RequestId> = mine[..2].iter().map(|id| cluster.get(1, id)).collect();
     cluster.put_large(1, None);
     assert_eq!(cluster.places(&mine), [MEMORY, MEMORY, DISK]);
-    let waiting = cluster.ask(1, Ask::Create { id: None, meta: array(2 * LARGE), ttl_ns: None });
+    let waiting =
+        cluster.ask(1, Request::Create { id: None, meta: array(2 * LARGE), ttl_ns: None });
     assert!(!cluster.replies.contains_key(&waiting));
     for view in views {
         let instance = got(cluster.reply(view));
-        cluster.ask(1, Ask::Release { instance });
+        cluster.ask(1, Request::Release { instance });
     }
     assert!(cluster.replies.contains_key(&waiting));
 }
@@ -167,7 +168,7 @@ fn one_that_is_read_while_it_is_written_stays_in_memory() {
     let mut cluster = Cluster::with_disk(1, 10, false);
     let ids: Vec<ObjectId> = (0..3).map(|_| cluster.put_large(1, None)).collect();
     cluster.disk.is_slow = true;
-    let waiting = cluster.ask(1, Ask::Create { id: None, meta: array(LARGE), ttl_ns: None });
+    let waiting = cluster.ask(1, Request::Create { id: None, meta: array(LARGE), ttl_ns: None });
     let view = cluster.get(1, &ids[0]);
     let instance = got(cluster.reply(view));
     assert_eq!(cluster.disk.writes, 1);
@@ -177,10 +178,10 @@ fn one_that_is_read_while_it_is_written_stays_in_memory() {
     cluster.disk_catches_up();
     assert!(cluster.replies.contains_key(&waiting));
     assert_eq!(cluster.places(&ids), [MEMORY, DISK, MEMORY]);
-    cluster.ask(1, Ask::Release { instance });
+    cluster.ask(1, Request::Release { instance });
     // A copy that is deleted meanwhile leaves no file.
-    cluster.ask(1, Ask::Create { id: None, meta: array(2 * LARGE), ttl_ns: None });
-    cluster.ask(1, Ask::Delete { ids });
+    cluster.ask(1, Request::Create { id: None, meta: array(2 * LARGE), ttl_ns: None });
+    cluster.ask(1, Request::Delete { ids });
     cluster.disk_catches_up();
     assert!(cluster.disk.files.is_empty());
 }
@@ -195,7 +196,7 @@ fn a_failed_or_full_disk_loses_no_object_and_is_reported() {
             ids.push(cluster.put_large(1, None));
         }
         let until = Some(cluster.now + SECOND / 2);
-        let create = || Ask::Create { id: None, meta: array(LARGE), ttl_ns: None };
+        let create = || Request::Create { id: None, meta: array(LARGE), ttl_ns: None };
         let late = cluster.ask_until(1, create(), until);
         let waiting = cluster.ask(1, create());
         cluster.wait(SECOND / 2);
@@ -207,12 +208,12 @@ fn a_failed_or_full_disk_loses_no_object_and_is_reported() {
         // It continues when the disk works again, or has space.
         cluster.disk.fails_to_write = false;
         if is_full {
-            cluster.ask(1, Ask::Delete { ids: vec![ids.remove(0)] });
+            cluster.ask(1, Request::Delete { ids: vec![ids.remove(0)] });
         } else {
             cluster.wait(SECOND);
         }
-        let Ok(Answer::Created { instance, .. }) = *cluster.reply(waiting) else { panic!() };
-        cluster.ask(1, Ask::Abort { instance });
+        let Ok(Reply::Created { instance, .. }) = *cluster.reply(waiting) else { panic!() };
+        cluster.ask(1, Request::Abort { instance });
         for id in &ids {
             cluster.read(1, id);
         }
@@ -234,18 +235,18 @@ fn a_reader_that_gives_up_leaves_it_on_disk_and_holds_up_no_other() {
     let far = cluster.get(2, &ids[0]);
     let second = cluster.get(1, &ids[1]);
     assert!([first, far, second].iter().all(|request| !cluster.replies.contains_key(request)));
-    let explained = cluster.ask(1, Ask::Explain { id: ids[1].clone() });
-    let Ok(Answer::Explained { lacks, .. }) = cluster.reply(explained) else { panic!() };
+    let explained = cluster.ask(1, Request::Explain { id: ids[1].clone() });
+    let Ok(Reply::Explained { lacks, .. }) = cluster.reply(explained) else { panic!() };
     assert_eq!(*lacks, Some((LARGE, 3 * COST)));
     cluster.tell(1, Event::Cancelled { request: first });
     cluster.tell(2, Event::Cancelled { request: far });
-    cluster.ask(1, Ask::Release { instance: views[0] });
+    cluster.ask(1, Request::Release { instance: views[0] });
     got(cluster.reply(second));
     // The same without memory.
     cluster.lack_memory(1);
-    cluster.ask(1, Ask::Release { instance: views[1] });
+    cluster.ask(1, Request::Release { instance: views[1] });
     let third = cluster.get(1, &ids[2]);
-    assert_eq!(cluster.place(1, &ids[2]), Some(Place::Awaited));
+    assert_eq!(cluster.place(1, &ids[2]), Some(Residency::Pending));
     cluster.tell(1, Event::Cancelled { request: third });
     assert_eq!(cluster.place(1, &ids[2]), DISK);
     cluster.has_memory_again(1);
@@ -256,7 +257,7 @@ fn a_reader_that_gives_up_leaves_it_on_disk_and_holds_up_no_other() {
 fn a_file_that_can_t_be_read_is_a_lost_copy_and_another_node_serves() {
     let mut cluster = Cluster::with_disk(2, 10, false);
     let twice = cluster.put_large(1, None);
-    cluster.ask(1, Ask::Keep { id: twice.clone(), copies: 2 });
+    cluster.ask(1, Request::Replicate { id: twice.clone(), replicas: 2 });
     let ids: Vec<ObjectId> = (0..4).map(|_| cluster.put_large(1, None)).collect();
     assert_eq!((cluster.place(1, &ids[0]), cluster.place(1, &twice)), (DISK, DISK));
     cluster.disk.fails_to_read = true;
@@ -275,9 +276,10 @@ fn a_fold_reads_its_input_from_disk() {
     let mut cluster = Cluster::with_disk(1, 10, false);
     let inputs: Vec<ObjectId> = (0..6).map(|_| cluster.put_large(1, None)).collect();
     let count = inputs.len() as u32;
-    let reduce = Ask::Reduce { inputs: inputs.clone(), op: Op::Sum, count, id: None, ttl_ns: None };
+    let reduce =
+        Request::Reduce { inputs: inputs.clone(), op: Op::Sum, count, id: None, ttl_ns: None };
     let request = cluster.ask(1, reduce);
-    let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
+    let Ok(Reply::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     assert!(cluster.has(1, &id), "{:?}", cluster.done);
     assert_eq!(cluster.folds.len(), 1);
     assert!(cluster.places(&inputs[..3]) == [DISK; 3], "{:?}", cluster.places(&inputs));
@@ -288,18 +290,18 @@ fn the_next_node_restores_copies_that_no_member_adopted() {
     let mut cluster = Cluster::with_disk(1, 10, true);
     let large: Vec<ObjectId> = (0..4).map(|_| cluster.put_large(1, None)).collect();
     let small = cluster.put_small(1, Some("a/1"));
-    let ask = Ask::Create { id: None, meta: array(LARGE), ttl_ns: Some(60 * SECOND) };
+    let ask = Request::Create { id: None, meta: array(LARGE), ttl_ns: Some(60 * SECOND) };
     let request = cluster.ask(1, ask);
-    let Ok(Answer::Created { id: short, instance }) = cluster.reply(request).clone() else {
+    let Ok(Reply::Created { id: short, instance }) = cluster.reply(request).clone() else {
         panic!()
     };
-    cluster.ask(1, Ask::Seal { instance });
-    cluster.tell(1, Event::LeaveAsked { patience_ns: SECOND });
-    assert_eq!(cluster.lost[&NodeId(1)], Lost::default());
+    cluster.ask(1, Request::Seal { instance });
+    cluster.tell(1, Event::LeaveRequested { timeout_ns: SECOND });
+    assert_eq!(cluster.lost[&NodeId(1)], LostObjects::default());
     assert_eq!(cluster.disk.files.len(), 6);
     let mut next = Cluster::with_disk(1, 10, true);
     next.disk.files = core::mem::take(&mut cluster.disk.files);
-    let mut all: Vec<Kept> = next.disk.files.iter().map(|(_, kept)| kept.clone()).collect();
+    let mut all: Vec<SpilledCopy> = next.disk.files.iter().map(|(_, kept)| kept.clone()).collect();
     let mut others = BTreeMap::new();
     for kept in &mut all {
         // An instance of this node would be one that it has created itself.
@@ -313,18 +315,18 @@ fn the_next_node_restores_copies_that_no_member_adopted() {
     let large: Vec<ObjectId> = large.iter().map(|id| others[id].clone()).collect();
     let (small, short) = (others[&small].clone(), others[&short].clone());
     next.disk.files = all.iter().map(|kept| (NodeId(1), kept.clone())).collect();
-    next.tell(1, Event::Kept { all });
+    next.tell(1, Event::CopiesRecovered { all });
     for id in &large {
         next.read(1, id);
     }
     let request = next.get(1, &small);
-    assert!(matches!(next.reply(request), Ok(Answer::Got { inline: Some(_), .. })));
+    assert!(matches!(next.reply(request), Ok(Reply::Got { inline: Some(_), .. })));
     let row = next.nodes[&NodeId(1)].table().current(&short).unwrap();
     let left = next.nodes[&NodeId(1)].table().get(row).unwrap().lifetime(next.now).unwrap();
-    assert!(matches!(*left, Lifetime { left_ns: Some(1..), .. }), "{left:?}");
+    assert!(matches!(*left, Lifetime { remaining_ns: Some(1..), .. }), "{left:?}");
     next.wait(61 * SECOND);
     assert!(!next.has(1, &short));
-    next.ask(1, Ask::Delete { ids: [large, vec![small]].concat() });
+    next.ask(1, Request::Delete { ids: [large, vec![small]].concat() });
     assert!(next.disk.files.is_empty());
 }
 
@@ -332,12 +334,12 @@ fn the_next_node_restores_copies_that_no_member_adopted() {
 fn adopted_copies_leave_no_file() {
     let mut cluster = Cluster::with_disk(2, 10, true);
     let ids: Vec<ObjectId> = (0..6).map(|_| cluster.put_large(1, None)).collect();
-    cluster.tell(1, Event::LeaveAsked { patience_ns: SECOND });
+    cluster.tell(1, Event::LeaveRequested { timeout_ns: SECOND });
     cluster.wait(SECOND);
     let taken = ids.iter().filter(|id| cluster.has(2, id)).count();
     assert_eq!(taken, 3, "as many as it has room for");
     assert_eq!(cluster.disk.files.len(), 3);
-    assert_eq!(cluster.lost[&NodeId(1)], Lost::default());
+    assert_eq!(cluster.lost[&NodeId(1)], LostObjects::default());
     let is_kept = |id: &ObjectId| cluster.disk.files.iter().any(|(_, kept)| kept.id == *id);
     assert!(ids.iter().all(|id| cluster.has(2, id) != is_kept(id)));
 }
@@ -347,7 +349,7 @@ fn a_newer_put_takes_precedence_over_a_restored_copy() {
     for serial in [1, u64::MAX] {
         let mut cluster = Cluster::with_disk(2, 10, true);
         let name = cluster.owned_name(2, 1, "1");
-        let kept = Kept {
+        let kept = SpilledCopy {
             id: name.parse().unwrap(),
             // Lower and higher than any instance of these nodes.
             instance: Instance { node: NodeId(if serial == 1 { 0 } else { 9 }), serial },
@@ -357,7 +359,7 @@ fn a_newer_put_takes_precedence_over_a_restored_copy() {
         };
         let id = cluster.put_large(2, Some(&name));
         cluster.disk.files.push((NodeId(1), kept.clone()));
-        cluster.tell(1, Event::Kept { all: vec![kept] });
+        cluster.tell(1, Event::CopiesRecovered { all: vec![kept] });
         assert!(cluster.disk.files.is_empty(), "it is dropped");
         cluster.read(1, &id);
     }
@@ -380,7 +382,7 @@ fn deleted_while_it_comes_back() -> (Cluster, Instance, RequestId) {
     cluster.tell(1, Event::Message { from: NodeId(2), message: Message::Fold(order) });
     cluster.lack_memory(1);
     cluster.get(1, &first);
-    cluster.ask(1, Ask::Delete { ids: vec![first.clone()] });
+    cluster.ask(1, Request::Delete { ids: vec![first.clone()] });
     let next = cluster.get(1, &first);
     (cluster, input, next)
 }

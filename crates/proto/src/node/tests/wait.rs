@@ -2,20 +2,20 @@
 
 use super::*;
 
-fn ready(places: &[u32]) -> Result<Answer, Error> {
-    Ok(Answer::Waited { ready: places.to_vec() })
+fn ready(places: &[u32]) -> Result<Reply, Error> {
+    Ok(Reply::Waited { ready: places.to_vec() })
 }
 
-fn wait(ids: &[&ObjectId], count: u32) -> Ask {
-    Ask::Wait { ids: ids.iter().map(|id| (*id).clone()).collect(), count }
+fn wait(ids: &[&ObjectId], count: u32) -> Request {
+    Request::Wait { ids: ids.iter().map(|id| (*id).clone()).collect(), count }
 }
 
-fn locations(id: &ObjectId, known: Option<Vec<Holding>>) -> Ask {
-    Ask::Locations { id: id.clone(), known }
+fn locations(id: &ObjectId, known: Option<Vec<Holding>>) -> Request {
+    Request::Locations { id: id.clone(), known }
 }
 
-fn holdings(reply: &Result<Answer, Error>) -> Vec<(u64, bool)> {
-    let Ok(Answer::Locations(all)) = reply else { panic!("{reply:?}") };
+fn holdings(reply: &Result<Reply, Error>) -> Vec<(u64, bool)> {
+    let Ok(Reply::Locations(all)) = reply else { panic!("{reply:?}") };
     all.iter().map(|location| (location.member.id.0, location.complete)).collect()
 }
 
@@ -44,7 +44,7 @@ fn a_wait_for_existing_objects_ends_at_once_with_the_requested_number() {
     for node in 1..=2 {
         for count in 0..=3 {
             let request = cluster.ask(node, wait(&all, count));
-            let Ok(Answer::Waited { ready }) = cluster.reply(request) else { panic!() };
+            let Ok(Reply::Waited { ready }) = cluster.reply(request) else { panic!() };
             assert_eq!(ready.len(), count as usize, "of {count} at {node}");
         }
     }
@@ -68,9 +68,9 @@ fn a_part_of_a_copy_is_not_ready() {
     let reader = cluster.get(3, &id);
     let request = cluster.ask(2, wait(&[&id], 1));
     assert!(!cluster.replies.contains_key(&request), "it grows at two nodes");
-    cluster.ask(1, Ask::Seal { instance });
+    cluster.ask(1, Request::Seal { instance });
     assert_eq!(cluster.reply(request), &ready(&[0]));
-    cluster.ask(3, Ask::Release { instance: got(cluster.reply(reader)) });
+    cluster.ask(3, Request::Release { instance: got(cluster.reply(reader)) });
     cluster.assert_at_rest();
 }
 
@@ -78,14 +78,14 @@ fn a_part_of_a_copy_is_not_ready() {
 fn an_object_that_can_no_longer_appear_is_ready() {
     let mut cluster = Cluster::new(3);
     let deleted = cluster.put_large(1, None);
-    cluster.ask(1, Ask::Delete { ids: vec![deleted.clone()] });
+    cluster.ask(1, Request::Delete { ids: vec![deleted.clone()] });
     let request = cluster.ask(2, wait(&[&deleted], 1));
     assert_eq!(cluster.reply(request), &ready(&[0]), "deleted before");
 
     let ((filling, _), (aborted, instance)) = (cluster.create(1, None), cluster.create(1, None));
     let request = cluster.ask(2, wait(&[&filling, &aborted], 2));
-    cluster.ask(1, Ask::Abort { instance });
-    cluster.ask(3, Ask::Delete { ids: vec![filling.clone()] });
+    cluster.ask(1, Request::Abort { instance });
+    cluster.ask(3, Request::Delete { ids: vec![filling.clone()] });
     assert_eq!(cluster.reply(request), &ready(&[1, 0]), "given up, and deleted meanwhile");
 
     let (lost, _) = cluster.create(3, None);
@@ -122,10 +122,15 @@ fn a_wait_that_can_not_be_meant_is_refused() {
 fn an_input_of_a_reduce_is_still_listened_to_when_a_wait_for_it_ends() {
     let mut cluster = Cluster::new(2);
     let input = named("later/1");
-    let reduce =
-        Ask::Reduce { inputs: vec![input.clone()], op: Op::Sum, count: 1, id: None, ttl_ns: None };
+    let reduce = Request::Reduce {
+        inputs: vec![input.clone()],
+        op: Op::Sum,
+        count: 1,
+        id: None,
+        ttl_ns: None,
+    };
     let request = cluster.ask(2, reduce);
-    let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
+    let Ok(Reply::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let waiting = cluster.ask(2, wait(&[&input], 1));
     cluster.tell(2, Event::Cancelled { request: waiting });
     cluster.put_small(1, Some("later/1"));
@@ -138,24 +143,24 @@ fn an_input_of_a_reduce_is_still_listened_to_when_a_wait_for_it_ends() {
 fn a_copy_is_followed_from_its_first_byte_on() {
     let mut cluster = Cluster::new(2);
     let id = named("x/1");
-    let follow = || Ask::Follow { id: id.clone() };
+    let follow = || Request::Follow { id: id.clone() };
     let (reader, early) = (cluster.get(2, &id), cluster.ask(2, follow()));
     assert!(!cluster.replies.contains_key(&early));
     let (_, instance) = cluster.create(1, Some("x/1"));
-    let growing = Ok(Answer::Growing { meta: array(LARGE), instance });
+    let growing = Ok(Reply::Growing { meta: array(LARGE), instance });
     for request in [cluster.ask(2, follow()), early] {
         assert_eq!(cluster.reply(request), &growing);
     }
     let own = cluster.ask(1, follow());
     assert_eq!(
         cluster.reply(own),
-        &Ok(Answer::Done),
+        &Ok(Reply::Done),
         "a client does not follow what it fills itself"
     );
-    cluster.ask(1, Ask::Seal { instance });
+    cluster.ask(1, Request::Seal { instance });
     let request = cluster.ask(2, follow());
-    assert_eq!(cluster.reply(request), &Ok(Answer::Done), "there is nothing to follow");
-    cluster.ask(2, Ask::Release { instance: got(cluster.reply(reader)) });
+    assert_eq!(cluster.reply(request), &Ok(Reply::Done), "there is nothing to follow");
+    cluster.ask(2, Request::Release { instance: got(cluster.reply(reader)) });
     cluster.assert_at_rest();
 }
 
@@ -164,21 +169,21 @@ fn followers_are_notified_when_nothing_will_arrive() {
     let mut cluster = Cluster::new(2);
     let follow = |cluster: &mut Cluster, id: &ObjectId| {
         cluster.get(2, id);
-        cluster.ask(2, Ask::Follow { id: id.clone() })
+        cluster.ask(2, Request::Follow { id: id.clone() })
     };
     let small = follow(&mut cluster, &named("small/1"));
     cluster.put_small(1, Some("small/1"));
-    assert_eq!(cluster.reply(small), &Ok(Answer::Done), "it came inside a message");
+    assert_eq!(cluster.reply(small), &Ok(Reply::Done), "it came inside a message");
 
     let inputs = vec![named("never")];
-    let reduce = Ask::Reduce { inputs, op: Op::Sum, count: 1, id: None, ttl_ns: None };
+    let reduce = Request::Reduce { inputs, op: Op::Sum, count: 1, id: None, ttl_ns: None };
     let request = cluster.ask(1, reduce);
-    let Ok(Answer::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
+    let Ok(Reply::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let deleted = follow(&mut cluster, &id);
-    cluster.ask(1, Ask::Delete { ids: vec![id] });
-    assert_eq!(cluster.reply(deleted), &Ok(Answer::Done), "the get says why");
-    let alone = cluster.ask(2, Ask::Follow { id: named("never") });
-    assert_eq!(cluster.reply(alone), &Ok(Answer::Done), "there is no get that would bring it");
+    cluster.ask(1, Request::Delete { ids: vec![id] });
+    assert_eq!(cluster.reply(deleted), &Ok(Reply::Done), "the get says why");
+    let alone = cluster.ask(2, Request::Follow { id: named("never") });
+    assert_eq!(cluster.reply(alone), &Ok(Reply::Done), "there is no get that would bring it");
 }
 
 #[test]
@@ -190,19 +195,20 @@ fn a_request_with_an_expired_deadline_still_gets_its_reply() {
         let id = named(&name);
         let until = Some(cluster.now);
         let (prefix, _) = name.rsplit_once('/').unwrap();
-        let latest = |after| Ask::Latest { prefix: format!("{prefix}/"), after };
+        let latest = |after| Request::Latest { prefix: format!("{prefix}/"), after };
         let never = named(&format!("{prefix}/2"));
         let waited = cluster.ask_until(2, wait(&[&never, &id], 2), until);
-        assert_eq!(cluster.reply(waited), &Ok(Answer::Waited { ready: vec![1] }));
+        assert_eq!(cluster.reply(waited), &Ok(Reply::Waited { ready: vec![1] }));
         let newest = cluster.ask_until(2, latest(None), until);
-        assert!(matches!(cluster.reply(newest), Ok(Answer::Latest { .. })));
+        assert!(matches!(cluster.reply(newest), Ok(Reply::Latest { .. })));
         for ask in [latest(Some(1)), locations(&id, Some(vec![holding(1, true)]))] {
             let nothing = cluster.ask_until(2, ask, until);
             assert!(is_timeout(cluster.reply(nothing)));
         }
         let (id, bytes) = (Some(format!("{prefix}/3").parse().unwrap()), vec![7; 8].into());
-        let put = cluster.ask_until(3, Ask::Put { id, meta: array(8), bytes, ttl_ns: None }, until);
-        assert!(matches!(cluster.reply(put), Ok(Answer::Put { .. })));
+        let put =
+            cluster.ask_until(3, Request::Put { id, meta: array(8), bytes, ttl_ns: None }, until);
+        assert!(matches!(cluster.reply(put), Ok(Reply::Put { .. })));
     }
     cluster.assert_at_rest();
 }
@@ -215,10 +221,10 @@ fn locations_without_a_known_list_are_returned_at_once() {
     assert_eq!(holdings(cluster.reply(request)), [], "no client has put it");
     cluster.put_large(1, Some("x/1"));
     let reader = cluster.get(3, &id);
-    cluster.ask(3, Ask::Release { instance: got(cluster.reply(reader)) });
+    cluster.ask(3, Request::Release { instance: got(cluster.reply(reader)) });
     let request = cluster.ask(2, locations(&id, None));
     assert_eq!(holdings(cluster.reply(request)), [(1, true), (3, true)]);
-    cluster.ask(1, Ask::Delete { ids: vec![id.clone()] });
+    cluster.ask(1, Request::Delete { ids: vec![id.clone()] });
     let request = cluster.ask(2, locations(&id, None));
     assert_eq!(holdings(cluster.reply(request)), [], "as of a name that no client has put");
     cluster.assert_at_rest();
@@ -236,13 +242,13 @@ fn location_watchers_are_notified_of_each_change() {
 
     let request = cluster.ask(2, locations(&id, Some(vec![holding(3, false)])));
     assert!(!cluster.replies.contains_key(&request));
-    cluster.ask(3, Ask::Seal { instance });
+    cluster.ask(3, Request::Seal { instance });
     assert_eq!(holdings(cluster.reply(request)), [(3, true)]);
 
     let request = cluster.ask(2, locations(&id, Some(vec![holding(3, true)])));
     let reader = cluster.get(4, &id);
     assert_eq!(holdings(cluster.reply(request)), [(3, true), (4, false)], "it will have it");
-    cluster.ask(4, Ask::Release { instance: got(cluster.reply(reader)) });
+    cluster.ask(4, Request::Release { instance: got(cluster.reply(reader)) });
 
     let known = || Some(vec![holding(3, true), holding(4, true)]);
     let request = cluster.ask(2, locations(&id, known()));
@@ -251,7 +257,7 @@ fn location_watchers_are_notified_of_each_change() {
     assert_eq!(holdings(cluster.reply(request)), [(4, true)], "a holder is lost");
 
     let request = cluster.ask(2, locations(&id, Some(vec![holding(4, true)])));
-    cluster.ask(4, Ask::Delete { ids: vec![id.clone()] });
+    cluster.ask(4, Request::Delete { ids: vec![id.clone()] });
     assert_eq!(cluster.reply(request), &Err(Error::ObjectDeleted { id }));
     cluster.assert_at_rest();
 }
@@ -294,8 +300,8 @@ fn explain_describes_why_an_object_is_missing() {
     let mut cluster = Cluster::new(2);
     let (id, _) = cluster.create(1, None);
     let mut explain = |node, id: &ObjectId| {
-        let request = cluster.ask(node, Ask::Explain { id: id.clone() });
-        let Ok(Answer::Explained { state, .. }) = cluster.reply(request) else { panic!() };
+        let request = cluster.ask(node, Request::Explain { id: id.clone() });
+        let Ok(Reply::Explained { state, .. }) = cluster.reply(request) else { panic!() };
         state.clone()
     };
     assert_eq!(explain(1, &id), "a client of this node is still writing it");
@@ -312,17 +318,17 @@ fn the_backup_owner_replies_if_the_primary_does_not() {
     let waits = cluster.ask(4, wait(&[&id], 1));
     let folds = cluster.ask(
         4,
-        Ask::Reduce { inputs: vec![id.clone()], op: Op::Sum, count: 1, id: None, ttl_ns: None },
+        Request::Reduce { inputs: vec![id.clone()], op: Op::Sum, count: 1, id: None, ttl_ns: None },
     );
-    let Ok(Answer::Reducing { id: sum }) = cluster.reply(folds).clone() else { panic!() };
-    let got = cluster.ask(4, Ask::Get { id: sum.clone() });
-    cluster.wait(OWNER_PATIENCE_NS / 2);
+    let Ok(Reply::Reducing { id: sum }) = cluster.reply(folds).clone() else { panic!() };
+    let got = cluster.ask(4, Request::Get { id: sum.clone() });
+    cluster.wait(OWNER_TIMEOUT_NS / 2);
     assert!(!cluster.replies.contains_key(&waits), "the first may still answer");
-    cluster.wait(OWNER_PATIENCE_NS);
-    assert_eq!(cluster.reply(waits), &Ok(Answer::Waited { ready: vec![0] }));
-    let Ok(Answer::Got { instance, .. }) = cluster.reply(got).clone() else { panic!() };
-    cluster.ask(4, Ask::Release { instance });
+    cluster.wait(OWNER_TIMEOUT_NS);
+    assert_eq!(cluster.reply(waits), &Ok(Reply::Waited { ready: vec![0] }));
+    let Ok(Reply::Got { instance, .. }) = cluster.reply(got).clone() else { panic!() };
+    cluster.ask(4, Request::Release { instance });
     cluster.catch_up();
-    cluster.ask(4, Ask::Delete { ids: vec![id, sum] });
+    cluster.ask(4, Request::Delete { ids: vec![id, sum] });
     cluster.assert_at_rest();
 }

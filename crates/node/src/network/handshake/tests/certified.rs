@@ -21,19 +21,19 @@ fn certified(files: &CertificateFiles) -> Identity {
 async fn nodes_of_one_ca_connect_and_resume() {
     let ca = Ca::new();
     let [one, two] = [(); 2].map(|()| ca.node(hours(-1, 1)).0);
-    for is_plain in [false, true] {
-        let [one, two] = [&one, &two].map(|it| Identity { is_plain, ..certified(it) });
-        let (mut calling, mut called) = met(&one, &two, Role::Control).await;
-        assert_eq!((calling.member, called.member), (two.member, one.member));
-        calling.channel.say(FrameKind::Control, &7_u32).await.unwrap();
-        assert_eq!(called.channel.hear::<u32>(FrameKind::Control).await.unwrap(), 7);
-        assert!(calling.session.shown.is_some() && called.session.shown.is_some());
-        let admitted = Mutex::new(Admitted::new(called.session));
+    for no_encryption in [false, true] {
+        let [one, two] = [&one, &two].map(|it| Identity { no_encryption, ..certified(it) });
+        let (mut calling, mut acceptor) = met(&one, &two, Role::Control).await;
+        assert_eq!((calling.member, acceptor.member), (two.member, one.member));
+        calling.channel.send_body(FrameKind::Control, &7_u32).await.unwrap();
+        assert_eq!(acceptor.channel.receive_body::<u32>(FrameKind::Control).await.unwrap(), 7);
+        assert!(calling.session.shown.is_some() && acceptor.session.shown.is_some());
+        let admitted = Mutex::new(Admitted::new(acceptor.session));
         let admit =
             |_, nonce: &[u8; 16], pass: &MacBytes| admitted.lock().unwrap().admit(nonce, pass);
         let (near, far) = again(&one, &two, &calling.session, admit).await;
         near.unwrap();
-        let Ok(Answered::Resumed(node, _, session, _)) = far else { panic!("{far:?}") };
+        let Ok(Accepted::Resumed(node, _, session, _)) = far else { panic!("{far:?}") };
         assert_eq!(node, one.member.id);
         assert!(session.shown.is_some(), "later connections have the certificate too");
     }
@@ -48,8 +48,8 @@ async fn each_start_has_its_own_unforgeable_id() {
     met(&one, &again, Role::Control).await;
     let liar = certified(&ca.node(hours(-1, 1)).0);
     let liar = Identity { member: one.member, ..liar };
-    let (calling, called) = meet(&liar, &again, Role::Control, None).await;
-    assert!(refusal(calling).contains("its key belongs to") && called.is_err());
+    let (calling, acceptor) = meet(&liar, &again, Role::Control, None).await;
+    assert!(refusal(calling).contains("its key belongs to") && acceptor.is_err());
     let (calling, _) = meet(&again, &liar, Role::Control, Some(one.member.id)).await;
     assert!(refusal(calling).contains("has replaced node"), "the id that it claims is not its own");
 }
@@ -83,12 +83,12 @@ async fn invalid_certificate_is_reported_on_both_sides() {
             assert!(error.starts_with(said), "{error}");
         };
         let tells = |said: String| assert!(said.contains(&told), "{said}");
-        let (calling, called) = meet(&bad, &good, Role::Control, None).await;
+        let (calling, acceptor) = meet(&bad, &good, Role::Control, None).await;
         tells(refusal(calling));
-        says(called.unwrap_err());
-        let (calling, called) = meet(&good, &bad, Role::Control, None).await;
+        says(acceptor.unwrap_err());
+        let (calling, acceptor) = meet(&good, &bad, Role::Control, None).await;
         says(calling.unwrap_err());
-        tells(refusal(called));
+        tells(refusal(acceptor));
     }
 }
 
@@ -96,15 +96,15 @@ async fn invalid_certificate_is_reported_on_both_sides() {
 async fn nodes_with_and_without_certificates_refuse_each_other() {
     let ca = Ca::new();
     let (with, without) = (certified(&ca.node(hours(-1, 1)).0), identity(Some("secret")));
-    let (calling, called) = meet(&without, &with, Role::Meet, None).await;
-    for said in [refusal(calling), refusal(called)] {
+    let (calling, acceptor) = meet(&without, &with, Role::Join, None).await;
+    for said in [refusal(calling), refusal(acceptor)] {
         assert!(
             said.contains("one has none: start it with --certificate, --key and --ca"),
             "{said}"
         );
     }
-    let (calling, called) = meet(&with, &without, Role::Meet, None).await;
-    for said in [refusal(calling), refusal(called)] {
+    let (calling, acceptor) = meet(&with, &without, Role::Join, None).await;
+    for said in [refusal(calling), refusal(acceptor)] {
         assert!(said.contains("give certificates, or one token, to all nodes"), "{said}");
     }
 }
@@ -113,7 +113,7 @@ async fn nodes_with_and_without_certificates_refuse_each_other() {
 async fn other_cluster_of_same_ca_is_refused() {
     let ca = Ca::new();
     let one = Identity { cluster: "one".into(), ..certified(&ca.node(hours(-1, 1)).0) };
-    let (calling, _) = meet(&one, &certified(&ca.node(hours(-1, 1)).0), Role::Meet, None).await;
+    let (calling, _) = meet(&one, &certified(&ca.node(hours(-1, 1)).0), Role::Join, None).await;
     assert_eq!(refusal(calling), "this is a node of cluster \"test\", not \"one\"");
 }
 
@@ -124,8 +124,8 @@ async fn initiator_without_certificate_is_refused() {
     let two = certified(&ca.node(hours(-1, 1)).0);
     let one = certified(&ca.node(hours(-1, 1)).0);
     let stranger = Identity { key: one.key.without_certificate(), ..one };
-    let (calling, called) = meet(&stranger, &two, Role::Control, None).await;
+    let (calling, acceptor) = meet(&stranger, &two, Role::Control, None).await;
     assert!(calling.is_err());
-    let LinkError::Certificate(said) = called.unwrap_err() else { panic!("it was admitted") };
+    let LinkError::Certificate(said) = acceptor.unwrap_err() else { panic!("it was admitted") };
     assert!(said.starts_with("is missing"), "{said}");
 }

@@ -1,0 +1,180 @@
+//! The event loop: the only access to the state machine. It passes events in and executes the resulting actions.
+//!
+//! Quick actions, whose order matters, run before the next event is handled. Slow actions run after the state machine
+//! is released, and report back as events. Does not know how an action is executed.
+
+use std::{
+    sync::{Arc, Mutex, TryLockError},
+    time::Duration,
+};
+
+use hoplite_proto::{
+    node::{Action, Event, Node as Machine},
+    time::Instant,
+};
+use tokio::sync::Notify;
+
+use super::{
+    event_queue::EventQueue,
+    event_sender::{EventSender, HandleEvent, QueuedEvent},
+    task::Task,
+    tasks::Tasks,
+};
+use crate::sync::lock;
+
+/// Executes the actions of the state machine.
+pub(crate) trait Execute: Send + Sync + 'static {
+    /// Work deferred until the state machine is released.
+    type Rest: Default + Send;
+
+    /// Executes an action, or returns it if it is slow.
+    fn execute(&self, order: Action, rest: &mut Self::Rest) -> Option<Action>;
+
+    /// Does the deferred work, before the state machine is released.
+    fn finish(&self, rest: &mut Self::Rest);
+
+    /// Executes a slow action.
+    fn execute_slowly(&self, order: Action);
+}
+
+/// The event loop of one node.
+pub(crate) struct EventLoop<P: Execute> {
+    pub(crate) shell: P,
+    events: EventSender,
+    tasks: Tasks,
+    state: Mutex<LoopState<P>>,
+    queue: Mutex<EventQueue>,
+    /// The deadline of the timer, which is not later than the state machine's.
+    armed: Mutex<Option<Instant>>,
+    timer: Notify,
+}
+
+struct LoopState<P: Execute> {
+    machine: Machine,
+    actions: Vec<Action>,
+    rest: P::Rest,
+}
+
+/// Capacity for actions that is kept afterwards: a membership change may produce very many.
+const ORDERS_KEPT: usize = 1024;
+
+impl<P: Execute> EventLoop<P> {
+    /// Creates the event loop of a state machine. `make` creates the executor of its actions, from the handle that
+    /// reports events.
+    pub(crate) fn new(
+        machine: Machine,
+        tasks: Tasks,
+        make: impl FnOnce(&EventSender) -> P,
+    ) -> Arc<Self> {
+        let queue = EventQueue::default();
+        let engine = Arc::new_cyclic(|engine: &std::sync::Weak<Self>| {
+            let events = EventSender::new(engine.clone(), queue.congested());
+            Self {
+                shell: make(&events),
+                events,
+                tasks: tasks.clone(),
+                state: Mutex::new(LoopState {
+                    machine,
+                    actions: Vec::new(),
+                    rest: P::Rest::default(),
+                }),
+                queue: Mutex::new(queue),
+                armed: Mutex::default(),
+                timer: Notify::new(),
+            }
+        });
+        tasks.spawn(Task::Timer, engine.clone().keep_time());
+        engine
+    }
+
+    /// Handles all queued events, and returns the slow actions.
+    fn pass(&self, event: QueuedEvent) -> Vec<Action> {
+        lock(&self.queue).push(event);
+        let mut slow = Vec::new();
+        while self.tasks.failure().is_none() {
+            match self.state.try_lock() {
+                // After a panic the state machine is not used again: its state may be half changed.
+                Ok(mut state) => {
+                    let _ = self.tasks.catch(Task::Machine, || self.drain(&mut state, &mut slow));
+                }
+                // The thread inside checks the inbox again after it leaves. Nothing else locks the door.
+                Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => return slow,
+            }
+            if lock(&self.queue).is_empty() {
+                return slow;
+            }
+        }
+        // The node has ended: nobody handles these events, or waits for that.
+        let dropped = lock(&self.queue).take_all();
+        drop(dropped);
+        slow
+    }
+
+    fn next_event(&self) -> Option<QueuedEvent> {
+        lock(&self.queue).pop()
+    }
+
+    fn drain(&self, state: &mut LoopState<P>, slow: &mut Vec<Action>) {
+        let mut actions = std::mem::take(&mut state.actions);
+        while let Some(QueuedEvent { event, is_current }) = self.next_event() {
+            if is_current.is_some_and(|is_current| !is_current()) {
+                continue;
+            }
+            state.machine.handle(self.events.now(), event, &mut actions);
+            for action in actions.drain(..) {
+                slow.extend(self.shell.execute(action, &mut state.rest));
+            }
+        }
+        actions.shrink_to(ORDERS_KEPT);
+        state.actions = actions;
+        self.shell.finish(&mut state.rest);
+        let deadline = state.machine.deadline();
+        let mut armed = lock(&self.armed);
+        // A timer that fires too early checks again. Most requests are answered long before their deadlines; waking the
+        // timer twice for each would cost more than the request itself.
+        let is_late = |deadline: Instant| armed.is_none_or(|armed| deadline < armed);
+        if deadline.is_some_and(is_late) {
+            *armed = deadline;
+            self.timer.notify_one();
+        }
+    }
+
+    /// Reports `DeadlinePassed` at the state machine's deadline.
+    async fn keep_time(self: Arc<Self>) {
+        while !self.tasks.is_closed() {
+            let deadline = *lock(&self.armed);
+            let Some(deadline) = deadline else {
+                self.timer.notified().await;
+                continue;
+            };
+            let wait = Duration::from_nanos(deadline.since(self.events.now()));
+            if wait.is_zero() {
+                *lock(&self.armed) = None;
+                self.events.send(Event::DeadlinePassed);
+                // The thread inside the state machine may still have to handle it.
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let _ = tokio::time::timeout(wait, self.timer.notified()).await;
+        }
+    }
+}
+
+impl<P: Execute> HandleEvent for EventLoop<P> {
+    fn handle(self: Arc<Self>, event: QueuedEvent, may_wait: bool) {
+        for order in self.pass(event) {
+            let engine = self.clone();
+            let work = move || engine.shell.execute_slowly(order);
+            if may_wait {
+                let _ = self.tasks.catch(Task::SlowActions, work);
+            } else {
+                // Allocating memory here would delay transfers on this runtime, or a thread that only releases
+                // something.
+                drop(self.tasks.spawn_blocking(Task::SlowActions, work));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! The handle through which tasks report events to the state machine, with the ids and times that they need for that.
+//! Does not know the state machine or its actions.
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant as Clock,
+};
+
+use hoplite_proto::{node::Event, time::Instant};
+use tokio::sync::watch;
+
+/// A reported event.
+pub(crate) struct QueuedEvent {
+    pub(crate) event: Event,
+    /// Checks, when its turn comes, whether the event still applies.
+    pub(crate) is_current: Option<IsCurrent>,
+}
+
+type IsCurrent = Box<dyn FnOnce() -> bool + Send>;
+
+/// The event loop, as seen by tasks that report events.
+pub(crate) trait HandleEvent: Send + Sync {
+    /// Passes an event to the state machine and executes its actions. Never blocks, so any thread may call it at any
+    /// time, even while it executes an action. The calling thread executes slow actions if it `may_wait`, otherwise
+    /// another thread does.
+    fn handle(self: Arc<Self>, event: QueuedEvent, may_wait: bool);
+}
+
+/// Reports events to the state machine of a node. Events reported after the end of the node are dropped.
+#[derive(Clone)]
+pub(crate) struct EventSender {
+    machine: Weak<dyn HandleEvent>,
+    /// Whether so many events are queued that socket readers must wait.
+    congested: watch::Receiver<bool>,
+    begun: Clock,
+    ids: Arc<AtomicU64>,
+}
+
+impl EventSender {
+    pub(crate) fn new(machine: Weak<dyn HandleEvent>, congested: watch::Receiver<bool>) -> Self {
+        Self { machine, congested, begun: Clock::now(), ids: Arc::new(AtomicU64::new(1)) }
+    }
+
+    /// Reports an event.
+    pub(crate) fn send(&self, event: Event) {
+        self.dispatch(QueuedEvent { event, is_current: None }, false);
+    }
+
+    /// Reports an event from a thread that may block.
+    pub(crate) fn send_and_run(&self, event: Event) {
+        self.dispatch(QueuedEvent { event, is_current: None }, true);
+    }
+
+    /// Reports an event that is dropped unless `is_current` returns true when its turn comes.
+    pub(crate) fn send_if(&self, event: Event, is_current: impl FnOnce() -> bool + Send + 'static) {
+        self.dispatch(QueuedEvent { event, is_current: Some(Box::new(is_current)) }, false);
+    }
+
+    fn dispatch(&self, event: QueuedEvent, may_wait: bool) {
+        if let Some(machine) = self.machine.upgrade() {
+            machine.handle(event, may_wait);
+        }
+    }
+
+    /// Whether so many events are queued that socket readers must wait.
+    pub(crate) fn is_congested(&self) -> bool {
+        *self.congested.borrow()
+    }
+
+    /// Waits until socket readers may report more events. Must not be called by a task or thread that executes an
+    /// action.
+    pub(crate) async fn until_uncongested(&self) {
+        if self.is_congested() {
+            // An error means that the state machine is gone.
+            let _ = self.congested.clone().wait_for(|is_congested| !is_congested).await;
+        }
+    }
+
+    /// The current time of the state machine.
+    pub(crate) fn now(&self) -> Instant {
+        Instant(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Generates a unique number, for clients, requests and transfers.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl std::fmt::Debug for EventSender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Facts")
+    }
+}

@@ -1,0 +1,243 @@
+//! Bytes of small objects at an owner: stored within its capacity; beyond that, they come from their holders.
+
+use alloc::{format, string::ToString, vec, vec::Vec};
+
+use proptest::prelude::*;
+
+use super::{
+    tests::{Owner, locate},
+    *,
+};
+use crate::{
+    id::{Instance, NodeId, ObjectId, RequestId},
+    inline::Inline,
+    limits::{ORPHAN_GRACE_NS, SHARE_OF_ONE, STRAY_NS},
+    message::{Announce, Found, Message, Progress, Source},
+    meta::Meta,
+};
+
+/// Bytes of an object. Two of them exceed the limit of one member.
+const SIZE: u64 = 60;
+const OF_ONE: u64 = 100;
+
+/// Node 1, which stores up to 100 bytes of each of two others.
+fn owner() -> Owner {
+    let directory = Directory::new(None, Slice::default(), OF_ONE * SHARE_OF_ONE);
+    Owner { directory, ..Owner::new() }
+}
+
+/// Names whose primary owner is node 1.
+fn names(owner: &Owner) -> impl Iterator<Item = ObjectId> {
+    let all = (0..).map(|group| format!("group{group}/x").parse().unwrap());
+    all.filter(|id| owner.members.owners(id).primary == NodeId(1))
+}
+
+/// The instance that a node has made under a name, a different one for each name.
+fn made(id: &ObjectId, maker: u64) -> Instance {
+    let text = id.to_string();
+    let group = text.trim_start_matches("group").trim_end_matches("/x");
+    Instance { node: NodeId(maker), serial: group.parse().unwrap() }
+}
+
+fn bytes(fill: u8) -> Inline {
+    vec![fill; SIZE as usize].into()
+}
+
+fn announced(id: &ObjectId, maker: u64, progress: Progress) -> Message {
+    let (instance, id, meta) = (made(id, maker), id.clone(), Meta::bytes(SIZE));
+    let (primary, claim, lifetime) = (true, false, None);
+    Message::Announce(Announce { id, instance, meta, primary, progress, claim, lifetime })
+}
+
+/// The announcement of a small object made by node `maker`.
+fn small(id: &ObjectId, maker: u64) -> Message {
+    announced(id, maker, Progress::Inline(bytes(maker as u8)))
+}
+
+fn reannounce_if_held(id: &ObjectId, by: u64, maker: u64) -> (NodeId, Message) {
+    (NodeId(by), Message::Reannounce { id: id.clone(), instance: made(id, maker) })
+}
+
+fn waiting(id: &ObjectId, requester: u64) -> (NodeId, Message) {
+    (NodeId(requester), Message::LocatePending { id: id.clone() })
+}
+
+fn delete(id: &ObjectId) -> Message {
+    Message::Delete { id: id.clone(), request: RequestId(1), pruned: false }
+}
+
+/// The receiver and the bytes of a single message.
+fn brought(outbox: &Outbox) -> (u64, Inline) {
+    let [(to, message)] = &outbox[..] else { panic!("{outbox:?}") };
+    match message {
+        Message::Located { source: Source::Inline(bytes), .. }
+        | Message::Found { found: Some(Found { inline: Some(bytes), .. }), .. } => {
+            (to.0, bytes.clone())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// An owner that has one object of node 3 with its bytes, and another one without them.
+fn with_two_of_node_3() -> (Owner, ObjectId, ObjectId) {
+    let mut owner = owner();
+    let [kept, other] = [names(&owner).next().unwrap(), names(&owner).nth(1).unwrap()];
+    assert_eq!(owner.receives(3, small(&kept, 3)), []);
+    assert_eq!(owner.receives(3, small(&other, 3)), []);
+    assert_eq!(owner.directory.take_limited(), [(NodeId(3), "INLINE_SHARE")]);
+    (owner, kept, other)
+}
+
+#[test]
+fn bytes_beyond_the_capacity_come_from_their_holder_for_all_waiting_nodes() {
+    let (mut owner, kept, other) = with_two_of_node_3();
+    assert_eq!(owner.directory.inline_bytes().0, SIZE);
+    assert_eq!(brought(&owner.receives(2, locate(&kept))), (2, bytes(3)));
+    assert_eq!(
+        owner.receives(2, locate(&other)),
+        [waiting(&other, 2), reannounce_if_held(&other, 3, 3)]
+    );
+    assert_eq!(
+        owner.receives(4, locate(&other)),
+        [waiting(&other, 4)],
+        "node 3 has the request already"
+    );
+    let outbox = owner.receives(3, small(&other, 3));
+    let (first, second) = outbox.split_at(1);
+    assert_eq!(brought(&first.to_vec()), (2, bytes(3)));
+    assert_eq!(brought(&second.to_vec()), (4, bytes(3)));
+    assert_eq!(owner.directory.inline_bytes().0, SIZE);
+    assert_eq!(owner.directory.take_limited(), [], "the owner had requested the bytes");
+    assert_eq!(
+        owner.receives(2, locate(&other)),
+        [waiting(&other, 2), reannounce_if_held(&other, 3, 3)]
+    );
+}
+
+#[test]
+fn a_waiting_node_gets_bytes_beyond_the_capacity() {
+    let (mut owner, _, _) = with_two_of_node_3();
+    let third = names(&owner).nth(2).unwrap();
+    assert_eq!(owner.source_of(2, &third), None);
+    assert_eq!(brought(&owner.receives(3, small(&third, 3))), (2, bytes(3)));
+}
+
+#[test]
+fn a_watcher_of_a_small_object_gets_its_bytes() {
+    let (mut owner, _, other) = with_two_of_node_3();
+    let watch = Message::Watch { id: other.clone(), seen: false };
+    assert_eq!(owner.receives(2, watch), [reannounce_if_held(&other, 3, 3)]);
+    assert_eq!(brought(&owner.receives(3, small(&other, 3))), (2, bytes(3)));
+}
+
+#[test]
+fn a_deletion_frees_capacity_for_other_small_objects() {
+    let (mut owner, kept, other) = with_two_of_node_3();
+    owner.receives(2, delete(&kept));
+    assert_eq!(owner.directory.inline_bytes().0, 0);
+    owner.receives(2, locate(&other));
+    assert_eq!(brought(&owner.receives(3, small(&other, 3))), (2, bytes(3)));
+    assert_eq!(owner.directory.inline_bytes().0, SIZE);
+    assert_eq!(brought(&owner.receives(2, locate(&other))), (2, bytes(3)));
+}
+
+#[test]
+fn one_member_leaves_capacity_for_another() {
+    let (mut owner, _, _) = with_two_of_node_3();
+    let [third, fourth] = [2, 3].map(|at| names(&owner).nth(at).unwrap());
+    owner.receives(4, small(&third, 4));
+    assert_eq!(owner.directory.inline_bytes(), (2 * SIZE, OF_ONE * SHARE_OF_ONE));
+    assert_eq!(owner.directory.take_limited(), []);
+    // This node stores the objects of its own puts anyway.
+    owner.receives(1, small(&fourth, 1));
+    assert_eq!(owner.directory.inline_bytes().0, 2 * SIZE);
+    assert_eq!(brought(&owner.receives(2, locate(&fourth))), (2, bytes(1)));
+}
+
+/// Goal: missing bytes are requested from the maker, and from another holder when the maker is gone.
+#[test]
+fn another_holder_sends_the_bytes_when_the_maker_is_gone() {
+    let (mut owner, kept, other) = with_two_of_node_3();
+    let third = names(&owner).nth(2).unwrap();
+    owner.receives(4, small(&third, 4));
+    assert_eq!(owner.receives(4, small(&other, 3)), [], "the limit of node 4 is reached");
+    assert_eq!(
+        owner.receives(2, locate(&other)),
+        [waiting(&other, 2), reannounce_if_held(&other, 3, 3)]
+    );
+    let outbox = owner.loses(3);
+    assert_eq!(
+        outbox,
+        [reannounce_if_held(&other, 4, 3)],
+        "the owner requests them for the waiting node"
+    );
+    assert_eq!(brought(&owner.receives(4, small(&other, 3))), (2, bytes(3)));
+    assert_eq!(
+        brought(&owner.receives(2, locate(&kept))),
+        (2, bytes(3)),
+        "as before node 3 was lost"
+    );
+}
+
+#[test]
+fn an_object_without_its_bytes_is_lost_with_its_last_holder() {
+    let (mut owner, kept, other) = with_two_of_node_3();
+    owner.receives(2, locate(&other));
+    owner.loses(3);
+    let outbox = owner.waits(ORPHAN_GRACE_NS);
+    let [(NodeId(2), Message::Gone { id, .. })] = &outbox[..] else { panic!("{outbox:?}") };
+    assert_eq!(*id, other);
+    assert_eq!(brought(&owner.receives(2, locate(&kept))), (2, bytes(3)));
+}
+
+/// Goal: bytes of copies whose maker has announced nothing, and is gone, are kept within the same bounds.
+#[test]
+fn bytes_of_copies_without_a_maker_are_requested() {
+    let mut owner = owner();
+    let ids: Vec<ObjectId> = names(&owner).take(3).collect();
+    for id in &ids {
+        assert_eq!(owner.receives(4, small(id, 3)), []);
+    }
+    assert_eq!(owner.directory.inline_bytes().0, SIZE, "only the first of three");
+    let mut outbox = owner.loses(3);
+    outbox.extend(owner.waits(1));
+    assert_eq!(outbox, []);
+    assert_eq!(brought(&owner.receives(2, locate(&ids[0]))), (2, bytes(3)));
+    assert_eq!(
+        owner.receives(2, locate(&ids[1])),
+        [waiting(&ids[1], 2), reannounce_if_held(&ids[1], 4, 3)]
+    );
+    assert_eq!(brought(&owner.receives(4, small(&ids[1], 3))), (2, bytes(3)));
+}
+
+proptest! {
+    /// Goal: after any sequence of messages, the bytes are within their limits and equal those of the entries.
+    #[test]
+    fn the_accounts_are_those_of_the_entries(
+        steps in prop::collection::vec((0..8usize, 1..5u64, 0..6u8), 0..200),
+    ) {
+        let mut owner = owner();
+        let ids: Vec<ObjectId> = names(&owner).take(8).collect();
+        for (at, node, what) in steps {
+            let id = &ids[at];
+            match what {
+                0 | 1 => drop(owner.receives(node, small(id, node))),
+                2 => drop(owner.receives(node, small(id, node % 4 + 1))),
+                3 => drop(owner.receives(node, locate(id))),
+                4 => drop(owner.receives(node, delete(id))),
+                _ => {
+                    let (instance, id) = (made(id, node), id.clone());
+                    owner.receives(node, Message::Withdraw { id, instance });
+                }
+            }
+            let (bytes, most) = owner.directory.inline_bytes();
+            prop_assert!(bytes <= most);
+            let live = owner.directory.entries.iter().filter_map(|(_, entry)| entry.live.as_ref());
+            let foreign = live.filter(|live| live.inline.is_some() && live.instance.node != NodeId(1));
+            prop_assert!(foreign.count() as u64 * SIZE <= bytes, "each has a charge");
+        }
+        ids.iter().for_each(|id| drop(owner.receives(2, delete(id))));
+        owner.waits(2 * STRAY_NS);
+        prop_assert_eq!(owner.directory.inline_bytes().0, 0);
+    }
+}

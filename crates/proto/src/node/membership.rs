@@ -1,0 +1,131 @@
+//! Membership changes: everything that a failed node announced is dropped, and nodes re-announce their own state to new
+//! owners.
+//!
+//! Nodes need no consensus on the membership: holders and requesters re-announce their state when the owners change.
+
+use alloc::vec::Vec;
+
+use super::Node;
+use crate::{
+    id::NodeId,
+    machines::{
+        membership::{Departure, DepartureReason},
+        membership_change::MembershipChange,
+    },
+    members::Member,
+    message::{Announce, Message},
+    mutants::{self, Mutant},
+};
+
+impl Node {
+    /// A node has connected.
+    pub(super) fn peer_up(&mut self, member: Member) {
+        let Some(met) = self.membership.peer_up(member, &mut self.world) else { return };
+        if met.has_rejoined {
+            self.directory.merge(self.world.now());
+        }
+        self.reannounce(&met.change);
+    }
+
+    /// A member has reconnected; its last messages may be lost. Both sides drop each other's state and begin anew, so
+    /// neither needs to find out which messages were lost.
+    pub(super) fn peer_reconnected(&mut self, member: Member) {
+        let is_known = self.world.members().contains(member.id);
+        if is_known && !mutants::is_active(Mutant::TrustsBrokenConnections) {
+            self.directory.merge(self.world.now());
+            self.forget_node(member.id, false);
+            self.reroute_pulls(member.id);
+            self.world.send(member.id, Message::StateDropped);
+        }
+        self.peer_up(member);
+        self.leaving.request_again(member.id, self.copies.table(), &mut self.world);
+    }
+
+    pub(super) fn learn(&mut self, from: NodeId, told: &[Member]) {
+        if let Some(change) = self.membership.learn(from, told, &mut self.world) {
+            self.reannounce(&change);
+        }
+    }
+
+    pub(super) fn remove_member(&mut self, node: NodeId, reason: DepartureReason) {
+        let departure = self.membership.remove_member(node, reason, &mut self.world);
+        self.handle_departure(departure);
+    }
+
+    /// A member left or failed: others take over its work.
+    pub(super) fn handle_departure(&mut self, departure: Option<Departure>) {
+        let Some(Departure { node, has_left, process_ended, change }) = departure else { return };
+        self.leaving.stop_draining(node);
+        self.forget_node(node, process_ended);
+        if !has_left {
+            // A leaving node finishes the transfers that it has begun.
+            self.reroute_pulls(node);
+        }
+        self.reannounce(&change);
+        self.leaving.forget_member(node, self.copies.table(), &mut self.world);
+    }
+
+    /// A member had declared this node dead and treats it as new. This node does the same with that member.
+    pub(super) fn state_dropped(&mut self, by: NodeId) {
+        self.directory.catch_up(self.world.now());
+        self.directory.merge(self.world.now());
+        self.forget_node(by, false);
+        self.reroute_pulls(by);
+        let before = self.world.members().clone();
+        self.reannounce(&MembershipChange { before, rejoined: Some(by) });
+        self.leaving.request_again(by, self.copies.table(), &mut self.world);
+        self.membership.refute_failure(&mut self.world);
+    }
+
+    pub(super) fn expire_members(&mut self) {
+        for (node, reason) in self.membership.expire(&mut self.world) {
+            self.remove_member(node, reason);
+        }
+    }
+
+    /// Drops everything that a node announced and was to do. `process_ended` means that its process has ended.
+    fn forget_node(&mut self, node: NodeId, process_ended: bool) {
+        self.update_directory(|directory, world| directory.member_removed(world, node));
+        self.abort_reduces(node, process_ended);
+        self.requests.fail_lists(node, &mut self.world);
+        for id in self.hosted_replicas.forget_node(node) {
+            self.end_if_unwanted(&id);
+        }
+        self.replicas.forget_node(node);
+        self.leaving.drained(node);
+        self.pulls.forget_node(node);
+    }
+
+    /// Re-announces this node's state to new owners and to a reconnected node, and repeats its open requests.
+    fn reannounce(&mut self, change: &MembershipChange) {
+        let rejoined = change.rejoined;
+        self.surveys.members_changed(&self.world);
+        self.leaving.reannounce(change, &mut self.world);
+        self.update_directory(|directory, world| directory.members_changed(world, rejoined));
+
+        // Before the results that are produced under these names, which would otherwise be taken for claims.
+        self.result_reservations.resend(&self.coordinator, change, &mut self.world);
+        self.client_leases.reannounce(change, &mut self.world);
+        self.reannounce_copies(change);
+        let of_pulls = self.pulls.ids().into_iter().filter_map(|id| self.pending_announcement(&id));
+        for announce in of_pulls.collect::<Vec<Announce>>() {
+            for owner in change.new_owners(&announce.id, &self.world) {
+                self.world.send(owner, Message::Announce(announce.clone()));
+            }
+        }
+        self.pending_puts.resend(change.rejoined, self.copies.table(), &mut self.world);
+        for id in self.pulls.ids() {
+            if change.new_owner(&id, &self.world).is_some() {
+                self.locate_again(&id);
+            }
+        }
+        self.watches.resend(change, &mut self.world);
+        for id in self.requests.unconfirmed_deletions() {
+            if change.new_owner(&id, &self.world).is_some() {
+                self.announce_before_deletion(&id);
+            }
+        }
+        self.requests.resend(change, &mut self.world);
+        self.replicas.resend(rejoined, &mut self.requests, &mut self.world);
+    }
+}

@@ -1,0 +1,108 @@
+//! Replicas: their distribution, and what happens to them when their capacity is needed.
+
+use super::*;
+
+impl Cluster {
+    fn keep(&mut self, node: u64, id: &ObjectId, copies: u32) {
+        assert_eq!(self.reached(node, id, copies), copies);
+    }
+
+    /// Replicates an object to `wanted` nodes, and returns the number of nodes reached.
+    fn reached(&mut self, node: u64, id: &ObjectId, copies: u32) -> u32 {
+        let request = self.ask(node, Request::Replicate { id: id.clone(), replicas: copies });
+        let Ok(Reply::Replicated { replicas: copies }) = *self.reply(request) else {
+            panic!("it is not kept")
+        };
+        copies
+    }
+
+    /// Nodes with a pinned copy of an object.
+    fn primaries(&self, id: &ObjectId) -> Vec<u64> {
+        let holds = |node: &&Node| {
+            let copy = node.table().current(id).and_then(|instance| node.table().get(instance));
+            copy.is_some_and(|copy| copy.primary && copy.is_complete())
+        };
+        self.nodes.values().filter(holds).map(|node| node.world.me().0).collect()
+    }
+}
+
+/// Number of these objects for which each other node keeps a replica for `putter`.
+fn kept(cluster: &Cluster, putter: u64, ids: &[ObjectId]) -> BTreeMap<u64, usize> {
+    let mut kept: BTreeMap<u64, usize> = BTreeMap::new();
+    for keeper in ids.iter().flat_map(|id| cluster.primaries(id)).filter(|node| *node != putter) {
+        *kept.entry(keeper).or_default() += 1;
+    }
+    kept
+}
+
+#[test]
+fn the_second_copies_of_a_prefix_spread_evenly() {
+    let mut cluster = Cluster::new(8);
+    let mut ids = Vec::new();
+    for number in 0..64 {
+        let id = cluster.put_large(3, Some(&format!("p/{number}")));
+        cluster.keep(3, &id, 2);
+        ids.push(id);
+    }
+    let kept = kept(&cluster, 3, &ids);
+    assert_eq!(kept.values().sum::<usize>(), 64);
+    assert!(kept.len() == 7 && kept.values().all(|count| [9, 10].contains(count)), "{kept:?}");
+}
+
+#[test]
+fn the_second_copies_of_many_putters_spread_evenly() {
+    let mut cluster = Cluster::new(8);
+    for number in 0..64 {
+        let putter = 1 + number % 8;
+        let id = cluster.put_large(putter, Some(&format!("p/{number}")));
+        cluster.keep(putter, &id, 2);
+    }
+    for node in cluster.nodes.values() {
+        let primaries = node.table().iter().filter(|(_, copy)| copy.primary).count();
+        assert_eq!(primaries, 16, "8 of its own and 8 of others at {:?}", node.world.me());
+    }
+}
+
+/// Goal: a client gets the capacity that replicas use on its node, and no object has fewer replicas afterwards.
+#[test]
+fn replicas_move_to_nodes_with_capacity() {
+    // Capacity for six objects.
+    let mut cluster = Cluster::with_capacity(3, 6 * (LARGE + 256) + 1000);
+    let ids: Vec<ObjectId> = (0..4).map(|_| cluster.put_large(1, None)).collect();
+    ids.iter().for_each(|id| cluster.keep(1, id, 2));
+    assert_eq!(kept(&cluster, 1, &ids), BTreeMap::from([(2, 2), (3, 2)]));
+    let own: Vec<ObjectId> = (0..6).map(|_| cluster.put_large(2, None)).collect();
+    assert_eq!(kept(&cluster, 1, &ids), BTreeMap::from([(3, 4)]));
+    assert!(own.iter().all(|id| cluster.primaries(id) == [2]));
+    // If no other node has capacity, the replicas stay and the client waits.
+    (0..2).for_each(|_| drop(cluster.put_large(3, None)));
+    let request = cluster.ask(3, Request::Create { id: None, meta: array(LARGE), ttl_ns: None });
+    assert!(!cluster.replies.contains_key(&request));
+    assert_eq!(kept(&cluster, 1, &ids), BTreeMap::from([(3, 4)]));
+    // The failed node had only replicas of objects that other nodes have.
+    cluster.kill(3);
+    assert!(ids.iter().all(|id| cluster.primaries(id) == [1]));
+}
+
+#[test]
+fn the_reply_has_the_number_of_replicas() {
+    let mut cluster = Cluster::new(3);
+    for (wanted, reached) in [(1, 1), (2, 2), (3, 3), (9, 3)] {
+        let id = cluster.put_large(1, None);
+        assert_eq!(cluster.reached(1, &id, wanted), reached);
+        assert_eq!(cluster.primaries(&id).len(), reached as usize);
+    }
+}
+
+#[test]
+fn a_deleted_object_leaves_no_keeper() {
+    let mut cluster = Cluster::new(3);
+    let id = cluster.put_large(1, None);
+    cluster.keep(1, &id, 3);
+    let request = cluster.ask(2, Request::Delete { ids: vec![id.clone()] });
+    assert_eq!(cluster.reply(request), &Ok(Reply::Done));
+    assert!(cluster.nodes.values().all(|node| node.table().iter().next().is_none()));
+    assert!(cluster.nodes.values().all(|node| node.hosted_replicas.is_empty()));
+    assert!(cluster.nodes.values().all(|node| node.replicas.takes_no_room()));
+    cluster.assert_at_rest();
+}
