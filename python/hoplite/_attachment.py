@@ -107,7 +107,7 @@ class Attachment:
     def _enter(self, native: _native.Client) -> None:
         """Registers the job and the leases of this client at a node."""
         if self._options.job is not None:
-            native.start_join(self._options.job, True).result()
+            native.start_join(self._options.job).result()
         for lease in list(self._leases):
             native.start_take_lease(lease._text).result()
 

@@ -13,15 +13,6 @@ use crate::{
     time::Instant,
 };
 
-/// The job of a client.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Job {
-    /// The name that the user gave it.
-    pub name: Name,
-    /// Whether the client's objects are deleted after the last client of the job has ended.
-    pub cleanup: bool,
-}
-
 /// The lifetime of an object in a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lifetime {
@@ -30,7 +21,7 @@ pub struct Lifetime {
     /// Time to live in nanoseconds of an object that is not complete yet.
     pub ttl_ns: Option<u64>,
     /// The job of the client that created the object.
-    pub job: Option<Job>,
+    pub job: Option<Name>,
 }
 
 /// The lifetime of an object at one node.
@@ -41,7 +32,7 @@ pub struct Terms {
     /// When to delete the object, once it is complete.
     pub ends_at: Option<Instant>,
     /// The job of the client that created the object.
-    pub job: Option<Job>,
+    pub job: Option<Name>,
 }
 
 /// A lease: clients take it, and its objects are deleted after the last client has ended or returned it.
@@ -65,7 +56,7 @@ impl Lease {
 
 impl Terms {
     /// The terms of a new object; `None` if it exists until it is deleted and has no job.
-    pub fn new(ttl_ns: Option<u64>, job: Option<Job>) -> Option<Box<Self>> {
+    pub fn new(ttl_ns: Option<u64>, job: Option<Name>) -> Option<Box<Self>> {
         let is_bound = ttl_ns.is_some() || job.is_some();
         is_bound.then(|| Box::new(Self { ttl_ns, ends_at: None, job }))
     }
@@ -102,7 +93,7 @@ impl Terms {
 
     /// The job whose end deletes the object.
     pub fn lease(&self) -> Option<&Name> {
-        self.job.as_ref().filter(|job| job.cleanup).map(|job| &job.name)
+        self.job.as_ref()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     failed_members::FailedMember,
     id::{Instance, Name, NodeId, ObjectId},
     inline::Inline,
-    lifetime::{Job, Lifetime},
+    lifetime::Lifetime,
     members::Member,
     message::{Holding, Listed},
     meta::{Meta, Op},
@@ -34,7 +34,7 @@ pub enum Request {
     /// Assign all objects that this client creates from now on to a job. The reply is `Done`.
     JoinJob {
         /// The job.
-        job: Job,
+        job: Name,
     },
     /// Keep an object while this client exists, until it has returned the lease as often as it took it. The reply is
     /// `Done`.

@@ -12,7 +12,6 @@ use hoplite_node::{
     proto::{
         error::Quoted,
         id::{BadRef, NodeId, ObjectId},
-        lifetime::Job,
         limits::INLINE_BYTES_MAX,
         message::Holding,
         request::Location,
@@ -372,10 +371,10 @@ impl Client {
     }
 
     /// Starts to assign this client to a job: objects it creates from now on belong to the job.
-    fn start_join(&self, py: Python<'_>, job: &str, cleanup: bool) -> PyResult<Pending> {
+    fn start_join(&self, py: Python<'_>, job: &str) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let name = job.parse().map_err(|error: BadRef| errors::argument(py, &error))?;
-        let waiting = py.detach(|| client.start_join(Job { name, cleanup }));
+        let waiting = py.detach(|| client.start_join(name));
         Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
     }
 

@@ -5,7 +5,6 @@
 use hoplite_proto::{
     error::Error,
     id::{ClientId, NodeId, ObjectId},
-    lifetime::Job,
     request::Request,
     time::Instant,
 };
@@ -42,7 +41,7 @@ impl World {
     pub(crate) fn join_perhaps(&mut self, node: NodeId, client: ClientId) -> Option<Instant> {
         let may_join = self.plan.has_jobs && self.now < self.plan.end && self.dice.chance(40);
         may_join.then(|| {
-            let job = Job { name: JOB.parse().expect("a name"), cleanup: true };
+            let job = JOB.parse().expect("a name");
             self.ask(node, client, Request::JoinJob { job }, Purpose::Join, None);
             self.now
         })

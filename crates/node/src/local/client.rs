@@ -5,7 +5,6 @@ use std::{os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
 use hoplite_proto::{
     error::Error as CallError,
     id::{Name, NodeId, ObjectId},
-    lifetime::Job,
     limits::INLINE_BYTES_MAX,
     message::{Holding, Listed},
     meta::{Meta, Op},
@@ -278,7 +277,7 @@ impl Client {
     }
 
     /// Assigns objects that this client creates from now on to a job.
-    pub fn start_join(&self, job: Job) -> PendingReply<()> {
+    pub fn start_join(&self, job: Name) -> PendingReply<()> {
         self.start_done(Request::JoinJob { job }, None)
     }
 

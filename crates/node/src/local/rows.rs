@@ -51,7 +51,7 @@ pub fn describe_listed(rows: &[Listed]) -> String {
 }
 
 fn job(lifetime: Option<&Lifetime>) -> Option<&str> {
-    lifetime?.job.as_ref().map(|job| job.name.as_str())
+    lifetime?.job.as_ref().map(|job| job.as_str())
 }
 
 fn seconds_left(lifetime: Option<&Lifetime>) -> Option<f64> {

@@ -7,7 +7,6 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     id::{Instance, NodeId},
-    lifetime::Job,
     message::Listed,
     meta::{Meta, Op},
     request::ObjectRow,
@@ -66,7 +65,7 @@ fn of_text(text: &str) -> Vec<(Request, Option<Verb>)> {
     let name: Name = text.parse().unwrap();
     let (owner, prefix) = (NodeId(1), String::from(text));
     vec![
-        (Request::JoinJob { job: Job { name: name.clone(), cleanup: true } }, Some(Verb::Put)),
+        (Request::JoinJob { job: name.clone() }, Some(Verb::Put)),
         (Request::Latest { prefix: prefix.clone(), after: None }, Some(Verb::Get)),
         (Request::Prune { name: name.clone(), retain: 1 }, Some(Verb::Delete)),
         (Request::Reserve { name: Some(name) }, Some(Verb::Delete)),

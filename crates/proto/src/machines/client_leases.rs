@@ -8,8 +8,8 @@
 use alloc::{collections::BTreeMap, vec::Vec};
 
 use crate::{
-    id::ClientId,
-    lifetime::{Job, Lease},
+    id::{ClientId, Name},
+    lifetime::Lease,
     limits::LEASE_GRACE_NS,
     machines::{membership_change::MembershipChange, world::World},
     message::Message,
@@ -20,7 +20,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct ClientLeases {
     taken: Timed<Lease, LeaseHolders>,
-    jobs: BTreeMap<ClientId, Job>,
+    jobs: BTreeMap<ClientId, Name>,
 }
 
 /// The clients that have taken a lease, and how often each.
@@ -48,18 +48,16 @@ impl ClientLeases {
     }
 
     /// The job of a client.
-    pub(crate) fn job(&self, client: ClientId) -> Option<Job> {
+    pub(crate) fn job(&self, client: ClientId) -> Option<Name> {
         self.jobs.get(&client).cloned()
     }
 
     /// Makes later objects of a client belong to a job.
-    pub(crate) fn join(&mut self, client: ClientId, job: Job, world: &mut World) {
+    pub(crate) fn join(&mut self, client: ClientId, job: Name, world: &mut World) {
         let left = self.jobs.insert(client, job.clone());
-        if job.cleanup {
-            self.acquire(client, Lease::Job(job.name), world);
-        }
-        if let Some(left) = left.filter(|left| left.cleanup) {
-            self.release(client, &Lease::Job(left.name), world);
+        self.acquire(client, Lease::Job(job), world);
+        if let Some(left) = left {
+            self.release(client, &Lease::Job(left), world);
         }
     }
 
@@ -164,7 +162,7 @@ mod tests {
     #[test]
     fn owners_are_notified_of_the_first_taker_and_the_last() {
         let (mut leases, mut world) = (ClientLeases::default(), World::of(3));
-        let job = Job { name: LEASE.parse().expect("a name"), cleanup: true };
+        let job: Name = LEASE.parse().expect("a name");
         leases.join(ClientId(1), job.clone(), &mut world);
         assert_eq!(told(&mut world), [true]);
         leases.join(ClientId(2), job.clone(), &mut world);
@@ -184,7 +182,7 @@ mod tests {
     #[test]
     fn a_client_of_another_job_leaves_its_first_one() {
         let (mut leases, mut world) = (ClientLeases::default(), World::of(3));
-        let job = |name: &str| Job { name: name.parse().expect("a name"), cleanup: true };
+        let job = |name: &str| name.parse().expect("a name");
         leases.join(ClientId(1), job(LEASE), &mut world);
         leases.join(ClientId(1), job(LEASE), &mut world);
         assert_eq!(leases.len(), 1);

@@ -1,7 +1,7 @@
 //! Objects that are deleted automatically: by their time to live, with their job, with their last lease.
 
 use super::*;
-use crate::{lifetime::Job, limits::LEASE_GRACE_NS};
+use crate::limits::LEASE_GRACE_NS;
 
 const TTL: u64 = 60 * SECOND;
 const JOB: &str = "run-7";
@@ -50,7 +50,7 @@ impl Cluster {
     }
 
     fn join_as(&mut self, node: u64, client: u64) {
-        let job = Job { name: JOB.parse().unwrap(), cleanup: true };
+        let job = JOB.parse().unwrap();
         self.done_as(node, client, Request::JoinJob { job });
     }
 
@@ -302,17 +302,15 @@ fn a_job_of_more_objects_than_a_slice_ends_too() {
 }
 
 #[test]
-fn a_job_that_only_names_its_objects_deletes_none() {
+fn a_listing_has_the_job_and_the_age_of_an_object() {
     let mut cluster = Cluster::new(2);
-    let job = Job { name: JOB.parse().unwrap(), cleanup: false };
-    cluster.done_as(1, 11, Request::JoinJob { job: job.clone() });
-    let id = cluster.put_as((1, 11), None, 8, None);
-    cluster.client_goes(1, 11);
+    cluster.join_as(1, 11);
+    cluster.put_as((1, 11), None, 8, None);
     cluster.pass(4 * LEASE_GRACE_NS);
-    assert!(cluster.gets(2, &id));
     let ask = Request::List { owner: NodeId(1), prefix: String::new(), after: None };
     let Ok(Reply::List { rows, .. }) = cluster.asks(1, ask) else { panic!() };
-    assert_eq!(rows[0].lifetime.as_ref().and_then(|told| told.job.clone()), Some(job));
+    let job = rows[0].lifetime.as_ref().and_then(|lifetime| lifetime.job.clone());
+    assert_eq!(job, Some(JOB.parse().unwrap()));
     assert_eq!(rows[0].age_ns, 4 * LEASE_GRACE_NS);
 }
 
