@@ -57,8 +57,9 @@ wheel: build ## Build a wheel and an sdist of each package into target/wheels
 	cd $(CURDIR)/packages/bench; $(BIN)/hatchling build --directory $(CURDIR)/target/wheels >$(CURDIR)/$(LOGS)/hatchling
 	@cd target/wheels; du --apparent-size --human-readable *
 
-docs: $(VENV)/.tools ## Generate docs/api.md from the docstrings, and the pictures of docs/
+docs: $(VENV)/.tools ## Generate docs/api.md, docs/messages.md and the pictures of docs/
 	$(BIN)/python docs/api.py
+	$(BIN)/python docs/messages.py
 	$(BIN)/python docs/pictures/draw.py
 
 ##@ Use
@@ -169,7 +170,7 @@ test: ## Run everything that CI runs: lint, Rust, loom, simulation, Python, lab,
 	.ci/count $(addprefix $(LOGS)/,rust loom sim python lab faults peers wheel frameworks dask ray) || failed=1; \
 	exit $$failed
 
-lint: lint-python lint-rust audit ## Run ruff, mypy, import-linter, rustfmt, clippy, the check for circular imports, and the audit of dependencies
+lint: lint-python lint-rust audit ## Run ruff, mypy, import-linter, rustfmt, clippy, the checks for circular imports and for wording, and the audit of dependencies
 
 # Installs its tools from PyPI in seconds, and reports that. Without a network it reports what it could not check.
 audit: $(VENV)/.tools ## Check licenses, origins and known vulnerabilities of dependencies
@@ -180,6 +181,7 @@ lint-python: $(VENV)/.tools
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	PYTHONPATH=$(subst $() ,:,$(SOURCES)) $(BIN)/lint-imports --cache-dir target/imports
+	$(BIN)/python .ci/words.py
 
 # Mutation tests need the mutants compiled in.
 MUTANTS := hoplite-node/mutants

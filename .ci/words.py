@@ -74,7 +74,8 @@ def prose(file: str) -> Iterator[tuple[int, str]]:
 def places(file: str) -> Iterator[str]:
     """What the rules find in a file."""
     for first, text in prose(file):
-        # A phrase may go on in the next line.
+        # Names in code are not prose. A phrase may continue in the next line.
+        text = re.sub(r"`[^`\n]*`|\{[^{}\n]*\}", lambda match: " " * len(match[0]), text)
         flat = re.sub(r"\n[ \t]*(?://[/!]?|#)?[ \t]*", lambda match: "\0" + " " * (len(match[0]) - 1), text)
         for rule, advice in RULE.items():
             for match in rule.finditer(flat.replace("\0", " ")):

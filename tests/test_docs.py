@@ -222,7 +222,7 @@ def test_the_index_has_every_page() -> None:
     assert linked == {page.name for page in PAGES} - {"README.md"}
 
 
-@pytest.mark.parametrize("script", ["docs/api.py", "docs/pictures/draw.py"])
+@pytest.mark.parametrize("script", ["docs/api.py", "docs/messages.py", "docs/pictures/draw.py"])
 def test_generated_files_are_up_to_date(script: str) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / script, "--check"], capture_output=True, text=True, timeout=SOON, check=False
