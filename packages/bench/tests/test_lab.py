@@ -269,7 +269,7 @@ def test_a_signal_to_the_agent_ends_the_command(lab: Lab) -> None:
 
 @needs_lab
 def test_the_agent_names_a_host_that_is_not_there(lab: Lab) -> None:
-    for words, complaint in ((["node9", "true"], "host node9 is not in the lab"), (["-x"], "usage:"), (["-:"], "")):
+    for words, complaint in ((["node9", "true"], "has no host node9"), (["-x"], "usage:"), (["-:"], "")):
         done = subprocess.run([*lab.rsh, *words], capture_output=True, text=True, timeout=30, check=False)
         assert done.returncode == 255
         assert complaint in done.stderr
@@ -538,10 +538,10 @@ def test_a_lab_that_is_to_stay_is_found_again_by_its_name() -> None:
         ({"hosts": 0}, "hosts must be a number of 1 or more, not 0"),
         ({"hosts": "8"}, "not '8'"),
         ({"hosts": True}, "not True"),
-        ({"racks": []}, r"racks must be numbers of 1 or more, not \[\]"),
+        ({"racks": []}, r"racks must be a list of numbers of 1 or more, not \[\]"),
         ({"racks": [4, 0]}, r"not \[4, 0\]"),
         ({"racks": 4}, "racks must be"),
-        ({"hosts": 201}, "200 hosts together, not 201"),
+        ({"hosts": 201}, "201 hosts are too many for a lab: set hosts to at most 200 in total"),
         ({"hosts": 2, "rate": "1GB"}, "rate must be a rate such as \"1gbit\".* not '1GB'"),
         ({"hosts": 2, "rate": -1}, "rate must be between 100kbit and 34gbit, not -1"),
         ({"hosts": 2, "rate": "100gbit"}, "34gbit"),
@@ -549,11 +549,11 @@ def test_a_lab_that_is_to_stay_is_found_again_by_its_name() -> None:
         ({"hosts": 2, "rate": None}, "not None"),
         ({"hosts": 2, "uplink": "1gbit"}, "two or more racks"),
         ({"racks": [1, 1], "uplink": "fast"}, "uplink must be a rate"),
-        ({"racks": [1, 1], "pods": [2]}, r"pods must be two or more numbers of racks, .* not \[2\]"),
+        ({"racks": [1, 1], "pods": [2]}, r"pods must list the number of racks of two or more pods, .* not \[2\]"),
         ({"racks": [1, 1], "pods": [1, 0]}, r"pods must be .* not \[1, 0\]"),
         ({"racks": [1, 1], "pods": 2}, "pods must be .* not 2"),
-        ({"racks": [1, 1], "pods": [1, 2]}, r"pods \[1, 2\] have 3 racks together, but racks= makes 2"),
-        ({"hosts": 2, "pods": [1, 1]}, r"pods \[1, 1\] have 2 racks together, but racks= makes 1"),
+        ({"racks": [1, 1], "pods": [1, 2]}, r"pods=\[1, 2\] needs 3 racks, but the lab has 2: list 3 in racks="),
+        ({"hosts": 2, "pods": [1, 1]}, r"pods=\[1, 1\] needs 2 racks, but the lab has 1: list 2 in racks="),
         ({"racks": [1, 1], "pod_uplink": "1gbit"}, "pod_uplink='1gbit' applies to pods: set"),
         ({"racks": [1, 1], "pods": [1, 1], "pod_uplink": "fast"}, "pod_uplink must be a rate"),
         ({"hosts": 2, "latency": "1 minute"}, "latency must be a time"),
@@ -574,7 +574,7 @@ def test_bad_arguments_of_a_lab_that_is_up_are_named(lab: Lab) -> None:
         a.cut("sideways")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="'fast'"):
         b.slow("fast")
-    with pytest.raises(InvalidArgument, match="'node9' is not in the lab, which has node0 to node1"):
+    with pytest.raises(InvalidArgument, match="the lab has no host 'node9': use node0 to node1"):
         lab.host("node9")
     with pytest.raises(InvalidArgument, match="from node0 to itself"):
         lab.measure_rate(a, a)

@@ -182,4 +182,4 @@ def test_check_fails_where_a_link_misses_its_rate(hoplite_lab: Command, monkeypa
     code, told, errors = hoplite_lab("check", "--hosts", "2", "--rate", "10mbit", "--rounds", "2")
     assert code == 1
     assert told.count("2 streams at once, expected 10 Mbit/s each: 9.2 Mbit/s to 9.2 Mbit/s; off by more than 7 %") == 2
-    assert "misses its rate by more than 7 %" in errors
+    assert "the rate of a link is off by more than 7 %" in errors

@@ -139,7 +139,7 @@ def down(name: str | None) -> None:
 def status(as_json: bool) -> None:
     """List the labs and hosts of this machine.
 
-    Includes cut links and numbers of processes.
+    Includes cut links, and the number of processes on each host.
 
     \b
     Example:
@@ -229,7 +229,7 @@ def heal(name: str | None, direction: Any, other: str | None, target: str) -> No
 def slow(name: str | None, target: str, rate: str | None) -> None:
     """Set the rate of a link.
 
-    The link is that of a host, or the uplink of a rack or a pod. Without RATE, the original rate is restored.
+    The target is the link of a host, or the uplink of a rack or a pod. Without RATE, the original rate is restored.
 
     \b
     Example:
@@ -245,7 +245,7 @@ def slow(name: str | None, target: str, rate: str | None) -> None:
     type=click.IntRange(min=1),
     default=3,
     show_default=True,
-    help="Maximum number of measurements; stops at the first good one.",
+    help="Maximum number of measurements; stops at the first one that passes.",
 )
 @json_option("Print one JSON object.")
 def check(hosts: int | None, rate: str, latency: str | None, rounds: int, as_json: bool, **size: Any) -> None:  # noqa: ANN401 - as click gives them
@@ -271,7 +271,7 @@ def check(hosts: int | None, rate: str, latency: str | None, rounds: int, as_jso
                 rates = sorted(stream.measured for stream in streams)
                 good = "within 7 %" if all(stream.is_good for stream in streams) else "off by more than 7 %"
                 click.echo(
-                    f"{len(streams)} streams at once, expected {write_rate(facts['rate'])} each: "
+                    f"{len(streams)} concurrent streams, expected {write_rate(facts['rate'])} each: measured "
                     f"{write_rate(rates[0])} to {write_rate(rates[-1])}; {good}"
                 )
     is_good = all(stream.is_good for stream in measured[-1])
@@ -279,11 +279,11 @@ def check(hosts: int | None, rate: str, latency: str | None, rounds: int, as_jso
         rows = [[{**vars(stream), "good": stream.is_good} for stream in streams] for streams in measured]
         print_json({"good": is_good, "lab": facts, "rounds": rows})
     else:
-        click.echo(f"round trip {facts['rtt_us']:.0f} us, added latency by: {facts['latency_by']}")
+        click.echo(f"round trip {facts['rtt_us']:.0f} us; emulation of latency: {facts['latency_by']}")
         click.echo("good" if is_good else "not good")
     if not is_good:
         fail_with(
-            "a link misses its rate by more than 7 %",
+            "the rate of a link is off by more than 7 %",
             "use fewer hosts or a lower --rate, or stop other programs on this machine",
         )
 
@@ -293,7 +293,7 @@ def _made(hosts: int | None, size: dict[str, Any], **options: Any) -> Lab:  # no
 
     if hosts is not None and size["racks"]:
         racks = ",".join(map(str, size["racks"]))
-        raise click.UsageError(f"--hosts {hosts} sets one rack, --racks {racks} sets several: omit one of them")
+        raise click.UsageError(f"--hosts {hosts} sets one rack, but --racks {racks} sets several: omit one of them")
     check_racks_and_pods(size)
     return Lab(hosts=4 if hosts is None and size["racks"] is None else hosts, **size, **options)
 

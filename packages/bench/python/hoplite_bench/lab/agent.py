@@ -46,7 +46,7 @@ shift $((OPTIND - 1))
 case $host in
 {cases}
 *)
-    echo "$0: host $host is not in the lab {lab}, which has {names}" >&2
+    echo "$0: the lab {lab} has no host $host: use one of {names}" >&2
     exit 255
     ;;
 esac

@@ -48,9 +48,9 @@ def rounds(lab: Lab, count: int = 3) -> Iterator[list[Stream]]:
         LabError: a stream did not start.
     """
     if len(lab.hosts) < 2:
-        raise InvalidArgument("a lab of one host has nothing to measure; hosts must be 2 or more")
+        raise InvalidArgument("a lab of one host has no link to measure: create at least 2 hosts")
     if count < 1:
-        raise InvalidArgument(f"count must be 1 round or more, not {count}")
+        raise InvalidArgument(f"count {count} is too small: set at least 1 round")
     pairs = [(host, lab.hosts[(host.number + 1) % len(lab.hosts)]) for host in lab.hosts]
     facts: dict[str, Any] = lab.facts()
     rate, uplink, pod_uplink = (int(facts[name] or facts["rate"]) for name in ("rate", "uplink", "pod_uplink"))

@@ -120,7 +120,7 @@ class Host(Link):
 
     def __init__(self, record: Record, number: int) -> None:
         host: HostRecord = record.hosts[number]
-        assert record.switch is not None, f"lab {record.name} is not made yet"
+        assert record.switch is not None, f"lab {record.name} is not created yet"
         # netem delays on this side only: a packet between two hosts leaves exactly one host.
         delay_s = record.latency_s if record.latency_by == "netem" else 0.0
         ends = (host.keeper, INTERFACE), (record.switch, links.port_of(number))
@@ -294,7 +294,7 @@ class Pod(Link):
     """
 
     def __init__(self, record: Record, number: int, racks: list[Rack]) -> None:
-        assert record.switch is not None, f"lab {record.name} is not made yet"
+        assert record.switch is not None, f"lab {record.name} is not created yet"
         assert record.pod_uplink is not None, f"lab {record.name} has no pods"
         self.name = links.pod_bridge_of(number)
         self.number = number
@@ -318,7 +318,7 @@ class Rack(Link):
     """
 
     def __init__(self, record: Record, number: int, hosts: list[Host]) -> None:
-        assert record.switch is not None, f"lab {record.name} is not made yet"
+        assert record.switch is not None, f"lab {record.name} is not created yet"
         self.name = links.bridge_of(number)
         self.number = number
         self.pod = record.pods[number] if record.pods else None

@@ -150,7 +150,7 @@ class Lab:
             wanted = f"no lab named {name!r} is up" if name is not None else "no lab is up"
             raise LabError(f"{wanted}{f' (up: {others})' if others else ''}; create one: hoplite lab up --hosts 4")
         if len(chosen) > 1:
-            raise LabError(f"several labs are up: choose one by its name: {', '.join(lab.name for lab in chosen)}")
+            raise LabError(f"several labs are up: set the name to one of {', '.join(lab.name for lab in chosen)}")
         lab = cls.__new__(cls)
         lab._keepers = None
         lab._set(chosen[0])
@@ -181,7 +181,7 @@ class Lab:
             if name in (host.name, host.address):
                 return host
         names = f"{self.hosts[0].name} to {self.hosts[-1].name}"
-        raise InvalidArgument(f"host {name!r} is not in the lab, which has {names}")
+        raise InvalidArgument(f"the lab has no host {name!r}: use {names}")
 
     def facts(self) -> dict[str, Any]:
         """Describes the lab, ready for JSON.
@@ -359,8 +359,8 @@ def _with_latency(record: Record) -> Record:
     bridges = max(1, round(record.latency_s / BRIDGE_DELAY_S / 2))
     if bridges > BRIDGES_MAX:
         raise LabError(
-            f"this kernel has no netem (CONFIG_NET_SCH_NETEM), and chained bridges reach about "
-            f"{2 * BRIDGES_MAX * BRIDGE_DELAY_S * 1e6:.0f} us, not {record.latency_s * 1e6:.0f} us: set less latency"
+            f"this kernel has no netem (CONFIG_NET_SCH_NETEM), and chained bridges add at most about "
+            f"{2 * BRIDGES_MAX * BRIDGE_DELAY_S * 1e6:.0f} us, not {record.latency_s * 1e6:.0f} us: set a lower latency"
         )
     return replace(record, latency_by="chained bridges", bridges=bridges)
 
@@ -368,12 +368,12 @@ def _with_latency(record: Record) -> Record:
 def _sizes(hosts: int | None, racks: Sequence[int] | None) -> list[int]:
     if (hosts is None) == (racks is None):
         raise InvalidArgument("set either hosts=8 or racks=[4, 4]")
-    name, kind, given = ("hosts", "a number", hosts) if racks is None else ("racks", "numbers", racks)
+    name, kind, given = ("hosts", "a number", hosts) if racks is None else ("racks", "a list of numbers", racks)
     sizes = [given] if racks is None else given
     if not isinstance(sizes, list | tuple) or not sizes or not all(_is_count(size) for size in sizes):
         raise InvalidArgument(f"{name} must be {kind} of 1 or more, not {given!r}")
     if sum(sizes) > HOSTS_MAX:
-        raise InvalidArgument(f"{name} can be {HOSTS_MAX} hosts together, not {sum(sizes)}")
+        raise InvalidArgument(f"{sum(sizes)} hosts are too many for a lab: set {name} to at most {HOSTS_MAX} in total")
     return list(sizes)
 
 
@@ -396,9 +396,13 @@ def _pods(pods: Sequence[int] | None, racks: int) -> tuple[int, ...]:
     if pods is None:
         return ()
     if not isinstance(pods, list | tuple) or len(pods) < 2 or not all(_is_count(count) for count in pods):
-        raise InvalidArgument(f"pods must be two or more numbers of racks, such as [2, 2] of four racks, not {pods!r}")
+        raise InvalidArgument(
+            f"pods must list the number of racks of two or more pods, such as [2, 2] for four racks, not {pods!r}"
+        )
     if sum(pods) != racks:
-        raise InvalidArgument(f"pods {pods!r} have {sum(pods)} racks together, but racks= makes {racks}")
+        raise InvalidArgument(
+            f"pods={pods!r} needs {sum(pods)} racks, but the lab has {racks}: list {sum(pods)} in racks="
+        )
     return tuple(pod for pod, count in enumerate(pods) for _ in range(count))
 
 

@@ -271,7 +271,7 @@ def _with_netlink(keeper: Keeper, work: Callable[[Any], Result]) -> Result:
         return namespaces.inside(keeper, call)
     except (NetlinkError, OSError) as error:
         raise LabError(
-            f"the kernel refused a link of the lab: {error}; it needs veth, bridge, sch_htb and sch_blackhole"
+            f"the kernel rejected a link of the lab: {error}; load its modules veth, bridge, sch_htb and sch_blackhole"
         ) from error
 
 
@@ -289,5 +289,8 @@ def _netlink_errors() -> Any:  # noqa: ANN401 - a generator
 def _index(netlink: Any, interface: str) -> int:  # noqa: ANN401 - pyroute2 has no types
     found = netlink.link_lookup(ifname=interface)
     if not found:
-        raise LabError(f"interface {interface} is missing: the lab is closed, or another program removed it")
+        raise LabError(
+            f"interface {interface} is missing, because the lab is closed or another program removed it: "
+            "create the lab again"
+        )
     return int(found[0])

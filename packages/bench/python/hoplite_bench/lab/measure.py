@@ -49,7 +49,7 @@ def rates(pairs: Sequence[tuple[Host, Host]], seconds: float, rate: int) -> list
     """Measures one TCP stream per pair of hosts, all at once, in bit/s of payload."""
     for a, b in pairs:
         if a is b:
-            raise InvalidArgument(f"a rate is measured between two hosts, not from {a.name} to itself")
+            raise InvalidArgument(f"can't measure a rate from {a.name} to itself: pass two hosts")
     with contextlib.ExitStack() as stack:
         streams = [stack.enter_context(_Stream(a, b, rate)) for a, b in pairs]
         for stream in streams:
@@ -91,7 +91,9 @@ def _echo(echo: socket.socket, number: int, a: Host, b: Host) -> float:
             if (kind, answered, sequence) == (ECHO_REPLY, identity, number):
                 return time.perf_counter() - begin
     except OSError as error:
-        raise LabError(f"no echo from {a.name} to {b.name} within {echo.gettimeout():g} s: {error}") from error
+        raise LabError(
+            f"no echo from {a.name} to {b.name} within {echo.gettimeout():g} s: {error}; check whether a link is cut"
+        ) from error
 
 
 def _icmp(identity: int, number: int) -> bytes:
@@ -120,7 +122,9 @@ class _Stream:
                 self._sink, _ = listener.accept()
             except OSError as error:
                 self._source.close()
-                raise LabError(f"no stream from {self._name} within {CONNECT_TIMEOUT_S:g} s: {error}") from error
+                raise LabError(
+                    f"no stream from {self._name} within {CONNECT_TIMEOUT_S:g} s: {error}; check whether a link is cut"
+                ) from error
         self._source.settimeout(None)
         self._sink.settimeout(None)
         self._memory = os.memfd_create("hoplite-lab")

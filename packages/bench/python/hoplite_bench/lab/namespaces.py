@@ -78,7 +78,10 @@ class Keeper:
         """
         inode = network_of(self.process) if self.is_alive() else None
         if inode is None:
-            raise LabError(f"the namespaces of process {self.process} are gone: the lab was closed or killed")
+            raise LabError(
+                f"the namespaces of process {self.process} are gone, because the lab was closed or killed: "
+                "create it again"
+            )
         return inode
 
 
@@ -132,7 +135,7 @@ class Keepers:
                 self.abandon()
                 raise LabError(
                     f"the namespaces of {'the switch' if name == '-' else name} could not be created: {said}; "
-                    "in a container they need CAP_SYS_ADMIN and CAP_NET_ADMIN (docker run --privileged)"
+                    "in a container, grant CAP_SYS_ADMIN and CAP_NET_ADMIN (docker run --privileged)"
                 )
         self._close_pipes()
 

@@ -16,7 +16,7 @@ TOOLS = {"unshare": "util-linux", "nsenter": "util-linux", "mount": "mount", "ho
 def check() -> None:
     """Raises LabError if this machine can't run a lab; the message names what is missing and how to install it."""
     if sys.platform != "linux":
-        raise LabError(f"a lab requires Linux network namespaces; this is {sys.platform}")
+        raise LabError(f"a lab requires Linux network namespaces, but this is {sys.platform}: run it on Linux")
     if os.geteuid() != 0:
         raise LabError("a lab needs root to create network namespaces; run it with sudo or in a virtual machine")
     for tool, package in TOOLS.items():

@@ -108,7 +108,7 @@ def begin(record: Record) -> None:
         (folder_of(record.name) / "cgroup").mkdir(parents=True)
     except FileExistsError as error:
         name = record.name
-        raise LabError(f"a lab named {name!r} exists already; remove it: hoplite lab down --name {name}") from error
+        raise LabError(f"a lab named {name!r} already exists; remove it: hoplite lab down --name {name}") from error
     except OSError as error:
         raise LabError(f"can't write the files of a lab under {FOLDER}: {error}") from error
 
@@ -240,7 +240,8 @@ def _read(name: str) -> Record | _Unreadable | None:
         return _record(fields)
     except (AttributeError, KeyError, TypeError) as error:
         raise LabError(
-            f"{_path(name)} was written by another version of hoplite: remove the lab with it, then delete the file"
+            f"{_path(name)} was written by another version of hoplite: remove the lab with that version, or delete "
+            "this file"
         ) from error
 
 
