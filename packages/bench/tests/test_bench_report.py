@@ -79,10 +79,10 @@ def test_slower_and_faster_are_sorted_by_how_much() -> None:
         row(samples=[0.1], bytes=2**25),
         row(system="mpich", samples=[0.1], bytes=2**25),
     ]
-    slower = section(rows, "Where Hoplite is slower")
+    slower = section(rows, "Cases in which Hoplite is slower")
     assert slower.index("4.00 × MPICH: broadcast, 8 hosts, 1 MiB") < slower.index("3.00 × MPICH")
     assert "32 MiB" not in slower
-    assert "1.00 × MPICH: broadcast, 8 hosts, 32 MiB" in section(rows, "Where Hoplite is as fast")
+    assert "1.00 × MPICH: broadcast, 8 hosts, 32 MiB" in section(rows, "Cases in which Hoplite is as fast")
 
 
 def test_what_is_within_a_hundredth_is_neither_slower_nor_faster() -> None:
@@ -98,9 +98,9 @@ def test_what_is_within_a_hundredth_is_neither_slower_nor_faster() -> None:
         in made
     )
     assert "| as fast | 0 | 1 | 1 | 1 | 0 | 3 |" in made
-    level = section(rows, "Where Hoplite is as fast")
+    level = section(rows, "Cases in which Hoplite is as fast")
     assert all(f"8 hosts, {size} (" in level for size in ("64 KiB", "1 MiB", "32 MiB"))
-    assert "8 hosts, 256 MiB (" in section(rows, "Where Hoplite is slower")
+    assert "8 hosts, 256 MiB (" in section(rows, "Cases in which Hoplite is slower")
     assert "| **1.01** MPICH | 1.02 MPICH |" in made
 
 
@@ -111,12 +111,12 @@ def test_hoplite_counts_by_its_own_choice_and_others_by_their_best() -> None:
         row(system="openmpi", samples=[0.4]),
         row(system="openmpi", variant="chain", samples=[0.3]),
     ]
-    assert "0.667 × Open MPI (chain)" in section(rows, "Where Hoplite is faster")
+    assert "0.667 × Open MPI (chain)" in section(rows, "Cases in which Hoplite is faster")
 
 
 def test_the_wire_is_nobody_to_be_faster_than() -> None:
     rows = [row(samples=[0.2]), row(system="wire", variant="stream", samples=[0.1], wire_ratio=1.0)]
-    assert "no other system has a figure" in section(rows, "What could not be compared")
+    assert "no other system has a figure" in section(rows, "Cases without a comparison")
 
 
 def test_a_cell_whose_repeats_take_ever_longer_is_flagged() -> None:
@@ -148,7 +148,7 @@ def test_no_cell_of_any_table_is_empty() -> None:
 def test_rows_of_different_machines_are_not_compared() -> None:
     other = {"processor": "Other Processor", "cores": 4}
     rows = [row(samples=[0.2]), row(system="mpich", samples=[0.1], machine=other)]
-    assert "### Where Hoplite is slower\n\nNowhere." in page(rows)
+    assert "### Cases in which Hoplite is slower\n\nNone." in page(rows)
 
 
 def test_racks_make_a_network_of_their_own() -> None:
@@ -186,10 +186,13 @@ def test_only_rows_of_one_host_make_a_page_too() -> None:
         ([], "there are no rows"),
         (
             [row(), row(op="reduce", verified=False)],
-            r"1 row can't .* not verified.*: hoplite \(default\) reduce, 8 hosts",
+            r"1 row can't .*not verified.*: hoplite \(default\) reduce, 8 hosts",
         ),
-        ([row(), row(bytes=2**10, build="debug")], r"not of a release build.*: hoplite \(default\) broadcast.* 1 KiB"),
-        ([row(), row()], "there twice"),
+        (
+            [row(), row(bytes=2**10, build="debug")],
+            r"not from a release build.*: hoplite \(default\) broadcast.* 1 KiB",
+        ),
+        ([row(), row()], "duplicates; delete the rows of one run"),
         ([row(bytes=4 * at, verified=False) for at in range(12)], "12 rows can't .*; 2 more$"),
     ],
     ids=["none", "unverified", "debug", "twice", "many"],
@@ -238,7 +241,9 @@ def test_there_is_a_picture_of_everything_and_it_shows_every_system() -> None:
         expected = (shown | {"wire", "limit"}) - ({"Gloo"} if name.startswith("rtt") else set())
         assert expected <= said, f"{name} lacks {expected - said}"
     assert shown | {"limit"} <= set(texts(pictures.pop("wire.svg")).splitlines())
-    assert shown | {"last participant calls"} <= set(texts(pictures.pop("arrival-8-hosts-32-MiB.svg")).splitlines())
+    assert shown | {"call of the last participant"} <= set(
+        texts(pictures.pop("arrival-8-hosts-32-MiB.svg")).splitlines()
+    )
     assert pictures == {}
 
 
@@ -371,7 +376,7 @@ def test_where_hoplite_is_slower_fits_on_a_screen() -> None:
     rows = read(RECORDED)
     compared, _ = tables.compare(tables.collect(rows).cases)
     assert sum(one.ratio > 1 for one in compared) > 50
-    shown = section(rows, "Where Hoplite is slower").partition("<details>")[0].splitlines()
+    shown = section(rows, "Cases in which Hoplite is slower").partition("<details>")[0].splitlines()
     assert len(shown) < 45
     assert max(map(len, shown)) < 120
 
@@ -382,8 +387,8 @@ def test_a_process_that_was_killed_for_its_memory_is_explained() -> None:
         made = page([row(**fields, note=note), row(system="mpich")])
         assert "| Hoplite | killed<sup>1</sup> |" in made
         assert (
-            "was killed (signal 9), as Linux does when memory runs out: 8 hosts with arrays of 1 MiB share 24 GiB"
-            in made
+            "was killed (signal 9), as the Linux OOM killer does when memory runs out: 8 hosts with arrays of 1 MiB "
+            "share 24 GiB" in made
         )
         assert "nothing" not in made
     assert words.ended(3, "out of luck") == "a process exited with status 3; its last line: 'out of luck'"
@@ -464,10 +469,10 @@ def test_without_pictures_there_is_only_the_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says", "step"),
     [
-        (b"{}\n", "rows.jsonl:1: has no ", "hoplite bench --out"),
+        (b"{}\n", "rows.jsonl:1: the row lacks the fields ", "hoplite bench --out"),
         (b"\xff\xfe", "UTF-8", "hoplite bench --out"),
         (b"", "there are no rows", "hoplite bench --out"),
-        (to_line(row(build="debug")).encode(), "not of a release build", "measure these again"),
+        (to_line(row(build="debug")).encode(), "not from a release build", "measure the cases again"),
     ],
     ids=["no row", "not text", "empty", "debug"],
 )

@@ -58,7 +58,7 @@ def test_whole_numbers_may_stand_where_seconds_do() -> None:
 def test_a_missing_field_is_named(tmp_path: Path, name: str) -> None:
     fields = dataclasses.asdict(row())
     del fields[name]
-    assert refusal(tmp_path, json.dumps(fields)).endswith(f"has no {name}")
+    assert refusal(tmp_path, json.dumps(fields)).endswith(f"lacks the fields {name}")
 
 
 def test_a_row_from_before_there_were_several_inputs_has_one() -> None:
@@ -111,11 +111,11 @@ def test_a_value_of_the_wrong_kind_is_named_with_its_field(tmp_path: Path, name:
         ("[1]", "a list is not a row"),
         ('"row"', "a str is not a row"),
         ("null", "a NoneType is not a row"),
-        (line(seconds={"min": 0.011, "median": 0.0115, "max": 0.0125}), "but the samples result in"),
-        (line(seconds={"median": 0.012}), "but the samples result in"),
-        (line(seconds=None), "seconds are None, but the samples result in"),
-        (line(samples=[], note="too slow"), "but the samples result in None"),
-        (line(samples=[], seconds=None), "has no samples and no note with the reason"),
+        (line(seconds={"min": 0.011, "median": 0.0115, "max": 0.0125}), "but the row's samples result in"),
+        (line(seconds={"median": 0.012}), "but the row's samples result in"),
+        (line(seconds=None), "seconds are None, but the row's samples result in"),
+        (line(samples=[], note="too slow"), "but the row's samples result in None"),
+        (line(samples=[], seconds=None), "neither samples nor a note with the reason"),
     ],
 )
 def test_what_does_not_agree_is_refused(tmp_path: Path, text: str, says: str) -> None:

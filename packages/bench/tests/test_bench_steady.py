@@ -263,7 +263,7 @@ def test_remarks_tell_of_faults_speed_and_what_nodes_counted() -> None:
     one = steady([1.0] * 20, fault="freeze", faults=[fault], retries=1, speed=0.5, counters={"node0": counted})
     assert summary.remarks(one) == [
         "runs at 50% of the speed of a job alone",
-        "node4 frozen from 9.5 s to 11.5 s, after step 9: recovered after 3 steps",
+        "node4: frozen from 9.5 s to 11.5 s, after step 9; recovered after 3 steps",
         "the server repeated 1 step whose results were lost",
         "node0 counted reduces_restarted +2",
     ]
@@ -283,7 +283,7 @@ def test_a_report_has_a_section_on_steady_runs() -> None:
 
 def test_a_report_of_steady_runs_alone_compares_nothing() -> None:
     made = report.page(tables.collect(long_runs()))
-    assert "Where Hoplite is slower" not in made
+    assert "Cases in which Hoplite is slower" not in made
     assert "## Steady state" in made
 
 
@@ -318,16 +318,19 @@ def test_the_command_prints_tables(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--pattern", "chess"], "pattern 'chess' is unknown: use async, sync, samples"),
+        (["--pattern", "chess"], "unknown pattern 'chess': use async, sync, samples"),
         (["--size", "much"], "size 'much' is not a size"),
         (["--size", "1KiB"], "size 1024 B is not valid: set a multiple of 4 B, at least 64 KiB"),
         (["--size", "65537"], "size 65537 B is not valid"),
         (["--jobs", "2", "--pattern", "async,sync"], "set --pattern async"),
         (["--jobs", "2", "--fault", "cut"], "omit --fault"),
         (["--jobs", "2", "--lab", "3"], "set --lab to at least 4"),
-        (["--pattern", "eviction", "--lab", "3"], "eviction needs 4 hosts and the lab has 3: set --lab 4"),
-        (["--pattern", "eviction", "--fault", "kill"], "omit --fault or eviction"),
-        (["--pattern", "eviction", "--workers-per-host", "2"], "omit --workers-per-host or eviction"),
+        (["--pattern", "eviction", "--lab", "3"], "eviction needs 4 hosts, but the lab has 3: set --lab 4"),
+        (["--pattern", "eviction", "--fault", "kill"], "eviction does not support --fault: omit one of them"),
+        (
+            ["--pattern", "eviction", "--workers-per-host", "2"],
+            "eviction does not support --workers-per-host: omit one of them",
+        ),
         (["--pattern", "eviction", "--steps", "42"], "set --steps to at least 43"),
     ],
 )

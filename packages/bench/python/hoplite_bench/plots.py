@@ -200,7 +200,9 @@ def _against_arrival(cases: dict[Case, list[Row]]) -> Picture:
         _lines(since_first, here, lambda case: case.arrival_s, before=lambda case: (case.hosts - 1) * case.arrival_s)
         intervals = sorted(case.arrival_s for case in here)
         calls = [(some.hosts - 1) * interval for interval in intervals]
-        since_first.plot(intervals, calls, color="#404040", linestyle=(0, (1, 1.5)), label="last participant calls")
+        since_first.plot(
+            intervals, calls, color="#404040", linestyle=(0, (1, 1.5)), label="call of the last participant"
+        )
         since_first.set_ylim(bottom=0)
         since_first.yaxis.set_major_formatter(_engineer())
         _absent(since_first, here)
@@ -208,7 +210,7 @@ def _against_arrival(cases: dict[Case, list[Row]]) -> Picture:
             axes.set_xticks(intervals, [f"{interval:g}" for interval in intervals])
     title = f"{words.size(some.bytes)}, {words.count(some.hosts, 'host')}, {some.place.short}"
     name = f"arrival-{some.hosts}-hosts-{words.size(some.bytes).replace(' ', '-')}.svg"
-    caption = f"Participants that call one after another: latency by interval, {title}"
+    caption = f"Staggered calls of participants: latency by interval, {title}"
     return _finish(figure, cases, "arrival", name, caption, "seconds between successive calls")
 
 
@@ -234,8 +236,8 @@ def _times_the_wire(cases: dict[Case, list[Row]]) -> Picture:
         axes.set_xticks(range(len(labels)), labels)
         axes.tick_params(axis="x", length=0)
         axes.grid(visible=False, axis="x")
-    caption = "Median in multiples of the wire's time; a bar with a gap is truncated, and its label has the value"
-    return _finish(figure, cases, "wire", "wire.svg", caption, "", y="times the wire")
+    caption = "Median in multiples of the wire's time; a bar with a gap is truncated, and its label gives the value"
+    return _finish(figure, cases, "wire", "wire.svg", caption, "", y="multiple of the wire's time")
 
 
 def _beneath(case: Case, letters: int) -> str:

@@ -86,7 +86,7 @@ def page(measurement: Measurement, pictures: Sequence[Picture] = ()) -> str:
 def _where(measurement: Measurement) -> list[str]:
     """Describes machines, commits, networks and versions, without which figures mean nothing."""
     rows = measurement.rows
-    lines = ["## Where it was measured", ""]
+    lines = ["## Environment", ""]
     machines = list(measurement.machines.items())
     if len(machines) == 1:
         lines.append(f"- Machine: {machines[0][1]}")
@@ -153,12 +153,12 @@ def _summary(measurement: Measurement) -> list[str]:
             "",
             *_ratios(measurement, compared, not_compared),
         ]
-    lines += _where_it_is("Where Hoplite is slower", slower)
-    lines += _where_it_is("Where Hoplite is as fast", level)
-    lines += _where_it_is("Where Hoplite is faster", faster)
+    lines += _where_it_is("Cases in which Hoplite is slower", slower)
+    lines += _where_it_is("Cases in which Hoplite is as fast", level)
+    lines += _where_it_is("Cases in which Hoplite is faster", faster)
     if not_compared:
         named = [f"{case} ({case.place}): {markdown.plain(why)}" for case, why in not_compared.items()]
-        lines += _list("What could not be compared", named)
+        lines += _list("Cases without a comparison", named)
     return lines
 
 
@@ -218,13 +218,13 @@ def _where_it_is(title: str, compared: Sequence[Comparison]) -> list[str]:
         others = unique(words.name(one.peer.system) for one in own)
         rows.append(
             [
-                f"{op}, {words.size(size)}" + (", one call after another" if is_late else ""),
+                f"{op}, {words.size(size)}" + (", staggered calls" if is_late else ""),
                 least if least == most else f"{least} to {most}",
                 ", ".join(hosts),
                 ", ".join(others),
             ]
         )
-    table = markdown.table(["operation", "times the fastest other", "hosts", "fastest other"], rows)
+    table = markdown.table(["operation", "ratio to the fastest other system", "hosts", "fastest other system"], rows)
     told = markdown.folded(
         f"{words.count(len(compared), 'case')}, in detail", [f"- {_against(one)}" for one in compared]
     )
@@ -233,4 +233,4 @@ def _where_it_is(title: str, compared: Sequence[Comparison]) -> list[str]:
 
 
 def _list(title: str, items: Sequence[str]) -> list[str]:
-    return [f"### {title}", "", *([f"- {item}" for item in items] or ["Nowhere."]), ""]
+    return [f"### {title}", "", *([f"- {item}" for item in items] or ["None."]), ""]

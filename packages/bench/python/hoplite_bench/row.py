@@ -129,17 +129,17 @@ def from_line(line: str) -> Row:
         raise BadRow(f"a {type(fields).__name__} is not a row; a row is a JSON object")
     names = {field.name: str(field.type) for field in dataclasses.fields(Row)}
     if missing := names.keys() - {"inputs", "steady"} - fields.keys():
-        raise BadRow(f"has no {', '.join(sorted(missing))}")
+        raise BadRow(f"the row lacks the fields {', '.join(sorted(missing))}")
     if unknown := fields.keys() - names.keys():
-        raise BadRow(f"has unknown fields: {', '.join(sorted(unknown))}")
+        raise BadRow(f"the row has unknown fields: {', '.join(sorted(unknown))}")
     for name, kind in names.items():
         if name in fields and not _fits(fields[name], kind):
             raise BadRow(f"{name} is {fields[name]!r}, not {kind.replace(' | ', ' or ')}")
     row = Row(**fields)
     if row.seconds != spread(row.samples):
-        raise BadRow(f"seconds are {row.seconds}, but the samples result in {spread(row.samples)}")
+        raise BadRow(f"seconds are {row.seconds}, but the row's samples result in {spread(row.samples)}")
     if not row.samples and not row.note:
-        raise BadRow("has no samples and no note with the reason")
+        raise BadRow("the row has neither samples nor a note with the reason")
     return row
 
 

@@ -37,11 +37,11 @@ def operation(measurement: Measurement, op: str, place: Place, hosts: int) -> li
         counting = [(tables.best(own, system), tables.winner(own)) for own in cases.values()]
         cells = [markdown.figure(row, notes, strong=row is not None and row is best) for row, best in counting]
         rows.append([words.name(system), *cells])
-    rows.append(["Hoplite's place; against the best static", *map(_standing, cases.values())])
+    rows.append(["Hoplite's position; ratio to the fastest static system", *map(_standing, cases.values())])
     return [
         f"### {words.title(op)}, {words.count(hosts, 'host')} ({place})",
         "",
-        *markdown.table(["median · times the wire", *sizes], rows),
+        *markdown.table(["median · multiple of the wire's time", *sizes], rows),
         *notes.lines(),
         *_variants(cases, sizes),
     ]
@@ -53,11 +53,11 @@ def arrival(measurement: Measurement, pictures: Sequence[str]) -> list[str]:
     if not late:
         return []
     lines = [
-        "## One call after another",
+        "## Staggered calls",
         "",
         (
-            "Each participant calls a fixed interval after the previous one. The first figure is the time since the "
-            "call of the last participant, the figure after the slash the time since that of the first."
+            "Each participant calls at a fixed interval after the previous one. The first number is the time since the "
+            "last participant's call. The number after the slash is the time since the first participant's call."
         ),
         "",
         *pictures,
@@ -94,9 +94,9 @@ def cost(measurement: Measurement) -> list[str]:
         "## Processor time and memory",
         "",
         (
-            "Processor seconds of one repeat, summed over all processes of a system on all hosts, and the most memory "
-            "that its processes used on one host. Each operation is shown at the largest size that most systems were "
-            "measured with."
+            "Processor time of one repeat, summed over all processes of a system on all hosts, and the peak memory of "
+            "its processes on one host. Each operation is shown at the largest size that most systems were measured "
+            "with."
         ),
         "",
     ]
@@ -140,9 +140,9 @@ def one_host(measurement: Measurement) -> list[str]:
     return [
         "## One host",
         "",
-        "Seconds of one operation; GB/s and the ratio where a copy of the same bytes was timed.",
+        "Time of one operation, and its throughput and ratio to memcpy if a copy of the same bytes was timed.",
         "",
-        *markdown.table(["operation", "system", "median, spread", "per second", "GB/s", "times memcpy"], lines),
+        *markdown.table(["operation", "system", "median, spread", "per second", "GB/s", "multiple of memcpy"], lines),
         *notes.lines(),
     ]
 

@@ -138,7 +138,7 @@ def collect(rows: Sequence[Row]) -> Measurement:
     """
     if not rows:
         raise Unreportable("there are no rows to report")
-    _refuse((row for row in rows if row.build != "release"), "not of a release build, which alone counts")
+    _refuse((row for row in rows if row.build != "release"), "not from a release build")
     _refuse((row for row in rows if row.samples and not row.verified), "not verified, so the results may be wrong")
     machines = _machines(rows)
     named = {told: name for name, told in list(machines.items())[1:]}
@@ -155,7 +155,7 @@ def collect(rows: Sequence[Row]) -> Measurement:
         if (case, row.system, row.variant) in found:
             twice.append(row)
         found[case, row.system, row.variant] = row
-    _refuse(twice, "there twice; remove one, because figures of two runs are not comparable")
+    _refuse(twice, "duplicates; delete the rows of one run")
     cases: dict[Case, list[Row]] = {}
     for (case, _, _), row in sorted(found.items(), key=lambda item: (_order(item[0][0]), rank(item[0][1]))):
         cases.setdefault(case, []).append(row)
@@ -203,7 +203,7 @@ def compare(cases: dict[Case, list[Row]]) -> tuple[list[Comparison], dict[Case, 
         hoplite = best(rows, HOPLITE)
         peer = fastest(rows, peers(rows))
         if hoplite is None:
-            not_compared[case] = "no row of Hoplite"
+            not_compared[case] = "no row for Hoplite"
         elif not hoplite.samples:
             not_compared[case] = f"Hoplite: {words.why(hoplite)}"
         elif peer is None:
@@ -263,7 +263,7 @@ def drift(row: Row) -> str:
     change = trend(row.samples) if len(row.samples) >= DRIFT_REPEATS else None
     if change is None or change <= DRIFT_RATIO:
         return ""
-    return f"the second half of {len(row.samples)} repeats is {change - 1:.0%} slower than the first"
+    return f"the second half of {len(row.samples)} repeats is {change - 1:.0%} slower than the first half"
 
 
 def rank(system: str) -> int:
@@ -331,4 +331,4 @@ def _refuse(rows: Iterable[Row], what: str) -> None:
     if named:
         more = [f"{len(named) - NAMED_AT_MOST} more"] if len(named) > NAMED_AT_MOST else []
         shown = "; ".join(itertools.chain(named[:NAMED_AT_MOST], more))
-        raise Unreportable(f"{words.count(len(named), 'row')} can't be reported, {what}: {shown}")
+        raise Unreportable(f"{words.count(len(named), 'row')} can't be reported ({what}): {shown}")

@@ -129,7 +129,7 @@ def why(row: Row) -> str:
     memory_gib = row.machine.get("memory_gib")
     if row.lab.get("kind") == "lab" and memory_gib:
         return (
-            f"{told}, as Linux does when memory runs out: {count(row.hosts, 'host')} with arrays of {size(row.bytes)} "
-            f"share {memory_gib:g} GiB here"
+            f"{told}, as the Linux OOM killer does when memory runs out: {count(row.hosts, 'host')} with arrays of "
+            f"{size(row.bytes)} share {memory_gib:g} GiB here"
         )
-    return f"{told}, as Linux does when memory runs out"
+    return f"{told}, as the Linux OOM killer does when memory runs out"

@@ -20,11 +20,11 @@ from hoplite.tools.cli.output import fail_with
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder of the report; created if it does not exist.",
 )
-@click.option("--no-plots", is_flag=True, help="Write no figures; these require Matplotlib.")
+@click.option("--no-plots", is_flag=True, help="Write no figures; figures require Matplotlib.")
 def report(files: tuple[Path, ...], out: Path, no_plots: bool) -> None:
-    """Write tables and figures of measured rows.
+    """Write a report with tables and figures of measured rows.
 
-    ROWS are output files of one or more runs. Rows that are not verified, or that a debug build measured, are refused.
+    ROWS are output files of one or more runs. Refuses rows without a verified result, and rows of a debug build.
 
     \b
     Example:
@@ -38,7 +38,7 @@ def report(files: tuple[Path, ...], out: Path, no_plots: bool) -> None:
     except row.BadRow as error:
         fail_with(str(error), "pass files that hoplite bench --out wrote, or delete this line")
     except tables.Unreportable as error:
-        fail_with(str(error), "measure these again with hoplite bench --out")
+        fail_with(str(error), "measure the cases again with hoplite bench --out")
     except HopliteError as error:
         fail_with(str(error), "add --no-plots to write no figures")
     except OSError as error:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 FAULTS = {"cut": 2.0, "kill": 1.0, "freeze": 2.0, "slow": 5.0}
 TITLES = {
     "cut": "cut off",
-    "kill": "its worker killed",
+    "kill": "worker killed",
     "freeze": "frozen",
-    "slow": "at a tenth of the rate",
+    "slow": "slowed to a tenth of the rate",
 }
 # Shares of a run after which the faults begin, each on another host.
 SHARES = (0.15, 0.30)

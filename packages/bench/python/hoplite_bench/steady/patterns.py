@@ -60,33 +60,33 @@ PATTERNS = {
         "asynchronous parameter server",
         majority,
         lambda _: 2,
-        "the weights leave the server, then a sum that includes a result for them returns",
+        "the server sends the weights, then receives a sum that includes a result for them",
     ),
     "sync": Pattern(
         "synchronous parameter server",
         lambda workers: workers,
         lambda _: 2,
-        "the weights leave the server, then the sum of all results for them returns",
+        "the server sends the weights, then receives the sum of all results for them",
     ),
     "samples": Pattern(
-        "samples, as in IMPALA",
+        "sample collection, as in IMPALA",
         lambda workers: max(1, workers // 2),
         lambda count: count,
-        "the learner's link receives a sample of each worker that the step uses, while the weights leave it",
+        "the learner receives a sample from each worker that the step uses, while it sends the weights",
         everyone=False,
     ),
     "gradients": Pattern(
-        "gradients, as in A3C",
+        "gradient collection, as in A3C",
         majority,
         lambda _: 2,
-        "the weights leave the learner, then a sum that includes a result for them returns",
+        "the learner sends the weights, then receives a sum that includes a result for them",
         everyone=False,
     ),
     "serving": Pattern(
-        "serving an ensemble",
+        "ensemble serving",
         majority,
         lambda _: 1,
-        "the query leaves the server once; the results are small",
+        "the server sends the query once; the results are small",
     ),
     "eviction": Pattern(
         "readers with small stores",
@@ -120,20 +120,20 @@ def check(settings: Settings, *, hosts: int) -> None:
     """
     name, nbytes, steps = settings.pattern, settings.nbytes, settings.steps
     if name not in PATTERNS:
-        raise InvalidArgument(f"pattern {name!r} is unknown: use {', '.join(PATTERNS)}")
+        raise InvalidArgument(f"unknown pattern {name!r}: use {', '.join(PATTERNS)}")
     if nbytes % 4 or nbytes < NBYTES_MIN:
         raise InvalidArgument(f"size {nbytes} B is not valid: set a multiple of 4 B, at least 64 KiB")
     if not PATTERNS[name].alone:
         return
     if hosts <= READERS:
-        raise InvalidArgument(f"{name} needs {READERS + 1} hosts and the lab has {hosts}: set --lab {READERS + 1}")
+        raise InvalidArgument(f"{name} needs {READERS + 1} hosts, but the lab has {hosts}: set --lab {READERS + 1}")
     if settings.per_host > 1 or settings.fault != "none":
         option = "--workers-per-host" if settings.per_host > 1 else "--fault"
-        raise InvalidArgument(f"{name} runs without {option}: omit {option} or {name}")
+        raise InvalidArgument(f"the pattern {name} does not support {option}: omit one of them")
     if store_bytes(nbytes, steps) < 2 * AT_ONCE * nbytes:
         least = math.ceil(2 * AT_ONCE / STORE_SHARE)
         raise InvalidArgument(
-            f"{steps} steps are too few for {name}: a store holds {STORE_SHARE:.0%} of the objects and must fit "
+            f"{steps} steps are too few for {name}: a store holds {STORE_SHARE:.0%} of the objects, but must hold "
             f"{2 * AT_ONCE}; set --steps to at least {least}"
         )
 

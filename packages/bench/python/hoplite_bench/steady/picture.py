@@ -57,7 +57,7 @@ def _picture(op: str, rows: Sequence[Row]) -> Picture:
     figure.supxlabel("step", fontsize=9)
     figure.supylabel("multiple of the bound", fontsize=9)
     title = PATTERNS[op].title if op in PATTERNS else op
-    caption = f"Steps of a run, {title}, in multiples of the bound; steps at the upper edge are truncated"
+    caption = f"Step times of each run ({title}) in multiples of the bound; steps at the upper edge are truncated"
     return plots.written(figure, ABOUT, f"steady-{op}.svg", caption)
 
 

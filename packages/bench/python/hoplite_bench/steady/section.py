@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from hoplite_bench.tables import Measurement, Place
 
 INTRODUCTION = (
-    "Whole patterns for many steps (`hoplite bench steady`). A step is the time from one new object of the server to "
-    "the next. Its bound is the time that the busiest link needs for the bytes of a step, with dependent transfers in "
-    "sequence. The column step has the median of the run, or the mean where steps overlap. The trend is the value of "
-    "the second half divided by that of the first."
+    "Long runs of communication patterns (`hoplite bench steady`). A step is the time from one new object of the "
+    "server to the next. Its bound is the time that the busiest link needs for the bytes of a step, with dependent "
+    "transfers in sequence. The column step has the median of the run, or the mean if steps overlap. The trend is the "
+    "value of the second half divided by that of the first."
 )
 
 
@@ -62,7 +62,7 @@ def _group(place: Place, hosts: int, size: int, rows: Sequence[Row], *, commits:
         *markdown.table(["", *summary.COLUMNS[2:]], lines),
         *notes.lines(),
         *markdown.folded(
-            "The step of each tenth of a run, divided by its bound",
+            "Step time in each tenth of a run, divided by the bound",
             markdown.table(["", *(str(number) for number in range(1, tenths + 1))], parts),
         ),
     ]

@@ -86,7 +86,7 @@ def remarks(row: Row) -> list[str]:
         after = fault["recovery_steps"]
         how = "did not recover" if after is None else f"recovered after {words.count(after, 'step')}"
         span = f"from {fault['begin_s']:.1f} s to {fault['end_s']:.1f} s, after step {fault['step']}"
-        found.append(f"{fault['host']} {TITLES[facts['fault']]} {span}: {how}")
+        found.append(f"{fault['host']}: {TITLES[facts['fault']]} {span}; {how}")
     if facts["retries"]:
         found.append(f"the server repeated {words.count(facts['retries'], 'step')} whose results were lost")
     shared = _shared(facts["counters"].values())
