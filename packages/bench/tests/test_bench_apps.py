@@ -70,7 +70,7 @@ def test_steps_of_a_failure_are_those_until_the_worker_is_back() -> None:
 def test_models_have_names_and_sizes() -> None:
     assert apps.model_bytes("resnet50") == apps.model_bytes("ResNet50") == 25_557_032 * 4
     assert apps.model_bytes("64MiB") == 2**26
-    with pytest.raises(InvalidArgument, match=r"model 'lenet' is unknown: set resnet50, alexnet, vgg16, or a size"):
+    with pytest.raises(InvalidArgument, match=r"unknown model 'lenet': set one of resnet50, alexnet, vgg16, or a size"):
         apps.model_bytes("lenet")
 
 
@@ -84,7 +84,7 @@ def test_applications_differ_in_few_lines() -> None:
 
 def test_without_a_checkout_the_error_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apps, "__file__", str(tmp_path / "venv" / "lib" / "hoplite_bench" / "apps.py"))
-    with pytest.raises(HopliteError, match="run this command from a checkout"):
+    with pytest.raises(HopliteError, match="run hoplite-bench from a checkout"):
         apps.examples()
 
 

@@ -29,7 +29,7 @@ def test_without_the_headers_the_error_names_the_packages(monkeypatch: pytest.Mo
 def test_without_a_compiler_the_error_names_the_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(gloo, "HEADERS", tmp_path)
     monkeypatch.setattr(gloo, "COMPILE", (str(tmp_path / "g++"),))
-    with pytest.raises(Unavailable, match=r"can't compile gloo_rank.cpp; .*apt-get install .*g\+\+"):
+    with pytest.raises(Unavailable, match=r"can't compile gloo_rank.cpp \(.*apt-get install .*g\+\+"):
         Gloo().prepare(Environments(tmp_path))
 
 

@@ -50,11 +50,11 @@ def test_every_case_is_a_row_with_a_note_if_it_is_not_installed(tmp_path: Path) 
 
 
 def test_a_wrong_result_is_a_row_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_cases, "wrong", lambda *_, **__: "element 3 of 1024 is 5.0 and not 4.0")
+    monkeypatch.setattr(local_cases, "wrong", lambda *_, **__: "element 3 of 1024 is 5.0 instead of 4.0")
     rows = measured(tmp_path, 1)
     for row in rows:
         if row.op == "reduce":
-            assert row.note == "WrongResult: element 3 of 1024 is 5.0 and not 4.0"
+            assert row.note == "WrongResult: element 3 of 1024 is 5.0 instead of 4.0"
             assert not row.verified
             assert row.seconds is None
         elif row.system == "hoplite":

@@ -100,7 +100,7 @@ def test_the_error_of_a_missing_launcher_names_the_folder_to_remove(kind: type[M
     assert system.python is not None
     folder = system.python.parent.parent
     (folder / "bin" / system.launcher).unlink()
-    with pytest.raises(Unavailable, match=rf"{system.launcher} is missing; remove {folder}"):
+    with pytest.raises(Unavailable, match=rf"{system.launcher} is missing: delete {folder}"):
         kind().prepare(Environments(tmp_path, install=False))
 
 

@@ -47,7 +47,7 @@ def test_only_the_right_sum_is_right(nbytes: int) -> None:
     assert wrong(right, nbytes, range(4)) == ""
     off = right.copy()
     off[-1] += 1
-    assert wrong(off, nbytes, range(4)) == f"element {off.size - 1} of {off.size} is {off[-1]} and not {right[-1]}"
+    assert wrong(off, nbytes, range(4)) == f"element {off.size - 1} of {off.size} is {off[-1]} instead of {right[-1]}"
     # Of the wrong ranks, of one rank twice, of another round, one element short, empty, of another kind.
     twice = right + summed(nbytes, range(1)) - summed(nbytes, range(3, 4))
     for other in (

@@ -73,7 +73,7 @@ def test_nobody_is_taken_for_dead_while_all_are_frozen() -> None:
 
 def test_a_folder_too_long_for_its_sockets_is_rejected_before_the_start() -> None:
     launch = Spawns("/tmp/" + "long" * 20)
-    with pytest.raises(Unavailable, match=r"more than 107 bytes; set TMPDIR"):
+    with pytest.raises(Unavailable, match=r"more than 107 bytes: set TMPDIR"):
         prepared().start(launch, "default")
     assert not launch.spawned
 

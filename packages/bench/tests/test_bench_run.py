@@ -193,7 +193,7 @@ def test_the_wire_and_a_system_are_measured_and_compared(network: Network, agent
         ("hang", "no answer within .* s from hang's rank 1"),
         ("raise", "raise's rank 1 failed: OSError: no route = to = host"),
         ("wrong", "wrong result: wrong's rank 0: element 3 is off"),
-        ("missing", "the agent of one can't spawn: FileNotFoundError: .*/nonexistent/mpirun"),
+        ("missing", "the request 'spawn' failed on one: FileNotFoundError: .*/nonexistent/mpirun"),
         ("unavailable", "there is no wheel for this machine"),
     ],
 )
@@ -212,7 +212,7 @@ def test_a_system_that_always_fails_is_given_up(network: Network, agents: Agents
     crash = Fake("crash", program)
     rows = measure(network, agents, [crash], [Cell("gather", 4 * size) for size in range(1, 8)], repeats=1)
     assert crash.starts == 4
-    assert rows[-1].note.startswith("failed in 4 cells before, the last time: crash's rank 1 has hung up")
+    assert rows[-1].note.startswith("failed in 4 earlier cells, most recently: crash's rank 1 has hung up")
 
 
 def test_a_cell_that_does_not_fit_notes_the_memory_that_it_needs(
@@ -355,11 +355,11 @@ def test_cells_come_small_ones_first_and_bad_ones_are_named() -> None:
         "reduce of 4 bytes, 2 inputs per host",
     ]
     for bad, message in (
-        ((["bcast"], [4], [0.0]), "no operation 'bcast'"),
+        ((["bcast"], [4], [0.0]), "unknown operation 'bcast'"),
         ((["rtt"], [6], [0.0]), "6 bytes are not an array of float32"),
         ((["rtt"], [4], [-1.0]), "an arrival interval of -1.0 s"),
         ((["reduce"], [4], [0.0], [9]), "9 inputs per host are out of range: set 1 to 8"),
-        ((["rtt"], [4], [0.0], [2]), "several inputs per host require reduce or allreduce, not only rtt"),
+        ((["rtt"], [4], [0.0], [2]), "several inputs per host apply to sums, not to rtt: add reduce or allreduce"),
     ):
         with pytest.raises(InvalidArgument, match=message):
             plan.cells(*bad)
@@ -404,17 +404,17 @@ def test_hosts_of_a_file(tmp_path: Path) -> None:
     ]
     assert not network.shared_clock
     for text, message in (
-        ("localhost\n", "names 1 hosts"),
+        ("localhost\n", "lists 1 hosts"),
         ("a b c d\n", r":1: 'a b c d' is malformed: write name \[address \[interface\]\]"),
-        ("localhost no.such.host.invalid\n", ":1: no address of 'localhost'"),
+        ("localhost no.such.host.invalid\n", ":1: can't resolve the address of 'localhost'"),
     ):
         path.write_text(text)
         with pytest.raises(InvalidArgument, match=message):
             hosts.of_file(path, rsh="true")
-    with pytest.raises(InvalidArgument, match="'no-such-shell' to reach the hosts was not found"):
+    with pytest.raises(InvalidArgument, match="the remote shell 'no-such-shell' was not found"):
         hosts.of_file(path, rsh="no-such-shell")
 
 
 def test_the_error_of_an_unavailable_environment_has_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="--no-install is set"):
+    with pytest.raises(Unavailable, match="omit --no-install to install it"):
         Environments(tmp_path, install=False).python("none", ["numpy==2.4.6"])

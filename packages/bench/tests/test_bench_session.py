@@ -146,12 +146,12 @@ def test_rows_of_systems_that_are_not_chosen_now_stay(
     fill(out, there)
     choose(monkeypatch, Fake("good", program))
     assert session.measure(network, settings(), Results(out, resume=True)) == there
-    assert capsys.readouterr().err == "1 of 1 cells are done already\n"
+    assert capsys.readouterr().err == "1 of 1 cells are already done\n"
     choose(monkeypatch, Fake("good", program), Fake("new", program))
     rows = session.measure(network, settings(), Results(out, resume=True))
     assert [row.system for row in rows] == ["other", "wire", "good", "new"]
     assert read([out])[0] == there[2]
-    assert "rows of other stay, but were not interleaved with the present measurement\n" in capsys.readouterr().err
+    assert "rows of other are kept, but were not interleaved with this measurement\n" in capsys.readouterr().err
 
 
 def test_rows_come_in_the_order_of_the_cells(
@@ -405,12 +405,12 @@ LAB = ("--lab", "4")
         (("--racks", "2,x"), "'2,x' is not a list of numbers of hosts"),
         ((*LAB, "--uplink", "1gbit"), "--uplink needs racks"),
         ((*LAB, "--rsh", "rsh"), "--rsh applies to real hosts"),
-        ((*LAB, "--resume"), "--resume continues a file"),
+        ((*LAB, "--resume"), "--resume continues the file of --out"),
         (("--hosts", __file__, "--uplink", "1gbit"), "--uplink needs racks"),
         ((*LAB, "--pods", "1,1"), "--pods needs racks"),
         (("--racks", "2,2", "--pod-uplink", "1gbit"), "--pod-uplink needs pods"),
-        (("--rate", "1gbit", "local"), "hoplite bench local does not accept --rate before its name"),
-        (("--lab", "4", "--out", "rows", "smoke"), "does not accept --lab or --out before its name"),
+        (("--rate", "1gbit", "local"), "--rate can't precede local: see hoplite bench local --help"),
+        (("--lab", "4", "--out", "rows", "smoke"), "--lab and --out can't precede smoke"),
     ],
 )
 def test_options_without_effect_are_a_usage_error(words: tuple[str, ...], message: str) -> None:
@@ -450,10 +450,14 @@ def test_errors_of_the_commands_have_a_next_step(tmp_path: Path) -> None:
     rows.write_text(json.dumps({"no": "row"}) + "\n")
     hoplite = ("--lab", "2", "--systems", "hoplite")
     for words, message, step in (
-        ((*hoplite, "--ops", "bcast"), "no operation 'bcast'", "--help"),
-        (("--lab", "4", "--systems", "nccl"), "no system 'nccl'", "--help"),
+        ((*hoplite, "--ops", "bcast"), "unknown operation 'bcast'", "--help"),
+        (("--lab", "4", "--systems", "nccl"), "unknown system 'nccl'", "--help"),
         ((*hoplite, "--out", str(rows)), "add --resume to continue", "--help"),
-        ((*hoplite, "--out", str(rows), "--resume"), "rows.jsonl:1: has no arrival_s", "delete that line"),
+        (
+            (*hoplite, "--out", str(rows), "--resume"),
+            "rows.jsonl:1: the row lacks the fields arrival_s",
+            "delete that line",
+        ),
         ((*hoplite, "--out", str(tmp_path / "no" / "rows")), "No such file or directory; set another --out", "--help"),
         (("local", "--out", str(rows)), "add --resume to continue", "--help"),
         (("local", "--out", str(tmp_path / "no" / "rows")), "No such file or directory; set another --out", "--help"),
@@ -539,5 +543,5 @@ def test_racks_of_a_lab_are_a_variant_of_hoplite(out: Path) -> None:
 
 
 def test_an_unknown_system_is_named_with_the_nearest() -> None:
-    with pytest.raises(InvalidArgument, match=r"no system 'mpch'.*mpich"):
+    with pytest.raises(InvalidArgument, match=r"unknown system 'mpch'.*mpich"):
         session.choose(["mpch"])

@@ -85,7 +85,7 @@ APPS = {
     ),
     "samples": App(
         "sample_collection",
-        "samples, as IMPALA",
+        "sample collection, as in IMPALA",
         64 * MIB,
         steps=9,
         warm=3,
@@ -93,7 +93,7 @@ APPS = {
     ),
     "gradients": App(
         "gradient_collection",
-        "gradients, as A3C",
+        "gradient collection, as in A3C",
         64 * MIB,
         steps=9,
         warm=3,
@@ -101,7 +101,7 @@ APPS = {
     ),
     "serving": App(
         "ensemble_serving",
-        "serving an ensemble",
+        "ensemble serving",
         48 * MIB,
         steps=6,
         warm=2,
@@ -109,7 +109,7 @@ APPS = {
     ),
     "one-to-all": App(
         "one_to_all",
-        "one object to all",
+        "broadcast of one object",
         256 * MIB,
         steps=2,
         warm=2,
@@ -152,7 +152,9 @@ def model_bytes(text: str) -> int:
     try:
         return check_size("model", text)
     except HopliteError:
-        raise InvalidArgument(f"model {text!r} is unknown: set {', '.join(MODELS)}, or a size such as 64MiB") from None
+        raise InvalidArgument(
+            f"unknown model {text!r}: set one of {', '.join(MODELS)}, or a size such as 64MiB"
+        ) from None
 
 
 def examples() -> Path:
@@ -163,7 +165,7 @@ def examples() -> Path:
     """
     folder = Path(__file__).parent.joinpath("../../../../examples/ray_apps").resolve()
     if not folder.is_dir():
-        raise HopliteError(f"the applications are not in {folder}: run this command from a checkout of Hoplite")
+        raise HopliteError(f"the applications are missing from {folder}: run hoplite-bench from a checkout of Hoplite")
     return folder
 
 

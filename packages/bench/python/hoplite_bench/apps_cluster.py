@@ -96,7 +96,7 @@ class Driver:
         line = self._process.stdout.readline()
         if not line:
             said = self._log.read_text(errors="replace")[-SAID_BYTES:]
-            raise HopliteError(f"the program that runs applications {self.way} has ended: {said}")
+            raise HopliteError(f"the driver of the {self.way!r} applications exited; its last output: {said}")
         found: dict[str, Any] = json.loads(line)
         return found
 

@@ -56,7 +56,7 @@ def many_clients() -> dict[str, Any]:
             def attach(_: int) -> Client:
                 client = node.client()
                 if not np.array_equal(client.get(ref, timeout=PATIENCE_S), value):
-                    raise HopliteError("an attached client got other bytes than were put")
+                    raise HopliteError("a get by an attached client returned different bytes than were put")
                 return client
 
             start = time.perf_counter()
@@ -73,7 +73,7 @@ def many_threads() -> dict[str, Any]:
         values = [np.full(THREAD_BYTES, number, np.uint8) for number in range(THREAD_OBJECTS)]
         refs = [client.put(value) for value in values]
         if not all(np.array_equal(client.get(ref), value) for ref, value in zip(refs, values, strict=True)):
-            raise HopliteError("a get returned other bytes than were put")
+            raise HopliteError("a get returned different bytes than were put")
         few, many = [], []
         for _ in range(ROUNDS):
             few.append(_gets_per_second(client, refs, FEW_THREADS))
@@ -163,7 +163,7 @@ def _sync_and_async(client: Client, refs: list[Ref]) -> dict[str, Any]:
 
 def _verify(values: list[Any], expected: list[bytes]) -> None:
     if values != expected:
-        raise HopliteError("a small get returned other bytes than were put")
+        raise HopliteError("a get of a small object returned different bytes than were put")
 
 
 def _timed(what: Callable[[], list[Any]]) -> tuple[float, list[Any]]:
@@ -202,7 +202,7 @@ def _descriptors(count: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = max(soft, count + 256)
     if hard != resource.RLIM_INFINITY and hard < wanted:
-        raise HopliteError(f"{count} clients need more open files than the limit of {hard}: raise it with ulimit -Hn")
+        raise HopliteError(f"{wanted} open files exceed the limit of {hard}: raise it with ulimit -Hn {wanted}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     try:
         yield
@@ -224,9 +224,9 @@ def summary(report: dict[str, Any]) -> str:
     return f"""\
 connect and get by {clients["clients"]} attached clients: {clients["seconds"]:.2f} s in total
 gets per second by one attached client: {threads["few"]["gets_per_second"]} with {threads["few"]["threads"]} threads, \
-{threads["many"]["gets_per_second"]} with {threads["many"]["threads"]} ({threads["ratio"]:.2f} times)
+{threads["many"]["gets_per_second"]} with {threads["many"]["threads"]} ({threads["ratio"]:.2f} times as many)
 {coroutines["gets"]} gets of {coroutines["bytes"]} B one by one, by asyncio.gather, and as a list:
     attached {compared("attached")}
-    at another node {compared("other_node")}
+    from another node {compared("other_node")}
     embedded {compared("embedded")}; gather alone {coroutines["gather_seconds"]:.3f} s
 import hoplite: {report["import_time"]["ms_median"]:.0f} ms median of {report["import_time"]["n"]}"""

@@ -84,10 +84,10 @@ def measure(lab: Lab, environments: Environments, *, nbytes: int, repeats: int) 
             )
         if done.returncode:
             said = done.stderr[-2000:] + log.read_text()[-2000:]
-            raise HopliteError(f"the client exited with status {done.returncode}: {said}")
+            raise HopliteError(f"the Dask client exited with status {done.returncode}: {said}")
     rounds = [json.loads(line) for line in done.stdout.splitlines()]
     if wrong := [f"{row['system']}: {row['wrong']}" for row in rounds if row["wrong"]]:
-        raise HopliteError(f"a worker got wrong data: {wrong[0]}")
+        raise HopliteError(f"a worker received wrong data: {wrong[0]}")
     found: dict[str, Any] = {
         "machine": machine.facts(),
         "settings": {"hosts": len(lab.hosts), "bytes": nbytes, "repeats": repeats, "rate": lab.facts()["rate"]},
@@ -120,5 +120,5 @@ def summary(found: dict[str, Any]) -> str:
             f"{name:30} {row['median']:.3f} s ({min(row['seconds']):.3f} to {max(row['seconds']):.3f}), "
             f"{row['used']:.3f} s until every worker had used it"
         )
-    lines.append(f"{found['faster']:.1f} times as fast")
+    lines.append(f"hoplite.dask.scatter is {found['faster']:.1f} times as fast as Dask")
     return "\n".join(lines)

@@ -54,7 +54,7 @@ class Environments:
             if done.exists() and done.read_text() == wanted:
                 return python
             if not self.install:
-                raise Unavailable(f"{name} is not installed in {folder}, and --no-install is set")
+                raise Unavailable(f"{name} is not installed in {folder}: omit --no-install to install it")
             shutil.rmtree(folder, ignore_errors=True)
             self.command([sys.executable, "-m", "venv", folder], f"can't create the environment {folder}")
             self.command(

@@ -158,7 +158,7 @@ class Group(Launch):
                 raise Lost(f"a rank sent {word!r} instead of hello: {fields}")
             number = 0 if self.system.driver else int(fields["rank"])
             if number in found or not 0 <= number < len(self.hosts):
-                raise Lost(f"rank {number} connected twice, or is not one of {len(self.hosts)} ranks")
+                raise Lost(f"rank {number} connected twice, or is not one of the {len(self.hosts)} ranks")
             channel.name = (
                 f"{self.system.name}'s driver" if self.system.driver else f"{self.system.name}'s rank {number}"
             )
@@ -281,7 +281,7 @@ class Group(Launch):
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
         if left := [pid for answer in answers for pid in answer.get("left", [])]:
-            raise AgentFailed(f"{self.system.name}'s processes {left} did not end")
+            raise AgentFailed(f"processes {left} of {self.system.name} did not exit after SIGKILL")
 
 
 def _why(error: Exception) -> str:

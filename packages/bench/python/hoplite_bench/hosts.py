@@ -116,8 +116,8 @@ class Agents:
             try:
                 self.hello = self.all({"do": "hello"}, timeout_s=START_TIMEOUT_S)
             except AgentFailed as error:
-                needs = f"each host needs {sys.executable} with hoplite-bench {__version__}"
-                raise AgentFailed(f"{error}; {needs}, reached by `{network.rsh} HOST`") from None
+                needs = f"install hoplite-bench {__version__} on each host, for the interpreter {sys.executable}"
+                raise AgentFailed(f"{error}; check that `{network.rsh} HOST` works, and {needs}") from None
             if network.shared_clock:
                 self.machine: dict[str, Any] = machine.facts()
                 self.build = machine.build()
@@ -135,7 +135,7 @@ class Agents:
             version = one["facts"]["version"]
             if version != __version__:
                 raise AgentFailed(
-                    f"{host.name} has hoplite {version}, this machine has {__version__}; install the same version"
+                    f"{host.name} has hoplite {version}, this machine has {__version__}: install the same version"
                 )
             if one["build"] != "release":
                 raise AgentFailed(f"{host.name} has a {one['build']} build; run make build there")
@@ -185,10 +185,10 @@ class Agents:
         except (Lost, json.JSONDecodeError, RecursionError) as error:
             names = error.names if isinstance(error, Lost) else ()
             said = "".join(f"; {line}" for line in self._last_words(names))
-            raise AgentFailed(f"an agent failed at {request['do']!r}: {error}{said}") from None
+            raise AgentFailed(f"the request {request['do']!r} failed: {error}{said}") from None
         for channel, answer in zip(channels, answers, strict=True):
             if "error" in answer:
-                raise AgentFailed(f"the agent of {channel.name} can't {request['do']}: {answer['error']}")
+                raise AgentFailed(f"the request {request['do']!r} failed on {channel.name}: {answer['error']}")
         return answers
 
     def _last_words(self, names: Sequence[str]) -> list[str]:
@@ -257,7 +257,7 @@ def of_file(path: Path, *, rsh: str = "ssh", rate: int = 0) -> Network:
     """
     executable = shutil.which(rsh)
     if executable is None:
-        raise InvalidArgument(f"command {rsh!r} to reach the hosts was not found: install it or set --rsh")
+        raise InvalidArgument(f"the remote shell {rsh!r} was not found: install it or set --rsh")
     hosts: list[Host] = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         words = line.partition("#")[0].split()
@@ -268,24 +268,30 @@ def of_file(path: Path, *, rsh: str = "ssh", rate: int = 0) -> Network:
         for word in words[:2]:
             check_host(f"{path}:{number}", word)
         if len(words) > 2 and not is_interface(words[2]):
-            raise InvalidArgument(f"{path}:{number}: {words[2]!r} is not a name of a network interface, such as eth0")
+            raise InvalidArgument(
+                f"{path}:{number}: {words[2]!r} is not a network interface: write a name such as eth0"
+            )
         try:
             address = socket.gethostbyname(words[1] if len(words) > 1 else words[0])
         except OSError as error:
-            raise InvalidArgument(f"{path}:{number}: no address of {words[0]!r}: {error.strerror}") from None
+            raise InvalidArgument(
+                f"{path}:{number}: can't resolve the address of {words[0]!r}: {error.strerror}; "
+                "write an IP address after the name"
+            ) from None
         for other in hosts:
             if words[0] == other.name or address == other.address:
                 raise InvalidArgument(
-                    f"{path}:{number}: {words[0]} at {address} is a duplicate of {other.name} at {other.address}"
+                    f"{path}:{number}: {words[0]} at {address} is a duplicate of {other.name} at {other.address}: "
+                    "remove one"
                 )
         hosts.append(Host(len(hosts), words[0], address, words[2] if len(words) > 2 else ""))
     if len(hosts) < 2:
-        raise InvalidArgument(f"{path} names {len(hosts)} hosts; a measurement needs at least two, one per line")
+        raise InvalidArgument(f"{path} lists {len(hosts)} hosts: list at least two, one per line")
     loopback = [host for host in hosts if ipaddress.ip_address(host.address).is_loopback]
     if loopback and len(loopback) < len(hosts):
         raise InvalidArgument(
-            f"{path}: {loopback[0].name} resolves to {loopback[0].address} here, where no other host reaches it; "
-            f"add its address on the network after its name"
+            f"{path}: {loopback[0].name} resolves to the loopback address {loopback[0].address} on this machine, which "
+            "other hosts can't reach: write its address on the network after its name"
         )
     own = _own_address(hosts)
     facts = {"kind": "hosts", "names": [host.name for host in hosts], "rate": rate, "clock": os.uname().nodename}
@@ -301,7 +307,9 @@ def _own_address(hosts: Sequence[Host]) -> str:
                 # Sends nothing: the kernel only selects the source address.
                 probe.connect((host.address, 9))
             except OSError as error:
-                raise InvalidArgument(f"no route to {host.name} at {host.address}: {error.strerror}") from None
+                raise InvalidArgument(
+                    f"no route to {host.name} at {host.address}: {error.strerror}; check the address"
+                ) from None
             own = probe.getsockname()[0]
         if own != host.address:
             break

@@ -252,7 +252,7 @@ def _writes_in_flight(here: Client, other: Client, names: Iterator[str]) -> Call
 
 def _verify_written(other: Client, refs: list[Ref]) -> None:
     if any(bytes(found) != TINY for found in other.get(refs, timeout=PATIENCE_S)):
-        raise WrongResult("another node does not return the bytes that were put under a name")
+        raise WrongResult("a get by another node returned different bytes than were put under a name")
     other.delete(refs, timeout=PATIENCE_S)
 
 
@@ -267,7 +267,7 @@ def _look_ups(here: Client, other: Client) -> Callable[[int], list[float]]:
             found = here.locations(ref, timeout=PATIENCE_S)
             took.append(time.perf_counter() - start)
             if [location.node for location in found] != [node]:
-                raise WrongResult(f"an object of node {node} is listed at {found}")
+                raise WrongResult(f"the locations of an object of node {node} are {found}")
         return took
 
     return seconds
@@ -280,7 +280,7 @@ def _look_ups_in_flight(here: Client, other: Client) -> Callable[[int], list[flo
     async def look_up() -> None:
         found = await here.locations_async(ref, timeout=PATIENCE_S)
         if [location.node for location in found] != [node]:
-            raise WrongResult(f"an object of node {node} is listed at {found}")
+            raise WrongResult(f"the locations of an object of node {node} are {found}")
 
     return lambda rounds: [asyncio.run(_in_flight(look_up)) for _ in range(rounds)]
 
@@ -299,4 +299,4 @@ async def _in_flight(operation: Callable[[], Any]) -> float:
 
 def _verify(found: np.ndarray, value: np.ndarray) -> None:
     if not np.array_equal(found, value):
-        raise WrongResult("the result has other bytes than were put")
+        raise WrongResult("the result differs from the bytes that were put")

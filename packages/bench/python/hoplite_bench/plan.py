@@ -97,7 +97,7 @@ def cells(
     """
     for op in (ops := list(ops)):
         if op not in OPS:
-            raise InvalidArgument(f"no operation {op!r}: choose from {', '.join(OPS)}")
+            raise InvalidArgument(f"unknown operation {op!r}: choose from {', '.join(OPS)}")
     for size in (sizes := sorted(set(sizes))):
         if size < 4 or size % 4:
             raise InvalidArgument(f"{size} bytes are not an array of float32: set a multiple of 4")
@@ -108,7 +108,9 @@ def cells(
         if not 1 <= count <= INPUTS_MAX:
             raise InvalidArgument(f"{count} inputs per host are out of range: set 1 to {INPUTS_MAX}")
     if inputs and inputs[0] > 1 and not set(ops) & set(SUMS):
-        raise InvalidArgument(f"several inputs per host require {' or '.join(SUMS)}, not only {', '.join(ops)}")
+        raise InvalidArgument(
+            f"several inputs per host apply to sums, not to {', '.join(ops)}: add {' or '.join(SUMS)}"
+        )
     return [
         Cell(op, size, arrival, count)
         for size, arrival, count, op in itertools.product(sizes, arrivals, inputs, ops)

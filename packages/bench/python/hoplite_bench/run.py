@@ -181,7 +181,7 @@ class Runner:
         if key not in self._groups:
             failures = list(self._failures.get(key, {}).values())
             if len(failures) >= FAILURES_MAX:
-                raise Unavailable(f"failed in {len(failures)} cells before, the last time: {failures[-1]}")
+                raise Unavailable(f"failed in {len(failures)} earlier cells, most recently: {failures[-1]}")
             self.tell(f"starting {one.system} ({one.group})")
             group = Group(self.systems[one.system], one.group, self.network, self.agents, self._memory_bytes)
             group.start()

@@ -52,7 +52,7 @@ def choose(names: Sequence[str]) -> list[System]:
     """
     for name in names:
         if name not in SYSTEMS:
-            raise InvalidArgument(f"no system {name!r}{closest(name, SYSTEMS)}: choose from {', '.join(SYSTEMS)}")
+            raise InvalidArgument(f"unknown system {name!r}{closest(name, SYSTEMS)}: choose from {', '.join(SYSTEMS)}")
     return list(registry({WIRE, *names}).values())
 
 
@@ -102,14 +102,14 @@ def measure(network: Network, settings: Settings, results: Results) -> list[Row]
             cell for cell in settings.cells if not _is_done(cell, hosts, systems, there, unavailable=runner.unavailable)
         ]
         if len(cells) < len(settings.cells):
-            watch.say(f"{len(settings.cells) - len(cells)} of {len(settings.cells)} cells are done already")
+            watch.say(f"{len(settings.cells) - len(cells)} of {len(settings.cells)} cells are already done")
         for cell in cells:
             if lacking := [one.name for one in systems if cell.inputs > 1 and not one.several_inputs]:
                 watch.say(f"{cell}: skipping {', '.join(lacking)}, which can sum only one array per host")
         again = {_key(cell, hosts) for cell in cells}
         measured = {system.name for system in systems}
         if others := sorted({key[0] for key in there if key[2:] in again} - measured):
-            watch.say(f"rows of {', '.join(others)} stay, but were not interleaved with the present measurement")
+            watch.say(f"rows of {', '.join(others)} are kept, but were not interleaved with this measurement")
         watch.begin(_turns(cells, systems, runner.unavailable, network, settings.repeats), len(cells))
         for cell in cells:
             fresh = list(runner.measure(cell))

@@ -90,7 +90,7 @@ def _broadcast(clients: list[Client]) -> dict[str, Any]:
             took = time.perf_counter() - start
             after = [client.status()["counters"] for client in clients]
             if not all(np.array_equal(copy, value) for copy in arrived):
-                raise HopliteError("a receiver of the broadcast got other bytes than were put")
+                raise HopliteError("a receiver of the broadcast got different bytes than were put")
             arrived.clear()
             source.delete(ref)
             if number:
@@ -116,7 +116,7 @@ def _local_get(client: Client) -> dict[str, Any]:
     value = np.arange(LOCAL_BYTES // 8, dtype=np.uint64)
     ref = client.put(value)
     if not np.array_equal(client.get(ref, timeout=PATIENCE_S), value):
-        raise HopliteError("a local get returned other bytes than were put")
+        raise HopliteError("a local get returned different bytes than were put")
     del value
     times = []
     for _ in range(LOCAL_ROUNDS):
@@ -139,7 +139,7 @@ def _small(putter: Client, getter: Client) -> dict[str, Any]:
         view = getter.get(ref, timeout=PATIENCE_S)
         took = (time.perf_counter() - start) * 1e6
         if view != value:
-            raise HopliteError("a small get returned other bytes than were put")
+            raise HopliteError("a get of a small object returned different bytes than were put")
         putter.delete(ref)
         if number >= SMALL_WARM_UP:
             times.append(took)

@@ -39,7 +39,7 @@ QUICK = {
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Measure between the hosts in this file.",
 )
-@click.option("--rsh", default="ssh", show_default=True, help="Command that reaches the hosts of --hosts.")
+@click.option("--rsh", default="ssh", show_default=True, help="Remote shell for the hosts of --hosts.")
 @click.option(
     "--systems",
     default=SYSTEMS,
@@ -57,7 +57,9 @@ QUICK = {
     show_default=True,
     help="Sizes of each participant's array, separated by commas.",
 )
-@click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Samples of each case.")
+@click.option(
+    "--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Number of samples per case."
+)
 @click.option(
     "--arrival",
     default="0",
@@ -70,7 +72,7 @@ QUICK = {
     default="1",
     callback=bench_options.counts,
     show_default=True,
-    help="Arrays that each host adds to a sum, separated by commas. Above 1, systems limited to one are skipped.",
+    help="Numbers of arrays per host in a sum, separated by commas. Above 1, systems limited to one array are skipped.",
 )
 @click.option("--plain", is_flag=True, help="Also measure Hoplite without encryption.")
 @bench_options.rows_file
@@ -81,9 +83,10 @@ QUICK = {
 def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - the type that click passes
     """Compare Hoplite with Open MPI, MPICH, Gloo, Ray and Dask; verify every result.
 
-    Runs are interleaved: one system at a time uses the machine. Each time is compared with one plain TCP stream of the
-    same bytes. A lab of network namespaces requires root. Alternatively, pass a file of hosts that ssh reaches. Each
-    line has a name, and the address on the network to measure if it differs.
+    Runs are interleaved: one system at a time uses the machine. Each latency is also printed as a multiple of the time
+    that one plain TCP stream needs for the same bytes. --lab and --racks create a lab of network namespaces, which
+    requires root. --hosts measures real hosts. Each line of its file has a host name that ssh reaches and, if it
+    differs, the address on the network to measure.
 
     \b
     Examples:
@@ -198,8 +201,8 @@ def _figure(rows: list[Row], notes: Notes) -> str:
 def smoke(as_json: bool) -> None:
     """Measure four basic operations on loopback.
 
-    Measures one broadcast, one local get, one small object and many clients. Needs about 5 GiB of memory and one
-    minute.
+    Measures a broadcast, a get from the local node, a small object between two nodes, and many clients of one node.
+    Needs about 5 GiB of memory and one minute.
 
     \b
     Example:

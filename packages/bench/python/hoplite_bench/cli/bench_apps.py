@@ -41,7 +41,11 @@ FAIL = ("async", "serving")
     help='Compute time of each worker call in seconds, or "wire": the time of one transfer.',
 )
 @click.option(
-    "--turns", type=click.IntRange(1, 100), default=2, show_default=True, help="Runs with and without Hoplite, each."
+    "--turns",
+    type=click.IntRange(1, 100),
+    default=2,
+    show_default=True,
+    help="Number of runs with Hoplite, and of runs without.",
 )
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the results to this file as JSON.")
 @click.option("--no-install", is_flag=True, help="Use Ray only if it is already installed.")
@@ -92,7 +96,9 @@ def _compute(text: str) -> float | None:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise click.BadParameter(f'{text!r} is not a number of seconds or "wire"', param_hint="--compute")
+        raise click.BadParameter(
+            f'{text!r} is not a number of seconds: set one such as 0.5, or "wire"', param_hint="--compute"
+        )
     return seconds
 
 
@@ -133,4 +139,4 @@ def _print_failures(found: Mapping[str, Any]) -> None:
         for way, words in (("plain", "plain Ray"), ("with_hoplite", "with Hoplite"))
         for one in [failures(row, way)]
     ]
-    print_table(("app", "", "step before", "mean while gone", "longest", "back after"), lines, whole=2)
+    print_table(("app", "", "step before", "mean step while down", "longest step", "recovered after"), lines, whole=2)

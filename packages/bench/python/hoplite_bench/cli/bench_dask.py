@@ -14,7 +14,9 @@ from hoplite_bench.cli import bench_options
 @click.option("--lab", "hosts", type=click.IntRange(2, 64), default=8, show_default=True, help="Number of hosts.")
 @click.option("--rate", default="1gbit", show_default=True, help="Rate of each host's link.")
 @click.option("--size", default="64MiB", show_default=True, help="Size of the array.")
-@click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Rounds of each system.")
+@click.option(
+    "--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Number of rounds per system."
+)
 @click.option("--no-install", is_flag=True, help="Use Dask only if it is already installed.")
 @json_option("Print one JSON object.")
 def dask(hosts: int, rate: str, size: str, repeats: int, no_install: bool, as_json: bool) -> None:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="Sizes of the array, separated by commas.",
 )
-@click.option("--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Samples of each case.")
+@click.option(
+    "--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Number of samples per case."
+)
 @bench_options.rows_file
 @click.option("--no-install", is_flag=True, help="Use Ray only if it is already installed.")
 @json_option("Print the rows as one JSON list instead of a table.")
@@ -34,8 +36,8 @@ def local(sizes: list[int], repeats: int, out: Path | None, resume: bool, no_ins
     """Measure operations of a single host.
 
     Compares puts, gets and reduces of Hoplite with a plain copy of the same bytes and with Ray's put and get. Also
-    measures how long the directory takes to register and to look up a location. Every result is verified. Needs memory
-    of 20 times the largest size.
+    measures how long the directory takes to register and to look up a location. Every result is verified. Needs 20
+    times as much memory as the largest size.
 
     \b
     Examples:

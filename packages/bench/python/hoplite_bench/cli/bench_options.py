@@ -33,7 +33,7 @@ def sizes(context: click.Context, option: click.Parameter, value: str) -> list[i
         try:
             found.append(check_size("size", text))
         except HopliteError as error:
-            raise click.BadParameter(f"{text!r} is not a size, such as 1KiB or 4096") from error
+            raise click.BadParameter(f"{text!r} is not a size: set one such as 1KiB or 4096") from error
     return list(dict.fromkeys(found))
 
 
@@ -42,7 +42,7 @@ def seconds(context: click.Context, option: click.Parameter, value: str) -> list
     try:
         return list(dict.fromkeys(float(text) for text in words(context, option, value)))
     except ValueError:
-        raise click.BadParameter(f"{value!r} is not a list of seconds, such as 0,0.1") from None
+        raise click.BadParameter(f"{value!r} is not a list of seconds: set one such as 0,0.1") from None
 
 
 def counts(context: click.Context, option: click.Parameter, value: str) -> list[int]:
@@ -50,7 +50,7 @@ def counts(context: click.Context, option: click.Parameter, value: str) -> list[
     try:
         return list(dict.fromkeys(int(text) for text in words(context, option, value)))
     except ValueError:
-        raise click.BadParameter(f"{value!r} is not a list of numbers, such as 1,2") from None
+        raise click.BadParameter(f"{value!r} is not a list of numbers: set one such as 1,2") from None
 
 
 def rows_file(command: Callable[..., None]) -> Callable[..., None]:
@@ -70,7 +70,7 @@ def rows_file(command: Callable[..., None]) -> Callable[..., None]:
 def check_resume(out: Path | None, *, resume: bool) -> None:
     """Refuses to resume without a file."""
     if resume and out is None:
-        raise click.UsageError("--resume continues a file: add --out FILE")
+        raise click.UsageError("--resume continues the file of --out: add --out FILE")
 
 
 def warn(text: str) -> None:
@@ -92,9 +92,9 @@ def running(out: Path | None) -> Iterator[None]:
 
     steps: dict[type[HopliteError], str] = {
         BadRow: "delete that line, or write to another file with --out",
-        AgentFailed: "check that each host responds and has hoplite at the same path as this one: ssh HOST true",
+        AgentFailed: "check that `ssh HOST true` works, and install hoplite at the same path on all hosts",
         Unavailable: "remove it from --systems",
-        LabError: "run as root; without root, pass real hosts by --hosts FILE, or measure one: hoplite bench local",
+        LabError: "run as root; without root, measure real hosts (--hosts FILE) or one host (hoplite bench local)",
     }
     try:
         with ending_in_order(), stepping(steps):
@@ -123,4 +123,6 @@ def refuse_before(context: click.Context) -> None:
     """Refuses options of the group that precede a subcommand, because the subcommand would ignore them."""
     if given := [option.opts[0] for option in context.command.params if said(context, option.name or "")]:
         command = f"{context.command_path} {context.invoked_subcommand}"
-        raise click.UsageError(f"{command} does not accept {' or '.join(given)} before its name; see {command} --help")
+        raise click.UsageError(
+            f"{' and '.join(given)} can't precede {context.invoked_subcommand}: see {command} --help"
+        )

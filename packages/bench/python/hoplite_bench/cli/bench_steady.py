@@ -34,7 +34,7 @@ JOBS_HOSTS = 4
     default="async",
     show_default=True,
     callback=bench_options.words,
-    help="async, sync, samples, gradients, serving, eviction; separated by commas.",
+    help="Patterns, separated by commas: async, sync, samples, gradients, serving, eviction.",
 )
 @click.option("--size", help="Size of each object.  [default: 16MiB; 256KiB for eviction]")
 @click.option(
@@ -59,7 +59,7 @@ JOBS_HOSTS = 4
     type=click.IntRange(1, 2),
     default=1,
     show_default=True,
-    help="With 2, run one job alone, then two at once.",
+    help="Number of jobs; 2 runs one job alone, then two at the same time.",
 )
 @click.option("--no-survey", is_flag=True, help="Disable the survey with which nodes detect shared racks.")
 @click.option(
@@ -69,11 +69,11 @@ JOBS_HOSTS = 4
 )
 @json_option("Print the rows as one JSON list instead of tables.")
 def steady(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
-    """Compare the steps of long runs with their bound.
+    """Compare the step times of long runs with their lower bound.
 
     The patterns are a parameter server (async, sync), reinforcement learning (samples, gradients), an ensemble that
-    serves queries (serving) and readers with small stores (eviction). The server runs on the first host, the workers
-    run on the others. Every result is verified. Requires root, for a lab of network namespaces.
+    serves queries (serving) and readers with small stores (eviction). The server runs on the first host, and the
+    workers run on the others. Every result is verified. Requires root, for a lab of network namespaces.
 
     \b
     Examples:
@@ -141,7 +141,7 @@ def _check_jobs(options: dict[str, Any]) -> None:
     if options["fault"] != "none":
         raise InvalidArgument("--jobs 2 compares undisturbed runs: omit --fault")
     if options["hosts"] < JOBS_HOSTS:
-        raise InvalidArgument(f"--jobs 2 needs two servers and two workers of each: set --lab to at least {JOBS_HOSTS}")
+        raise InvalidArgument(f"--jobs 2 needs two servers with two workers each: set --lab to at least {JOBS_HOSTS}")
 
 
 @contextlib.contextmanager

@@ -52,14 +52,14 @@ def wrong(found: np.ndarray, *, nbytes: int, ranks: range, seed: int) -> str:
         The first difference; empty if there is none.
     """
     if (found.dtype, found.shape) != (DTYPE, (nbytes // DTYPE.itemsize,)):
-        return f"an array of {found.dtype} {found.shape} and not of {DTYPE} {(nbytes // DTYPE.itemsize,)}"
+        return f"an array of {found.dtype} {found.shape} instead of {DTYPE} {(nbytes // DTYPE.itemsize,)}"
     piece = summed(found.size, ranks, seed)
     for start in range(0, found.size, PIECE):
         part = found[start : start + PIECE]
         expected = piece[: part.size]
         if not np.array_equal(part, expected):
             at = int(np.argmax(part != expected))
-            return f"element {start + at} of {found.size} is {part[at]!s} and not {expected[at]!s}"
+            return f"element {start + at} of {found.size} is {part[at]!s} instead of {expected[at]!s}"
     return ""
 
 

@@ -136,7 +136,8 @@ def main() -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         while len(client.status()["members"]) < options.ranks:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{len(client.status()['members'])} of {options.ranks} nodes joined")
+                joined = len(client.status()["members"])
+                raise TimeoutError(f"{joined} of {options.ranks} nodes joined within {START_TIMEOUT_S:.0f} s")
             time.sleep(0.02)
         # Nodes without configured racks survey them first; measurements start after that.
         while client.status()["survey"] == "waiting" and time.monotonic() < deadline:

@@ -165,7 +165,7 @@ def serve(rank: Rank, *, control: str, number: int, ranks: int, version: str) ->
                     )
                     say("ready", token=rank.prepare(task))
                 elif word == "go":
-                    assert task is not None, "go came before prepare"
+                    assert task is not None, "the request go arrived before prepare"
                     tokens = fields["tokens"].split(",")
                     at = int(fields["at"]) or time.monotonic_ns()
                     if number >= 0:
@@ -177,7 +177,7 @@ def serve(rank: Rank, *, control: str, number: int, ranks: int, version: str) ->
                     start, end = times or (start, end)
                     say("done", start=start, end=end)
                 elif word == "check":
-                    assert task is not None, "check came before prepare"
+                    assert task is not None, "the request check arrived before prepare"
                     say("checked", wrong=rank.check(task), disturbed=rank.disturbed())
                 else:
                     raise ValueError(f"unknown request {word!r}")

@@ -148,7 +148,7 @@ def connect(address: str, host: str, ranks: int) -> None:
             time.sleep(0.1)
     while (alive := sum(node["Alive"] for node in ray.nodes())) < ranks:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{alive} of {ranks} Ray nodes were alive after {START_TIMEOUT_S:g} s")
+            raise TimeoutError(f"only {alive} of {ranks} Ray nodes were alive after {START_TIMEOUT_S:g} s")
         time.sleep(0.1)
 
 

@@ -18,7 +18,7 @@ STARTED = "Ray runtime started."
 def main() -> int:
     """Returns the exit status of the node."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--turn", type=Path, help="lock file, shared by the nodes that must not start at once")
+    parser.add_argument("--turn", type=Path, help="lock file, shared by the nodes that must not start at the same time")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="options of `ray start`, after --")
     options = parser.parse_args()
     # Not the script `ray`: its first line has the path of its interpreter, which may be too long for the kernel.

@@ -181,7 +181,7 @@ class Driven(System):
     @property
     def python(self) -> Path:
         """The interpreter of the environment."""
-        assert self._python is not None, "start came before prepare"
+        assert self._python is not None, "start was called before prepare"
         return self._python
 
     @property

@@ -20,7 +20,7 @@ SOURCES = (RANKS / "gloo_rank.cpp", RANKS / "gloo_exchange.hpp", RANKS / "gloo_l
 HEADERS = Path("/usr/include/gloo/context.h")
 COMPILE = ("g++", "-std=c++17", "-O2")
 LIBRARIES = ("-lgloo", "-pthread")
-INSTALL = "`apt-get install libgloo-dev g++` (`make bench-packages`)"
+INSTALL = "`apt-get install libgloo-dev g++` or `make bench-packages`"
 # Port at which rank 0 distributes the addresses of all ranks while a group starts.
 STORE_PORT = 17430
 # Number of ranks that exchange data in one round of a BCube, as in gloo_rank.cpp.
@@ -65,7 +65,7 @@ class Gloo(System):
                 made = program.with_suffix(".new")
                 environments.command(
                     [*COMPILE, "-o", made, SOURCES[0], *LIBRARIES],
-                    f"can't compile {SOURCES[0].name}; install a compiler with {INSTALL}",
+                    f"can't compile {SOURCES[0].name} (install a compiler with {INSTALL})",
                 )
                 made.rename(program)
         self.program = program
@@ -79,7 +79,7 @@ class Gloo(System):
 
     def start(self, launch: Launch, group: str) -> None:  # noqa: ARG002 - it has one group
         """Starts a rank on each host, bound to the host's address on the measured network."""
-        assert self.program is not None, "start came before prepare"
+        assert self.program is not None, "start was called before prepare"
         store = f"{launch.hosts[0].address}:{STORE_PORT}"
         for host in launch.hosts:
             here = ["--address", host.address, "--store", store, "--version", self.version]

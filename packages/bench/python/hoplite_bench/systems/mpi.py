@@ -48,7 +48,7 @@ class Mpi(System):
         python = environments.python(self.name, self.requirements)
         launcher = python.parent / self.launcher
         if not os.access(launcher, os.X_OK):
-            raise Unavailable(f"{launcher} is missing; remove {python.parent.parent} to create it again")
+            raise Unavailable(f"{launcher} is missing: delete {python.parent.parent} to create the environment again")
         self.python = python
 
     def variants(self, op: str) -> list[Variant]:
@@ -57,7 +57,7 @@ class Mpi(System):
 
     def start(self, launch: Launch, group: str) -> None:
         """Starts the launcher on host 0, which starts a rank on each host through the bench's agent."""
-        assert self.python is not None, "start came before prepare"
+        assert self.python is not None, "start was called before prepare"
         rank: list[str | Path] = [self.python, PROGRAM, *launch.rank_options()]
         options = self.options(launch, group)
         command: list[str | Path] = [self.python.parent / self.launcher, *options, *rank]

@@ -75,7 +75,8 @@ class Ray(Driven):
         """Starts a node on every host and the driver."""
         if launch.memory_bytes < STORE_BYTES_MIN:
             raise Unavailable(
-                f"Ray's object store needs {STORE_BYTES_MIN} bytes on each host, but {launch.memory_bytes} are free"
+                f"Ray's object store needs {STORE_BYTES_MIN} bytes on each host, but {launch.memory_bytes} are "
+                "available: free memory on the hosts"
             )
         # All commands are checked before the first is started.
         commands = [(host, node_command(self.python, launch, host)) for host in launch.hosts]
@@ -123,8 +124,8 @@ def node_command(python: Path, launch: Launch, host: Host) -> list[str | Path]:
     folder = launch.folder / str(host.number)
     if len(str(folder)) + SESSION_PATH_BYTES > SOCKET_PATH_MAX:
         raise Unavailable(
-            f"Ray's sockets in {folder} would have paths of more than {SOCKET_PATH_MAX} bytes; "
-            f"set TMPDIR to a folder of at most {SOCKET_PATH_MAX - SESSION_PATH_BYTES - 30} bytes, such as /tmp"
+            f"Ray's sockets in {folder} would have paths of more than {SOCKET_PATH_MAX} bytes: "
+            f"set TMPDIR to a path of at most {SOCKET_PATH_MAX - SESSION_PATH_BYTES - 30} bytes, such as /tmp"
         )
     whose: list[str | Path]
     if host.number == 0:
