@@ -10,7 +10,7 @@ pub enum Error {
     #[error("the matrix has no machine: pass at least one")]
     Empty,
     /// The number of values is not the square of the number of machines.
-    #[error("a matrix of {machines} machines has {} numbers, not {got}", machines * machines)]
+    #[error("a matrix of {machines} machines must have {} numbers, not {got}", machines * machines)]
     Shape {
         /// Number of machines.
         machines: usize,
@@ -31,7 +31,7 @@ pub enum Error {
     },
     /// The two directions of a pair differ.
     #[error(
-        "the times between machines {row} and {column} differ by direction: {there} and {back} us"
+        "the times between machines {row} and {column} differ by direction ({there} and {back} us): pass equal times"
     )]
     Asymmetric {
         /// The first machine.

@@ -57,14 +57,14 @@ pub fn reason(cluster: &[u32], crossings: Crossings) -> String {
     let sizes = clusters::sizes(cluster);
     let [least, most] = [sizes.iter().min(), sizes.iter().max()].map(|it| it.copied().unwrap_or(0));
     if sizes.len() < 2 {
-        return "the times show no clusters of machines, so the order only avoids single slow pairs"
+        return "the times show no clusters of machines, so the order only avoids individual slow pairs"
             .into();
     }
     let Crossings { pairs, before, after } = crossings;
     let size = if least == most { format!("{least}") } else { format!("{least} to {most}") };
     format!(
         "the machines form {} clusters of {size}; of {pairs} pairs of ranks that exchange data, {before} cross \
-         clusters in the given order and {after} in this one",
+         clusters in the given order, and {after} in the new order",
         sizes.len(),
     )
 }

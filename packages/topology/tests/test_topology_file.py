@@ -59,7 +59,7 @@ def test_slots_of_a_topology_reach_the_launcher(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"format": "hoplite topology 2"}, "is not a topology"),
-        ({"hosts": [{"name": f"h{n}"} for n in range(8193)], "uplinks": None}, "has 8193 hosts: at most 8192"),
+        ({"hosts": [{"name": f"h{n}"} for n in range(8193)], "uplinks": None}, "has 8193 hosts: list at most 8192"),
         ({"hosts": [{"name": "h0", "slots": 0}], "uplinks": None}, r'"slots" is 0: set the number of processes'),
         ({"hosts": [{"name": "h0", "slots": True}], "uplinks": None}, '"slots" is true'),
         ({"times_us": [[0]]}, "not a list of 4 rows"),

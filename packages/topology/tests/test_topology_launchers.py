@@ -80,17 +80,17 @@ def test_gloo_nccl_and_lightgbm_get_their_algorithm() -> None:
 @pytest.mark.parametrize(
     ("form", "hosts", "wanted", "said"),
     [
-        ("lightgbm", [Host("gpu-1")], HALVING, "dotted address"),
-        ("lightgbm", [Host("::1")], HALVING, "dotted address"),
+        ("lightgbm", [Host("gpu-1")], HALVING, "use an IPv4 address"),
+        ("lightgbm", [Host("::1")], HALVING, "use an IPv4 address"),
         ("lightgbm", [Host("10.0.0.1", 2)], HALVING, "one process per host"),
-        ("lightgbm", HOSTS, TREE, "LightGBM has no double-tree"),
+        ("lightgbm", HOSTS, TREE, "LightGBM does not support double-tree"),
         ("lightgbm", HOSTS, Wanted("halving-doubling"), "--library lightgbm"),
         ("mpich", [Host("fe80::1")], RING, "a colon"),
         ("openmpi4", [Host("fe80::1")], RING, "a colon"),
         ("horovod", [Host("fe80::1")], RING, "a colon"),
         ("torchrun", [Host("a", 2), Host("b")], RING, "the same number of processes on each host"),
-        ("nccl", HOSTS, HALVING, "NCCL has no halving-doubling"),
-        ("gloo", HOSTS, TREE, "Gloo's benchmark has no double-tree"),
+        ("nccl", HOSTS, HALVING, "NCCL does not support halving-doubling"),
+        ("gloo", HOSTS, TREE, "Gloo's benchmark does not support double-tree"),
         ("gloo", PAIRS, RING, "one process per host"),
     ],
 )
@@ -108,7 +108,7 @@ def test_what_a_launcher_cant_take_is_refused(form: str, hosts: list[Host], want
         ("a\nA.\n", "are the same host"),
         ("::1\n0:0::1\n", "are the same host"),
         ("a b\n", "write a host, optionally its address and slots=N"),
-        ("a slots=0\n", "line 1 of .*: slots=0 is not a number of processes: set slots=1 to slots=9999"),
+        ("a slots=0\n", "line 1 of .*: slots=0 is not a number of processes: set one from 1 to 9999"),
         ("a 10.0.0.1 slots=x\n", "slots=x is not a number of processes"),
         ("a slots=10000\n", "slots=10000 is not a number of processes"),
         ("a:7000\n", "not the name or address of a host"),
@@ -138,7 +138,7 @@ def test_a_plan_is_printed_for_a_launcher(tmp_path: Path) -> None:
     halving = ("topology", "plan", "--matrix", matrix, "--algorithm", "halving-doubling", "--hosts", hosts)
     assert json.loads(run(*halving, "--format", "lightgbm", "--json").stdout)["library"] == "lightgbm"
     hosts.write_text("one\ntwo\n")
-    assert "has 2 hosts, the matrix 4 machines" in run(*plan, code=1).stderr
+    assert "has 2 hosts, but the matrix has 4 machines" in run(*plan, code=1).stderr
     assert "add --hosts FILE" in run(*plan[:6], "--format", "mpich", code=2).stderr
 
 
@@ -229,7 +229,7 @@ def test_a_command_for_each_host_is_run_there(tmp_path: Path) -> None:
     fake.chmod(0o755)
     verify = ("topology", "verify", "--format", "torchrun", "--hosts", hosts, "--launcher", fake)
     said = run(*verify, code=1).stderr
-    assert "rank 0 ran on two, not on one; 4 of 4 ranks are wrong" in said
+    assert "rank 0 ran on two, not on one; 4 of 4 ranks are on the wrong host" in said
     commands = sorted(line for line in ran.read_text().splitlines() if "torchrun" in line)
     assert [command[:11] for command in commands] == ["one torchru", "two torchru"]
     assert "--node_rank=1" in commands[1]
@@ -265,11 +265,14 @@ def test_a_launcher_that_gives_ranks_otherwise_is_caught(tmp_path: Path) -> None
     fake.chmod(0o755)
     verify = ("topology", "verify", "--format", "mpich", "--hosts", hosts)
     said = run(*verify, "--launcher", fake, code=1).stderr
-    assert "rank 0 ran on two, not on one; 2 of 2 ranks are wrong" in said
+    assert "rank 0 ran on two, not on one; 2 of 2 ranks are on the wrong host" in said
     fake.write_text("#!/bin/sh\necho hoplite-rank 0 one\necho hoplite-rank 1 two\n")
     assert "each of 2 ranks" in run(*verify, "--launcher", fake).stdout
     fake.write_text("#!/bin/sh\necho no route to two >&2\nexit 3\n")
     assert "no route to two" in run(*verify, "--launcher", fake, code=1).stderr
     said = run(*verify, "--launcher", tmp_path / "none", code=1).stderr
     assert "is not installed" in said
-    assert "set one of mpich" in run("topology", "verify", "--format", "slurm", "--hosts", hosts, code=2).stderr
+    assert (
+        "set --format to one of mpich"
+        in run("topology", "verify", "--format", "slurm", "--hosts", hosts, code=2).stderr
+    )

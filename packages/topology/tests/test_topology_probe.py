@@ -415,8 +415,8 @@ def test_a_silent_host_is_in_no_group_of_landmarks() -> None:
     ("count", "said"),
     [
         ("-1", "-1 is not in the range x>=0"),
-        ("1", "with 1 landmark all pairs are probed"),
-        ("3", "--landmarks 3 is more than the 2 hosts; set fewer, or 0 for all pairs"),
+        ("1", "1 landmark is too few: set 2 or more"),
+        ("3", "--landmarks 3 exceeds the 2 hosts: set fewer, or 0 to probe all pairs"),
     ],
 )
 def test_a_count_of_landmarks_that_helps_nothing_is_refused(tmp_path: Path, count: str, said: str) -> None:
@@ -446,7 +446,7 @@ def test_a_quick_probe_of_many_hosts_has_landmarks() -> None:
 
 def test_a_host_that_answers_no_echo_is_left_out_and_planned_without(tmp_path: Path) -> None:
     found = probed(Hosts(7, lambda a, b: None if 3 in (a, b) else 20_000))
-    assert "h3 replies to no echo" in found.absent[3]
+    assert "h3 does not reply to echoes" in found.absent[3]
     assert found.clusters() == [0, 0, 0, None, 0, 0, 0]
     layout.write(tmp_path / "t.json", found.layout())
     given = surveyed.read(tmp_path / "t.json")
@@ -473,7 +473,7 @@ def test_of_a_pair_that_answers_one_way_that_time_is_taken() -> None:
 
 
 def test_no_host_that_answers_is_an_error() -> None:
-    with pytest.raises(probing.ProbeFailed, match="replies to no echo"):
+    with pytest.raises(probing.ProbeFailed, match="does not reply to echoes"):
         probed(Hosts(4, lambda _a, _b: None))
 
 
@@ -584,7 +584,7 @@ def test_real_agents_are_probed_and_planned_for(tmp_path: Path) -> None:
     assert all((times[a][b] > 0) == (a != b) and times[a][b] == times[b][a] for a in range(5) for b in range(5))
     assert set(document["quantiles_us"]) == set(samples.QUANTILES)
     assert document["measured"]["whole"]
-    assert "h0 and h1 are one machine" in " ".join(document["measured"]["notes"])
+    assert "h0 and h1 are the same machine" in " ".join(document["measured"]["notes"])
     assert layout.read(out).hosts[4].addresses == ("127.0.0.5",)
     assert "probed 5 hosts" in done.stderr
     assert ">h4</text>" in picture.read_text()
@@ -624,7 +624,7 @@ def test_an_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("a 10.0.0.1\nb 10.0.0.1\n", "a and b have the same address 10.0.0.1"),
-        ("a 127.0.0.1\nb 10.0.0.1\n", "a resolves to 127.0.0.1 here"),
+        ("a 127.0.0.1\nb 10.0.0.1\n", "a resolves to the loopback address 127.0.0.1 on this machine"),
         ("a 10.0.0.1 eth0\n", "write a host, optionally its address"),
         ("a tomorrow\n", "write a host, optionally its address"),
         ("no-such-host.invalid\n", "no-such-host.invalid can't be resolved here"),

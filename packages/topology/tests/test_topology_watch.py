@@ -74,7 +74,7 @@ def test_links_carry_what_nodes_say_and_else_what_is_assumed() -> None:
     """Two pods of two racks of two; ranks alternate between pods."""
     every = members("aaaabbbb")
     order = [every[number]["address"] for number in (0, 4, 1, 5, 2, 6, 3, 7)]
-    assumed = "assuming a quarter of the machines' links for the uplinks of clusters"
+    assumed = "assuming that a cluster's uplink has a quarter of the rate of its machines' links"
     costs = []
     for carries in ([None, None], [4, 2], [1, 2]):
         for number, member in enumerate(every):
@@ -96,7 +96,7 @@ def test_links_carry_what_nodes_say_and_else_what_is_assumed() -> None:
 def test_an_order_is_one_of_the_members() -> None:
     every = members("abab")
     for order, said in [
-        (["10.0.0.9"], "no member has the address '10.0.0.9'; members are 10.0.0.1:7420"),
+        (["10.0.0.9"], "no member has the address '10.0.0.9': use one of 10.0.0.1:7420"),
         (["10.0.0.1", "10.0.0.1:7420"], "is a duplicate"),
         (["10.0.0.1", "10.0.0.2", "10.0.0.3"], "the order lacks 10.0.0.4:7420"),
     ]:

@@ -60,18 +60,21 @@ def read_hosts(path: Path) -> list[Host]:
         if not slots and words[-1].startswith("slots="):
             count = words[-1].removeprefix("slots=")
             raise InvalidArgument(
-                f"line {number} of {path}: slots={count} is not a number of processes: set slots=1 to slots=9999"
+                f"line {number} of {path}: slots={count} is not a number of processes: set one from 1 to 9999"
             )
         at = words[1] if len(words) == (3 if slots else 2) else ""
         host = Host(words[0], int(slots[1]) if slots else 1, at)
         if len(words) > 1 + bool(at) + bool(slots) or (at and not is_ip(at)):
             raise InvalidArgument(
-                f"line {number} of {path} is {line.strip()!r}: write a host, optionally its address and slots=N"
+                f"line {number} of {path} is malformed: {line.strip()!r}; write a host, optionally its address and "
+                "slots=N"
             )
         check_host(f"line {number} of {path}", host.name)
         key = host.address or host.name.casefold().rstrip(".")
         if key in seen:
-            raise InvalidArgument(f"lines {seen[key]} and {number} of {path} are the same host, {host.name}")
+            raise InvalidArgument(
+                f"lines {seen[key]} and {number} of {path} are the same host, {host.name}: remove one"
+            )
         seen[key] = number
         hosts.append(host)
     if not hosts:
@@ -93,16 +96,16 @@ def addresses_of(hosts: list[Host], path: Path) -> dict[str, str]:
             continue
         if address in names:
             raise InvalidArgument(
-                f"{path}: {names[address]} and {host.name} have the same address {address}: remove one, or add to each "
-                "name its address on the network to measure"
+                f"{path}: {names[address]} and {host.name} have the same address {address}: remove one, or write after "
+                "each name its address on the network to measure"
             )
         names[address] = host.name
         found[host.name] = address
     loopback = [name for name, address in found.items() if ipaddress.ip_address(address).is_loopback]
     if loopback and len(loopback) < len(found):
         raise InvalidArgument(
-            f"{path}: {loopback[0]} resolves to {found[loopback[0]]} here, where no other host reaches it: add its "
-            "address on the network after its name"
+            f"{path}: {loopback[0]} resolves to the loopback address {found[loopback[0]]} on this machine, which other "
+            "hosts can't reach: write its address on the network after its name"
         )
     return found
 

@@ -87,7 +87,8 @@ def _same_slots(hosts: list[Host], launcher: str) -> int:
     slots = {host.slots for host in hosts}
     if len(slots) > 1:
         raise InvalidArgument(
-            f"{launcher} starts the same number of processes on each host: set one number of slots, not {sorted(slots)}"
+            f"{launcher} starts the same number of processes on each host: set the same slots=N for all hosts, "
+            f"not {sorted(slots)}"
         )
     return slots.pop()
 
@@ -102,7 +103,9 @@ def _one_slot(hosts: list[Host], launcher: str) -> None:
 
 def _need_algorithm(wanted: Wanted, launcher: str, names: dict[str, str]) -> str:
     if wanted.algorithm not in names:
-        raise InvalidArgument(f"{launcher} has no {wanted.algorithm}: set --algorithm to one of {', '.join(names)}")
+        raise InvalidArgument(
+            f"{launcher} does not support {wanted.algorithm}: set --algorithm to one of {', '.join(names)}"
+        )
     return names[wanted.algorithm]
 
 
@@ -111,7 +114,7 @@ def _openmpi4(hosts: list[Host], _wanted: Wanted) -> Launch:
     processes = _processes(hosts)
     lines = [f"rank {rank}={name} slot={slot}" for rank, (name, slot) in enumerate(processes)]
     run = f"mpirun --hostfile HOSTS --rankfile FILE --bind-to none -np {len(processes)} {PROGRAM}"
-    notes = ["this is a rank file, because mpirun ignores the order of a host file if it runs on one of its hosts"]
+    notes = ["this is a rank file, because mpirun ignores the order of a host file that contains its own host"]
     return Launch(_lines(lines), run, notes)
 
 
@@ -134,7 +137,7 @@ def _mpich(hosts: list[Host], _wanted: Wanted) -> Launch:
 def _slurm(hosts: list[Host], _wanted: Wanted) -> Launch:
     processes = _processes(hosts)
     run = f"SLURM_HOSTFILE=FILE srun -m arbitrary -n {len(processes)} {PROGRAM}"
-    notes = ["the hosts must be those of the job, with Slurm's names"]
+    notes = ["use the hosts of the job, with their names in Slurm"]
     return Launch(_lines([name for name, _ in processes]), run, notes)
 
 
@@ -169,7 +172,7 @@ def _gloo(hosts: list[Host], wanted: Wanted) -> Launch:
         f"--tcp-device eth0 --elements {round(wanted.bytes / FLOAT_BYTES)} --iteration-count 20 {base}{name}"
         for rank, host in enumerate(hosts)
     ]
-    return Launch(_lines(lines), "", ["DIR must be a folder that all hosts share, and empty before each RUN"])
+    return Launch(_lines(lines), "", ["DIR must be a folder that all hosts share; empty it before each RUN"])
 
 
 def _nccl(hosts: list[Host], wanted: Wanted) -> Launch:
@@ -183,7 +186,7 @@ def _horovod(hosts: list[Host], _wanted: Wanted) -> Launch:
     _refuse_colons(hosts, "Horovod")
     count = sum(host.slots for host in hosts)
     run = f"horovodrun -np {count} --hostfile FILE {PROGRAM}"
-    notes = ["Horovod may ignore the order of the hosts with Open MPI (--mpi); with Gloo (--gloo) it does not"]
+    notes = ["Horovod may ignore the order of the hosts with Open MPI (--mpi); add --gloo to keep it"]
     return Launch(_lines([f"{host.name} slots={host.slots}" for host in hosts]), run, notes)
 
 
@@ -191,14 +194,17 @@ def _lightgbm(hosts: list[Host], wanted: Wanted) -> Launch:
     _one_slot(hosts, "LightGBM")
     _need_algorithm(wanted, "LightGBM", {"ring": "", "halving-doubling": ""})
     if wanted.algorithm == "halving-doubling" and wanted.library != "lightgbm":
-        raise InvalidArgument("LightGBM's most distant ranks exchange the largest part: set --library lightgbm")
+        raise InvalidArgument(
+            "LightGBM's halving-doubling exchanges the largest part between the most distant ranks: "
+            "set --library lightgbm"
+        )
     # If the name and the address of a host are known, its line has the address.
     hosts = [replace(host, name=host.at) if host.at and host.address is None else host for host in hosts]
     for host in hosts:
         if not isinstance(host.address, ipaddress.IPv4Address):
             raise InvalidArgument(
-                f"LightGBM parses a line with a letter of rank= as a rank: use a dotted address, such as 10.0.0.3, for "
-                f"{host.name}"
+                f"LightGBM parses a line that contains a letter of `rank=` as a rank: use an IPv4 address, such as "
+                f"10.0.0.3, for {host.name}"
             )
     run = f"lightgbm config=CONFIG machine_list_file=FILE num_machines={len(hosts)}"
     return Launch(_lines([f"{host.name} {LIGHTGBM_PORT}" for host in hosts]), run, [])

@@ -157,7 +157,7 @@ def read(path: Path) -> Layout:
     """
     found = topology.read(path)
     if len(found.hosts) > MACHINES_MAX:
-        raise InvalidArgument(f"{path} has {len(found.hosts)} hosts: at most {MACHINES_MAX} are supported")
+        raise InvalidArgument(f"{path} has {len(found.hosts)} hosts: list at most {MACHINES_MAX}")
     times = _times(path, found.more.get("times_us"), len(found.hosts))
     more = {key: value for key, value in found.more.items() if key not in ("times_us", "clusters")}
     return Layout(found.hosts, times, found.uplinks, found.nic, more)
@@ -175,12 +175,14 @@ def _times(path: Path, told: object, count: int) -> list[list[float | None]]:
     rows: list[list[float | None]] = []
     for number, row in enumerate(told):
         if len(row) != count:
-            raise InvalidArgument(f'row {number} of "times_us" of {path} has {len(row)} times for {count} hosts')
+            raise InvalidArgument(
+                f'row {number} of "times_us" of {path} has {len(row)} times for {count} hosts: write one per host'
+            )
         for column, time in enumerate(row):
             if time is not None and not (_is_number(time) and 0 <= time <= RTT_US_MAX):
                 raise InvalidArgument(
                     f'"times_us" of {path}, row {number}, column {column}, is {json.dumps(time)}: set 0 to '
-                    f"{RTT_US_MAX:.0f} microseconds, or null without a time"
+                    f"{RTT_US_MAX:.0f} microseconds, or null if there is no time"
                 )
         rows.append([None if time is None else float(time) for time in row])
     return rows

@@ -47,7 +47,7 @@ def read_matrix(path: Path, *, symmetric: str | None = None) -> list[list[float]
     if not text.strip():
         raise InvalidArgument(f"{path} is empty: write one line per machine")
     if len(lines) > MACHINES_MAX:
-        raise InvalidArgument(f"{path} has {len(lines)} lines: at most {MACHINES_MAX} machines are supported")
+        raise InvalidArgument(f"{path} has {len(lines)} lines: list at most {MACHINES_MAX} machines")
     rows = []
     for number, line in enumerate(lines, 1):
         cells = line.split(",")
@@ -78,7 +78,9 @@ def _time(cell: str, where: str) -> float:
     try:
         time = float(cell)
     except ValueError:
-        raise InvalidArgument(f"{where} is {cell!r}, not a number of microseconds: remove headers") from None
+        raise InvalidArgument(
+            f"{where} is {cell!r}, not a number of microseconds: write numbers only, without a header"
+        ) from None
     if math.isnan(time):
         raise InvalidArgument(f"{where} is {cell}: probe that pair again")
     if not 0 <= time <= RTT_US_MAX:
@@ -94,7 +96,7 @@ def _make_symmetric(rows: list[list[float]], path: Path, symmetric: str | None) 
                 times[column] = rows[column][row] = SYMMETRIES[symmetric](there, back)
             elif abs(there - back) > SAME * max(there, back):
                 raise InvalidArgument(
-                    f"{path} is not symmetric: line {row + 1}, column {column + 1} is {there:g}, and line "
+                    f"{path} is not symmetric: line {row + 1}, column {column + 1} is {there:g}, but line "
                     f"{column + 1}, column {row + 1} is {back:g}; set --symmetric to max, mean or min"
                 )
             else:

@@ -119,7 +119,9 @@ def plan(rows: list[list[float]], wanted: Wanted, options: Options) -> Planned:
                 order, cost = proof.order, shorter
             notes.append(_said(proof, search))
         elif search.ranks == len(rows):
-            notes.append(f"HiGHS, which has higher bounds for rings, was skipped: pip install '{relaxation.EXTRA}'")
+            notes.append(
+                f"HiGHS, which proves tighter bounds for rings, is not installed: pip install '{relaxation.EXTRA}'"
+            )
     if options.solver == "paper":
         better = smt.improve(rows, wanted, order, cost, model=search.model, seconds=search.seconds)
         notes.append(better.said)
@@ -132,7 +134,7 @@ def plan(rows: list[list[float]], wanted: Wanted, options: Options) -> Planned:
         notes.append("the search reached its time limit; another run may find another order")
     if options.choose is not None and options.choose < len(rows):
         notes.append(
-            f"{options.choose} of {len(rows)} machines were chosen; the bound is weak, because it holds for any choice"
+            f"{options.choose} of {len(rows)} machines were chosen; the bound is loose, because it holds for any choice"
         )
     given = list(range(len(order)))
     reason = machines.native.reason(wanted, machines.cluster, given, order)
@@ -159,9 +161,9 @@ def _is_linear(wanted: Wanted, search: Searched, options: Options, count: int) -
 
 
 def _said(proof: Proof, search: Searched) -> str:
-    said = f"HiGHS proved the bound of the sum of hops with {proof.cases} cases"
+    said = f"HiGHS proved the bound on the sum of hops by examining {proof.cases} cases"
     if search.model == "congestion":
-        said += "; loads of uplinks can raise the cost of the best order above it"
+        said += "; uplink load can raise the cost of the best order above this bound"
     return said
 
 
@@ -178,9 +180,11 @@ def advice(planned: Planned) -> str | None:
     whole = sum(size // base * base for size in sizes)
     inside = f"{rounds} of the rounds can stay" if rounds else "no round can stay"
     advice = (
-        f"clusters whose sizes are multiples of {base}, {base**2}, {base**3} keep 1, 2, 3 rounds inside them; "
-        f"with these sizes, {inside} inside for all machines"
+        f"clusters whose sizes are multiples of {base}, {base**2}, {base**3} keep 1, 2, 3 rounds inside a cluster; "
+        f"with the present sizes, {inside} inside a cluster for all machines"
     )
     if whole < sum(sizes) and whole >= base:
-        advice += f"; {whole} of the machines are multiples of {base} in each cluster: use fewer with --choose"
+        advice += (
+            f"; {whole} of the machines would form clusters whose sizes are multiples of {base}: set --choose {whole}"
+        )
     return advice

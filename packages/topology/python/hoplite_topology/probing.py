@@ -174,11 +174,11 @@ def resumed(found: Layout) -> Probed:
         )
         tables: list[list[Any]] = [taken.asked, taken.lost, *taken.quantiles_us.values()]
         if any(len(table) != count or any(len(row) != count for row in table) for table in tables):
-            raise ValueError("tables of another size")
+            raise ValueError("the tables do not match the number of hosts")
         sites = [Site(host.name, host.addresses[0], host.slots) for host in found.hosts]
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise InvalidArgument(
-            f"can't resume from this file: {type(error).__name__} {error}; start a new probe"
+            f"can't resume from this file: {type(error).__name__}: {error}; start a new probe"
         ) from None
     return Probed(sites, settings, taken, begun=str(told["begun"]), seconds=float(told["seconds"]))
 
@@ -223,7 +223,7 @@ def run(
     _again(probed, reached)
     probed.is_whole = True
     if len(reached.present) < 2 <= len(probed.sites):
-        raise ProbeFailed(f"no host replies to another one; {next(iter(reached.absent.values()))}")
+        raise ProbeFailed(f"no host received a reply from another host; {next(iter(reached.absent.values()))}")
     if marks is not None:
         probed.estimated = marks.estimates(probed.times_us)
         probed.notes.append(_said(probed, marks))
@@ -236,7 +236,7 @@ def run(
     if probed.settings.bandwidth and len(reached.present) > 1:
         _rates(probed, reached, tell)
     elif len(reached.present) >= contention.HOSTS_MIN and not any(probed.groups):
-        probed.notes.append("the times show no groups; --bandwidth also detects links that hosts share")
+        probed.notes.append("the times show no groups; add --bandwidth to detect links that hosts share")
     probed.absent = dict(reached.absent)
     probed.seconds = earlier_s + time.monotonic() - begun
     return probed
@@ -255,8 +255,9 @@ def _said(probed: Probed, marks: Landmarks) -> str:
     hosts = len(marks.hosts)
     every, asked = hosts * (hosts - 1) // 2, sum(1 for _ in _asked(probed))
     return (
-        f"{asked} of {every} pairs were probed, starting with {len(marks.chosen)} landmarks; {len(probed.estimated)} "
-        "have the median time of other pairs of their two groups: set --landmarks 0 to probe all pairs"
+        f"{asked} of {every} pairs were probed, starting with {len(marks.chosen)} landmarks; the times "
+        f"of {len(probed.estimated)} are estimated as the median of other pairs of the same two groups: "
+        "set --landmarks 0 to probe all pairs"
     )
 
 
@@ -306,7 +307,7 @@ def _leave_out_silent(probed: Probed, reached: Reached) -> None:
         asked = sum(1 for other in range(len(probed.sites)) if probed.samples.asked[other][host])
         if needed and asked >= needed and not probed.samples.has(host):
             name = probed.sites[host].name
-            reached.leave_out(host, f"{name} replies to no echo: check that other hosts can send it UDP (--port)")
+            reached.leave_out(host, f"{name} does not reply to echoes: allow UDP from the other hosts to it (--port)")
 
 
 def _echoes(probed: Probed, reached: Reached, pairs: Sequence[Pair], count: int) -> list[tuple[Pair, dict[str, Any]]]:
@@ -386,9 +387,13 @@ def _rates(probed: Probed, reached: Reached, tell: Callable[[str], None]) -> Non
             for host, group in zip(hosts, contention.groups(rounds, len(hosts)) or (), strict=False):
                 probed.groups[host] = (f"{LEVELS[-1]}-{group}",)
             if not any(probed.groups):
-                probed.notes.append("times and rates show no groups: with all hosts at once, each had its full link")
+                probed.notes.append(
+                    "times and rates show no groups: with all hosts sending at once, each reached its full link rate"
+                )
         elif len(hosts) > contention.HOSTS_MAX:
-            probed.notes.append(f"shared links are detected among at most {contention.HOSTS_MAX} hosts")
+            probed.notes.append(
+                f"detection of shared links was skipped: it supports at most {contention.HOSTS_MAX} hosts"
+            )
     inner = [groups[-1] if groups else "" for groups in probed.groups]
     for label in sorted({label for groups in probed.groups for label in groups}):
         members = [host for host in reached.present if label in probed.groups[host]]
@@ -397,7 +402,7 @@ def _rates(probed: Probed, reached: Reached, tell: Callable[[str], None]) -> Non
             streams.uplink(label, members, others)
     probed.notes += streams.found.failed
     if streams.found.is_cut:
-        probed.notes.append(f"the measurement of streams ended after {settings.budget_s:g} s: increase --budget")
+        probed.notes.append(f"not all streams were measured within {settings.budget_s:g} s: increase --budget")
 
 
 def _spread(hosts: Sequence[int], inner: Sequence[str]) -> list[int]:
@@ -415,7 +420,9 @@ def _note_twins(probed: Probed, reached: Reached) -> None:
     for number in reached.present:
         machine, name = reached.hello[number]["machine"], probed.sites[number].name
         if machine and machine in seen:
-            probed.notes.append(f"{seen[machine]} and {name} are one machine: times between them involve no network")
+            probed.notes.append(
+                f"{seen[machine]} and {name} are the same machine, so times between them involve no network"
+            )
         seen.setdefault(machine, name)
 
 

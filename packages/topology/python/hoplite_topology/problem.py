@@ -61,7 +61,7 @@ class Options:
         choose: number of machines to use; None for all.
         seed: random seed.
         seconds: approximate duration of the search; None for the solver's default.
-        seconds_max: time limit of the search; None for `seconds`, or PATIENCE times the solver's default.
+        seconds_max: time limit of the search; None for `seconds`, or twice the solver's default.
         start: an order to repair.
         nic: rate of each machine's link, in bit/s.
         uplink: rate of each cluster's link to the others, in bit/s.
@@ -140,7 +140,8 @@ def machines(rows: list[list[float]], options: Options) -> Machines:
     ]
     if options.uplink is None and None in known and len(sizes) > 1:
         options.assumed.append(
-            "assuming a quarter of the machines' links for the uplinks of clusters; set --uplink to change it"
+            "assuming that a cluster's uplink has a quarter of the rate of its machines' links; "
+            "set --uplink to change it"
         )
     # Users specify bits per second, the search uses bytes per microsecond.
     uplinks = [rate / 8e6 for rate in rates]
@@ -158,7 +159,8 @@ def search_of(wanted: Wanted, options: Options, count: int) -> Searched:
         raise InvalidArgument(f"--choose {ranks} of {count} machines is out of range: set 1 to {count}")
     if options.solver == "exact" and wanted.algorithm != "ring" and math.perm(count, ranks) > 50_000:
         raise InvalidArgument(
-            f"the exact solver supports rings; {wanted.algorithm} of {ranks} ranks has too many orders to try all"
+            f"the exact solver supports rings, and {wanted.algorithm} of {ranks} ranks has too many orders to try all: "
+            "set --solver search"
         )
     seconds = options.seconds or SECONDS[options.solver]
     return Searched(

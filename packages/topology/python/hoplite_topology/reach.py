@@ -71,9 +71,9 @@ class Reached:
         try:
             words = shlex.split(launch)
         except ValueError as error:
-            raise InvalidArgument(f"--launch {launch!r} is not a command: {error}") from None
+            raise InvalidArgument(f"--launch {launch!r} is not a command: {error}; check its quotes") from None
         if not any("{host}" in word for word in words):
-            raise InvalidArgument(f"--launch {launch!r} has no {{host}}: add it where the name of a host belongs")
+            raise InvalidArgument(f"--launch {launch!r} has no {{host}}: add it in place of the host name")
         self.sites = list(sites)
         self.absent: dict[int, str] = {}
         self.hello: dict[int, dict[str, Any]] = {}

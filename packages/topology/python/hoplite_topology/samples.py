@@ -121,7 +121,7 @@ class Quality:
             f"directions of a pair differ by {self.disagreement:.0%}, p90 is {self.spread:.1f} times p10, "
             f"{self.loss:.1%} of the echoes were lost"
         )
-        return said + ("" if self.drift is None else f", pairs that were probed again had changed by {self.drift:.0%}")
+        return said + ("" if self.drift is None else f", and pairs that were probed again changed by {self.drift:.0%}")
 
 
 def judge(samples: Samples, estimator: str, loads: Sequence[tuple[str, float, int]] = ()) -> Quality:
@@ -169,7 +169,7 @@ def _warnings(quality: Quality, loads: Sequence[tuple[str, float, int]]) -> list
             f"the two directions of a pair differ by {quality.disagreement:.0%}, though both measure one round trip"
         )
     if quality.spread > SPREAD_MAX:
-        said.append(f"echoes of a pair are spread: p90 is {quality.spread:.1f} times p10")
+        said.append(f"echo times of a pair vary widely: p90 is {quality.spread:.1f} times p10")
     if quality.drift is not None and quality.drift > DRIFT_MAX:
         said.append(f"times changed by {quality.drift:.0%} while the probe ran")
     if quality.loss > LOSS_MAX:
@@ -180,5 +180,5 @@ def _warnings(quality: Quality, loads: Sequence[tuple[str, float, int]]) -> list
     if said:
         said.append("the hosts or the network were busy: probe again when they are idle, or with a larger --count")
     if quality.pairs_missing:
-        said.append(f"{quality.pairs_missing} pairs have no time: a plan estimates it from paths over other hosts")
+        said.append(f"{quality.pairs_missing} pairs have no time: a plan estimates it from paths through other hosts")
     return said

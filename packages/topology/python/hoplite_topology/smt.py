@@ -58,7 +58,7 @@ def improve(
     try:
         import z3
     except ImportError:
-        return Improved(None, is_best=False, said=f"Z3 was skipped: pip install '{EXTRA}'")
+        return Improved(None, is_best=False, said=f"Z3 was skipped, because it is not installed: pip install '{EXTRA}'")
     best, limit, is_best = None, round(cost * NANOSECONDS), False
     solver = z3.Solver()
     solver.set("timeout", max(1, round(seconds * 1000)))

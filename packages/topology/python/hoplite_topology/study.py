@@ -109,13 +109,13 @@ class Studied:
         for name, time in self.planned.items():
             us = time / 1000
             lines.append(
-                f"  planned with the {name} model: {us:.0f} ms; the mean is {mean / us:.1f} times that, the slowest "
-                f"{times[-1] / us:.1f} times; costs and times of the random orders correlate with "
+                f"  planned with the {name} model: {us:.0f} ms; the random orders take {mean / us:.1f} times as long "
+                f"on average, and {times[-1] / us:.1f} times as long at most; correlation of their costs and times: "
                 f"{self.correlation[name]:.2f}"
             )
             lines.append(
                 f"    ten orders from the planned one to the costliest, which takes {self.speedup(name):.1f} times as "
-                f"long: costs and times correlate with {self.spread_correlation(name):.2f}"
+                f"long; correlation of their costs and times: {self.spread_correlation(name):.2f}"
             )
         return lines
 

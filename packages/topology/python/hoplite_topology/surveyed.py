@@ -57,15 +57,15 @@ def read(path: Path, *, symmetric: str | None = None) -> Surveyed:
         found = found.without(silent)
         notes.append(f"planned without {', '.join(names)}, which did not respond to the probe")
     if not found.hosts:
-        raise InvalidArgument(f"no host of {path} has a time to another one: probe again")
+        raise InvalidArgument(f"no host of {path} has a time to another host: probe again")
     if found.times_us:
         found = replace(found, times_us=_symmetric(path, found, symmetric))
         rows, missing = layout.filled(found.times_us)
         if missing:
-            notes.append(f"{missing} pairs have no time; estimating it from paths over other hosts")
+            notes.append(f"{missing} pairs have no time; estimating it from paths through other hosts")
     else:
         rows = _assumed(found)
-        notes.append("the file has no times; assuming shorter ones inside groups")
+        notes.append("the file has no times; assuming that times inside groups are shorter")
     cluster = found.clusters()
     uplinks = found.uplinks_of(cluster) if cluster is not None else []
     # Launchers that require addresses get them from `at`.
@@ -85,7 +85,7 @@ def _symmetric(path: Path, found: Layout, symmetric: str | None) -> list[list[fl
             elif abs(there - back) > SAME * max(there, back):
                 names = found.hosts[a].name, found.hosts[b].name
                 raise InvalidArgument(
-                    f"{path} is not symmetric: {names[0]} to {names[1]} is {there:g}, and back {back:g}; "
+                    f"{path} is not symmetric: {names[0]} to {names[1]} is {there:g}, but the reverse is {back:g}; "
                     "set --symmetric to max, mean or min"
                 )
     return rows

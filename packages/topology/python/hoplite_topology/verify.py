@@ -144,7 +144,7 @@ def _run(commands: list[list[str]]) -> str:
             try:
                 out, errors = process.communicate(timeout=max(0.0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
-                raise InvalidArgument(f"{command[0]} did not end within {PATIENCE_S} s") from None
+                raise InvalidArgument(f"{command[0]} did not exit within {PATIENCE_S} s") from None
             if process.returncode != 0:
                 raise InvalidArgument(f"{command[0]} failed{_where(command)}: {_reason(errors.strip() or out.strip())}")
             told.append(out)

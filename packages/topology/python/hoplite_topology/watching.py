@@ -116,7 +116,10 @@ def picture(statuses: Sequence[Mapping[str, Any]], order: Sequence[str] | None =
     ids = {member["id"] for member in first["members"]}
     for status in statuses:
         if status["id"] not in ids:
-            raise InvalidArgument(f"node {status['address']} is not a member of the cluster of node {first['address']}")
+            raise InvalidArgument(
+                f"node {status['address']} is not a member of the cluster of node {first['address']}: "
+                "pass sockets of one cluster"
+            )
     members = {member["address"]: member for member in first["members"] if member["address"]}
     addresses = sorted(members) if order is None else _ordered(order, list(members))
     at = {members[address]["id"]: number for number, address in enumerate(addresses)}
@@ -154,7 +157,9 @@ def look(seen: Picture, wanted: Wanted) -> Look:
     rows, missing = layout.filled(seen.times_us)
     notes = []
     if missing:
-        notes.append(f"{missing} pairs have no time; assuming that of paths over other nodes: add nodes with --socket")
+        notes.append(
+            f"{missing} pairs have no time, so it is estimated from paths through others: add nodes with --socket"
+        )
     hosts = [Placed(address, (), place) for address, place in zip(seen.addresses, seen.places, strict=True)]
     uplinks = {label: count * seen.nic for label, count in seen.carries.items()} if seen.nic else {}
     known = layout.Layout(hosts, seen.times_us, uplinks, seen.nic)
@@ -175,7 +180,7 @@ def _ordered(order: Sequence[str], members: list[str]) -> list[str]:
         same = [address for address in members if name in (address, address.rpartition(":")[0].strip("[]"))]
         if len(same) != 1:
             said = "no member has" if not same else "several members have"
-            raise InvalidArgument(f"{said} the address {name!r}; members are {', '.join(sorted(members))}")
+            raise InvalidArgument(f"{said} the address {name!r}: use one of {', '.join(sorted(members))}")
         if same[0] in found:
             raise InvalidArgument(f"the address {name!r} is a duplicate: remove one")
         found += same

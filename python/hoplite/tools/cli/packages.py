@@ -101,6 +101,8 @@ COMMANDS = (
     ),
     Elsewhere("lab", "hoplite-bench", "Emulate hosts and links of a given rate in network namespaces."),
     Elsewhere(
-        "topology", "hoplite-topology", "Measure the network, and place ranks that exchange most data near each other."
+        "topology",
+        "hoplite-topology",
+        "Measure the network, and place ranks that exchange the most data near each other.",
     ),
 )

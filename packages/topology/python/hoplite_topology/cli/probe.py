@@ -32,7 +32,7 @@ LAB_STEP = "run as root; without root, pass real hosts with --hosts FILE"
 
 def _check_landmarks(_context: click.Context, _option: click.Parameter, value: int | None) -> int | None:
     if value == 1:
-        raise click.BadParameter("with 1 landmark all pairs are probed: set 2 or more, or 0")
+        raise click.BadParameter("1 landmark is too few: set 2 or more, or 0 to probe all pairs")
     return value
 
 
@@ -47,9 +47,9 @@ def _check_landmarks(_context: click.Context, _option: click.Parameter, value: i
     "--launch",
     default="ssh -o BatchMode=yes -- {host}",
     show_default=True,
-    help="Command that runs a shell command on a host; the shell command is appended as one word.",
+    help="Command that runs a shell command on a host; the shell command is appended as one argument.",
 )
-@click.option("--python", default="python3", show_default=True, help="Interpreter on the hosts, 3.8 or later.")
+@click.option("--python", default="python3", show_default=True, help="Python interpreter on the hosts, 3.8 or later.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="UDP and TCP port on the hosts.  [default: any]")
 @click.option(
     "--count", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Number of echoes per direction."
@@ -66,24 +66,24 @@ def _check_landmarks(_context: click.Context, _option: click.Parameter, value: i
     type=click.Choice(["max", "mean", "min"]),
     default="max",
     show_default=True,
-    help="How to combine the two directions of a pair.",
+    help="Function that combines the two directions of a pair.",
 )
 @click.option(
     "--backend",
     type=click.Choice(["udp", "fping"]),
     default="udp",
     show_default=True,
-    help="Program that sends echoes: the probe's own (replies by the probe) or fping (replies by the kernel).",
+    help="Program that sends echoes: udp (the probe replies) or fping (the kernel replies).",
 )
 @duration_option("--timeout", "Treat a host as unreachable after this long without any reply.  [default: 1 s]")
-@click.option("--quick", is_flag=True, help="Send few echoes per pair, and all of them only to the nearest hosts.")
+@click.option("--quick", is_flag=True, help="Send few echoes per pair, and the full count only to the nearest hosts.")
 @click.option(
     "--landmarks",
     type=click.IntRange(0),
     callback=_check_landmarks,
     metavar="N",
-    help="Probe all hosts from N hosts, two or more, then only relevant pairs; 0 probes all pairs.  [default: 24 with "
-    "--quick and more than 128 hosts, else 0]",
+    help="Probe all hosts from N landmarks (2 or more), then only relevant pairs; 0 probes all pairs.  "
+    "[default: 24 with --quick and more than 128 hosts, else 0]",
 )
 @click.option(
     "--bandwidth/--no-bandwidth",
@@ -94,12 +94,14 @@ def _check_landmarks(_context: click.Context, _option: click.Parameter, value: i
 @click.option("--streams", type=click.IntRange(1, 64), default=1, show_default=True, help="Connections per pair.")
 @click.option("--seed", type=click.IntRange(0, 2**63), default=0, show_default=True, help="Random seed.")
 @click.option("--out", type=out_option, help="Write the topology to this file, after each round.")
-@click.option("--resume", type=file_option, help="Continue with a file of --out, with its hosts and settings.")
+@click.option(
+    "--resume", type=file_option, help="Continue the probe that wrote this --out file, with its hosts and settings."
+)
 @click.option("--picture", type=out_option, help="Draw the times to a .svg or .png file.")
 @json_option("Print one JSON object.")
 @click.pass_context
 def probe(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - the type that click passes
-    """Measure round trips, groups and link rates between hosts.
+    """Measure round trips and link rates between hosts, and detect groups.
 
     Hosts exchange echoes in rounds of disjoint pairs. On real hosts, ssh starts a small Python program that uses only
     the standard library; nothing has to be installed. --bandwidth saturates the links for some seconds.
@@ -214,7 +216,7 @@ def _where(options: dict[str, Any], settings: Settings) -> Iterator[tuple[Probed
 
 def _check_count(landmarks: int | None, hosts: int) -> None:
     if landmarks and landmarks > hosts:
-        raise InvalidArgument(f"--landmarks {landmarks} is more than the {hosts} hosts; set fewer, or 0 for all pairs")
+        raise InvalidArgument(f"--landmarks {landmarks} exceeds the {hosts} hosts: set fewer, or 0 to probe all pairs")
 
 
 def _measure(probed: Probed, reach: dict[str, Any], out: Path | None) -> Probed:
@@ -242,7 +244,7 @@ def _measure(probed: Probed, reach: dict[str, Any], out: Path | None) -> Probed:
                 write()
 
         write()
-        progress.tell(f"starting on {len(probed.sites)} hosts")
+        progress.tell(f"starting the probe on {len(probed.sites)} hosts")
         try:
             with Reached(probed.sites, **reach) as reached:
                 for reason in reached.absent.values():
@@ -252,13 +254,13 @@ def _measure(probed: Probed, reach: dict[str, Any], out: Path | None) -> Probed:
                 for number in sorted(set(probed.absent) - known):
                     progress.say(f"left out: {probed.absent[number]}")
         except probing.ProbeFailed as error:
-            fail_with(
-                str(error), "check that each host responds: ssh HOST python3 --version; or set --launch or --python"
-            )
+            fail_with(str(error), "check each host with: ssh HOST python3 --version; or set --launch or --python")
         except BaseException:
             if out is not None:
                 write()
-                progress.say(f"stopped; finished rounds are in {out}; continue: hoplite topology probe --resume {out}")
+                progress.say(
+                    f"stopped; finished rounds are in {out}; to continue: hoplite topology probe --resume {out}"
+                )
             raise
         write()
         progress.say(f"probed {len(probed.sites) - len(probed.absent)} hosts in {duration(probed.seconds)}")
@@ -298,13 +300,13 @@ def _lines(probed: Probed) -> list[str]:
     lines = []
     for group, members in sorted(groups.items()):
         uplink = rates.uplinks.get(group[-1]) if rates and group else None
-        carries = f", whose link has {write_rate(uplink)}" if uplink else ""
+        carries = f" (uplink: {write_rate(uplink)})" if uplink else ""
         lines.append(f"{' '.join(group) or 'one group of all'}: {' '.join(members)}{carries}")
     for label in sorted({label for group in groups for label in group[:-1]}):
         uplink = rates.uplinks.get(label) if rates else None
-        lines += [f"{label}: its link has {write_rate(uplink)}"] if uplink else []
+        lines += [f"{label} (uplink: {write_rate(uplink)})"] if uplink else []
     if rates and rates.nic:
-        lines.append(f"each host's link has {write_rate(rates.nic)}")
+        lines.append(f"link of each host: {write_rate(rates.nic)}")
     lines += [f"left out: {reason}" for reason in probed.absent.values()]
     assert probed.quality is not None
     lines.append(f"quality: {probed.quality.words()}")

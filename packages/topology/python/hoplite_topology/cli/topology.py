@@ -43,7 +43,7 @@ def _rate(_context: click.Context, _option: click.Parameter, value: str | None) 
         return None
     match = RATE.fullmatch(value.strip().lower())
     if match is None or float(match[1]) == 0:
-        raise click.BadParameter(f"{value!r} is not a rate, such as 10gbit or 500mbit")
+        raise click.BadParameter(f"{value!r} is not a rate: set one such as 10gbit or 500mbit")
     return float(match[1]) * RATE_UNITS[match[2]]
 
 
@@ -76,7 +76,7 @@ def _collective_options(command: Command) -> Command:
 
 @click.group()
 def topology() -> None:
-    """Measure the network, and place ranks that exchange most data near each other.
+    """Measure the network, and place ranks that exchange the most data near each other.
 
     \b
     Example:
@@ -97,7 +97,9 @@ def topology() -> None:
     help="Cost model of a transfer.  [default: congestion with --nic or --uplink, else paper]",
 )
 @click.option(
-    "--symmetric", type=click.Choice(["max", "mean", "min"]), help="How to combine the two directions of a pair."
+    "--symmetric",
+    type=click.Choice(["max", "mean", "min"]),
+    help="Function that combines the two directions of a pair.",
 )
 @click.option("--choose", type=click.IntRange(1), metavar="K", help="Use only the K best machines.")
 @click.option("--solver", type=click.Choice(SOLVERS), default="search", show_default=True, help="Search method.")
@@ -105,17 +107,17 @@ def topology() -> None:
 @click.option(
     "--clusters", type=click.Choice(["gaps", "kmeans"]), default="gaps", show_default=True, help="Clustering method."
 )
-@click.option("--start", type=file_option, help="Repair a plan of --json after a few machines changed.")
+@click.option("--start", type=file_option, help="Repair this plan (output of --json) after a few machines changed.")
 @click.option("--hosts", "hosts_file", type=file_option, help="Read the machines' names or addresses, one per line.")
-@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="Print the file of this launcher.")
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="Print the input file of this launcher.")
 @click.option(
     "--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the times to a .svg or .png file."
 )
 def plan(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
     """Find the order of machines with the lowest cost for an algorithm.
 
-    Rank 0 gets the first machine of the order, rank 1 the second. The result includes a bound for the best possible
-    order. The same --seed and --time lead to the same result, unless the clock ends the search, which is reported.
+    Rank 0 gets the first machine of the order, rank 1 the second. The result includes a lower bound for the cost of
+    any order. The same --seed and --time lead to the same result, unless the clock ends the search, which is reported.
 
     \b
     Example:
@@ -133,9 +135,9 @@ def plan(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
     if bool(options["matrix"]) == bool(options["topology_file"]):
         raise click.UsageError("set exactly one of --matrix FILE and --topology FILE")
     if options["topology_file"] and options["hosts_file"]:
-        raise click.UsageError("--topology contains the hosts: omit --hosts")
+        raise click.UsageError("the file of --topology contains the hosts: omit --hosts")
     if form and not options["hosts_file"] and not options["topology_file"]:
-        raise click.UsageError("--format writes the names of machines: add --hosts FILE")
+        raise click.UsageError("--format requires the names of the machines: add --hosts FILE")
     with stepping(STEPS):
         if options["topology_file"]:
             given = surveyed.read(options["topology_file"], symmetric=options["symmetric"])
@@ -147,7 +149,8 @@ def plan(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
             hosts = read_hosts(options["hosts_file"]) if options["hosts_file"] else None
         if hosts is not None and len(hosts) != len(rows):
             raise InvalidArgument(
-                f"{options['hosts_file']} has {len(hosts)} hosts, the matrix {len(rows)} machines: set the same number"
+                f"{options['hosts_file']} has {len(hosts)} hosts, but the matrix has {len(rows)} machines: "
+                "list one host per machine"
             )
         wanted = Wanted(
             algorithm=options["algorithm"],
@@ -188,7 +191,7 @@ def _read_start(path: Path | None) -> list[int] | None:
         # RecursionError: the JSON is nested more deeply than Python's stack.
         order = None
     if not isinstance(order, list) or not all(type(machine) is int and 0 <= machine < 2**32 for machine in order):
-        raise InvalidArgument(f"{path} is not a plan: pass output of hoplite topology plan --json")
+        raise InvalidArgument(f"{path} is not a plan: pass the output of hoplite topology plan --json")
     return order
 
 
@@ -289,8 +292,8 @@ def example(machines: int, seed: int) -> None:
 def simulate(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
     """Simulate random and planned orders in a generated data center.
 
-    Flows share links max-min fairly, a hash selects the uplink of a flow, and other tenants use a part of each. The
-    times are those of the simulation, not of a real network.
+    Flows share links max-min fairly, a hash selects the uplink of a flow, and other tenants use a part of each
+    uplink. The times are those of the simulation, not of a real network.
 
     \b
     Example:
@@ -324,7 +327,7 @@ def simulate(**options: Any) -> None:  # noqa: ANN401 - the type that click pass
 @click.option("--format", "form", type=click.Choice(list(FORMATS)), required=True, help="Launcher.")
 @click.option(
     "--launcher",
-    help="Command of the launcher with its options; for torchrun, gloo and lightgbm that of ssh.  [default: mpiexec, "
+    help="Launcher command with its options; for torchrun, gloo and lightgbm, the ssh command.  [default: mpiexec, "
     "mpirun or ssh]",
 )
 @json_option("Print one JSON object.")
@@ -342,7 +345,7 @@ def verify(hosts_file: Path, form: str, launcher: str | None, as_json: bool) -> 
     from hoplite_topology.hosts import read_hosts
 
     if form not in job.FORMS:
-        raise click.UsageError(f"verify does not support {form}: set one of {', '.join(job.FORMS)}")
+        raise click.UsageError(f"verify does not support {form}: set --format to one of {', '.join(job.FORMS)}")
     step = "install the launcher, or check that it reaches the hosts: hoplite topology verify --help"
     with stepping({InvalidArgument: step}):
         hosts = read_hosts(hosts_file)
@@ -357,8 +360,8 @@ def verify(hosts_file: Path, form: str, launcher: str | None, as_json: bool) -> 
         rank = wrong[0]
         fail_with(
             f"rank {rank} ran on {seen[rank] or 'another host'}, not on {wanted[rank]}; "
-            f"{len(wrong)} of {len(wanted)} ranks are wrong",
-            "see the notes of hoplite topology plan for other settings that affect ranks",
+            f"{len(wrong)} of {len(wanted)} ranks are on the wrong host",
+            "see the notes of hoplite topology plan for other settings that affect the order of ranks",
         )
 
 

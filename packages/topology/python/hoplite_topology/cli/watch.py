@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "sockets",
     multiple=True,
     metavar="PATH",
-    help="Unix socket of a node; repeat it for more round trips.  [default: this user's node]",
+    help="Unix socket of a node; repeatable, to include more round trips.  [default: this user's node]",
 )
 @click.option(
     "--order",
@@ -99,7 +99,7 @@ def _print(look: Look, algorithm: str) -> None:
     if look.cost is None or look.planned is None or look.gain is None:
         click.echo("no proposal")
     elif look.proposal is None:
-        click.echo(f"no proposal: the best order found saves {max(look.gain, 0):.0%} of a {algorithm}")
+        click.echo(f"no proposal: the best order found saves only {max(look.gain, 0):.0%} of the cost of {algorithm}")
     else:
         click.echo(
             f"proposal: {algorithm} in {look.planned:,.0f} us instead of {look.cost:,.0f} us, {look.gain:.0%} less"
