@@ -322,7 +322,7 @@ def test_a_node_that_fails_reports_why_and_exits_with_1() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=SOON, check=False)
     assert done.returncode == 1
     assert done.stdout.startswith("ready:")
-    assert "error: its task Fold panicked: injected\ntry: report" in done.stderr
+    assert "error: its task Fold panicked: injected\ntry: restart" in done.stderr
 
 
 def test_a_command_rejects_a_node_of_another_cluster(tmp_path: Path) -> None:

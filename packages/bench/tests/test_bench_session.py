@@ -402,7 +402,7 @@ LAB = ("--lab", "4")
         ((*LAB, "--systems", " "), "the list is empty"),
         ((*LAB, "--arrival", ""), "the list is empty"),
         ((*LAB, "--arrival", "soon"), "'soon' is not a list of seconds"),
-        (("--racks", "2,x"), "'2,x' is not a list of numbers of hosts"),
+        (("--racks", "2,x"), "'2,x' is not valid: write the numbers of hosts per rack"),
         ((*LAB, "--uplink", "1gbit"), "--uplink needs racks"),
         ((*LAB, "--rsh", "rsh"), "--rsh applies to real hosts"),
         ((*LAB, "--resume"), "--resume continues the file of --out"),

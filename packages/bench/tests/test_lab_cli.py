@@ -118,9 +118,9 @@ def test_mistakes_end_with_what_to_try(name: str, hoplite_lab: Command) -> None:
         assert "\ntry: " in errors
     code, _, errors = hoplite_lab("up", "--racks", "4,x")
     assert code == 2
-    assert "'4,x' is not a list of numbers of hosts, such as 4,4" in errors
+    assert "'4,x' is not valid: write the numbers of hosts per rack, such as 4,4" in errors
     for words, complaint in (
-        (["--racks", "1,1", "--pods", "1,x"], "'1,x' is not a list of numbers of racks, such as 2,2"),
+        (["--racks", "1,1", "--pods", "1,x"], "'1,x' is not valid: write the numbers of racks per pod, such as 2,2"),
         (["--hosts", "2", "--uplink", "1gbit"], "--uplink needs racks: add --racks 4,4"),
         (
             ["--hosts", "3", "--racks", "2,2"],

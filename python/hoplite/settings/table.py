@@ -92,8 +92,9 @@ SETTINGS = (
         None,
         "Address and TCP port for other nodes: an address, host name or interface of this host, such as eth0:7420. "
         "Port 0 selects a free port.",
-        default_text="127.0.0.1:7420 for the command. For an embedded node none; if another setting configures "
-        "clustering, a free port of the interface that leads to the nodes to join, or of loopback",
+        default_text="127.0.0.1:7420 for the command; none for an embedded node. If another setting configures "
+        "clustering, an embedded node listens on a free port of the interface that leads to the nodes to join, "
+        "or of loopback",
     ),
     Setting(
         "advertise",
@@ -106,16 +107,16 @@ SETTINGS = (
         "rack",
         RACK,
         None,
-        "Rack or zone of this host; hosts in one rack use the same name. Each object, and each partial sum of a chain, "
-        "crosses between racks once.",
+        "Rack or zone of this host; hosts in one rack use the same name. Each object crosses between racks once. So "
+        "does each partial sum, if a reduce runs as a chain.",
         default_text="none: all hosts are equally near",
     ),
     Setting(
         "topology",
         PATH,
         None,
-        "File with the location of each host, as `hoplite topology probe` writes it: its groups, such as pod and rack, "
-        "and the capacity of their links. It replaces `rack`. Without both, four or more hosts measure which of them "
+        "File that `hoplite topology probe` writes, with the groups of each host, such as pod and rack, and the "
+        "capacity of their links. It replaces `rack`. If neither is set, four or more hosts measure which of them "
         "share a link, in bursts while they are idle; `off` disables that.",
         default_text="`measure`",
     ),
@@ -123,8 +124,8 @@ SETTINGS = (
         "topology_host",
         TEXT,
         None,
-        "Name of this host in the file `topology`.",
-        default_text="the host with the address on which the node listens",
+        "Name of this host in the `topology` file.",
+        default_text="the host whose address the node listens on",
     ),
     Setting(
         "join",
@@ -177,7 +178,8 @@ SETTINGS = (
         "no_encryption",
         FLAG,
         False,
-        "Disable encryption between nodes, for networks that encrypt. All nodes of a cluster need the same value.",
+        "Disable encryption between nodes, for networks that already encrypt. All nodes of a cluster need the same "
+        "value.",
         default_text="false",
     ),
     Setting(
@@ -205,8 +207,8 @@ SETTINGS = (
         "spill",
         PATH,
         None,
-        "Directory on a disk, for this node alone. When memory runs short, objects that were put here and not used "
-        "recently are written there, and read back on use.",
+        "Directory on a disk, for this node alone. When memory runs short, the node writes there the objects that its "
+        "clients put and did not use recently. It reads them back on use.",
         default_text="none: puts wait for memory",
     ),
     Setting(
@@ -214,14 +216,14 @@ SETTINGS = (
         LIMIT,
         None,
         "Size limit of the files in `spill`.",
-        default_text="80 % of the space that is free there at the start",
+        default_text="80 % of the free space in `spill` when the node starts",
     ),
     Setting(
         "spill_persistent",
         FLAG,
         False,
-        "Keep objects that no other node holds in `spill` when this node ends. The next node that spills there, also "
-        "with this setting, starts with them.",
+        "When this node ends, keep on disk the objects that no other node holds. The next node with this setting and "
+        "the same `spill` directory starts with them.",
         default_text="false",
     ),
     Setting(
@@ -242,8 +244,8 @@ SETTINGS = (
         "leave_timeout",
         SECONDS,
         30.0,
-        "Time limit for a node that leaves: to hand over objects that only it holds, and to complete folds for other "
-        "nodes. `hoplite node` leaves on a signal, an embedded node when its process ends.",
+        "Time limit for a leaving node to hand over the objects that only it holds, and to finish its part in reduces "
+        "of other nodes. `hoplite node` leaves on a signal, an embedded node when its process ends.",
         default_text="30",
     ),
     Setting(
@@ -257,8 +259,8 @@ SETTINGS = (
         "address",
         PLACE,
         None,
-        "The node that `hoplite.init()` uses: `local` waits for this host's node, `unix:/path` for the node that "
-        "serves this socket; the addresses of a cluster start an embedded node, which joins it.",
+        "The node that `hoplite.init()` uses. `local` waits for this host's node, and `unix:/path` for the node that "
+        "serves this socket. Addresses of a cluster start an embedded node that joins it.",
         default_text="this user's node on this host, or else an embedded node",
         of_node=False,
     ),
@@ -266,9 +268,9 @@ SETTINGS = (
         "allow_pickle",
         ALLOWED,
         None,
-        "Allow `put` and `get` of values that need pickle. A pickle runs code of the program that put it. If not all "
-        "of these are trusted, set false, or a list of the classes and functions that pickles may use, by name or "
-        "pattern.",
+        "Allow `put` and `get` of values that need pickle. A pickle runs code that the program that put it chose. If "
+        "you do not trust all of these programs, set false, or list the classes and functions that pickles may use, by "
+        "name or pattern.",
         default_text="false if the cluster has no authentication or no encryption, else true",
         of_node=False,
     ),

@@ -50,7 +50,7 @@ def attach(socket: str | None, *, timeout: float = 10.0, digest: bool = False) -
     client = hoplite.connect(address, timeout=timeout, allow_pickle=False, digest=digest or None)
     try:
         if values.is_set("cluster"):
-            advice = "correct the setting, or select the node by --socket"
+            advice = "correct the setting, or select the node with --socket"
             values.check_cluster(client.status()["cluster"], path, advice)
     except HopliteError:
         client.close()

@@ -52,7 +52,7 @@ def ca(folder: Path, days: int) -> None:
     ):
         made = certificates.make_ca(folder, days=days)
     click.echo(f"created {made}, {made.with_suffix('.key')} and {made.with_name(certificates.CRL)}")
-    click.echo(f"next: hoplite certs node {folder} NAME, once per node; copy {made.with_suffix('.key')} to no node")
+    click.echo(f"next: hoplite certs node {folder} NAME, once per node; keep {made.with_suffix('.key')} off the nodes")
 
 
 @certs.command()

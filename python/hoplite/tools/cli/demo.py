@@ -18,12 +18,12 @@ from hoplite.tools.cli.output import print_json
     metavar="N",
     help="Number of training steps.  [default: 160]",
 )
-@json_option("Print one JSON object, and no progress display.")
+@json_option("Print one JSON object instead of the progress display.")
 def demo(steps: int | None, as_json: bool) -> None:
     """Train a neural network with four nodes and eight workers.
 
-    All of them run on this machine. Each worker puts gradients. The trainer sums the first five of the eight to
-    arrive, and publishes new weights, which the nodes relay. One worker is slow, one leaves halfway, and one joins
+    All of them run on this machine. In each step, the workers put their gradients. The trainer sums the first five to
+    arrive and puts the new weights, which the nodes relay. One worker is slow, one leaves halfway, and one joins
     late. Takes less than a minute.
 
     \b

@@ -37,7 +37,7 @@ STANDARD = "-"
     "--retain",
     type=click.IntRange(min=1),
     metavar="K",
-    help="Delete all but the newest K versions with the same prefix; needs --name with a number.",
+    help="Delete all but the newest K versions with the same prefix; needs a --name that ends in a number.",
 )
 @click.option("--exist-ok", is_flag=True, help="If the name is taken, print the existing ref.")
 @click.option(
@@ -49,7 +49,7 @@ STANDARD = "-"
 )
 @click.option("--digest", is_flag=True, help="Announce the SHA-256 of the object; nodes that receive it verify it.")
 @duration_option("--ttl", "Delete the object after this time: 90 (seconds), 60s, 5m, 2h or 1d.  [default: never]")
-@seconds_option("--timeout", "Time limit for memory in the store and for the replicas.  [default: no limit]")
+@seconds_option("--timeout", "Time limit to get memory in the store and to create the replicas.  [default: no limit]")
 @socket_option
 @json_option("Print a JSON object with the ref and the number of replicas.")
 def put(
@@ -122,7 +122,7 @@ def get(ref: str, output: str | None, timeout: float | None, socket: str | None,
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     target = None if output in (None, STANDARD) else Path(str(output))
     if target is None and as_json:
-        raise click.UsageError("--json prints the path of the written file: add -o FILE")
+        raise click.UsageError("--json needs a file to write: add -o FILE")
     if target is None and sys.stdout.isatty():
         fail_with(
             f"{ref} is binary data, and the standard output is a terminal",

@@ -101,15 +101,16 @@ GIVEN = [
 def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - each setting has its own type
     """Run a node in the foreground until SIGINT or SIGTERM.
 
-    When the node is ready, it prints one line and notifies systemd. On the first signal it leaves: it hands over the
-    objects that only it holds, and exits with 1 if some of them are lost. A second signal ends it immediately.
+    When the node is ready, it prints one line and notifies systemd. On the first signal it leaves the cluster: it
+    hands over the objects that only it holds. If any of them are lost, the exit code is 1. A second signal ends the
+    node immediately.
 
     A setting that is not given as an option is read from its environment variable, then from the file in --config.
 
     \b
-    On the first host:   hoplite token new --out hoplite.token  (copy it to the other hosts)
-                         hoplite node --token-file hoplite.token --listen 10.0.0.1:7420
-    On every other:      hoplite node --token-file hoplite.token --listen 10.0.0.2:7420 --join 10.0.0.1:7420
+    On the first host:    hoplite token new --out hoplite.token  (copy it to the other hosts)
+                          hoplite node --token-file hoplite.token --listen 10.0.0.1:7420
+    On every other host:  hoplite node --token-file hoplite.token --listen 10.0.0.2:7420 --join 10.0.0.1:7420
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     # Each attached process uses two descriptors. The soft limit only protects programs that use select.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -149,7 +150,7 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
         # Not sigtimedwait: after a SIGSTOP longer than its timeout, CPython returns a signal that was never sent.
         signal.sigwait(ENDS)
         if running.failure is not None:
-            fail_with(running.failure, "report the log, and restart the node")
+            fail_with(running.failure, "restart the node; if it fails again, report its log")
         for number in ENDS:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
@@ -169,9 +170,9 @@ def _warn_of_embedded(socket: str) -> None:
     embedded = sockets.embedded_socket(socket)
     if sockets.is_served(embedded):
         click.echo(
-            f"warning: {sockets.server_of(embedded)} embedded a node, unix:{embedded}, before this one was ready. "
-            "Clients of that node share no objects with this one: restart them with HOPLITE_ADDRESS=local, so that "
-            "they wait for this node",
+            f"warning: {sockets.server_of(embedded)} started an embedded node, unix:{embedded}, before this node was "
+            "ready. Clients of the two nodes share no objects: restart the clients of the embedded node with "
+            "HOPLITE_ADDRESS=local",
             err=True,
         )
 

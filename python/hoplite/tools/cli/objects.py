@@ -28,7 +28,8 @@ FIELDS = {"ref": "ref", "size": "bytes", "age": "age", "copies": "copies"}
     "--sort",
     type=click.Choice([*FIELDS, "readers"]),
     default="ref",
-    help="Column to sort by: refs ascending, others descending. Age and copies need --all.  [default: ref]",
+    help="Column to sort by: refs ascending, others descending. Age and copies need --all; readers does not work with "
+    "it.  [default: ref]",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N rows.  [default: all]")
 @seconds_option("--timeout", "Time limit for the replies of the nodes.", default=10.0)
@@ -56,7 +57,7 @@ def objects(
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     orders = FIELDS if is_cluster else LOCAL_ORDERS
     if sort not in orders:
-        raise click.UsageError(f"--sort {sort} {'excludes' if is_cluster else 'needs'} --all")
+        raise click.UsageError(f"--sort {sort} {'does not work with' if is_cluster else 'needs'} --all")
     step: dict[type[HopliteError], str] = {
         Timeout: "set a longer --timeout, or find the unresponsive node: hoplite status"
     }

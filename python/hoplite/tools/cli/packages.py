@@ -94,15 +94,7 @@ def _entries() -> dict[str, EntryPoint]:
 
 
 COMMANDS = (
-    Elsewhere(
-        "bench",
-        "hoplite-bench",
-        "Compare Hoplite with Open MPI, MPICH, Gloo, Ray and Dask; verify every result.",
-    ),
+    Elsewhere("bench", "hoplite-bench", "Compare Hoplite with Open MPI, MPICH, Gloo, Ray and Dask."),
     Elsewhere("lab", "hoplite-bench", "Emulate hosts and links of a given rate in network namespaces."),
-    Elsewhere(
-        "topology",
-        "hoplite-topology",
-        "Measure the network, and place ranks that exchange the most data near each other.",
-    ),
+    Elsewhere("topology", "hoplite-topology", "Measure the network and find a fast order of ranks."),
 )

@@ -18,8 +18,8 @@ def read_racks(_context: click.Context, option: click.Parameter, value: str | No
     try:
         return None if value is None else [int(part) for part in value.split(",")]
     except ValueError:
-        what = "racks, such as 2,2" if option.name == "pods" else "hosts, such as 4,4"
-        raise click.BadParameter(f"{value!r} is not a list of numbers of {what}") from None
+        what = "racks per pod, such as 2,2" if option.name == "pods" else "hosts per rack, such as 4,4"
+        raise click.BadParameter(f"{value!r} is not valid: write the numbers of {what}") from None
 
 
 def racks_and_pods(command: Callable[..., None]) -> Callable[..., None]:
@@ -34,7 +34,7 @@ def racks_and_pods(command: Callable[..., None]) -> Callable[..., None]:
             "--racks",
             callback=read_racks,
             metavar="N,N",
-            help="Hosts per rack, such as 4,4, instead of the number of hosts.",
+            help="Hosts per rack, such as 4,4; replaces the number of hosts.",
         ),
     ):
         command = option(command)

@@ -82,14 +82,14 @@ def new(out: Path | None) -> None:
     help="File whose first line is the cluster token.  [default: HOPLITE_TOKEN_FILE, or HOPLITE_TOKEN]",
 )
 @prefix_option("Prefix of the permitted names, ending in a slash; '' permits all objects.", required=True)
-@verbs_option("Comma-separated: put, get, delete, reduce, list.  [default: all]")
-@for_option("Lifetime: 12h, 7d.  [default: no limit]")
+@verbs_option("Permitted verbs, comma-separated: put, get, delete, reduce, list.  [default: all]")
+@for_option("Lifetime, such as 12h or 7d.  [default: no limit]")
 @out_option("capability")
 def grant(token_file: Path | None, prefix: str, verbs: str | None, seconds: float | None, out: Path | None) -> None:
     """Create a capability, which limits the rights of a client.
 
     Pass it to a client by init(capability=FILE), connect(capability=FILE) or HOPLITE_CAPABILITY. A node that runs with
-    --require-capability rejects clients that have none.
+    --require-capability rejects clients without a capability.
 
     \b
     Example:
@@ -104,9 +104,9 @@ def grant(token_file: Path | None, prefix: str, verbs: str | None, seconds: floa
 
 @token.command()
 @click.option("--in", "file", metavar="FILE", type=FILE, required=True, help="File of the capability to restrict.")
-@prefix_option("A longer prefix.  [default: unchanged]", required=False)
-@verbs_option("Comma-separated subset of its verbs.  [default: unchanged]")
-@for_option("A shorter lifetime.  [default: unchanged]")
+@prefix_option("New prefix, which extends the current one.  [default: unchanged]", required=False)
+@verbs_option("New verbs, comma-separated: a subset of the current ones.  [default: unchanged]")
+@for_option("New lifetime; it must end before the current one.  [default: unchanged]")
 @out_option("capability")
 def narrow(file: Path, prefix: str | None, verbs: str | None, seconds: float | None, out: Path | None) -> None:
     """Restrict a capability further, without the token.
@@ -125,9 +125,11 @@ def narrow(file: Path, prefix: str | None, verbs: str | None, seconds: float | N
 
 @token.command()
 @click.argument("file", metavar="FILE", type=FILE)
-@json_option("Print it as JSON.")
+@json_option("Print the rights as JSON.")
 def show(file: Path, as_json: bool) -> None:
-    """Show the rights in a capability. Only a node can verify it.
+    """Show the rights in a capability.
+
+    The command does not verify the capability: only a node can do that.
 
     \b
     Example:

@@ -69,7 +69,7 @@ JOBS_HOSTS = 4
 )
 @json_option("Print the rows as one JSON list instead of tables.")
 def steady(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
-    """Compare the step times of long runs with their lower bound.
+    """Compare step times of long runs with their lower bound.
 
     The patterns are a parameter server (async, sync), reinforcement learning (samples, gradients), an ensemble that
     serves queries (serving) and readers with small stores (eviction). The server runs on the first host, and the

@@ -251,9 +251,9 @@ def slow(name: str | None, target: str, rate: str | None) -> None:
 def check(hosts: int | None, rate: str, latency: str | None, rounds: int, as_json: bool, **size: Any) -> None:  # noqa: ANN401 - as click gives them
     """Test whether all links reach their rate at once.
 
-    Creates a lab and removes it afterwards.
-    Sends one TCP stream from each host to the next, all at the same time. The exit status is 1 if in every round some
-    stream is more than 7 % off: the lab is too large or too fast for this machine, or other programs were running.
+    Creates a lab and removes it afterwards. Sends one TCP stream from each host to the next, all at the same time. If
+    in every round some stream misses its rate by more than 7 %, the exit status is 1. The lab is then too large or too
+    fast for this machine, or other programs were running.
 
     \b
     Example:

@@ -76,7 +76,9 @@ def _collective_options(command: Command) -> Command:
 
 @click.group()
 def topology() -> None:
-    """Measure the network, and place ranks that exchange the most data near each other.
+    """Measure the network and find a fast order of ranks.
+
+    Ranks that exchange the most data are placed on hosts near each other.
 
     \b
     Example:
@@ -114,7 +116,7 @@ def topology() -> None:
     "--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the times to a .svg or .png file."
 )
 def plan(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
-    """Find the order of machines with the lowest cost for an algorithm.
+    """Find the cheapest order of machines for an algorithm.
 
     Rank 0 gets the first machine of the order, rank 1 the second. The result includes a lower bound for the cost of
     any order. The same --seed and --time lead to the same result, unless the clock ends the search, which is reported.

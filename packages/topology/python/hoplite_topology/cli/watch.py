@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 def watch(
     sockets: tuple[str, ...], order_file: Path | None, algorithm: str, interval: float, once: bool, as_json: bool
 ) -> None:
-    """Show the network of a running cluster, and propose a faster order of ranks.
+    """Watch a running cluster and propose a faster order of ranks.
 
     An order is proposed if it saves more than 10 %. Nodes report which of them share a link, and measure round trips
     and receive rates with TCP_INFO.
