@@ -52,6 +52,16 @@ class Kind(NamedTuple):
     check: Callable[[str, Any], object]
 
 
+def path_kind(example: str, *, other: str = "") -> Kind:
+    """The type of a path.
+
+    Args:
+        example: a path that fits the setting.
+        other: what the setting accepts instead of a path.
+    """
+    return Kind("PATH", f'a path, such as "{example}"{other}', (str,), str, check_text)
+
+
 def _check_advertise(what: str, value: str) -> str:
     # An IP address without a port gets the port on which the node listens.
     text = check_text(what, value)
@@ -140,7 +150,6 @@ def _split(text: str) -> list[str]:
 
 TEXT = Kind("TEXT", 'text, such as "mine"', (str,), str, check_text)
 TOKEN = Kind("TOKEN", "the output of `hoplite token new`", (str,), str, check_token)
-PATH = Kind("PATH", 'a path, such as "/run/hoplite/node.sock"', (str,), str, check_text)
 ADDRESS = Kind("HOST:PORT", '"host:port", such as "10.0.0.1:7420"', (str,), str, check_address)
 ADVERTISE = Kind("HOST[:PORT]", '"host:port", or an IP address without a port', (str,), str, _check_advertise)
 RACK = Kind("NAME", 'a name, such as "rack7"', (str,), str, _check_rack)

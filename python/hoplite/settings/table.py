@@ -15,7 +15,6 @@ from hoplite.settings.kinds import (
     FLAG,
     LEVEL,
     LIMIT,
-    PATH,
     PLACE,
     RACK,
     SECONDS,
@@ -23,6 +22,7 @@ from hoplite.settings.kinds import (
     TEXT,
     TOKEN,
     Kind,
+    path_kind,
 )
 
 PREFIX = "HOPLITE_"
@@ -113,7 +113,7 @@ SETTINGS = (
     ),
     Setting(
         "topology",
-        PATH,
+        path_kind("/etc/hoplite/topology.json"),
         None,
         "File that `hoplite topology probe` writes, with the groups of each host, such as pod and rack, and the "
         "capacity of their links. It replaces `rack`. If neither is set, four or more hosts measure which of them "
@@ -140,12 +140,13 @@ SETTINGS = (
         TOKEN,
         None,
         "Shared secret of the cluster. It is never sent. It must be generated: a text that a person chose is rejected.",
-        default_text="a secret of this user on loopback; on other addresses the node does not start without one",
+        default_text="a secret of this user, if the node listens on loopback. On other addresses the node starts only "
+        "with a token, a certificate or `no_auth`",
         is_secret=True,
     ),
     Setting(
         "token_file",
-        PATH,
+        path_kind("/etc/hoplite.token"),
         None,
         "File with the cluster token (mode 0600), instead of `token`. A second line adds a second accepted token, for "
         "rotation.",
@@ -153,22 +154,28 @@ SETTINGS = (
     ),
     Setting(
         "certificate",
-        PATH,
+        path_kind("/etc/hoplite/host1.crt"),
         None,
         "PEM file with the certificate of this node, used instead of a token; requires `key` and `ca`.",
         default_text="none",
     ),
-    Setting("key", PATH, None, "PEM file with the private key of the certificate (mode 0600).", default_text="none"),
+    Setting(
+        "key",
+        path_kind("/etc/hoplite/host1.key"),
+        None,
+        "PEM file with the private key of the certificate (mode 0600).",
+        default_text="none",
+    ),
     Setting(
         "ca",
-        PATH,
+        path_kind("/etc/hoplite/ca.crt"),
         None,
         "PEM file with the CA that issued the certificates of all nodes, or with several CAs.",
         default_text="none",
     ),
     Setting(
         "crl",
-        PATH,
+        path_kind("/etc/hoplite/crl.pem"),
         None,
         "PEM file with the CA's revocation list. It is read again when it changes; nodes with revoked certificates are "
         "removed from the cluster.",
@@ -205,7 +212,7 @@ SETTINGS = (
     ),
     Setting(
         "spill",
-        PATH,
+        path_kind("/var/lib/hoplite"),
         None,
         "Directory on a disk, for this node alone. When memory runs short, the node writes there the objects that its "
         "clients put and did not use recently. It reads them back on use.",
@@ -228,7 +235,7 @@ SETTINGS = (
     ),
     Setting(
         "socket",
-        PATH,
+        path_kind("/run/hoplite/node.sock"),
         None,
         "Unix socket for the processes of this host: the node serves it, and clients attach to it.",
         default_text="this user's socket; in a Slurm job, the job's",
@@ -276,9 +283,10 @@ SETTINGS = (
     ),
     Setting(
         "capability",
-        PATH,
+        path_kind("team-a.capability", other="; or the text of a capability"),
         None,
-        "Path (mode 0600) or text of a capability that restricts this process; `hoplite token grant` creates it.",
+        "Capability that restricts this process, as the path of a file (mode 0600) or as text. `hoplite token grant` "
+        "creates it.",
         default_text="none: no restriction",
         of_node=False,
     ),
@@ -294,7 +302,8 @@ SETTINGS = (
         "job",
         TEXT,
         None,
-        "Name that marks the objects of this process. They are deleted after the last client of the job has closed.",
+        "Name that marks the objects of this process. They are deleted 5 s after the last client of the job "
+        "has closed or failed.",
         default_text="none: objects exist until they are deleted",
         of_node=False,
     ),

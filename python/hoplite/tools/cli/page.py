@@ -24,7 +24,7 @@ The value of a setting comes from the first of these that sets it:
 3. its key in a TOML file;
 4. its default.
 
-**File.** Select the TOML file by `hoplite.Node(config="FILE")`, `hoplite node --config FILE` or the variable
+**File.** Select the TOML file with `hoplite.Node(config="FILE")`, `hoplite node --config FILE` or the variable
 {CONFIG_VARIABLE}. No other file is read. The keys are at the top of the file, without sections:
 
 ```toml
