@@ -113,7 +113,7 @@ SETTINGS = (
     ),
     Setting(
         "topology",
-        path_kind("/etc/hoplite/topology.json"),
+        path_kind("/etc/hoplite/topology.json", other='; or "off"'),
         None,
         "File that `hoplite topology probe` writes, with the groups of each host, such as pod and rack, and the "
         "capacity of their links. It replaces `rack`. If neither is set, four or more hosts measure which of them "
@@ -275,9 +275,9 @@ SETTINGS = (
         "allow_pickle",
         ALLOWED,
         None,
-        "Allow `put` and `get` of values that need pickle. A pickle runs code that the program that put it chose. If "
-        "you do not trust all of these programs, set false, or list the classes and functions that pickles may use, by "
-        "name or pattern.",
+        "Allow `put` and `get` of values that need pickle. Reading a pickle runs code chosen by the program that put "
+        "it. If you do not trust all of these programs, set false, or list the classes and functions that pickles may "
+        "use, by name or pattern.",
         default_text="false if the cluster has no authentication or no encryption, else true",
         of_node=False,
     ),

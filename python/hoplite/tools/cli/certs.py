@@ -73,7 +73,7 @@ def node(folder: Path, name: str, days: int) -> None:
     authority, revoked = made.with_name(f"{certificates.CA}.crt"), made.with_name(certificates.CRL)
     until = next(entry.expires for entry in reversed(certificates.certificates(folder)) if entry.name == name)
     click.echo(f"created {made}, valid until {until:%Y-%m-%d}, and {key}")
-    click.echo(f"next: copy these two files, {authority} and {revoked} to the node, and start it with")
+    click.echo(f"next: copy both, together with {authority} and {revoked}, to the node, and start it with")
     click.echo(f"      hoplite node --certificate {made} --key {key} --ca {authority} --crl {revoked}")
 
 

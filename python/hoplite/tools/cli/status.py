@@ -57,7 +57,9 @@ def _print(facts: Status) -> None:
     click.echo(f"auth     {facts['admission']}{_revocations(facts['revocations'])}")
     if facts["barred"]:
         click.echo(f"barred   {facts['barred']}")
-    click.echo(f"objects  {facts['objects']} here, {write_size(store['used'])} of {write_size(store['capacity'])}")
+    click.echo(
+        f"objects  {facts['objects']} on this node, {write_size(store['used'])} of {write_size(store['capacity'])}"
+    )
     click.echo(f"memory   {write_size(store['mapped'])} mapped, {write_size(store['warm'])} of that free")
     if store["small"]:
         most = write_size(store["small_capacity"])

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from hoplite import capabilities, settings
+from hoplite.errors import InvalidArgument
 from hoplite.tokens import new_token, read_tokens
 from hoplite.tools.cli.options import DurationType, json_option
-from hoplite.tools.cli.output import fail_with, print_json, visible
+from hoplite.tools.cli.output import fail_with, print_json, stepping, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,12 +116,9 @@ def narrow(file: Path, prefix: str | None, verbs: str | None, seconds: float | N
     Example:
       hoplite token narrow --in team-a.capability --verbs get --out reader.capability
     """  # noqa: D301 - as above
-    text = capabilities.text_of(file)
-    _write(
-        out,
-        "capability",
-        lambda: capabilities.narrow(text, prefix=prefix, verbs=_split(verbs), seconds=seconds),
-    )
+    with stepping({InvalidArgument: "show the current rights: hoplite token show FILE"}):
+        text = capabilities.narrow(_read(file), prefix=prefix, verbs=_split(verbs), seconds=seconds)
+    _write(out, "capability", lambda: text)
 
 
 @token.command()
@@ -135,13 +133,18 @@ def show(file: Path, as_json: bool) -> None:
     Example:
       hoplite token show team-a.capability
     """  # noqa: D301 - as above
-    rights = capabilities.read(capabilities.text_of(file))
+    rights = capabilities.read(_read(file))
     if as_json:
         print_json(rights._asdict())
         return
     click.echo(f"prefix   {visible(rights.prefix)}")
     click.echo(f"verbs    {','.join(rights.verbs)}")
     click.echo(f"expires  {_end(rights.until)}")
+
+
+def _read(file: Path) -> str:
+    with stepping({InvalidArgument: "choose another FILE, or create a capability: hoplite token grant --help"}):
+        return capabilities.text_of(file)
 
 
 def _end(until: int | None) -> str:

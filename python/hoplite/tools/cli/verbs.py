@@ -112,7 +112,7 @@ def reduce(
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     steps = {
         Timeout: "set a longer --timeout or a smaller --count, or list the objects: hoplite objects --all",
-        UnsupportedDtype: "choose another --op: hoplite reduce --help",
+        UnsupportedDtype: "reduce numeric arrays, or choose another --op: hoplite reduce --help",
     }
     with attach(socket) as client, stepping(steps):
         total = client.reduce(refs, op, count=count, name=name, ttl=ttl, timeout=timeout)
