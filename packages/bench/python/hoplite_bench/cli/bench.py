@@ -83,10 +83,10 @@ QUICK = {
 def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - the type that click passes
     """Compare Hoplite with Open MPI, MPICH, Gloo, Ray and Dask.
 
-    Every result is verified. Runs are interleaved: one system at a time uses the machine. Each latency is also printed as a multiple of the time
-    that one plain TCP stream needs for the same bytes. --lab and --racks create a lab of network namespaces, which
-    requires root. --hosts measures real hosts. Each line of its file has a host name that ssh reaches and, if it
-    differs, the address on the network to measure.
+    Every result is verified. Runs are interleaved: one system at a time uses the machine. Each latency is also printed
+    as a multiple of the time that one plain TCP stream needs for the same bytes. --lab and --racks create a lab of
+    network namespaces, which requires root. --hosts measures real hosts. Each line of its file has a host name that ssh
+    reaches and, if it differs, the address on the network to measure.
 
     \b
     Examples:
