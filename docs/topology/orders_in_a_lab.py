@@ -148,7 +148,7 @@ def measure(uplink: str, order: list[int], names: list[tuple[str, str]]) -> dict
             for system in measured:
                 system.adapt(ranked, None, plain=False)
             runner = Runner(
-                network, agents, measured, repeats=REPEATS, environments=Environments(), tell=lambda _words: None
+                network, agents, measured, repeats=REPEATS, environments=Environments(), notify=lambda _words: None
             )
             runner.prepare()
             try:

@@ -55,7 +55,7 @@ class Shared:
         self.of_parents: list[object] = []
 
     def keep(self, client: Client, path: str) -> Client:
-        """Makes a client the one that the process shares."""
+        """Makes a client the shared client of the process."""
         self.client, self.path = client, path
         return client
 

@@ -217,7 +217,7 @@ def _options(values: Values, *, reconnect: bool, job: str | None = None) -> Clie
 
 
 def _use(node: Node, values: Values, address: str | None) -> Client:
-    """Makes a node of the caller the one that the process shares."""
+    """Makes a node of the caller the shared node of the process."""
     if not isinstance(node, Node):
         raise InvalidArgument(f"node is a hoplite.Node, not {a_type(node)}: write init(node=hoplite.Node(...))")
     if address is not None:
@@ -328,7 +328,7 @@ def _start(values: Values, changed: dict[str, object]) -> Node:
 
 
 def _adopt(node: Node, leave_timeout: float) -> None:
-    """Makes a node the one that the process shares and that `shutdown` closes."""
+    """Makes a node the shared node of the process, which `shutdown` closes."""
     shared.node, shared.leave_timeout = node, leave_timeout
     shared.nodes = [*(other for other in shared.nodes if not other.closed and other is not node), node]
 

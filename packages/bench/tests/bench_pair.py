@@ -55,7 +55,7 @@ def measured(system: System, *, hosts: int = 2, ops: Sequence[str] = OPS) -> lis
     said: list[str] = []
     with Lab(hosts=hosts) as lab, Agents(of_lab(lab)) as agents:
         system.adapt(of_lab(lab).hosts, None, plain=False)
-        runner = Runner(of_lab(lab), agents, [system], repeats=1, environments=Environments(), tell=said.append)
+        runner = Runner(of_lab(lab), agents, [system], repeats=1, environments=Environments(), notify=said.append)
         runner.prepare()
         try:
             return [row for op in ops for nbytes in (4096, 2**20) for row in runner.measure(Cell(op, nbytes))]

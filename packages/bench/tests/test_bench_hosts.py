@@ -286,11 +286,11 @@ SHARES = """
 import mmap, os, sys, time
 memory = mmap.mmap(-1, 64 << 20)
 memory.write(b"x" * len(memory))
-ready, tell = os.pipe()
+ready, notify = os.pipe()
 for _ in range(3):
     if os.fork() == 0:
         assert memory[:].count(b"x") == len(memory)
-        os.write(tell, b".")
+        os.write(notify, b".")
         time.sleep(3600)
 told = b""
 while len(told) < 3:

@@ -139,7 +139,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def measure(network: Network, agents: Agents, systems: list[System], cells: list[Cell], repeats: int = 2) -> list[Row]:
     runner = Runner(
-        network, agents, systems, repeats=repeats, environments=Environments(install=False), tell=lambda _: None
+        network, agents, systems, repeats=repeats, environments=Environments(install=False), notify=lambda _: None
     )
     runner.prepare()
     try:

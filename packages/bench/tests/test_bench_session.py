@@ -275,7 +275,7 @@ def test_the_bar_shows_cells_the_current_step_and_the_time_left() -> None:
     one, cell = Contender("a", "default", ""), Cell("rtt", 4)
     with Watch(Console(file=said, force_terminal=True, width=120)) as watch:
         watch.begin({(one, cell): (3600.0, 2), (one, Cell("rtt", 8)): (3600.0, 2)}, 2)
-        watch.tell("a ring[2]: rtt")
+        watch.notify("a ring[2]: rtt")
         watch.turned(one, cell)
         watch.close(cell)
     shown = said.getvalue()

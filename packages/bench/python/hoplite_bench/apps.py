@@ -175,14 +175,14 @@ def changed(folder: Path) -> tuple[int, int]:
     return sum(line.startswith("+ ") for line in difflib.ndiff(plain, own)), len(plain)
 
 
-def measure(lab: Lab, environments: Environments, settings: Settings, tell: Callable[[str], None]) -> dict[str, Any]:
+def measure(lab: Lab, environments: Environments, settings: Settings, notify: Callable[[str], None]) -> dict[str, Any]:
     """Measures applications both ways.
 
     Args:
         lab: the hosts; the server runs on the first, the workers on the others.
         environments: where Ray is installed.
         settings: what to measure.
-        tell: called with progress messages.
+        notify: called with progress messages.
 
     Returns:
         "machine", "settings", and "apps" with one entry per application; see `row`.
@@ -201,19 +201,19 @@ def measure(lab: Lab, environments: Environments, settings: Settings, tell: Call
     if settings.slow:
         lab.hosts[-1].slow(rate * SLOW_SHARE)
     rows = []
-    tell(f"starting Ray and Hoplite on {len(lab.hosts)} hosts")
+    notify(f"starting Ray and Hoplite on {len(lab.hosts)} hosts")
     with drivers(lab, python, folder, memory_bytes=memory) as ways:
         for name in settings.apps:
             app = APPS[name]
             nbytes = settings.model or app.nbytes
             wire = wire_seconds(nbytes, rate)
             compute = wire if settings.compute is None else settings.compute
-            tell(f"{app.title}: {workers} workers, {nbytes / MIB:.3g} MiB")
+            notify(f"{app.title}: {workers} workers, {nbytes / MIB:.3g} MiB")
             rows.append(_measured(ways, app, settings, nbytes, compute, len(lab.hosts)))
             rows[-1] |= {"app": name, "wire_s": wire, "changed": changed(folder / app.folder)}
             # Reported at once, in case the run is cut short.
             plain, own = (rows[-1][way]["median"] for way in WAYS)
-            tell(f"{app.title}: {plain:.2f} s per step on plain Ray, {own:.2f} s with Hoplite")
+            notify(f"{app.title}: {plain:.2f} s per step on plain Ray, {own:.2f} s with Hoplite")
     told = {**dataclasses.asdict(settings), "hosts": len(lab.hosts), "rate": rate}
     return {"machine": machine.facts(), "settings": told, "apps": rows}
 

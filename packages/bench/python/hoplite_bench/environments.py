@@ -84,7 +84,7 @@ class Environments:
                 argv, check=True, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, stdin=subprocess.DEVNULL
             )
         except subprocess.CalledProcessError as error:
-            said = [line for line in f"{error.stdout}\n{error.stderr}".splitlines() if line.strip()]
-            raise Unavailable(f"{failure}: {said[-1] if said else f'exit status {error.returncode}'}") from None
+            lines = [line for line in f"{error.stdout}\n{error.stderr}".splitlines() if line.strip()]
+            raise Unavailable(f"{failure}: {lines[-1] if lines else f'exit status {error.returncode}'}") from None
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Unavailable(f"{failure}: {error}") from None

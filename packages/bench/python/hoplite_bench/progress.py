@@ -99,7 +99,7 @@ class Watch:
         """Prints a permanent message on one line, without markup."""
         self.console.print(" ".join(text.split()), markup=False, highlight=False, soft_wrap=True)
 
-    def tell(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         """Shows the current step."""
         self._progress.update(self._bar, description=text)
 

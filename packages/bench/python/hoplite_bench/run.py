@@ -64,7 +64,7 @@ class Runner:
         systems: the systems, the wire first.
         repeats: samples of each cell.
         environments: where systems are installed.
-        tell: called with a progress message when a step begins.
+        notify: called with a progress message when a step begins.
         turned: called after each turn of a contender in a cell, including the warm-up, whether it failed or not.
     """
 
@@ -76,14 +76,14 @@ class Runner:
         *,
         repeats: int,
         environments: Environments,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         turned: Callable[[Contender, Cell], None] = lambda _contender, _cell: None,
     ) -> None:
         self.network = network
         self.agents = agents
         self.systems = {system.name: system for system in systems}
         self.repeats = repeats
-        self.tell = tell
+        self.notify = notify
         self.turned = turned
         self.unavailable: dict[str, str] = {}
         self._environments = environments
@@ -96,7 +96,7 @@ class Runner:
     def prepare(self) -> None:
         """Installs missing systems, and records why a system is unavailable."""
         for name, system in self.systems.items():
-            self.tell(f"preparing {name}")
+            self.notify(f"preparing {name}")
             try:
                 if len(self.network.hosts) < system.fewest:
                     raise Unavailable(f"needs at least {system.fewest} hosts")
@@ -129,7 +129,7 @@ class Runner:
         try:
             self._make_room(cell, one)
             group = self._group(one)
-            self.tell(f"{one.system} {one.variant}: {cell}")
+            self.notify(f"{one.system} {one.variant}: {cell}")
             found.version = group.version
             group.thaw()
             rounds = 1 if warm else cell.rounds(found.warm_s)
@@ -182,7 +182,7 @@ class Runner:
             failures = list(self._failures.get(key, {}).values())
             if len(failures) >= FAILURES_MAX:
                 raise Unavailable(f"failed in {len(failures)} earlier cells, most recently: {failures[-1]}")
-            self.tell(f"starting {one.system} ({one.group})")
+            self.notify(f"starting {one.system} ({one.group})")
             group = Group(self.systems[one.system], one.group, self.network, self.agents, self._memory_bytes)
             group.start()
             self._groups[key] = group

@@ -80,7 +80,7 @@ def measure(network: Network, settings: Settings, results: Results) -> list[Row]
     hosts = len(network.hosts)
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(Watch())
-        watch.tell(f"reaching {hosts} hosts")
+        watch.notify(f"reaching {hosts} hosts")
         agents = stack.enter_context(Agents(network))
         runner = Runner(
             network,
@@ -88,7 +88,7 @@ def measure(network: Network, settings: Settings, results: Results) -> list[Row]
             systems,
             repeats=settings.repeats,
             environments=Environments(install=settings.install),
-            tell=watch.tell,
+            notify=watch.notify,
             turned=watch.turned,
         )
         stack.callback(runner.close)

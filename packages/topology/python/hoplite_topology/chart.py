@@ -31,18 +31,18 @@ MISSING = f"#{heat.MISSING.hex()}"
 def caption(probed: Probed) -> str:
     """Returns the text below the figure."""
     settings = probed.settings
-    said = f"{settings.estimator} of {settings.count} echoes per direction, {settings.symmetric} of both directions"
-    return f"{len(probed.sites) - len(probed.absent)} of {len(probed.sites)} hosts; {said}"
+    note = f"{settings.estimator} of {settings.count} echoes per direction, {settings.symmetric} of both directions"
+    return f"{len(probed.sites) - len(probed.absent)} of {len(probed.sites)} hosts; {note}"
 
 
-def draw(path: Path, names: list[str], times: Times, said: str) -> None:
+def draw(path: Path, names: list[str], times: Times, note: str) -> None:
     """Draws the figure into a file.
 
     Args:
         path: output file; .png draws the cells without text.
         names: names of the hosts.
         times: round trips in microseconds; None, drawn gray, where there is none.
-        said: text below the figure.
+        note: text below the figure.
 
     Raises:
         InvalidArgument: the file is not writable.
@@ -50,14 +50,14 @@ def draw(path: Path, names: list[str], times: Times, said: str) -> None:
     if path.suffix == ".png":
         content = heat.png(times, range(len(times)))
     else:
-        content = picture([name[:NAME_LETTERS_MAX] for name in names], times, said).encode()
+        content = picture([name[:NAME_LETTERS_MAX] for name in names], times, note).encode()
     try:
         path.write_bytes(content)
     except OSError as error:
         raise InvalidArgument(f"can't write {path}: {error.strerror}") from None
 
 
-def picture(names: list[str], times: Times, said: str) -> str:
+def picture(names: list[str], times: Times, note: str) -> str:
     """Returns the SVG."""
     count = len(names)
     least, most = heat.scale(times)
@@ -66,11 +66,11 @@ def picture(names: list[str], times: Times, said: str) -> str:
     longest = LETTER * max(map(len, names), default=0)
     left, top = MARGIN + longest + 6, MARGIN + LINE + longest + 6
     bar = top + side + LINE
-    width = max(left + side, 2 * MARGIN + LETTER * len(said), MARGIN + SCALE + 180) + MARGIN
+    width = max(left + side, 2 * MARGIN + LETTER * len(note), MARGIN + SCALE + 180) + MARGIN
     parts = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bar + 4 * LINE}" font-family="monospace" '
-            f'font-size="11" shape-rendering="crispEdges"><title>{html.escape(said)}</title>'
+            f'font-size="11" shape-rendering="crispEdges"><title>{html.escape(note)}</title>'
             '<rect width="100%" height="100%" fill="white"/>'
         ),
         f'<text x="{MARGIN}" y="{MARGIN + 6}">round trips between two hosts, in microseconds</text>',
@@ -82,10 +82,10 @@ def picture(names: list[str], times: Times, said: str) -> str:
             time = times[row][column]
             part = 0.0 if time is None or most <= least else (time - least) / (most - least)
             fill = MISSING if time is None else _hex(heat.colour(part))
-            told = "no reply" if time is None else f"{time:.1f} us"
+            label = "no reply" if time is None else f"{time:.1f} us"
             parts.append(
                 f'<rect x="{left + column * cell}" y="{top + row * cell}" width="{cell}" height="{cell}" fill="{fill}">'
-                f"<title>{html.escape(names[row])}, {html.escape(names[column])}: {told}</title></rect>"
+                f"<title>{html.escape(names[row])}, {html.escape(names[column])}: {label}</title></rect>"
             )
     every = max(1, -(-NAMES_EVERY_PX // cell))
     for at in range(0, count, every):
@@ -99,7 +99,7 @@ def picture(names: list[str], times: Times, said: str) -> str:
         label = f"{least + part * (most - least):.3g}"
         parts.append(f'<text x="{MARGIN + part * SCALE}" y="{bar + 26}" text-anchor="{anchor}">{label}</text>')
     parts.append(f'<text x="{MARGIN + SCALE + 12}" y="{bar + 10}">us; gray: no reply</text>')
-    parts.append(f'<text x="{MARGIN}" y="{bar + 3 * LINE}">{html.escape(said)}</text></svg>\n')
+    parts.append(f'<text x="{MARGIN}" y="{bar + 3 * LINE}">{html.escape(note)}</text></svg>\n')
     return "".join(parts)
 
 

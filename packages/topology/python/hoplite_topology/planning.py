@@ -124,7 +124,7 @@ def plan(rows: list[list[float]], wanted: Wanted, options: Options) -> Planned:
             )
     if options.solver == "paper":
         better = smt.improve(rows, wanted, order, cost, model=search.model, seconds=search.seconds)
-        notes.append(better.said)
+        notes.append(better.note)
         if better.order is not None:
             order = better.order
             cost = machines.native.cost(wanted, search.model, order)

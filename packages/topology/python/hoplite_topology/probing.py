@@ -188,7 +188,7 @@ def run(
     reached: Reached,
     *,
     done: Callable[[Probed, int, int], None] = lambda *_: None,
-    tell: Callable[[str], None] = lambda _: None,
+    notify: Callable[[str], None] = lambda _: None,
 ) -> Probed:
     """Measures what is missing.
 
@@ -196,7 +196,7 @@ def run(
         probed: existing results.
         reached: the hosts.
         done: called after each round with the probe, the number of finished rounds, and the number of rounds.
-        tell: called with the current step.
+        notify: called with the current step.
 
     Raises:
         ProbeFailed: no host replies to another one.
@@ -213,7 +213,7 @@ def run(
         pairs = [pair for pair in wanted if _is_missing(probed, pair, count)]
         rounds = tournament.packed(pairs, len(probed.sites))
         for at, turn in enumerate(rounds):
-            tell(f"echoes of {len(turn)} pairs")
+            notify(f"echoes of {len(turn)} pairs")
             _round(probed, reached, turn, count)
             probed.absent = dict(reached.absent)
             probed.seconds = earlier_s + time.monotonic() - begun
@@ -234,7 +234,7 @@ def run(
         # Times of busy hosts form random groups; streams are measured twice where they are slow.
         probed.groups = [()] * len(probed.sites)
     if probed.settings.bandwidth and len(reached.present) > 1:
-        _rates(probed, reached, tell)
+        _rates(probed, reached, notify)
     elif len(reached.present) >= contention.HOSTS_MIN and not any(probed.groups):
         probed.notes.append("the times show no groups; add --bandwidth to detect links that hosts share")
     probed.absent = dict(reached.absent)
@@ -365,11 +365,11 @@ def _by_times(probed: Probed) -> list[tuple[str, ...]]:
     return groups
 
 
-def _rates(probed: Probed, reached: Reached, tell: Callable[[str], None]) -> None:
+def _rates(probed: Probed, reached: Reached, notify: Callable[[str], None]) -> None:
     """Measures streams: hosts' links, groups if the times show none, and uplinks of groups."""
     settings = probed.settings
     longest = max((time for row in probed.times_us for time in row if time is not None), default=0.0)
-    streams = Streams(reached, longest, settings.budget_s, settings.connections, tell)
+    streams = Streams(reached, longest, settings.budget_s, settings.connections, notify)
     hosts = reached.present
     inner = [groups[-1] if groups else "" for groups in probed.groups]
     pairs = [(a, b) for turn in tournament.rounds(len(hosts)) for a, b in turn]
@@ -381,7 +381,7 @@ def _rates(probed: Probed, reached: Reached, tell: Callable[[str], None]) -> Non
     if not any(probed.groups) and streams.found.nic is not None:
         if contention.HOSTS_MIN <= len(hosts) <= contention.HOSTS_MAX:
             streams.all_at_once(hosts, settings.seed)
-            tell("detecting shared links")
+            notify("detecting shared links")
             place = {host: at for at, host in enumerate(hosts)}
             rounds = [[(place[a], place[b], rate) for a, b, rate in turn] for turn in streams.found.rounds]
             for host, group in zip(hosts, contention.groups(rounds, len(hosts)) or (), strict=False):

@@ -64,17 +64,17 @@ class Streams:
         rtt_us: longest round trip between them.
         budget_s: time limit for all measurements.
         connections: connections per pair, because one stream may have its own limit.
-        tell: called with the current step.
+        notify: called with the current step.
     """
 
     def __init__(
-        self, reached: Reached, rtt_us: float, budget_s: float, connections: int, tell: Callable[[str], None]
+        self, reached: Reached, rtt_us: float, budget_s: float, connections: int, notify: Callable[[str], None]
     ) -> None:
         self._reached = reached
         self._rtt_s = rtt_us / 1e6
         self._end = time.monotonic() + budget_s
         self._connections = connections
-        self._tell = tell
+        self._tell = notify
         self.found = Rates()
 
     @property

@@ -28,12 +28,12 @@ class Improved:
     Attributes:
         order: a better order, if one was found.
         is_best: whether it is proven that no better order exists than the best known one.
-        said: a description for people.
+        note: a description for people.
     """
 
     order: list[int] | None
     is_best: bool
-    said: str
+    note: str
 
 
 def improve(
@@ -50,15 +50,15 @@ def improve(
         seconds: time limit.
     """
     if len(order) > RANKS_MAX:
-        return Improved(None, is_best=False, said=f"Z3 was skipped: it does not finish for more than {RANKS_MAX} ranks")
+        return Improved(None, is_best=False, note=f"Z3 was skipped: it does not finish for more than {RANKS_MAX} ranks")
     if len(order) != len(rows):
-        return Improved(None, is_best=False, said="Z3 was skipped: it does not support --choose")
+        return Improved(None, is_best=False, note="Z3 was skipped: it does not support --choose")
     if model != "paper":
-        return Improved(None, is_best=False, said="Z3 was skipped: it supports only the paper's model")
+        return Improved(None, is_best=False, note="Z3 was skipped: it supports only the paper's model")
     try:
         import z3
     except ImportError:
-        return Improved(None, is_best=False, said=f"Z3 was skipped, because it is not installed: pip install '{EXTRA}'")
+        return Improved(None, is_best=False, note=f"Z3 was skipped, because it is not installed: pip install '{EXTRA}'")
     best, limit, is_best = None, round(cost * NANOSECONDS), False
     solver = z3.Solver()
     solver.set("timeout", max(1, round(seconds * 1000)))
@@ -66,9 +66,9 @@ def improve(
     total = _formula(z3, solver, rows, wanted, ranks)
     while True:
         solver.add(total < limit)
-        said = solver.check()
-        if said != z3.sat:
-            is_best = said == z3.unsat
+        verdict = solver.check()
+        if verdict != z3.sat:
+            is_best = verdict == z3.unsat
             break
         found: Any = solver.model()
         best = [found[rank].as_long() for rank in ranks]
@@ -77,7 +77,7 @@ def improve(
         words = "Z3 proved that no order costs less"
     else:
         words = f"Z3 found {'a better order' if best else 'no better order'} within {seconds:g} s"
-    return Improved(best, is_best=is_best, said=words)
+    return Improved(best, is_best=is_best, note=words)
 
 
 def _formula(z3: Any, solver: Any, rows: list[list[float]], wanted: Wanted, ranks: list[Any]) -> Any:  # noqa: ANN401

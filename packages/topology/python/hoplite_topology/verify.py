@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hoplite_topology.hosts import Host
 
 PATIENCE_S = 60
-TELL = (
+REPORT = (
     'echo "hoplite-rank ${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-$RANK}} $(hostname) $(hostname -I 2>/dev/null) '
     '$HOPLITE_HOST"'
 )
@@ -35,10 +35,10 @@ master, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 wait = datetime.timedelta(seconds=45)
 dist.init_process_group("gloo", init_method=master, rank=rank, world_size=size, timeout=wait)
 own = subprocess.run(["hostname", "-I"], capture_output=True, text=True).stdout
-told = [None] * size
-dist.all_gather_object(told, f"{socket.gethostname()} {own.strip()} {os.environ.get('HOPLITE_HOST', '')}")
+reports = [None] * size
+dist.all_gather_object(reports, f"{socket.gethostname()} {own.strip()} {os.environ.get('HOPLITE_HOST', '')}")
 if rank == 0:
-    print("".join(f"hoplite-rank {at} {places}\\n" for at, places in enumerate(told)), flush=True)
+    print("".join(f"hoplite-rank {at} {places}\\n" for at, places in enumerate(reports)), flush=True)
 dist.barrier()
 """
 # LightGBM determines its rank by its address, and logs it.
@@ -85,11 +85,11 @@ def ranks(form: str, hosts: list[Host], launcher: str | None) -> list[str | None
     if not command or shutil.which(command[0]) is None:
         raise InvalidArgument(f"{command[0] if command else 'the launcher'} is not installed on this host")
     if form in EACH:
-        told = _run([[*command, host, there] for host, there in _commands(form, hosts)])
+        reports = _run([[*command, host, there] for host, there in _commands(form, hosts)])
     else:
-        told = _by_file(form, hosts, [*command, *option])
+        reports = _by_file(form, hosts, [*command, *option])
     seen: list[str | None] = [None] * sum(host.slots for host in hosts)
-    for match in re.finditer(r"^hoplite-rank (\d+) (.*)$", told, re.MULTILINE):
+    for match in re.finditer(r"^hoplite-rank (\d+) (.*)$", reports, re.MULTILINE):
         places = match[2].split()
         if int(match[1]) < len(seen):
             seen[int(match[1])] = next((host.name for host in hosts if host.name in places), None)
@@ -103,7 +103,7 @@ def _by_file(form: str, hosts: list[Host], command: list[str]) -> str:
         file.write_text(launchers.write(form, hosts, Wanted("ring")).text)
         value = f"seq:file={file}" if form == "openmpi5" else str(file)
         count = sum(host.slots for host in hosts)
-        return _run([[*command, value, "-n", str(count), "sh", "-c", TELL]])
+        return _run([[*command, value, "-n", str(count), "sh", "-c", REPORT]])
 
 
 def _commands(form: str, hosts: list[Host]) -> list[tuple[str, str]]:
@@ -114,7 +114,7 @@ def _commands(form: str, hosts: list[Host]) -> list[tuple[str, str]]:
         return [(host.name, f"python3 -c {shlex.quote(JOIN)} {machines}") for host in hosts]
     lines = [line.split(": ", 1) for line in text]
     if form == "torchrun":
-        program = f"--no_python sh -c {shlex.quote(TELL)}"
+        program = f"--no_python sh -c {shlex.quote(REPORT)}"
         return [(host, there.replace(launchers.PROGRAM, program)) for host, there in lines]
     master = shlex.quote(f"tcp://{hosts[0].name}:{launchers.TORCH_PORT}")
     gather = f"python3 -c {shlex.quote(GATHER)} {master}"
@@ -138,7 +138,7 @@ def _run(commands: list[list[str]]) -> str:
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for command in commands
     ]
-    told = []
+    reports = []
     try:
         for process, command in zip(running, commands, strict=True):
             try:
@@ -147,10 +147,10 @@ def _run(commands: list[list[str]]) -> str:
                 raise InvalidArgument(f"{command[0]} did not exit within {PATIENCE_S} s") from None
             if process.returncode != 0:
                 raise InvalidArgument(f"{command[0]} failed{_where(command)}: {_reason(errors.strip() or out.strip())}")
-            told.append(out)
+            reports.append(out)
     finally:
         for process in running:
             if process.poll() is None:
                 process.kill()
                 process.communicate()
-    return "".join(told)
+    return "".join(reports)

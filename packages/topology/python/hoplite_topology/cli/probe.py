@@ -244,13 +244,13 @@ def _measure(probed: Probed, reach: dict[str, Any], out: Path | None) -> Probed:
                 write()
 
         write()
-        progress.tell(f"starting the probe on {len(probed.sites)} hosts")
+        progress.notify(f"starting the probe on {len(probed.sites)} hosts")
         try:
             with Reached(probed.sites, **reach) as reached:
                 for reason in reached.absent.values():
                     progress.say(f"left out: {reason}")
                 known = set(reached.absent)
-                probing.run(probed, reached, done=done, tell=progress.tell)
+                probing.run(probed, reached, done=done, notify=progress.notify)
                 for number in sorted(set(probed.absent) - known):
                     progress.say(f"left out: {probed.absent[number]}")
         except probing.ProbeFailed as error:
