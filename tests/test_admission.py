@@ -81,7 +81,9 @@ def test_a_node_of_another_user_is_rejected(home_of_nobody: str) -> None:
         outputs = programs.run(STRANGER, home_of_nobody, node.address).splitlines()
         assert len(outputs) == 4
         assert "joined" not in outputs
-        hint = "without a token in its settings, a node uses a secret that only nodes of its user on its host have"
+        hint = (
+            "without a token in its settings, a node uses a secret that only this user's nodes on the same host share"
+        )
         assert [hint in line for line in outputs] == [True, False, False, True]
         assert len(client.status()["members"]) == 1
 
@@ -207,15 +209,15 @@ def test_a_token_is_rotated_while_the_cluster_runs(tmp_path: Path) -> None:
 def test_two_sources_of_a_token_are_an_error_that_names_both(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     token = hoplite.new_token()
     with pytest.raises(
-        hoplite.InvalidArgument, match=r"token \(argument\) and token_file \(argument\) exclude each other"
+        hoplite.InvalidArgument, match=r"token \(argument\) and token_file \(argument\) are mutually exclusive"
     ):
         Node(token=token, token_file=file)
     monkeypatch.setenv("HOPLITE_TOKEN", token)
-    conflict = r"token \(HOPLITE_TOKEN\) and token_file \(argument\) exclude"
+    conflict = r"token \(HOPLITE_TOKEN\) and token_file \(argument\) are mutually exclusive"
     with pytest.raises(hoplite.InvalidArgument, match=conflict):
         Node(token_file=file)
     done = run("node", "--token-file", file, "--listen", "127.0.0.1:0", code=1)
-    assert "token (HOPLITE_TOKEN) and token_file (argument) exclude each other" in done.stderr
+    assert "token (HOPLITE_TOKEN) and token_file (argument) are mutually exclusive" in done.stderr
     assert token not in done.stderr
 
 

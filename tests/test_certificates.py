@@ -137,7 +137,7 @@ def test_a_node_of_another_ca_cluster_or_kind_is_rejected_with_the_reason(ca: Pa
         assert len(client.status()["members"]) == 1
     with (
         Node(no_auth=True) as node,
-        pytest.raises(hoplite.JoinError, match="give certificates, or one token, to all nodes"),
+        pytest.raises(hoplite.JoinError, match="configure certificates, or one token, on all nodes"),
     ):
         Node(join=[node.address], **credentials(ca, "two"))
 
@@ -247,13 +247,16 @@ def test_invalid_certificate_files_are_reported_at_the_start(ca: Path) -> None:
     (ca / "open.key").chmod(0o644)
     for options, text in (
         ({**good, "key": other["key"]}, f"the key {other['key']} does not match the certificate {good['certificate']}"),
-        ({**good, "key": ca / "open.key"}, f"others can read or write the key {ca}/open.key: chmod 600"),
+        ({**good, "key": ca / "open.key"}, f"other users can read or write the key {ca}/open.key: run chmod 600"),
         ({**good, "ca": ca / "none"}, f"the CA {ca}/none can't be read: No such file"),
         ({**good, "ca": ca / "index.txt"}, f"the CA {ca}/index.txt contains no certificate"),
         ({"certificate": good["certificate"]}, r"certificate \(argument\) is set without key and ca"),
         ({"crl": good["crl"]}, r"crl \(argument\) is set without certificate and key and ca"),
-        ({**good, "token": hoplite.new_token()}, r"certificate \(argument\) and token \(argument\) exclude each other"),
-        ({**good, "no_auth": True}, r"certificate \(argument\) and no_auth \(argument\) exclude each other"),
+        (
+            {**good, "token": hoplite.new_token()},
+            r"certificate \(argument\) and token \(argument\) are mutually exclusive",
+        ),
+        ({**good, "no_auth": True}, r"certificate \(argument\) and no_auth \(argument\) are mutually exclusive"),
         (issued(ca, "old", -2 * HOUR, -HOUR), f"{ca}/old.crt: it has expired: create another"),
         (issued(ca, "new", HOUR, 2 * HOUR), f"{ca}/new.crt: it is not valid yet: set the clocks"),
     ):

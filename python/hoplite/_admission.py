@@ -80,14 +80,14 @@ def _certificates(values: Values) -> tuple[str, str, str, str | None] | None:
     for other in ("token", "token_file", "no_auth"):
         if values[other] not in (None, False):
             raise InvalidArgument(
-                f"{given[0]} ({values.origin(given[0])}) and {other} ({values.origin(other)}) exclude each other: "
-                "leave one of them out"
+                f"{given[0]} ({values.origin(given[0])}) and {other} ({values.origin(other)}) are mutually "
+                "exclusive: set only one of them"
             )
     missing = [name for name in ("certificate", "key", "ca") if name not in given]
     if missing:
         raise InvalidArgument(
             f"{given[0]} ({values.origin(given[0])}) is set without {' and '.join(missing)}: set certificate, key and "
-            "ca (created by: hoplite certs)"
+            "ca (create them with: hoplite certs)"
         )
     certificate, key, ca, crl = (
         str(Path(values[name]).expanduser()) if values[name] is not None else None
@@ -116,8 +116,8 @@ def _tokens(values: Values, listen: str) -> list[str]:
     """
     if values["token"] is not None and values["token_file"] is not None:
         raise InvalidArgument(
-            f"token ({values.origin('token')}) and token_file ({values.origin('token_file')}) exclude each other: "
-            "leave one of them out"
+            f"token ({values.origin('token')}) and token_file ({values.origin('token_file')}) are mutually "
+            "exclusive: set only one of them"
         )
     if values["token"] is not None:
         return [values["token"]]
@@ -144,7 +144,7 @@ def hint(values: Values, error: str) -> str:
     is_given = any(values[name] is not None for name in ("token", "token_file", "certificate"))
     if "token" not in error or is_given or values["no_auth"]:
         return ""
-    return "; without a token in its settings, a node uses a secret that only nodes of its user on its host have"
+    return "; without a token in its settings, a node uses a secret that only this user's nodes on the same host share"
 
 
 def user_secret() -> str:
@@ -174,7 +174,9 @@ def _read(path: Path) -> str:
     with _reported(path), os.fdopen(os.open(path, READ), "rb") as file:
         facts = os.fstat(file.fileno())
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077:
-            raise HopliteError(f"{path} must belong to this user alone: remove it and restart this user's nodes")
+            raise HopliteError(
+                f"{path} must be a file that only this user can read: remove it and restart this user's nodes"
+            )
         content = file.read(LENGTH + 1)
     try:
         return check_token(str(path), content.decode(errors="replace"))
@@ -191,7 +193,7 @@ def _reported(path: Path) -> Iterator[None]:
         if error.errno in (errno.ENOENT, errno.EMFILE):
             raise
         raise HopliteError(
-            f"the secret of this user, {path}, is not usable ({error.strerror}): remove it, or set a token ({MAKE_ONE})"
+            f"can't read the secret of this user in {path} ({error.strerror}): remove it, or set a token ({MAKE_ONE})"
         ) from None
 
 

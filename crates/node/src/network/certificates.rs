@@ -324,7 +324,7 @@ impl Trust {
         use AlertDescription as A;
         let why: String = match alert {
             A::CertificateExpired => {
-                "by the peer's clock it has expired or is not valid yet: create another, or set the clocks"
+                "by the peer's clock it has expired or is not valid yet: create another, or set the clocks of the hosts"
                     .into()
             }
             A::CertificateRevoked => {
@@ -335,9 +335,15 @@ impl Trust {
                                                of that CA: use the same --ca and --crl on all nodes"
                     .into()
             }
-            A::UnsupportedCertificate => "it is not for both serverAuth and clientAuth".into(),
-            A::BadCertificate | A::CertificateUnknown => "the peer can't use it".into(),
-            A::AccessDenied => "the peer admits no node with it".into(),
+            A::UnsupportedCertificate => {
+                "it is not for both serverAuth and clientAuth: create one with both".into()
+            }
+            A::BadCertificate | A::CertificateUnknown => {
+                "the peer can't verify it: create another (hoplite certs node)".into()
+            }
+            A::AccessDenied => {
+                "the peer denies access to nodes that use it: check the log of the peer".into()
+            }
             _ => return None,
         };
         let own = self.files.certificate.display();
@@ -361,7 +367,7 @@ impl List {
         });
         older.map_or(Ok(()), |(issue, newest)| {
             Err(format!(
-                "the revocation list {} is older ({issue}) than the one that was in force ({newest}) and may omit \
+                "the revocation list {} is older ({issue}) than the previous list ({newest}) and may omit \
                  recent revocations: copy the newest list there",
                 crl.display()
             ))
@@ -425,7 +431,7 @@ fn read(what: &str, path: &Path) -> Result<Vec<u8>, String> {
     read_if(what, path, |metadata| {
         let shown = path.display();
         let is_open = metadata.mode() & WRITABLE != 0;
-        is_open.then(|| format!("every user can write the {what} {shown}: chmod o-w {shown}"))
+        is_open.then(|| format!("every user can write the {what} {shown}: run chmod o-w {shown}"))
     })
 }
 
@@ -494,10 +500,10 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
         let closed = if owner == 0 { CLOSED_OF_ROOT } else { CLOSED };
         if owner != 0 && owner != me {
             Some(format!(
-                "the key {shown} belongs to another user ({owner}): chown and chmod 600 it"
+                "the key {shown} belongs to another user ({owner}): run chown and chmod 600 on it"
             ))
         } else if metadata.mode() & closed != 0 {
-            Some(format!("others can read or write the key {shown}: chmod 600 {shown}"))
+            Some(format!("other users can read or write the key {shown}: run chmod 600 {shown}"))
         } else {
             None
         }
