@@ -66,7 +66,7 @@ def test_nodes_find_their_places_by_address_and_by_name(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("document", "problem"),
     [
-        ("{", "is not JSON"),
+        ("{", "is not valid JSON"),
         ([], 'not a topology: set "format" to "hoplite topology 1"'),
         ({"format": "hoplite topology 2"}, "not a topology"),
         (layout(racks=[]), 'unknown key "racks": use format, hosts'),
@@ -80,7 +80,7 @@ def test_nodes_find_their_places_by_address_and_by_name(tmp_path: Path, monkeypa
         (layout(hosts=[{"name": "a", "groups": list("abcde")}]), '"groups" has 5 labels: list at most 4'),
         (layout(hosts=[{"name": "a", "groups": ["x" * 64]}]), "at most 63 printable bytes"),
         (layout(hosts=[{"name": "a", "groups": ["x" * 50, "y" * 50]}]), "exceed 94 bytes in total"),
-        (layout(hosts=[{"name": "a", "groups": "b"}]), '"groups" must be text, or a list'),
+        (layout(hosts=[{"name": "a", "groups": "b"}]), '"groups" must be a string, or a list'),
         (layout(uplinks={"rack-9": 1e9}), "\"uplinks\" has the group 'rack-9', which has no hosts"),
         (layout(uplinks={"rack-0": "fast"}), '"uplinks" of \'rack-0\' is "fast"'),
         (layout(uplinks=[]), '"uplinks" must be an object'),

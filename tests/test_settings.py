@@ -169,7 +169,7 @@ def test_garbage_in_a_variable_is_named(variable: str, text: str, monkeypatch: p
         "capacity = 1.5": "capacity is 1.5: write",
         "join = 'a'": "join 'a' is not an address",
         "join = 'http://a:1'": "join 'http://a:1' is not an address: write only \"host:port\"",
-        "join = [7]": "join must be text, not an int",
+        "join = [7]": "join must be a string, not an int",
         "leave_timeout = '5'": "leave_timeout is '5': write a number of seconds",
         "leave_timeout = -1": "leave_timeout is -1: set a number of seconds from 0 up",
         "leave_timeout = nan": "leave_timeout is nan",
@@ -180,8 +180,8 @@ def test_garbage_in_a_variable_is_named(variable: str, text: str, monkeypatch: p
         f"rack = '{'x' * 64}'": "rack 'x+' has 64 bytes, which is too long: use at most 63",
         "token = 'choose-your-own'": r"token was not created by hoplite, .* hoplite token new",
         "token = 314159": "token is an int: write the output of `hoplite token new`",
-        "token = [": "is not TOML: ",
-        "\udcff": "is not TOML: ",
+        "token = [": "is not valid TOML: ",
+        "\udcff": "is not valid TOML: ",
     }.items(),
 )
 def test_errors_of_a_file_are_named(content: str, problem: str, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_file_that_every_user_can_write_is_rejected(write: Callable[[str, int]
 
 
 def test_a_file_that_is_nested_too_deeply_is_rejected(write: Write) -> None:
-    with pytest.raises(hoplite.InvalidArgument, match="is not TOML"):
+    with pytest.raises(hoplite.InvalidArgument, match="is not valid TOML"):
         load(write("capacity = " + "[" * 200_000), capacity=None)
 
 

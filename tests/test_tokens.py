@@ -44,7 +44,7 @@ def test_every_typo_is_found() -> None:
     [
         ("secret", "was not created by hoplite"),
         ("x" * LENGTH, "was not created by hoplite"),
-        (PREFIX + "secret", f"has 11 characters, a token has {LENGTH}"),
+        (PREFIX + "secret", f"has 11 characters instead of {LENGTH}"),
         (PREFIX + "x" * (LENGTH - len(PREFIX)), "has a typo"),
         ("", "is empty"),
     ],
@@ -73,8 +73,8 @@ def test_a_file_has_one_token_or_two(file: Path) -> None:
         file.write_text(text)
         assert read_tokens(file) == expected
     for text, problem in {
-        "": "has 0 tokens, not one or 2",
-        "\n".join(tokens): "has 3 tokens, not one or 2",
+        "": "must have 1 or 2 tokens, but has 0",
+        "\n".join(tokens): "must have 1 or 2 tokens, but has 3",
         f"{tokens[0]}\nchoose-your-own": "line 2 was not created by hoplite",
         f"{tokens[0][:-1]}\n": f"line 1 has {LENGTH - 1} characters",
         "\udcff\udcfe": "line 1 was not created by hoplite",

@@ -61,15 +61,19 @@ def check_ref(ref: Ref | str) -> str:
     if isinstance(ref, Ref):
         return str(ref)
     if not isinstance(ref, str):
-        advice = "" if isinstance(ref, int | os.PathLike) else ": put the value first, and pass the ref of the put"
-        raise InvalidArgument(f"expected a ref or the text of a name, got {a_type(ref)}{advice}")
+        advice = (
+            "" if isinstance(ref, int | os.PathLike) else ": put the value first, and pass the ref that put returns"
+        )
+        raise InvalidArgument(f"expected a ref or a name, got {a_type(ref)}{advice}")
     if not ref:
-        raise InvalidArgument("the name is empty")
+        raise InvalidArgument("the name is empty: use at least one character")
     if not ref.isascii():
         try:
             ref.encode()
         except UnicodeEncodeError as error:
-            raise InvalidArgument(f"the name {ref!r} is not Unicode text: {error.reason}") from None
+            raise InvalidArgument(
+                f"the name {ref!r} can't be encoded as UTF-8 ({error.reason}): use valid Unicode"
+            ) from None
     return ref
 
 
@@ -124,12 +128,13 @@ def check_shape(shape: object, dtype: object) -> Encoded:
         raise InvalidArgument(f"shape must be an integer or a sequence of integers, not {shape!r}") from None
     if len(axes) > AXES_MAX or max(axes, default=0) > NUMBER_MAX:
         raise InvalidArgument(
-            f"the shape of {len(axes)} axes is too large: use at most {AXES_MAX} axes, each at most {NUMBER_MAX} long"
+            f"the shape has {len(axes)} axes, the longest of length {max(axes)}: use at most {AXES_MAX} axes, each of "
+            f"length {NUMBER_MAX} or less"
         )
     if min(axes, default=0) < 0:
         raise InvalidArgument(f"the shape {axes} has a negative axis: use lengths from 0 up")
     if kind == BYTES and len(axes) != 1:
-        raise InvalidArgument(f"bytes can't have the shape {axes}: pass the number of bytes")
+        raise InvalidArgument(f"bytes can't have the shape {axes}: pass one integer, the number of bytes")
     nbytes = math.prod(axes) * (item_bytes(kind) or 1)
     if nbytes > NUMBER_MAX:
         raise InvalidArgument(f"an array of shape {axes} has {nbytes} bytes: create at most {NUMBER_MAX}")
@@ -155,9 +160,9 @@ def check_retain(retain: SupportsIndex | None, name: str | None) -> int | None:
         return None
     number = _whole("retain", retain, " or None")
     if not 1 <= number <= NUMBER_MAX:
-        raise InvalidArgument(f"retain is {number}, and it counts the object itself: set at least 1")
+        raise InvalidArgument(f"retain is {number}, but the count includes the new object: set at least 1")
     if name is None or number_of(name) is None:
-        given = "this put has no name" if name is None else f"{name!r} does not end in one"
+        given = "this put has no name" if name is None else f"{name!r} does not"
         raise InvalidArgument(f'retain needs a name that ends in "/" and a number, and {given}: write name="policy/17"')
     return number
 
@@ -166,7 +171,7 @@ def check_replicas(replicas: SupportsIndex) -> int:
     """Checks the number of nodes that keep a copy."""
     number = _whole("replicas", replicas)
     if not 1 <= number <= REPLICAS_MAX:
-        raise InvalidArgument(f"replicas is {number}, and it counts the object itself: set 1 to {REPLICAS_MAX}")
+        raise InvalidArgument(f"replicas is {number}, but the count includes the first copy: set 1 to {REPLICAS_MAX}")
     return number
 
 
@@ -242,7 +247,7 @@ def check_text(what: str, value: str | os.PathLike[str]) -> str:
     """Checks an address, a cluster name or a path: text that is not empty."""
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str):
-        raise InvalidArgument(f"{what} must be text, not {a_type(text)}")
+        raise InvalidArgument(f"{what} must be a string, not {a_type(text)}")
     if not text:
         raise InvalidArgument(f"{what} is empty")
     return text

@@ -35,7 +35,7 @@ def check_size(what: str, size: int | str) -> int:
             raise InvalidArgument(f'{what} {size!r} is not a size: write "8GiB", "500MB" or a number of bytes')
         number = int(float(match[1]) * UNITS[match[2]])
     elif isinstance(size, bool) or not isinstance(size, SupportsIndex):
-        raise InvalidArgument(f"{what} must be a number of bytes or text, not {a_type(size)}")
+        raise InvalidArgument(f"{what} must be a number of bytes or a string, not {a_type(size)}")
     else:
         number = operator.index(size)
     if not 0 < number <= NUMBER_MAX:

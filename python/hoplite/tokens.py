@@ -53,9 +53,9 @@ def check_token(what: str, value: str) -> str:
     """
     text = check_text(what, value)
     if not text.startswith(PREFIX):
-        raise InvalidArgument(f"{what} was not created by hoplite, so that others may guess it: {MAKE_ONE}")
+        raise InvalidArgument(f"{what} was not created by hoplite, so others may guess it: {MAKE_ONE}")
     if len(text) != LENGTH:
-        raise InvalidArgument(f"{what} has {len(text)} characters, a token has {LENGTH}: copy it again, or {MAKE_ONE}")
+        raise InvalidArgument(f"{what} has {len(text)} characters instead of {LENGTH}: copy it again, or {MAKE_ONE}")
     try:
         secret = base64.b64decode(text.removeprefix(PREFIX), altchars=b"-_")[:SECRET_BYTES]
     except ValueError:
@@ -85,7 +85,7 @@ def read_tokens(path: str | os.PathLike[str]) -> list[str]:
     lines = [line.strip() for line in content.decode(errors="replace").splitlines()]
     tokens = [check_token(f"{file}, line {number}", line) for number, line in enumerate(lines, start=1) if line]
     if not 1 <= len(tokens) <= IN_FILE_MAX:
-        raise InvalidArgument(f"{file} has {len(tokens)} tokens, not one or {IN_FILE_MAX}: {MAKE_ONE}")
+        raise InvalidArgument(f"{file} must have 1 or {IN_FILE_MAX} tokens, but has {len(tokens)}: {MAKE_ONE}")
     return tokens
 
 

@@ -82,7 +82,7 @@ def read(file: Path) -> Topology:
     except OSError as error:
         raise InvalidArgument(f"can't read the topology in {file}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{file} is not JSON: {error}") from None
+        raise InvalidArgument(f"{file} is not valid JSON: {error}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise InvalidArgument(f'{file} is not a topology: set "format" to "{FORMAT}"')
     _check_keys(str(file), document, KEYS)
@@ -116,7 +116,9 @@ def _hosts(file: Path, value: object) -> list[Placed]:
         addresses = _texts(where, "address", [one["address"]] if "address" in one else one.get("addresses", []))
         for address in addresses:
             if not is_ip(address):
-                raise InvalidArgument(f'{where}: "address" {address!r} is not an IP address')
+                raise InvalidArgument(
+                    f'{where}: "address" {address!r} is not an IP address: use an address such as 10.0.0.1'
+                )
         groups = _texts(where, "groups", one.get("groups", []))
         _check_groups(where, groups)
         slots = one.get("slots", 1)
@@ -148,7 +150,7 @@ def _check_groups(where: str, groups: tuple[str, ...]) -> None:
 
 def _texts(where: str, key: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(text, str) and text for text in value):
-        raise InvalidArgument(f'{where}: "{key}" must be text, or a list of texts')
+        raise InvalidArgument(f'{where}: "{key}" must be a string, or a list of strings')
     return tuple(value)
 
 

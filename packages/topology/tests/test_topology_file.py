@@ -93,10 +93,10 @@ def test_files_that_are_no_json_or_not_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="can't read"):
         layout.read(path)
     path.write_text("{")
-    with pytest.raises(InvalidArgument, match="is not JSON"):
+    with pytest.raises(InvalidArgument, match="is not valid JSON"):
         layout.read(path)
     path.write_text("[" * 100_000)
-    with pytest.raises(InvalidArgument, match="is not JSON"):
+    with pytest.raises(InvalidArgument, match="is not valid JSON"):
         layout.read(path)
     with pytest.raises(InvalidArgument, match="can't write"):
         layout.write(tmp_path / "nowhere" / "t.json", layout.Layout([Placed("a")], []))

@@ -158,7 +158,7 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     except OSError as error:
         raise InvalidArgument(f"can't read the settings in {file}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"{file} is not TOML: {error}") from None
+        raise InvalidArgument(f"{file} is not valid TOML: {error}") from None
 
     values = {}
     for key, value in content.items():
@@ -193,7 +193,7 @@ def _warn_of_unknown_variables() -> None:
         if variable.startswith(PREFIX) and variable not in VARIABLES:
             near = closest(variable, VARIABLES)
             known = ", ".join(sorted(VARIABLES))
-            warn(variable, f"{variable} is set, but there is no such setting{near}. The variables are {known}")
+            warn(variable, f"{variable} is set, but there is no such setting{near}: unset it, or use one of {known}")
 
 
 def warn(key: str, message: str) -> None:

@@ -148,7 +148,7 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
-TEXT = Kind("TEXT", 'text, such as "mine"', (str,), str, check_text)
+TEXT = Kind("TEXT", 'a string, such as "mine"', (str,), str, check_text)
 TOKEN = Kind("TOKEN", "the output of `hoplite token new`", (str,), str, check_token)
 ADDRESS = Kind("HOST:PORT", '"host:port", such as "10.0.0.1:7420"', (str,), str, check_address)
 ADVERTISE = Kind("HOST[:PORT]", '"host:port", or an IP address without a port', (str,), str, _check_advertise)
