@@ -269,7 +269,7 @@ def test_an_invalid_sum_reports_why(client: Client, installed: Installation) -> 
         hd.reduce(client, [made], "median").result(timeout=60)
     with pytest.raises(ShapeMismatch):
         hd.reduce(client, [made, longer]).result(timeout=60)
-    with pytest.raises(InvalidArgument, match="not a future of hoplite"):
+    with pytest.raises(InvalidArgument, match="was not created by hoplite"):
         hd.ref(made)
     del installed
 

@@ -109,7 +109,7 @@ def test_a_key_has_one_value(connector: HopliteConnector) -> None:
     key = connector.new_key()
     connector.set(key, b"x" * 2**20)
     connector.set(key, bytearray(b"x" * 2**20))
-    with pytest.raises(NameTaken, match="other bytes already: evict it"):
+    with pytest.raises(NameTaken, match="already holds different bytes: evict it"):
         connector.set(key, b"y")
     connector.evict(key)
     connector.set(key, b"y")

@@ -57,7 +57,7 @@ DIFFERENT = {
     "has no ray.experimental.rdt.tensor_transport_manager": """
 sys.modules["ray.experimental.rdt.tensor_transport_manager"] = None
 """,
-    "requires more methods of a tensor transport (renamed)": """
+    "requires additional methods of a tensor transport (renamed)": """
 import abc
 from ray.experimental.rdt.tensor_transport_manager import TensorTransportManager
 TensorTransportManager.renamed = abc.abstractmethod(lambda self: None)
@@ -67,7 +67,7 @@ TensorTransportManager.__abstractmethods__ |= {"renamed"}
     "has no ray.util.collective": """
 sys.modules["ray.util.collective.backend_registry"] = None
 """,
-    "requires more operations of a collective group (alltoall)": """
+    "requires additional operations of a collective group (alltoall)": """
 from ray.util.collective.collective_group.base_collective_group import BaseGroup
 BaseGroup.alltoall = lambda self: None
 BaseGroup.alltoall.__isabstractmethod__ = True

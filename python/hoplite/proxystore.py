@@ -57,7 +57,7 @@ class HopliteConnector:
         clear: bool = False,
     ) -> None:
         if not prefix or prefix.startswith("@"):
-            raise InvalidArgument(f"prefix {prefix!r} is not valid: use a nonempty text that does not start with @")
+            raise InvalidArgument(f"prefix {prefix!r} is not valid: use a nonempty string that does not start with @")
         self.address = address
         self.prefix = prefix
         self.timeout = timeout
@@ -155,7 +155,7 @@ class HopliteConnector:
         """Copies bytes into the store under a key from `new_key`. A second call with the same bytes does nothing.
 
         Raises:
-            NameTaken: the key has other bytes already, and an object never changes. `evict` it first.
+            NameTaken: the key already holds different bytes, and objects are immutable. `evict` it first.
             StoreFull: the store had no capacity in time.
         """
         data = memoryview(obj).cast("B")
@@ -164,7 +164,7 @@ class HopliteConnector:
         except NameTaken:
             there = self.get(key)
             if there is None or there != data:
-                raise NameTaken(f"{key.name} has other bytes already: evict it first, or use a new key") from None
+                raise NameTaken(f"{key.name} already holds different bytes: evict it first, or use a new key") from None
         self._noted(key)
 
     def _noted(self, key: HopliteKey) -> HopliteKey:
@@ -177,5 +177,5 @@ class HopliteConnector:
     def _bytes(self, name: str, timeout: float | None) -> memoryview:
         value = self._client.get(name, timeout=timeout)
         if not isinstance(value, memoryview):
-            raise HopliteError(f"{name} is a {type(value).__name__}, not bytes: use a key of a connector")
+            raise HopliteError(f"{name} is a {type(value).__name__}, not bytes: use a key that a connector created")
         return value

@@ -82,7 +82,9 @@ def deserialize(header: Mapping[str, Any], frames: Sequence[Any]) -> Any:  # noq
         return view(process.member_of(installation).client, installation, text, FETCH_TIMEOUT_S)
     except HopliteError as error:
         process.step_back(installation)
-        raise Unread(f"can't resolve {text} here, so Dask requests its bytes: {error}") from None
+        raise Unread(
+            f"this process can't get {text} from a Hoplite node, so Dask transfers its bytes: {error}"
+        ) from None
 
 
 def view(client: Any, installation: str, text: str, timeout: float | None) -> Any:  # noqa: ANN401 - an array

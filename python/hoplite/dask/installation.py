@@ -148,7 +148,8 @@ def install(client: Client, *, memory: int | str | None = None, port: int = 0) -
         except ModuleNotFoundError as error:
             _remove(client)
             raise HopliteError(
-                f"the scheduler or a worker can't import hoplite ({error}): install the version of this process there"
+                f"the scheduler or a worker can't import hoplite ({error}): install the same version there as in this "
+                "process"
             ) from None
         except BaseException:
             _remove(client)

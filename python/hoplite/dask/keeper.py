@@ -103,7 +103,7 @@ async def attach(paths: Paths, start: Callable[[], Awaitable[None]]) -> Link:
         await start()
         link = await _connect(paths.keeper)
     if link is None:
-        raise HopliteError("the Hoplite node of this host ended during its start: check the worker's stderr")
+        raise HopliteError("the Hoplite node of this host exited during startup: check the worker's stderr")
     return link
 
 

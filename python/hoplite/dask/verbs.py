@@ -144,7 +144,7 @@ def ref(future: Future) -> hoplite.Ref:
         InvalidArgument: the future is not from `scatter` or `reduce`.
     """
     if not is_put(future):
-        raise InvalidArgument(f"{future!r} is not a future of hoplite.dask.scatter or reduce: scatter its value first")
+        raise InvalidArgument(f"{future!r} was not created by hoplite.dask.scatter or reduce: scatter its value first")
     return hoplite.Ref(future.key.removeprefix(PREFIX))
 
 
@@ -157,8 +157,8 @@ def _scatter(here: Installation, data: list[Any], broadcast: bool, timeout: floa
     for array in data:
         if type(array) is not np.ndarray:
             raise UnsupportedDtype(
-                f"scatter takes NumPy arrays, not a {type(array).__name__}: use client.scatter, or put the value by a "
-                "hoplite.Client in a task"
+                f"scatter takes NumPy arrays, not a {type(array).__name__}: use client.scatter, or put the value with "
+                "a hoplite.Client in a task"
             )
     putter = _Local(here.client) if here.client is not None else _Remote(here)
     futures: list[Future] = []

@@ -28,7 +28,7 @@ except ModuleNotFoundError as error:
 
 
 class UnknownRay(HopliteError, ImportError):
-    """An interface of the installed Ray differs from the one that this package supports."""
+    """An interface of the installed Ray differs from the interface that this package supports."""
 
 
 def unknown(what: str) -> UnknownRay:
@@ -106,7 +106,7 @@ def unlocked(call: Callable[[], T]) -> T:
     """
     lock: Any = getattr(ray._private.worker.global_worker.function_actor_manager, "lock", None)
     if not hasattr(lock, "_release_save"):
-        raise unknown("uses another lock while it unpickles")
+        raise unknown("uses a different lock during unpickling")
     if not lock._is_owned():
         return call()
     # As threading.Condition does in `wait`.

@@ -335,12 +335,12 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
     def _explain(self, what: str, error: HopliteError) -> NoReturn:
         if self._gone is not None:
             raise HopliteError(
-                f"{what} of group {self._group_name}: rank {self._gone} is gone. Create the group again without it, or "
-                "with another actor of that rank"
+                f"{what} of group {self._group_name} failed: rank {self._gone} is gone. Create the group again without "
+                "it, or with another actor at that rank"
             ) from None
         if self._promise is None:
             raise HopliteError(
-                f"{what} of group {self._group_name}: this member has left the group. Create the group again"
+                f"{what} of group {self._group_name} failed: this member has left the group. Create the group again"
             ) from None
         raise error
 
@@ -389,7 +389,7 @@ def check_group() -> None:
     """
     missing = sorted(getattr(HopliteGroup, "__abstractmethods__", ()))
     if missing:
-        raise unknown(f"requires more operations of a collective group ({', '.join(missing)})")
+        raise unknown(f"requires additional operations of a collective group ({', '.join(missing)})")
 
 
 def _one(tensors: list[T]) -> T:

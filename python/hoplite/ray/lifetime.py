@@ -174,7 +174,7 @@ class Lifetimes:
                 hp.delete([kept.text for kept in unnamed if kept.client is hp], timeout=DELETE_S)
             except HopliteError as error:
                 # The node has ended, and its objects with it, or this process ends.
-                logger.debug("objects were not deleted: %s", error)
+                logger.debug("could not delete objects without references: %s", error)
         for kept in ended.values():
             kept.lease.release()
 
@@ -198,7 +198,7 @@ class Lifetimes:
                         _inputs(kept).release()
                         kept.pending = None
             except (HopliteError, ray.exceptions.RayError) as error:
-                logger.debug("reduce %s: checking its inputs again later: %s", kept.text, error)
+                logger.debug("could not check the inputs of reduce %s, will retry: %s", kept.text, error)
             if kept.pending is None:
                 with self._lock:
                     self._pending.pop(anchor, None)

@@ -256,7 +256,7 @@ def _value(anchors: list[Any], timeout: float | None) -> list[Any]:
             if kept is not None and kept.wait:
                 # Raises an error that names the missing inputs.
                 kept.client.get(kept.text, timeout=0)
-        raise Timeout(f"Ray did not have {len(anchors)} objects within {timeout:g} s: {error}") from None
+        raise Timeout(f"Ray did not return {len(anchors)} objects within {timeout:g} s: {error}") from None
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, HopliteError):
             # A new error, because the cause and Ray's error refer to each other, which would keep the ObjectRefs alive.

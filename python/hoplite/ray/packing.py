@@ -80,8 +80,8 @@ class _Unpacker(pickle.Unpickler):
             return self.leaves[number]
         if number >= len(_unpacking.inner):
             raise DecodeError(
-                "the value contains ObjectRefs or actors, which Ray counts by the ObjectRef that hoplite.ray.put "
-                "returned: get it by that ObjectRef, not by its name"
+                "the value contains ObjectRefs or actors, which Ray keeps alive only through the ObjectRef that "
+                "hoplite.ray.put returned: get it by that ObjectRef, not by its name"
             )
         return _unpacking.inner[number]
 

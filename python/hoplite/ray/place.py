@@ -186,7 +186,9 @@ def socket_of(node: str, until: float) -> str:
         if found is not None and is_served(found["socket"]):
             return str(found["socket"])
         if time.monotonic() >= until:
-            _, why = known["problems"].get(node, ("", "it has not started yet, or its socket is not on this host"))
+            _, why = known["problems"].get(
+                node, ("", "it has not started yet, or its socket is not on this host. Try again")
+            )
             raise ConnectError(f"no Hoplite node serves Ray node {node}: {why}")
         time.sleep(POLL_S)
 

@@ -114,7 +114,7 @@ class _Inputs:
         try:
             ray.get(ref, timeout=HEAR_S)
         except ray.exceptions.GetTimeoutError:
-            logger.debug("Ray is slow to deliver input %s of a reduce", name)
+            logger.debug("Ray has not yet delivered the outcome of reduce input %s, will retry", name)
             return False
         except Exception as error:  # noqa: BLE001 - transports raise any error
             # The last line is the error itself, after its traceback.
@@ -151,7 +151,7 @@ class _Inputs:
         try:
             self._hp.delete(names, timeout=DELETE_S)
         except HopliteError as error:
-            logger.debug("inputs were not deleted: %s", error)
+            logger.debug("could not delete the inputs of a finished reduce: %s", error)
         # An input that a task puts after this ends with its lease.
         for lease in self._leases:
             lease.release()

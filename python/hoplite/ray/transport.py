@@ -95,7 +95,7 @@ class HopliteTransport(TensorTransportManager):  # type: ignore[misc] # as above
             device = getattr(getattr(tensor, "device", None), "type", "cpu")
             if device != "cpu":
                 raise UnsupportedDtype(
-                    f"a tensor is on {device}, but the transport hoplite takes CPU tensors only: return tensor.cpu()"
+                    f"a tensor is on {device}, but the hoplite transport takes CPU tensors only: return tensor.cpu()"
                 )
         hp = place.client()
         names = [name_of(obj_id, number, len(rdt_object)) for number in range(len(rdt_object))]
@@ -173,7 +173,7 @@ class HopliteTransport(TensorTransportManager):  # type: ignore[misc] # as above
         self, tensors: list[Any], tensor_transport_metadata: Any, communicator_metadata: Any
     ) -> None:
         """Is not called by Ray, because the transport is one-sided."""
-        raise NotImplementedError("the transport hoplite is one-sided: receivers get tensors without the sender")
+        raise NotImplementedError("the hoplite transport is one-sided: receivers get tensors without the sender")
 
     def garbage_collect(
         self,
@@ -214,7 +214,7 @@ def check_transport() -> None:
     """
     missing = sorted(getattr(HopliteTransport, "__abstractmethods__", ()))
     if missing:
-        raise unknown(f"requires more methods of a tensor transport ({', '.join(missing)})")
+        raise unknown(f"requires additional methods of a tensor transport ({', '.join(missing)})")
     if not hasattr(ray.experimental, "register_tensor_transport"):
         raise unknown("has no ray.experimental.register_tensor_transport")
 
