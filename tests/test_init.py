@@ -121,7 +121,7 @@ def test_a_node_of_the_caller_becomes_the_shared_one() -> None:
         assert mine.closed
         with pytest.raises(hoplite.NodeDown, match="closed"):
             hoplite.init(node=mine)
-        with pytest.raises(hoplite.InvalidArgument, match=r"node is a hoplite\.Node, not a Client"):
+        with pytest.raises(hoplite.InvalidArgument, match=r"node must be a hoplite\.Node, not a Client"):
             hoplite.init(node=other.client())  # type: ignore[arg-type]
 
 
@@ -461,7 +461,7 @@ for left in (0, 1, 2, 3):
         try:
             made = call()
         except hoplite.HopliteError as error:
-            assert "all of the 64 files" in str(error) and "ulimit -n" in str(error), (left, number, error)
+            assert "limit of 64 open files" in str(error) and "ulimit -n" in str(error), (left, number, error)
         else:
             assert left > 0 and number < 3, (left, number)
             made.close()
@@ -486,7 +486,7 @@ def test_an_unpickled_ref_uses_the_client_of_init(nodes: list[Node]) -> None:
 
 def test_a_runtime_folder_that_others_can_read_is_not_trusted(tmp_path: Path) -> None:
     (tmp_path / "hoplite").mkdir(mode=0o755)
-    with pytest.raises(hoplite.HopliteError, match="not a directory of this user alone"):
+    with pytest.raises(hoplite.HopliteError, match="not a directory that only this user can access"):
         hoplite.init()
 
 
@@ -494,7 +494,7 @@ def test_a_runtime_folder_that_is_a_link_is_not_trusted(tmp_path: Path) -> None:
     """The user that created the link can change it, even if it points to a folder of this user now."""
     (tmp_path / "own").mkdir(mode=0o700)
     (tmp_path / "hoplite").symlink_to(tmp_path / "own")
-    with pytest.raises(hoplite.HopliteError, match="not a directory of this user alone"):
+    with pytest.raises(hoplite.HopliteError, match="not a directory that only this user can access"):
         hoplite.init()
     assert list((tmp_path / "own").iterdir()) == []
 

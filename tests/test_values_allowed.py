@@ -326,7 +326,7 @@ def test_an_attached_client_detects_whether_members_are_authenticated() -> None:
                 client.put(dt.date(2020, 1, 1))
             with hoplite.connect(node.socket, allow_pickle=True) as trusting:
                 trusting.put(dt.date(2020, 1, 1), name="when/1")
-            with pytest.raises(hoplite.DecodeError, match="allow_pickle is False, as by default in a cluster"):
+            with pytest.raises(hoplite.DecodeError, match="allow_pickle is False, the default in a cluster"):
                 client.get("when/1")
 
 

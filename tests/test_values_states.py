@@ -205,7 +205,7 @@ def test_classes_functions_and_members_can_be_values() -> None:
 
 
 def test_a_class_that_items_could_change_is_named_by_put() -> None:
-    with pytest.raises(UnsupportedDtype, match=r"Registry, which a pickle could change .*: put its contents instead"):
+    with pytest.raises(UnsupportedDtype, match=r"Registry, which the whole process shares .*: put its contents"):
         there_and_back(Registry(), HERE)
 
 

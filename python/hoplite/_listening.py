@@ -54,7 +54,7 @@ def listening(values: Values) -> str | None:
     ip = split_address(listen)[0].partition("%")[0]
     if is_ip(ip) and ipaddress.ip_address(ip).is_link_local and values["advertise"] is None:
         raise InvalidArgument(
-            f"listen {wanted!r} is a link-local address, which nodes can't pass to each other: listen on another "
+            f"listen {wanted!r} is a link-local address, which is not valid on other hosts: listen on another "
             "address of the interface, or set advertise"
         )
     alone = _loopback_of(listen)

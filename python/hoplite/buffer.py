@@ -193,7 +193,9 @@ class Buffer:
 
     def _check_open(self) -> None:
         if not self._open:
-            raise InvalidArgument("the buffer was sealed or discarded, and objects never change: create another buffer")
+            raise InvalidArgument(
+                "the buffer is already sealed or discarded, and objects are immutable: create another buffer"
+            )
         if not self._is_mine():
             # Only the process that created the buffer can seal it; writes of a forked child are not part of the object.
             raise ObjectLost("the buffer belongs to the process that created it: create another in this process")
@@ -259,7 +261,11 @@ class Buffer:
     def __del__(self) -> None:
         if getattr(self, "_open", False) and self._is_mine():
             self._take_back()
-            warnings.warn(f"{self!r} was dropped before seal: it creates no object", ResourceWarning, stacklevel=2)
+            warnings.warn(
+                f"{self!r} was dropped before seal, so its object does not exist: call seal or discard",
+                ResourceWarning,
+                stacklevel=2,
+            )
 
     def __repr__(self) -> str:
         name = f" {self._name}" if self._name else ""

@@ -119,7 +119,7 @@ def _read_file(file: Path) -> str:
 
 def _checked(verbs: Iterable[str] | None) -> list[str] | None:
     if isinstance(verbs, str):
-        raise InvalidArgument(f"verbs must be a list, not a single text: write [{verbs!r}]")
+        raise InvalidArgument(f"verbs must be a list, not a single string: write [{verbs!r}]")
     return None if verbs is None else [check_text("verb", verb) for verb in verbs]
 
 

@@ -174,7 +174,7 @@ class Node:
         if address is None:
             raise JoinError(
                 f"no node can join node {self.id}: it was started without a TCP port; start it with "
-                f'listen="{_listening.LOOPBACK}" for nodes of this host, or with an address of the host for all'
+                f'listen="{_listening.LOOPBACK}" for nodes of this host, or with an address that other hosts can reach'
             )
         return address
 
@@ -227,7 +227,7 @@ class Node:
 
     def _client(self, options: ClientOptions) -> Client:
         if self.closed:
-            raise NodeDown(f"node {self.id} is closed")
+            raise NodeDown(f"node {self.id} is closed: create another with hoplite.Node()")
         # A node in this process is not replaced when it ends.
         return Client(self._native.client(), options._replace(reconnect=False), node=self, path=self.socket)
 

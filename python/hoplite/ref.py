@@ -45,7 +45,7 @@ class Ref:
         if not isinstance(text, str):
             raise InvalidArgument(f"the text of a ref must be a str, not {type(text).__name__}")
         if not text:
-            raise InvalidArgument("the text of a ref is empty")
+            raise InvalidArgument("the text of a ref is empty: use at least one character")
         self._text = text
         self._client = client
         self._replicas: int | None = None

@@ -145,7 +145,7 @@ def connect(
     path = text.removeprefix(UNIX)
     if path == text and not path.startswith(("/", ".")):
         raise InvalidArgument(
-            f'address {text!r} is not a socket path: write "unix:/path", or join a cluster by hoplite.init({text!r})'
+            f'address {text!r} is not a socket path: write "unix:/path", or join a cluster with hoplite.init({text!r})'
         )
     values = settings.load(allow_pickle=allow_pickle, capability=capability, digest=digest)
     options = _options(values, job=check_job(job), reconnect=reconnect)
@@ -219,7 +219,7 @@ def _options(values: Values, *, reconnect: bool, job: str | None = None) -> Clie
 def _use(node: Node, values: Values, address: str | None) -> Client:
     """Makes a node of the caller the shared node of the process."""
     if not isinstance(node, Node):
-        raise InvalidArgument(f"node is a hoplite.Node, not {a_type(node)}: write init(node=hoplite.Node(...))")
+        raise InvalidArgument(f"node must be a hoplite.Node, not {a_type(node)}: write init(node=hoplite.Node(...))")
     if address is not None:
         raise InvalidArgument(
             f"both address ({address!r}) and node are given: to join a cluster, write "
@@ -227,8 +227,8 @@ def _use(node: Node, values: Values, address: str | None) -> Client:
         )
     if shared.options.capability is not None:
         raise InvalidArgument(
-            f"a capability ({values.origin('capability')}) restricts clients of a node in another process, and node is "
-            "in this one: leave out the capability or node"
+            f"a capability ({values.origin('capability')}) restricts clients of a node in another process, but node "
+            "runs in this process: omit the capability or node"
         )
     found = node._client(shared.options)
     _adopt(node, node._leave_timeout)
@@ -262,8 +262,8 @@ def _find(values: Values, limit: float | None) -> Client:
         # A node in this process would not restrict its own process.
         if join:
             raise InvalidArgument(
-                f"a capability ({values.origin('capability')}) restricts clients of a running node, and the address "
-                f"{address!r} starts a new one: leave out the capability or the address"
+                f"a capability ({values.origin('capability')}) restricts clients of a running node, but the address "
+                f"{address!r} starts a new one: omit the capability or the address"
             )
         if inherited is not None and sockets.is_served(inherited):
             return attached(inherited)
@@ -346,7 +346,7 @@ def _attach(path: str, timeout: float | None, options: ClientOptions) -> Client:
 
 def _check_cluster(found: Client, values: Values, path: str) -> None:
     if values.is_set("cluster"):
-        advice = "unset the cluster, or start a node of your own by init(node=hoplite.Node())"
+        advice = "unset the cluster, or start a node of your own with init(node=hoplite.Node())"
         values.check_cluster(found.status()["cluster"], path, advice)
 
 

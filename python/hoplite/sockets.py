@@ -62,7 +62,7 @@ def runtime_dir() -> Path:
     facts = folder.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077:
         raise HopliteError(
-            f"{folder} is not a directory of this user alone: remove it, or set XDG_RUNTIME_DIR to such a directory"
+            f"{folder} is not a directory that only this user can access: remove it, or set XDG_RUNTIME_DIR to one"
         )
     return folder
 
@@ -213,7 +213,7 @@ def needs_descriptors(what: str) -> Iterator[None]:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         highest = hard if hard != resource.RLIM_INFINITY else "any number"
         raise HopliteError(
-            f"can't {what}: this process has opened all of the {soft} files that it may open. Close some, or raise the "
+            f"can't {what}: this process has reached its limit of {soft} open files. Close some, or raise the "
             f"limit with ulimit -n (up to {highest})"
         ) from None
 

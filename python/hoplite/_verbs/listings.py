@@ -44,7 +44,7 @@ class Listing(NamedTuple):
         if sort not in (BY_REF, *BY_SIZE):
             raise InvalidArgument(f"sort is {sort!r}: set {BY_REF}, {', '.join(BY_SIZE[:-1])} or {BY_SIZE[-1]}")
         if after is not None and sort != BY_REF:
-            raise InvalidArgument(f'after continues a listing in the order of refs, not by {sort}: set sort="ref"')
+            raise InvalidArgument(f'after works only in a listing sorted by ref, not by {sort}: set sort="ref"')
         return cls(prefix, sort, check_limit(limit), None if after is None else check_ref(after))
 
     def is_enough(self, rows: int) -> bool:

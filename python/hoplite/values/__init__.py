@@ -140,8 +140,8 @@ def decode(view: View, *, copy: bool = False, allow_pickle: Allowed = True) -> A
     if view.form == PICKLE:
         if allow_pickle is False:
             raise DecodeError(
-                "the object is a pickle, and allow_pickle is False, as by default in a cluster without authentication "
-                "or encryption: put arrays or bytes instead"
+                "the object is a pickle, and allow_pickle is False, the default in a cluster without authentication or "
+                "encryption: put arrays or bytes instead"
             )
         return decode_object(data, copy, allow_pickle)
     if view.form == ARROW:

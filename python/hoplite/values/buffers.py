@@ -50,6 +50,6 @@ def format_kind(view: memoryview) -> str | None:
 def refuse(view: memoryview) -> UnsupportedDtype:
     """Returns the error for a memoryview whose format has no dtype."""
     return UnsupportedDtype(
-        f"can't put a memoryview of format {view.format!r}: supported are those of bytes, {DTYPES_IN_WORDS}; "
-        "try numpy.asarray(value)"
+        f"can't put a memoryview of format {view.format!r}: put numpy.asarray(value), or a memoryview of bytes, "
+        f"{DTYPES_IN_WORDS}"
     )

@@ -116,7 +116,7 @@ def check_dtype(dtype: object) -> str:
     if item_bytes(name) is None and found is not None:
         name = str(found.name)
     if item_bytes(name) is None:
-        raise UnsupportedDtype(f"unknown dtype {dtype!r}: supported are {BYTES}, {DTYPES_IN_WORDS}")
+        raise UnsupportedDtype(f"unknown dtype {dtype!r}: use one of {BYTES}, {DTYPES_IN_WORDS}")
     if found is not None and not found.isnative:
         raise UnsupportedDtype(f"the byte order of dtype {dtype!r} differs from this host's: use {name!r}")
     return name

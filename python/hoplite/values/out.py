@@ -40,11 +40,13 @@ class OutBuffer(NamedTuple):
             raise ShapeMismatch(f"{name} is a pickled object, which can't be copied into out: get it without out")
         if self.kind == BYTES:
             if nbytes != self.data.nbytes:
-                raise ShapeMismatch(f"{name} has {nbytes} bytes, out has {self.data.nbytes}: pass an out of that size")
+                raise ShapeMismatch(
+                    f"{name} has {nbytes} bytes, but out has {self.data.nbytes}: pass an out of that size"
+                )
         elif (kind, shape) != (self.kind, self.shape):
             raise ShapeMismatch(
-                f"{name} is {_describe(kind, shape)}, out is {_describe(self.kind, self.shape)}: pass an out of the "
-                "same dtype and shape"
+                f"{name} is {_describe(kind, shape)}, but out is {_describe(self.kind, self.shape)}: pass an out of "
+                "the same dtype and shape"
             )
 
 
@@ -72,7 +74,7 @@ def writable(out: object) -> OutBuffer:
         ) from None
     kind = format_kind(view)
     if kind is None:
-        raise UnsupportedDtype(f"out is a buffer of format {view.format!r}: supported are bytes, {DTYPES_IN_WORDS}")
+        raise UnsupportedDtype(f"out is a buffer of format {view.format!r}: pass a buffer of bytes, {DTYPES_IN_WORDS}")
     data = _flat(view)
     return OutBuffer(data, kind, (data.nbytes,) if kind == BYTES else tuple(view.shape or ()))
 
@@ -84,7 +86,7 @@ def _writable_array(out: object) -> OutBuffer:
     if isinstance(out, loaded("numpy.ma", "MaskedArray")):
         raise InvalidArgument("out is a masked array: pass out.data")
     if item_bytes(out.dtype.name) is None or out.dtype.newbyteorder("<") != out.dtype:
-        raise UnsupportedDtype(f"out is an array of {out.dtype}: supported are little-endian {DTYPES_IN_WORDS}")
+        raise UnsupportedDtype(f"out is an array of {out.dtype}: pass a little-endian array of {DTYPES_IN_WORDS}")
     if not out.flags.c_contiguous:
         raise InvalidArgument("out is an array that is not C-contiguous; try numpy.ascontiguousarray(out)")
     # The buffer protocol has no format for bfloat16.

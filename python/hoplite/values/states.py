@@ -33,7 +33,7 @@ def item_target(name: str, found: object) -> str:
     """
     if isinstance(found, ModuleType) or hasattr(type(found), "__setitem__") or any(_can(found, add) for add in _ADD):
         return (
-            f"it uses {name}, which a pickle could change for the whole process with opcodes for items: put its "
+            f"it uses {name}, which the whole process shares and the pickle could change by adding items: put its "
             f"contents instead, or rename its class methods {', '.join(_ADD)}"
         )
     return ""
