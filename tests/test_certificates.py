@@ -129,8 +129,8 @@ def test_a_node_of_another_ca_cluster_or_kind_is_rejected_with_the_reason(ca: Pa
                 f"was not issued by a CA in {tmp_path}/foreign/ca.crt",
             ),
             ({**credentials(ca, "two"), "cluster": "other"}, "this is a node of cluster"),
-            ({"token": hoplite.new_token()}, "start it with --certificate, --key and --ca"),
-            ({}, "start it with --certificate, --key and --ca"),
+            ({"token": hoplite.new_token()}, "start that node with --certificate, --key and --ca"),
+            ({}, "start that node with --certificate, --key and --ca"),
         ):
             with pytest.raises(hoplite.JoinError, match=problem):
                 Node(join=[node.address], **options)

@@ -174,5 +174,5 @@ def test_a_lost_node_is_not_reconnected_once_another_has_its_address() -> None:
             eventually(lambda: client.status()["lost"] == [])
             assert [member["id"] for member in client.status()["members"] if member["id"] != other.id] == [second.id]
             logs = [(Path(node.socket).parent / "stderr").read_text() for node in (other, second)]
-        assert logs[0].count("another node listens at the address of a lost member") == 1
+        assert logs[0].count("another node listens at the address of a failed member") == 1
         assert "refused a connection" not in logs[1]

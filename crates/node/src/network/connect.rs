@@ -35,7 +35,7 @@ pub(crate) fn call(network: &Arc<Network>, member: Member) {
         caller.events.send(match relay::call(&caller, member, Role::Join, helpers).await {
             Ok((met, _)) => Event::PeerUp { member: met.member },
             Err(error) => {
-                debug!(node = %member.id, %error, "a lost member is still unreachable");
+                debug!(node = %member.id, %error, "a failed member is still unreachable");
                 log_revoked(&caller, member.id, &error);
                 log_replaced(member, &error);
                 Event::ReconnectFailed { node: member.id, failure: reconnect_failure(&error) }
@@ -115,11 +115,11 @@ fn log_revoked(network: &Network, node: NodeId, error: &LinkError) {
     }
 }
 
-/// Logs, once for each lost member, that its process has certainly ended.
+/// Logs, once for each failed member, that its process has certainly ended.
 fn log_replaced(member: Member, error: &LinkError) {
     if let LinkError::Replaced { by, .. } = error {
         let (node, address) = (member.id, member.address);
-        info!(%node, %address, %by, "another node listens at the address of a lost member: no more reconnects to it");
+        info!(%node, %address, %by, "another node listens at the address of a failed member: not reconnecting to it");
     }
 }
 

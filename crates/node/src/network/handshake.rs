@@ -239,7 +239,7 @@ async fn introduce(
     };
     if !me.tokens.is_empty() && !welcome.proof.is_some_and(is_proof) {
         return Err(LinkError::Refused(
-            "the node at that address did not prove this cluster's token".into(),
+            "the node at that address did not prove this cluster's token: set the same token on all nodes".into(),
         ));
     }
     if welcome.member.id != secured.peer {

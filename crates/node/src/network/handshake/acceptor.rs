@@ -101,12 +101,17 @@ async fn admit_caller(
         proofs.any(|proof| claim.is_proof(token, Side::Initiator, proof))
     });
     let refusal = if known.is_none() && !me.tokens.is_empty() {
-        Some("the initiator did not prove this cluster's token".to_string())
+        Some(
+            "the initiator did not prove this cluster's token: set the same token on all nodes"
+                .to_string(),
+        )
     } else if me.tokens.is_empty() && !hello.proofs.is_empty() {
-        Some("the initiator proved a token, but the acceptor has none".to_string())
+        Some("the initiator proved a token, but the acceptor has none: set the same token on all nodes".to_string())
     } else if hello.cluster != me.cluster {
         let (ours, theirs) = (Quoted(&me.cluster), Quoted(&hello.cluster));
-        Some(format!("this is a node of cluster {ours}, not {theirs}"))
+        Some(format!(
+            "this is a node of cluster {ours}, not {theirs}: set the same cluster name on both"
+        ))
     } else if let Some(target) = hello.target.filter(|target| *target != me.member.id) {
         Some(format!("node {} has replaced node {target} at this address", me.member.id))
     } else if hello.member.id != initiator {

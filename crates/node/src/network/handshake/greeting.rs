@@ -54,11 +54,13 @@ pub(super) async fn read_start(
 pub(super) fn unlike(key: &NodeKey, other: Option<&Start>) -> Option<String> {
     match (key.start(), other) {
         (Some(_), None) => Some(
-            "nodes of this cluster use certificates, but one has none: start it with --certificate, --key and --ca"
+            "nodes of this cluster use certificates, but one of these two nodes has none: start that node with \
+             --certificate, --key and --ca"
                 .into(),
         ),
         (None, Some(_)) => Some(
-            "nodes of this cluster use no certificates, but one does: give certificates, or one token, to all nodes"
+            "nodes of this cluster use no certificates, but one of these two nodes does: configure \
+             certificates, or one token, on all nodes"
                 .into(),
         ),
         _ => None,

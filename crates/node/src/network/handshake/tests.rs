@@ -187,7 +187,7 @@ async fn wrong_cluster_or_replaced_node_is_reported() {
     let two = Identity { cluster: "c".into(), ..identity(None) };
     let of_another = Identity { cluster: "say \"two\"".into(), ..identity(None) };
     let (calling, acceptor) = meet(&of_another, &two, Role::Control, None).await;
-    let told = "this is a node of cluster \"c\", not \"say \\\"two\\\"\"";
+    let told = "this is a node of cluster \"c\", not \"say \\\"two\\\"\": set the same cluster name on both";
     assert_eq!([refusal(calling), refusal(acceptor)], [told, told]);
     let one = Identity { cluster: "c".into(), ..identity(None) };
     let (calling, acceptor) = meet(&one, &two, Role::Control, Some(NodeId(3))).await;
@@ -199,7 +199,7 @@ async fn wrong_cluster_or_replaced_node_is_reported() {
 
 #[tokio::test]
 async fn wrong_or_missing_token_is_refused_on_both_sides() {
-    let told = "the initiator did not prove this cluster's token";
+    let told = "the initiator did not prove this cluster's token: set the same token on all nodes";
     for (ours, theirs) in [(Some("right"), None), (Some("right"), Some("wrong"))] {
         let (calling, acceptor) = meet(&identity(theirs), &identity(ours), Role::Join, None).await;
         assert_eq!([refusal(calling), refusal(acceptor)], [told, told]);

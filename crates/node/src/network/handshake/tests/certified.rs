@@ -99,13 +99,13 @@ async fn nodes_with_and_without_certificates_refuse_each_other() {
     let (calling, acceptor) = meet(&without, &with, Role::Join, None).await;
     for said in [refusal(calling), refusal(acceptor)] {
         assert!(
-            said.contains("one has none: start it with --certificate, --key and --ca"),
+            said.contains("has none: start that node with --certificate, --key and --ca"),
             "{said}"
         );
     }
     let (calling, acceptor) = meet(&with, &without, Role::Join, None).await;
     for said in [refusal(calling), refusal(acceptor)] {
-        assert!(said.contains("give certificates, or one token, to all nodes"), "{said}");
+        assert!(said.contains("configure certificates, or one token, on all nodes"), "{said}");
     }
 }
 
@@ -114,7 +114,7 @@ async fn other_cluster_of_same_ca_is_refused() {
     let ca = Ca::new();
     let one = Identity { cluster: "one".into(), ..certified(&ca.node(hours(-1, 1)).0) };
     let (calling, _) = meet(&one, &certified(&ca.node(hours(-1, 1)).0), Role::Join, None).await;
-    assert_eq!(refusal(calling), "this is a node of cluster \"test\", not \"one\"");
+    assert!(refusal(calling).starts_with("this is a node of cluster \"test\", not \"one\":"));
 }
 
 /// Goal: an initiator without a certificate gets no further than TLS, whatever it claims.
