@@ -463,7 +463,7 @@ def test_an_unusable_spill_folder_is_rejected_at_the_start(tmp_path: Path) -> No
     refused(f"/dev/shm/hoplite-spill-{os.getpid()}", r"it is in memory \(tmpfs\)")
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    refused(tmp_path / "open", "chmod go-w it")
+    refused(tmp_path / "open", "run chmod go-w on it")
     if os.geteuid() == 0:
         (tmp_path / "foreign").mkdir(mode=0o700)
         os.chown(tmp_path / "foreign", 12345, -1)

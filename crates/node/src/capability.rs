@@ -103,7 +103,7 @@ pub fn narrow(text: &str, bounds: &Bounds) -> Result<String, BadRef> {
     let more = bounds.caveats()?;
     if more.is_empty() || caveats.len() + more.len() > CAVEATS_MAX {
         let said = format!(
-            "give a prefix, verbs or a time, and at most {CAVEATS_MAX} restrictions in all"
+            "specify a prefix, verbs or a lifetime, and at most {CAVEATS_MAX} restrictions in total"
         );
         return Err(BadRef(said));
     }

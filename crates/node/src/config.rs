@@ -123,6 +123,9 @@ pub(crate) fn default_capacity() -> u64 {
 pub(crate) fn excess(capacity: u64) -> Option<String> {
     let (memory, limit) = memory_limit();
     (capacity > memory).then(|| {
-        format!("{limit} has {memory} bytes of memory, less than the capacity: puts beyond that wait for memory")
+        format!(
+            "{limit} has {memory} bytes of memory, less than the capacity, so some puts will wait for memory: reduce \
+             the capacity"
+        )
     })
 }

@@ -59,7 +59,7 @@ pub enum Error {
     Closed,
     /// The process was forked after it attached or started its node.
     #[error(
-        "this process was forked from the one that opened the connection to Hoplite: call hoplite.init() or \
+        "this process was forked from the process that opened the connection to Hoplite: call hoplite.init() or \
          hoplite.connect() in the child"
     )]
     Forked,

@@ -1,7 +1,7 @@
 //! An epoll set shared by a background thread and one thread that waits for the result of an event.
 //!
 //! Otherwise the background thread would receive a reply and then wake the waiting thread; on an idle machine each
-//! wake-up takes 0.1 ms. Here both threads wait for the same events, and the kernel wakes the one that came last: the
+//! wake-up takes 0.1 ms. Here both threads wait for the same events, and the kernel wakes the last one to wait: the
 //! thread waiting for a reply, if there is one. No thread spins. Knows descriptors, not their data.
 
 use std::{

@@ -115,7 +115,7 @@ impl Shell {
             LogEvent::SourceAvoided { node, blocks } => warn!(
                 %node,
                 blocks,
-                "a node, or the path from it, corrupts bytes: it is a source only if no other node has an object"
+                "a node, or the path from it, corrupts data: receiving objects from it only if no other node has a copy"
             ),
             LogEvent::ReduceRestarted { id, epoch, detail } => {
                 self.network.counters.reduces_restarted.add(1);
@@ -140,10 +140,7 @@ impl Shell {
                 debug!(?whose, limit, "a limit rejected a request");
             }
             LogEvent::Surveyed { nodes, groups } => {
-                info!(
-                    nodes,
-                    groups, "surveyed the network: this many groups of hosts share a link"
-                );
+                info!(nodes, groups, "surveyed the network for groups of hosts that share a link");
             }
             LogEvent::Evicted { copies } => {
                 self.network.counters.evictions.add(*copies as u64);

@@ -200,5 +200,5 @@ fn put_with_wrong_digest_fails() {
     let meta = Meta::bytes(3).with_digest(digest(&[b"abc"]));
     let value = Value::with_meta(b"abd", meta).unwrap();
     let told = nodes[0].client().put(None, value, SOON).unwrap_err();
-    assert!(told.to_string().contains("was changed while it was put"), "{told}");
+    assert!(told.to_string().contains("value changed during the put"), "{told}");
 }

@@ -256,7 +256,7 @@ impl SpillFile {
                 return Ok(false);
             }
             let Some(mut bytes) = stored.slot.claim(range) else {
-                return Err(wrong("another thread writes its memory"));
+                return Err(wrong("another thread is writing to its memory"));
             };
             self.read_chunk(&file, number as u64, &mut bytes)?;
             bytes.commit();

@@ -75,7 +75,7 @@ impl Folder {
             return Err(refused(&said));
         }
         if metadata.mode() & 0o022 != 0 {
-            return Err(refused("other users can write there: chmod go-w it"));
+            return Err(refused("other users can write there: run chmod go-w on it"));
         }
         let opened = File::open(&path).map_err(failed)?;
         let kind = fstatfs(&opened).map_err(|error| failed(error.into()))?.f_type as i64;

@@ -40,7 +40,8 @@ impl Requests {
     ) -> RequestId {
         let request = RequestId(self.events.next_id());
         if !digest::is_put_right(&body) {
-            let said = "the value was changed while it was put: its digest no longer matches";
+            let said = "the value changed during the put, so its digest does not match: do not modify a value until \
+                        put returns";
             sink(Err(CallError::InvalidArgument(said.into())));
             return request;
         }

@@ -144,7 +144,7 @@ fn is_scattered(order: &FoldOrder) -> bool {
 
 async fn memory_of(transfers: &Transfers, instance: Instance) -> Result<Arc<StoredCopy>, String> {
     let stored = tokio::time::timeout(ORDER_TIMEOUT, transfers.store.wait_for(instance)).await;
-    stored.map_err(|_| format!("instance {instance} got no memory in time"))
+    stored.map_err(|_| format!("no memory became available in time for instance {instance}"))
 }
 
 fn is_in_memory(transfers: &Transfers, instance: Instance) -> bool {
@@ -261,7 +261,7 @@ async fn local_partial(
     window: mpsc::Sender<Result<Piece, String>>,
 ) {
     let Some(mut frames) = transfers.streams.take(key).await else {
-        let said = format!("no order arrived for position {} at this node", key.position);
+        let said = format!("no fold order arrived for position {} at this node", key.position);
         let _ = window.send(Err(said)).await;
         return;
     };

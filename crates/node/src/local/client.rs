@@ -113,7 +113,7 @@ impl Client {
         self.connection.is_authenticated()
     }
 
-    /// Whether this process is a forked child of the one that opened the client.
+    /// Whether this process is a forked child of the process that opened the client.
     pub fn is_forked(&self) -> bool {
         self.connection.is_forked()
     }

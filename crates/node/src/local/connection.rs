@@ -137,7 +137,7 @@ impl Connection {
         }
     }
 
-    /// Whether this process is a forked child of the one that opened the connection.
+    /// Whether this process is a forked child of the process that opened the connection.
     pub(crate) fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }

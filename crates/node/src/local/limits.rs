@@ -81,8 +81,8 @@ fn descriptors() -> u64 {
 /// The error when no place is free.
 pub(crate) fn no_place(whose: &str, QuotaExceeded { own, taken, most }: QuotaExceeded) -> String {
     format!(
-        "this node already has {taken} of at most {most} attachments, {own} of them by {whose}, and one may use as \
-         many as it leaves free: close clients, or raise ulimit -n of the node, which may allow up to \
-         {ATTACHED_MAX}"
+        "this node has {taken} of at most {most} attachments, {own} of them from {whose}; no process or grant may use \
+         more than it leaves free for others: close clients, or raise ulimit -n of the node (which allows up to \
+         {ATTACHED_MAX})"
     )
 }

@@ -179,9 +179,9 @@ impl Restricted {
         let take = |shares: &Quota, amount, limit, what| {
             shares.take(takers, amount).map_err(|QuotaExceeded { own, taken, most }| {
                 let detail = format!(
-                    "this process has a capability, and reads copies: {taken} of {most} {what} are in use, {own} by it \
-                     or others of its grant, and one may use as many as it leaves free: drop views of objects, \
-                     or raise ulimit -n or the capacity of the node"
+                    "this process has a capability, so it reads copies of objects: {taken} of {most} {what} are in use, \
+                     {own} of them by processes of its grant, which may use only as many as they leave free for \
+                     others: drop views of objects, or raise ulimit -n or the capacity of the node"
                 );
                 CopyError { limit: Some(limit), detail }
             })

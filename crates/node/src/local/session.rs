@@ -157,8 +157,8 @@ impl Session {
         };
         if version != LOCAL_VERSION {
             let said = format!(
-                "this node uses version {LOCAL_VERSION} of the local protocol, not {version}: install the same \
-                 release in both"
+                "this node uses version {LOCAL_VERSION} of the local protocol, but this process uses \
+                 {version}: install the same release of Hoplite for both"
             );
             self.send(FromNode::Refused { said }, None);
             return Ok(());
@@ -290,8 +290,8 @@ impl Session {
             self.limit_reached("FORK_PINS_MAX");
             let QuotaExceeded { own, taken, most } = excess;
             io::Error::other(format!(
-                "{taken} of at most {most} forks with views exist, {own} of them of this process, and one \
-                 process may have as many as it leaves free: end some forks, or raise ulimit -n of the node"
+                "{taken} of at most {most} forks with views exist, {own} of them from this process; no process may \
+                 have more than it leaves free for others: end some forks, or raise ulimit -n of the node"
             ))
         })?;
         let lifeline = self.programs.hold(self.client, (share, self.copies()))?;

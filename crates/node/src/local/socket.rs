@@ -46,7 +46,7 @@ impl ListeningSocket {
         &self.path
     }
 
-    /// Whether the file is still the one that this node created, or the node has removed it itself. A relative path
+    /// Whether the file is still the socket that this node created, or the node has removed it itself. A relative path
     /// counts as unchanged: it refers to another file if the process changes its folder.
     pub(crate) fn is_there(&self) -> bool {
         let file = lock(&self.file);

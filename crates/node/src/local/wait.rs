@@ -194,7 +194,7 @@ impl ResponseCheck {
 enum Verdict {
     /// The node's process is stopped.
     Stopped(u32),
-    /// The node does not reply, but is not stopped, or this process can't tell.
+    /// The node does not reply, but is not stopped, or this process can't detect which.
     Late,
 }
 
