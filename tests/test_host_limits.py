@@ -206,9 +206,7 @@ def test_every_call_without_capacity_reports_the_same_error(how: str) -> None:
         for called in [Later(call) for call in calls]:
             with pytest.raises(hoplite.StoreFull) as raised:
                 called.result()
-            assert f"has no room for {16 * MIB} bytes: {client.status()['store']['used']} bytes are" in str(
-                raised.value
-            )
+            assert f"can't fit {16 * MIB} bytes: {client.status()['store']['used']} bytes are" in str(raised.value)
         client.delete([pinned, second])
         assert client.get(far, timeout=SOON)[-1] == 1
         client.close()

@@ -78,7 +78,7 @@ def test_a_reservation_can_be_put_once_and_only_by_its_client(crew: Crew) -> Non
         other.put(b"mine", name=ref)
     crew.putter.put(b"kept", name=ref)
     for value in (b"kept", numbers(50_000)):
-        with pytest.raises(hoplite.InvalidArgument, match="was put before"):
+        with pytest.raises(hoplite.InvalidArgument, match="has already been put"):
             crew.putter.put(value, name=ref)
     assert crew.getter.get(ref, timeout=SOON) == b"kept"
 

@@ -65,7 +65,7 @@ impl Verb {
 
 fn unknown_verb(text: &str) -> BadRef {
     let all = Verb::ALL.iter().copied().collect();
-    BadRef(format!("unknown verb {}: use some of {}", Quoted(text), listed(&all)))
+    BadRef(format!("unknown verb {}: use one or more of {}", Quoted(text), listed(&all)))
 }
 
 fn listed(verbs: &BTreeSet<Verb>) -> String {
@@ -145,7 +145,9 @@ impl Capability {
                 check_prefix(prefix)?;
                 if !prefix.starts_with(&self.prefix) {
                     let (prefix, own) = (Quoted(prefix), Quoted(&self.prefix));
-                    return Err(BadRef(format!("the prefix {prefix} is not below {own}")));
+                    return Err(BadRef(format!(
+                        "the prefix {prefix} is not below {own}: use a prefix that begins with {own}"
+                    )));
                 }
                 self.prefix.clone_from(prefix);
                 if self.tenant.is_empty() {
@@ -155,13 +157,18 @@ impl Capability {
             Caveat::Verbs(verbs) => {
                 if verbs.is_empty() || !verbs.is_subset(&self.verbs) {
                     let (verbs, own) = (listed(verbs), listed(&self.verbs));
-                    return Err(BadRef(format!("the verbs {verbs} are not among {own}")));
+                    return Err(BadRef(format!(
+                        "the verbs {verbs} are not among {own}: use some of these"
+                    )));
                 }
                 self.verbs.clone_from(verbs);
             }
             Caveat::Expires(until) => {
                 if let Some(own) = self.until.filter(|own| own < until) {
-                    return Err(BadRef(format!("it would expire later than at {}", Utc(own))));
+                    return Err(BadRef(format!(
+                        "it would outlast the capability that it restricts, which expires at {}",
+                        Utc(own)
+                    )));
                 }
                 self.until = Some(*until);
             }
@@ -357,7 +364,7 @@ impl Capability {
     fn filter_error(&self, error: Error) -> Error {
         let hidden = |what: &str| {
             Error::NotAllowed(format!(
-                "{what} outside the capability of this client, which is {self}: use a client that may see it"
+                "{what} outside the rights of this client, which has a capability {self}: use a client with more rights"
             ))
         };
         match error {

@@ -53,7 +53,7 @@ pub enum Error {
     },
     /// Pinned bytes leave no capacity. Delete objects, drop views, or give the node a larger capacity.
     #[error(
-        "the store, with a capacity of {capacity} bytes, has no room for {needed} bytes: {}",
+        "the store, with a capacity of {capacity} bytes, can't fit {needed} bytes: {}",
         remedy(*needed, *capacity, *pinned, largest)
     )]
     StoreFull {
@@ -229,7 +229,7 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// Explains why a store has no room for `needed` bytes, and what helps.
+/// Explains why a store has no capacity for `needed` bytes, and what helps.
 fn remedy(needed: u64, capacity: u64, pinned: u64, largest: &str) -> String {
     if needed.saturating_add(COPY_OVERHEAD_BYTES) > capacity {
         return "they do not fit even into an empty store; give the node a larger capacity".into();

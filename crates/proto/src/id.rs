@@ -218,7 +218,7 @@ impl FromStr for Name {
 
     fn from_str(text: &str) -> Result<Self, BadRef> {
         if text.is_empty() {
-            return Err(BadRef("a name can't be empty".into()));
+            return Err(BadRef("a name can't be empty: use at least one character".into()));
         }
         if text.len() > NAME_BYTES_MAX {
             return Err(BadRef(format!(

@@ -54,7 +54,7 @@ pub enum Mutant {
     CountsRequestedReplicas,
     /// A replica that is lost with its node is not replaced.
     NeverReplacesReplicas,
-    /// Of two objects with the same name, an owner keeps the one that it received first.
+    /// Of two objects with the same name, an owner keeps the first that it received.
     KeepsFirstAnnounced,
     /// An owner reads an entry in the state before a membership change, until the next slice updates it.
     ReadsStaleEntries,

@@ -123,7 +123,9 @@ impl Place {
 
 fn check(label: &str) -> Result<(), BadRef> {
     if label.is_empty() {
-        return Err(BadRef("the name of a rack or group can't be empty".into()));
+        return Err(BadRef(
+            "the name of a rack or group can't be empty: use at least one character".into(),
+        ));
     }
     if label.len() > LABEL_BYTES_MAX {
         return Err(BadRef(format!(
@@ -134,7 +136,7 @@ fn check(label: &str) -> Result<(), BadRef> {
     }
     if label.chars().any(char::is_control) {
         return Err(BadRef(format!(
-            "the name of a rack or group contains a control character, remove it: {}",
+            "the name {} of a rack or group contains a control character: remove it",
             Quoted(label)
         )));
     }

@@ -192,7 +192,7 @@ pub enum WireError {
     NotHoplite([u8; 4]),
     /// The peer runs another protocol version.
     #[error(
-        "the peer uses protocol version {theirs}, this node {ours}: install the same release on both"
+        "the peer uses protocol version {theirs}, but this node uses {ours}: install the same release on both"
     )]
     OtherVersion {
         /// Version of the peer.
@@ -225,7 +225,7 @@ pub enum WireError {
         ours: u32,
     },
     /// The sealed frame failed authentication.
-    #[error("a frame of kind {0} failed authentication: its bytes changed on the way")]
+    #[error("a frame of kind {0} failed authentication: its bytes changed in transit")]
     NotAuthentic(FrameKind),
     /// The body can't be decoded.
     #[error("malformed body: {0}")]
@@ -270,7 +270,7 @@ pub struct Hello {
     pub proofs: Vec<MacBytes>,
 }
 
-/// Maximum number of tokens of a node: the present one and the one that it replaces.
+/// Maximum number of tokens of a node: the present token and the token that it replaces.
 pub const TOKENS_MAX: usize = 2;
 
 /// Reply to [`Hello`] inside TLS: the initiator is admitted.

@@ -349,7 +349,9 @@ impl Copier {
         if fits {
             Ok(())
         } else {
-            Err(PyBufferError::new_err("out and the object have different sizes"))
+            Err(PyBufferError::new_err(
+                "out and the object have different sizes: pass an out of the object's size",
+            ))
         }
     }
 }

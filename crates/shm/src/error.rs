@@ -12,7 +12,7 @@ use crate::extent::ExtentId;
 pub enum ShmError {
     /// Too little memory is left. Evict or free something, then try again.
     #[error(
-        "cannot allocate {wanted} bytes of memory, {limit} has {available} left: {}",
+        "cannot allocate {wanted} bytes of memory, because {limit} has only {available} left: {}",
         advice(limit)
     )]
     NoMemory {

@@ -228,13 +228,13 @@ impl Directory {
         }
     }
 
-    /// Whether `holder` refused `requester` after its last announcement, as this owner can tell.
+    /// Whether `holder` refused `requester` after its last announcement, to the knowledge of this owner.
     pub(super) fn is_refusal_news(&self, id: &ObjectId, requester: NodeId, holder: NodeId) -> bool {
         let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
         let of = |node: NodeId| live.and_then(|live| live.tree.get(node));
         let announced_at = of(holder).and_then(|holder| holder.announced_at);
         let located = of(requester).and_then(|requester| requester.located);
-        // If the refusal was older, but the copy is gone all the same, the next requester that is sent there reports
+        // If the refusal was older, but the copy is gone anyway, the next requester that is sent there reports
         // it.
         announced_at
             .is_none_or(|announced_at| located.is_some_and(|located| announced_at <= located))

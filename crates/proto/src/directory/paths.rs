@@ -176,7 +176,7 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: after any changes, each path is the one that a walk to the root finds.
+        /// Goal: after any changes, each path equals the result of a walk to the root.
         #[test]
         fn ways_are_those_that_a_walk_finds(
             steps in prop::collection::vec((0..4u8, 0..12u32, 0..12u32), 0..200),

@@ -73,7 +73,7 @@ impl ClientReservations {
         }
         if !self.has(&id, client) {
             let said = format!(
-                "{id} is not reserved for this client, or was put before: put with a name, or with a ref that \
+                "{id} is not reserved for this client, or has already been put: put with a name, or with a ref that \
                  reserve() returned here"
             );
             return Err(Error::InvalidArgument(said));
@@ -92,7 +92,7 @@ impl ClientReservations {
         }
     }
 
-    /// Ends the reservation of a name that is about to be deleted: its owner cannot notify those who wait, because it
+    /// Ends the reservation of a name that is about to be deleted: its owner cannot notify the waiting clients, because it
     /// does not know of the reservation.
     pub(crate) fn withdraw(&mut self, id: &ObjectId, world: &mut World) {
         if id.minter().is_none() && self.all.contains_key(id) {

@@ -370,7 +370,7 @@ mod tests {
         // The next request for it has as much time.
         asking.send_requests(INSTANCE, RequestId(2), 3);
         assert_eq!(asking.expire(), [RequestId(2)]);
-        // A late replica is kept all the same.
+        // A late replica is kept anyway.
         asking.replied(3, true);
         assert!(asking.replicas.state(INSTANCE).contains("has 3 of 3 replicas"));
     }

@@ -363,7 +363,7 @@ mod tests {
         (surveys, world)
     }
 
-    /// Goal: a member that may not survey causes no bursts, and the one that may causes few.
+    /// Goal: a member that may not survey causes no bursts, and a member that may survey causes few.
     #[test]
     fn only_the_member_with_the_lowest_id_causes_bursts_and_few() {
         let (mut surveys, mut world) = begun();

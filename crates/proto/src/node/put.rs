@@ -168,7 +168,7 @@ impl Node {
     pub(super) fn seal(&mut self, client: ClientId, instance: Instance) -> Result<Reply, Error> {
         let Some((id, is_deleted)) = self.pending_puts.seal(client, instance) else {
             let said =
-                format!("instance {instance} is not being filled: it was sealed or aborted before");
+                format!("instance {instance} is not being filled: it is already sealed or aborted");
             return Err(Error::InvalidArgument(said));
         };
         let Some(copy) = self.copies.get(instance) else {

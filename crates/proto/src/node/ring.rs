@@ -41,7 +41,7 @@ impl Node {
         self.await_result(instance, key, Vec::new(), Vec::new());
         if self.copies.get(instance).is_none() {
             // Otherwise contributors could hold memory until this node has some, and keep it from getting any.
-            let detail = String::from("the calling node has no room for the result yet");
+            let detail = String::from("the calling node has no capacity for the result yet");
             return self.reduce_failed(key, epoch, detail, true);
         }
         let me = self.world.me();
@@ -73,7 +73,7 @@ impl Node {
         } else if !self.contribute(order.clone()) {
             Some(format!("node {} does not hold its inputs", self.world.me()))
         } else if !self.receive_parts(&order) {
-            Some(format!("node {} has no room for the result", self.world.me()))
+            Some(format!("node {} has no capacity for the result", self.world.me()))
         } else {
             None
         };

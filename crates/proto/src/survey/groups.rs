@@ -1,5 +1,5 @@
-//! Guesses which nodes share a link, from the rates of pairs: nodes whose pairs were fast form groups. Of all possible
-//! groupings, the one that explains most of the variation of rates is chosen. Knows only rates.
+//! Guesses which nodes share a link, from the rates of pairs: nodes whose pairs were fast form groups. It chooses the
+//! grouping that explains most of the variation of rates. Knows only rates.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},

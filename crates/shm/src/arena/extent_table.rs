@@ -29,7 +29,7 @@ pub(super) struct ExtentTable {
     last_id: u64,
     extents: BTreeMap<ExtentId, Extent>,
     owners: BTreeMap<Option<WriterId>, Owner>,
-    /// Wholly free extents, the one that has been free longest first.
+    /// Wholly free extents, ordered by when they became free.
     idle: BTreeMap<u64, ExtentId>,
     /// Number of times an extent became free.
     frees: u64,

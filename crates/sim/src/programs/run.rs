@@ -1,4 +1,4 @@
-//! Runs the programs: each continues as far as it can when a reply arrives.
+//! Runs the programs: each continues to its next wait when a reply arrives.
 
 use std::task::{Context, Waker};
 

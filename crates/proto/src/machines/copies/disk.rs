@@ -215,7 +215,7 @@ impl Copies {
         world.act(Action::DropSpilled { instance });
     }
 
-    /// Removes and returns the error of a lost object's file; it is reported once, to those who waited for the object.
+    /// Removes and returns the error of a lost object's file; it is reported once, to the requests that waited.
     pub(crate) fn take_file_error(&mut self, id: &ObjectId) -> Option<String> {
         self.spill_files.take_file_error(id)
     }

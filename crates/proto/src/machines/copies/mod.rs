@@ -375,8 +375,8 @@ impl Copies {
         Some(state)
     }
 
-    /// Handles that memory cannot be allocated for a copy. Returns the object, its state, and the error for those who
-    /// wait.
+    /// Handles that memory cannot be allocated for a copy. Returns the object, its state, and the error for the
+    /// waiting requests.
     pub(crate) fn slot_failed(
         &mut self,
         instance: Instance,

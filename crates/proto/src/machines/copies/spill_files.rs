@@ -162,7 +162,7 @@ impl SpillFiles {
         }
     }
 
-    /// Removes and returns the error of a lost object's file; it is reported once, to those who waited for the object.
+    /// Removes and returns the error of a lost object's file; it is reported once, to the requests that waited.
     pub(crate) fn take_file_error(&mut self, id: &ObjectId) -> Option<String> {
         self.broken.remove(id)
     }
@@ -192,7 +192,7 @@ mod tests {
         assert!(spill_files.written(FIRST) && !spill_files.written(FIRST));
         spill_files.forget(SECOND);
         assert_eq!((spill_files.writing_bytes(), spill_files.is_writing()), (0, false));
-        assert!(!spill_files.failed(SECOND, "full".into(), NOW), "of a copy that is no more");
+        assert!(!spill_files.failed(SECOND, "full".into(), NOW), "of a deleted copy");
         assert_eq!(spill_files.problem(0, 1), None);
     }
 
