@@ -29,7 +29,12 @@ from the source. Text in braces is a value. Use it to find the place of a messag
 
 # Parts of the product, and where their source is.
 PARTS = {
-    "Library": ("python/hoplite/*.py", "python/hoplite/_verbs", "python/hoplite/settings", "python/hoplite/values"),
+    "Library": (
+        ":(glob)python/hoplite/*.py",
+        "python/hoplite/_verbs",
+        "python/hoplite/settings",
+        "python/hoplite/values",
+    ),
     "Command line": ("python/hoplite/tools",),
     "Ray, Dask and ProxyStore": ("python/hoplite/ray", "python/hoplite/dask", "python/hoplite/proxystore.py"),
     "Node": ("crates/node/src", "crates/proto/src", "crates/shm/src", "crates/certs/src", "crates/py/src"),

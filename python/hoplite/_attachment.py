@@ -109,7 +109,7 @@ class Attachment:
         if self._options.job is not None:
             native.start_join(self._options.job).result()
         for lease in list(self._leases):
-            native.start_take_lease(lease._text).result()
+            native.start_acquire_lease(lease._text).result()
 
     def _attached(self) -> _native.Client | None:
         """The attachment; None if the client is closed, or is inherited by a fork and not attached again."""

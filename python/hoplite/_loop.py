@@ -168,7 +168,7 @@ async def answer_async(
     bridge = _bridge(loop)
     future = loop.create_future()
     key = bridge.add(_Waiting(future, pending, ref, explain))
-    if not pending.tell(bridge.inbox, key):
+    if not pending.register(bridge.inbox, key):
         bridge.drop(key)
         return pending.result()
     check: asyncio.TimerHandle | None = None
@@ -176,7 +176,7 @@ async def answer_async(
     def check_node() -> None:
         # A node replies at the deadline. If it does not reply at all, `result` raises that error.
         nonlocal check
-        until_check = pending.patience()
+        until_check = pending.until_check()
         if until_check == 0:
             bridge.end(key)
         elif until_check is not None:
@@ -251,7 +251,7 @@ class Looks:
     """Schedule of the checks why an object has not arrived. The interval doubles each time.
 
     Args:
-        until_check: returns the seconds until the next check whether the node replies; see `Pending.patience`.
+        until_check: returns the seconds until the next check whether the node replies; see `Pending.until_check`.
     """
 
     def __init__(self, until_check: Callable[[], float | None]) -> None:

@@ -102,7 +102,7 @@ class Buffer:
             self._check_open()
             text = self._name if self._space is None else self._space.ref
             if text is None:
-                text = self._name = self._client._open().start_promise().result()
+                text = self._name = self._client._open().start_reserve().result()
                 self._promised = True
             self._ref = Ref(text, self._client)
         return self._ref
@@ -159,7 +159,7 @@ class Buffer:
         self._ref._replicas = 1
         if self._replicas > 1:
             native = self._client._open()
-            keeping = native.start_keep(str(self._ref), self._replicas, left(limit, begun))
+            keeping = native.start_replicate(str(self._ref), self._replicas, left(limit, begun))
             self._ref._replicas = await waits.answer(keeping)
         return self._ref
 

@@ -52,7 +52,7 @@ class Lease:
         native = self._client._attached()
         if native is not None:
             try:
-                native.start_return_lease(self._text)
+                native.start_release_lease(self._text)
             except HopliteError:
                 # The client was closed meanwhile, or its node is gone. Either ends the lease.
                 return

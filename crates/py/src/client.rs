@@ -152,7 +152,7 @@ impl Client {
     }
 
     /// Starts a reservation of a ref.
-    fn start_promise(&self, py: Python<'_>) -> PyResult<Pending> {
+    fn start_reserve(&self, py: Python<'_>) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let waiting = py.detach(|| client.start_reserve());
         Ok(Pending::new(waiting, text))
@@ -356,7 +356,7 @@ impl Client {
 
     /// Starts to replicate an object put at this node to `copies` nodes. The reply is the number of nodes that have it
     /// then.
-    fn start_keep(
+    fn start_replicate(
         &self,
         py: Python<'_>,
         r#ref: &str,
@@ -379,7 +379,7 @@ impl Client {
     }
 
     /// Starts to take a lease of an object.
-    fn start_take_lease(&self, py: Python<'_>, r#ref: &str) -> PyResult<Pending> {
+    fn start_acquire_lease(&self, py: Python<'_>, r#ref: &str) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let id = arguments::object(py, r#ref)?;
         let waiting = py.detach(|| client.start_acquire_lease(&id));
@@ -387,7 +387,7 @@ impl Client {
     }
 
     /// Starts to return a lease.
-    fn start_return_lease(&self, py: Python<'_>, r#ref: &str) -> PyResult<Pending> {
+    fn start_release_lease(&self, py: Python<'_>, r#ref: &str) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let id = arguments::object(py, r#ref)?;
         let waiting = py.detach(|| client.start_release_lease(&id));

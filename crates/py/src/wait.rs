@@ -243,7 +243,7 @@ impl Pending {
 
     /// Registers the reply with an inbox under `key`. Returns false, without registering, if the reply has already
     /// arrived.
-    fn tell(&self, inbox: &Inbox, key: u64) -> bool {
+    fn register(&self, inbox: &Inbox, key: u64) -> bool {
         let inbox = inbox.0.clone();
         let waker = Box::new(move || inbox.put(key));
         self.question().as_ref().is_some_and(|question| question.when_over(waker))
@@ -251,9 +251,9 @@ impl Pending {
 
     /// Seconds until the next check whether the node responds; `None` if there is no limit. A call at that time makes
     /// the check. It returns 0 if the node does not respond; `result` then raises that error at once.
-    fn patience(&self) -> Option<f64> {
-        let patience = self.question().as_mut().and_then(|question| question.next_check());
-        patience.map(|patience| patience.as_secs_f64())
+    fn until_check(&self) -> Option<f64> {
+        let until_check = self.question().as_mut().and_then(|question| question.next_check());
+        until_check.map(|until_check| until_check.as_secs_f64())
     }
 
     /// Cancels the request.

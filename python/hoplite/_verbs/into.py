@@ -52,7 +52,7 @@ class Filling:
         Returns:
             The keys whose reply has arrived already; the inbox does not receive them.
         """
-        is_pending = [self._following.tell(inbox, key), self._got.tell(inbox, key + 1)]
+        is_pending = [self._following.register(inbox, key), self._got.register(inbox, key + 1)]
         return [key + at for at, is_later in enumerate(is_pending) if not is_later]
 
     def follow(self) -> None:
@@ -97,8 +97,8 @@ class Filling:
         return self.text, self._got
 
     def until_check(self) -> float | None:
-        """Seconds until the next check whether the node replies; see `Pending.patience`."""
-        return self._got.patience()
+        """Seconds until the next check whether the node replies; see `Pending.until_check`."""
+        return self._got.until_check()
 
     def release(self) -> None:
         """Cancels the requests and releases the object."""

@@ -60,7 +60,7 @@ class Lifetimes(Attachment):
         native = self._open()
         lease = Lease(self, text)
         try:
-            await waits.answer(native.start_take_lease(text))
+            await waits.answer(native.start_acquire_lease(text))
             # The owner receives the lease before this request. Its reply confirms both.
             with contextlib.suppress(ObjectDeleted, ObjectLost):
                 await waits.answer(native.start_locations(text, None, limit))

@@ -56,11 +56,11 @@ class Making(Attachment):
             >>> bytes(hp.get(ref))
             b'later'
         """
-        return Ref(answer(self._open().start_promise()), self)
+        return Ref(answer(self._open().start_reserve()), self)
 
     async def reserve_async(self: Client) -> Ref:
         """`reserve`, for asyncio."""
-        return Ref(await answer_async(self._open().start_promise()), self)
+        return Ref(await answer_async(self._open().start_reserve()), self)
 
     def put(
         self: Client,
@@ -187,7 +187,7 @@ class Making(Attachment):
         try:
             reached = 1
             if wanted > 1:
-                reached = await waits.answer(native.start_keep(str(ref), wanted, left(limit, begun)))
+                reached = await waits.answer(native.start_replicate(str(ref), wanted, left(limit, begun)))
             if retained is not None and text is not None:
                 # The object exists even if the time is up. The next put prunes the rest.
                 with contextlib.suppress(Timeout):

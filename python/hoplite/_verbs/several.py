@@ -44,7 +44,7 @@ class Several:
         looks = Looks(self._until_check)
         try:
             for key, pending in enumerate(self._pendings):
-                if not pending.tell(self._inbox, key):
+                if not pending.register(self._inbox, key):
                     self._take(key)
             while self._is_incomplete():
                 await self._waits.arrival(self._inbox, looks.wait_s())
@@ -73,7 +73,7 @@ class Several:
         return (key for key in range(len(self._pendings)) if key not in self._views)
 
     def _until_check(self) -> float | None:
-        return self._pendings[next(self._missing())].patience() if self._is_incomplete() else None
+        return self._pendings[next(self._missing())].until_check() if self._is_incomplete() else None
 
     async def _look(self, waited: float) -> None:
         """Checks why the other objects are missing: they may wait for memory that this call pins itself."""

@@ -1,10 +1,10 @@
 //! One object in transfer to this node, and its phase.
 //!
 //! ```text
-//!   Asking --> Located --> Receiving --> (complete)
-//!     ^           ^            |
-//!     |           +------------+  it arrived complete with the wrong digest: it is fetched again
-//!     +-------- Pause <--------+  the source failed; the received blocks stay
+//!   Locating --> Located --> Receiving --> (complete)
+//!      ^            ^            |
+//!      |            +------------+  it arrived complete with the wrong digest: it is fetched again
+//!      +-------- Backoff <-------+  the source failed; the received blocks stay
 //! ```
 //! Does not know which object it is, nor other pulls.
 

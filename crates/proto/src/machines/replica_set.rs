@@ -5,10 +5,10 @@
 //! request fails when every other node was requested and twice the time has passed.
 //!
 //! ```text
-//!   unknown --> asked --> kept --> tired (it wants to give the copy back)
-//!                 |  \--> refused (it has no capacity), for RETRY_NS
-//!                 |
-//!                 +--> late (past its deadline) --> as above, or unknown again if enough others keep it
+//!   unknown --> requested --> kept --> tired (it wants to give the copy back)
+//!                   |   \--> refused (it has no capacity), for RETRY_NS
+//!                   |
+//!                   +--> late (past its deadline) --> as above, or unknown again if enough others keep it
 //! ```
 //!
 //! Does not know other objects. Of the waiting clients it knows only the numbers of their requests.
