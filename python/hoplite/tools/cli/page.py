@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 HEAD = f"""# Settings
 
-After this page you can configure nodes and clients, predict which node a program uses, and run a node under systemd.
+After this page you can configure nodes and clients, and predict which node a program uses.
 
     hoplite node --config /etc/hoplite.toml --capacity 64GiB
     HOPLITE_ADDRESS=local python train.py
@@ -23,6 +23,9 @@ The value of a setting comes from the first of these that sets it:
 2. its environment variable, unless that is empty;
 3. its key in a TOML file;
 4. its default.
+
+**Names.** The headings below are the names of arguments and of keys in the file. The variable of `token_file` is
+HOPLITE_TOKEN_FILE, its option is `--token-file`, and so on. `token` has no option: command lines are public.
 
 **File.** Select the TOML file with `hoplite.Node(config="FILE")`, `hoplite node --config FILE` or the variable
 {CONFIG_VARIABLE}. No other file is read. The keys are at the top of the file, without sections:
@@ -88,41 +91,7 @@ within 2 s after the file was removed. If it cannot, it logs an error. If `init(
 is missing, it warns and starts an embedded node. If a node must outlive logins, set HOPLITE_SOCKET to a path in another
 directory.
 
-## systemd service
-
-`hoplite node` notifies systemd when it is ready and when it leaves. Save this as
-`/etc/systemd/system/hoplite.service`:
-
-```ini
-[Unit]
-Description=Hoplite node
-Wants=network-online.target
-After=network-online.target
-
-[Service]
-Type=notify
-NotifyAccess=main
-User=hoplite
-RuntimeDirectory=hoplite
-RuntimeDirectoryMode=0700
-Environment=HOPLITE_SOCKET=/run/hoplite/node.sock
-ExecStart=/opt/hoplite/bin/hoplite node --config /etc/hoplite.toml
-# Longer than leave_timeout: the node first hands over the objects that only it holds.
-TimeoutStopSec=45
-Restart=on-failure
-LimitNOFILE=65536
-
-[Install]
-WantedBy=multi-user.target
-```
-
-Only processes of the user `hoplite` can attach to this node. Set HOPLITE_ADDRESS=unix:/run/hoplite/node.sock for them.
-If they start before the node, they wait for it, up to the `timeout` of `init()`. If the node restarts, they reconnect
-automatically.
-
-**Containers.** Containers share a node through a volume that contains its socket. In each container, mount the
-directory of the socket, run as the user of the node, and set the same HOPLITE_ADDRESS. Containers need neither the PID
-namespace, the IPC namespace nor `/dev/shm` of the host.
+To run a node under systemd or for containers, see [Service](service.md).
 
 ---
 
@@ -139,15 +108,11 @@ def page() -> str:
 
 
 def _entry(setting: Setting) -> str:
-    names = [f"`{setting.name}`", f"`{setting.variable}`"]
-    if setting.of_node and not setting.is_secret:
-        names.append(f"`{setting.option}`")
     default = setting.default_text or f"`{setting.default}`"
     return f"""### {setting.name}
 
 {setting.help}
 
-- Names: {", ".join(names)}
 - Value: {setting.kind.in_file}
 - Default: {default}
 """
