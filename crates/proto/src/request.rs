@@ -65,12 +65,12 @@ pub enum Request {
     },
     /// Report that the space is filled.
     Seal {
-        /// The instance in the reply to `PendingPut`.
+        /// The instance in the reply to `Create`.
         instance: Instance,
     },
     /// Give up the space without filling it.
     Abort {
-        /// The instance in the reply to `PendingPut`.
+        /// The instance in the reply to `Create`.
         instance: Instance,
     },
     /// Get the object once it is complete.
@@ -91,8 +91,8 @@ pub enum Request {
         /// Number of objects to wait for; the reply lists at most that many.
         count: u32,
     },
-    /// Replicate an object that was put on this node to `copies` nodes, or to all if there are fewer. The reply is
-    /// `Kept`, once they have it.
+    /// Replicate an object that was put on this node to `replicas` nodes, or to all if there are fewer. The reply is
+    /// `Replicated`, once they have it.
     Replicate {
         /// The object.
         id: ObjectId,
@@ -139,7 +139,7 @@ pub enum Request {
         /// Ignore names up to this number.
         after: Option<u64>,
     },
-    /// Delete the names older than `name`, except the newest `keep - 1`. The reply comes once the deletions are
+    /// Delete the names older than `name`, except the newest `retain - 1`. The reply comes once the deletions are
     /// ordered.
     Prune {
         /// A name that ends in a number.
@@ -199,7 +199,7 @@ impl Request {
     }
 }
 
-/// The reply to an [`Request`].
+/// The reply to a [`Request`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
     /// The object is stored.

@@ -275,7 +275,7 @@ impl Client {
         Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
     }
 
-    /// Starts to delete all versions older than `name` except the newest `keep - 1`.
+    /// Starts to delete all versions older than `name` except the newest `retain - 1`.
     fn start_prune(
         &self,
         py: Python<'_>,
@@ -354,7 +354,7 @@ impl Client {
         Ok(Pending::new(waiting, |py, lacks| Ok(lacks.into_pyobject(py)?.unbind())))
     }
 
-    /// Starts to replicate an object put at this node to `copies` nodes. The reply is the number of nodes that have it
+    /// Starts to replicate an object put at this node to `replicas` nodes. The reply is the number of nodes that have it
     /// then.
     fn start_replicate(
         &self,

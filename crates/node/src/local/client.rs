@@ -264,7 +264,7 @@ impl Client {
         self.start(body, None, answered!(Reply::Explained { lacks, .. } => lacks))
     }
 
-    /// Starts to replicate an object that was put at this node to `copies` nodes. Returns how many hold it then, fewer
+    /// Starts to replicate an object that was put at this node to `replicas` nodes. Returns how many hold it then, fewer
     /// if there are not enough nodes.
     pub fn start_replicate(
         &self,
