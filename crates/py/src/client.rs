@@ -360,13 +360,13 @@ impl Client {
         &self,
         py: Python<'_>,
         r#ref: &str,
-        copies: u32,
+        replicas: u32,
         timeout: Option<f64>,
     ) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let id = arguments::object(py, r#ref)?;
         let timeout = arguments::timeout(py, timeout)?;
-        let waiting = py.detach(|| client.start_replicate(&id, copies, timeout));
+        let waiting = py.detach(|| client.start_replicate(&id, replicas, timeout));
         Ok(Pending::new(waiting, |py, copies| Ok(copies.into_pyobject(py)?.into_any().unbind())))
     }
 
