@@ -107,7 +107,8 @@ def of_python(source: str) -> Iterator[str]:
     ]
     for node in sorted(literals, key=lambda node: (node.lineno, node.col_offset)):
         text = "".join(map(_piece, node.values)) if isinstance(node, ast.JoinedStr) else node.value
-        if isinstance(text, str) and is_message(text):
+        # A text of several paragraphs is a page or a script.
+        if isinstance(text, str) and is_message(text) and "\n\n" not in text.strip():
             yield text
 
 

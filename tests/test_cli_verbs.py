@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+import hoplite
 from commands import COMMAND, run
 from hoplite import Client, Node, testing
 from support import SOON, Later, eventually, numbers, same
@@ -158,6 +159,28 @@ def test_a_listing_continues_when_a_member_fails() -> None:
         listing = Later(client.directory, "policy/", timeout=SOON)
         third.process.kill()
         assert [row["ref"] for row in listing.result()] == ["policy/1"]
+
+
+def test_a_listing_is_cut_and_continued(nodes: list[Node]) -> None:
+    """Names and ids of three owners, in parts of each size: each object once, in order."""
+    clients = [node.client() for node in nodes]
+    for number in range(20):
+        clients[number % 3].put(b"x" * (number + 1), name=f"part/{number}" if number % 2 else None)
+    every = [row["ref"] for row in clients[0].directory(timeout=SOON)]
+    assert len(every) == 20
+    for size in (1, 7, 19, 20, 100):
+        found: list[str] = []
+        while part := clients[1].directory(limit=size, after=found[-1] if found else None, timeout=SOON):
+            found += [row["ref"] for row in part]
+        assert found == every
+    largest = clients[2].directory("part/", sort="bytes", limit=2, timeout=SOON)
+    assert [row["ref"] for row in largest] == ["part/19", "part/17"]
+    wrong: list[dict[str, Any]] = [
+        {"sort": "size"}, {"limit": 0}, {"sort": "age", "after": "part/1"}, {"prefix": 7}, {"prefix": b"part/"}
+    ]  # fmt: skip
+    for arguments in wrong:
+        with pytest.raises(hoplite.InvalidArgument):
+            clients[0].directory(**arguments)
 
 
 # status

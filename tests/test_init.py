@@ -521,3 +521,38 @@ with warnings.catch_warnings(record=True) as caught:
 print(caught[0].message)
 """
     assert "without optimization" in run(script)
+
+
+def test_a_failed_init_leaves_the_shared_client_as_it_is() -> None:
+    """A forked child gets the options of the client that the parent uses, not those of the failed call."""
+    run("""
+import os, hoplite
+hp = hoplite.init(job="run-1", digest=True)
+for failing in ("unix:/nowhere/node.sock", "unix:"):
+    try:
+        hoplite.init(failing, timeout=0, job="run-2")
+    except hoplite.HopliteError:
+        pass
+assert hoplite.client() is hp
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if hoplite.client().job == "run-1" else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+""")
+
+
+def test_the_settings_file_of_a_node_applies_to_its_clients(tmp_path: Path) -> None:
+    file = tmp_path / "hoplite.toml"
+    file.write_text('allow_pickle = false\ncapacity = "32MiB"')
+    with Node(config=file) as node:
+        with node.client() as client, pytest.raises(hoplite.UnsupportedDtype):
+            client.put({"a": 1})
+        with hoplite.init(node=node) as client, pytest.raises(hoplite.UnsupportedDtype):
+            client.put({"a": 1})
+    hoplite.shutdown()
+
+
+@pytest.mark.parametrize("address", ["", "unix:", "local", "10.0.0.1:7420", "relative.sock"])
+def test_connect_accepts_only_socket_paths(address: str) -> None:
+    with pytest.raises(hoplite.InvalidArgument, match="address"):
+        hoplite.connect(address, timeout=0)

@@ -111,3 +111,26 @@ def test_spill_settings_without_a_spill_folder_are_rejected(name: str, monkeypat
     monkeypatch.setenv(f"HOPLITE_{name.upper()}", text)
     with pytest.raises(hoplite.InvalidArgument, match=f"HOPLITE_{name.upper()}"):
         Node()
+
+
+@pytest.mark.parametrize("seed", ["a..b:7420", "x" * 70 + ":7420", "nowhere.invalid:7420"])
+def test_a_seed_without_an_address_is_named(seed: str) -> None:
+    with pytest.raises(hoplite.JoinError, match="could not join the cluster"):
+        Node(join=[seed])
+
+
+def test_a_node_listens_on_the_interface_that_leads_to_its_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not on loopback because the first seed is a name of this host, as Debian resolves it."""
+    outside = "192.0.2.7"
+
+    class Probe(socket.socket):
+        def connect(self, address: Any) -> None:  # noqa: ANN401 - of any family
+            self.target = address[0]
+
+        def getsockname(self) -> Any:  # noqa: ANN401 - as socket has it
+            return ("127.0.0.1" if self.target.startswith("127.") else outside, 1)
+
+    monkeypatch.setattr(socket, "socket", Probe)
+    assert _listening._towards(["127.0.1.1:7420", "192.0.2.8:7420"]) == f"{outside}:0"
+    assert _listening._towards(["127.0.1.1:7420"]) == "127.0.0.1:0"
+    assert _listening._towards([]) == "127.0.0.1:0"

@@ -338,7 +338,7 @@ def test_a_file_size_limit_is_named_and_kills_no_program(tmp_path: Path) -> None
     *refused, there = run(FILE_LIMIT, str(tmp_path)).splitlines()
     assert len(refused) == 2
     for error in refused:
-        assert "the file size limit of this process (ulimit -f) has 1048576 left" in error, error
+        assert "the file size limit of this process (ulimit -f) has only 1048576 left" in error, error
         assert "start the node after `ulimit -f unlimited`" in error, error
     assert there == f"{sum(range(50))} True"
 

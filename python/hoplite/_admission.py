@@ -204,6 +204,6 @@ def _is_loopback(listen: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     try:
         found = [str(target[0]) for *_, target in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-    except OSError:
+    except (OSError, UnicodeError):
         return True
     return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)

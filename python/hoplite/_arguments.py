@@ -160,7 +160,7 @@ def check_retain(retain: SupportsIndex | None, name: str | None) -> int | None:
         return None
     number = _whole("retain", retain, " or None")
     if not 1 <= number <= NUMBER_MAX:
-        raise InvalidArgument(f"retain is {number}, but the count includes the new object: set at least 1")
+        raise InvalidArgument(f"retain is {number}, and it counts the new object: set 1 to {NUMBER_MAX}")
     if name is None or number_of(name) is None:
         given = "this put has no name" if name is None else f"{name!r} does not"
         raise InvalidArgument(f'retain needs a name that ends in "/" and a number, and {given}: write name="policy/17"')
@@ -221,6 +221,11 @@ def check_count(count: SupportsIndex | None, inputs: int, *, least: int = 1) -> 
     if not least <= number <= inputs:
         raise InvalidArgument(f"count is {number}: for {inputs} refs, set {least} to {inputs}")
     return number
+
+
+def check_prefix(prefix: Ref | str) -> str:
+    """Checks the start of refs to list; an empty one lists all."""
+    return "" if isinstance(prefix, str) and not prefix else check_ref(prefix)
 
 
 def check_limit(limit: SupportsIndex | None) -> int | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hoplite import settings
 from hoplite.addresses import is_ip, split_address
-from hoplite.errors import InvalidArgument
+from hoplite.errors import InvalidArgument, JoinError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,20 +68,36 @@ def listening(values: Values) -> str | None:
 
 
 def _towards(join: Sequence[str]) -> str:
-    """Returns port 0 on the interface that leads to the nodes to join, or on loopback if there are none."""
+    """Returns port 0 on the interface that leads to the nodes to join, or on loopback if there are none.
+
+    A name of this host may resolve to loopback: the first seed on another interface takes precedence.
+
+    Raises:
+        JoinError: no address of the nodes to join can be resolved or reached.
+    """
+    found, problems = [], []
     for seed in join:
         host, port = split_address(seed)
         try:
-            family, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-            # No packet is sent: the kernel only selects the source address.
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect(target)
-                own = ipaddress.ip_address(probe.getsockname()[0].partition("%")[0])
-        except OSError:
-            # Another seed may be reachable. If none is, the join fails and reports why.
-            continue
-        return f"[{own}]:0" if own.version == 6 else f"{own}:0"
-    return LOOPBACK
+            for family, _, _, _, target in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+                # No packet is sent: the kernel only selects the source address.
+                with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                    probe.connect(target)
+                    own = ipaddress.ip_address(probe.getsockname()[0].partition("%")[0])
+                if own.is_loopback or not own.is_link_local:
+                    found.append(own)
+                    break
+        except (OSError, UnicodeError) as error:
+            problems.append(f"{seed}: {error}")
+    if join and not found:
+        raise JoinError(
+            f"could not join the cluster: {'; '.join(problems) or ', '.join(join)}: check the addresses in join, or "
+            "set listen"
+        )
+    chosen = next((own for own in found if not own.is_loopback), found[0] if found else None)
+    if chosen is None:
+        return LOOPBACK
+    return f"[{chosen}]:0" if chosen.version == 6 else f"{chosen}:0"
 
 
 def resolve_interface(what: str, address: str) -> str:
@@ -137,7 +153,7 @@ def _loopback_of(address: str) -> str | None:
         return None
     try:
         found = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError:
+    except (OSError, UnicodeError):
         # The node reports it when it tries to listen.
         return None
     return found if is_ip(found) and ipaddress.ip_address(found).is_loopback else None

@@ -54,9 +54,9 @@ class Shared:
         self.inherited: str | None = None
         self.of_parents: list[object] = []
 
-    def keep(self, client: Client, path: str) -> Client:
+    def keep(self, client: Client, path: str, options: ClientOptions) -> Client:
         """Makes a client the shared client of the process."""
-        self.client, self.path = client, path
+        self.client, self.path, self.options = client, path, options
         return client
 
     def last_client(self) -> Client | None:

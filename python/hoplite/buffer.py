@@ -68,7 +68,7 @@ class Buffer:
         # Set before the object exists if the property `ref` was read.
         self._ref: Ref | None = None
         # Whether that ref was reserved for this buffer alone.
-        self._promised = False
+        self._reserved = False
         # Memory of a small object, which travels inside messages and is put at once.
         self._small = bytearray(what.nbytes) if space is None else None
         self._open = True
@@ -103,7 +103,7 @@ class Buffer:
             text = self._name if self._space is None else self._space.ref
             if text is None:
                 text = self._name = self._client._open().start_reserve().result()
-                self._promised = True
+                self._reserved = True
             self._ref = Ref(text, self._client)
         return self._ref
 
@@ -153,7 +153,7 @@ class Buffer:
             self._ref = Ref(await waits.answer(self._seal(limit)), self._client)
         except BaseException:
             # The buffer can't be sealed again: end the calls that wait for its ref.
-            if was_open and not self._open and self._promised:
+            if was_open and not self._open and self._reserved:
                 self._take_back()
             raise
         self._ref._replicas = 1
@@ -188,7 +188,7 @@ class Buffer:
         """Ends calls that wait for a small object that will not exist. For a large one the node does this."""
         if self._small is None or self._name is None or not self._is_mine():
             return
-        if self._promised or self._name.startswith("@"):
+        if self._reserved or self._name.startswith("@"):
             self._client._discard(self._name)
 
     def _check_open(self) -> None:

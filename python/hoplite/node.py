@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import threading
 import weakref
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
     from hoplite.settings import Values
 
+
+# Other processes can take each free path for a socket before this one does; give up after this many in a row.
+ATTEMPTS = 10
 
 # Nodes that are closed when the process ends, even if the thread that used them has ended.
 _running: weakref.WeakSet[Node] = weakref.WeakSet()
@@ -120,12 +124,14 @@ class Node:
         socket: str | os.PathLike[str] | None = None,
         config: str | os.PathLike[str] | None = None,
     ) -> None:
+        self._config = config
         self._start(settings.load_arguments(locals(), of_node=True))
 
     @classmethod
     def _embedded(cls, values: Values, usual: Path) -> Node:
         """Starts a node for `hoplite.init`. Without the setting `socket` it serves the path `usual` if that is free."""
         node = cls.__new__(cls)
+        node._config = None
         node._start(values, usual)
         return node
 
@@ -149,7 +155,7 @@ class Node:
     def _made(self, values: Values, options: dict[str, object], usual: Path | None) -> _native.Node:
         """Starts the node at the socket of the settings, or else at the next free path."""
         wanted = values["socket"]
-        while True:
+        for attempt in itertools.count(1):
             if wanted is not None:
                 path = sockets.check_free(wanted)
             else:
@@ -158,10 +164,11 @@ class Node:
                 return _native.Node({**options, "socket": path})
             except AddressInUse:
                 # Another process took the path meanwhile. Any other path works.
-                if wanted is not None or not sockets.is_served(path):
+                if wanted is not None or attempt == ATTEMPTS:
                     raise
             except JoinError as error:
                 raise JoinError(f"{error}{_admission.hint(values, str(error))}") from None
+        raise AssertionError("the last attempt returns or raises")
 
     @property
     def address(self) -> str:
@@ -221,7 +228,7 @@ class Node:
             InvalidArgument: `allow_pickle` is an empty list, or has a pattern that allows everything.
             NodeDown: the node is closed.
         """
-        values = settings.load(allow_pickle=allow_pickle, digest=digest)
+        values = settings.load(self._config, allow_pickle=allow_pickle, digest=digest)
         options = ClientOptions(allow_pickle=values["allow_pickle"], job=check_job(job), digest=values["digest"])
         return self._client(options)
 

@@ -94,6 +94,7 @@ def init(
         InvalidArgument: the address is not valid, `node` is combined with an address or a capability, or the running
             node belongs to another cluster than HOPLITE_CLUSTER.
         JoinError: no node at the given addresses replied.
+        NodeDown: `node` is closed.
         NotAllowed: the node rejects the capability, or requires one.
 
     Examples:
@@ -102,14 +103,15 @@ def init(
         64
     """
     given = {"address": address, "allow_pickle": allow_pickle, "job": job, "capability": capability, "digest": digest}
-    values = settings.load_arguments(given)
+    config = node._config if isinstance(node, Node) else None
+    values = settings.load_arguments({**given, "config": config})
     limit = check_timeout(timeout)
     log.start(values["log_level"])
     with shared.lock:
-        shared.options = _options(values, reconnect=reconnect)
+        options = _options(values, reconnect=reconnect)
         if node is None:
-            return _find(values, limit)
-        return _use(node, values, address)
+            return _find(values, options, limit)
+        return _use(node, values, options, address)
 
 
 def connect(
@@ -143,9 +145,9 @@ def connect(
     """
     text = check_text("address", address)
     path = text.removeprefix(UNIX)
-    if path == text and not path.startswith(("/", ".")):
+    if not path or (path == text and not path.startswith(("/", "."))):
         raise InvalidArgument(
-            f'address {text!r} is not a socket path: write "unix:/path", or join a cluster with hoplite.init({text!r})'
+            f'address {text!r} is not a socket path: write "unix:/path"; hoplite.init(address) accepts other addresses'
         )
     values = settings.load(allow_pickle=allow_pickle, capability=capability, digest=digest)
     options = _options(values, job=check_job(job), reconnect=reconnect)
@@ -179,7 +181,7 @@ def client() -> Client:
         if path is None:
             return init()
         try:
-            return shared.keep(_attach(path, 10.0, shared.options), path)
+            return shared.keep(_attach(path, 10.0, shared.options), path, shared.options)
         except ConnectError:
             raise ForkedClient(
                 f"this process was forked from one whose node, {UNIX}{path}, is gone: call hoplite.init() here to find "
@@ -216,7 +218,7 @@ def _options(values: Values, *, reconnect: bool, job: str | None = None) -> Clie
     )
 
 
-def _use(node: Node, values: Values, address: str | None) -> Client:
+def _use(node: Node, values: Values, options: ClientOptions, address: str | None) -> Client:
     """Makes a node of the caller the shared node of the process."""
     if not isinstance(node, Node):
         raise InvalidArgument(f"node must be a hoplite.Node, not {a_type(node)}: write init(node=hoplite.Node(...))")
@@ -225,19 +227,18 @@ def _use(node: Node, values: Values, address: str | None) -> Client:
             f"both address ({address!r}) and node are given: to join a cluster, write "
             f"init(node=hoplite.Node(join=[{address!r}]))"
         )
-    if shared.options.capability is not None:
+    if options.capability is not None:
         raise InvalidArgument(
             f"a capability ({values.origin('capability')}) restricts clients of a node in another process, but node "
             "runs in this process: omit the capability or node"
         )
-    found = node._client(shared.options)
+    found = node._client(options)
     _adopt(node, node._leave_timeout)
-    return shared.keep(found, node.socket)
+    return shared.keep(found, node.socket, options)
 
 
-def _find(values: Values, limit: float | None) -> Client:
+def _find(values: Values, options: ClientOptions, limit: float | None) -> Client:
     """Finds or starts the node that the settings of `init` describe."""
-    options = shared.options
     address: str | None = values["address"]
     is_path = address is not None and address.startswith(UNIX)
     is_local = address == LOCAL
@@ -249,7 +250,7 @@ def _find(values: Values, limit: float | None) -> Client:
         except HopliteError:
             found.close()
             raise
-        return shared.keep(found, path)
+        return shared.keep(found, path, options)
 
     if address is not None and is_path:
         return attached(sockets.wait_for([address.removeprefix(UNIX)], limit))
@@ -277,10 +278,10 @@ def _find(values: Values, limit: float | None) -> Client:
             )
         found = own._client(options)
         _check_cluster(found, values, own.socket)
-        return shared.keep(found, own.socket)
+        return shared.keep(found, own.socket, options)
     if join:
         node = _start(values, {"join": join})
-        return shared.keep(node._client(options), node.socket)
+        return shared.keep(node._client(options), node.socket, options)
 
     if inherited is not None and sockets.is_served(inherited):
         return attached(inherited)
@@ -288,10 +289,10 @@ def _find(values: Values, limit: float | None) -> Client:
     of_ray = sockets.raylet_socket()
     if of_ray is not None and of_ray.exists() and values["socket"] is None:
         return attached(str(of_ray))
-    return _meet(values, limit, attached)
+    return _meet(values, options, limit, attached)
 
 
-def _meet(values: Values, limit: float | None, attached: Callable[[str], Client]) -> Client:
+def _meet(values: Values, options: ClientOptions, limit: float | None, attached: Callable[[str], Client]) -> Client:
     """Attaches to this host's node, or starts it, while other processes do the same."""
     for attempt in range(ATTEMPTS):
         # A node that is still joining serves its socket already. The lock is free once it has joined or failed.
@@ -308,7 +309,7 @@ def _meet(values: Values, limit: float | None, attached: Callable[[str], Client]
                         raise
                     path = embedded
                 else:
-                    return shared.keep(node._client(shared.options), embedded)
+                    return shared.keep(node._client(options), embedded, options)
         try:
             return attached(path)
         except (ConnectError, NodeDown):

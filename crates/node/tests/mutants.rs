@@ -63,7 +63,7 @@ fn is_sum_right() -> bool {
 
 /// Whether a view of another process stays unchanged, whatever is put meanwhile.
 fn is_view_left_alone() -> bool {
-    let folder = std::env::temp_dir().join(format!("hoplite-planted-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("hoplite-mutants-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let socket = folder.join("node.sock");
     let config = NodeConfig { socket: Some(socket.clone()), ..NodeConfig::default() };

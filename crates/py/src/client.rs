@@ -280,13 +280,13 @@ impl Client {
         &self,
         py: Python<'_>,
         name: &str,
-        keep: u64,
+        retain: u64,
         timeout: Option<f64>,
     ) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
         let name = name.parse().map_err(|error: BadRef| errors::argument(py, &error))?;
         let timeout = arguments::timeout(py, timeout)?;
-        let waiting = py.detach(|| client.start_prune(name, keep, timeout));
+        let waiting = py.detach(|| client.start_prune(name, retain, timeout));
         Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
     }
 

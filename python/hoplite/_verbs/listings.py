@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hoplite._arguments import check_limit, check_ref
+from hoplite._arguments import check_limit, check_prefix, check_ref
 from hoplite.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Listing(NamedTuple):
     after: str | None
 
     @classmethod
-    def checked(cls, prefix: str, sort: str, limit: int | None, after: Ref | str | None) -> Self:
+    def checked(cls, prefix: Ref | str, sort: str, limit: int | None, after: Ref | str | None) -> Self:
         """Checks the arguments.
 
         Raises:
@@ -45,7 +45,7 @@ class Listing(NamedTuple):
             raise InvalidArgument(f"sort is {sort!r}: set {BY_REF}, {', '.join(BY_SIZE[:-1])} or {BY_SIZE[-1]}")
         if after is not None and sort != BY_REF:
             raise InvalidArgument(f'after works only in a listing sorted by ref, not by {sort}: set sort="ref"')
-        return cls(prefix, sort, check_limit(limit), None if after is None else check_ref(after))
+        return cls(check_prefix(prefix), sort, check_limit(limit), None if after is None else check_ref(after))
 
     def is_enough(self, rows: int) -> bool:
         """Whether this many rows from one node, in the order of refs, include all of its rows in the result."""

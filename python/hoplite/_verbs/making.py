@@ -96,6 +96,7 @@ class Making(Attachment):
             ttl: seconds until the object is deleted, from when it is complete, by the monotonic clock of a node. It
                 does not depend on which nodes live then. Values that `get` returned stay valid. None means no limit.
             exist_ok: if the name is taken, return the ref of the existing object, whatever its bytes and replicas.
+                Nothing is replicated or deleted then.
             timeout: seconds to wait for memory in the store and for the replicas.
 
         Returns:
@@ -106,6 +107,8 @@ class Making(Attachment):
                 already; `retain` or `replicas` is below 1; `retain` is given and the name has no number; `ttl` is not
                 positive; or pickle fails on the value.
             NameTaken: an object with that name exists.
+            NotAllowed: the capability of this client does not allow the put. If it does not allow the deletions of
+                `retain`, the object exists.
             ObjectDeleted: the object was deleted before `replicas` nodes kept a copy; the reservation was canceled;
                 or the name was put on both sides of a network partition, and the other object stays.
             StoreFull: the store had no capacity in time, or the object is larger than the store.

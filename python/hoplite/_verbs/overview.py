@@ -9,7 +9,7 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-from hoplite._arguments import check_ref, check_timeout, left
+from hoplite._arguments import check_prefix, check_ref, check_timeout, left
 from hoplite._attachment import Attachment
 from hoplite._verbs.listings import Listing
 from hoplite._waits import IN_LOOP, IN_THREAD, answer, answer_async, finish
@@ -129,7 +129,7 @@ class Overview(Attachment):
         status: Status = json.loads(await answer_async(self._open().start_status(None)))
         return status
 
-    def objects(self, prefix: str = "", *, timeout: float | None = None) -> list[LocalObject]:
+    def objects(self, prefix: Ref | str = "", *, timeout: float | None = None) -> list[LocalObject]:
         """Lists the copies on this host's node.
 
         Args:
@@ -147,15 +147,15 @@ class Overview(Attachment):
             >>> [(row["ref"], row["state"]) for row in hp.objects("local/")]
             [('local/1', 'complete')]
         """
-        return _under(prefix, answer(self._open().start_objects(check_timeout(timeout))))
+        return _under(check_prefix(prefix), answer(self._open().start_objects(check_timeout(timeout))))
 
-    async def objects_async(self, prefix: str = "", *, timeout: float | None = None) -> list[LocalObject]:
+    async def objects_async(self, prefix: Ref | str = "", *, timeout: float | None = None) -> list[LocalObject]:
         """`objects`, for asyncio."""
-        return _under(prefix, await answer_async(self._open().start_objects(check_timeout(timeout))))
+        return _under(check_prefix(prefix), await answer_async(self._open().start_objects(check_timeout(timeout))))
 
     def directory(
         self,
-        prefix: str = "",
+        prefix: Ref | str = "",
         *,
         sort: str = "ref",
         limit: int | None = None,
@@ -192,7 +192,7 @@ class Overview(Attachment):
 
     async def directory_async(
         self,
-        prefix: str = "",
+        prefix: Ref | str = "",
         *,
         sort: str = "ref",
         limit: int | None = None,

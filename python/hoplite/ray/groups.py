@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import ray
 
-from hoplite import Client, HopliteError, InvalidArgument, NodeDown, Ref, Timeout
+from hoplite import Client, ClientClosed, HopliteError, InvalidArgument, NodeDown, Ref, Timeout
 from hoplite.ray import place
 from hoplite.ray._versions import unknown
 
@@ -78,16 +78,16 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         super().__init__(world_size, rank, group_name)
         self._own = place.client()
         # Put as a farewell, lost if this member dies.
-        self._promise: Ref | None = self._own.reserve()
+        self._reservation: Ref | None = self._own.reserve()
         try:
-            generation, self._promises = self._meet()
+            generation, self._reservations = self._meet()
             self._prefix = f"ray-group/{generation}"
             # The job deletes the objects with the last member. Closing this client ends all waits of this member.
             self._hp: Client = place.another(job=self._prefix)
         except BaseException:
             # Otherwise other members could form the group with this one.
             with contextlib.suppress(HopliteError):
-                self._own.delete(self._promise, timeout=DELETE_S)
+                self._own.delete(self._reservation, timeout=DELETE_S)
             raise
         self._gone: int | None = None
         # Members that have left, and the number of operations that they completed.
@@ -116,11 +116,11 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
 
     def destroy_group(self) -> None:
         """Leaves the group. Objects of this member stay for the others until the last member has left."""
-        if self._promise is not None:
-            promise, self._promise = self._promise, None
+        if self._reservation is not None:
+            reservation, self._reservation = self._reservation, None
             # If the node has failed, the reservation is lost anyway.
             with contextlib.suppress(HopliteError):
-                self._own.put(str(self._number).encode(), name=promise, ttl=FAREWELL_S)
+                self._own.put(str(self._number).encode(), name=reservation, ttl=FAREWELL_S)
             self._hp.close()
 
     def allreduce(self, tensor: list[Any], allreduce_options: Any = AllReduceOptions) -> None:
@@ -233,9 +233,9 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         until = time.monotonic() + MEET_S
         supervisor = place.supervisor()
         while True:
-            said = ray.get(supervisor.meet.remote(self._group_name, self.world_size, self.rank, str(self._promise)))
+            said = ray.get(supervisor.meet.remote(self._group_name, self.world_size, self.rank, str(self._reservation)))
             if "generation" in said:
-                return said["generation"], said["promises"]
+                return said["generation"], said["reservations"]
             if time.monotonic() >= until:
                 missing = ", ".join(str(rank) for rank in said["missing"])
                 raise Timeout(
@@ -246,7 +246,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
 
     def _watch(self) -> None:
         """Detects members that are gone: a farewell means that one has left, a lost reservation that one has died."""
-        others = {text: rank for rank, text in enumerate(self._promises) if rank != self.rank}
+        others = {text: rank for rank, text in enumerate(self._reservations) if rank != self.rank}
         rank = self.rank
         while others:
             try:
@@ -328,7 +328,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
             return run()
         except HopliteError as error:
             # A member that is gone may be the cause; it may be detected a moment later.
-            if isinstance(error, (NodeDown, Timeout)) or self._gone is not None:
+            if isinstance(error, (ClientClosed, NodeDown, Timeout)) or self._gone is not None:
                 self._explain(what, error)
             raise
 
@@ -338,7 +338,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
                 f"{what} of group {self._group_name} failed: rank {self._gone} is gone. Create the group again without "
                 "it, or with another actor at that rank"
             ) from None
-        if self._promise is None:
+        if self._reservation is None:
             raise HopliteError(
                 f"{what} of group {self._group_name} failed: this member has left the group. Create the group again"
             ) from None

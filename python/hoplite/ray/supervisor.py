@@ -76,34 +76,34 @@ class Supervisor:
                 "problems": dict(self._problems),
             }
 
-    def meet(self, group: str, size: int, rank: int, promise: str) -> dict[str, Any]:
+    def meet(self, group: str, size: int, rank: int, reservation: str) -> dict[str, Any]:
         """Registers a member of a collective group. Members call it repeatedly until all have registered.
 
         Args:
             group: the name of the group.
             size: the number of its members.
             rank: the rank of the member.
-            promise: a ref that the member has reserved, and that is lost when the member dies.
+            reservation: a ref that the member has reserved, and that is lost when the member dies.
 
         Returns:
-            "generation", a unique text, and "promises", the reservations of all ranks; or "missing", the ranks that
+            "generation", a unique text, and "reservations", the reservations of all ranks; or "missing", the ranks that
             have not registered yet.
         """
         with self._lock:
             found = self._groups.setdefault(group, _Group())
-            known = found.promises_with(size, rank, promise)
+            known = found.reservations_with(size, rank, reservation)
         gone = self._broken(known)
         with self._lock:
-            return found.meet(size, rank, promise, gone)
+            return found.meet(size, rank, reservation, gone)
 
     def forming(self, group: str) -> list[int]:
         """Returns the live ranks of a collective group that wait for the others."""
         with self._lock:
             forming = dict(self._groups[group].forming) if group in self._groups else {}
         gone = self._broken(list(forming.values()))
-        return sorted(rank for rank, promise in forming.items() if promise not in gone)
+        return sorted(rank for rank, reservation in forming.items() if reservation not in gone)
 
-    def _broken(self, promises: list[str]) -> set[str]:
+    def _broken(self, reservations: list[str]) -> set[str]:
         """Returns the reservations whose members have died."""
         with self._lock:
             here = self._nodes.get(ray.get_runtime_context().get_node_id())
@@ -112,7 +112,7 @@ class Supervisor:
         try:
             if self._client is None or self._client.closed:
                 self._client = connect(f"unix:{here['socket']}", reconnect=True)
-            return {str(each) for each in self._client.wait(promises, timeout=0)[0]}
+            return {str(each) for each in self._client.wait(reservations, timeout=0)[0]}
         except HopliteError as error:
             logger.debug("could not check the reservations of a group: %s", error)
             return set()
@@ -246,32 +246,32 @@ class _Group:
         self.forming: dict[int, str] = {}
         # The latest complete group.
         self.generation = ""
-        self.promises: list[str] = []
+        self.reservations: list[str] = []
 
-    def promises_with(self, size: int, rank: int, promise: str) -> list[str]:
+    def reservations_with(self, size: int, rank: int, reservation: str) -> list[str]:
         """Returns the reservations of the group if this member completes it; an empty list otherwise."""
-        forming = {**(self.forming if size == self.size else {}), rank: promise}
+        forming = {**(self.forming if size == self.size else {}), rank: reservation}
         return [] if len(forming) < size else list(forming.values())
 
-    def meet(self, size: int, rank: int, promise: str, gone: set[str]) -> dict[str, Any]:
+    def meet(self, size: int, rank: int, reservation: str, gone: set[str]) -> dict[str, Any]:
         """Registers a member; see `Supervisor.meet`.
 
         Args:
             size: the number of members of the group.
             rank: the rank of the member.
-            promise: the reservation of the member.
+            reservation: the reservation of the member.
             gone: reservations of members that have died.
         """
-        if promise in self.promises:
-            return {"generation": self.generation, "promises": self.promises}
+        if reservation in self.reservations:
+            return {"generation": self.generation, "reservations": self.reservations}
         if size != self.size:
             # Members of another size belong to an earlier attempt.
             self.size, self.forming = size, {}
-        self.forming[rank] = promise
+        self.forming[rank] = reservation
         self.forming = {rank: each for rank, each in self.forming.items() if each not in gone}
         if len(self.forming) < size:
             return {"missing": [number for number in range(size) if number not in self.forming]}
         self.generation = uuid.uuid4().hex
-        self.promises = [self.forming[number] for number in range(size)]
+        self.reservations = [self.forming[number] for number in range(size)]
         self.forming = {}
-        return {"generation": self.generation, "promises": self.promises}
+        return {"generation": self.generation, "reservations": self.reservations}

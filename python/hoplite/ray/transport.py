@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 
-from hoplite import Client, HopliteError, NodeDown, Timeout, UnsupportedDtype
+from hoplite import Client, ClientClosed, HopliteError, Timeout, UnsupportedDtype
 from hoplite.ray import place
 from hoplite.ray._versions import unknown
 from hoplite.ray.again import put_again
@@ -139,10 +139,8 @@ class HopliteTransport(TensorTransportManager):  # type: ignore[misc] # as above
                 self._receiving.setdefault(obj_id, []).append(hp)
             try:
                 return _received(hp, tensor_transport_metadata.names, target_buffers, None)
-            except NodeDown:
-                if hp.closed:
-                    raise HopliteError(f"Ray has aborted the transfer of {obj_id}") from None
-                raise
+            except ClientClosed:
+                raise HopliteError(f"Ray has aborted the transfer of {obj_id}") from None
             finally:
                 with self._lock:
                     self._receiving[obj_id].remove(hp)

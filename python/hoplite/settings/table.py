@@ -92,9 +92,8 @@ SETTINGS = (
         None,
         "Address and TCP port for other nodes: an address, host name or interface of this host, such as eth0:7420. "
         "Port 0 selects a free port.",
-        default_text="127.0.0.1:7420 for the command; none for an embedded node. If another setting configures "
-        "clustering, an embedded node listens on a free port of the interface that leads to the nodes to join, "
-        "or of loopback",
+        default_text="a free port of the interface that leads to the nodes to join. Without `join`: 127.0.0.1:7420 for "
+        "the command; none for an embedded node, or a free port of loopback if another setting configures clustering",
     ),
     Setting(
         "advertise",

@@ -131,7 +131,7 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
         sockets.check_folder(socket)
     given["socket"] = socket
     running = Node(
-        listen=values["listen"] if values.is_set("listen") else DEFAULT_LISTEN,
+        listen=values["listen"] if values.is_set("listen") or values["join"] else DEFAULT_LISTEN,
         config=config,
         **{name: given[name] for name in GIVEN},
     )

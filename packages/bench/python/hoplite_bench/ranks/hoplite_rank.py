@@ -31,7 +31,7 @@ class HopliteRank(Rank):
         self.made: list[hoplite.Ref | str] = []
         self.came: list[np.ndarray] = []
         self.own: np.ndarray | list[hoplite.Buffer] | None = None
-        self.promised: hoplite.Ref | None = None
+        self.reserved: hoplite.Ref | None = None
         self.counters = client.status()["counters"]
 
     def prepare(self, task: Task) -> str:
@@ -46,12 +46,12 @@ class HopliteRank(Rank):
             return ""
         count = task.nbytes // DTYPE.itemsize
         if task.op == "rtt":
-            self.promised = self.client.reserve()
-            self.made.append(self.promised)
+            self.reserved = self.client.reserve()
+            self.made.append(self.reserved)
             if task.rank == 0:
                 self.own = np.empty(count, DTYPE)
                 fill(self.own, rank=0, seed=task.seed)
-            return str(self.promised)
+            return str(self.reserved)
         # Further inputs count as inputs of additional ranks.
         numbers = [task.rank + task.ranks * further for further in range(task.inputs)]
         names = [f"in/{task.round}/{number}" if task.arrival_ns else None for number in numbers]
@@ -70,8 +70,8 @@ class HopliteRank(Rank):
         """Appends the ref of the sum to the root's token, if all ranks get the sum."""
         if task.op != "allreduce" or task.rank > 0:
             return token
-        self.promised = self.client.reserve()
-        return f"{token}{AND}{self.promised}"
+        self.reserved = self.client.reserve()
+        return f"{token}{AND}{self.reserved}"
 
     def run(self, task: Task, tokens: list[str], at: int) -> tuple[int, int] | None:  # noqa: ARG002
         """Gets or reduces, and stores the results for `check`."""
@@ -85,11 +85,11 @@ class HopliteRank(Rank):
             self.own = None
         match task.op:
             case "rtt" if root:
-                client.put(self.own, name=self.promised)
+                client.put(self.own, name=self.reserved)
                 self.came.append(client.get(tokens[1], timeout=PATIENCE_S))
             case "rtt" if task.rank == 1:
                 self.came.append(client.get(tokens[0], timeout=PATIENCE_S))
-                client.put(self.came[0], name=self.promised)
+                client.put(self.came[0], name=self.reserved)
             case "broadcast" if not root:
                 self.came.append(client.get(tokens[0], timeout=PATIENCE_S))
             case "gather" if root:
@@ -99,7 +99,7 @@ class HopliteRank(Rank):
                 self.came.append(client.get(self.made[-1], timeout=PATIENCE_S))
             case "allreduce":
                 if root:
-                    self.made.append(client.reduce(tokens, op="sum", name=self.promised))
+                    self.made.append(client.reduce(tokens, op="sum", name=self.reserved))
                 self.came.append(client.get(result, timeout=PATIENCE_S))
             case _ if not sealed:
                 # A rank whose input already exists has nothing to do: it does not call.
