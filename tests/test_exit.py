@@ -139,7 +139,7 @@ assert "this client is closed" in errors[0]
 """,
     "shut down while a thread and tasks wait": """
 import asyncio
-hp = attach() if HOW == "embedded" else session.shared.keep(attach(), "")
+hp = attach() if HOW == "embedded" else session.shared.keep(attach(), "", session.shared.options)
 def wait():
     try:
         hoplite.client().get("nobody/1")

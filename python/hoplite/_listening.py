@@ -87,12 +87,14 @@ def _towards(join: Sequence[str]) -> str:
                 if own.is_loopback or not own.is_link_local:
                     found.append(own)
                     break
-        except (OSError, UnicodeError) as error:
-            problems.append(f"{seed}: {error}")
+        except (socket.gaierror, UnicodeError) as error:
+            problems.append(f"{seed}: can't resolve the host name ({getattr(error, 'strerror', None) or error})")
+        except OSError as error:
+            problems.append(f"{seed}: {error.strerror or error}")
     if join and not found:
         raise JoinError(
-            f"could not join the cluster: {'; '.join(problems) or ', '.join(join)}: check the addresses in join, or "
-            "set listen"
+            f"could not join the cluster: {'; '.join(problems) or ', '.join(join)}: check the addresses of the nodes to "
+            "join"
         )
     chosen = next((own for own in found if not own.is_loopback), found[0] if found else None)
     if chosen is None:
