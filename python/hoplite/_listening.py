@@ -93,8 +93,7 @@ def _towards(join: Sequence[str]) -> str:
             problems.append(f"{seed}: {error.strerror or error}")
     if join and not found:
         raise JoinError(
-            f"could not join the cluster: {'; '.join(problems) or ', '.join(join)}: check the addresses of the nodes to "
-            "join"
+            f"could not join the cluster: {'; '.join(problems) or ', '.join(join)}: check the addresses in join"
         )
     chosen = next((own for own in found if not own.is_loopback), found[0] if found else None)
     if chosen is None:
