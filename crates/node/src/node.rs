@@ -26,7 +26,7 @@ use crate::{
     config::{NodeConfig, default_capacity, excess},
     counters::Counters,
     disk::{Disk, file::SpillFile, folder::Folder},
-    engine::{event_loop::EventLoop, requests::Requests, task::Task, tasks::Tasks},
+    engine::{event_loop::EventLoop, requests::Requests, supervisor::Supervisor, task::Task},
     error::Error,
     limited::Limited,
     link::LinkMeter,
@@ -247,7 +247,7 @@ async fn begin(
     let detection_ns = u64::try_from(config.detection.as_nanos()).ok();
     let machine = Config { detection_ns, ..Config::new(capacity, config.link) };
     info!(node = %identity.member.id, %address, cluster = identity.cluster, capacity, "node started");
-    let tasks = Tasks::new(tokio::runtime::Handle::current());
+    let tasks = Supervisor::new(tokio::runtime::Handle::current());
     let mut node = Machine::new(identity.member, machine);
     if config.surveys {
         node.survey();
@@ -353,7 +353,7 @@ fn assemble(
     spilling: Option<(Folder, Vec<(Instance, SpillFile)>)>,
     epoll: Arc<SharedEpoll>,
     require_capability: bool,
-    tasks: Tasks,
+    tasks: Supervisor,
 ) -> Arc<EventLoop<Shell>> {
     EventLoop::new(node, tasks.clone(), |events| {
         let counters = Arc::new(Counters::default());

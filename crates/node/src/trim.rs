@@ -6,7 +6,7 @@ use hoplite_shm::Arena;
 use tokio::time::sleep;
 
 use crate::{
-    engine::{task::Task, tasks::Tasks},
+    engine::{supervisor::Supervisor, task::Task},
     transfer::streams::Streams,
 };
 
@@ -15,7 +15,7 @@ const KEPT: Duration = Duration::from_secs(1);
 
 /// Frees unused memory of copies and frames, until the node ends. `tell_gone` notifies processes of extents to unmap.
 pub(crate) async fn give_back(
-    tasks: &Tasks,
+    tasks: &Supervisor,
     arena: &Arena,
     streams: &Streams,
     tell_gone: impl Fn() + Clone + Send + 'static,
@@ -54,7 +54,7 @@ mod tests {
         let (streams, rounds) = (Arc::<Streams>::default(), Arc::<AtomicUsize>::default());
         tokio::spawn({
             let (arena, streams, rounds) = (arena.clone(), streams.clone(), rounds.clone());
-            let tasks = Tasks::new(Handle::current());
+            let tasks = Supervisor::new(Handle::current());
             let count = move || {
                 rounds.fetch_add(1, Ordering::Relaxed);
             };

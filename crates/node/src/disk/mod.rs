@@ -32,7 +32,7 @@ use self::{
 };
 use crate::{
     counters::Counters,
-    engine::{event_sender::EventSender, task::Task, tasks::Tasks},
+    engine::{event_sender::EventSender, supervisor::Supervisor, task::Task},
     store::StoredCopy,
     sync::lock,
 };
@@ -125,7 +125,7 @@ impl Disk {
     ///
     /// # Errors
     /// The error of the operating system.
-    pub(crate) fn start(self: &Arc<Self>, tasks: &Tasks) -> std::io::Result<()> {
+    pub(crate) fn start(self: &Arc<Self>, tasks: &Supervisor) -> std::io::Result<()> {
         for _ in 0..THREADS {
             let disk = self.clone();
             tasks.thread(Task::Disk, "hoplite-disk", {
@@ -233,7 +233,7 @@ impl Disk {
     }
 
     /// Runs jobs until the node ends.
-    fn work(&self, tasks: &Tasks) {
+    fn work(&self, tasks: &Supervisor) {
         let mut buffer = Vec::new();
         while let Some(job) = self.next() {
             let is_write = matches!(job, Job::Write { .. });

@@ -17,8 +17,8 @@ use tokio::sync::Notify;
 use super::{
     event_queue::EventQueue,
     event_sender::{EventSender, HandleEvent, QueuedEvent},
+    supervisor::Supervisor,
     task::Task,
-    tasks::Tasks,
 };
 use crate::sync::lock;
 
@@ -41,7 +41,7 @@ pub(crate) trait Execute: Send + Sync + 'static {
 pub(crate) struct EventLoop<P: Execute> {
     pub(crate) shell: P,
     events: EventSender,
-    tasks: Tasks,
+    tasks: Supervisor,
     state: Mutex<LoopState<P>>,
     queue: Mutex<EventQueue>,
     /// The deadline of the timer, which is not later than the state machine's.
@@ -63,7 +63,7 @@ impl<P: Execute> EventLoop<P> {
     /// reports events.
     pub(crate) fn new(
         machine: Machine,
-        tasks: Tasks,
+        tasks: Supervisor,
         make: impl FnOnce(&EventSender) -> P,
     ) -> Arc<Self> {
         let queue = EventQueue::default();

@@ -6,5 +6,5 @@ pub(crate) mod event_loop;
 mod event_queue;
 pub(crate) mod event_sender;
 pub(crate) mod requests;
+pub(crate) mod supervisor;
 pub(crate) mod task;
-pub(crate) mod tasks;

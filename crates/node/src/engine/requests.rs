@@ -10,7 +10,7 @@ use hoplite_proto::{
 };
 use tokio::runtime::Handle;
 
-use super::{event_sender::EventSender, tasks::Tasks};
+use super::{event_sender::EventSender, supervisor::Supervisor};
 use crate::{digest, sync::lock};
 
 /// Receives the reply to a request, on any thread, without blocking.
@@ -19,12 +19,12 @@ pub(crate) type Sink = Box<dyn FnOnce(Result<Reply, CallError>) + Send>;
 /// The open requests of a node's clients.
 pub(crate) struct Requests {
     events: EventSender,
-    tasks: Tasks,
+    tasks: Supervisor,
     replies: Mutex<HashMap<RequestId, Sink>>,
 }
 
 impl Requests {
-    pub(crate) fn new(events: EventSender, tasks: Tasks) -> Self {
+    pub(crate) fn new(events: EventSender, tasks: Supervisor) -> Self {
         Self { events, tasks, replies: Mutex::default() }
     }
 

@@ -27,7 +27,7 @@ use tracing::{debug, warn};
 use crate::{
     counters::Counters,
     digest,
-    engine::{event_sender::EventSender, task::Task, tasks::Tasks},
+    engine::{event_sender::EventSender, supervisor::Supervisor, task::Task},
     error::LinkError,
     sealing::Open,
     shared_epoll::{SharedEpoll, Waited},
@@ -40,7 +40,7 @@ pub(crate) struct Control {
     pub(crate) epoll: Arc<SharedEpoll>,
     events: EventSender,
     counters: Arc<Counters>,
-    tasks: Tasks,
+    tasks: Supervisor,
     /// Set when the first message has been passed on.
     pub(crate) heard: SetOnce<()>,
     connections: Mutex<HashMap<u64, Arc<Connection>>>,
@@ -75,7 +75,7 @@ impl Control {
         epoll: Arc<SharedEpoll>,
         events: EventSender,
         counters: Arc<Counters>,
-        tasks: Tasks,
+        tasks: Supervisor,
     ) -> Self {
         let (connections, counted, heard) = (Mutex::default(), AtomicU64::new(0), SetOnce::new());
         Self { epoll, events, counters, tasks, heard, connections, counted }

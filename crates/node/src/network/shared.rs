@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     counters::Counters,
-    engine::{event_sender::EventSender, tasks::Tasks},
+    engine::{event_sender::EventSender, supervisor::Supervisor},
     limited::Limited,
     link::LinkMeter,
 };
@@ -26,5 +26,5 @@ pub(crate) struct Network {
     pub(crate) own_revocation: OwnRevocation,
     pub(crate) events: EventSender,
     pub(crate) link: Arc<LinkMeter>,
-    pub(crate) tasks: Tasks,
+    pub(crate) tasks: Supervisor,
 }

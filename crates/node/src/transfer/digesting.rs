@@ -6,7 +6,7 @@ use hoplite_proto::{limits::BLOCK_BYTES, meta::Digest};
 
 use crate::{
     digest::Digesting,
-    engine::{task::Task, tasks::Tasks},
+    engine::{supervisor::Supervisor, task::Task},
     store::StoredCopy,
 };
 
@@ -14,7 +14,7 @@ use crate::{
 const RUN_BYTES: u64 = 256 * BLOCK_BYTES;
 
 /// Computes the digest of a copy once it is complete; None if the rest will not come.
-pub(crate) async fn digest_of(tasks: &Tasks, stored: &Arc<StoredCopy>) -> Option<Digest> {
+pub(crate) async fn digest_of(tasks: &Supervisor, stored: &Arc<StoredCopy>) -> Option<Digest> {
     let (mut digesting, mut at) = (Digesting::new(), 0);
     while at < stored.slot.len() {
         let run = at..(at + RUN_BYTES).min(stored.slot.len());

@@ -15,7 +15,7 @@ use hoplite_proto::{
 use tokio::{sync::oneshot, time};
 
 use crate::{
-    engine::{task::Task, tasks::Tasks},
+    engine::{supervisor::Supervisor, task::Task},
     sync::lock,
 };
 
@@ -24,7 +24,7 @@ use crate::{
 pub(crate) struct Limiter {
     state: Mutex<State>,
     begun: time::Instant,
-    tasks: Tasks,
+    tasks: Supervisor,
 }
 
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ impl Drop for Permit {
 }
 
 impl Limiter {
-    pub(crate) fn new(tasks: Tasks) -> Self {
+    pub(crate) fn new(tasks: Supervisor) -> Self {
         Self { state: Mutex::default(), begun: time::Instant::now(), tasks }
     }
 
@@ -149,7 +149,7 @@ mod tests {
 
     #[tokio::test]
     async fn transfer_that_gives_up_takes_no_permit() {
-        let limiter = Arc::new(Limiter::new(Tasks::new(Handle::current())));
+        let limiter = Arc::new(Limiter::new(Supervisor::new(Handle::current())));
         let mut busy = all_busy(&limiter);
         let mut waits: Vec<_> = (0..3).map(|_| Box::pin(limiter.enter(FROM, SIZE))).collect();
         assert!(waits.iter_mut().all(|wait| now(wait.as_mut()).is_none()));
@@ -162,7 +162,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn stalled_transfers_block_no_other() {
-        let limiter = Arc::new(Limiter::new(Tasks::new(Handle::current())));
+        let limiter = Arc::new(Limiter::new(Supervisor::new(Handle::current())));
         let busy = all_busy(&limiter);
         let mut others = JoinSet::new();
         for _ in 0..5 * busy.len() {

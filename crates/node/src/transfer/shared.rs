@@ -17,7 +17,7 @@ use tracing::info;
 use super::{limiter::Limiter, streams::Streams};
 use crate::{
     counters::Counters,
-    engine::{event_sender::EventSender, tasks::Tasks},
+    engine::{event_sender::EventSender, supervisor::Supervisor},
     error::LinkError,
     link::LinkMeter,
     network::shared::Network,
@@ -35,7 +35,7 @@ pub(crate) struct Transfers {
     pub(crate) link: Arc<LinkMeter>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) events: EventSender,
-    pub(crate) tasks: Tasks,
+    pub(crate) tasks: Supervisor,
     /// Transfers from this node that wait for a decision of the state machine.
     serves: Mutex<HashMap<ServeId, oneshot::Sender<Option<Serving>>>>,
     /// Transfers to this node by copy: the number of the task, and its handle to abort it.

@@ -86,7 +86,7 @@ impl Scene {
         let member = Member { id: NodeId(1), address, place: None };
         let machine = Machine::new(member, Config::new(1 << 30, NodeConfig::default().link));
         let (sender, answers) = mpsc::channel();
-        let engine = EventLoop::new(machine, Tasks::new(Handle::current()), |_| Orders {
+        let engine = EventLoop::new(machine, Supervisor::new(Handle::current()), |_| Orders {
             done: Mutex::default(),
             is_slow: AtomicBool::new(false),
             during: Mutex::default(),

@@ -22,7 +22,7 @@ use super::task::Task;
 
 /// Starts the threads and tasks of one node.
 #[derive(Clone, Debug)]
-pub(crate) struct Tasks {
+pub(crate) struct Supervisor {
     runtime: Handle,
     life: Arc<Life>,
 }
@@ -37,7 +37,7 @@ struct Life {
     injected: std::sync::atomic::AtomicU8,
 }
 
-impl Tasks {
+impl Supervisor {
     pub(crate) fn new(runtime: Handle) -> Self {
         Self { runtime, life: Arc::default() }
     }
@@ -166,7 +166,7 @@ mod tests {
 
     #[tokio::test]
     async fn first_panic_is_the_reason_and_other_work_continues() {
-        let tasks = Tasks::new(Handle::current());
+        let tasks = Supervisor::new(Handle::current());
         assert_eq!(tasks.spawn(Task::Fold, async { 7 }).await.unwrap(), Some(7));
         assert!(!tasks.is_closed());
         let panics = async {
