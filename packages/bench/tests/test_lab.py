@@ -290,7 +290,7 @@ def test_nothing_is_left_at_the_end_nor_shown_on_the_machine_meanwhile() -> None
     assert machine_links() == before
     assert not files.exists()
     assert lab.name not in [record.name for record in records.read_all()]
-    with pytest.raises(LabError, match="the lab is closed"):
+    with pytest.raises(LabError, match="the lab was closed"):
         lab.hosts[0].run(["true"])
     lab.close()
 
@@ -314,7 +314,9 @@ def test_an_error_in_the_block_ends_the_lab_too() -> None:
 def test_a_lab_that_can_not_be_made_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(namespaces, "KEEPER", "echo no such thing >&2; exit 1")
     before = [record.name for record in records.read_all()]
-    with pytest.raises(LabError, match=r"node0 could not be created: no such thing; in a container .* CAP_SYS_ADMIN"):
+    with pytest.raises(
+        LabError, match=r"node0 could not be created: no such thing; in a container, grant CAP_SYS_ADMIN"
+    ):
         Lab(hosts=2)
     assert [record.name for record in records.read_all()] == before
 
@@ -406,7 +408,7 @@ def test_a_record_is_there_before_the_folder_and_after_it(monkeypatch: pytest.Mo
     owner = records.this_process()
     record = records.Record("one", owner, records.boot_id(), namespaces.own_network(), 10**9, None, 0.0)
     records.begin(record)
-    with pytest.raises(LabError, match="exists already"):
+    with pytest.raises(LabError, match="already exists"):
         records.begin(record)
     records.remove(record)
     assert seen
@@ -518,7 +520,7 @@ def test_a_lab_that_is_to_stay_is_found_again_by_its_name() -> None:
     name = f"test-{os.getpid()}"
     made = Lab(hosts=1, name=name, keep=True)
     try:
-        with pytest.raises(LabError, match="exists already"):
+        with pytest.raises(LabError, match="already exists"):
             Lab(hosts=1, name=name)
         found = Lab.find(name)
         assert found.host("node0").run(["hostname"]).stdout == "node0\n"
@@ -550,8 +552,8 @@ def test_a_lab_that_is_to_stay_is_found_again_by_its_name() -> None:
         ({"hosts": 2, "uplink": "1gbit"}, "two or more racks"),
         ({"racks": [1, 1], "uplink": "fast"}, "uplink must be a rate"),
         ({"racks": [1, 1], "pods": [2]}, r"pods must list the number of racks of two or more pods, .* not \[2\]"),
-        ({"racks": [1, 1], "pods": [1, 0]}, r"pods must be .* not \[1, 0\]"),
-        ({"racks": [1, 1], "pods": 2}, "pods must be .* not 2"),
+        ({"racks": [1, 1], "pods": [1, 0]}, r"pods must list .* not \[1, 0\]"),
+        ({"racks": [1, 1], "pods": 2}, "pods must list .* not 2"),
         ({"racks": [1, 1], "pods": [1, 2]}, r"pods=\[1, 2\] needs 3 racks, but the lab has 2: list 3 in racks="),
         ({"hosts": 2, "pods": [1, 1]}, r"pods=\[1, 1\] needs 2 racks, but the lab has 1: list 2 in racks="),
         ({"racks": [1, 1], "pod_uplink": "1gbit"}, "pod_uplink='1gbit' applies to pods: set"),
@@ -608,7 +610,7 @@ def test_the_error_names_a_missing_system_tool_or_package(monkeypatch: pytest.Mo
     with pytest.raises(LabError, match="apt-get install util-linux"):
         needs.check()
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(LabError, match="Linux network namespaces; this is darwin"):
+    with pytest.raises(LabError, match="Linux network namespaces, but this is darwin"):
         needs.check()
 
 

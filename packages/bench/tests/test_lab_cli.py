@@ -124,7 +124,7 @@ def test_mistakes_end_with_what_to_try(name: str, hoplite_lab: Command) -> None:
         (["--hosts", "2", "--uplink", "1gbit"], "--uplink needs racks: add --racks 4,4"),
         (
             ["--hosts", "3", "--racks", "2,2"],
-            "--hosts 3 sets one rack, --racks 2,2 sets several: omit one of them",
+            "--hosts 3 sets one rack, but --racks 2,2 sets several: omit one of them",
         ),
         (["--hosts", "2", "--pods", "1,1"], "--pods needs racks: add --racks"),
         (["--racks", "1,1", "--pod-uplink", "1gbit"], "--pod-uplink needs pods"),
@@ -166,7 +166,7 @@ def test_a_lab_of_a_running_process_is_listed_but_not_taken_away(hoplite_lab: Co
 
 def test_check_prints_rates_round_trip_and_a_verdict_that_is_its_exit_code(hoplite_lab: Command) -> None:
     code, told, errors = hoplite_lab("check", "--hosts", "2", "--rate", "10mbit", "--rounds", "1")
-    assert "2 streams at once, expected 10 Mbit/s each: " in told, errors
+    assert "2 concurrent streams, expected 10 Mbit/s each: " in told, errors
     assert "round trip" in told
     assert told.splitlines()[-1] == ("good" if code == 0 else "not good")
     links = ("--racks", "1,1,1", "--pods", "2,1", "--uplink", "9mbit", "--pod-uplink", "8mbit", "--rate", "10mbit")
@@ -181,5 +181,10 @@ def test_check_fails_where_a_link_misses_its_rate(hoplite_lab: Command, monkeypa
     monkeypatch.setattr(Lab, "measure_rates_at_once", lambda _, pairs: [9.2e6] * len(pairs))
     code, told, errors = hoplite_lab("check", "--hosts", "2", "--rate", "10mbit", "--rounds", "2")
     assert code == 1
-    assert told.count("2 streams at once, expected 10 Mbit/s each: 9.2 Mbit/s to 9.2 Mbit/s; off by more than 7 %") == 2
+    assert (
+        told.count(
+            "2 concurrent streams, expected 10 Mbit/s each: measured 9.2 Mbit/s to 9.2 Mbit/s; off by more than 7 %"
+        )
+        == 2
+    )
     assert "the rate of a link is off by more than 7 %" in errors
