@@ -69,4 +69,4 @@ def test_example_applications_are_correct_with_and_without_hoplite() -> None:
         assert f"[{app}]({app})" in (folder / "README.md").read_text()
     # docs/ray.md quotes this number.
     number = lines[2].partition(": ")[2]
-    assert f": {number}." in (ROOT / "docs" / "ray.md").read_text()
+    assert f" {number}." in (ROOT / "docs" / "ray.md").read_text()
