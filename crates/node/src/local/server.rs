@@ -112,18 +112,19 @@ impl AttachPermits {
         Self { all: Quota::new(limits::attached_max()), waiting: Quota::new(limits::WAITING_MAX) }
     }
 
-    /// Takes a place for a process, or returns why none is free. A process that has just left may still occupy its
-    /// place for a moment, so a few others wait.
-    async fn take(&self, process: QuotaHolder) -> Result<QuotaPermit, String> {
-        let takers = [process];
+    /// Takes a place for the peer process, or returns why none is free. A process that has just left may still occupy
+    /// its place for a moment, so a few others wait, unless they give up.
+    async fn take(&self, stream: &UnixStream) -> Result<QuotaPermit, String> {
+        let takers = [QuotaHolder::of(stream)];
         let excess = match self.all.take(&takers, 1) {
             Ok(permit) => return Ok(permit),
             Err(excess) => excess,
         };
         if let Ok(_waits) = self.waiting.take(&takers, 1) {
-            let permit = self.all.wait(&takers, 1);
-            if let Ok(permit) = tokio::time::timeout(limits::ATTACH_WAIT_MAX, permit).await {
-                return Ok(permit);
+            tokio::select! {
+                permit = self.all.wait(&takers, 1) => return Ok(permit),
+                () = tokio::time::sleep(limits::ATTACH_WAIT_MAX) => {}
+                () = closed_by_peer(stream) => {}
             }
         }
         Err(limits::no_place("this process", excess))
@@ -133,7 +134,7 @@ impl AttachPermits {
 /// Serves a process of this user if a place is free; sends any other process the reason of the refusal.
 async fn admit(programs: Arc<Programs>, stream: UnixStream, permits: AttachPermits) {
     let permit = match check_user(&stream) {
-        Ok(()) => permits.take(QuotaHolder::of(&stream)).await.inspect_err(|_| {
+        Ok(()) => permits.take(&stream).await.inspect_err(|_| {
             let process = LimitKey::Process(process_number(&stream));
             programs.network.limited.note(process, "ATTACHED_MAX");
         }),
@@ -149,6 +150,20 @@ async fn admit(programs: Arc<Programs>, stream: UnixStream, permits: AttachPermi
             hang_up(&stream);
         }
     }
+}
+
+/// Completes when the peer has closed the connection, and leaves what it has sent unread.
+async fn closed_by_peer(stream: &UnixStream) {
+    // The runtime registers a descriptor once: this is another one of the same socket.
+    if let Ok(watched) = rustix::io::fcntl_dupfd_cloexec(stream, 0) {
+        fork_safe::note(&watched);
+        // Interest in urgent data, which is never sent, includes the end of the connection.
+        if ready(watched, Interest::PRIORITY).await {
+            return;
+        }
+    }
+    // Without a descriptor the wait ends by its timeout.
+    std::future::pending().await
 }
 
 fn check_user(stream: &UnixStream) -> Result<(), String> {
@@ -214,9 +229,36 @@ fn is_unknown(error: &io::Error) -> bool {
 }
 
 /// Completes when a process ends, or at once if that can't be waited for.
-#[allow(deprecated)] // What is to take its place is unsafe code, and needless for an `OwnedFd`.
 async fn ended(process: OwnedFd) {
-    if let Ok(process) = AsyncFd::with_interest(process, Interest::READABLE) {
-        let _ = process.readable().await;
+    ready(process, Interest::READABLE).await;
+}
+
+/// Waits for a state of a descriptor. Returns false, at once, if that is not possible.
+#[allow(deprecated)] // What is to take its place is unsafe code, and needless for an `OwnedFd`.
+async fn ready(descriptor: OwnedFd, interest: Interest) -> bool {
+    match AsyncFd::with_interest(descriptor, interest) {
+        Ok(watched) => watched.ready(interest).await.is_ok(),
+        Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_end_of_a_connection_is_detected_behind_unread_data() {
+        let (near, far) = UnixStream::pair().unwrap();
+        assert_eq!(far.try_write(b"hello").unwrap(), 5);
+        let mut closed = std::pin::pin!(closed_by_peer(&near));
+        tokio::select! {
+            biased;
+            () = &mut closed => panic!("the peer is connected"),
+            () = tokio::task::yield_now() => {}
+        }
+        drop(far);
+        closed.await;
+        let mut received = [0; 16];
+        assert_eq!(near.try_read(&mut received).unwrap(), 5);
     }
 }
