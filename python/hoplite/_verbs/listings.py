@@ -55,9 +55,8 @@ class Listing(NamedTuple):
         """Sorts rows and cuts them to the limit."""
         if self.sort == BY_REF:
             return sorted(rows, key=lambda row: _order(row["ref"]))[: self.limit]
-        by_ref = sorted(rows, key=lambda row: row["ref"])
         # Each of BY_SIZE is a field with a number.
-        return sorted(by_ref, key=lambda row: row[self.sort], reverse=True)[: self.limit]  # type: ignore[literal-required]
+        return sorted(rows, key=lambda row: (-row[self.sort], row["ref"]))[: self.limit]  # type: ignore[literal-required]
 
 
 def _order(ref: str) -> tuple[int, str, int]:
