@@ -103,8 +103,9 @@ def init(
         64
     """
     given = {"address": address, "allow_pickle": allow_pickle, "job": job, "capability": capability, "digest": digest}
-    config = node._config if isinstance(node, Node) else None
-    values = settings.load_arguments({**given, "config": config})
+    if node is not None and not isinstance(node, Node):
+        raise InvalidArgument(f"node must be a hoplite.Node, not {a_type(node)}: write init(node=hoplite.Node(...))")
+    values = settings.load_arguments({**given, "config": None if node is None else node._config})
     limit = check_timeout(timeout)
     log.start(values["log_level"])
     with shared.lock:
@@ -220,8 +221,6 @@ def _options(values: Values, *, reconnect: bool, job: str | None = None) -> Clie
 
 def _use(node: Node, values: Values, options: ClientOptions, address: str | None) -> Client:
     """Makes a node of the caller the shared node of the process."""
-    if not isinstance(node, Node):
-        raise InvalidArgument(f"node must be a hoplite.Node, not {a_type(node)}: write init(node=hoplite.Node(...))")
     if address is not None:
         raise InvalidArgument(
             f"both address ({address!r}) and node are given: to join a cluster, write "
@@ -335,8 +334,6 @@ def _adopt(node: Node, leave_timeout: float) -> None:
 
 
 def _attach(path: str, timeout: float | None, options: ClientOptions) -> Client:
-    if not path:
-        raise InvalidArgument('the address "unix:" has no path: write "unix:/path"')
     with sockets.needs_descriptors(f"attach to {path}"):
         if not sockets.is_served(path):
             advice = ": a capability requires a running node; start it with hoplite node" if options.capability else ""

@@ -204,7 +204,7 @@ impl Session {
             ToNode::Request { request, body, timeout_ns } => {
                 match self.note_question(request, bytes, body)? {
                     Ok(body) => self.ask(request, body, timeout_ns),
-                    Err(error) => self.tell(request, Err(error), None, None),
+                    Err(error) => self.send_reply(request, Err(error), None, None),
                 }
             }
             ToNode::Cancel { request } => {
@@ -313,7 +313,7 @@ impl Session {
                         format!("instance {instance} was sealed before all bytes were written")
                     }
                 };
-                return self.tell(request, Err(CallError::InvalidArgument(said)), None, None);
+                return self.send_reply(request, Err(CallError::InvalidArgument(said)), None, None);
             }
             stored.grew();
         }

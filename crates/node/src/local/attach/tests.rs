@@ -45,7 +45,7 @@ impl Served {
             let (stream, _) = self.listener.accept().unwrap();
             stream.set_read_timeout(Some(SOON)).unwrap();
             let mut node = Node { stream, bytes: Vec::new() };
-            assert!(matches!(node.hear(), ToNode::Hello { version: LOCAL_VERSION }));
+            assert!(matches!(node.receive(), ToNode::Hello { version: LOCAL_VERSION }));
             (&node.stream).write_all(answer).unwrap();
             if answer.is_empty() {
                 node.stream.shutdown(std::net::Shutdown::Both).unwrap();
@@ -75,7 +75,7 @@ struct Node {
 }
 
 impl Node {
-    fn hear(&mut self) -> ToNode {
+    fn receive(&mut self) -> ToNode {
         let mut buffer = [0; 65536];
         loop {
             if let Some((message, _)) = take_message(&mut self.bytes).unwrap() {
@@ -148,7 +148,9 @@ fn replies_match_requests_in_any_order() {
     let (attached, mut node) = served.attach();
     let asked: Vec<_> = (0..3).map(|_| ask(&attached, get())).collect();
     for (request, _) in &asked {
-        assert!(matches!(node.hear(), ToNode::Request { request: heard, .. } if heard == *request));
+        assert!(
+            matches!(node.receive(), ToNode::Request { request: received, .. } if received == *request)
+        );
     }
     for (request, _) in asked.iter().rev() {
         node.answer(*request, Ok(Reply::Put { id: format!("n/{request}").parse().unwrap() }));
@@ -196,14 +198,14 @@ fn unsent_frames_are_sent_later() {
         (0..200).map(|count| ask(&attached, Request::Wait { ids: ids.clone(), count })).collect();
     for (request, _) in &asked {
         let ToNode::Request { request: heard, body: Request::Wait { ids: all, count }, .. } =
-            node.hear()
+            node.receive()
         else {
             panic!("another message")
         };
         assert_eq!((heard, all.len(), u64::from(count) + 1), (*request, 1000, *request));
     }
     let (request, answer) = ask(&attached, get());
-    assert!(matches!(node.hear(), ToNode::Request { .. }));
+    assert!(matches!(node.receive(), ToNode::Request { .. }));
     node.answer(request, Ok(Reply::Done));
     assert!(answer.recv_timeout(SOON).unwrap().is_ok());
 }
@@ -219,7 +221,9 @@ fn request_longer_than_a_frame_is_not_sent() {
     let error = answer.recv_timeout(SOON).unwrap().err().unwrap().to_string();
     assert!(error.contains("but one call can have"), "{error}");
     let (request, _) = ask(&attached, get());
-    assert!(matches!(node.hear(), ToNode::Request { request: heard, .. } if heard == request));
+    assert!(
+        matches!(node.receive(), ToNode::Request { request: received, .. } if received == request)
+    );
 }
 
 /// Goal: an extent is mapped once, used by all replies that refer to it, and unmapped when the node requests it.
@@ -241,7 +245,7 @@ fn memory_is_mapped_once_and_unmapped_on_request() {
     };
     let get = |node: &mut Node, place: Region| {
         let (request, answer) = ask(&attached, get());
-        assert!(matches!(node.hear(), ToNode::Request { .. }));
+        assert!(matches!(node.receive(), ToNode::Request { .. }));
         let descriptor = place.has_descriptor.then_some(descriptor.as_fd());
         node.send(&got(request, place), descriptor);
         answer.recv_timeout(SOON).unwrap()
@@ -253,10 +257,12 @@ fn memory_is_mapped_once_and_unmapped_on_request() {
         assert_eq!(slot.bytes().unwrap(), [7; LEN as usize]);
     }
     node.send(&FromNode::Unmap { extents: vec![extent.0] }, None);
-    assert!(matches!(node.hear(), ToNode::Unmapped { extent: unmapped } if unmapped == extent.0));
+    assert!(
+        matches!(node.receive(), ToNode::Unmapped { extent: unmapped } if unmapped == extent.0)
+    );
     // The process can't read memory that it has not mapped, and releases it.
     let answer = get(&mut node, place(false));
     assert!(matches!(answer, Err(CallError::NoMemory { needed: LEN, .. })));
     let released = ToNode::Notify { body: Request::Release { instance: INSTANCE } };
-    assert_eq!(format!("{:?}", node.hear()), format!("{released:?}"));
+    assert_eq!(format!("{:?}", node.receive()), format!("{released:?}"));
 }

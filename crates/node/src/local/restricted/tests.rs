@@ -38,7 +38,7 @@ fn granted(prefix: &str, until: Option<u64>) -> String {
 fn greeted(node: &Node, greeting: &ToNode) -> FromNode {
     let mut raw = RawClient::silent(node);
     raw.send(greeting);
-    raw.hear().unwrap()
+    raw.receive().unwrap()
 }
 
 fn restricted(capability: String) -> ToNode {
@@ -56,7 +56,7 @@ fn confined_process_maps_no_memory_of_other_objects() {
     }
     let mut raw = RawClient::silent(&node);
     raw.send(&restricted(granted("team-a/", None)));
-    assert!(matches!(raw.hear(), Some(FromNode::Welcome { .. })));
+    assert!(matches!(raw.receive(), Some(FromNode::Welcome { .. })));
     let get = raw.ask(Request::Get { id: name("team-a/1") });
     let (reply, memory) = raw.answer(get);
     let Ok(Reply::Got { instance, .. }) = reply else { panic!("{reply:?}") };
@@ -71,7 +71,7 @@ fn confined_process_maps_no_memory_of_other_objects() {
 
     // A second read gives the same memory, which is removed after both releases; the next read gives new memory.
     let get = raw.ask(Request::Get { id: name("team-a/1") });
-    match raw.hear() {
+    match raw.receive() {
         Some(FromNode::Reply { request, region: Some(again), .. }) if request == get => {
             assert!(again.extent == region.extent && !again.has_descriptor);
         }
@@ -80,7 +80,7 @@ fn confined_process_maps_no_memory_of_other_objects() {
     raw.send(&ToNode::Notify { body: Request::Release { instance } });
     raw.pause();
     raw.send(&ToNode::Notify { body: Request::Release { instance } });
-    match raw.hear() {
+    match raw.receive() {
         Some(FromNode::Unmap { extents }) => assert_eq!(extents, [region.extent]),
         other => panic!("{other:?}"),
     }
@@ -104,7 +104,7 @@ fn confined_process_maps_no_memory_of_other_objects() {
 fn tenant(node: &Node) -> RawClient {
     let mut raw = RawClient::silent(node);
     raw.send(&restricted(granted("team-a/", None)));
-    assert!(matches!(raw.hear(), Some(FromNode::Welcome { .. })));
+    assert!(matches!(raw.receive(), Some(FromNode::Welcome { .. })));
     raw
 }
 
@@ -118,7 +118,7 @@ fn read(raw: &mut RawClient, id: &str) -> (Instance, File) {
 
 fn release(raw: &mut RawClient, instance: Instance) {
     raw.send(&ToNode::Notify { body: Request::Release { instance } });
-    assert!(matches!(raw.hear(), Some(FromNode::Unmap { .. })));
+    assert!(matches!(raw.receive(), Some(FromNode::Unmap { .. })));
 }
 
 fn bytes_of(file: &File) -> u64 {
@@ -205,7 +205,7 @@ fn capability_restricts_every_request() {
     let minted = full.put(None, Value::bytes(b"minted"), SOON).unwrap();
     let mut raw = RawClient::silent(&node);
     raw.send(&restricted(granted("team-a/", None)));
-    assert!(matches!(raw.hear(), Some(FromNode::Welcome { .. })));
+    assert!(matches!(raw.receive(), Some(FromNode::Welcome { .. })));
     for id in [name("team-b/1"), minted.clone(), name("team-a")] {
         let inside = name("team-a/1");
         for ask in [

@@ -33,7 +33,9 @@ impl Session {
     /// Replies to a process with a capability: it gets copies of objects, and can't follow objects that still arrive.
     fn answer_confined(self: &Arc<Self>, request: u64, reply: Result<Reply, CallError>) {
         let instance = match &reply {
-            Ok(Reply::Growing { .. }) => return self.tell(request, Ok(Reply::Done), None, None),
+            Ok(Reply::Growing { .. }) => {
+                return self.send_reply(request, Ok(Reply::Done), None, None);
+            }
             Ok(Reply::Got { instance, inline: None, .. }) => *instance,
             _ => return self.answer_freely(request, reply),
         };
@@ -46,18 +48,18 @@ impl Session {
         let (stored, restricted) = (self.programs.store.get(instance), self.restricted.get());
         let Some((stored, restricted)) = stored.zip(restricted) else {
             let reply = Err(CallError::NodeDown("the memory of the object is gone".into()));
-            return self.tell(request, reply, None, None);
+            return self.send_reply(request, reply, None, None);
         };
-        let tell = |region, descriptor| self.tell(request, reply, Some(region), descriptor);
+        let send = |region, descriptor| self.send_reply(request, reply, Some(region), descriptor);
         if let Err(CopyError { limit, detail }) =
-            restricted.lend(&self.takers(), instance, &stored.slot, tell)
+            restricted.lend(&self.takers(), instance, &stored.slot, send)
         {
             if let Some(limit) = limit {
                 self.limit_reached(limit);
             }
             self.programs.requests.notify(self.client, Request::Release { instance });
             let needed = stored.slot.len();
-            self.tell(request, Err(CallError::NoMemory { needed, detail }), None, None);
+            self.send_reply(request, Err(CallError::NoMemory { needed, detail }), None, None);
         }
     }
 
@@ -68,7 +70,7 @@ impl Session {
             }
             Ok(Reply::Growing { instance, .. }) => {
                 let Some(stored) = self.programs.store.get(*instance) else {
-                    return self.tell(request, Ok(Reply::Done), None, None);
+                    return self.send_reply(request, Ok(Reply::Done), None, None);
                 };
                 if !self.is_sealed(&stored) {
                     let answering =
@@ -77,18 +79,18 @@ impl Session {
                     return;
                 }
                 if !self.follow(request, stored) {
-                    return self.tell(request, Ok(Reply::Done), None, None);
+                    return self.send_reply(request, Ok(Reply::Done), None, None);
                 }
                 *instance
             }
-            _ => return self.tell(request, reply, None, None),
+            _ => return self.send_reply(request, reply, None, None),
         };
         let Some((region, descriptor)) = self.region(instance) else {
             let reply = Err(CallError::NodeDown("the memory of the object is gone".into()));
-            return self.tell(request, reply, None, None);
+            return self.send_reply(request, reply, None, None);
         };
         let is_got = matches!(reply, Ok(Reply::Got { .. }));
-        self.tell(request, reply, Some(region), descriptor);
+        self.send_reply(request, reply, Some(region), descriptor);
         if is_got && mutants::is_active(Mutant::ReleasesTooEarly) {
             self.programs.requests.notify(self.client, Request::Release { instance });
         }
@@ -125,7 +127,7 @@ impl Session {
     }
 
     /// Sends a reply.
-    pub(super) fn tell(
+    pub(super) fn send_reply(
         &self,
         request: u64,
         reply: Result<Reply, CallError>,

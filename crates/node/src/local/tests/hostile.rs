@@ -68,7 +68,7 @@ impl RawClient {
     pub(crate) fn attach(node: &Node) -> Self {
         let mut raw = Self::silent(node);
         raw.send(&ToNode::Hello { version: LOCAL_VERSION });
-        assert!(matches!(raw.hear(), Some(FromNode::Welcome { .. })));
+        assert!(matches!(raw.receive(), Some(FromNode::Welcome { .. })));
         raw
     }
 
@@ -90,7 +90,7 @@ impl RawClient {
     /// Requests the descriptor that pins this process's views for a fork.
     pub(crate) fn hold(&mut self) -> OwnedFd {
         self.send(&ToNode::PinForFork);
-        assert!(matches!(self.hear(), Some(FromNode::Lifeline)));
+        assert!(matches!(self.receive(), Some(FromNode::Lifeline)));
         self.incoming.descriptor().unwrap()
     }
 
@@ -102,7 +102,7 @@ impl RawClient {
     }
 
     /// Reads the node's next message; None once it has closed the connection.
-    pub(crate) fn hear(&mut self) -> Option<FromNode> {
+    pub(crate) fn receive(&mut self) -> Option<FromNode> {
         self.try_hear().unwrap()
     }
 
@@ -125,7 +125,7 @@ impl RawClient {
         &mut self,
         asked: u64,
     ) -> (Result<Reply, CallError>, Option<Region>, Option<OwnedFd>) {
-        match self.hear() {
+        match self.receive() {
             Some(FromNode::Reply { request, reply, region: place }) if request == asked => {
                 let descriptor = self.incoming.descriptor();
                 (reply, place, descriptor)
@@ -137,7 +137,7 @@ impl RawClient {
     /// Waits until the node has handled everything sent so far. No other message may come before.
     pub(crate) fn pause(&mut self) {
         let asked = self.ask(Request::Status);
-        match self.hear() {
+        match self.receive() {
             Some(FromNode::Description { request, json: Ok(_) }) if request == asked => {}
             other => panic!("{other:?}"),
         }
@@ -145,11 +145,11 @@ impl RawClient {
 
     /// Reads why the node closes the connection.
     pub(crate) fn refused(&mut self) -> String {
-        let said = match self.hear() {
+        let said = match self.receive() {
             Some(FromNode::Refused { said }) => said,
             other => panic!("it was not refused: {other:?}"),
         };
-        assert!(self.hear().is_none());
+        assert!(self.receive().is_none());
         said
     }
 
@@ -211,7 +211,7 @@ fn readers_get_memory_only_after_writer_mapped_it() {
     let slot = Slot::open(Arc::new(mapping), place.offset, place.len).unwrap();
     slot.copy_from(&[7; LEN as usize], |_| {}).unwrap();
     writer.ask(Request::Seal { instance });
-    let got = reader.hear();
+    let got = reader.receive();
     assert!(matches!(&got, Some(FromNode::Reply { reply: Ok(Reply::Got { .. }), .. })), "{got:?}");
     node.close(SOON);
 }

@@ -98,7 +98,7 @@ fn bytes_of_open_requests_are_limited() {
     greedy.pause();
     greedy.ask(Request::Wait { ids: ids.clone(), count: 1 });
     let one_more = greedy.ask(Request::Wait { ids, count: 1 });
-    let refused = match greedy.hear() {
+    let refused = match greedy.receive() {
         Some(FromNode::Reply { request, reply: Err(error), .. }) => (request, error.to_string()),
         other => panic!("{other:?}"),
     };

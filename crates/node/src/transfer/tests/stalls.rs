@@ -122,7 +122,7 @@ impl Liar {
     }
 
     /// Waits for a message for which `pick` returns a value.
-    fn hear<T>(&mut self, pick: impl Fn(Message) -> Option<T>) -> T {
+    fn receive<T>(&mut self, pick: impl Fn(Message) -> Option<T>) -> T {
         self.runtime.block_on(async {
             let hearing = async {
                 loop {
@@ -137,7 +137,7 @@ impl Liar {
 
     /// Waits until it is a member, to which the node sends its state.
     fn is_met(&mut self) {
-        self.hear(|message| {
+        self.receive(|message| {
             matches!(message, Message::Swim(_) | Message::Members(_)).then_some(())
         });
     }
@@ -167,7 +167,7 @@ impl Liar {
         let id = ObjectId::Minted { node: instance.node, serial: instance.serial };
         let get = self.node.client().start_get(&id, Some(SOON));
         let of = id.clone();
-        self.hear(move |message| {
+        self.receive(move |message| {
             matches!(message, Message::Locate { id, .. } if id == of).then_some(())
         });
         let source = Source::Holder { node: self.id(), reason: Reason::OnlyHolder };
@@ -266,7 +266,7 @@ fn sender_of_few_bytes_is_dropped() {
         asked.channel.stream.write_all(&[1; 100]).await.unwrap();
         assert_eq!(next(&mut asked.channel).await, None, "the node aborts the transfer");
     });
-    let avoided = liar.hear(|message| match message {
+    let avoided = liar.receive(|message| match message {
         Message::Locate { avoid, .. } if !avoid.is_empty() => Some(avoid),
         _ => None,
     });
