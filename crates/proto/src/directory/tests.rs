@@ -381,6 +381,44 @@ fn sources(owner: &Owner) -> (Vec<(u64, u64)>, usize) {
     (sources.into_iter().map(|(from, to)| (from.0, to.0)).collect(), apart)
 }
 
+/// Broadcasts an object of node 1. The last `late` requesters send their requests after the object exists, and the first
+/// `slow` of these begin late. Returns the pairs of source and receiver, and how many of them are in different racks.
+fn broadcast(
+    owner: &mut Owner,
+    requesters: &[u64],
+    late: usize,
+    slow: usize,
+) -> Result<(Vec<(u64, u64)>, usize), TestCaseError> {
+    let id = minted();
+    // Requests before the object exists get their replies together.
+    let (early, others) = requesters.split_at(requesters.len() - late);
+    for requester in early {
+        prop_assert_eq!(owner.source_of(*requester, &id), None);
+    }
+    let outbox = owner.receives(1, announced(&id, instance(1, 1), true, Progress::Complete));
+    prop_assert_eq!(
+        owner.begins_all(&id, outbox, &mut Outbox::new()),
+        0,
+        "requesters that get their replies together are in order"
+    );
+    // Some receivers begin late.
+    let mut unread = Outbox::new();
+    for (number, requester) in others.iter().enumerate() {
+        let outbox = owner.receives(*requester, locate(&id));
+        if number < slow {
+            unread.extend(outbox);
+        } else {
+            owner.begins_all(&id, outbox, &mut unread);
+        }
+    }
+    owner.begins_all(&id, unread, &mut Outbox::new());
+    let (sources, apart) = sources(owner);
+    prop_assert_eq!(sources.len(), requesters.len());
+    let senders: BTreeSet<u64> = sources.iter().map(|(from, _)| *from).collect();
+    prop_assert_eq!(senders.len(), requesters.len(), "a node has two receivers: {:?}", sources);
+    Ok((sources, apart))
+}
+
 proptest! {
     /// Goal: a broadcast enters each other rack once and no node has two receivers, whatever the order of requests.
     #[test]
@@ -389,31 +427,8 @@ proptest! {
         late in 0..=6usize,
         slow in 0..=6usize,
     ) {
-        let mut owner = in_racks();
-        let id = minted();
-        // Requests before the object exists get their replies together.
-        let (early, others) = requesters.split_at(6 - late);
-        for requester in early {
-            prop_assert_eq!(owner.source_of(*requester, &id), None);
-        }
-        let outbox = owner.receives(1, announced(&id, instance(1, 1), true, Progress::Complete));
-        prop_assert_eq!(owner.begins_all(&id, outbox, &mut Outbox::new()), 0, "requesters that get their replies together are in order");
-        // Some receivers begin late.
-        let mut unread = Outbox::new();
-        for (number, requester) in others.iter().enumerate() {
-            let outbox = owner.receives(*requester, locate(&id));
-            if number < slow {
-                unread.extend(outbox);
-            } else {
-                owner.begins_all(&id, outbox, &mut unread);
-            }
-        }
-        owner.begins_all(&id, unread, &mut Outbox::new());
-        let (sources, apart) = sources(&owner);
+        let (sources, apart) = broadcast(&mut in_racks(), &requesters, late, slow)?;
         prop_assert_eq!(apart, 2, "{:?}", sources);
-        prop_assert_eq!(sources.len(), 6);
-        let senders: BTreeSet<u64> = sources.iter().map(|(from, _)| *from).collect();
-        prop_assert_eq!(senders.len(), 6, "a node has two receivers: {:?}", sources);
     }
 }
 
@@ -438,32 +453,10 @@ proptest! {
         late in 0..=7usize,
         slow in 0..=7usize,
     ) {
-        let mut owner = in_pods();
-        let id = minted();
-        let (early, others) = requesters.split_at(7 - late);
-        for requester in early {
-            prop_assert_eq!(owner.source_of(*requester, &id), None);
-        }
-        let outbox = owner.receives(1, announced(&id, instance(1, 1), true, Progress::Complete));
-        prop_assert_eq!(owner.begins_all(&id, outbox, &mut Outbox::new()), 0, "requesters that get their replies together are in order");
-        // Some receivers begin late.
-        let mut unread = Outbox::new();
-        for (number, requester) in others.iter().enumerate() {
-            let outbox = owner.receives(*requester, locate(&id));
-            if number < slow {
-                unread.extend(outbox);
-            } else {
-                owner.begins_all(&id, outbox, &mut unread);
-            }
-        }
-        owner.begins_all(&id, unread, &mut Outbox::new());
-        let (sources, apart) = sources(&owner);
+        let (sources, apart) = broadcast(&mut in_pods(), &requesters, late, slow)?;
         prop_assert_eq!(apart, 3, "{:?}", sources);
         let pods = sources.iter().filter(|(from, to)| (*from <= 4) != (*to <= 4)).count();
         prop_assert_eq!(pods, 1, "{:?}", sources);
-        prop_assert_eq!(sources.len(), 7);
-        let senders: BTreeSet<u64> = sources.iter().map(|(from, _)| *from).collect();
-        prop_assert_eq!(senders.len(), 7, "a node has two receivers: {:?}", sources);
     }
 }
 
