@@ -76,6 +76,11 @@ class Attachment:
         return self._node
 
     @property
+    def socket(self) -> str | None:
+        """Path of the Unix socket of its node, for `hoplite.connect`."""
+        return self._path
+
+    @property
     def job(self) -> str | None:
         """The job that marks its objects, if any."""
         return self._options.job

@@ -156,13 +156,17 @@ def connect(
     return _attach(sockets.wait_for([path], limit), limit, options)
 
 
-def client() -> Client:
+def client(*, start: bool = True) -> Client:
     """Returns the client that this process shares: the one of the last `init`.
 
     Calls `init` if there is no such client or it is closed. In a child made by fork it returns a new client, attached
     to the node that the parent used.
 
+    Args:
+        start: whether `init` may start a node if none runs on this host and no address is configured.
+
     Raises:
+        ConnectError: `start` is False and there is no node.
         ForkedClient: in a child made by fork, if the parent's node is gone.
         HopliteError: any error of `init`.
 
@@ -180,7 +184,7 @@ def client() -> Client:
             return found
         path = shared.inherited
         if path is None:
-            return init()
+            return init() if start or settings.load(address=None)["address"] is not None else init(LOCAL, timeout=0)
         try:
             return shared.keep(_attach(path, 10.0, shared.options), path, shared.options)
         except ConnectError:

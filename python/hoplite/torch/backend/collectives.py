@@ -1,0 +1,199 @@
+"""Collective operations as steps over named objects: each rank puts its part, and gets the parts that it needs.
+
+The store schedules the transfers: broadcasts as trees that grow as ranks ask, reduces as trees or rings over the inputs
+as they arrive. All memory is contiguous host memory (see `tensors`). Does not know torch's calling conventions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hoplite.torch.backend.operators import fold, store_op
+from hoplite.torch.backend.tensors import raw, typed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from torch import Tensor
+
+    from hoplite.torch.backend.group import Call
+    from hoplite.torch.backend.operators import Operator
+
+# Up to this size, every rank gets all inputs of an all_reduce and folds them itself: that saves waiting for the result.
+EXCHANGE_BYTES = 16 << 10
+
+
+async def broadcast(call: Call, memory: Tensor, root: int) -> None:
+    """Copies the memory of the root to all ranks. Source: Hoplite (SIGCOMM 2021), section 3.3."""
+    if call.group.rank == root:
+        call.group.cleanup.read_by_all(call.number, [await call.put(raw(memory))])
+    else:
+        await call.get(call.name(root), raw(memory))
+
+
+async def all_reduce(call: Call, memory: Tensor, operator: Operator, part: object = "") -> None:
+    """Folds the memory of all ranks into that of each. Source: Hoplite (SIGCOMM 2021), section 3.4."""
+    op = store_op(operator, memory.dtype)
+    if call.group.size == 1:
+        fold(operator, memory, [])
+    elif op is None or memory.nbytes <= EXCHANGE_BYTES:
+        await _fold_here(call, memory, operator, part)
+    else:
+        group, value = call.group, typed(memory)
+        own = await call.put(value, part)
+        result = call.name(0, f"{part}all")
+        if group.rank == 0:
+            await call.reduce([call.name(rank, part) for rank in range(group.size)], op, result)
+            group.cleanup.read_by_all(call.number, [result])
+        await call.get(result, value)
+        # The result has all inputs.
+        group.cleanup.read([own], memory.nbytes)
+
+
+async def _fold_here(call: Call, memory: Tensor, operator: Operator, part: object) -> None:
+    """Gets the inputs of all ranks and folds them in the order of ranks, so that all ranks get the same bits."""
+    group = call.group
+    group.cleanup.read_by_all(call.number, [await call.put(raw(memory), part)])
+    inputs = [memory.clone() if rank == group.rank else memory.new_empty(memory.shape) for rank in range(group.size)]
+    others = group.others()
+    if memory.nbytes <= EXCHANGE_BYTES:
+        await call.get_all([call.name(rank, part) for rank in others], [raw(inputs[rank]) for rank in others])
+    else:
+        for rank in others:
+            await call.get(call.name(rank, part), raw(inputs[rank]))
+    memory.copy_(inputs[0])
+    fold(operator, memory, inputs[1:])
+
+
+async def _fold_in_turn(call: Call, names: Sequence[str], operator: Operator, memory: Tensor) -> None:
+    """Folds objects into the memory, one after another, so that only one of them needs memory here."""
+    other = memory.new_empty(memory.shape)
+    for name in names:
+        await call.get(name, raw(other))
+        fold(operator, memory, [other], last=name == names[-1])
+
+
+async def reduce(call: Call, memory: Tensor, operator: Operator, root: int) -> None:
+    """Folds the memory of all ranks into that of the root. Source: Hoplite (SIGCOMM 2021), section 3.4."""
+    group, op = call.group, store_op(operator, memory.dtype)
+    if group.size == 1:
+        fold(operator, memory, [])
+        return
+    value = raw(memory) if op is None else typed(memory)
+    if group.rank != root:
+        await call.put(value)
+        return
+    if op is None:
+        names = [call.name(rank) for rank in group.others()]
+        await _fold_in_turn(call, names, operator, memory)
+    else:
+        names = [call.name(rank) for rank in range(group.size)]
+        await call.put(value)
+        result = call.name(root, "all")
+        await call.reduce(names, op, result)
+        await call.get(result, value)
+        names.append(result)
+    group.cleanup.read(names, memory.nbytes * len(names))
+
+
+async def all_gather(call: Call, memory: Tensor, outputs: Sequence[Tensor], part: object = "") -> None:
+    """Copies the memory of each rank into one output of every rank."""
+    group = call.group
+    if group.size > 1:
+        group.cleanup.read_by_all(call.number, [await call.put(raw(memory), part)])
+    if outputs[group.rank].data_ptr() != memory.data_ptr():
+        outputs[group.rank].reshape(-1).copy_(memory.reshape(-1))
+    others = group.others()
+    await call.get_all([call.name(rank, part) for rank in others], [raw(outputs[rank]) for rank in others])
+
+
+async def gather(call: Call, memory: Tensor, outputs: Sequence[Tensor] | None, root: int) -> None:
+    """Copies the memory of each rank into one output of the root."""
+    group = call.group
+    if outputs is None:
+        await call.put(raw(memory))
+        return
+    outputs[root].reshape(-1).copy_(memory.reshape(-1))
+    others = group.others()
+    names = [call.name(rank) for rank in others]
+    await call.get_all(names, [raw(outputs[rank]) for rank in others])
+    group.cleanup.read(names, memory.nbytes * len(names))
+
+
+async def scatter(call: Call, memory: Tensor, inputs: Sequence[Tensor] | None, root: int) -> None:
+    """Copies one input of the root to the memory of each rank."""
+    group = call.group
+    if inputs is None:
+        name = call.name(root, f"to{group.rank}")
+        await call.get(name, raw(memory))
+        group.cleanup.read([name], memory.nbytes)
+        return
+    for rank in group.others():
+        await call.put(raw(inputs[rank]), f"to{rank}")
+    memory.reshape(-1).copy_(inputs[root].reshape(-1))
+
+
+async def reduce_scatter(
+    call: Call, memory: Tensor, inputs: Sequence[Tensor], operator: Operator, part: object = ""
+) -> None:
+    """Folds input r of all ranks into the memory of rank r."""
+    group, op = call.group, store_op(operator, memory.dtype)
+    own = inputs[group.rank]
+    if group.size == 1 or op is None:
+        for rank in group.others():
+            await call.put(raw(inputs[rank]), f"{part}to{rank}")
+        memory.reshape(-1).copy_(own.reshape(-1))
+        if group.size == 1:
+            fold(operator, memory, [])
+            return
+        names = [call.name(rank, f"{part}to{group.rank}") for rank in group.others()]
+        await _fold_in_turn(call, names, operator, memory)
+        group.cleanup.read(names, memory.nbytes * len(names))
+        return
+    for rank in [*group.others(), group.rank]:
+        await call.put(typed(inputs[rank]), f"{part}to{rank}")
+    names = [call.name(rank, f"{part}to{group.rank}") for rank in range(group.size)]
+    result = call.name(group.rank, f"{part}all")
+    await call.reduce(names, op, result)
+    await call.get(result, typed(memory))
+    names.append(result)
+    group.cleanup.read(names, memory.nbytes * len(names))
+
+
+async def all_to_all(call: Call, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    """Copies input s of rank r into output r of rank s."""
+    group = call.group
+    others = group.others()
+    for rank in others:
+        await call.put(raw(inputs[rank]), f"to{rank}")
+    outputs[group.rank].reshape(-1).copy_(inputs[group.rank].reshape(-1))
+    names = [call.name(rank, f"to{group.rank}") for rank in others]
+    await call.get_all(names, [raw(outputs[rank]) for rank in others])
+    group.cleanup.read(names, sum(outputs[rank].nbytes for rank in others))
+
+
+async def all_reduce_sparse(call: Call, tensor: torch.Tensor) -> Tensor:
+    """Returns the sum of sparse COO tensors of one shape, one of each rank."""
+    import torch
+
+    group, own = call.group, tensor.coalesce()
+    names = [await call.put(own.indices().contiguous().numpy(), "i"), await call.put(typed(own.values().contiguous()), "v")]
+    group.cleanup.read_by_all(call.number, names)
+    total = own
+    for rank in group.others():
+        indices = torch.from_numpy((await call.get(call.name(rank, "i"))).copy())
+        values = await call.get(call.name(rank, "v"))
+        values = values if isinstance(values, torch.Tensor) else torch.from_numpy(values.copy())
+        shape = (indices.shape[1], *own.values().shape[1:])
+        total = total + torch.sparse_coo_tensor(indices, values.reshape(shape), own.shape)
+    return total.coalesce()
+
+
+async def barrier(call: Call) -> None:
+    """Returns when all ranks have called it."""
+    group = call.group
+    name = await call.put(b"")
+    group.cleanup.read_by_all(call.number, [name])
+    if group.others():
+        await call.run("get", [call.name(rank) for rank in group.others()], timeout=call.left_s())

@@ -1,0 +1,213 @@
+"""A process group on Hoplite: the names of its objects, its operations, and what ends them.
+
+Ranks of a group share no connection. Rank 2 puts its part of operation 7 as PREFIX/7/all_reduce/r2, and a rank that
+needs it gets that name. Does not know what the operations do with the objects.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from hoplite.errors import ClientClosed, HopliteError, NodeDown, Timeout
+from hoplite.torch.backend.cleanup import Cleanup
+from hoplite.torch.backend.loop import finish, in_loop, in_thread, submit
+from hoplite.torch.backend.work import Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
+
+    import hoplite
+    from hoplite.torch.backend.loop import Run
+
+# Time to look up, after a timeout, what other ranks have called.
+DIAGNOSIS_S = 2.0
+
+
+class Group:
+    """One group, as one of its ranks sees it.
+
+    Args:
+        client: client of this group alone. Closing it ends all operations.
+        prefix: start of the names of all objects of the group.
+        rank: this rank.
+        size: number of ranks.
+        timeout_s: timeout of an operation without one of its own, in seconds.
+        budget_bytes: see `Cleanup`.
+    """
+
+    def __init__(
+        self, client: hoplite.Client, prefix: str, rank: int, size: int, timeout_s: float, budget_bytes: int
+    ) -> None:
+        self.client = client
+        self.prefix = prefix
+        self.rank = rank
+        self.size = size
+        self.timeout_s = timeout_s
+        self.cleanup = Cleanup(self, budget_bytes)
+        # Why no operation can succeed, once that is known.
+        self.failure: str | None = None
+        # Number of the newest collective operation.
+        self.number = 0
+        self._lock = threading.Lock()
+
+    def others(self) -> list[int]:
+        """Returns the other ranks, from the next one on, so that ranks do not all read from the same rank first."""
+        return [(self.rank + step) % self.size for step in range(1, self.size)]
+
+    def start(
+        self,
+        op: str,
+        timeout_s: float | None,
+        steps: Callable[[Call], Coroutine[Any, Any, Any]],
+        *,
+        asynchronous: bool,
+        outputs: list[Any],
+        shared_bytes: int = 0,
+    ) -> Work:
+        """Starts a collective operation: in the caller's thread, or in the loop.
+
+        Args:
+            op: name of the operation, such as "all_reduce".
+            timeout_s: timeout in seconds; None means that of the group.
+            steps: the operation.
+            asynchronous: whether to return before the operation is over.
+            outputs: the tensors that it fills.
+            shared_bytes: size of its objects that all ranks read, the same on all ranks.
+
+        Raises:
+            DistBackendError: the operation failed.
+        """
+        with self._lock:
+            self.number += 1
+            number = self.number
+        call = Call(self, op, f"{number}/{op}", timeout_s, number)
+        if asynchronous:
+            running = submit(call.carry_out(in_loop(self.client), steps))
+            self.cleanup.issued(number, shared_bytes, running)
+            return Work(outputs, running)
+        finish(call.carry_out(in_thread(self.client), steps))
+        self.cleanup.issued(number, shared_bytes, None)
+        return Work(outputs)
+
+    def fail(self, why: str) -> None:
+        """Ends all operations of the group, now and later."""
+        if self.failure is None:
+            self.failure = why
+            self.client.close()
+
+
+class Call:
+    """One operation of one rank.
+
+    Args:
+        group: the group.
+        op: name of the operation, for messages.
+        path: its part in the names of its objects.
+        timeout_s: timeout in seconds; None means that of the group.
+        number: number of a collective operation.
+    """
+
+    def __init__(self, group: Group, op: str, path: str, timeout_s: float | None, number: int = 0) -> None:
+        self.group = group
+        self.op = op
+        self.number = number
+        self.run: Run
+        self._path = f"{group.prefix}/{path}"
+        self._timeout_s = group.timeout_s if timeout_s is None else timeout_s
+        self._deadline = time.monotonic() + self._timeout_s
+
+    def name(self, rank: int, part: object = "") -> str:
+        """Returns the name of an object that a rank puts in this operation."""
+        return f"{self._path}/r{rank}{part}"
+
+    def left_s(self) -> float:
+        """Seconds until the timeout."""
+        return max(self._deadline - time.monotonic(), 0.0)
+
+    async def put(self, value: object, part: object = "") -> str:
+        """Puts an object of this rank; returns its name."""
+        name = self.name(self.group.rank, part)
+        await self.run("put", value, name=name, timeout=self.left_s())
+        return name
+
+    async def get(self, name: str, out: object = None) -> Any:  # noqa: ANN401 - any value
+        """Gets an object, or copies it into `out`."""
+        return await self.run("get", name, out=out, timeout=self.left_s())
+
+    async def get_all(self, names: Sequence[str], outs: Sequence[object]) -> None:
+        """Copies several objects, each into its memory."""
+        if names:
+            await self.run("get", names, out=outs, timeout=self.left_s())
+
+    async def reduce(self, names: Sequence[str], op: str, name: str) -> None:
+        """Starts to fold objects into a new one."""
+        await self.run("reduce", names, op, name=name, timeout=self.left_s())
+
+    async def carry_out(self, run: Run, steps: Callable[[Call], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401
+        """Carries out the operation; its errors name it, and the ranks that miss.
+
+        Raises:
+            DistBackendError: the operation failed.
+        """
+        self.run = run
+        group = self.group
+        try:
+            if group.failure is not None:
+                raise ClientClosed(group.failure)
+            return await steps(self)
+        except Timeout as error:
+            why = f"timed out after {self._timeout_s:g} s: {await self._diagnosis() or error}"
+            raise dist.DistBackendError(f"{self._title()} {why}") from error
+        except (ClientClosed, NodeDown) as error:
+            why = group.failure or f"{error}"
+            raise dist.DistBackendError(f"{self._title()} failed: {why}") from error
+        except HopliteError as error:
+            raise dist.DistBackendError(f"{self._title()} failed: {error}") from error
+
+    def _title(self) -> str:
+        return f"{self.op} of rank {self.group.rank} of {self.group.size}"
+
+    async def _diagnosis(self) -> str:
+        """Returns what the other ranks have called in this place, or "" if they all called the same."""
+        if not self.number:
+            return ""
+        group, prefix = self.group, f"{self.group.prefix}/{self.number}/"
+        try:
+            rows = await self.run("directory", prefix, timeout=DIAGNOSIS_S)
+        except HopliteError:
+            return ""
+        return differences(group, self.op, (row["ref"].removeprefix(prefix) for row in rows))
+
+
+def differences(group: Group, op: str, paths: Iterable[str]) -> str:
+    """Describes which ranks called another operation than this one, and which called none.
+
+    Args:
+        group: the group.
+        op: the operation of this rank.
+        paths: names of the objects that exist, after the number of the operation, such as "all_reduce/r2".
+    """
+    called: dict[str, set[int]] = {}
+    for path in paths:
+        other, _, rest = path.partition("/r")
+        digits = "".join(itertools.takewhile(str.isdigit, rest))
+        if digits:
+            called.setdefault(other, set()).add(int(digits))
+    parts = [
+        f"{ranks_in_words(ranks)} called {other} instead of {op}" for other, ranks in sorted(called.items()) if other != op
+    ]
+    missing = set(range(group.size)) - {group.rank}.union(*called.values())
+    if missing:
+        parts.append(f"{ranks_in_words(missing)} did not call {op}, or has nothing to send in it")
+    return "; ".join(parts)
+
+
+def ranks_in_words(ranks: Iterable[int]) -> str:
+    """Returns "rank 2" or "ranks 1, 3"."""
+    ordered = sorted(ranks)
+    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(map(str, ordered))}"

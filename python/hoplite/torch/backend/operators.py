@@ -1,0 +1,86 @@
+"""Operators of reduces: those that the store folds, and how to fold the others with torch. Does not know groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.distributed import ReduceOp
+
+from hoplite.errors import InvalidArgument, UnsupportedDtype
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+_IN_PLACE: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "SUM": lambda total, other: total.add_(other),
+    "AVG": lambda total, other: total.add_(other),
+    "PRODUCT": lambda total, other: total.mul_(other),
+    "MIN": lambda total, other: torch.minimum(total, other, out=total),
+    "MAX": lambda total, other: torch.maximum(total, other, out=total),
+    "BAND": lambda total, other: total.bitwise_and_(other),
+    "BOR": lambda total, other: total.bitwise_or_(other),
+    "BXOR": lambda total, other: total.bitwise_xor_(other),
+}
+
+_OF_STORE = {"SUM": "sum", "AVG": "mean", "PRODUCT": "prod", "MIN": "min", "MAX": "max"}
+_OF_STORE_FOR_BOOL = {"SUM": "any", "MAX": "any", "BOR": "any", "PRODUCT": "all", "MIN": "all", "BAND": "all"}
+
+_ORDERED = ("MIN", "MAX")
+_BITWISE = ("BAND", "BOR", "BXOR")
+
+
+class Operator(NamedTuple):
+    """An operator for tensors of one dtype.
+
+    Attributes:
+        name: name of torch's `ReduceOp`, such as "SUM".
+        ranks: number of inputs, for AVG.
+    """
+
+    name: str
+    ranks: int
+
+
+def operator(op: Any, dtype: torch.dtype, ranks: int) -> Operator:  # noqa: ANN401 - ReduceOp or RedOpType
+    """Checks an operator.
+
+    Raises:
+        InvalidArgument: the backend does not have it.
+        UnsupportedDtype: it is not defined for tensors of this dtype.
+    """
+    found = next((name for name in _IN_PLACE if op == getattr(ReduceOp, name)), None)
+    if found is None:
+        raise InvalidArgument(
+            f"the backend hoplite does not support {op}: use one of {', '.join(f'ReduceOp.{name}' for name in _IN_PLACE)}"
+        )
+    inexact = dtype.is_floating_point or dtype.is_complex
+    if (found in _BITWISE and inexact) or (found in _ORDERED and dtype.is_complex) or (found == "AVG" and not inexact):
+        raise UnsupportedDtype(f"ReduceOp.{found} is not defined for tensors of {dtype}: use another operator or dtype")
+    if dtype.itemsize == 1 and dtype.is_floating_point:
+        raise UnsupportedDtype(
+            f"a reduce of tensors of {dtype} would round away most inputs: convert them to bfloat16 or float32 first"
+        )
+    return Operator(found, ranks)
+
+
+def store_op(of: Operator, dtype: torch.dtype) -> str | None:
+    """Returns the operation with which the store folds such tensors; None if it can't."""
+    return (_OF_STORE_FOR_BOOL if dtype is torch.bool else _OF_STORE).get(of.name)
+
+
+def fold(of: Operator, total: Tensor, others: Sequence[Tensor], *, last: bool = True) -> None:
+    """Folds tensors into `total`, in their order.
+
+    Args:
+        of: the operator.
+        total: the first input, and then the result.
+        others: the other inputs.
+        last: whether these are the last inputs: a mean is divided then.
+    """
+    for other in others:
+        _IN_PLACE[of.name](total, other)
+    if last and of.name == "AVG":
+        total.div_(of.ranks)

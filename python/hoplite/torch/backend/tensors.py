@@ -1,0 +1,97 @@
+"""Memory of tensors, as the store sees it: contiguous host memory, raw or with its dtype.
+
+Tensors of other devices are staged through host memory, which is pinned for CUDA. Does not know groups or objects.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hoplite.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch import Tensor
+
+# Dtypes that NumPy has, whose arrays the store takes without a detour.
+_WITH_NUMPY = frozenset({
+    torch.float16, torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8,
+    torch.uint16, torch.uint32, torch.uint64, torch.bool, torch.complex64, torch.complex128,
+})  # fmt: skip
+
+
+def host(tensor: Tensor, *, filled: bool = True) -> Tensor:
+    """Returns contiguous host memory for a tensor: the tensor itself if possible.
+
+    Args:
+        tensor: a dense tensor.
+        filled: whether the memory must have the values of the tensor.
+
+    Raises:
+        InvalidArgument: the tensor is sparse or has no memory.
+    """
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        raise InvalidArgument(
+            f"a tensor of layout {tensor.layout} on device {tensor.device} has no dense memory: pass a dense tensor"
+        )
+    tensor = tensor.detach()
+    if tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        return tensor
+    pinned = tensor.device.type == "cuda"
+    memory = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
+    if filled:
+        memory.copy_(tensor, non_blocking=pinned)
+        if pinned:
+            # Kernels of the caller's stream wrote the tensor: wait for them and for the copy.
+            torch.cuda.current_stream(tensor.device).synchronize()
+    return memory
+
+
+def hosts(tensors: Iterable[Tensor], *, filled: bool = True) -> list[Tensor]:
+    """Returns `host` of each tensor."""
+    return [host(tensor, filled=filled) for tensor in tensors]
+
+
+def give_back(tensor: Tensor, memory: Tensor) -> None:
+    """Copies a result from host memory to the tensor, if that is not the same memory."""
+    target = tensor.detach()
+    if target.data_ptr() != memory.data_ptr() or target.device != memory.device:
+        target.copy_(memory, non_blocking=memory.is_pinned() if target.device.type == "cuda" else False)
+        if target.device.type == "cuda":
+            torch.cuda.current_stream(target.device).synchronize()
+
+
+def give_all_back(tensors: Sequence[Tensor], memories: Sequence[Tensor]) -> None:
+    """Calls `give_back` for each tensor."""
+    for tensor, memory in zip(tensors, memories, strict=True):
+        give_back(tensor, memory)
+
+
+def raw(memory: Tensor) -> Any:  # noqa: ANN401 - an array
+    """Returns the bytes of a contiguous tensor as a flat array over its memory."""
+    return memory.reshape(-1).view(torch.uint8).numpy()
+
+
+def typed(memory: Tensor) -> Any:  # noqa: ANN401 - an array or a tensor
+    """Returns the elements of a contiguous tensor as a flat value that the store can fold."""
+    flat = memory.reshape(-1)
+    return flat.numpy() if flat.dtype in _WITH_NUMPY else flat
+
+
+def cut(memory: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Splits a contiguous tensor along its first axis.
+
+    Args:
+        memory: the tensor.
+        sizes: rows of each part; none means one equal part for each rank, given as their number.
+    """
+    return list(torch.split(memory, list(sizes)))
+
+
+def hush() -> None:
+    """Suppresses PyTorch's warning about read-only arrays: results are only read."""
+    warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
