@@ -44,11 +44,17 @@ def is_supported() -> bool:
     return dist.is_available() and version >= OLDEST
 
 
-def _create(options: _DistributedBackendOptions, _of_backend: Any) -> Backend | ProcessGroup:  # noqa: ANN401
+def _create(options: _DistributedBackendOptions, _of_backend: Any) -> Backend | ProcessGroup:
     from hoplite.torch.backend.membership import Member
     from hoplite.torch.backend.process_group import HopliteBackend, HopliteProcessGroup
 
-    member = Member(options.store, options.group_rank, options.group_size, options.timeout.total_seconds())
+    member = Member(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        options.timeout.total_seconds(),
+        waits=options.enable_reconfigure,
+    )
     # As in "cpu:hoplite,cuda:nccl": another backend is the default of the group, or already has a device.
     is_shared = options.process_group.name() != "custom" or bool(options.process_group._device_types)
     return HopliteBackend(member) if is_shared else HopliteProcessGroup(member)

@@ -178,7 +178,10 @@ async def all_reduce_sparse(call: Call, tensor: torch.Tensor) -> Tensor:
     import torch
 
     group, own = call.group, tensor.coalesce()
-    names = [await call.put(own.indices().contiguous().numpy(), "i"), await call.put(typed(own.values().contiguous()), "v")]
+    names = [
+        await call.put(own.indices().contiguous().numpy(), "i"),
+        await call.put(typed(own.values().contiguous()), "v"),
+    ]
     group.cleanup.read_by_all(call.number, names)
     total = own
     for rank in group.others():

@@ -135,7 +135,7 @@ class Call:
         await self.run("put", value, name=name, timeout=self.left_s())
         return name
 
-    async def get(self, name: str, out: object = None) -> Any:  # noqa: ANN401 - any value
+    async def get(self, name: str, out: object = None) -> Any:
         """Gets an object, or copies it into `out`."""
         return await self.run("get", name, out=out, timeout=self.left_s())
 
@@ -148,7 +148,7 @@ class Call:
         """Starts to fold objects into a new one."""
         await self.run("reduce", names, op, name=name, timeout=self.left_s())
 
-    async def carry_out(self, run: Run, steps: Callable[[Call], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401
+    async def carry_out(self, run: Run, steps: Callable[[Call], Coroutine[Any, Any, Any]]) -> Any:
         """Carries out the operation; its errors name it, and the ranks that miss.
 
         Raises:
@@ -199,7 +199,9 @@ def differences(group: Group, op: str, paths: Iterable[str]) -> str:
         if digits:
             called.setdefault(other, set()).add(int(digits))
     parts = [
-        f"{ranks_in_words(ranks)} called {other} instead of {op}" for other, ranks in sorted(called.items()) if other != op
+        f"{ranks_in_words(ranks)} called {other} instead of {op}"
+        for other, ranks in sorted(called.items())
+        if other != op
     ]
     missing = set(range(group.size)) - {group.rank}.union(*called.values())
     if missing:

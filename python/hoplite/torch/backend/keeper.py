@@ -56,7 +56,9 @@ def start(node: dict[str, Any], marker: str) -> tuple[str, str | None]:
     try:
         facts = json.loads(reply)
     except ValueError:
-        raise HopliteError(f"the process of the node ended with status {process.wait(START_S)}: run hoplite node") from None
+        raise HopliteError(
+            f"the process of the node ended with status {process.wait(START_S)}: run hoplite node"
+        ) from None
     if "error" in facts:
         raise HopliteError(f"the node of this host can't start: {facts['error']}")
     return facts["socket"], facts["address"]

@@ -55,6 +55,12 @@ class Liveness:
         for watch in self._watches:
             watch.cancel()
 
+    def wait_for_others(self, seconds: float) -> None:
+        """Waits until all other ranks have left or died, for at most so many seconds."""
+        refs = [self._refs[rank] for rank in self._group.others()]
+        with contextlib.suppress(HopliteError):
+            self._group.client.wait(refs, timeout=seconds)
+
     async def left(self, rank: int) -> dict[str, Any]:
         """Waits until a rank leaves in order; returns what it announced then.
 

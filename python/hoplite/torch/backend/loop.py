@@ -24,14 +24,14 @@ T = TypeVar("T")
 class Run(Protocol):
     """Calls a verb of the client, such as `await run("get", name, timeout=5)`."""
 
-    async def __call__(self, verb: str, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - any verb
+    async def __call__(self, verb: str, *args: Any, **options: Any) -> Any:
         """Calls the verb and waits for its result."""
 
 
 def in_thread(client: hoplite.Client) -> Run:
     """Returns a `Run` that blocks the calling thread."""
 
-    async def run(verb: str, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - any verb
+    async def run(verb: str, *args: Any, **options: Any) -> Any:
         return getattr(client, verb)(*args, **options)
 
     return run
@@ -40,7 +40,7 @@ def in_thread(client: hoplite.Client) -> Run:
 def in_loop(client: hoplite.Client) -> Run:
     """Returns a `Run` for coroutines in the loop."""
 
-    async def run(verb: str, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - any verb
+    async def run(verb: str, *args: Any, **options: Any) -> Any:
         return await getattr(client, f"{verb}_async")(*args, **options)
 
     return run

@@ -1,77 +1,187 @@
-"""How a rank enters a process group and leaves it."""
+"""How a rank enters a process group, leaves it, and enters the next one with other ranks.
+
+Ranks that share one of torch's stores find each other there. Ranks that form a group anew, from handles, find each other
+by the names of objects. Does not know operations.
+"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
+import json
 import uuid
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch.distributed as dist
 
 import hoplite
-from hoplite.errors import HopliteError
-from hoplite.torch.backend.group import Group
+from hoplite.errors import HopliteError, InvalidArgument, Timeout
+from hoplite.torch.backend.group import Group, ranks_in_words
 from hoplite.torch.backend.liveness import Liveness
 from hoplite.torch.backend.messages import Messages
-from hoplite.torch.backend.rendezvous import Exchange, attach
+from hoplite.torch.backend.rendezvous import Exchange, attach, host, move
 from hoplite.torch.backend.tensors import hush
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from torch.distributed import Store
 
 # Share of a store that objects which all ranks have read may take before they are deleted: an eighth, for all ranks of
 # a host together.
 SHARE = 8
 
+# Time for the other ranks of this host to leave before a node in this process ends.
+LEAVE_S = 10.0
+
 # Members that leave when the process ends.
 _members: weakref.WeakSet[Member] = weakref.WeakSet()
 
 
+class _Entry(NamedTuple):
+    """A group that this rank is in."""
+
+    group: Group
+    messages: Messages
+    liveness: Liveness
+
+
 class Member:
-    """One rank's membership in a process group.
+    """One rank, and the group that it is in.
 
     Args:
         store: the store of the group, by which the ranks find each other.
         rank: this rank.
         size: number of ranks.
         timeout_s: default timeout of an operation, in seconds.
+        waits: whether the group forms only on `reconfigure`.
+
+    Attributes:
+        rank: this rank.
+        size: number of ranks.
 
     Raises:
         HopliteError: the ranks can't form one Hoplite cluster.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, timeout_s: float) -> None:
+    def __init__(self, store: Store, rank: int, size: int, timeout_s: float, *, waits: bool = False) -> None:
         hush()
         self.rank = rank
         self.size = size
-        shared = attach(store, rank, size)
-        exchange = Exchange(store, rank, size)
-        if rank == 0:
-            exchange.tell("group", f"torch/{uuid.uuid4().hex[:16]}")
-        prefix = exchange.get("group")
-        client = _client(shared, prefix)
-        facts = exchange.all(
-            "rank", {"ref": str(client.reserve()), "node": shared.status()["id"], "capacity": shared.status()["store"]["capacity"]}
-        )
-        nodes = [fact["node"] for fact in facts]
-        budget = min(fact["capacity"] // nodes.count(fact["node"]) for fact in facts) // SHARE
-        self.group = Group(client, prefix, rank, size, timeout_s, budget)
-        self._liveness = Liveness(self.group, [fact["ref"] for fact in facts])
-        self.messages = Messages(self.group, self._liveness)
-        self._is_open = True
+        self._timeout_s = timeout_s
+        self._id = uuid.uuid4().hex
+        self._shared = attach(store, rank, size)
+        self._entry: _Entry | None = None
+        if not waits:
+            exchange = Exchange(store, rank, size)
+            if rank == 0:
+                exchange.tell("group", f"torch/{uuid.uuid4().hex[:16]}")
+            prefix = exchange.get("group")
+            client, fact = self._introduction(prefix)
+            self._enter(client, prefix, exchange.all("rank", fact))
         _members.add(self)
+
+    @property
+    def group(self) -> Group:
+        """The group.
+
+        Raises:
+            DistBackendError: the rank is in none.
+        """
+        return self._entered().group
+
+    @property
+    def messages(self) -> Messages:
+        """The messages of the group.
+
+        Raises:
+            DistBackendError: the rank is in none.
+        """
+        return self._entered().messages
+
+    def handle(self) -> str:
+        """Returns what other ranks need to form a group with this one."""
+        return json.dumps(
+            {"id": self._id, "host": host(), "node": self._shared.status()["id"], "socket": self._shared.socket}
+        )
+
+    def reconfigure(self, number: int, handles: Iterable[str], timeout_s: float | None) -> None:
+        """Leaves the group, if any, and forms one with the ranks of these handles.
+
+        Args:
+            number: number of the new group, which no group of these ranks had before.
+            handles: a handle of each rank, in the order of ranks; a set is sorted.
+            timeout_s: seconds to wait for the other ranks; None means the default timeout of an operation.
+
+        Raises:
+            DistBackendError: a rank did not come in time, or the ranks can't form one Hoplite cluster.
+            InvalidArgument: a handle is not valid, or this rank's is missing.
+        """
+        texts = list(handles) if isinstance(handles, (list, tuple)) else sorted(handles)
+        peers = [_parsed(text) for text in texts]
+        ids = [peer["id"] for peer in peers]
+        if ids.count(self._id) != 1:
+            raise InvalidArgument(
+                f"the handle of this rank occurs {ids.count(self._id)} times among {len(ids)} handles: pass one handle "
+                "of each rank, this one included"
+            )
+        if self._entry is not None:
+            self.abort()
+        self._entry = None
+        self._shared = move(self._shared, peers)
+        self.rank, self.size = ids.index(self._id), len(ids)
+        prefix = f"torch/{hashlib.sha256(json.dumps([number, ids]).encode()).hexdigest()[:16]}"
+        client, fact = self._introduction(prefix)
+        names = [f"{prefix}/member/r{rank}" for rank in range(self.size)]
+        limit = self._timeout_s if timeout_s is None else timeout_s
+        client.put(json.dumps(fact).encode(), name=names[self.rank], timeout=limit)
+        try:
+            facts = [json.loads(bytes(value)) for value in client.get(names, timeout=limit)]
+        except Timeout as error:
+            ready, _ = client.wait(names, timeout=0)
+            late = {rank for rank, name in enumerate(names) if name not in set(map(str, ready))}
+            client.close()
+            raise dist.DistBackendError(
+                f"reconfigure timed out after {limit:g} s: {ranks_in_words(late)} did not call it with these handles"
+            ) from error
+        self._enter(client, prefix, facts)
 
     def abort(self) -> None:
         """Ends all operations of this rank."""
-        self._is_open = False
-        self.group.fail("the group was aborted")
+        if self._entry is not None:
+            self._entry.group.fail("the group was aborted")
 
     def leave(self) -> None:
         """Leaves the group, after all operations of this rank are over."""
-        if self._is_open:
-            self._is_open = False
-            self._liveness.leave(self.messages.sent())
-            self.group.fail("this rank has left the group")
+        entry = self._entry
+        if entry is None or entry.group.failure is not None:
+            return
+        entry.liveness.leave(entry.messages.sent())
+        if self._shared.node is not None:
+            # The node of this process has objects that others still read.
+            entry.liveness.wait_for_others(LEAVE_S)
+        entry.group.fail("this rank has left the group")
+
+    def _entered(self) -> _Entry:
+        if self._entry is None:
+            raise dist.DistBackendError(
+                "this group waits to be formed: pass the handles of all ranks to torch.distributed._reconfigure"
+            )
+        return self._entry
+
+    def _introduction(self, prefix: str) -> tuple[hoplite.Client, dict[str, Any]]:
+        """Returns a client for the group of this prefix, and what the other ranks must know of this one."""
+        client, status = _client(self._shared, prefix), self._shared.status()
+        return client, {"ref": str(client.reserve()), "node": status["id"], "capacity": status["store"]["capacity"]}
+
+    def _enter(self, client: hoplite.Client, prefix: str, facts: Sequence[dict[str, Any]]) -> None:
+        nodes = [fact["node"] for fact in facts]
+        budget = min(fact["capacity"] // nodes.count(fact["node"]) for fact in facts) // SHARE
+        group = Group(client, prefix, self.rank, self.size, self._timeout_s, budget)
+        liveness = Liveness(group, [fact["ref"] for fact in facts])
+        self._entry = _Entry(group, Messages(group, liveness), liveness)
 
 
 def _client(shared: hoplite.Client, job: str) -> hoplite.Client:
@@ -79,6 +189,18 @@ def _client(shared: hoplite.Client, job: str) -> hoplite.Client:
     if shared.node is not None:
         return shared.node.client(job=job)
     return hoplite.connect(f"unix:{shared.socket}", job=job, reconnect=False)
+
+
+def _parsed(handle: str) -> dict[str, str]:
+    try:
+        facts = json.loads(handle)
+        if all(isinstance(facts[key], str) for key in ("id", "host", "node", "socket")):
+            return facts  # type: ignore[no-any-return]
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise InvalidArgument(
+        f"{handle!r} is not a handle of the backend hoplite: pass what _get_reconfigure_handle returns"
+    )
 
 
 def _leave_all() -> None:

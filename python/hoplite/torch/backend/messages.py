@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hoplite.errors import ObjectLost
 from hoplite.torch.backend.group import Call
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # A larger message is sent in the loop: its sender may have to wait until the receiver has made space for it.
 SENT_AT_ONCE_BYTES = 32 << 10
 
-# A receiver that has waited for so long asks whether the source has left.
+# After this time, a receiver checks whether the source has left.
 PATIENCE_S = 1.0
 
 
@@ -34,7 +34,7 @@ class Messages:
 
     Args:
         group: the group.
-        liveness: tells which ranks have left.
+        liveness: reports which ranks have left.
     """
 
     def __init__(self, group: Group, liveness: Liveness) -> None:
@@ -85,12 +85,15 @@ class Messages:
     def receive_any(self, tensor: Tensor, tag: int) -> Work:
         """Receives a tensor from the rank whose message arrives first."""
         call = Call(self._group, "recv from any rank", "message", None)
-        return Work([tensor], submit(call.carry_out(in_loop(self._group.client), lambda call: self._any(call, tensor, tag))))
+        return Work(
+            [tensor], submit(call.carry_out(in_loop(self._group.client), lambda call: self._any(call, tensor, tag)))
+        )
 
     async def _wait_for(self, taking: asyncio.Future[None], source: int, tag: int, number: int) -> None:
         """Waits for a message; cancels that if its source leaves and has not sent it."""
         leaving = asyncio.ensure_future(self._liveness.left(source))
-        await asyncio.wait({taking, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        both: set[asyncio.Future[Any]] = {taking, leaving}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if leaving.done() and not taking.done() and leaving.exception() is None:
             sent = leaving.result()["messages"].get(f"{self._group.rank}/{tag}", 0)
             if sent < number:

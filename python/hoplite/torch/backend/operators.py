@@ -44,7 +44,7 @@ class Operator(NamedTuple):
     ranks: int
 
 
-def operator(op: Any, dtype: torch.dtype, ranks: int) -> Operator:  # noqa: ANN401 - ReduceOp or RedOpType
+def operator(op: Any, dtype: torch.dtype, ranks: int) -> Operator:
     """Checks an operator.
 
     Raises:

@@ -6,7 +6,7 @@ transfers: Hoplite (SIGCOMM 2021), sections 3.3 and 3.4.
 
 from __future__ import annotations
 
-from datetime import timedelta
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,17 +14,19 @@ from torch._C._distributed_c10d import Backend, ProcessGroup
 
 from hoplite.errors import InvalidArgument
 from hoplite.torch.backend import collectives
+from hoplite.torch.backend.loop import submit
 from hoplite.torch.backend.operators import operator
 from hoplite.torch.backend.tensors import give_all_back, give_back, host, hosts
+from hoplite.torch.backend.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
     from torch import Tensor
 
     from hoplite.torch.backend.group import Call
     from hoplite.torch.backend.membership import Member
-    from hoplite.torch.backend.work import Work
 
 
 class Collectives:
@@ -40,7 +42,7 @@ class Collectives:
         """Returns "hoplite"."""
         return "hoplite"
 
-    def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:  # noqa: ANN401
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:
         """Copies the root's tensor to all ranks."""
         tensor, root = _only(tensors), opts.rootRank
 
@@ -52,7 +54,7 @@ class Collectives:
 
         return self._start("broadcast", opts, steps, tensors, tensor.nbytes)
 
-    def allreduce(self, tensors: list[Tensor], opts: Any) -> Work:  # noqa: ANN401
+    def allreduce(self, tensors: list[Tensor], opts: Any) -> Work:
         """Folds the tensors of all ranks into each of them."""
         tensor = _only(tensors)
         if tensor.is_sparse:
@@ -66,7 +68,7 @@ class Collectives:
 
         return self._start("all_reduce", opts, steps, tensors, tensor.nbytes)
 
-    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any) -> Work:  # noqa: ANN401
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any) -> Work:
         """Folds several tensors of all ranks, those of one dtype together."""
         kinds = list(dict.fromkeys(tensor.dtype for tensor in tensors))
         ops = [operator(opts.reduceOp, kind, self.member.size) for kind in kinds]
@@ -81,7 +83,7 @@ class Collectives:
 
         return self._start("all_reduce_coalesced", opts, steps, tensors, sum(tensor.nbytes for tensor in tensors))
 
-    def allreduce_sparse(self, tensors: list[Tensor], opts: Any) -> Work:  # noqa: ANN401
+    def allreduce_sparse(self, tensors: list[Tensor], opts: Any) -> Work:
         """Adds sparse COO tensors of all ranks."""
         tensor = _only(tensors)
         if operator(opts.reduceOp, tensor.dtype, self.member.size).name != "SUM":
@@ -94,7 +96,7 @@ class Collectives:
 
         return self._start("all_reduce_sparse", opts, steps, tensors)
 
-    def reduce(self, tensors: list[Tensor], opts: Any) -> Work:  # noqa: ANN401
+    def reduce(self, tensors: list[Tensor], opts: Any) -> Work:
         """Folds the tensors of all ranks into that of the root."""
         tensor, root = _only(tensors), opts.rootRank
         op = operator(opts.reduceOp, tensor.dtype, self.member.size)
@@ -107,11 +109,11 @@ class Collectives:
 
         return self._start("reduce", opts, steps, tensors)
 
-    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:  # noqa: ANN401
+    def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
         """Copies the tensor of each rank into a list on every rank."""
         return self._all_gather("all_gather", [outputs[0]], inputs, opts, outputs)
 
-    def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:  # noqa: ANN401
+    def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
         """Copies several tensors of each rank: output k of rank r, in list r of torch's layout."""
         if outputs and len(outputs[0]) == len(inputs):
             by_input = [[of_rank[k] for of_rank in outputs] for k in range(len(inputs))]
@@ -119,19 +121,21 @@ class Collectives:
             by_input = outputs
         return self._all_gather("all_gather_coalesced", by_input, inputs, opts, outputs)
 
-    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any) -> Work:  # noqa: A002, ANN401
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any) -> Work:  # noqa: A002
         """Copies the tensor of each rank into one tensor on every rank."""
         return self.all_gather_single_coalesced([output], [input], opts)
 
     _allgather_base = all_gather_single
 
-    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Work:  # noqa: ANN401
+    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Work:
         """Copies several tensors of each rank, each into one tensor on every rank."""
 
         async def steps(call: Call) -> None:
             memories = hosts(outputs, filled=False)
             for part, (memory, tensor) in enumerate(zip(memories, inputs, strict=True)):
-                pieces = list(memory.reshape(-1).chunk(call.group.size)) if memory.numel() else [memory] * call.group.size
+                pieces = (
+                    list(memory.reshape(-1).chunk(call.group.size)) if memory.numel() else [memory] * call.group.size
+                )
                 await collectives.all_gather(call, host(tensor), pieces, f"part{part}")
             give_all_back(outputs, memories)
 
@@ -139,7 +143,7 @@ class Collectives:
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:  # noqa: ANN401
+    def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
         """Copies the tensor of each rank into a list on the root."""
         tensor, root = _only(inputs), opts.rootRank
         lists = outputs[0] if outputs else []
@@ -152,7 +156,7 @@ class Collectives:
 
         return self._start("gather", opts, steps, outputs)
 
-    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:  # noqa: ANN401
+    def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
         """Copies tensor r of the root's list to rank r."""
         tensor, root = _only(outputs), opts.rootRank
         lists = inputs[0] if inputs else []
@@ -164,24 +168,24 @@ class Collectives:
 
         return self._start("scatter", opts, steps, outputs)
 
-    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:  # noqa: ANN401
+    def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
         """Folds tensor r of all ranks' lists into the output of rank r."""
         return self._reduce_scatter("reduce_scatter", outputs, inputs, opts)
 
-    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any) -> Work:  # noqa: A002, ANN401
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any) -> Work:  # noqa: A002
         """Folds part r of all ranks' tensors into the output of rank r."""
         return self.reduce_scatter_single_coalesced([output], [input], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
-    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Work:  # noqa: ANN401
+    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Work:
         """Folds several tensors, part r of each into the output of rank r."""
         parts = [list(tensor.reshape(-1).chunk(self.member.size)) for tensor in map(_dense, inputs)]
         return self._reduce_scatter("reduce_scatter_tensor", outputs, parts, opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Work:  # noqa: ANN401
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Work:
         """Copies tensor s of rank r into tensor r of rank s."""
 
         async def steps(call: Call) -> None:
@@ -197,27 +201,25 @@ class Collectives:
         input: Tensor,  # noqa: A002
         output_sizes: list[int],
         input_sizes: list[int],
-        opts: Any,  # noqa: ANN401
+        opts: Any,
     ) -> Work:
         """Copies part s of rank r's tensor into part r of rank s's; sizes count rows of the first axis."""
 
         async def steps(call: Call) -> None:
             memory = host(output, filled=False)
             size = call.group.size
-            await collectives.all_to_all(
-                call, _rows(host(input), input_sizes, size), _rows(memory, output_sizes, size)
-            )
+            await collectives.all_to_all(call, _rows(host(input), input_sizes, size), _rows(memory, output_sizes, size))
             give_back(output, memory)
 
         return self._start("all_to_all_single", opts, steps, [output])
 
     alltoall_base = all_to_all_single
 
-    def barrier(self, opts: Any) -> Work:  # noqa: ANN401
+    def barrier(self, opts: Any) -> Work:
         """Waits until all ranks have called it."""
         return self._start("barrier", opts, collectives.barrier, [])
 
-    def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:  # noqa: ANN401, ARG002
+    def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
         """Waits until all ranks have called it; the error names all ranks that did not."""
         opts.asyncOp = False
         self._start("monitored_barrier", opts, collectives.barrier, [])
@@ -246,7 +248,21 @@ class Collectives:
         """Leaves the group."""
         self.member.leave()
 
-    def _start(self, op: str, opts: Any, steps: Any, outputs: list[Any], shared_bytes: int = 0) -> Work:  # noqa: ANN401
+    @property
+    def supports_reconfigure(self) -> bool:
+        """Whether the ranks of the group can change."""
+        return True
+
+    def get_reconfigure_handle(self) -> str:
+        """Returns what other ranks need to form a group with this one."""
+        return self.member.handle()
+
+    def reconfigure(self, opts: Any) -> Work:
+        """Forms the group anew, with the ranks of the given handles."""
+        timeout_s = None if opts.timeout is None else opts.timeout.total_seconds()
+        return Work([], submit(asyncio.to_thread(self.member.reconfigure, opts.uuid, opts.handles, timeout_s)))
+
+    def _start(self, op: str, opts: Any, steps: Any, outputs: list[Any], shared_bytes: int = 0) -> Work:
         timeout_s = opts.timeout.total_seconds()
         return self.member.group.start(
             op,
@@ -259,7 +275,12 @@ class Collectives:
         )
 
     def _all_gather(
-        self, op: str, by_input: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any, outputs: list[Any]  # noqa: ANN401
+        self,
+        op: str,
+        by_input: Sequence[Sequence[Tensor]],
+        inputs: Sequence[Tensor],
+        opts: Any,
+        outputs: list[Any],
     ) -> Work:
         async def steps(call: Call) -> None:
             for part, (lists, tensor) in enumerate(zip(by_input, inputs, strict=True)):
@@ -270,7 +291,11 @@ class Collectives:
         return self._start(op, opts, steps, outputs, sum(tensor.nbytes for tensor in inputs) * self.member.size)
 
     def _reduce_scatter(
-        self, op: str, outputs: list[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any  # noqa: ANN401
+        self,
+        op: str,
+        outputs: list[Tensor],
+        inputs: Sequence[Sequence[Tensor]],
+        opts: Any,
     ) -> Work:
         ops = [operator(opts.reduceOp, output.dtype, self.member.size) for output in outputs]
 

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import hoplite
 from hoplite import settings, sockets
-from hoplite.errors import ConnectError, HopliteError
+from hoplite.errors import ConnectError, HopliteError, NodeDown
 from hoplite.torch.backend import keeper
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch.distributed import Store
 
 # Settings by which a user chooses how nodes admit each other.
@@ -30,7 +32,7 @@ _presences: dict[str, hoplite.Client] = {}
 
 
 class Exchange:
-    """Facts that all ranks of a group tell each other through a store.
+    """Facts that the ranks of a group exchange through a store.
 
     Args:
         store: the store of the group.
@@ -43,16 +45,16 @@ class Exchange:
         self._rank = rank
         self._size = size
 
-    def all(self, key: str, fact: Any) -> list[Any]:  # noqa: ANN401 - anything that JSON has
+    def all(self, key: str, fact: Any) -> list[Any]:
         """Passes a fact to all ranks; returns those of all, in order."""
         self._store.set(f"hoplite/{key}/{self._rank}", json.dumps(fact))
         return [json.loads(self._store.get(f"hoplite/{key}/{rank}")) for rank in range(self._size)]
 
-    def tell(self, key: str, fact: Any) -> None:  # noqa: ANN401 - anything that JSON has
-        """Passes a fact to those that call `get`."""
+    def announce(self, key: str, fact: Any) -> None:
+        """Announces a fact to the ranks that call `get`."""
         self._store.set(f"hoplite/{key}", json.dumps(fact))
 
-    def get(self, key: str) -> Any:  # noqa: ANN401 - anything that JSON has
+    def get(self, key: str) -> Any:
         """Waits for a fact."""
         return json.loads(self._store.get(f"hoplite/{key}"))
 
@@ -65,17 +67,19 @@ def attach(store: Store, rank: int, size: int) -> hoplite.Client:
     """
     exchange = Exchange(store, rank, size)
     client = _running()
-    host = _host()
-    facts = exchange.all("node", {"host": host, "id": client and client.status()["id"], "socket": client and client.socket})
+    here_is = host()
+    facts = exchange.all(
+        "node", {"host": here_is, "id": client and client.status()["id"], "socket": client and client.socket}
+    )
     lacking = [other for other, fact in enumerate(facts) if fact["id"] is None]
     if client is None:
-        here = [fact["socket"] for fact in facts if fact["host"] == host and fact["socket"]]
+        here = [fact["socket"] for fact in facts if fact["host"] == here_is and fact["socket"]]
         if here:
             client = hoplite.init(f"unix:{here[0]}")
         elif len(lacking) < size:
             raise HopliteError(
-                f"rank {rank} has no Hoplite node on its host, but other ranks do: run hoplite node --join ADDRESS there, "
-                "or no node on any host"
+                f"rank {rank} has no Hoplite node on its host, but other ranks do: run hoplite node --join ADDRESS "
+                "there, or no node on any host"
             )
         else:
             client = _start(exchange, rank, [fact["host"] for fact in facts], _master(store))
@@ -83,21 +87,49 @@ def attach(store: Store, rank: int, size: int) -> hoplite.Client:
     return client
 
 
+def move(client: hoplite.Client, peers: Sequence[dict[str, str]]) -> hoplite.Client:
+    """Returns a shared client in the cluster of the first peer.
+
+    Args:
+        client: the shared client of this process.
+        peers: the parsed handles of all ranks.
+
+    Raises:
+        HopliteError: the ranks' nodes belong to several clusters.
+    """
+    first = peers[0]
+    if first["node"] not in {member["id"] for member in client.status()["members"]}:
+        if first["host"] != host():
+            raise HopliteError(
+                "the Hoplite nodes of this rank and of rank 0 are in different clusters: run hoplite node --join "
+                "ADDRESS on this host before the program starts"
+            )
+        presence = hoplite.connect(f"unix:{first['socket']}")
+        cluster = presence.status()["cluster"]
+        presence.close()
+        _presences[cluster] = hoplite.connect(f"unix:{first['socket']}", job=cluster)
+        client = hoplite.init(f"unix:{first['socket']}")
+    return client
+
+
 def _running() -> hoplite.Client | None:
     """Returns the shared client of the process, or one of a node that runs on this host, if any."""
     try:
-        return hoplite.client(start=False)
-    except ConnectError:
+        client = hoplite.client(start=False)
+        client.status()
+    except (ConnectError, NodeDown):
         return None
+    return client
 
 
 def _start(exchange: Exchange, rank: int, hosts: list[str], master: str) -> hoplite.Client:
     """Starts one keeper for each host; the first rank of each host does it."""
-    host = hosts[rank]
     leaders = [hosts.index(other) for other in dict.fromkeys(hosts)]
-    leader = hosts.index(host)
+    leader = hosts.index(hosts[rank])
     if rank == 0:
-        exchange.tell("cluster", {"name": f"torch-{uuid.uuid4().hex[:12]}", "token": _token() if len(leaders) > 1 else None})
+        exchange.announce(
+            "cluster", {"name": f"torch-{uuid.uuid4().hex[:12]}", "token": _token() if len(leaders) > 1 else None}
+        )
     cluster = exchange.get("cluster")
     name, marker = cluster["name"], f"{cluster['name']}/ranks/h{leader}"
     if rank == leader:
@@ -112,12 +144,12 @@ def _start(exchange: Exchange, rank: int, hosts: list[str], master: str) -> hopl
         try:
             path, address = keeper.start(node, marker)
         except HopliteError as error:
-            exchange.tell(f"socket/{leader}", {"error": f"{error}"})
-            exchange.tell("address", None)
+            exchange.announce(f"socket/{leader}", {"error": f"{error}"})
+            exchange.announce("address", None)
             raise
         if rank == 0:
-            exchange.tell("address", address)
-        exchange.tell(f"socket/{leader}", {"path": path})
+            exchange.announce("address", address)
+        exchange.announce(f"socket/{leader}", {"path": path})
     served = exchange.get(f"socket/{leader}")
     if "error" in served:
         raise HopliteError(f"rank {leader} could not start the node of this host: {served['error']}")
@@ -145,13 +177,13 @@ def _token() -> str | None:
     return None if any(values[name] for name in _CREDENTIALS) else hoplite.new_token()
 
 
-def _host() -> str:
+def host() -> str:
     """Identifies this host, its network and this user: processes with the same value can share a node."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}/{os.getuid()}"
+    return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}/{os.getuid()}"
 
 
-def _master(store: Any) -> str:  # noqa: ANN401 - a store of any kind
+def _master(store: Any) -> str:
     """Returns the host name of the store, or of rank 0 if the store has none."""
     while not hasattr(store, "host") and hasattr(store, "underlying_store"):
         store = store.underlying_store
@@ -167,5 +199,7 @@ def _reachable(master: str) -> str:
     try:
         found = socket.getaddrinfo(master, 0, type=socket.SOCK_STREAM)[0][4][0]
     except OSError as error:
-        raise HopliteError(f"can't resolve {master!r}: {error}; set HOPLITE_LISTEN to an address of this host") from None
+        raise HopliteError(
+            f"can't resolve {master!r}: {error}; set HOPLITE_LISTEN to an address of this host"
+        ) from None
     return f"[{found}]" if ":" in str(found) else str(found)

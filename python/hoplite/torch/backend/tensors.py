@@ -71,12 +71,12 @@ def give_all_back(tensors: Sequence[Tensor], memories: Sequence[Tensor]) -> None
         give_back(tensor, memory)
 
 
-def raw(memory: Tensor) -> Any:  # noqa: ANN401 - an array
+def raw(memory: Tensor) -> Any:
     """Returns the bytes of a contiguous tensor as a flat array over its memory."""
     return memory.reshape(-1).view(torch.uint8).numpy()
 
 
-def typed(memory: Tensor) -> Any:  # noqa: ANN401 - an array or a tensor
+def typed(memory: Tensor) -> Any:
     """Returns the elements of a contiguous tensor as a flat value that the store can fold."""
     flat = memory.reshape(-1)
     return flat.numpy() if flat.dtype in _WITH_NUMPY else flat
