@@ -1,7 +1,7 @@
 """How a rank enters a process group, leaves it, and enters the next one with other ranks.
 
-Ranks that share one of torch's stores find each other there. Ranks that form a group anew, from handles, find each other
-by the names of objects. Does not know operations.
+Ranks that share one of torch's stores find each other there. Ranks that form a group anew, from handles, find each
+other by the names of objects. Does not know operations.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Member:
         if not waits:
             exchange = Exchange(store, rank, size)
             if rank == 0:
-                exchange.tell("group", f"torch/{uuid.uuid4().hex[:16]}")
+                exchange.announce("group", f"torch/{uuid.uuid4().hex[:16]}")
             prefix = exchange.get("group")
             client, fact = self._introduction(prefix)
             self._enter(client, prefix, exchange.all("rank", fact))

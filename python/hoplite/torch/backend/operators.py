@@ -53,9 +53,7 @@ def operator(op: Any, dtype: torch.dtype, ranks: int) -> Operator:
     """
     found = next((name for name in _IN_PLACE if op == getattr(ReduceOp, name)), None)
     if found is None:
-        raise InvalidArgument(
-            f"the backend hoplite does not support {op}: use one of {', '.join(f'ReduceOp.{name}' for name in _IN_PLACE)}"
-        )
+        raise InvalidArgument(f"the backend hoplite does not support {op}: use one of ReduceOp.{', '.join(_IN_PLACE)}")
     inexact = dtype.is_floating_point or dtype.is_complex
     if (found in _BITWISE and inexact) or (found in _ORDERED and dtype.is_complex) or (found == "AVG" and not inexact):
         raise UnsupportedDtype(f"ReduceOp.{found} is not defined for tensors of {dtype}: use another operator or dtype")

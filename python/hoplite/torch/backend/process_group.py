@@ -219,8 +219,8 @@ class Collectives:
         """Waits until all ranks have called it."""
         return self._start("barrier", opts, collectives.barrier, [])
 
-    def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
-        """Waits until all ranks have called it; the error names all ranks that did not."""
+    def monitored_barrier(self, opts: Any, _wait_all_ranks: bool = False) -> None:
+        """Waits until all ranks have called it; the error names all ranks that did not, in any case."""
         opts.asyncOp = False
         self._start("monitored_barrier", opts, collectives.barrier, [])
 
