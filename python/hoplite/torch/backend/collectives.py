@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hoplite.torch.backend.operators import fold, store_op
+from hoplite.torch.backend.operators import fold, is_foldable_here, store_op
 from hoplite.torch.backend.tensors import raw, typed
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ async def all_reduce(call: Call, memory: Tensor, operator: Operator, part: objec
     op = store_op(operator, memory.dtype)
     if call.group.size == 1:
         fold(operator, memory, [])
-    elif op is None or memory.nbytes <= EXCHANGE_BYTES:
+    elif op is None or (memory.nbytes <= EXCHANGE_BYTES and is_foldable_here(memory.dtype)):
         await _fold_here(call, memory, operator, part)
     else:
         group, value = call.group, typed(memory)

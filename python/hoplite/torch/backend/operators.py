@@ -28,6 +28,9 @@ _IN_PLACE: dict[str, Callable[[Tensor, Tensor], Any]] = {
 _OF_STORE = {"SUM": "sum", "AVG": "mean", "PRODUCT": "prod", "MIN": "min", "MAX": "max"}
 _OF_STORE_FOR_BOOL = {"SUM": "any", "MAX": "any", "BOR": "any", "PRODUCT": "all", "MIN": "all", "BAND": "all"}
 
+# torch has these dtypes but cannot compute with them; the store can.
+_STORE_ONLY = (torch.uint16, torch.uint32, torch.uint64)
+
 _ORDERED = ("MIN", "MAX")
 _BITWISE = ("BAND", "BOR", "BXOR")
 
@@ -67,6 +70,11 @@ def operator(op: Any, dtype: torch.dtype, ranks: int) -> Operator:
 def store_op(of: Operator, dtype: torch.dtype) -> str | None:
     """Returns the operation with which the store folds such tensors; None if it can't."""
     return (_OF_STORE_FOR_BOOL if dtype is torch.bool else _OF_STORE).get(of.name)
+
+
+def is_foldable_here(dtype: torch.dtype) -> bool:
+    """Whether torch can fold tensors of this dtype."""
+    return dtype not in _STORE_ONLY
 
 
 def fold(of: Operator, total: Tensor, others: Sequence[Tensor], *, last: bool = True) -> None:

@@ -1,0 +1,330 @@
+"""The backend "hoplite" of torch.distributed: each operation gives the result that Gloo gives, or a clear error."""
+
+from __future__ import annotations
+
+import textwrap
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import hoplite
+from torch_ranks import free_port, in_processes, in_threads
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.torch
+
+import torch.distributed as dist  # noqa: E402 - after the check that torch exists
+from torch._C import _distributed_c10d as c10d  # noqa: E402
+
+# In the store's memory, in messages, and of all ranks.
+SIZES = (1, 1000, 100_000)
+RANKS = 3
+DTYPES = [
+    "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "bool", "complex64", "complex128",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _node() -> Any:
+    with hoplite.Node(capacity="256MiB") as node:
+        hoplite.init(node=node)
+        yield
+        hoplite.shutdown()
+
+
+def options(kind: str, **values: Any) -> Any:
+    """Returns options of torch for an operation that is over on return."""
+    made = getattr(c10d, f"{kind}Options")()
+    made.asyncOp = False
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_all_reduce_folds_every_dtype_of_the_store(dtype: str) -> None:
+    kind = getattr(torch, dtype)
+
+    def body(group: Any, rank: int) -> None:
+        for size in SIZES:
+            tensor = torch.full((size,), rank + 1).to(kind)
+            group.allreduce([tensor], options("Allreduce", reduceOp=dist.ReduceOp.SUM))
+            assert torch.equal(tensor, torch.full((size,), 6).to(kind))
+
+    in_threads(RANKS, 20, body)
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "result"),
+    [
+        ("PRODUCT", "float32", 24), ("MIN", "float32", 2), ("MAX", "int64", 4), ("AVG", "float32", 3),
+        ("BAND", "int32", 0), ("BOR", "uint8", 7), ("BXOR", "int16", 5), ("BXOR", "bool", 1), ("MIN", "bool", 1),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("size", SIZES)
+def test_every_operator_gives_its_result(op: str, dtype: str, result: int, size: int) -> None:
+    def body(group: Any, rank: int) -> None:
+        tensor = torch.full((size,), rank + 2).to(getattr(torch, dtype))
+        group.allreduce([tensor], options("Allreduce", reduceOp=getattr(dist.ReduceOp, op)))
+        assert torch.equal(tensor, torch.full((size,), result).to(tensor.dtype))
+
+    in_threads(RANKS, 20, body)
+
+
+def test_each_collective_fills_what_gloo_fills() -> None:
+    def body(group: Any, rank: int) -> None:
+        for size in SIZES:
+            own = torch.full((size,), float(rank))
+            tensor = own.clone()
+            group.broadcast([tensor], options("Broadcast", rootRank=1))
+            assert tensor.eq(1).all()
+            lists = [torch.empty(size) for _ in range(RANKS)]
+            group.allgather([lists], [own], options("Allgather"))
+            assert [one[0].item() for one in lists] == [0, 1, 2]
+            one = torch.empty(RANKS, size)
+            group.all_gather_single(one, own, options("Allgather"))
+            assert one[:, -1].tolist() == [0, 1, 2]
+            lists = [torch.empty(size) for _ in range(RANKS)]
+            group.gather([lists] if rank == 2 else [], [own], options("Gather", rootRank=2))
+            assert rank != 2 or [one[-1].item() for one in lists] == [0, 1, 2]
+            tensor = torch.empty(size)
+            parts = [torch.full((size,), float(to)) for to in range(RANKS)]
+            group.scatter([tensor], [parts] if rank == 0 else [], options("Scatter", rootRank=0))
+            assert tensor.eq(rank).all()
+            tensor = own.clone()
+            group.reduce([tensor], options("Reduce", rootRank=1, reduceOp=dist.ReduceOp.SUM))
+            assert tensor.eq(3 if rank == 1 else rank).all()
+            group.reduce_scatter([tensor], [parts], options("ReduceScatter", reduceOp=dist.ReduceOp.SUM))
+            assert tensor.eq(RANKS * rank).all()
+            group.reduce_scatter_single(tensor, torch.cat(parts), options("ReduceScatter", reduceOp=dist.ReduceOp.SUM))
+            assert tensor.eq(RANKS * rank).all()
+            lists = [torch.empty(size) for _ in range(RANKS)]
+            group.alltoall(lists, [part + 10 * rank for part in parts], options("AllToAll"))
+            assert [one[0].item() for one in lists] == [rank, 10 + rank, 20 + rank]
+            # Rank r sends s + 1 rows to rank s.
+            sent = torch.full((6, size), float(rank))
+            came = torch.empty(3 * (rank + 1), size)
+            group.all_to_all_single(came, sent, [rank + 1] * RANKS, [1, 2, 3], options("AllToAll"))
+            assert came[:, 0].tolist() == [float(source) for source in range(RANKS) for _ in range(rank + 1)]
+            group.barrier(options("Barrier"))
+
+    in_threads(RANKS, 20, body)
+
+
+def test_views_keep_their_strides_and_empty_tensors_pass() -> None:
+    def body(group: Any, rank: int) -> None:
+        base = torch.zeros(4, 6)
+        base[:, ::2] = rank
+        view = base[:, ::2]
+        group.allreduce([view], options("Allreduce", reduceOp=dist.ReduceOp.SUM))
+        assert base.tolist() == [[3, 0] * 3] * 4
+        scalar = torch.tensor(rank)
+        group.broadcast([scalar], options("Broadcast", rootRank=2))
+        assert scalar.item() == 2
+        empty = torch.empty(0, 3)
+        group.allreduce([empty], options("Allreduce", reduceOp=dist.ReduceOp.SUM))
+        group.broadcast([empty], options("Broadcast", rootRank=0))
+        lists = [torch.empty(0) for _ in range(RANKS)]
+        group.allgather([lists], [torch.empty(0)], options("Allgather"))
+
+    in_threads(RANKS, 20, body)
+
+
+def test_many_operations_run_at_once_and_in_any_order() -> None:
+    def body(group: Any, rank: int) -> None:
+        asynchronous = options("Allreduce", reduceOp=dist.ReduceOp.SUM, asyncOp=True)
+        tensors = [torch.full((size,), float(rank)) for size in (10, 100_000) * 10]
+        works = [group.allreduce([tensor], asynchronous) for tensor in tensors]
+        for work, tensor in reversed(list(zip(works, tensors, strict=True))):
+            assert work.get_future().wait()[0] is not None
+            work.wait()
+            assert work.is_completed()
+            assert tensor.eq(3).all()
+
+    in_threads(RANKS, 20, body)
+
+
+def test_messages_keep_their_order_and_name_their_source() -> None:
+    def body(group: Any, rank: int) -> None:
+        if rank < 2:
+            for value in range(5):
+                group.send([torch.full((50_000,), float(10 * rank + value))], 2, 7).wait()
+            return
+        sources = []
+        for _ in range(5):
+            tensor = torch.empty(50_000)
+            work = group.recv_anysource([tensor], 7)
+            work.wait()
+            sources.append(work._source_rank())
+            assert tensor[0].item() == 10 * sources[-1] + sources.count(sources[-1]) - 1
+        for source in (0, 1):
+            for value in range(sources.count(source), 5):
+                tensor = torch.empty(50_000)
+                group.recv([tensor], source, 7).wait()
+                assert tensor[0].item() == 10 * source + value
+
+    in_threads(RANKS, 20, body)
+
+
+def test_objects_of_operations_are_deleted_while_the_group_runs() -> None:
+    def body(group: Any, rank: int) -> None:
+        tensor = torch.ones(1 << 20)
+        for _ in range(60):
+            group.broadcast([tensor], options("Broadcast", rootRank=rank % 1))
+            group.allreduce([tensor], options("Allreduce", reduceOp=dist.ReduceOp.MAX))
+
+    in_threads(RANKS, 30, body)
+    # 60 broadcasts of 4 MiB and 60 results exceed the capacity of 256 MiB: they are not all here.
+    assert hoplite.client().status()["counters"]["evictions"] == 0
+
+
+def test_ranks_that_call_different_operations_learn_both_names() -> None:
+    over = threading.Barrier(RANKS)
+
+    def body(group: Any, rank: int) -> str:
+        limit = timedelta(seconds=2)
+        try:
+            if rank == 2:
+                return ""
+            if rank == 0:
+                with pytest.raises(dist.DistBackendError, match="timed out after 2 s") as caught:
+                    group.barrier(options("Barrier", timeout=limit))
+            else:
+                with pytest.raises(dist.DistBackendError, match="timed out after 2 s") as caught:
+                    group.broadcast([torch.ones(3)], options("Broadcast", rootRank=2, timeout=limit))
+            return str(caught.value)
+        finally:
+            # A rank that has left would be the reason.
+            over.wait()
+
+    of_barrier, of_broadcast, _ = in_threads(RANKS, 20, body)
+    assert "did not call barrier" in of_barrier
+    assert "rank 0 called barrier instead of broadcast" in of_broadcast
+
+
+def test_a_shape_that_differs_names_both_shapes() -> None:
+    def body(group: Any, rank: int) -> str:
+        tensor = torch.ones(100_000 + rank)
+        with pytest.raises(dist.DistBackendError) as caught:
+            group.allreduce([tensor], options("Allreduce", timeout=timedelta(seconds=3)))
+        return str(caught.value)
+
+    assert any("100000" in text and "100001" in text for text in in_threads(2, 20, body))
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "text"),
+    [
+        ("MAX", "complex64", "MAX is not defined for tensors of torch.complex64"),
+        ("BOR", "float32", "BOR is not defined for tensors of torch.float32"),
+        ("AVG", "int64", "AVG is not defined for tensors of torch.int64"),
+        ("SUM", "float8_e5m2", "convert them to bfloat16 or float32 first"),
+    ],
+)
+def test_an_operator_that_is_not_defined_is_refused_by_name(op: str, dtype: str, text: str) -> None:
+    def body(group: Any, _rank: int) -> None:
+        with pytest.raises(hoplite.UnsupportedDtype, match=text):
+            group.allreduce(
+                [torch.zeros(3).to(getattr(torch, dtype))], options("Allreduce", reduceOp=getattr(dist.ReduceOp, op))
+            )
+
+    in_threads(1, 20, body)
+
+
+PROGRAM = """
+    import os, signal, sys, torch, torch.distributed as dist
+    import hoplite.torch
+    dist.init_process_group("hoplite")
+    rank = dist.get_rank()
+    tensor = torch.ones(1000)
+    dist.all_reduce(tensor)
+    assert tensor[0] == dist.get_world_size()
+"""
+
+
+def run(size: int, body: str) -> list[tuple[int, str]]:
+    """Runs PROGRAM and then a body as each rank."""
+    return in_processes(size, free_port(), textwrap.dedent(PROGRAM) + textwrap.dedent(body))
+
+
+def test_a_rank_that_dies_ends_the_calls_of_the_others() -> None:
+    ended = run(
+        3,
+        """
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            dist.all_reduce(tensor)
+        except dist.DistBackendError as error:
+            print(error)
+        else:
+            sys.exit("no error")
+        """,
+    )
+    assert ended[1][0] == -9
+    for status, output in (ended[0], ended[2]):
+        assert status == 0, output
+        assert "rank 1 died" in output
+
+
+def test_a_rank_that_leaves_ends_calls_that_wait_for_it() -> None:
+    ended = run(
+        3,
+        """
+        if rank == 1:
+            dist.destroy_process_group()
+            sys.exit()
+        try:
+            dist.all_reduce(tensor) if rank == 0 else dist.recv(tensor, 1)
+        except dist.DistBackendError as error:
+            print(error)
+        else:
+            sys.exit("no error")
+        """,
+    )
+    assert "rank 1 left the group" in ended[0][1]
+    assert "rank 1 left the group" in ended[2][1]
+    assert [status for status, _ in ended] == [0, 0, 0]
+
+
+def test_survivors_form_a_group_and_a_late_rank_joins_it(tmp_path: Any) -> None:
+    program = f"""
+        import os, signal, sys, time, torch, torch.distributed as dist
+        import hoplite.torch
+        from pathlib import Path
+        rank = int(os.environ["RANK"])
+        folder = Path({str(tmp_path)!r})
+        if rank < 3:
+            dist.init_process_group("hoplite", world_size=3, rank=rank, enable_reconfigure=True)
+        else:
+            dist.init_process_group(
+                "hoplite", store=dist.HashStore(), world_size=1, rank=0, enable_reconfigure=True)
+        (folder / f"{{rank}}.new").write_text(dist._get_reconfigure_handle())
+        (folder / f"{{rank}}.new").rename(folder / f"{{rank}}")
+
+        def form(number, ranks):
+            while not all((folder / str(other)).exists() for other in ranks):
+                time.sleep(0.02)
+            handles = [(folder / str(other)).read_text() for other in ranks]
+            dist._reconfigure(uuid=number, handles=handles).wait()
+            tensor = torch.full((100_000,), float(rank))
+            dist.all_reduce(tensor)
+            assert tensor[0] == sum(ranks), tensor
+            print("group", number, "rank", dist.get_rank(), "of", dist.get_world_size())
+
+        if rank < 3:
+            form(1, [0, 1, 2])
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if rank < 3:
+            form(2, [0, 2])
+        form(3, [2, 0, 3])
+        """
+    ended = in_processes(4, free_port(), textwrap.dedent(program))
+    assert [status for status, _ in ended] == [0, -9, 0, 0], ended
+    assert "group 2 rank 1 of 2" in ended[2][1]
+    assert "group 3 rank 2 of 3" in ended[3][1]
