@@ -23,8 +23,8 @@ from torch._C import _distributed_c10d as c10d  # noqa: E402
 SIZES = (1, 1000, 100_000)
 RANKS = 3
 DTYPES = [
-    "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "bool", "complex64", "complex128",
+    "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
+    "uint64", "bool", "complex64", "complex128",
 ]  # fmt: skip
 
 
