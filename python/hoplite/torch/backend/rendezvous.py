@@ -138,7 +138,7 @@ def _start(exchange: Exchange, rank: int, hosts: list[str], master: str) -> hopl
             if cluster["token"] is not None:
                 node["token"] = cluster["token"]
             if rank == 0:
-                node["listen"] = settings.load()["listen"] or f"{_reachable(master)}:0"
+                node["listen"] = settings.load(listen=None)["listen"] or f"{_reachable(master)}:0"
             else:
                 node["join"] = [exchange.get("address")]
         try:
@@ -173,7 +173,7 @@ def _check_one_cluster(exchange: Exchange, client: hoplite.Client) -> None:
 
 def _token() -> str | None:
     """Returns a new token, unless the settings of the environment have credentials."""
-    values = settings.load()
+    values = settings.load(**dict.fromkeys(_CREDENTIALS))
     return None if any(values[name] for name in _CREDENTIALS) else hoplite.new_token()
 
 
