@@ -8,8 +8,9 @@ import random
 from typing import TYPE_CHECKING
 
 from hoplite.errors import InvalidArgument
+from hoplite_bench.ranks.resnet import NBYTES
 from hoplite_bench.row import STREAM, WIRE
-from hoplite_bench.systems.base import OPS
+from hoplite_bench.systems.base import DDP, OPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ PATIENCE_S = 30.0
 # Operations that accept several inputs per host; with more than INPUTS_MAX the sums would not be exact.
 SUMS = ("reduce", "allreduce")
 INPUTS_MAX = 8
+# Operations whose array has one size.
+FIXED = {DDP: NBYTES}
 # Assumed where the rate is unknown.
 SLOW_LINK = 10**9
 # Bytes per second that two cores fill or compare, for all hosts together.
@@ -42,7 +45,7 @@ class Cell:
     """One operation with one size: a row for each system and variant.
 
     Attributes:
-        op: one of OPS.
+        op: one of OPS, or DDP.
         nbytes: size of each participant's array.
         arrival_s: seconds between the calls of successive participants.
         inputs: arrays that each participant adds to a sum.
@@ -89,15 +92,16 @@ def cells(
 ) -> list[Cell]:
     """Returns all combinations, small sizes first, so that an interrupted run covers a part of everything.
 
-    Several inputs per host apply to sums only; other operations get only the cells with one.
+    Several inputs per host apply to sums only; other operations get only the cells with one. A training step has the
+    size of its model.
 
     Raises:
         InvalidArgument: an operation is unknown, a size is not that of a float32 array, an interval is out of range, or
             several inputs per host are requested without a sum, or too many.
     """
     for op in (ops := list(ops)):
-        if op not in OPS:
-            raise InvalidArgument(f"unknown operation {op!r}: choose from {', '.join(OPS)}")
+        if op not in (known := (*OPS, *FIXED)):
+            raise InvalidArgument(f"unknown operation {op!r}: choose from {', '.join(known)}")
     for size in (sizes := sorted(set(sizes))):
         if size < 4 or size % 4:
             raise InvalidArgument(f"{size} bytes are not an array of float32: set a multiple of 4")
@@ -111,11 +115,12 @@ def cells(
         raise InvalidArgument(
             f"several inputs per host apply to sums, not to {', '.join(ops)}: add {' or '.join(SUMS)}"
         )
-    return [
-        Cell(op, size, arrival, count)
+    found = [
+        Cell(op, FIXED.get(op, size), arrival, count)
         for size, arrival, count, op in itertools.product(sizes, arrivals, inputs, ops)
         if count == 1 or op in SUMS
     ]
+    return list(dict.fromkeys(found))
 
 
 def contenders(systems: Iterable[System], op: str, inputs: int = 1) -> list[Contender]:
@@ -155,7 +160,7 @@ def step_timeout_s(cell: Cell, hosts: int, rate: int) -> float:
 
 def expected_s(cell: Cell, hosts: int, rate: int, repeats: int) -> float:
     """Estimates the time of one contender in a cell, with its warm-up; for the time left, not for a deadline."""
-    copies = {"rtt": 2, "broadcast": 3, "gather": hosts, "reduce": 3, "allreduce": 4}[cell.op]
+    copies = {"rtt": 2, "broadcast": 3, "gather": hosts, "reduce": 3, "allreduce": 4, DDP: 4}[cell.op]
     wire = cell.nbytes * 8 / (rate or SLOW_LINK)
     one = copies * wire + (1 + cell.inputs) * hosts * cell.nbytes / MEMORY_RATE + OVERHEAD_S + cell.arrival_s * hosts
     return one * (1 + repeats * (1 + cell.rounds(one)))

@@ -36,6 +36,9 @@ STYLES = {
     "gloo": ("#009E73", "D"),
     "ray": ("#CC79A7", "v"),
     "dask": ("#E69F00", "X"),
+    "torch-gloo": ("#009E73", "d"),
+    "torch-mpi": ("#0072B2", "p"),
+    "torch-hoplite": ("#D55E00", "h"),
 }
 OTHER = ("#000000", "P")
 PANEL_INCHES = (3.0, 2.5)

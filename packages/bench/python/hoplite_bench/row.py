@@ -32,10 +32,11 @@ class Row:
     A system that could not run has a row too: `samples` is empty, `seconds` is None and `note` is the reason.
 
     Attributes:
-        system: wire, hoplite, mpich, openmpi, gloo, ray, dask; on one host also memcpy.
+        system: wire, hoplite, mpich, openmpi, gloo, ray, dask, torch-gloo, torch-mpi, torch-hoplite; on one host also
+            memcpy.
         variant: variant of the system: "default" is its own choice, others are forced.
         version: version of the system.
-        op: rtt, broadcast, gather, reduce, allreduce; on one host put, get and others.
+        op: rtt, broadcast, gather, reduce, allreduce, ddp; on one host put, get and others.
         hosts: number of participating hosts.
         bytes: exact size of each participant's array.
         arrival_s: seconds between the calls of successive participants; 0 is all at once.

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from hoplite_bench.row import Row
 
 HOPLITE = "hoplite"
+# Hoplite as the backend of another system: not an alternative to it.
+TORCH_HOPLITE = "torch-hoplite"
 MEMCPY = "memcpy"
 # Baselines to compare with, which are not alternatives to Hoplite.
 YARDSTICKS = (WIRE, MEMCPY)
 # Systems whose participants and order are fixed before they start; the others discover them at run time.
-STATIC = ("mpich", "openmpi", "gloo")
-SYSTEMS = (WIRE, MEMCPY, HOPLITE, *STATIC, "ray", "dask")
+STATIC = ("mpich", "openmpi", "gloo", "torch-gloo", "torch-mpi")
+SYSTEMS = (WIRE, MEMCPY, HOPLITE, *STATIC, TORCH_HOPLITE, "ray", "dask")
 # Order of the operations of one host.
 ALONE = ("memcpy", "put", "get", "create_seal", "put_get", "reduce", "write_location", "look_up")
 # Below this size, a stream ends before the link is saturated: delays determine the time, so a limit means nothing.
@@ -182,7 +184,7 @@ def fastest(rows: Sequence[Row], among: Iterable[str]) -> Row | None:
 
 def peers(rows: Iterable[Row]) -> list[str]:
     """The alternatives to Hoplite among the systems."""
-    return [system for system in systems(rows) if system not in (*YARDSTICKS, HOPLITE)]
+    return [system for system in systems(rows) if system not in (*YARDSTICKS, HOPLITE, TORCH_HOPLITE)]
 
 
 def systems(rows: Iterable[Row]) -> list[str]:
@@ -235,6 +237,7 @@ def limit(op: str, hosts: int) -> float | None:
         "gather": hosts - 1.0,
         "reduce": 1.0,
         "allreduce": 2 * (hosts - 1) / hosts,
+        "ddp": 2 * (hosts - 1) / hosts,
     }
     return limits.get(op)
 

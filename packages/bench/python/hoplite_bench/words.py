@@ -17,6 +17,9 @@ NAMES = {
     "gloo": "Gloo",
     "ray": "Ray",
     "dask": "Dask",
+    "torch-gloo": "torch Gloo",
+    "torch-mpi": "torch MPI",
+    "torch-hoplite": "torch Hoplite",
 }
 
 
@@ -27,7 +30,7 @@ def name(system: str) -> str:
 
 def title(op: str) -> str:
     """Formats an operation as a title."""
-    return "Round trip" if op == "rtt" else op.replace("_", " ").capitalize()
+    return {"rtt": "Round trip", "ddp": "DDP step"}.get(op) or op.replace("_", " ").capitalize()
 
 
 def number(value: float) -> str:

@@ -21,6 +21,9 @@ SYSTEMS = {
     "gloo": ("gloo", "Gloo"),
     "ray": ("ray", "Ray"),
     "dask": ("dask", "Dask"),
+    "torch-gloo": ("pytorch", "TorchGloo"),
+    "torch-mpi": ("pytorch", "TorchMpi"),
+    "torch-hoplite": ("pytorch", "TorchHoplite"),
 }
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from hoplite_bench.environments import Environments
 
 OPS = ("rtt", "broadcast", "gather", "reduce", "allreduce")
+# A training step of PyTorch's DistributedDataParallel, which only systems of PyTorch have.
+DDP = "ddp"
 RANKS = Path(__file__).parent.parent / "ranks"
 
 

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hoplite_bench.systems.base import RANKS, System, Unavailable, Variant
+from hoplite_bench.systems.base import OPS, RANKS, System, Unavailable, Variant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,7 +73,7 @@ class Gloo(System):
     def variants(self, op: str) -> list[Variant]:
         """Gloo has one variant of each operation except allreduce; all are in one group."""
         if op != "allreduce":
-            return [Variant()]
+            return [Variant()] if op in OPS else []
         found = [Variant(), Variant("ring chunked"), Variant("halving-doubling")]
         return [*found, Variant("bcube")] if makes_bcube(self.hosts) else found
 

