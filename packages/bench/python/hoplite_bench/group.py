@@ -58,12 +58,14 @@ class Round:
         cpu_seconds: processor time of all processes of the group on all hosts, from call to end.
         peak_rss_bytes: most memory of its processes on one host.
         disturbed: what ranks report as retried, failed or refused, although no fault was injected.
+        extra_bytes: most memory that a rank reports to have used temporarily; 0 for ranks that do not measure it.
     """
 
     seconds: float
     cpu_seconds: float
     peak_rss_bytes: int
     disturbed: str = ""
+    extra_bytes: int = 0
 
 
 class Group(Launch):
@@ -229,7 +231,8 @@ class Group(Launch):
             for channel, fields in zip(self._channels, checked, strict=True)
             if (said := fields.get("disturbed"))
         ]
-        return Round(seconds, after[0] - before[0], after[1], "; ".join(disturbed))
+        extra = max(int(fields.get("extra", 0)) for fields in checked)
+        return Round(seconds, after[0] - before[0], after[1], "; ".join(disturbed), extra)
 
     def _seconds(self, op: str, done: list[dict[str, str]], waited_s: float, arrival_s: float) -> float:
         """The time from the last participant's call to the last end, by the ranks' own clock if they share one."""

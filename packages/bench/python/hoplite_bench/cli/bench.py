@@ -11,7 +11,15 @@ import click
 from hoplite.tools.cli.options import json_option, said
 from hoplite.tools.cli.output import Notes, print_json, print_table
 from hoplite.tools.cli.racks import check_racks_and_pods, racks_and_pods, size_of
-from hoplite_bench.cli import bench_apps, bench_dask, bench_local, bench_options, bench_report, bench_steady
+from hoplite_bench.cli import (
+    bench_apps,
+    bench_dask,
+    bench_local,
+    bench_options,
+    bench_report,
+    bench_steady,
+    bench_weights,
+)
 
 if TYPE_CHECKING:
     from hoplite_bench.row import Row
@@ -45,10 +53,15 @@ QUICK = {
     default=SYSTEMS,
     callback=bench_options.words,
     show_default=True,
-    help="Systems to measure, separated by commas; the plain TCP stream (wire) is always measured.",
+    help="Systems to measure, separated by commas; the plain TCP stream (wire) is always measured. "
+    "On request also torch-gloo, torch-mpi and torch-hoplite, which need 6 GB of disk.",
 )
 @click.option(
-    "--ops", default=OPS, callback=bench_options.words, show_default=True, help="Operations, separated by commas."
+    "--ops",
+    default=OPS,
+    callback=bench_options.words,
+    show_default=True,
+    help="Operations, separated by commas; for PyTorch also ddp, the communication of a training step.",
 )
 @click.option(
     "--sizes",
@@ -92,10 +105,12 @@ def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - 
     Examples:
       hoplite bench --quick
       hoplite bench --lab 8 --rate 1gbit --sizes 1KiB,1MiB,32MiB --out rows.jsonl
+      hoplite bench --lab 8 --systems torch-gloo,torch-hoplite --ops allreduce,ddp
       hoplite bench --hosts hosts.txt --systems hoplite,mpich --out rows.jsonl
       hoplite bench report rows.jsonl --out report
       hoplite bench local
       hoplite bench dask
+      hoplite bench weights
       hoplite bench apps --app async
       hoplite bench steady --pattern async
       hoplite bench smoke
@@ -223,3 +238,4 @@ bench.add_command(bench_local.local)
 bench.add_command(bench_apps.apps)
 bench.add_command(bench_dask.dask)
 bench.add_command(bench_steady.steady)
+bench.add_command(bench_weights.weights)

@@ -5,8 +5,10 @@ The bench passes refs from rank to rank, as an application's own messages would.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +16,10 @@ import hoplite
 from content import DTYPE, fill, wrong_at
 from hoplite.tools.peace import disturbances
 from rank import Rank, Task, arguments, serve
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
 
 START_TIMEOUT_S = 60.0
 # For workers that were left behind; the timeout of the bench is shorter.
@@ -122,14 +128,19 @@ class HopliteRank(Rank):
         return ", ".join(disturbances(self.counters, before))
 
 
-def main() -> None:
-    """Takes part until the bench disconnects."""
+def options_of_node() -> argparse.ArgumentParser:
+    """The options of a rank that embeds a node."""
     parser = arguments()
     parser.add_argument("--listen", required=True)
     parser.add_argument("--join", required=True)
     parser.add_argument("--capacity", type=int, required=True)
     parser.add_argument("--socket", type=Path, required=True)
-    options = parser.parse_args()
+    return parser
+
+
+@contextlib.contextmanager
+def joined(options: argparse.Namespace) -> Iterator[hoplite.Client]:
+    """A client of an embedded node that all other nodes have joined, for the duration of a `with` block."""
     # Hosts of a measurement have their own network, so no authentication is needed.
     node = join(options.listen, options.join, options.capacity, options.socket)
     with node, node.client() as client:
@@ -142,6 +153,13 @@ def main() -> None:
         # Nodes without configured racks survey them first; measurements start after that.
         while client.status()["survey"] == "waiting" and time.monotonic() < deadline:
             time.sleep(0.1)
+        yield client
+
+
+def main() -> None:
+    """Takes part until the bench disconnects."""
+    options = options_of_node().parse_args()
+    with joined(options) as client:
         serve(
             HopliteRank(client),
             control=options.control,

@@ -9,7 +9,8 @@ it:
     bench -> rank   go       at=81723123123 tokens=a,b,c     all tokens in order of rank
     rank -> bench   done     start=... end=...               nanoseconds of the monotonic clock of this host
     bench -> rank   check                                    verify the result, then release all memory
-    rank -> bench   checked  wrong=... disturbed=...         empty if the result is correct and nothing was retried
+    rank -> bench   checked  wrong=... disturbed=... extra=0 empty if the result is correct and nothing was retried;
+                                                             bytes of memory that the operation used temporarily
     rank -> bench   failed   why=...                         instead of any other reply; ends the round for this rank
 
 `go` contains the time at which rank 0 calls: an instant of the monotonic clock; immediately if it is 0 or in the past.
@@ -91,6 +92,10 @@ class Rank:
     def disturbed(self) -> str:
         """Returns what was retried, failed or refused since the last call; systems without such data return nothing."""
         return ""
+
+    def extra(self) -> int:
+        """Returns the most memory, in bytes, that the last operation used beyond that before it; 0 if not measured."""
+        return 0
 
 
 def parse(line: str) -> tuple[str, dict[str, str]]:
@@ -178,7 +183,7 @@ def serve(rank: Rank, *, control: str, number: int, ranks: int, version: str) ->
                     say("done", start=start, end=end)
                 elif word == "check":
                     assert task is not None, "the request check arrived before prepare"
-                    say("checked", wrong=rank.check(task), disturbed=rank.disturbed())
+                    say("checked", wrong=rank.check(task), disturbed=rank.disturbed(), extra=rank.extra())
                 else:
                     raise ValueError(f"unknown request {word!r}")
             except Exception as error:  # noqa: BLE001 - any error of a system is reported; the next round may succeed

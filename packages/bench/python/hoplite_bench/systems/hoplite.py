@@ -56,12 +56,12 @@ class Hoplite(System):
     def start(self, launch: Launch, group: str) -> None:
         """Starts a worker on each host; all join the first."""
         port = PORT + GROUPS.index(group)
-        settings = _settings(group)
+        variables = settings(group)
         if group == RACKS:
             # Racks are known only for hosts of a lab, which share one file system.
             file = launch.folder / "topology.json"
             file.write_text(json.dumps(self._topology))
-            settings["HOPLITE_TOPOLOGY"] = str(file)
+            variables["HOPLITE_TOPOLOGY"] = str(file)
         for host in launch.hosts:
             launch.spawn(
                 host,
@@ -74,7 +74,7 @@ class Hoplite(System):
                     *("--capacity", str(launch.memory_bytes)),
                     *("--socket", str(launch.folder / f"{host.number}.sock")),
                 ],
-                env=settings,
+                env=variables,
             )
 
     def memory(self, op: str, hosts: int, nbytes: int) -> int:
@@ -83,7 +83,7 @@ class Hoplite(System):
         return arrays[op] * nbytes
 
 
-def _settings(group: str) -> dict[str, str]:
+def settings(group: str = "default") -> dict[str, str]:
     """The settings of a node, as environment variables."""
     # An empty variable overrides one of the bench's shell with the default.
     return {

@@ -1,0 +1,60 @@
+"""`hoplite bench weights`: measures the delivery of model weights with `hoplite.torch`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from hoplite.errors import InvalidArgument
+from hoplite.sizes import check_size
+from hoplite.tools.cli.options import json_option
+from hoplite.tools.cli.output import print_json
+from hoplite_bench.cli import bench_options
+
+
+@click.command()
+@click.option(
+    "--receivers", type=click.IntRange(2, 63), default=8, show_default=True, help="Number of hosts that receive."
+)
+@click.option("--rate", default="1gbit", show_default=True, help="Rate of each host's link.")
+@click.option("--size", default="256MiB", show_default=True, help="Size of the module.")
+@click.option("--bucket", help="Publish several objects of at most this size.  [default: one object]")
+@click.option("--capacity", help="Capacity of the store on each receiver.  [default: three versions]")
+@click.option(
+    "--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Number of rounds per step."
+)
+@click.option("--no-install", is_flag=True, help="Use PyTorch only if it is already installed.")
+@json_option("Print one JSON object.")
+def weights(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
+    """Measure how fast published weights reach the modules of receivers.
+
+    Compares the time from the publication to the last update with one plain TCP stream of the same bytes, and the
+    switch to a staged version with a copy in memory. Also measures a receiver that joins midway, and receivers' memory.
+    Every module is verified. Requires root, for a lab of network namespaces, and installs PyTorch from PyPI (6 GB).
+
+    \b
+    Example:
+      hoplite bench weights --receivers 8 --size 256MiB
+    """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
+    from hoplite_bench import weights as job
+    from hoplite_bench.environments import Environments
+    from hoplite_bench.lab import Lab
+
+    bench_options.refuse_debug_build()
+    nbytes = check_size("size", options["size"])
+    if nbytes < 4 or nbytes % 4:
+        raise InvalidArgument(f"{nbytes} bytes are not a module of float32: set --size to a multiple of 4")
+    with bench_options.running(None), Lab(hosts=options["receivers"] + 1, rate=options["rate"]) as lab:
+        found = job.measure(
+            lab,
+            Environments(install=not options["no_install"]),
+            nbytes=nbytes,
+            repeats=options["repeats"],
+            **{name: options[name] and check_size(name, options[name]) for name in ("bucket", "capacity")},
+            notify=lambda text: click.echo(text, err=True),
+        )
+    if options["as_json"]:
+        print_json(found)
+    else:
+        click.echo(job.summary(found))

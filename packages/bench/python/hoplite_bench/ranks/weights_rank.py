@@ -1,0 +1,195 @@
+"""One rank of `hoplite bench weights`: rank 0 publishes versions of its module, the others update theirs.
+
+An operation is a step of weight delivery: "update" publishes, and all receivers fetch into their modules; "join" is the
+same, but the last receiver calls in the middle of the transfer; "stage" fetches next to the module; "switch" copies a
+staged version into the module of rank 1, and "memcpy" copies the same bytes there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+import hoplite
+import hoplite.torch
+from content import fill, wrong
+from hoplite_rank import PATIENCE_S, joined, options_of_node
+from rank import HEAD_START_NS, Rank, Task, serve, sleep_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PREFIX = "weights/"
+# The tensors of one layer: four matrices, and the two vectors of a normalization. The last tensor takes the rest.
+WIDTH = 1024
+LAYER = ((WIDTH, WIDTH), (WIDTH, WIDTH), (WIDTH, WIDTH), (WIDTH, WIDTH), (WIDTH,), (WIDTH,))
+# Variants that record memory: all of the process, or without shared memory, so without the store of its node.
+MEMORY, PRIVATE = "memory", "private memory"
+SAMPLE_S = 0.01
+
+
+class WeightsRank(Rank):
+    """The publisher or a receiver.
+
+    Args:
+        client: client of this host's node.
+        midway_ns: time from the publication until the last receiver calls in "join".
+        bucket: bytes of an object of a publication; None publishes one object.
+    """
+
+    leads = True
+
+    def __init__(self, client: hoplite.Client, midway_ns: int, bucket: int | None) -> None:
+        self.client = client
+        self.midway_ns = midway_ns
+        self.bucket = bucket
+        self.module: torch.nn.ParameterDict | None = None
+        self.staged: Any = None
+        self.copied: tuple[np.ndarray, np.ndarray] | None = None
+        self.most = 0
+
+    def prepare(self, task: Task) -> str:
+        """Creates and touches the module: the publisher's with new values, a receiver's with -1."""
+        self.most = 0
+        shapes = shapes_of(task.nbytes)
+        if self.module is None or [tuple(one.shape) for one in self.module.values()] != shapes:
+            self.module = None
+            self.module = torch.nn.ParameterDict(
+                {f"tensor{number}": torch.nn.Parameter(torch.empty(shape)) for number, shape in enumerate(shapes)}
+            )
+        for number, array in enumerate(self.arrays()):
+            if task.rank == 0:
+                fill(array, rank=0, seed=task.seed + number)
+            else:
+                array[:] = -1
+        if task.op == "switch" and task.rank == 0:
+            self.publish(task)
+        elif task.op == "switch" and task.rank == 1:
+            self.staged = self.fetch(task, stage=True)
+        elif task.op == "memcpy" and task.rank == 1:
+            self.copied = np.full(task.nbytes, 0, np.uint8), np.full(task.nbytes, 1, np.uint8)
+        return ""
+
+    def arrays(self) -> list[np.ndarray]:
+        """The memory of the module's tensors, each as one row."""
+        assert self.module is not None, "the module is created in prepare"
+        return [parameter.detach().numpy().reshape(-1) for parameter in self.module.values()]
+
+    def publish(self, task: Task) -> None:
+        """Publishes the module; its version is the number of the round. Only the newest is retained."""
+        name = f"{PREFIX}{task.round}"
+        hoplite.torch.publish(self.module, name, retain=1, bucket=self.bucket, client=self.client)
+
+    def fetch(self, task: Task, *, stage: bool) -> Any:  # noqa: ANN401 - weights, or what is staged
+        """Fetches this round's version into the module, or next to it."""
+        return hoplite.torch.fetch(
+            PREFIX, into=self.module, after=task.round - 1, stage=stage, client=self.client, timeout=PATIENCE_S
+        )
+
+    def run(self, task: Task, tokens: list[str], at: int) -> tuple[int, int] | None:  # noqa: ARG002
+        """Publishes or fetches, or copies on one host."""
+        match task.op:
+            case "update" | "join" | "stage" if task.rank == 0:
+                self.publish(task)
+            case "update" | "stage":
+                with self.recording(task.variant):
+                    self.staged = self.fetch(task, stage=task.op == "stage")
+            case "join":
+                is_late = task.rank == task.ranks - 1
+                if is_late:
+                    sleep_until(at + HEAD_START_NS + self.midway_ns)
+                start = time.monotonic_ns()
+                self.fetch(task, stage=False)
+                return (start, time.monotonic_ns()) if is_late else (0, 0)
+            case "switch" if task.rank == 1:
+                self.staged.switch()
+                return None
+            case "memcpy" if task.rank == 1:
+                assert self.copied is not None, "run was called before prepare"
+                np.copyto(*self.copied)
+                return None
+        # Of these operations, only one host's time counts.
+        return (0, 0) if task.op in ("join", "switch", "memcpy") else None
+
+    @contextlib.contextmanager
+    def recording(self, variant: str) -> Iterator[None]:
+        """Records the most memory that this process uses beyond its private memory at the start, if requested."""
+        if variant not in (MEMORY, PRIVATE):
+            yield
+            return
+        before, ended = used(PRIVATE), threading.Event()
+
+        def sample() -> None:
+            is_last = False
+            while not is_last:
+                is_last = ended.wait(SAMPLE_S)
+                self.most = max(self.most, used(variant) - before)
+
+        thread = threading.Thread(target=sample)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def check(self, task: Task) -> str:
+        """Compares a receiver's module with what was published."""
+        if task.op == "stage" and task.rank > 0:
+            self.staged.switch()
+        self.staged = self.copied = None
+        if task.rank == 0 or task.op == "memcpy" or (task.op == "switch" and task.rank > 1):
+            return ""
+        for number, array in enumerate(self.arrays()):
+            if error := wrong(array, nbytes=array.nbytes, ranks=range(1), seed=task.seed + number):
+                return f"tensor {number}: {error}"
+        return ""
+
+    def extra(self) -> int:
+        """The most memory that a recorded fetch used beyond that before it."""
+        return self.most
+
+
+def shapes_of(nbytes: int) -> list[tuple[int, ...]]:
+    """The shapes of a module of exactly this many bytes of float32."""
+    found: list[tuple[int, ...]] = []
+    left = nbytes // 4
+    while left:
+        shape = LAYER[len(found) % len(LAYER)]
+        found.append(shape if math.prod(shape) <= left else (left,))
+        left -= math.prod(found[-1])
+    return found
+
+
+def used(variant: str) -> int:
+    """The memory of this process, with or without shared memory, in bytes; takes 15 ms per GiB."""
+    lines = [line.split() for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]]
+    fields = {name: int(number) * 1024 for name, number, *_ in lines}
+    return fields["Pss:"] - (fields["Pss_Shmem:"] if variant == PRIVATE else 0)
+
+
+def main() -> None:
+    """Takes part until the bench disconnects."""
+    parser = options_of_node()
+    parser.add_argument("--midway-ns", type=int, required=True)
+    parser.add_argument("--bucket", type=int)
+    options = parser.parse_args()
+    with joined(options) as client:
+        serve(
+            WeightsRank(client, options.midway_ns, options.bucket),
+            control=options.control,
+            number=options.rank,
+            ranks=options.ranks,
+            version=hoplite.__version__,
+        )
+
+
+if __name__ == "__main__":
+    main()
