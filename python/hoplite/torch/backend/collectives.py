@@ -41,13 +41,13 @@ async def all_reduce(call: Call, memory: Tensor, operator: Operator, part: objec
         await _fold_here(call, memory, operator, part)
     else:
         group, value = call.group, typed(memory)
-        own = await call.put(value, part)
         result = call.name(0, f"{part}all")
         if group.rank == 0:
             await call.reduce([call.name(rank, part) for rank in range(group.size)], op, result)
             group.cleanup.read_by_all(call.number, [result])
-        await call.get(result, value)
-        # The result has all inputs.
+        # First, so that the store knows before the inputs exist that all ranks want the result. A block of the result
+        # exists only after this rank's block is in the store, so both can use the same memory.
+        own, _ = await call.together(call.put(value, part), call.get(result, value))
         group.cleanup.read([own], memory.nbytes)
 
 
@@ -58,7 +58,9 @@ async def _fold_here(call: Call, memory: Tensor, operator: Operator, part: objec
     inputs = [memory.clone() if rank == group.rank else memory.new_empty(memory.shape) for rank in range(group.size)]
     others = group.others()
     if memory.nbytes <= EXCHANGE_BYTES:
-        await call.get_all([call.name(rank, part) for rank in others], [raw(inputs[rank]) for rank in others])
+        values = await call.run("get", [call.name(rank, part) for rank in others], timeout=call.left_s())
+        for rank, value in zip(others, values, strict=True):
+            raw(inputs[rank])[:] = value
     else:
         for rank in others:
             await call.get(call.name(rank, part), raw(inputs[rank]))
@@ -100,12 +102,15 @@ async def reduce(call: Call, memory: Tensor, operator: Operator, root: int) -> N
 async def all_gather(call: Call, memory: Tensor, outputs: Sequence[Tensor], part: object = "") -> None:
     """Copies the memory of each rank into one output of every rank."""
     group = call.group
-    if group.size > 1:
-        group.cleanup.read_by_all(call.number, [await call.put(raw(memory), part)])
     if outputs[group.rank].data_ptr() != memory.data_ptr():
         outputs[group.rank].reshape(-1).copy_(memory.reshape(-1))
     others = group.others()
-    await call.get_all([call.name(rank, part) for rank in others], [raw(outputs[rank]) for rank in others])
+    if others:
+        names = [call.name(rank, part) for rank in others]
+        own, _ = await call.together(
+            call.put(raw(memory), part), call.get_all(names, [raw(outputs[rank]) for rank in others])
+        )
+        group.cleanup.read_by_all(call.number, [own])
 
 
 async def gather(call: Call, memory: Tensor, outputs: Sequence[Tensor] | None, root: int) -> None:

@@ -6,10 +6,11 @@ needs it gets that name. Does not know what the operations do with the objects.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist
 
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 
 # Time to look up, after a timeout, what other ranks have called.
 DIAGNOSIS_S = 2.0
+
+# An operation with a larger tensor runs in the loop even if the caller waits: there it can put and get at once.
+IN_THREAD_BYTES = 64 << 10
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Group:
@@ -67,6 +74,7 @@ class Group:
         *,
         asynchronous: bool,
         outputs: list[Any],
+        nbytes: int = 0,
         shared_bytes: int = 0,
     ) -> Work:
         """Starts a collective operation: in the caller's thread, or in the loop.
@@ -77,6 +85,7 @@ class Group:
             steps: the operation.
             asynchronous: whether to return before the operation is over.
             outputs: the tensors that it fills.
+            nbytes: size of the tensor that it moves.
             shared_bytes: size of its objects that all ranks read, the same on all ranks.
 
         Raises:
@@ -86,9 +95,12 @@ class Group:
             self.number += 1
             number = self.number
         call = Call(self, op, f"{number}/{op}", timeout_s, number)
-        if asynchronous:
+        call.in_loop = asynchronous or nbytes > IN_THREAD_BYTES
+        if call.in_loop:
             running = submit(call.carry_out(in_loop(self.client), steps))
             self.cleanup.issued(number, shared_bytes, running)
+            if not asynchronous:
+                running.result()
             return Work(outputs, running)
         finish(call.carry_out(in_thread(self.client), steps))
         self.cleanup.issued(number, shared_bytes, None)
@@ -116,6 +128,7 @@ class Call:
         self.group = group
         self.op = op
         self.number = number
+        self.in_loop = False
         self.run: Run
         self._path = f"{group.prefix}/{path}"
         self._timeout_s = group.timeout_s if timeout_s is None else timeout_s
@@ -143,6 +156,19 @@ class Call:
         """Copies several objects, each into its memory."""
         if names:
             await self.run("get", names, out=outs, timeout=self.left_s())
+
+    async def together(self, put: Coroutine[Any, Any, T], get: Coroutine[Any, Any, U]) -> tuple[T, U]:
+        """Puts and gets at the same time, if this runs in the loop; else in turn."""
+        if not self.in_loop:
+            return await put, await get
+        getting = asyncio.ensure_future(get)
+        # The request is sent before the put.
+        await asyncio.sleep(0)
+        try:
+            return await put, await getting
+        except BaseException:
+            getting.cancel()
+            raise
 
     async def reduce(self, names: Sequence[str], op: str, name: str) -> None:
         """Starts to fold objects into a new one."""

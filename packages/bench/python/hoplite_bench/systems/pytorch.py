@@ -95,7 +95,8 @@ class TorchHoplite(Torch):
             "HOPLITE_CAPACITY": str(launch.memory_bytes),
             # The ranks start their own nodes. An empty variable is the default, whatever the bench's shell has.
             "HOPLITE_ADDRESS": "",
-            "HOPLITE_NO_ENCRYPTION": "",
+            # As Gloo and MPI, which do not encrypt either.
+            "HOPLITE_NO_ENCRYPTION": "1",
             "HOPLITE_RACK": "",
         }
 
