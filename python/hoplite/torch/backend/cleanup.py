@@ -29,6 +29,9 @@ OPERATIONS = 128
 TRASH_OBJECTS = 64
 TRASH_BYTES = 4 << 20
 
+# Longer than any program. A wait without a timeout would be logged.
+WAIT_S = 1e8
+
 
 class Cleanup:
     """The objects of one group that this rank must delete.
@@ -100,12 +103,12 @@ class Cleanup:
         everyone = f"{group.prefix}/done/{confirmation}/all"
         # If the group has failed, the job deletes everything.
         with contextlib.suppress(HopliteError):
-            await run("put", b"\0", name=names[group.rank])
+            await run("put", b"", name=names[group.rank])
             if group.rank == 0:
-                await run("wait", names)
+                await run("wait", names, timeout=WAIT_S)
                 await run("put", b"", name=everyone)
                 self.read_by_all(number, [everyone])
-            await run("get", everyone)
+            await run("get", everyone, timeout=WAIT_S)
             with self._lock:
                 over = [name for of, shared in self._shared if of <= number for name in shared if name != everyone]
                 self._shared = [(of, shared) for of, shared in self._shared if of > number or everyone in shared]

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 # Up to this size, every rank gets all inputs of an all_reduce and folds them itself: that saves waiting for the result.
 EXCHANGE_BYTES = 16 << 10
 
+# An all_reduce starts when all inputs exist, or after the time in which this rate would move one.
+GRACE_BYTES_PER_S = 512 << 20
+
 
 async def broadcast(call: Call, memory: Tensor, root: int) -> None:
     """Copies the memory of the root to all ranks. Source: Hoplite (SIGCOMM 2021), section 3.3."""
@@ -40,15 +43,30 @@ async def all_reduce(call: Call, memory: Tensor, operator: Operator, part: objec
     elif op is None or (memory.nbytes <= EXCHANGE_BYTES and is_foldable_here(memory.dtype)):
         await _fold_here(call, memory, operator, part)
     else:
-        group, value = call.group, typed(memory)
-        result = call.name(0, f"{part}all")
-        if group.rank == 0:
-            await call.reduce([call.name(rank, part) for rank in range(group.size)], op, result)
-            group.cleanup.read_by_all(call.number, [result])
-        # First, so that the store knows before the inputs exist that all ranks want the result. A block of the result
-        # exists only after this rank's block is in the store, so both can use the same memory.
-        own, _ = await call.together(call.put(value, part), call.get(result, value))
-        group.cleanup.read([own], memory.nbytes)
+        await _fold_in_store(call, memory, op, part)
+
+
+async def _fold_in_store(call: Call, memory: Tensor, op: str, part: object) -> None:
+    """Folds the inputs of all ranks in the store, as a ring if all are there soon, else as they arrive."""
+    group, value = call.group, typed(memory)
+    names = [call.name(rank, part) for rank in range(group.size)]
+    announcement = call.name(0, f"{part}ref")
+    if group.rank == 0:
+        # Rank 0 owns a reserved ref, so it knows how many ranks wait for the result: a ring needs that.
+        result = str(await call.run("reserve"))
+        group.cleanup.read_by_all(call.number, [await call.put(result.encode(), f"{part}ref"), result])
+        async def reduce_and_get() -> None:
+            await call.run("wait", names, timeout=min(memory.nbytes / GRACE_BYTES_PER_S, call.left_s()))
+            await call.reduce(names, op, result)
+            await call.get(result, value)
+
+        await call.together(call.put(value, part), reduce_and_get())
+    else:
+        result = bytes(await call.get(announcement)).decode()
+        # Requested first, so that rank 0 knows it in time. A block of the result exists only after this rank's block is
+        # in the store, so both can use the same memory.
+        await call.together(call.put(value, part), call.get(result, value))
+    group.cleanup.read([names[group.rank]], memory.nbytes)
 
 
 async def _fold_here(call: Call, memory: Tensor, operator: Operator, part: object) -> None:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 # Time to announce a failure before this rank closes its own client.
 ANNOUNCE_S = 1.0
 
+# Longer than any program. A wait without a timeout would be logged.
+WATCH_S = 1e8
+
 # Interval in which this rank checks, after another has left, whether it waits for that one.
 POLL_S = 0.1
 
@@ -67,7 +70,8 @@ class Liveness:
         Raises:
             ObjectLost: the rank died.
         """
-        return json.loads(bytes(await self._group.client.get_async(self._refs[rank])))  # type: ignore[no-any-return]
+        value = await self._group.client.get_async(self._refs[rank], timeout=WATCH_S)
+        return json.loads(bytes(value))  # type: ignore[no-any-return]
 
     async def _watch_next(self) -> None:
         """Watches the next rank. After that has left, watches the one behind it too."""
@@ -92,7 +96,7 @@ class Liveness:
     async def _watch_announcement(self) -> None:
         group = self._group
         with contextlib.suppress(HopliteError):
-            group.fail(bytes(await group.client.get_async(self._failed)).decode())
+            group.fail(bytes(await group.client.get_async(self._failed, timeout=WATCH_S)).decode())
 
     async def _announce(self, why: str) -> None:
         with contextlib.suppress(HopliteError):
