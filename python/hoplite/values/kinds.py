@@ -39,6 +39,10 @@ OPS = _native.OPS
 item_bytes = functools.lru_cache(maxsize=256)(_native.item_bytes)
 
 
+# Extras of hoplite-collectives that install a library, where the names differ.
+_EXTRAS = {"ml_dtypes": "bfloat16", "pyarrow": "arrow"}
+
+
 class Encoded(NamedTuple):
     """A value encoded for the store.
 
@@ -73,13 +77,14 @@ def require(package: str, need: str) -> Any:  # noqa: ANN401 - a module that typ
     """Imports a library that a value needs.
 
     Raises:
-        UnsupportedDtype: the library is not installed. The message states what needs it.
+        UnsupportedDtype: the library is not installed. The message states what needs it, and the extra to install.
     """
     try:
         return importlib.import_module(package)
     except ImportError as error:
         raise UnsupportedDtype(
-            f"{need} needs {package}, which can't be imported ({error}); try pip install {package}"
+            f"{need} needs {package}, which can't be imported ({error}); try pip install "
+            f"'hoplite-collectives[{_EXTRAS.get(package, package)}]'"
         ) from error
 
 
