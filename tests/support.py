@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hoplite.values import DTYPES
+from hoplite.values import DTYPES, NARROW_DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,8 +25,11 @@ Array = np.ndarray[Any, Any]
 P = ParamSpec("P")
 T = TypeVar("T")
 
+# Dtypes of NumPy arrays: all but one that only torch has, and a few that old versions of ml_dtypes lack.
+ARRAY_DTYPES = tuple(dtype for dtype in DTYPES if dtype not in NARROW_DTYPES or hasattr(ml_dtypes, dtype))
+
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-INTEGERS = tuple(dtype for dtype in DTYPES if "int" in dtype)
+INTEGERS = tuple(dtype for dtype in DTYPES if "int" in dtype and dtype not in NARROW_DTYPES)
 
 # The reduce operations of each dtype.
 OPS = {
@@ -36,6 +39,7 @@ OPS = {
     "bool": ("any", "all"),
     "datetime64": ("min", "max"),
     "timedelta64": ("sum", "min", "max"),
+    **dict.fromkeys(NARROW_DTYPES, ()),
 }
 
 # Timeout of everything that can hang: long enough for a busy machine, shorter than a test's own limit. It is not a
@@ -44,13 +48,19 @@ SOON = 30.0
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Returns a dtype by its name, including bfloat16."""
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+    """Returns a dtype by its name, including those of ml_dtypes."""
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def numbers(shape: int | tuple[int, ...], dtype: str = "float32", *, seed: int = 0) -> Array:
-    """Returns whole numbers from 0 to 3: sums and products of a few are exact in every dtype."""
+    """Returns whole numbers from 0 to 3: sums and products of a few are exact in every dtype that has them.
+
+    Elements of narrow dtypes have two bit patterns, which are not NaN.
+    """
     few = np.random.default_rng(seed).integers(0, 4, shape, np.uint8)
+    if dtype in NARROW_DTYPES:
+        # An operation on a 0-d array returns a scalar.
+        return np.asarray(few & 1).view(numpy_dtype(dtype))
     return few.astype(np.int64).astype(numpy_dtype(dtype)) if "time" in dtype else few.astype(numpy_dtype(dtype))
 
 

@@ -49,7 +49,15 @@ def test_the_sealed_object_has_the_written_values(crew: Crew, size: int) -> None
 def test_buffers_of_any_shape_and_dtype(crew: Crew) -> None:
     import ml_dtypes
 
-    cases: list[tuple[Any, Any]] = [((), "float64"), ((0, 3), "int8"), (5, np.uint16), ((300, 200), ml_dtypes.bfloat16)]
+    cases: list[tuple[Any, Any]] = [
+        ((), "float64"),
+        ((0, 3), "int8"),
+        (5, np.uint16),
+        ((300, 200), ml_dtypes.bfloat16),
+        ((300, 200), ml_dtypes.float8_e5m2),
+        (5, "float8_e8m0fnu"),
+        ((2, 3), np.dtype(ml_dtypes.int4)),
+    ]
     for shape, dtype in cases:
         expected = numbers(shape, np.dtype(dtype).name)
         buffer = crew.putter.create(shape, dtype)
@@ -57,6 +65,14 @@ def test_buffers_of_any_shape_and_dtype(crew: Crew) -> None:
         same(crew.getter.get(buffer.seal(), timeout=SOON), expected)
     with crew.putter.create(()) as buffer, pytest.raises(TypeError, match="length"):
         len(buffer)
+
+
+def test_a_buffer_of_packed_float4_is_filled_as_uint8(crew: Crew) -> None:
+    """NumPy has no dtype for two elements in one byte."""
+    buffer = crew.putter.create((2, 3), "float4_e2m1fn_x2")
+    assert (buffer.dtype, buffer.nbytes) == ("float4_e2m1fn_x2", 6)
+    buffer[...] = numbers((2, 3), "uint8")
+    same(crew.getter.get(buffer.seal(), timeout=SOON), numbers((2, 3), "uint8"))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from commands import COMMAND, run_bytes
-from hoplite.values import DTYPES
+from hoplite.values import DTYPES, NARROW_DTYPES
 from support import SOON, eventually, numbers, same
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_bytes_round_trip(client: Client, tmp_path: Path, size: int) -> None:
     assert run("get", "piped/1", "-o", "-").stdout == content
 
 
-@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != "bfloat16"])
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype not in {"bfloat16", *NARROW_DTYPES}])
 def test_arrays_round_trip(client: Client, tmp_path: Path, dtype: str) -> None:
     """As .npy files of any shape, and as raw bytes on standard output."""
     for number, shape in enumerate([(), (0,), (0, 3), (7,), (200, 300)]):
@@ -73,13 +73,14 @@ def test_byte_order_and_row_order_are_converted(client: Client, tmp_path: Path) 
     same(client.get(put(tmp_path / "in.npy"), timeout=SOON), value.astype("<i4"))
 
 
-def test_bfloat16_can_be_written_only_as_bytes(client: Client, tmp_path: Path) -> None:
-    value = numbers(100, "bfloat16")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "int4"])
+def test_dtypes_of_ml_dtypes_can_be_written_only_as_bytes(client: Client, tmp_path: Path, dtype: str) -> None:
+    value = numbers(100, dtype)
     client.put(value, name="half/1")
-    assert run("get", "half/1").stdout == value.view(np.uint16).tobytes()
-    assert b"bfloat16" in run("get", "half/1", "-o", tmp_path / "out.npy", code=1).stderr
+    assert run("get", "half/1").stdout == value.tobytes()
+    assert dtype.encode() in run("get", "half/1", "-o", tmp_path / "out.npy", code=1).stderr
     run("get", "half/1", "-o", tmp_path / "out.bin")
-    assert np.fromfile(tmp_path / "out.bin", ml_dtypes.bfloat16).tolist() == value.tolist()
+    assert np.fromfile(tmp_path / "out.bin", getattr(ml_dtypes, dtype)).tolist() == value.tolist()
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["out.bin"]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import hoplite
 from hoplite.node_status import Status
-from support import SOON, Later, eventually, fold, numbers, numpy_dtype, same
+from support import ARRAY_DTYPES, SOON, Later, eventually, fold, numbers, numpy_dtype, same
 from typed import mismatches
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ ARRAYS: dict[str, Any] = {
     "float32": numbers((10, 10)),
     "large float64": numbers((300, 70), "float64"),
     "bfloat16": numbers(7, "bfloat16"),
+    "float8": numbers(7, "float8_e4m3fn"),
+    "large int4": numbers(100_001, "int4"),
     "large int8": numbers(100_001, "int8"),
     "0-d": np.float32(3),
     "empty": numbers((0, 4)),
@@ -541,6 +543,6 @@ def test_a_with_block_closes_its_client(crew: Crew) -> None:
 
 
 def test_every_dtype_round_trips(crew: Crew) -> None:
-    for dtype in hoplite.values.DTYPES:
+    for dtype in ARRAY_DTYPES:
         same(crew.getter.get(crew.putter.put(numbers(5, dtype)), timeout=SOON), numbers(5, dtype))
         assert crew.getter.get(crew.putter.put(numbers((), dtype)), timeout=SOON).dtype == numpy_dtype(dtype)

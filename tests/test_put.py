@@ -11,7 +11,7 @@ import pytest
 import hoplite
 from hoplite import Client, Node, testing
 from hoplite.values import DTYPES
-from support import SOON, Array, Later, numbers, same
+from support import ARRAY_DTYPES, SOON, Array, Later, numbers, same
 
 SHAPES: list[tuple[int, ...]] = [
     (),
@@ -35,7 +35,11 @@ def test_every_shape_round_trips(clients: list[Client], shape: tuple[int, ...]) 
     same(clients[1].get(ref, timeout=30), value)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+def test_only_torch_has_packed_float4() -> None:
+    assert set(DTYPES) - set(ARRAY_DTYPES) == {"float4_e2m1fn_x2"}
+
+
+@pytest.mark.parametrize("dtype", ARRAY_DTYPES)
 def test_every_dtype_round_trips(clients: list[Client], dtype: str) -> None:
     small, large = numbers((3, 5), dtype), numbers(50_001, dtype)
     for value in (small, large):

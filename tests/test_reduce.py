@@ -10,8 +10,8 @@ import pytest
 
 import hoplite
 from hoplite import Client, testing
-from hoplite.values import DTYPES
-from support import FLOATS, OPS, SOON, Array, Later, eventually, eventually_empty, fold, numbers, same
+from hoplite.values import NARROW_DTYPES
+from support import ARRAY_DTYPES, FLOATS, OPS, SOON, Array, Later, eventually, eventually_empty, fold, numbers, same
 
 ALL_OPS = ("sum", "min", "max", "prod", "mean", "any", "all")
 
@@ -24,7 +24,7 @@ def check(reader: Client, total: hoplite.Ref, values: dict[str, Array], op: str 
     return folded
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [each for each in ARRAY_DTYPES if each not in NARROW_DTYPES])
 def test_every_op_reduces_every_supported_dtype(clients: list[Client], dtype: str) -> None:
     """Whole numbers that every dtype represents exactly, one input per node; small and large."""
     for shape in ((5,), (123, 457)):
@@ -41,6 +41,18 @@ def test_every_op_reduces_every_supported_dtype(clients: list[Client], dtype: st
                     clients[0].get(total, timeout=SOON)
             else:
                 same(clients[0].get(total, timeout=SOON), fold(op, values))
+
+
+@pytest.mark.parametrize("size", [5, 100_001])
+def test_a_reduce_of_a_narrow_dtype_is_rejected_with_the_reason(clients: list[Client], size: int) -> None:
+    for dtype in ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn", "int4", "uint1"):
+        refs = [client.put(numbers(size, dtype)) for client in clients]
+        for op in ALL_OPS:
+            total = clients[0].reduce(refs, op)
+            reason = rf"by {op} can't fold .*, which is {dtype}\[{size}\]: no operation .*overflows.*convert .*float32"
+            for client in clients:
+                with pytest.raises(hoplite.UnsupportedDtype, match=reason):
+                    client.get(total, timeout=SOON)
 
 
 SHAPES: list[tuple[int, ...]] = [

@@ -109,10 +109,11 @@ def test_plain_data_needs_no_entry(value: Any) -> None:
             assert a == b
 
 
-def test_bfloat16_needs_no_entry() -> None:
-    bfloat16 = np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
-    got = there_and_back([np.ones(3, bfloat16), np.ones(1, bfloat16)[0]])
-    assert [one.dtype for one in got] == [bfloat16, bfloat16]
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "uint4"])
+def test_dtypes_of_ml_dtypes_need_no_entry(name: str) -> None:
+    dtype = np.dtype(getattr(pytest.importorskip("ml_dtypes"), name))
+    got = there_and_back([np.ones(3, dtype), np.ones(1, dtype)[0]])
+    assert [one.dtype for one in got] == [dtype, dtype]
     assert got[0].tolist() == [1, 1, 1]
     assert got[1] == 1
 

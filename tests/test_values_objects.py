@@ -95,10 +95,11 @@ def test_large_arrays_and_bytes_inside_are_encoded_without_a_copy() -> None:
 
 
 def test_every_memory_layout_of_an_array_inside_round_trips() -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes", reason="bfloat16 is in ml_dtypes")
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="bfloat16 and float8 are in ml_dtypes")
+    added = (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
     base = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
     arrays = [
-        *(base.astype(dtype) for dtype in ("?", "i1", ">i4", "f2", "c8", "M8[s]", "U3", ml_dtypes.bfloat16)),
+        *(base.astype(dtype) for dtype in ("?", "i1", ">i4", "f2", "c8", "M8[s]", "U3", *added)),
         *(base, base.T, base[::2], base[:, ::-1], np.asfortranarray(base), base[:, :0], base[0, 0, 0], base[1:2]),
         np.broadcast_to(base, (2, 3, 4, 5)),
         np.zeros(5, [("a", "f4"), ("b", "S3")]),

@@ -13,6 +13,7 @@ __all__ = [
     "DTYPES",
     "FORMS",
     "INLINE_BYTES_MAX",
+    "NARROW_DTYPES",
     "OPS",
     "Client",
     "Copier",
@@ -46,6 +47,7 @@ INLINE_BYTES_MAX: int
 COPY_OVERHEAD_BYTES: int
 DTYPES: tuple[str, ...]
 FORMS: tuple[str, str, str, str]
+NARROW_DTYPES: tuple[str, ...]
 OPS: tuple[str, ...]
 __version__: str
 

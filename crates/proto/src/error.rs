@@ -181,13 +181,15 @@ fn shorten(text: &mut String, bytes: usize) {
 /// Whether an operation is defined for an element type.
 ///
 /// A mean of integers or of times would have to round. A sum of bool could be a count or an "or", so it is not defined.
-/// Complex numbers have no order. A sum of dates is not a date.
+/// Complex numbers have no order. A sum of dates is not a date. A fold of narrow numbers would overflow, or round away
+/// nearly all of its inputs.
 pub const fn is_reducible(op: Op, dtype: Dtype) -> bool {
     match dtype {
         Dtype::Bool => matches!(op, Op::Any | Op::All),
         Dtype::Complex64 | Dtype::Complex128 => matches!(op, Op::Sum | Op::Prod | Op::Mean),
         Dtype::Datetime64(_) => matches!(op, Op::Min | Op::Max),
         Dtype::Timedelta64(_) => matches!(op, Op::Sum | Op::Min | Op::Max),
+        Dtype::Narrow(_) => false,
         _ if matches!(op, Op::Mean) => dtype.is_float(),
         _ => !matches!(op, Op::Any | Op::All),
     }
@@ -206,6 +208,10 @@ const fn advice(op: Op, dtype: Dtype) -> &'static str {
             "dates have a minimum and a maximum only: use op=\"min\" or op=\"max\", or put differences of dates"
         }
         Dtype::Timedelta64(_) => "use op=\"sum\", \"min\" or \"max\"; for a mean, divide the sum",
+        Dtype::Narrow(_) => {
+            "no operation is defined for it, because in so few bits a fold overflows or loses nearly all precision \
+             after a few inputs; convert the inputs to bfloat16, float32 or int32 first"
+        }
         _ if matches!(op, Op::Any | Op::All) => {
             "any and all fold arrays of bool: put array != 0 instead, or use op=\"max\" or \"min\""
         }
@@ -286,12 +292,13 @@ mod tests {
         let ops = |dtype| {
             Op::ALL.iter().copied().filter(move |op| is_reducible(*op, dtype)).collect::<Vec<_>>()
         };
-        for dtype in Dtype::ALL {
+        for dtype in Dtype::all() {
             let expected = match dtype {
                 Dtype::Bool => vec![Op::Any, Op::All],
                 Dtype::Complex64 | Dtype::Complex128 => vec![Op::Sum, Op::Prod, Op::Mean],
                 Dtype::Datetime64(_) => vec![Op::Min, Op::Max],
                 Dtype::Timedelta64(_) => vec![Op::Sum, Op::Min, Op::Max],
+                Dtype::Narrow(_) => vec![],
                 float if float.is_float() => vec![Op::Sum, Op::Min, Op::Max, Op::Prod, Op::Mean],
                 _ => vec![Op::Sum, Op::Min, Op::Max, Op::Prod],
             };
@@ -301,12 +308,27 @@ mod tests {
 
     #[test]
     fn advice_names_an_operation_that_is_defined() {
-        for dtype in Dtype::ALL {
+        let is_narrow = |dtype: &Dtype| matches!(dtype, Dtype::Narrow(_));
+        for dtype in Dtype::all().filter(|dtype| !is_narrow(dtype)) {
             for op in Op::ALL.iter().copied().filter(|op| !is_reducible(*op, dtype)) {
                 let text = advice(op, dtype);
                 let defined = |op: &Op| is_reducible(*op, dtype) && text.contains(&op.to_string());
                 assert!(Op::ALL.iter().any(defined), "{op} of {dtype}: {text}");
             }
+        }
+    }
+
+    #[test]
+    fn advice_for_a_narrow_type_gives_the_reason_and_a_type_that_can_be_folded() {
+        let meta = Meta::array("float8_e5m2".parse().unwrap(), vec![3]).unwrap();
+        let text = Error::unreducible("a".parse().unwrap(), meta, Op::Sum).to_string();
+        assert!(text.contains("which is float8_e5m2[3]: no operation"), "{text}");
+        assert!(text.contains("overflows") && text.contains("convert"), "{text}");
+        for dtype in ["bfloat16", "float32", "int32"] {
+            assert!(
+                text.contains(dtype) && is_reducible(Op::Sum, dtype.parse().unwrap()),
+                "{text}"
+            );
         }
     }
 

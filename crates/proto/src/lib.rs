@@ -53,6 +53,7 @@ pub mod members;
 pub mod message;
 pub mod meta;
 pub mod mutants;
+pub mod narrow;
 pub mod node;
 pub mod pipeline;
 pub mod place;

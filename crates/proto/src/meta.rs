@@ -7,9 +7,9 @@ use core::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{quoted::Quoted, unit::Unit};
+use crate::{narrow::Narrow, quoted::Quoted, unit::Unit};
 
-/// Element type of an array.
+/// Element type of an array. Messages contain the index of a variant: add new ones at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Dtype {
@@ -35,11 +35,13 @@ pub enum Dtype {
     Datetime64(Unit),
     /// Signed 64-bit number of time units, with NaT as above.
     Timedelta64(Unit),
+    /// One byte; no operation is defined.
+    Narrow(Narrow),
 }
 
 impl Dtype {
-    /// Every element type, in the order of the documentation. Types with a unit appear once, in nanoseconds.
-    pub const ALL: [Self; 17] = [
+    /// The element types without a unit that NumPy has by itself, and bfloat16.
+    const COMMON: [Self; 15] = [
         Self::Float16,
         Self::BFloat16,
         Self::Float32,
@@ -55,12 +57,17 @@ impl Dtype {
         Self::Bool,
         Self::Complex64,
         Self::Complex128,
-        Self::Datetime64(Unit::NANOSECONDS),
-        Self::Timedelta64(Unit::NANOSECONDS),
     ];
 
+    /// Every element type, in the order of the documentation. Types with a unit appear once, last, in nanoseconds.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let narrow = Narrow::ALL.iter().copied().map(Self::Narrow);
+        let times = [Self::Datetime64(Unit::NANOSECONDS), Self::Timedelta64(Unit::NANOSECONDS)];
+        Self::COMMON.into_iter().chain(narrow).chain(times)
+    }
+
     /// The name in NumPy and torch, such as `float32`, without a unit.
-    pub const fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Float16 => "float16",
             Self::BFloat16 => "bfloat16",
@@ -79,13 +86,14 @@ impl Dtype {
             Self::Complex128 => "complex128",
             Self::Datetime64(_) => "datetime64",
             Self::Timedelta64(_) => "timedelta64",
+            Self::Narrow(narrow) => narrow.name(),
         }
     }
 
     /// Size of one element in bytes.
     pub const fn size(self) -> u64 {
         match self {
-            Self::Int8 | Self::UInt8 | Self::Bool => 1,
+            Self::Int8 | Self::UInt8 | Self::Bool | Self::Narrow(_) => 1,
             Self::Float16 | Self::BFloat16 | Self::Int16 | Self::UInt16 => 2,
             Self::Float32 | Self::Int32 | Self::UInt32 => 4,
             Self::Float64
@@ -126,9 +134,9 @@ impl FromStr for Dtype {
         let with_unit = |name, make: fn(Unit) -> Self| {
             text.strip_prefix(name).and_then(|unit| unit.parse().ok()).map(make)
         };
-        let plain =
-            Self::ALL.into_iter().find(|dtype| dtype.unit().is_none() && dtype.name() == text);
-        plain
+        let common = Self::COMMON.into_iter().find(|dtype| dtype.name() == text);
+        common
+            .or_else(|| text.parse().ok().map(Self::Narrow))
             .or_else(|| with_unit("datetime64", Self::Datetime64))
             .or_else(|| with_unit("timedelta64", Self::Timedelta64))
             .ok_or_else(|| UnknownDtype(String::from(text)))
@@ -139,7 +147,7 @@ impl FromStr for Dtype {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown dtype {}: use float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool, complex64, \
-     complex128, or datetime64 or timedelta64 with a NumPy unit",
+     complex128, a narrow type such as float8_e4m3fn or int4, or datetime64 or timedelta64 with a NumPy unit",
     Quoted(.0)
 )]
 pub struct UnknownDtype(pub String);
@@ -363,9 +371,10 @@ mod tests {
 
     #[test]
     fn names_read_back() {
-        for dtype in Dtype::ALL {
+        for dtype in Dtype::all() {
             assert_eq!(dtype.to_string().parse(), Ok(dtype));
         }
+        assert_eq!("uint4".parse(), Ok(Dtype::Narrow(Narrow::Uint4)));
         for &op in Op::ALL {
             assert_eq!(op.name().parse(), Ok(op));
         }
@@ -414,6 +423,22 @@ mod tests {
         assert_eq!(meta(25).to_string(), "datetime64[25s][1]");
         assert!(meta(25).is_consistent());
         assert!(!meta(0).is_consistent() && !meta(u32::MAX).is_consistent());
+    }
+
+    #[test]
+    fn each_narrow_element_occupies_one_byte() {
+        for &narrow in Narrow::ALL {
+            assert_eq!(Meta::array(Dtype::Narrow(narrow), vec![2, 3]).unwrap().size, 6);
+        }
+    }
+
+    /// Other nodes and files on disk refer to the types by these numbers.
+    #[test]
+    fn the_numbers_of_the_types_do_not_change() {
+        let number = |dtype: Dtype| postcard::to_allocvec(&dtype).unwrap();
+        assert_eq!(number(Dtype::Complex128), [14]);
+        assert_eq!(number(Dtype::Narrow(Narrow::Float8E4m3fn)), [17, 3]);
+        assert_eq!(number(Dtype::Narrow(Narrow::Uint4)), [17, 17]);
     }
 
     #[test]

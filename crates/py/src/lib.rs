@@ -33,14 +33,20 @@ mod native {
 
     #[pymodule_init]
     fn init(module: &super::Bound<'_, super::PyModule>) -> super::PyResult<()> {
-        use hoplite_node::proto::meta::{Dtype, Form, Op};
+        use hoplite_node::proto::{
+            meta::{Dtype, Form, Op},
+            narrow::Narrow,
+        };
 
         use super::{PyModuleMethods, PyTuple};
         super::errors::load(module.py())?;
         module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
         module.add("INLINE_BYTES_MAX", hoplite_node::proto::limits::INLINE_BYTES_MAX)?;
         module.add("COPY_OVERHEAD_BYTES", hoplite_node::proto::table::COPY_OVERHEAD_BYTES)?;
-        module.add("DTYPES", PyTuple::new(module.py(), Dtype::ALL.map(Dtype::name))?)?;
+        let dtypes: Vec<_> = Dtype::all().map(Dtype::name).collect();
+        module.add("DTYPES", PyTuple::new(module.py(), dtypes)?)?;
+        let narrow = Narrow::ALL.iter().map(|narrow| narrow.name());
+        module.add("NARROW_DTYPES", PyTuple::new(module.py(), narrow)?)?;
         module
             .add("FORMS", PyTuple::new(module.py(), Form::ALL.iter().map(|form| form.name()))?)?;
         module.add("OPS", PyTuple::new(module.py(), Op::ALL.iter().map(|op| op.name()))?)?;

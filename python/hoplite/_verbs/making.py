@@ -81,10 +81,10 @@ class Making(Attachment):
         Args:
             value: a NumPy array or scalar, a PyTorch CPU tensor, or anything with the buffer protocol or DLPack. Its
                 elements are float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool, complex64,
-                complex128, datetime64 or timedelta64; its shape is any, including 0-d and empty. It is copied once
-                more if it is strided, in Fortran order or big-endian. Also a pyarrow array, record batch or table;
-                bytes; or any other object, by pickle protocol 5, where arrays inside it are not copied into the
-                pickle. docs/values.md has a table.
+                complex128, datetime64, timedelta64, or of a narrow dtype such as float8_e4m3fn or int4; its shape is
+                any, including 0-d and empty. It is copied once more if it is strided, in Fortran order or big-endian.
+                Also a pyarrow array, record batch or table; bytes; or any other object, by pickle protocol 5, where
+                arrays inside it are not copied into the pickle. docs/values.md has a table.
             name: name of the object, such as "policy/17", or a ref from `reserve` of this client. None creates an id.
             replicas: number of nodes, including this one, that keep a copy until `delete`. The object survives the
                 failure of all but one of them. If the cluster has fewer nodes, each keeps a copy, and so do nodes that
@@ -220,7 +220,7 @@ class Making(Attachment):
         Args:
             shape: length of each axis, or of the only axis.
             dtype: anything that `numpy.dtype` accepts ("float32", "f4", float, "datetime64[ns]"); torch.float32,
-                ml_dtypes.bfloat16 and the like; or "bytes", with the number of bytes as shape.
+                torch.float8_e4m3fn, ml_dtypes.bfloat16 and the like; or "bytes", with the number of bytes as shape.
             name: name of the object, as in `put`. None creates an id. `buf.ref` is the ref of the future object.
             replicas: number of nodes that keep a copy, as in `put`; `seal` waits for them.
             ttl: seconds until the object is deleted, as in `put`, counted from `seal`.

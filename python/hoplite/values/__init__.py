@@ -28,6 +28,7 @@ from hoplite.values.kinds import (
     DTYPES,
     DTYPES_IN_WORDS,
     FORMS,
+    NARROW_DTYPES,
     OPS,
     PICKLE,
     PLAIN,
@@ -45,6 +46,7 @@ from hoplite.values.tensors import decode_tensor, encode_tensor
 __all__ = [
     "DTYPES",
     "FORMS",
+    "NARROW_DTYPES",
     "OPS",
     "Allowed",
     "Encoded",

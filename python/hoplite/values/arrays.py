@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite.errors import UnsupportedDtype
 from hoplite.values import quick
-from hoplite.values.kinds import BYTES, PLAIN, Encoded, item_bytes, loaded, require
+from hoplite.values.kinds import BYTES, ML_DTYPES, PACKED, PLAIN, Encoded, item_bytes, loaded, require
 from hoplite.values.parts import Private, unlock
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def encode_array(value: Any) -> Encoded | None:  # noqa: ANN401 - no import here
         return None
     quick.learn(numpy)
     array = numpy.asarray(value, dtype=value.dtype.newbyteorder("<"), order="C")
-    # As bytes, because the buffer protocol has no format for bfloat16; flat, because a 0-d array has no byte view.
+    # As bytes, because the buffer protocol has no format for bfloat16 or float8; flat, because a 0-d array has no byte
+    # view.
     flat = array.reshape(-1).view(numpy.uint8)
     return Encoded(kind, tuple(value.shape), PLAIN, flat.nbytes, (flat,))
 
@@ -76,7 +77,8 @@ def lend_array(value: Any) -> Any:  # noqa: ANN401 - no import here
     try:
         return numpy.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        # NumPy's DLPack does not support bfloat16, and in old versions no read-only arrays. __array__ may support both.
+        # NumPy's DLPack does not support bfloat16 and float8, and in old versions no read-only arrays. __array__ may
+        # support both.
         if hasattr(value, "__array__"):
             return numpy.asarray(value)
         raise UnsupportedDtype(
@@ -103,16 +105,22 @@ def over(data: Buffer, dtype: Any, shape: tuple[int, ...], order: str = "C") -> 
 
 
 def numpy_dtype(kind: str, need: str) -> Any:  # noqa: ANN401 - no import here
-    """Returns NumPy's dtype for one of `DTYPES`.
+    """Returns NumPy's dtype for one of `DTYPES`: of the same name, or uint8 for `PACKED`.
 
     Raises:
-        UnsupportedDtype: it needs a package that is not installed.
+        UnsupportedDtype: it needs a package that is not installed, or a newer version of it.
     """
     numpy = require("numpy", need)
     quick.learn(numpy)
-    if kind == "bfloat16":
-        return numpy.dtype(require("ml_dtypes", need).bfloat16)
-    return numpy.dtype(kind)
+    if kind in ML_DTYPES:
+        package = require("ml_dtypes", need)
+        if not hasattr(package, kind):
+            raise UnsupportedDtype(
+                f"{need} needs a newer ml_dtypes, because version {package.__version__} has no {kind}: run pip install "
+                "-U ml_dtypes"
+            )
+        return numpy.dtype(getattr(package, kind))
+    return numpy.dtype("uint8" if kind == PACKED else kind)
 
 
 def empty(kind: str, shape: tuple[int, ...], buffer: Buffer) -> Any:  # noqa: ANN401 - no import here
@@ -215,14 +223,14 @@ def _spelled(dtype: Any) -> Any:  # noqa: ANN401 - no import here
     """Returns a dtype as text, so that the pickle needs no NumPy function; or the dtype if text can't express it."""
     if dtype.kind in _SPELLED and dtype.isbuiltin != _OF_A_USER and dtype.metadata is None:
         return dtype.str
-    return "bfloat16" if dtype.kind == "V" and _name(dtype) == "bfloat16" else dtype
+    return _name(dtype) if dtype.isbuiltin == _OF_A_USER and _name(dtype) in ML_DTYPES else dtype
 
 
 def _read(dtype: Any) -> Any:  # noqa: ANN401 - no import here
     if not isinstance(dtype, str):
         return dtype
-    if dtype == "bfloat16":
-        return numpy_dtype(dtype, "an array of bfloat16")
+    if dtype in ML_DTYPES:
+        return numpy_dtype(dtype, f"an array of {dtype}")
     if not _SPELLING.fullmatch(dtype):
         raise ValueError(f"{dtype!r} is not a dtype of plain elements")
     return require("numpy", "an array").dtype(dtype)

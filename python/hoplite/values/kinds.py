@@ -29,8 +29,20 @@ PLAIN, TORCH, ARROW, PICKLE = FORMS
 # and times.
 DTYPES = _native.DTYPES
 
-# The same, for messages.
-DTYPES_IN_WORDS = f"{', '.join(DTYPES[:-2])}, and datetime64 and timedelta64 of any unit"
+# Those of at most eight bits that no reduce can fold, such as float8_e4m3fn and int4. An element occupies one byte.
+NARROW_DTYPES = _native.NARROW_DTYPES
+
+# Two float4 in one byte: a dtype of torch. NumPy has no such dtype; its arrays of them are uint8.
+PACKED = "float4_e2m1fn_x2"
+
+# Dtypes that NumPy has only with the package ml_dtypes.
+ML_DTYPES = frozenset({"bfloat16", *NARROW_DTYPES} - {PACKED})
+
+# The dtypes of arrays, for messages.
+DTYPES_IN_WORDS = (
+    f"{', '.join(kind for kind in DTYPES[:-2] if kind not in NARROW_DTYPES)}, a narrow dtype such as float8_e4m3fn, "
+    "and datetime64 and timedelta64 of any unit"
+)
 
 # Operations of a reduce; docs/values.md lists the dtypes of each.
 OPS = _native.OPS
@@ -105,8 +117,8 @@ def check_dtype(dtype: object) -> str:
     """Converts any notation of a dtype to its name.
 
     Args:
-        dtype: a name in `DTYPES` or "bytes"; numpy.float32, ml_dtypes.bfloat16, torch.float32 and the like; or any
-            other argument of `numpy.dtype` ("f4", float, "datetime64[25us]"), except None.
+        dtype: a name in `DTYPES` or "bytes"; numpy.float32, ml_dtypes.bfloat16, torch.float8_e4m3fn and the like;
+            or any other argument of `numpy.dtype` ("f4", float, "datetime64[25us]"), except None.
 
     Returns:
         The name of the dtype.

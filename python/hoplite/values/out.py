@@ -89,7 +89,7 @@ def _writable_array(out: object) -> OutBuffer:
         raise UnsupportedDtype(f"out is an array of {out.dtype}: pass a little-endian array of {DTYPES_IN_WORDS}")
     if not out.flags.c_contiguous:
         raise InvalidArgument("out is an array that is not C-contiguous; try numpy.ascontiguousarray(out)")
-    # The buffer protocol has no format for bfloat16.
+    # The buffer protocol has no format for bfloat16 and float8.
     return OutBuffer(_flat(out.reshape(-1).view(np.uint8).data), out.dtype.name, out.shape)
 
 

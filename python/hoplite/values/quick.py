@@ -9,13 +9,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hoplite.values.kinds import DTYPES, PLAIN, Encoded
+from hoplite.values.kinds import DTYPES, ML_DTYPES, PACKED, PLAIN, Encoded
 
 if TYPE_CHECKING:
     from hoplite.values import View
 
 # Dtypes for which NumPy exports no buffer.
-_LONG = ("bfloat16", "datetime64", "timedelta64")
+_LONG = ML_DTYPES | {PACKED, "datetime64", "timedelta64"}
 
 # Filled when the general path first handles a NumPy array, so that later values need no lookup of NumPy.
 _arrays: list[type] = []

@@ -43,6 +43,7 @@ pub fn fold(op: Op, dtype: Dtype, into: &mut [u8], other: &[u8]) {
         Dtype::Complex64 => special::fold_complex64(op, into, other),
         Dtype::Complex128 => special::fold_complex128(op, into, other),
         Dtype::Datetime64(_) | Dtype::Timedelta64(_) => special::fold_times(op, dtype, into, other),
+        Dtype::Narrow(_) => unreachable!("{op} of {dtype}"),
     }
 }
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 ARRAY_SUFFIX = ".npy"
 STANDARD = "-"
 
+# `dtype.isbuiltin` of a dtype that a package has added to NumPy, such as bfloat16 and float8.
+_OF_A_PACKAGE = 2
+
 
 @click.command()
 @click.argument("file", metavar="FILE")
@@ -193,7 +196,7 @@ def _write_raw(opened: IO[bytes], value: Any, ref: str) -> None:  # noqa: ANN401
     if isinstance(value, memoryview):
         rest = value
     elif _is_array(value):
-        # As bytes: the buffer protocol has no format for bfloat16.
+        # As bytes: the buffer protocol has no format for bfloat16 and float8.
         np = _numpy(f"{ref} is an array")
         rest = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
     else:
@@ -208,7 +211,7 @@ def _write_array(opened: IO[bytes], value: Any, ref: str, target: Path) -> None:
         fail_with(f"{ref} is bytes, not an array", f"hoplite get {ref} -o {target.with_suffix('.bin')}")
     if not _is_array(value):
         _refuse(value, ref)
-    if value.dtype.kind == "V":
+    if value.dtype.isbuiltin == _OF_A_PACKAGE:
         fail_with(
             f"{ref} is an array of {value.dtype}, which {ARRAY_SUFFIX} files do not support",
             f"hoplite get {ref} -o {target.with_suffix('.bin')} to write its bytes",
