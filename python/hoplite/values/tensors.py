@@ -52,7 +52,7 @@ def decode_tensor(data: memoryview, kind: str, shape: tuple[int, ...]) -> Any:  
         raise UnsupportedDtype(
             f"the object is a tensor of {kind}, which torch {torch.__version__} lacks: run pip install -U torch"
         )
-    return _over(data, dtype, shape).clone()
+    return _cloned(_over(data, dtype, shape))
 
 
 def memory(tensor: Any) -> Buffer:  # noqa: ANN401 - no import here
@@ -98,7 +98,7 @@ def restore_tensor(buffer: Buffer, dtype: Any, shape: tuple[int, ...], requires_
     data = unlock(buffer)
     tensor = _over(data, dtype, shape)
     if not isinstance(data, Private):
-        tensor = tensor.clone()
+        tensor = _cloned(tensor)
     return tensor.requires_grad_(requires_grad)
 
 
@@ -118,7 +118,16 @@ def _dense(tensor: Any) -> bool:  # noqa: ANN401 - no import here
 
 def _resolved(tensor: Any) -> Any:  # noqa: ANN401 - no import here
     """Returns a contiguous tensor with lazy conjugation and negation applied, a copy only if necessary."""
-    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+    resolved = tensor.detach().resolve_conj().resolve_neg()
+    return resolved if resolved.is_contiguous() else _cloned(resolved)
+
+
+def _cloned(tensor: Any) -> Any:  # noqa: ANN401 - no import here
+    """Returns a contiguous copy. Elements of one byte are copied as uint8, because PyTorch can't copy int4."""
+    torch = sys.modules["torch"]
+    if tensor.element_size() != 1:
+        return tensor.clone(memory_format=torch.contiguous_format)
+    return tensor.view(torch.uint8).clone(memory_format=torch.contiguous_format).view(tensor.dtype)
 
 
 def _over(data: Buffer, dtype: Any, shape: tuple[int, ...]) -> Any:  # noqa: ANN401 - no import here
