@@ -1,0 +1,13 @@
+"""Model weights by name: `publish`, `fetch` and `fetch_async`.
+
+A publication is a manifest and data objects. `manifest` is the format, `names` are the names of its objects;
+`sources` reads tensors of the publisher, `publishing` puts them; `choosing` finds a version, `transfer` brings its
+bytes, `placing` copies them into tensors, and `fetching` joins the three. docs/weights.md is the guide.
+"""
+
+from hoplite.torch.weights.fetching import fetch, fetch_async
+from hoplite.torch.weights.manifest import Manifest, ManifestInvalid
+from hoplite.torch.weights.publishing import Publication, publish
+from hoplite.torch.weights.results import Staged, Weights
+
+__all__ = ["Manifest", "ManifestInvalid", "Publication", "Staged", "Weights", "fetch", "fetch_async", "publish"]

@@ -1,0 +1,186 @@
+"""`fetch` and `fetch_async`: bring a version into tensors.
+
+A version can become unavailable while it is copied. The fetch then continues with another version, whole, so that it
+never returns tensors of two versions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import hoplite
+from hoplite import HopliteError, InvalidArgument, ObjectCorrupt
+from hoplite.torch.weights.choosing import UNAVAILABLE, Chooser
+from hoplite.torch.weights.memory import check_dtype
+from hoplite.torch.weights.names import Deadline
+from hoplite.torch.weights.outs import placed
+from hoplite.torch.weights.results import Staged, Weights
+from hoplite.torch.weights.sources import read
+from hoplite.torch.weights.transfer import bring
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+
+    from hoplite import Client, Ref
+
+MIXED = "the tensors are a mix of versions: fetch again before you use them"
+
+
+def fetch(
+    name: str | Ref,
+    *,
+    into: Any = None,  # noqa: ANN401 - a module, or tensors by name
+    after: int | Weights | None = None,
+    client: Client | None = None,
+    layout: Mapping[str, Any] | None = None,
+    dtype: Any = None,  # noqa: ANN401 - torch.dtype
+    stage: bool = False,
+    timeout: float | None = None,
+) -> Any:  # noqa: ANN401 - Weights or Staged
+    """Brings a version of published weights.
+
+    The version is complete when this returns. A version that is being published is received while it is copied.
+
+    Args:
+        name: a prefix such as "policy/" for the newest version, or a name such as "policy/17" for exactly that one.
+        into: module, mapping or pairs of names and tensors, with the names, shapes and dtypes of the publication. The
+            bytes are copied into these tensors while they arrive. None allocates tensors on the CPU.
+        after: wait for a number above this one. With the `Weights` of the last fetch into the same unchanged tensors,
+            only what changed since is brought.
+        client: client to use; None means `hoplite.client()`.
+        layout: what to bring, by name of the tensor: a slice of axis 0, a tuple of slices, or `...` for the whole
+            tensor. Other tensors are left out. With `into`, each of its tensors has the shape of its slices.
+        dtype: dtype of the tensors here, in place of floating dtypes of 16 to 64 bits of the publication. The copy
+            converts.
+        stage: bring the version into host memory, and leave `into` as it is until `Staged.switch`.
+        timeout: seconds to wait for the version and all of its bytes.
+
+    Returns:
+        `Weights`: the tensors by name, with `version`, `name` and `manifest`. With `stage=True`, `Staged`.
+
+    Raises:
+        InvalidArgument: an argument is not valid, or `into` or `layout` has other names than the publication.
+        ManifestInvalid: the exact version is not a publication, or its shards do not fit together.
+        ObjectCorrupt: the bytes of the exact version do not match a digest.
+        ObjectDeleted: the exact version was pruned.
+        ObjectLost: no copy of the exact version is left; or a version became unavailable while it was copied and there
+            is no other. In the latter case the message states that the tensors are a mix of versions.
+        ShapeMismatch: a tensor of `into` has another shape or dtype than in the publication.
+        StoreFull: this node has no capacity for the bytes, or this process no memory for the tensors.
+        Timeout: no such version was published in time, or its bytes did not arrive in time.
+
+    Examples:
+        >>> import torch
+        >>> import hoplite.torch as ht
+        >>> ref = ht.publish({"w": torch.ones(2)}, "fetched/1").ref
+        >>> ht.fetch("fetched/", timeout=10)["w"]
+        tensor([1., 1.])
+    """
+    return _run(
+        _fetch(name, into, after, client, layout, dtype, stage, timeout, aside=False),
+    )
+
+
+async def fetch_async(
+    name: str | Ref,
+    *,
+    into: Any = None,  # noqa: ANN401 - a module, or tensors by name
+    after: int | Weights | None = None,
+    client: Client | None = None,
+    layout: Mapping[str, Any] | None = None,
+    dtype: Any = None,  # noqa: ANN401 - torch.dtype
+    stage: bool = False,
+    timeout: float | None = None,  # noqa: ASYNC109 - as every verb
+) -> Any:  # noqa: ANN401 - Weights or Staged
+    """`fetch`, for asyncio.
+
+    Asyncio:
+        Copies run in a thread of the loop's executor. If it is canceled while it copies into `into`, the tensors are a
+        mix of versions.
+    """
+    return await _fetch(name, into, after, client, layout, dtype, stage, timeout, aside=True)
+
+
+def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - its result
+    """Runs a coroutine in a loop of its own, in a thread of its own if this one has a running loop."""
+    if not _is_in_loop():
+        return asyncio.run(coroutine)
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append((asyncio.run(coroutine), None))
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=run, name="hoplite-fetch", daemon=True)
+    thread.start()
+    thread.join()
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result
+
+
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+async def _fetch(
+    name: str | Ref,
+    into: Any,  # noqa: ANN401 - a module, or tensors by name
+    after: int | Weights | None,
+    client: Client | None,
+    layout: Mapping[str, Any] | None,
+    dtype: Any,  # noqa: ANN401 - torch.dtype
+    stage: bool,
+    timeout: float | None,  # noqa: ASYNC109 - as every verb
+    *,
+    aside: bool,
+) -> Weights | Staged:
+    deadline = Deadline(timeout)
+    wanted = check_dtype(dtype)
+    if stage and into is None:
+        raise InvalidArgument("stage=True needs the tensors to switch: pass into=")
+    outs = None if into is None else read(into)
+    client = client or hoplite.client()
+    base = after if isinstance(after, Weights) and outs is not None else None
+    chooser = Chooser(client, str(name), after.version if isinstance(after, Weights) else after, deadline)
+    # What the tensors are, if not what they were before the call.
+    state: str | None = None
+
+    def touch() -> None:
+        nonlocal state
+        if outs is not None:
+            state = MIXED
+        if base is not None:
+            base._is_whole = False
+
+    while True:
+        try:
+            # A mix of versions must not stay: any whole version replaces it.
+            version, manifest = await (chooser.any() if state is MIXED else chooser.next())
+            placement = placed(version, manifest, outs, layout, wanted, stages=stage, touch=touch)
+            try:
+                known = base.manifest if base is not None and base._is_whole else None
+                await bring(client, manifest, placement, known, deadline, aside=aside)
+            except (*UNAVAILABLE, ObjectCorrupt) as error:
+                chooser.fail(manifest, error)
+                continue
+        except HopliteError as error:
+            if state is not None:
+                error.args = (f"{error}; {state}",)
+            raise
+        if chooser.is_wanted(version):
+            return (
+                Staged(version.name, manifest, placement)
+                if stage
+                else Weights(version.name, manifest, placement.tensors)
+            )
+        state = f"the tensors are those of {version.name} now"

@@ -1,0 +1,111 @@
+"""The tensors that a fetch fills: those of the caller, checked against the publication, or new ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hoplite import InvalidArgument, ShapeMismatch, StoreFull
+from hoplite.torch.weights.memory import converted, dtype_name
+from hoplite.torch.weights.placing import Placement
+from hoplite.torch.weights.sources import boxed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from hoplite.torch.weights.manifest import Entry, Manifest
+    from hoplite.torch.weights.names import Version
+    from hoplite.torch.weights.placing import Box
+
+
+def placed(
+    version: Version,
+    manifest: Manifest,
+    outs: dict[str, Any] | None,
+    layout: Mapping[str, Any] | None,
+    dtype: Any,  # noqa: ANN401 - torch.dtype
+    *,
+    stages: bool,
+    touch: Callable[[], None],
+) -> Placement:
+    """Returns where the bytes of a version go.
+
+    Args:
+        version: the version.
+        manifest: its manifest.
+        outs: tensors of the caller; None allocates them.
+        layout: slices by name; None for all tensors.
+        dtype: dtype in place of floating dtypes.
+        stages: whether the tensors stay as they are until `Placement.switch`.
+        touch: called before the first copy.
+
+    Raises:
+        InvalidArgument: the names differ.
+        ShapeMismatch: a shape or dtype differs.
+        StoreFull: there is no memory for new tensors.
+    """
+    entries: dict[str, Entry] = {}
+    for entry in manifest.entries:
+        entries.setdefault(entry.name, entry)
+    wanted = list(entries) if layout is None else list(layout)
+    _check_names(f"layout has no place for {version.name}", wanted, entries, missing=False)
+    boxes: dict[str, Box | None] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in wanted:
+        full = entries[name].full
+        box = None if layout is None else boxed(name, layout[name], full)
+        boxes[name] = box
+        shapes[name] = full if box is None else tuple(stop - start for start, stop in box)
+    kinds = {name: converted(entries[name].dtype, dtype) for name in wanted}
+    if outs is None:
+        tensors = _allocated(version, manifest, entries, shapes, boxes, kinds)
+    else:
+        tensors = outs
+        _check_names(f"into does not fit {version.name}", outs, wanted, missing=True)
+        for name, tensor in outs.items():
+            if tensor.shape != shapes[name] or dtype_name(tensor.dtype) != kinds[name]:
+                raise ShapeMismatch(
+                    f"{name} is {kinds[name]} {list(shapes[name])} in {version.name}, but "
+                    f"{dtype_name(tensor.dtype)} {list(tensor.shape)} in into: pass tensors like those published"
+                    + ("" if tensor.shape != shapes[name] else ", or dtype= to convert")
+                )
+    return Placement(manifest, tensors, boxes, stages=stages, touch=touch)
+
+
+def _allocated(
+    version: Version,
+    manifest: Manifest,
+    entries: dict[str, Entry],
+    shapes: dict[str, tuple[int, ...]],
+    boxes: dict[str, Box | None],
+    kinds: dict[str, str],
+) -> dict[str, Any]:
+    """Allocates tensors; tied ones once."""
+    tensors = {}
+    tied: dict[Any, Any] = {}
+    for name, shape in shapes.items():
+        entry = entries[name]
+        box = boxes[name]
+        key = (entry.offset, entry.dtype, entry.shape, None if box is None else tuple(box))
+        found = tied.get(key) if entry.nbytes and entry.begin is None else None
+        if found is None:
+            try:
+                found = tied[key] = torch.empty(shape, dtype=getattr(torch, kinds[name]))
+            except (RuntimeError, MemoryError) as error:
+                raise StoreFull(
+                    f"this process has no memory for {name}, {kinds[name]} {list(shape)}, of the {manifest.nbytes} "
+                    f"bytes of {version.name}: free memory, or fetch less with layout="
+                ) from error
+        tensors[name] = found
+    return tensors
+
+
+def _check_names(what: str, given: Iterable[str], known: Iterable[str], *, missing: bool) -> None:
+    ours, theirs = dict.fromkeys(given), dict.fromkeys(known)
+    unknown = [name for name in ours if name not in theirs]
+    absent = [name for name in theirs if name not in ours] if missing else []
+    if unknown or absent:
+        listed = [f"{len(unknown)} unknown, such as {unknown[0]!r}"] if unknown else []
+        listed += [f"{len(absent)} missing, such as {absent[0]!r}"] if absent else []
+        raise InvalidArgument(f"{what} ({'; '.join(listed)}): use the names of the publication")

@@ -1,0 +1,243 @@
+"""Copies of received bytes into tensors: which bytes of the flat space each tensor needs, and where they go.
+
+Bytes arrive in any pieces. A tensor that is not contiguous, or of which a receiver wants a box that is not whole rows,
+is copied when all its bytes are here. Does not know clients.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from hoplite.torch.weights.memory import Typed, carrier, copy_all, copyable, element_sizes, strides, synchronize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hoplite.torch.weights.manifest import Entry, Manifest
+
+# A range of indexes on each axis.
+Box = list[tuple[int, int]]
+
+# Every page is read once before a switch, so that the switch does not wait for the kernel to map it.
+PAGE_BYTES = 4096
+
+
+class Segment(NamedTuple):
+    """A piece of an object, and its place in the flat space.
+
+    Attributes:
+        start: first byte in the object.
+        at: first byte in the flat space.
+        nbytes: length in bytes.
+    """
+
+    start: int
+    at: int
+    nbytes: int
+
+
+class Target(NamedTuple):
+    """Memory that a range of the flat space is copied into.
+
+    Attributes:
+        first: first byte of the range.
+        last: its end, exclusive.
+        dtype: dtype as which its elements are copied.
+        item: size of an element in bytes.
+        shape: shape of the elements in the range.
+        stride: their strides, in elements.
+        inner: the wanted indexes on all axes but the first; None for all.
+        out: the tensor.
+        is_linear: whether the elements of `out` are in the order of the range.
+    """
+
+    first: int
+    last: int
+    dtype: Any
+    item: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    inner: tuple[slice, ...] | None
+    out: Any
+    is_linear: bool
+
+
+class Placement:
+    """The tensors of a fetch, and which bytes of a version they need.
+
+    Attributes:
+        tensors: the tensors by name, as the caller receives them.
+        is_touched: whether anything was copied into them.
+        staged_bytes: bytes in host memory that wait for `switch`.
+
+    Args:
+        manifest: the version.
+        tensors: a tensor for each name that is wanted, of the shape that is wanted.
+        boxes: what is wanted of each whole tensor; None for all of it.
+        stages: whether to leave the tensors as they are until `switch`.
+        touch: called before the first copy into the tensors.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        tensors: dict[str, Any],
+        boxes: dict[str, Box | None],
+        *,
+        stages: bool,
+        touch: Callable[[], None],
+    ) -> None:
+        self.tensors = tensors
+        self.is_touched = False
+        self.staged_bytes = 0
+        self._stages = stages
+        self._touch = touch
+        found = {}
+        for entry in manifest.entries:
+            if entry.name in tensors and entry.nbytes:
+                target = _target(entry, copyable(tensors[entry.name]), boxes[entry.name])
+                if target is not None:
+                    # Tied tensors of a module are one.
+                    found[target.first, target.last, target.out.data_ptr(), target.out.stride()] = target
+        self._targets = sorted(found.values(), key=lambda target: target.first)
+        self._firsts = [target.first for target in self._targets]
+        # Parts share ranges only if they are tied, so the ends are in the same order.
+        self._devices = {target.out.device for target in self._targets} - {torch.device("cpu")}
+        self._pinned: Any = None
+        self._rests: dict[int, tuple[Typed, list[int]]] = {}
+        self._staged: tuple[list[Any], list[Any]] = ([], [])
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """The ranges of the flat space that the tensors need, in order."""
+        merged: list[tuple[int, int]] = []
+        for target in self._targets:
+            if merged and target.first <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], target.last))
+            else:
+                merged.append((target.first, target.last))
+        return merged
+
+    def take(self, memory: Any, segments: Sequence[Segment]) -> None:  # noqa: ANN401 - a buffer
+        """Copies the bytes of an object, or keeps its memory until `switch`."""
+        source = Typed(memory)
+        if self._devices:
+            source = self._on_host(source)
+        outs: list[Any] = []
+        values: list[Any] = []
+        for segment in segments:
+            self._pairs(source, segment, outs, values)
+        if self._stages:
+            # The values keep the memory of the object.
+            self._staged[0].extend(outs)
+            self._staged[1].extend(values)
+            self.staged_bytes += source.data.numel()
+            source.data[::PAGE_BYTES].max()
+        else:
+            self._copy(outs, values)
+
+    def switch(self) -> None:
+        """Copies what `take` has kept."""
+        outs, values = self._staged
+        self._staged = ([], [])
+        self._copy(outs, values)
+
+    def _copy(self, outs: list[Any], values: list[Any]) -> None:
+        if not self.is_touched:
+            self.is_touched = True
+            self._touch()
+        copy_all(outs, values)
+        for device in self._devices:
+            synchronize(device)
+
+    def _on_host(self, source: Typed) -> Typed:
+        """Copies the bytes into pinned memory, from which a device copies at the speed of the bus."""
+        nbytes = source.data.numel()
+        if self._pinned is None or self._pinned.numel() < nbytes or self._stages:
+            self._pinned = torch.empty(nbytes, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+        pinned = self._pinned[:nbytes]
+        pinned.copy_(source.data)
+        return Typed(pinned)
+
+    def _pairs(self, source: Typed, segment: Segment, outs: list[Any], values: list[Any]) -> None:
+        """Appends the copies that a segment allows."""
+        start, at, nbytes = segment
+        last = at + nbytes
+        for index in range(self._first_after(at), len(self._targets)):
+            target = self._targets[index]
+            if target.first >= last:
+                break
+            if target.last <= at:
+                continue
+            _, _, dtype, item, shape, stride, inner, out, is_linear = target
+            if target.first >= at and target.last <= last:
+                value = source.view(dtype, item, shape, stride, start + target.first - at)
+                outs.append(out)
+                values.append(value if inner is None else value[(slice(None), *inner)])
+                continue
+            begin, end = max(target.first, at), min(target.last, last)
+            if is_linear:
+                count = (end - begin) // item
+                place = (begin - target.first) // item
+                outs.append(out.view(-1)[place : place + count])
+                values.append(source.view(dtype, item, (count,), (1,), start + begin - at))
+                continue
+            rest, missing = self._rests.setdefault(index, _rest(target))
+            piece = source.data[start + begin - at : start + end - at]
+            rest.data[begin - target.first : end - target.first].copy_(piece)
+            missing[0] -= end - begin
+            if not missing[0]:
+                del self._rests[index]
+                value = rest.view(dtype, item, shape, stride, 0)
+                outs.append(out)
+                values.append(value if inner is None else value[(slice(None), *inner)])
+
+    def _first_after(self, at: int) -> int:
+        """Index of the first target that can have bytes from here on."""
+        index = bisect_right(self._firsts, at)
+        while index and self._targets[index - 1].last > at:
+            index -= 1
+        return index
+
+
+def _rest(target: Target) -> tuple[Typed, list[int]]:
+    nbytes = target.last - target.first
+    return Typed(torch.empty(nbytes, dtype=torch.uint8)), [nbytes]
+
+
+def _target(entry: Entry, out: Any, box: Box | None) -> Target | None:  # noqa: ANN401 - a tensor
+    """Returns what a tensor takes of an entry; None if they have no element in common."""
+    dtype, item, shape = carrier(entry.dtype), element_sizes()[entry.dtype], entry.shape
+    if box is None and entry.begin is None:
+        is_linear = out.is_contiguous()
+        stride = out.stride() if is_linear else strides(shape)
+        return Target(entry.offset, entry.offset + entry.nbytes, dtype, item, shape, stride, None, out, is_linear)
+    begin = entry.begin or (0,) * len(shape)
+    wanted = box if box is not None else [(0, length) for length in entry.full]
+    common = [
+        (max(first, start), min(first + length, stop))
+        for first, length, (start, stop) in zip(begin, shape, wanted, strict=True)
+    ]
+    if any(start >= stop for start, stop in common):
+        return None
+    out = out[tuple(slice(low - start, high - start) for (low, high), (start, _) in zip(common, wanted, strict=True))]
+    here = [(low - first, high - first) for (low, high), first in zip(common, begin, strict=True)]
+    (low, high), *others = here or [(0, 1)]
+    row = math.prod(shape[1:]) * item
+    is_whole = all((start, stop) == (0, length) for (start, stop), length in zip(others, shape[1:], strict=True))
+    inner = None if is_whole else tuple(slice(start, stop) for start, stop in others)
+    rows = (high - low, *shape[1:]) if shape else ()
+    return Target(
+        entry.offset + low * row,
+        entry.offset + high * row,
+        dtype,
+        item,
+        rows,
+        strides(rows),
+        inner,
+        out,
+        inner is None and out.is_contiguous(),
+    )

@@ -1,0 +1,62 @@
+"""Deletes the announcements and the data of versions that no longer exist, and of publishers that failed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hoplite import ObjectDeleted, ObjectLost
+from hoplite.torch.weights.manifest import ManifestInvalid, parse
+from hoplite.torch.weights.memory import element_sizes
+from hoplite.torch.weights.names import ANNOUNCED, Version
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hoplite import Client
+    from hoplite.torch.weights.names import Deadline
+
+
+def prune(client: Client, newest: Version, deadline: Deadline) -> None:
+    """Deletes what belongs to versions below the newest that do not exist.
+
+    The versions themselves were deleted by `retain` of the put of the newest, or never existed since their publisher
+    failed.
+
+    Raises:
+        Timeout: the time is up. The next publication deletes the rest.
+    """
+    rows = client.directory(newest.prefix, timeout=deadline.left())
+    ends = [row["ref"][len(newest.prefix) :] for row in rows]
+    complete = {int(end) for end in ends if end.isascii() and end.isdigit()}
+    retained: list[str] = []
+    stale: list[str] = []
+    for end in ends:
+        number = end.removeprefix(ANNOUNCED).partition(".")[0]
+        if end.startswith(ANNOUNCED) and number.isascii() and number.isdigit():
+            if int(number) in complete:
+                retained.append(newest.prefix + end)
+            elif int(number) < newest.number:
+                stale.append(newest.prefix + end)
+    if stale:
+        drop(client, stale, deadline, retained)
+
+
+def drop(client: Client, names: Sequence[str], deadline: Deadline, retained: Sequence[str] = ()) -> None:
+    """Deletes announcements and their data, except data that other announcements use.
+
+    Raises:
+        Timeout: the time is up.
+    """
+    kept = {ref for name in retained for ref in _refs(client, name, deadline)}
+    refs = dict.fromkeys(ref for name in names for ref in _refs(client, name, deadline) if ref not in kept)
+    # The announcements last: they list what is left if this is interrupted.
+    client.delete(list(refs), timeout=deadline.left())
+    client.delete(list(names), timeout=deadline.left())
+
+
+def _refs(client: Client, name: str, deadline: Deadline) -> list[str]:
+    """Refs of the data that an announcement lists; none if it is gone or not valid."""
+    try:
+        return parse(client.get(name, timeout=deadline.left()), name, element_sizes()).refs()
+    except (ObjectDeleted, ObjectLost, ManifestInvalid):
+        return []

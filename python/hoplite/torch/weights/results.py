@@ -1,0 +1,105 @@
+"""What `fetch` returns: the tensors of a version, or a version in host memory that has yet to be switched to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hoplite import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hoplite.torch.weights.manifest import Manifest
+    from hoplite.torch.weights.placing import Placement
+
+
+class Weights(Mapping[str, Any]):
+    """The tensors of one version, by name.
+
+    With `into`, they are the tensors of the module, and a later fetch changes them. Pass this as `after=` of the next
+    fetch into the same module: it then brings only what changed since.
+
+    Attributes:
+        version: number of the version.
+        name: name of the version, such as "policy/17".
+        manifest: names, shapes, dtypes and digests of the publication.
+
+    Args:
+        name: name of the version.
+        manifest: its manifest.
+        tensors: the tensors.
+    """
+
+    def __init__(self, name: str, manifest: Manifest, tensors: dict[str, Any]) -> None:
+        self.name = name
+        self.version = manifest.version
+        self.manifest = manifest
+        self._tensors = tensors
+        # Whether the tensors are still those of this version, as far as `fetch` knows.
+        self._is_whole = True
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - a tensor
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        return f"<hoplite.torch.Weights {self.name}: {len(self)} tensors>"
+
+
+class Staged:
+    """A version in host memory, complete, while the module still has the one before.
+
+    Attributes:
+        version: number of the version.
+        name: name of the version, such as "policy/17".
+        manifest: names, shapes, dtypes and digests of the publication.
+        nbytes: bytes in host memory.
+
+    Args:
+        name: name of the version.
+        manifest: its manifest.
+        placement: where the tensors are, with all copies prepared.
+    """
+
+    def __init__(self, name: str, manifest: Manifest, placement: Placement) -> None:
+        self.name = name
+        self.version = manifest.version
+        self.manifest = manifest
+        self.nbytes = placement.staged_bytes
+        self._placement: Placement | None = placement
+        self.weights: Weights | None = None
+
+    def switch(self) -> float:
+        """Copies the version into the module, and frees the host memory.
+
+        After it, `weights` is what `fetch(into=module)` would have returned.
+
+        Returns:
+            The seconds that it took, with copies to other devices complete.
+
+        Raises:
+            InvalidArgument: it was switched to, or discarded, before.
+        """
+        placement = self._placement
+        if placement is None:
+            raise InvalidArgument(f"{self.name} was switched to or discarded before: fetch the next version")
+        begun = time.perf_counter()
+        placement.switch()
+        seconds = time.perf_counter() - begun
+        self._placement = None
+        self.weights = Weights(self.name, self.manifest, placement.tensors)
+        return seconds
+
+    def discard(self) -> None:
+        """Frees the host memory, and leaves the module as it is."""
+        self._placement = None
+
+    def __repr__(self) -> str:
+        return f"<hoplite.torch.Staged {self.name}: {self.nbytes} bytes>"

@@ -1,0 +1,171 @@
+"""Brings the bytes of one version: requests its objects in order, some of them ahead, and hands each on as it arrives.
+
+The objects in flight are bounded, so that a receiver needs little memory beside its tensors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hoplite import ObjectCorrupt
+from hoplite.torch.weights.manifest import ManifestInvalid
+from hoplite.torch.weights.placing import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hoplite import Client
+    from hoplite.torch.weights.manifest import Extent, Manifest, Source
+    from hoplite.torch.weights.names import Deadline
+    from hoplite.torch.weights.placing import Placement
+
+# Bytes requested ahead. Two objects are always in flight, so that the link does not idle between them.
+AHEAD_BYTES = 24 << 20
+
+
+class Need(NamedTuple):
+    """An object, and its pieces that are needed.
+
+    Attributes:
+        source: index in `Manifest.sources`.
+        segments: the pieces, in the order of the flat space.
+    """
+
+    source: int
+    segments: list[Segment]
+
+
+def needs(manifest: Manifest, ranges: Sequence[tuple[int, int]], base: Manifest | None = None) -> list[Need]:
+    """Returns the objects that contain ranges of the flat space, in its order.
+
+    Args:
+        manifest: the version.
+        ranges: the ranges, in order and disjoint.
+        base: a version that the receiver has; what is the same in both is not needed.
+    """
+    if base is not None:
+        ranges = list(_common(ranges, changed(manifest, base)))
+    found: dict[int, list[Segment]] = {}
+    pending = deque(ranges)
+    for extent in manifest.extents:
+        end = extent.at + extent.nbytes
+        while pending and pending[0][0] < end:
+            first, last = pending[0]
+            begin, stop = max(first, extent.at), min(last, end)
+            if begin < stop:
+                piece = Segment(extent.start + begin - extent.at, begin, stop - begin)
+                found.setdefault(extent.source, []).append(piece)
+            if last > end:
+                break
+            pending.popleft()
+    return [Need(index, segments) for index, segments in found.items()]
+
+
+def changed(manifest: Manifest, base: Manifest) -> list[tuple[int, int]]:
+    """Returns the ranges of the flat space whose bytes may differ from those of another version."""
+    if manifest.entries != base.entries or manifest.nbytes != base.nbytes:
+        return [(0, manifest.nbytes)]
+    ranges: list[tuple[int, int]] = []
+    theirs = deque(base.extents)
+    for extent in manifest.extents:
+        at, end = extent.at, extent.at + extent.nbytes
+        while at < end:
+            other = theirs[0]
+            stop = min(end, other.at + other.nbytes)
+            if _place(manifest, extent, at) != _place(base, other, at):
+                if ranges and ranges[-1][1] == at:
+                    ranges[-1] = (ranges[-1][0], stop)
+                else:
+                    ranges.append((at, stop))
+            if stop == other.at + other.nbytes:
+                theirs.popleft()
+            at = stop
+    return ranges
+
+
+def _place(manifest: Manifest, extent: Extent, at: int) -> tuple[str, int]:
+    # Data behind a manifest belongs to that publication alone.
+    return manifest.sources[extent.source].ref or manifest.id, extent.start + at - extent.at
+
+
+def _common(some: Iterable[tuple[int, int]], others: Sequence[tuple[int, int]]) -> Iterable[tuple[int, int]]:
+    """Yields the parts of ranges that are in other ranges too."""
+    at = 0
+    for first, last in some:
+        while at < len(others) and others[at][1] <= first:
+            at += 1
+        index = at
+        while index < len(others) and others[index][0] < last:
+            yield max(first, others[index][0]), min(last, others[index][1])
+            index += 1
+
+
+async def bring(
+    client: Client,
+    manifest: Manifest,
+    placement: Placement,
+    base: Manifest | None,
+    deadline: Deadline,
+    *,
+    aside: bool,
+) -> None:
+    """Brings all bytes that a placement needs.
+
+    Args:
+        client: client to get the objects with.
+        manifest: the version.
+        placement: where the bytes go.
+        base: the version that the tensors have now; None if unknown.
+        deadline: when to give up.
+        aside: whether to copy in another thread, since the loop has other work.
+
+    Raises:
+        ObjectCorrupt: the bytes of an object do not match its digest.
+        ManifestInvalid: an object has another size than the manifest states.
+        HopliteError: any error of `Client.get`.
+    """
+    waiting = deque(needs(manifest, placement.ranges(), base))
+    flying: deque[tuple[Need, asyncio.Task[Any]]] = deque()
+    ahead = 0
+    try:
+        while waiting or flying:
+            while waiting and (len(flying) < 2 or ahead + manifest.sources[waiting[0].source].nbytes <= AHEAD_BYTES):
+                need = waiting.popleft()
+                ahead += manifest.sources[need.source].nbytes
+                flying.append((need, asyncio.ensure_future(_get(client, manifest, need.source, deadline))))
+            need, task = flying.popleft()
+            data = await task
+            # Only `data` may refer to the object: its memory is freed before the next one arrives.
+            del task
+            source = manifest.sources[need.source]
+            ahead -= source.nbytes
+            if aside:
+                await asyncio.to_thread(_take, placement, need, source, data)
+            else:
+                _take(placement, need, source, data)
+            del data
+    finally:
+        for _, task in flying:
+            task.cancel()
+        if flying:
+            await asyncio.gather(*(task for _, task in flying), return_exceptions=True)
+
+
+async def _get(client: Client, manifest: Manifest, index: int, deadline: Deadline) -> Any:  # noqa: ANN401 - a buffer
+    if index in manifest.inline:
+        return manifest.inline[index]
+    return await client.get_async(manifest.sources[index].ref, timeout=deadline.left())
+
+
+def _take(placement: Placement, need: Need, source: Source, data: Any) -> None:  # noqa: ANN401 - a buffer
+    if not isinstance(data, memoryview) or data.nbytes != source.nbytes:
+        raise ManifestInvalid(f"object {source.ref} is not {source.nbytes} bytes, as its manifest states")
+    if source.digest is not None and hashlib.sha256(data).hexdigest() != source.digest:
+        raise ObjectCorrupt(
+            f"the SHA-256 of object {source.ref or 'behind the manifest'} is not the one in the manifest: publish the "
+            "version again under a higher number"
+        )
+    placement.take(data, need.segments)
