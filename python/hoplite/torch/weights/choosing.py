@@ -13,6 +13,7 @@ from hoplite import HopliteError, InvalidArgument, ObjectDeleted, ObjectLost, Ti
 from hoplite.torch.weights.manifest import Manifest, ManifestInvalid, parse
 from hoplite.torch.weights.memory import element_sizes
 from hoplite.torch.weights.names import ANNOUNCED, Deadline, Version
+from hoplite.torch.weights.pauses import paused_collector
 from hoplite.torch.weights.shards import merged
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ async def read(client: Client, version: Version, name: str, deadline: Deadline) 
 
 async def _parsed(client: Client, version: Version, name: str, deadline: Deadline) -> Manifest:
     data = await client.get_async(name, timeout=deadline.left())
-    manifest = parse(data, name, element_sizes())
+    with paused_collector():
+        manifest = parse(data, name, element_sizes())
     if manifest.version != version.number:
         raise ManifestInvalid(f"{name} is the manifest of version {manifest.version}: publish under a name of its own")
     return manifest

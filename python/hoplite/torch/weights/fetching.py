@@ -16,6 +16,7 @@ from hoplite.torch.weights.choosing import UNAVAILABLE, Chooser
 from hoplite.torch.weights.memory import check_dtype
 from hoplite.torch.weights.names import Deadline
 from hoplite.torch.weights.outs import placed
+from hoplite.torch.weights.pauses import paused_collector
 from hoplite.torch.weights.results import Staged, Weights
 from hoplite.torch.weights.sources import read
 from hoplite.torch.weights.transfer import bring
@@ -166,7 +167,8 @@ async def _fetch(
         try:
             # A mix of versions must not stay: any whole version replaces it.
             version, manifest = await (chooser.any() if state is MIXED else chooser.next())
-            placement = placed(version, manifest, outs, layout, wanted, stages=stage, touch=touch)
+            with paused_collector():
+                placement = placed(version, manifest, outs, layout, wanted, stages=stage, touch=touch)
             try:
                 known = base.manifest if base is not None and base._is_whole else None
                 await bring(client, manifest, placement, known, deadline, aside=aside)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hoplite import ObjectDeleted, ObjectLost
-from hoplite.torch.weights.manifest import ManifestInvalid, parse
-from hoplite.torch.weights.memory import element_sizes
+from hoplite.torch.weights.manifest import ManifestInvalid, parse_refs
 from hoplite.torch.weights.names import ANNOUNCED, Version
 
 if TYPE_CHECKING:
@@ -57,6 +56,6 @@ def drop(client: Client, names: Sequence[str], deadline: Deadline, retained: Seq
 def _refs(client: Client, name: str, deadline: Deadline) -> list[str]:
     """Refs of the data that an announcement lists; none if it is gone or not valid."""
     try:
-        return parse(client.get(name, timeout=deadline.left()), name, element_sizes()).refs()
+        return parse_refs(client.get(name, timeout=deadline.left()), name)
     except (ObjectDeleted, ObjectLost, ManifestInvalid):
         return []

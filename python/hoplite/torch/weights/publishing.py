@@ -18,9 +18,10 @@ import hoplite
 from hoplite import HopliteError, InvalidArgument, NameTaken, ObjectDeleted, ObjectLost, Ref, Timeout
 from hoplite.sizes import check_size
 from hoplite.torch.weights.deltas import Base, Delta
-from hoplite.torch.weights.manifest import SHARDS_MAX, Extent, Manifest, Source, aligned, encode, parse
+from hoplite.torch.weights.manifest import SHARDS_MAX, Extent, Manifest, Source, aligned, encode, parse, parse_refs
 from hoplite.torch.weights.memory import Typed, check_dtype, element_sizes
 from hoplite.torch.weights.names import Deadline, Version
+from hoplite.torch.weights.pauses import paused_collector
 from hoplite.torch.weights.pruning import drop, prune
 from hoplite.torch.weights.sources import Sources, read
 
@@ -125,7 +126,9 @@ def publish(
     earlier = None if base is None else Version.of(base)
     if earlier is not None and (earlier.prefix != version.prefix or earlier.number >= version.number):
         raise InvalidArgument(f"base is {base}: pass an earlier version under {version.prefix}")
-    sources = Sources(read(source), check_dtype(dtype), boxes)
+    tensors = read(source)
+    with paused_collector():
+        sources = Sources(tensors, check_dtype(dtype), boxes)
     client = client or hoplite.client()
     _check_newest(client, version)
     writer = _Writer(client, version, sources, rank, count, replicas, deadline)
@@ -313,7 +316,7 @@ class _Writer:
             ObjectLost: that rank failed.
         """
         left = self._deadline.left
-        refs = parse(self._client.get(name, timeout=left()), name, element_sizes()).refs()
+        refs = parse_refs(self._client.get(name, timeout=left()), name)
         _, missing = self._client.wait(refs, timeout=left())
         if missing:
             raise Timeout(f"the data of shard {name} was not complete in time: check its rank, or set a longer timeout")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hoplite import ObjectCorrupt
 from hoplite.torch.weights.manifest import ManifestInvalid
+from hoplite.torch.weights.pauses import paused_collector
 from hoplite.torch.weights.placing import Segment
 
 if TYPE_CHECKING:
@@ -168,4 +169,5 @@ def _take(placement: Placement, need: Need, source: Source, data: Any) -> None: 
             f"the SHA-256 of object {source.ref or 'behind the manifest'} is not the one in the manifest: publish the "
             "version again under a higher number"
         )
-    placement.take(data, need.segments)
+    with paused_collector():
+        placement.take(data, need.segments)
