@@ -135,7 +135,7 @@ def test_dtype_converts_floats_on_either_side(clients: list[Client]) -> None:
     again = ht.fetch("w/", client=clients[1], dtype="float64", timeout=SOON)
     assert torch.equal(again["big"], tensors["big"].double())
     into = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
-    with pytest.raises(hoplite.ShapeMismatch, match="float is float16 .* but float32"):
+    with pytest.raises(hoplite.ShapeMismatch, match=r"float is float16 .* but float32"):
         ht.fetch("w/", into=into, client=clients[1], timeout=SOON)
     ht.fetch("w/", into=into, dtype=torch.float32, client=clients[1], timeout=SOON)
     same(into, tensors)

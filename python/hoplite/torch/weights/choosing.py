@@ -149,16 +149,25 @@ class Chooser:
             if self._failed:
                 raise next(iter(self._failed.values()))
             return self._exact, await read(self._client, self._exact, self._exact.name, self._deadline)
+        try:
+            return await self._newest_usable()
+        except Timeout as error:
+            above = "" if self._floor < 0 else f" above {self._floor}"
+            raise Timeout(
+                f"no version of {self.prefix}{above} was available within {self._deadline.timeout:g} s ({error}): "
+                "publish one, or set a longer timeout"
+            ) from None
+
+    async def _newest_usable(self) -> tuple[Version, Manifest]:
+        prefix = self.prefix + ANNOUNCED
         while True:
-            newest = await self._newest()
-            found = await self._usable(newest)
+            ref = await self._client.latest_async(prefix, after=self._floor, timeout=self._deadline.left())
+            newest = Version(self.prefix, ref.number)
+            found = await self._usable(newest) or await self._first_usable(below=newest.number, above=self._floor)
             if found is not None:
                 return found
-            for number in await self._announced():
-                if self._floor < number < newest.number:
-                    found = await self._usable(Version(self.prefix, number))
-                    if found is not None:
-                        return found
+            if self._deadline.left() == 0:
+                raise Timeout(f"the publisher of {newest.name} failed")
             await until_replaced(self._client, newest, self._deadline)
 
     async def any(self) -> tuple[Version, Manifest]:
@@ -167,26 +176,26 @@ class Chooser:
         Raises:
             ObjectLost: there is none.
         """
-        for number in await self._announced():
-            found = await self._usable(Version(self.prefix, number))
-            if found is not None:
-                return found
+        found = await self._first_usable()
+        if found is not None:
+            return found
         why = next(iter(self._failed.values()))
         raise ObjectLost(
             f"a version of {self.prefix} became unavailable while it was copied ({why}), and there is no other"
         ) from why
 
-    async def _newest(self) -> Version:
+    async def _first_usable(self, *, below: int | None = None, above: int = -1) -> tuple[Version, Manifest] | None:
+        """Returns the highest version in a range of numbers that has not failed; None if there is none."""
         prefix = self.prefix + ANNOUNCED
-        try:
-            ref = await self._client.latest_async(prefix, after=self._floor, timeout=self._deadline.left())
-        except Timeout:
-            above = "" if self._floor < 0 else f" above {self._floor}"
-            raise Timeout(
-                f"no version of {self.prefix}{above} was published within {self._deadline.timeout:g} s: publish one, "
-                "or set a longer timeout"
-            ) from None
-        return Version(self.prefix, ref.number)
+        rows = await self._client.directory_async(prefix, timeout=self._deadline.left())
+        ends = [row["ref"][len(prefix) :] for row in rows]
+        numbers = sorted((int(end) for end in ends if end.isascii() and end.isdigit()), reverse=True)
+        for number in numbers:
+            if number > above and (below is None or number < below):
+                found = await self._usable(Version(self.prefix, number))
+                if found is not None:
+                    return found
+        return None
 
     async def _usable(self, version: Version) -> tuple[Version, Manifest] | None:
         """Reads an announcement; returns None if it or its publication has failed."""
@@ -196,10 +205,3 @@ class Chooser:
             self._failed.setdefault(version.name, error)
             return None
         return None if manifest.id in self._failed else (version, manifest)
-
-    async def _announced(self) -> list[int]:
-        """Numbers of all announcements, the highest first."""
-        prefix = self.prefix + ANNOUNCED
-        rows = await self._client.directory_async(prefix, timeout=self._deadline.left())
-        ends = [row["ref"][len(prefix) :] for row in rows]
-        return sorted((int(end) for end in ends if end.isascii() and end.isdigit()), reverse=True)
