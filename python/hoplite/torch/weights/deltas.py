@@ -138,7 +138,9 @@ def _blocks(new: Any, old: Any) -> Iterator[tuple[int, int, bool]]:  # noqa: ANN
         return
     count = nbytes // BLOCK_BYTES
     whole = count * BLOCK_BYTES
-    differ = (new[:whole].view(torch.int64) != old[:whole].view(torch.int64)).view(count, -1).any(1).tolist()
+    differ = (
+        (new[:whole].view(torch.int64) != old[:whole].view(torch.int64)).view(count, BLOCK_BYTES // 8).any(1).tolist()
+    )
     if whole < nbytes:
         differ.append(not torch.equal(new[whole:], old[whole:]))
     begin = 0

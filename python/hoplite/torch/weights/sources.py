@@ -196,12 +196,11 @@ def _box(name: str, shape: tuple[int, ...], box: Any) -> tuple[tuple[int, ...], 
     try:
         places, full = box
         full = tuple(int(length) for length in full)
-        begin = begins(name, places, full, shape)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(
             f"the shard of {name} is {box!r}: pass its slices and the shape of the whole tensor"
         ) from error
-    return begin, full
+    return begins(name, places, full, shape), full
 
 
 def begins(name: str, places: Any, full: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ANN401

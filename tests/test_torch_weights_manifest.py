@@ -1,0 +1,221 @@
+"""The manifest of published weights: what is valid survives a round trip, and anything else is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
+
+import hoplite  # noqa: E402 - torch must be there
+import hoplite.torch as ht  # noqa: E402
+from hoplite.torch.weights.manifest import (  # noqa: E402
+    HEADER,
+    MAGIC,
+    Entry,
+    Extent,
+    Manifest,
+    Source,
+    encode,
+    parse,
+    parse_refs,
+)
+from torch_weights import SOON  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hoplite import Client
+
+SIZES = {"float32": 4, "uint8": 1}
+
+
+def example() -> Manifest:
+    entries = [
+        Entry("w", "float32", (4, 4), 0, 64, None, (4, 4)),
+        Entry("tied", "float32", (4, 4), 0, 64, None, (4, 4)),
+        Entry("part", "uint8", (2, 3), 64, 6, (0, 3), (2, 6)),
+        Entry("empty", "float32", (0,), 0, 0, None, (0,)),
+        Entry("scalar", "float32", (), 128, 4, None, ()),
+    ]
+    sources = [Source("@1.2", 128, "ab" * 32), Source("@1.3", 64)]
+    extents = [Extent(0, 64, 0, 64), Extent(64, 64, 1, 0), Extent(128, 64, 0, 0)]
+    return Manifest(17, "0123456789abcdef", 192, entries, sources, extents)
+
+
+def texts(change: Callable[[dict[str, Any], dict[str, Any]], object]) -> bytes:
+    """The manifest of `example` with changed texts."""
+    data = encode(example())
+    _, first, second = HEADER.unpack_from(data)
+    objects = [json.loads(data[24 : 24 + first]), json.loads(data[24 + first : 24 + first + second])]
+    change(*objects)
+    parts = [json.dumps(each).encode() for each in objects]
+    return HEADER.pack(MAGIC, *map(len, parts)) + b"".join(parts)
+
+
+def test_a_manifest_survives_a_round_trip() -> None:
+    data = encode(example())
+    assert len(data) % 64 == 0
+    assert parse(data, "policy/17", SIZES) == example()
+    assert parse_refs(data, "policy/17") == ["@1.2", "@1.3"]
+    assert example().names == ["w", "tied", "part", "empty", "scalar"]
+    assert example().shapes["part"] == (2, 6)
+    assert example().digests == {"@1.2": "ab" * 32}
+
+
+def test_data_follows_the_texts() -> None:
+    manifest = Manifest(1, "0123456789abcdef", 64, [], [Source("", 64)], [Extent(0, 64, 0, 0)])
+    found = parse(bytes(encode(manifest)) + bytes(range(64)), "policy/1", {})
+    assert bytes(found.inline[0]) == bytes(range(64))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data, _: data.pop("id"),
+        lambda data, _: data.update(id="xyz"),
+        lambda data, _: data.update(version=-1),
+        lambda data, _: data.update(version=True),
+        lambda data, _: data.update(version=1.0),
+        lambda data, _: data.update(nbytes=1 << 60),
+        lambda data, _: data.update(nbytes=256),
+        lambda data, _: data.update(nbytes=128),
+        lambda data, _: data.update(shard=[1, 1]),
+        lambda data, _: data.update(shard=[0, 0]),
+        lambda data, _: data.update(objects=[]),
+        lambda data, _: data.update(objects=None),
+        lambda data, _: data["objects"][0].__setitem__(1, 100),
+        lambda data, _: data["objects"][0].__setitem__(0, ""),
+        lambda data, _: data["objects"][0].__setitem__(2, "ab"),
+        lambda data, _: data["extents"].reverse(),
+        lambda data, _: data["extents"].pop(),
+        lambda data, _: data["extents"][0].__setitem__(2, -1),
+        lambda data, _: data["extents"][0].__setitem__(3, 32),
+        lambda data, _: data["extents"][0].__setitem__(1, 0),
+        lambda data, _: data["extents"][0].pop(),
+        lambda data, _: data.update(patches=["0123456789abcdef", []]),
+        lambda _, tensors: tensors["names"].__setitem__(1, "w"),
+        lambda _, tensors: tensors["names"].__setitem__(1, 5),
+        lambda _, tensors: tensors["names"].pop(),
+        lambda _, tensors: tensors["dtypes"].__setitem__(0, "object"),
+        lambda _, tensors: tensors["dtypes"].__setitem__(0, ["float32"]),
+        lambda _, tensors: tensors["kinds"].__setitem__(0, 7),
+        lambda _, tensors: tensors["kinds"].__setitem__(0, -1),
+        lambda _, tensors: tensors["axes"].__setitem__(0, 65),
+        lambda _, tensors: tensors["lengths"].__setitem__(0, -1),
+        lambda _, tensors: tensors["lengths"].__setitem__(0, 1 << 47),
+        lambda _, tensors: tensors["lengths"].clear(),
+        lambda _, tensors: tensors["offsets"].__setitem__(0, 32),
+        lambda _, tensors: tensors["offsets"].__setitem__(0, 192),
+        lambda _, tensors: tensors["offsets"].__setitem__(2, 0),
+        lambda _, tensors: tensors["offsets"].__setitem__(0, 64.0),
+        lambda _, tensors: tensors["boxes"][0].__setitem__(0, 9),
+        lambda _, tensors: tensors["boxes"][0].__setitem__(1, [0]),
+        lambda _, tensors: tensors["boxes"][0].__setitem__(1, [1, 3]),
+        lambda _, tensors: tensors["boxes"][0].__setitem__(2, [2, 5]),
+    ],
+)
+def test_a_changed_manifest_is_refused(change: Any) -> None:
+    with pytest.raises(ht.ManifestInvalid, match="policy/17 is not a manifest of published weights"):
+        parse(texts(change), "policy/17", SIZES)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"HPLWGHT1",
+        bytes(100),
+        HEADER.pack(MAGIC, 1 << 62, 1 << 62),
+        HEADER.pack(MAGIC, 2, 2) + b"[][]",
+        HEADER.pack(MAGIC, 2, 2) + b"{}",
+        HEADER.pack(MAGIC, 200_000, 2) + b"[" * 200_000 + b"{}",
+        HEADER.pack(MAGIC, 4, 2) + b"\xff\xfe\xfd\xfc{}",
+        "text",
+        None,
+        memoryview(bytes(64)).cast("I"),
+    ],
+)
+def test_other_objects_are_refused(data: Any) -> None:
+    with pytest.raises(ht.ManifestInvalid):
+        parse(data, "policy/17", SIZES)
+
+
+def test_random_bytes_never_cause_another_error() -> None:
+    chance = random.Random(17)
+    valid = bytes(encode(example()))
+    for _ in range(4000):
+        data = bytearray(valid)
+        for _ in range(chance.randrange(1, 8)):
+            place = chance.randrange(len(data))
+            data[place] = chance.choice([chance.randrange(256), *b'0123456789[]{},:"-e.'])
+        try:
+            found = parse(bytes(data[: chance.choice([len(data), chance.randrange(len(data))])]), "policy/17", SIZES)
+        except ht.ManifestInvalid:
+            continue
+        assert all(entry.offset + entry.nbytes <= found.nbytes for entry in found.entries)
+        assert sum(extent.nbytes for extent in found.extents) == found.nbytes
+
+
+def put(client: Client, manifest: Manifest, data: bytes = b"") -> None:
+    """Puts a version as `publish` does."""
+    for name in (f"policy/.announced/{manifest.version}", f"policy/{manifest.version}"):
+        client.put(bytes(encode(manifest)) + data, name=name)
+
+
+def test_other_objects_under_the_names_are_passed_over(clients: list[Client]) -> None:
+    ht.publish({"w": torch.ones(2)}, "policy/1", client=clients[0])
+    clients[0].put(b"something else", name="policy/.announced/2")
+    clients[0].put(b"something else", name="policy/2")
+    assert ht.fetch("policy/", client=clients[1], timeout=SOON).version == 1
+    with pytest.raises(ht.ManifestInvalid, match="policy/2 is not a manifest"):
+        ht.fetch("policy/2", client=clients[1], timeout=SOON)
+
+
+def test_a_manifest_of_another_version_is_refused(clients: list[Client]) -> None:
+    clients[0].put(encode(Manifest(3, "0123456789abcdef", 0, [], [], [])), name="policy/2")
+    with pytest.raises(ht.ManifestInvalid, match="policy/2 is the manifest of version 3"):
+        ht.fetch("policy/2", client=clients[1], timeout=SOON)
+
+
+def test_an_object_of_another_size_is_refused(clients: list[Client]) -> None:
+    ref = str(clients[0].put(bytes(128)))
+    entries = [Entry("w", "uint8", (64,), 0, 64, None, (64,))]
+    put(clients[0], Manifest(1, "0123456789abcdef", 64, entries, [Source(ref, 64)], [Extent(0, 64, 0, 0)]))
+    with pytest.raises(ht.ManifestInvalid, match=f"object {ref} is not 64 bytes"):
+        ht.fetch("policy/1", client=clients[1], timeout=SOON)
+
+
+@pytest.mark.parametrize("count", [20, 1 << 18])
+def test_digests_are_verified_before_a_byte_is_copied(clients: list[Client], count: int) -> None:
+    ht.publish({"w": torch.ones(count)}, "policy/1", client=clients[0], digest=True)
+    got = ht.fetch("policy/", client=clients[1], timeout=SOON)
+    assert len(got.manifest.digests) == 1
+    assert got["w"].sum() == count
+    manifest = got.manifest
+    manifest.version, manifest.id = 2, "fedcba9876543210"
+    manifest.sources = [manifest.sources[0]._replace(digest="00" * 32)]
+    put(clients[0], manifest, b"".join(map(bytes, manifest.inline.values())))
+    into = {"w": torch.zeros(count)}
+    with pytest.raises(hoplite.ObjectCorrupt, match="is not the one in the manifest"):
+        ht.fetch("policy/2", into=into, client=clients[1], timeout=SOON)
+    assert into["w"].sum() == 0
+    # The newest that is sound.
+    assert ht.fetch("policy/", into=into, client=clients[1], timeout=SOON).version == 1
+    assert into["w"].sum() == count
+
+
+def test_a_claim_of_more_than_the_memory_is_an_error(clients: list[Client]) -> None:
+    nbytes = 1 << 47
+    entries = [Entry("w", "uint8", (nbytes,), 0, nbytes, None, (nbytes,))]
+    put(
+        clients[0],
+        Manifest(1, "0123456789abcdef", nbytes, entries, [Source("@1.2", nbytes)], [Extent(0, nbytes, 0, 0)]),
+    )
+    with pytest.raises(hoplite.StoreFull, match="no memory for w, uint8"):
+        ht.fetch("policy/1", client=clients[1], timeout=SOON)

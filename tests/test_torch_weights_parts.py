@@ -1,0 +1,259 @@
+"""Weights by name in parts: slices that receivers want, shards of several publishers, and what changed since a base."""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
+
+import hoplite  # noqa: E402 - torch must be there
+import hoplite.torch as ht  # noqa: E402
+from hoplite.torch.weights import names, transfer  # noqa: E402
+from hoplite.torch.weights.manifest import Entry, Extent, Manifest, Source  # noqa: E402
+from torch_weights import SOON, counting, same  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hoplite import Client
+
+ALL = slice(None)
+
+
+@contextlib.contextmanager
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Records the bytes of the data objects that fetches get."""
+    sizes: list[int] = []
+    take = transfer._take
+
+    def taken(placement: Any, need: Any, source: Source, data: Any) -> None:
+        sizes.append(source.nbytes)
+        take(placement, need, source, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(transfer, "_take", taken)
+        yield sizes
+
+
+@pytest.mark.parametrize("bucket", [None, "64KiB"])
+def test_layout_brings_the_slices_of_a_rank(clients: list[Client], bucket: Any) -> None:
+    tensors = {
+        "rows": counting((640, 300)),
+        "columns": counting((300, 640), torch.bfloat16),
+        "cube": counting((9, 50, 80), torch.int64),
+        "norm": counting((3,)),
+        "scalar": torch.tensor(5.0),
+        "other": counting((1000,)),
+    }
+    ht.publish(tensors, "tp/1", client=clients[0], bucket=bucket)
+    layout = {
+        "cube": (slice(2, 7), ALL, slice(10, 20)),
+        "columns": (ALL, slice(160, 320)),
+        "rows": slice(160, 320),
+        "norm": ...,
+        "scalar": None,
+    }
+    expected = {
+        "cube": tensors["cube"][2:7, :, 10:20],
+        "columns": tensors["columns"][:, 160:320],
+        "rows": tensors["rows"][160:320],
+        "norm": tensors["norm"],
+        "scalar": tensors["scalar"],
+    }
+    same(ht.fetch("tp/", layout=layout, client=clients[1], timeout=SOON), expected)
+    into = {name: torch.zeros(tensor.shape, dtype=tensor.dtype) for name, tensor in expected.items()}
+    into["cube"] = torch.zeros(50, 5, 10, dtype=torch.int64).transpose(0, 1)
+    staged = ht.fetch("tp/", into=into, layout=layout, stage=True, client=clients[2], timeout=SOON)
+    staged.switch()
+    same(into, expected)
+    with pytest.raises(hoplite.ShapeMismatch, match=r"norm is float32 \[3\] in tp/1, but float32 \[4\]"):
+        ht.fetch("tp/", into={**into, "norm": torch.zeros(4)}, layout=layout, client=clients[2], timeout=SOON)
+
+
+def test_a_rank_does_not_bring_objects_of_other_ranks(clients: list[Client], monkeypatch: pytest.MonkeyPatch) -> None:
+    ht.publish({"w": counting((64, 1 << 14))}, "tp/1", client=clients[0], bucket="256KiB")
+    with recorded(monkeypatch) as sizes:
+        got = ht.fetch("tp/", layout={"w": slice(32, 48)}, client=clients[1], timeout=SOON)
+    assert torch.equal(got["w"], counting((64, 1 << 14))[32:48])
+    assert sizes == [1 << 18] * 4
+
+
+@pytest.mark.parametrize(
+    ("layout", "error", "message"),
+    [
+        ({"v": slice(1)}, hoplite.InvalidArgument, "layout has no place for tp/1 .*1 unknown, such as 'v'"),
+        ({"w": slice(0, 8, 2)}, hoplite.InvalidArgument, "step of 2"),
+        ({"w": (ALL, ALL, ALL)}, hoplite.InvalidArgument, "pass up to 2 slices"),
+        ({"w": 3}, hoplite.InvalidArgument, "pass up to 2 slices"),
+    ],
+)
+def test_layouts_that_do_not_fit(clients: list[Client], layout: Any, error: Any, message: str) -> None:
+    ht.publish({"w": torch.zeros(8, 8)}, "tp/1", client=clients[0])
+    with pytest.raises(error, match=message):
+        ht.fetch("tp/", layout=layout, client=clients[1], timeout=SOON)
+
+
+def test_shards_of_several_publishers_are_one_version(clients: list[Client]) -> None:
+    whole = {"columns": counting((512, 600)), "rows": counting((600, 512), first=7), "norm": counting((5,))}
+
+    def publish(rank: int) -> Any:
+        here = slice(200 * rank, 200 * (rank + 1))
+        parts = {"columns": whole["columns"][:, here], "rows": whole["rows"][here], "norm": whole["norm"]}
+        boxes = {"columns": ((ALL, here), (512, 600)), "rows": (here, (600, 512))}
+        return ht.publish(parts, "tp/3", client=clients[rank], shards=(rank, 3, boxes), bucket="64KiB", timeout=SOON)
+
+    into = {name: torch.zeros_like(tensor) for name, tensor in whole.items()}
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(ht.fetch, "tp/", into=into, client=clients[1], timeout=SOON)
+        assert [each.version for each in pool.map(publish, range(3))] == [3, 3, 3]
+        waiting.result(SOON)
+    same(into, whole)
+    same(ht.fetch("tp/3", client=clients[2], timeout=SOON), whole)
+    # Other ranks than those that published.
+    layout = {"columns": (ALL, slice(150, 450)), "rows": (slice(190, 410), slice(3, 500))}
+    same(
+        ht.fetch("tp/", layout=layout, client=clients[0], timeout=SOON),
+        {"columns": whole["columns"][:, 150:450], "rows": whole["rows"][190:410, 3:500]},
+    )
+
+
+def test_a_version_without_all_shards_does_not_exist(clients: list[Client]) -> None:
+    ht.publish({"w": torch.zeros(2)}, "tp/1", client=clients[0])
+    box = {"w": (slice(2), (4,))}
+    with pytest.raises(hoplite.Timeout):
+        ht.publish({"w": torch.ones(2)}, "tp/2", client=clients[0], shards=(0, 2, box), timeout=1)
+    assert ht.fetch("tp/", client=clients[1], timeout=SOON).version == 1
+    ht.publish({"w": torch.ones(4)}, "tp/2", client=clients[1])
+    assert ht.fetch("tp/", client=clients[0], timeout=SOON)["w"].tolist() == [1] * 4
+
+
+def test_a_shard_joins_the_next_attempt_of_rank_0(clients: list[Client]) -> None:
+    def publish(rank: int, value: int, timeout: float) -> Any:
+        box = {"w": (slice(rank, rank + 1), (2,))}
+        tensors = {"w": torch.full((1,), value)}
+        return ht.publish(tensors, "tp/1", client=clients[rank], shards=(rank, 2, box), timeout=timeout)
+
+    with ThreadPoolExecutor() as pool:
+        with pytest.raises(hoplite.Timeout):
+            publish(0, 1, 0.5)
+        second = pool.submit(publish, 1, 5, SOON)
+        assert publish(0, 3, SOON).version == 1
+        second.result(SOON)
+    assert ht.fetch("tp/", client=clients[2], timeout=SOON)["w"].tolist() == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("shards", "boxes", "message"),
+    [
+        ((0, 0, {}), None, "shards is"),
+        ((2, 2, {}), None, "shards is"),
+        ("01", None, "shards is"),
+        (None, {"v": (slice(2), (4,))}, "no such tensor"),
+        (None, {"w": slice(2)}, "pass its slices and the shape of the whole"),
+        (None, {"w": (slice(3), (4,))}, r"w has the shape \[2\]"),
+    ],
+)
+def test_shards_that_do_not_fit(clients: list[Client], shards: Any, boxes: Any, message: str) -> None:
+    with pytest.raises((hoplite.InvalidArgument, hoplite.ShapeMismatch), match=message):
+        ht.publish({"w": torch.zeros(2)}, "tp/1", client=clients[0], shards=shards or (0, 2, boxes))
+
+
+def test_shards_with_holes_are_refused(clients: list[Client]) -> None:
+    def publish(rank: int) -> Any:
+        box = {"w": (slice(rank, rank + 1), (3,))}
+        return ht.publish({"w": torch.zeros(1)}, "tp/1", client=clients[rank], shards=(rank, 2, box), timeout=SOON)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(publish, range(2)))
+    with pytest.raises(ht.ManifestInvalid, match="do not have each element of w once"):
+        ht.fetch("tp/1", client=clients[2], timeout=SOON)
+
+
+def test_a_delta_sends_the_blocks_that_changed(clients: list[Client], monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = {"frozen": counting((1 << 20,)), "trained": counting((1 << 20,), first=3), "bias": counting((100,))}
+    ht.publish(tensors, "policy/1", client=clients[0], bucket="1MiB")
+    into = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    got = ht.fetch("policy/", into=into, client=clients[1], timeout=SOON)
+    for version in range(2, 6):
+        tensors["trained"][version * 1000] += 1
+        tensors["bias"] += 1
+        published = ht.publish(
+            tensors, f"policy/{version}", client=clients[0], base=f"policy/{version - 1}", bucket="1MiB"
+        )
+        assert published.sent <= 3 * (64 << 10)
+        with recorded(monkeypatch) as sizes:
+            got = ht.fetch("policy/", into=into, after=got, client=clients[1], timeout=SOON)
+        assert got.version == version
+        assert sum(sizes) == published.sent
+        same(into, tensors)
+    # Without the base, the whole version arrives, though the versions that it shares data with are pruned.
+    same(ht.fetch("policy/", client=clients[2], timeout=SOON), tensors)
+    # A receiver that skipped versions gets what changed in all of them.
+    for version in (6, 7):
+        tensors["trained"][version * 100000] += 1
+        ht.publish(tensors, f"policy/{version}", client=clients[0], base=f"policy/{version - 1}")
+    with recorded(monkeypatch) as sizes:
+        ht.fetch("policy/", into=into, after=got, client=clients[1], timeout=SOON)
+    assert sum(sizes) == 2 * (64 << 10)
+    same(into, tensors)
+
+
+def test_a_delta_stages_only_what_changed(clients: list[Client]) -> None:
+    tensors = {"w": counting((1 << 20,))}
+    ht.publish(tensors, "policy/1", client=clients[0])
+    into = {"w": torch.zeros(1 << 20)}
+    got = ht.fetch("policy/", into=into, client=clients[1], timeout=SOON)
+    tensors["w"][5] += 1
+    ht.publish(tensors, "policy/2", client=clients[0], base="policy/1")
+    staged = ht.fetch("policy/", into=into, after=got, stage=True, client=clients[1], timeout=SOON)
+    assert staged.nbytes == 64 << 10
+    staged.switch()
+    same(into, tensors)
+
+
+def test_many_deltas_do_not_keep_old_objects_forever(clients: list[Client]) -> None:
+    tensors = {"w": counting((1 << 18,))}
+    ht.publish(tensors, "policy/0", client=clients[0], bucket="256KiB")
+    for version in range(1, 16):
+        # Each version changes another block, so that all objects of the past are in use.
+        tensors["w"][(version % 8) * 32768] += 1
+        ht.publish(tensors, f"policy/{version}", client=clients[0], base=f"policy/{version - 1}", bucket="256KiB")
+    stored = sum(row["bytes"] for row in clients[0].directory() if row["ref"].startswith("@"))
+    assert stored <= 2 * 2 * (1 << 20) + (1 << 20)
+    same(ht.fetch("policy/", client=clients[1], timeout=SOON), tensors)
+
+
+def test_other_tensors_than_those_of_the_base_are_sent_whole(clients: list[Client]) -> None:
+    ht.publish({"w": counting((1 << 18,))}, "policy/1", client=clients[0])
+    larger = {"w": counting((1 << 19,))}
+    assert ht.publish(larger, "policy/2", client=clients[0], base="policy/1").sent == 2 << 20
+    assert ht.publish(larger, "policy/3", client=clients[0], base="policy/0").sent == 2 << 20
+    same(ht.fetch("policy/", client=clients[1], timeout=SOON), larger)
+    for base in ("policy/4", "policy/9", "other/1"):
+        with pytest.raises(hoplite.InvalidArgument, match="pass an earlier version under policy/"):
+            ht.publish(larger, "policy/4", client=clients[0], base=base)
+
+
+def test_changed_ranges_are_those_with_another_place() -> None:
+    def manifest(identity: str, *extents: tuple[int, int, str, int]) -> Manifest:
+        refs = list(dict.fromkeys(extent[2] for extent in extents))
+        sources = [Source(ref, 1 << 20) for ref in refs]
+        places = [Extent(at, nbytes, refs.index(ref), start) for at, nbytes, ref, start in extents]
+        entries = [Entry("w", "uint8", (512,), 0, 512, None, (512,))]
+        return Manifest(1, identity, 512, entries, sources, places)
+
+    base = manifest("a", (0, 256, "x", 0), (256, 256, "y", 0))
+    assert transfer.changed(base, base) == []
+    assert transfer.changed(manifest("b", (0, 512, "z", 0)), base) == [(0, 512)]
+    split = manifest("b", (0, 64, "x", 0), (64, 128, "z", 0), (192, 64, "x", 192), (256, 256, "y", 64))
+    assert transfer.changed(split, base) == [(64, 192), (256, 512)]
+    assert transfer.changed(base, split) == [(64, 192), (256, 512)]
+    segments = {need.source: need.segments for need in transfer.needs(split, [(0, 100), (180, 300)], base)}
+    assert segments == {1: [(0, 64, 36), (116, 180, 12)], 2: [(64, 256, 44)]}
+    assert names.Version.of("a/b/3") == ("a/b/", 3)
