@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,9 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     sizes: list[int] = []
     take = transfer._take
 
-    def taken(placement: Any, need: Any, source: Source, data: Any) -> None:
-        sizes.append(source.nbytes)
-        take(placement, need, source, data)
+    def taken(part: transfer.Part, data: Any) -> None:
+        sizes.append(part.source.nbytes)
+        take(part, data)
 
     with monkeypatch.context() as patched:
         patched.setattr(transfer, "_take", taken)
@@ -257,3 +258,57 @@ def test_changed_ranges_are_those_with_another_place() -> None:
     segments = {need.source: need.segments for need in transfer.needs(split, [(0, 100), (180, 300)], base)}
     assert segments == {1: [(0, 64, 36), (116, 180, 12)], 2: [(64, 256, 44)]}
     assert names.Version.of("a/b/3") == ("a/b/", 3)
+
+
+def xor(old: memoryview, new: memoryview) -> Any:
+    """Difference of two byte strings, and its own inverse."""
+    result = torch.frombuffer(bytearray(old), dtype=torch.uint8) ^ torch.frombuffer(bytearray(new), dtype=torch.uint8)
+    return result.numpy()
+
+
+@pytest.mark.parametrize("stage", [False, True])
+def test_patches_in_a_format_of_the_caller(
+    clients: list[Client], monkeypatch: pytest.MonkeyPatch, *, stage: bool
+) -> None:
+    def encode(old: memoryview, new: memoryview) -> bytes:
+        return zlib.compress(xor(old, new))
+
+    def decode(old: memoryview, patch: memoryview) -> Any:
+        return xor(old, memoryview(zlib.decompress(patch)))
+
+    tensors = {"w": counting((1 << 18,)), "half": counting((1001,), torch.bfloat16), "t": counting((300, 200)).t()}
+    ht.publish(tensors, "policy/1", client=clients[0], bucket="256KiB")
+    into = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    got = ht.fetch("policy/", into=into, client=clients[1], timeout=SOON)
+    for version in (2, 3):
+        for tensor in tensors.values():
+            tensor[7] += version
+        # The buckets need not be those of the base.
+        options = {"base": f"policy/{version - 1}", "encode": encode, "bucket": f"{version * 100}KiB"}
+        ht.publish(tensors, f"policy/{version}", client=clients[0], **options)
+        with recorded(monkeypatch) as sizes:
+            got = ht.fetch("policy/", into=into, after=got, decode=decode, stage=stage, client=clients[1], timeout=SOON)
+            if stage:
+                got.switch()
+                got = got.weights
+        same(into, tensors)
+        assert sum(sizes) < 10_000
+    # Without the base or the decoder, the whole version arrives.
+    same(ht.fetch("policy/", decode=decode, client=clients[2], timeout=SOON), tensors)
+    into = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    ht.fetch("policy/2", into=into, client=clients[1], timeout=SOON)
+    ht.fetch("policy/", into=into, after=2, decode=decode, client=clients[1], timeout=SOON)
+    same(into, tensors)
+    with pytest.raises(hoplite.InvalidArgument, match="encode works with a base"):
+        ht.publish(tensors, "policy/9", client=clients[0], encode=encode)
+
+
+def test_a_decoder_that_returns_other_bytes_is_an_error(clients: list[Client]) -> None:
+    tensors = {"w": torch.zeros(1 << 18)}
+    ht.publish(tensors, "policy/1", client=clients[0])
+    got = ht.fetch("policy/", into=tensors, client=clients[1], timeout=SOON)
+    ht.publish({"w": torch.ones(1 << 18)}, "policy/2", client=clients[0], base="policy/1", encode=lambda _, new: new)
+    with pytest.raises(hoplite.InvalidArgument, match="decode returned 3 bytes in place of 1048576"):
+        ht.fetch("policy/", into=tensors, after=got, decode=lambda *_: b"abc", client=clients[1], timeout=SOON)
+    ht.fetch("policy/", into=tensors, after=got, decode=lambda _, patch: patch, client=clients[1], timeout=SOON)
+    same(tensors, {"w": torch.ones(1 << 18)})

@@ -71,17 +71,33 @@ class Base:
         Yields:
             Extents of the base in the range, and whether the bytes changed.
         """
-        at, last = first, first + data.data.numel()
-        while at < last:
+        for extent in self._cut(first, first + data.data.numel()):
+            at = extent.at - first
+            for offset, nbytes, is_changed in _blocks(data.data[at : at + extent.nbytes], self._bytes(extent)):
+                found = Extent(extent.at + offset, nbytes, extent.source, extent.start + offset)
+                yield found, is_changed
+
+    def read(self, first: int, nbytes: int) -> bytearray:
+        """Returns a copy of a range of the flat space of the base. Ranges come in order, as for `compare`."""
+        data = bytearray(nbytes)
+        out = Typed(data).data
+        for extent in self._cut(first, first + nbytes):
+            at = extent.at - first
+            out[at : at + extent.nbytes].copy_(self._bytes(extent))
+        return data
+
+    def _cut(self, first: int, last: int) -> Iterator[Extent]:
+        """Yields the extents of a range."""
+        while first < last:
             extent = self._extent
             end = min(last, extent.at + extent.nbytes)
-            start = extent.start + at - extent.at
-            old = self._object(extent.source).data[start : start + end - at]
-            for offset, nbytes, is_changed in _blocks(data.data[at - first : end - first], old):
-                yield Extent(at + offset, nbytes, extent.source, start + offset), is_changed
+            yield Extent(first, end - first, extent.source, extent.start + first - extent.at)
             if end == extent.at + extent.nbytes:
                 self._extent = next(self._extents, extent)
-            at = end
+            first = end
+
+    def _bytes(self, extent: Extent) -> Any:  # noqa: ANN401 - a tensor
+        return self._object(extent.source).data[extent.start : extent.start + extent.nbytes]
 
     def _object(self, index: int) -> Typed:
         if self._open is None or self._open[0] != index:

@@ -16,13 +16,14 @@ from hoplite.torch.weights.choosing import UNAVAILABLE, Chooser
 from hoplite.torch.weights.memory import check_dtype
 from hoplite.torch.weights.names import Deadline
 from hoplite.torch.weights.outs import placed
+from hoplite.torch.weights.patches import patch_parts
 from hoplite.torch.weights.pauses import paused_collector
 from hoplite.torch.weights.results import Staged, Weights
 from hoplite.torch.weights.sources import read
-from hoplite.torch.weights.transfer import bring
+from hoplite.torch.weights.transfer import bring, parts
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from hoplite import Client, Ref
 
@@ -38,6 +39,7 @@ def fetch(
     layout: Mapping[str, Any] | None = None,
     dtype: Any = None,  # noqa: ANN401 - torch.dtype
     stage: bool = False,
+    decode: Callable[[memoryview, memoryview], Any] | None = None,
     timeout: float | None = None,
 ) -> Any:  # noqa: ANN401 - Weights or Staged
     """Brings a version of published weights.
@@ -55,6 +57,8 @@ def fetch(
             tensor. Other tensors are left out. With `into`, each of its tensors has the shape of its slices.
         dtype: dtype of the tensors here, in place of floating dtypes of 16 to 64 bits of the publication. The copy
             converts.
+        decode: the counterpart of `encode` of `publish`: returns the bytes of the version from those of the base and a
+            patch. It is used if `after` is the `Weights` of the base.
         stage: bring the version into host memory, and leave `into` as it is until `Staged.switch`.
         timeout: seconds to wait for the version and all of its bytes.
 
@@ -80,7 +84,7 @@ def fetch(
         tensor([1., 1.])
     """
     return _run(
-        _fetch(name, into, after, client, layout, dtype, stage, timeout, aside=False),
+        _fetch(name, into, after, client, layout, dtype, stage, decode, timeout, aside=False),
     )
 
 
@@ -93,6 +97,7 @@ async def fetch_async(
     layout: Mapping[str, Any] | None = None,
     dtype: Any = None,  # noqa: ANN401 - torch.dtype
     stage: bool = False,
+    decode: Callable[[memoryview, memoryview], Any] | None = None,
     timeout: float | None = None,  # noqa: ASYNC109 - as every verb
 ) -> Any:  # noqa: ANN401 - Weights or Staged
     """`fetch`, for asyncio.
@@ -101,7 +106,7 @@ async def fetch_async(
         Copies run in a thread of the loop's executor. If it is canceled while it copies into `into`, the tensors are a
         mix of versions.
     """
-    return await _fetch(name, into, after, client, layout, dtype, stage, timeout, aside=True)
+    return await _fetch(name, into, after, client, layout, dtype, stage, decode, timeout, aside=True)
 
 
 def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - its result
@@ -141,6 +146,7 @@ async def _fetch(
     layout: Mapping[str, Any] | None,
     dtype: Any,  # noqa: ANN401 - torch.dtype
     stage: bool,
+    decode: Callable[[memoryview, memoryview], Any] | None,
     timeout: float | None,  # noqa: ASYNC109 - as every verb
     *,
     aside: bool,
@@ -171,7 +177,12 @@ async def _fetch(
                 placement = placed(version, manifest, outs, layout, wanted, stages=stage, touch=touch)
             try:
                 known = base.manifest if base is not None and base._is_whole else None
-                await bring(client, manifest, placement, known, deadline, aside=aside)
+                wanted_parts = None
+                if known is not None and outs is not None and decode is not None:
+                    wanted_parts = patch_parts(manifest, placement, known, outs, decode)
+                if wanted_parts is None:
+                    wanted_parts = parts(manifest, placement, known)
+                await bring(client, wanted_parts, deadline, aside=aside)
             except (*UNAVAILABLE, ObjectCorrupt) as error:
                 chooser.fail(manifest, error)
                 continue

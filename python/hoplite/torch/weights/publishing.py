@@ -17,6 +17,8 @@ from hoplite.torch.weights.sources import Sources, read
 from hoplite.torch.weights.writing import Writer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hoplite import Client
 
 # At 1 Gbit/s a bucket takes 67 ms. Receivers begin when the first is copied, and end with the copy of the last.
@@ -53,6 +55,7 @@ def publish(
     dtype: Any = None,  # noqa: ANN401 - torch.dtype
     shards: Any = None,  # noqa: ANN401 - (rank, count, boxes)
     base: str | Ref | None = None,
+    encode: Callable[[memoryview, memoryview], Any] | None = None,
     digest: bool = False,
     timeout: float | None = None,
 ) -> Publication:
@@ -79,6 +82,9 @@ def publish(
         base: name of an earlier version, such as "policy/16". Data that did not change since is not put again, and
             receivers that have the base do not receive it again. Others receive the whole version. If names, shapes or
             dtypes differ from those of the base, everything is put.
+        encode: format of deltas in place of blocks: returns a patch from the bytes of the base and those of the
+            version, for each bucket. The whole version is put too. Receivers that have the base and pass the
+            counterpart as `decode` bring only the patches.
         digest: store the SHA-256 of each data object in the manifest. Receivers verify it before they copy a byte, and
             start once all data is in the store.
         timeout: seconds to wait for memory in the store, for the replicas and for other shards.
@@ -109,6 +115,8 @@ def publish(
     earlier = None if base is None else Version.of(base)
     if earlier is not None and (earlier.prefix != version.prefix or earlier.number >= version.number):
         raise InvalidArgument(f"base is {base}: pass an earlier version under {version.prefix}")
+    if encode is not None and earlier is None:
+        raise InvalidArgument("encode works with a base: pass base=, the version that receivers have")
     tensors = read(source)
     with paused_collector():
         sources = Sources(tensors, check_dtype(dtype), boxes)
@@ -117,7 +125,10 @@ def publish(
     writer = Writer(client, version, sources, rank, count, replicas, deadline)
     try:
         writer.write(
-            bytes_each or max(BUCKET_BYTES, aligned(sources.nbytes // BUCKETS_MAX)), digest=digest, base=earlier
+            bytes_each or max(BUCKET_BYTES, aligned(sources.nbytes // BUCKETS_MAX)),
+            digest=digest,
+            base=earlier,
+            encode=encode,
         )
         writer.commit(retain)
     except BaseException:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from hoplite import InvalidArgument, ShapeMismatch, UnsupportedDtype
-from hoplite.torch.weights.manifest import AXES_MAX, NAME_CHARS_MAX, TENSORS_MAX, Entry, aligned
+from hoplite.torch.weights.manifest import ALIGNMENT, AXES_MAX, NAME_CHARS_MAX, TENSORS_MAX, Entry, aligned
 from hoplite.torch.weights.memory import (
     Typed,
     carrier,
@@ -113,6 +113,7 @@ class Sources:
         self._tensors: list[Any] = []
         self._offsets: list[int] = []
         self._names: list[str] = []
+        self._has_gaps = False
         seen: dict[Any, int] = {}
         end = 0
         for name, tensor in tensors.items():
@@ -131,6 +132,7 @@ class Sources:
             offset = seen.get(key) if nbytes else 0
             if offset is None:
                 offset = seen[key] = end
+                self._has_gaps |= bool(nbytes % ALIGNMENT)
                 end = aligned(end + nbytes)
                 self._tensors.append(copyable(tensor))
                 self._offsets.append(offset)
@@ -162,6 +164,9 @@ class Sources:
     def _copy(self, out: Typed, first: int) -> None:
         last = first + out.data.numel()
         outs, values = [], []
+        if self._has_gaps:
+            # Equal tensors are equal bytes, whatever the memory held before.
+            out.data.zero_()
         for index in range(max(0, bisect_right(self._offsets, first) - 1), len(self._offsets)):
             offset = self._offsets[index]
             if offset >= last:

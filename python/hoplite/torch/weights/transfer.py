@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hoplite import ObjectCorrupt
@@ -16,7 +17,7 @@ from hoplite.torch.weights.pauses import paused_collector
 from hoplite.torch.weights.placing import Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from hoplite import Client
     from hoplite.torch.weights.manifest import Extent, Manifest, Source
@@ -104,22 +105,44 @@ def _common(some: Iterable[tuple[int, int]], others: Sequence[tuple[int, int]]) 
             index += 1
 
 
-async def bring(
-    client: Client,
-    manifest: Manifest,
-    placement: Placement,
-    base: Manifest | None,
-    deadline: Deadline,
-    *,
-    aside: bool,
-) -> None:
-    """Brings all bytes that a placement needs.
+class Part(NamedTuple):
+    """An object to get, and what to do with its bytes.
+
+    Attributes:
+        source: the object.
+        data: its bytes if they are here; None to get them.
+        copy: called with the bytes, once they are verified.
+    """
+
+    source: Source
+    data: Any
+    copy: Callable[[Any], None]
+
+
+def parts(manifest: Manifest, placement: Placement, base: Manifest | None) -> list[Part]:
+    """Returns what a placement needs of a version, in the order of the flat space.
 
     Args:
-        client: client to get the objects with.
         manifest: the version.
         placement: where the bytes go.
         base: the version that the tensors have now; None if unknown.
+    """
+    return [
+        Part(
+            manifest.sources[need.source],
+            manifest.inline.get(need.source),
+            partial(placement.take, segments=need.segments),
+        )
+        for need in needs(manifest, placement.ranges(), base)
+    ]
+
+
+async def bring(client: Client, wanted: Iterable[Part], deadline: Deadline, *, aside: bool) -> None:
+    """Gets objects, and copies them in order.
+
+    Args:
+        client: client to get the objects with.
+        wanted: the objects.
         deadline: when to give up.
         aside: whether to copy in another thread, since the loop has other work.
 
@@ -128,25 +151,24 @@ async def bring(
         ManifestInvalid: an object has another size than the manifest states.
         HopliteError: any error of `Client.get`.
     """
-    waiting = deque(needs(manifest, placement.ranges(), base))
-    flying: deque[tuple[Need, asyncio.Task[Any]]] = deque()
+    waiting = deque(wanted)
+    flying: deque[tuple[Part, asyncio.Task[Any]]] = deque()
     ahead = 0
     try:
         while waiting or flying:
-            while waiting and (len(flying) < 2 or ahead + manifest.sources[waiting[0].source].nbytes <= AHEAD_BYTES):
-                need = waiting.popleft()
-                ahead += manifest.sources[need.source].nbytes
-                flying.append((need, asyncio.ensure_future(_get(client, manifest, need.source, deadline))))
-            need, task = flying.popleft()
+            while waiting and (len(flying) < 2 or ahead + waiting[0].source.nbytes <= AHEAD_BYTES):
+                part = waiting.popleft()
+                ahead += part.source.nbytes
+                flying.append((part, asyncio.ensure_future(_get(client, part, deadline))))
+            part, task = flying.popleft()
             data = await task
             # Only `data` may refer to the object: its memory is freed before the next one arrives.
             del task
-            source = manifest.sources[need.source]
-            ahead -= source.nbytes
+            ahead -= part.source.nbytes
             if aside:
-                await asyncio.to_thread(_take, placement, need, source, data)
+                await asyncio.to_thread(_take, part, data)
             else:
-                _take(placement, need, source, data)
+                _take(part, data)
             del data
     finally:
         for _, task in flying:
@@ -155,13 +177,12 @@ async def bring(
             await asyncio.gather(*(task for _, task in flying), return_exceptions=True)
 
 
-async def _get(client: Client, manifest: Manifest, index: int, deadline: Deadline) -> Any:  # noqa: ANN401 - a buffer
-    if index in manifest.inline:
-        return manifest.inline[index]
-    return await client.get_async(manifest.sources[index].ref, timeout=deadline.left())
+async def _get(client: Client, part: Part, deadline: Deadline) -> Any:  # noqa: ANN401 - a buffer
+    return await client.get_async(part.source.ref, timeout=deadline.left()) if part.data is None else part.data
 
 
-def _take(placement: Placement, need: Need, source: Source, data: Any) -> None:  # noqa: ANN401 - a buffer
+def _take(part: Part, data: Any) -> None:  # noqa: ANN401 - a buffer
+    source = part.source
     if not isinstance(data, memoryview) or data.nbytes != source.nbytes:
         raise ManifestInvalid(f"object {source.ref} is not {source.nbytes} bytes, as its manifest states")
     if source.digest is not None and hashlib.sha256(data).hexdigest() != source.digest:
@@ -170,4 +191,4 @@ def _take(placement: Placement, need: Need, source: Source, data: Any) -> None: 
             "version again under a higher number"
         )
     with paused_collector():
-        placement.take(data, need.segments)
+        part.copy(data)

@@ -75,16 +75,33 @@ class Writer:
         self._of = ""
         self.sent = 0
 
-    def write(self, bucket: int, *, digest: bool, base: Version | None) -> None:
-        """Puts the announcement and the data."""
-        nbytes, rank = self._sources.nbytes, self._manifest.shard
-        found = None if base is None else Base.find(self._client, base, self._sources, rank, self._deadline)
-        if nbytes <= INLINE_BYTES_MAX:
+    def write(
+        self,
+        bucket: int,
+        *,
+        digest: bool,
+        base: Version | None,
+        encode: Callable[[memoryview, memoryview], Any] | None,
+    ) -> None:
+        """Puts the announcement and the data.
+
+        Args:
+            bucket: size of a data object in bytes.
+            digest: whether to store the SHA-256 of each.
+            base: version whose data is used where it did not change.
+            encode: returns a patch from the bytes of the base and the new ones; None uses blocks.
+        """
+        if self._sources.nbytes <= INLINE_BYTES_MAX:
             self._write_inline(digest=digest)
-        elif found is None:
+            return
+        rank = self._manifest.shard
+        found = None if base is None else Base.find(self._client, base, self._sources, rank, self._deadline)
+        if found is None:
             self._write_whole(bucket, digest=digest)
-        else:
+        elif encode is None:
             self._write_delta(Delta(found), bucket, digest=digest)
+        else:
+            self._write_patches(found, encode, bucket, digest=digest)
 
     def _write_inline(self, *, digest: bool) -> None:
         nbytes = self.sent = self._sources.nbytes
@@ -113,18 +130,36 @@ class Writer:
             self._manifest.sources = put
             self._announce()
 
+    def _write_patches(self, base: Base, encode: Callable[..., Any], bucket: int, *, digest: bool) -> None:
+        nbytes = self._sources.nbytes
+        patches: list[Source] = []
+        sources: list[Source] = []
+        for first in range(0, nbytes, bucket):
+            new = bytearray(min(bucket, nbytes - first))
+            self._sources.copy(new, first)
+            old = memoryview(base.read(first, len(new))).toreadonly()
+            patch = memoryview(encode(old, memoryview(new).toreadonly())).cast("B")
+            for data, put in ((new, sources), (patch, patches)):
+                put.append(self._write_new(data, digest=digest))
+        self._manifest.sources = sources
+        self._manifest.extents = [
+            Extent(index * bucket, source.nbytes, index, 0) for index, source in enumerate(sources)
+        ]
+        self._manifest.patches = (base.manifest.id, patches)
+        self._announce()
+
+    def _write_new(self, data: Any, *, digest: bool) -> Source:  # noqa: ANN401 - a buffer
+        ref = str(self._client.reserve())
+        self._put.append(ref)
+        return self.write_object(Source(ref, len(data)), partial(_copy, data), digest=digest)
+
     def _write_delta(self, delta: Delta, bucket: int, *, digest: bool) -> None:
         nbytes = self._sources.nbytes
         for first in range(0, nbytes, bucket):
             memory = bytearray(min(bucket, nbytes - first))
             self._sources.copy(memory, first)
             pieces = delta.pieces(Typed(memory), first)
-            new = None
-            if pieces:
-                ref = str(self._client.reserve())
-                self._put.append(ref)
-                changed = torch.cat(pieces)
-                new = self.write_object(Source(ref, changed.numel()), partial(_copy, changed), digest=digest)
+            new = self._write_new(torch.cat(pieces).numpy(), digest=digest) if pieces else None
             delta.add(new)
         self._manifest.sources, self._manifest.extents = delta.sources, delta.extents
         self._announce()
@@ -215,5 +250,5 @@ class Writer:
             self._client.delete(self._put, timeout=5.0)
 
 
-def _copy(data: Any, memory: Any) -> None:  # noqa: ANN401 - a tensor and a buffer
-    Typed(memory).data.copy_(data)
+def _copy(data: Any, memory: Any) -> None:  # noqa: ANN401 - buffers
+    memory[:] = data
