@@ -97,9 +97,9 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     """Released once for each fetch that has copied its first bytes."""
     semaphore, take = threading.Semaphore(0), Placement.take
 
-    def taken(self: Placement, *args: Any) -> None:
+    def taken(self: Placement, *args: Any, **options: Any) -> None:
         was_touched = self.is_touched
-        take(self, *args)
+        take(self, *args, **options)
         if self.is_touched and not was_touched:
             semaphore.release()
 
@@ -230,8 +230,8 @@ def pruning_reader(monkeypatch: pytest.MonkeyPatch, publish: Any) -> None:
     """Publishes once the first bytes of a fetch are in its tensors."""
     take, left = Placement.take, [publish]
 
-    def taken(self: Placement, *args: Any) -> None:
-        take(self, *args)
+    def taken(self: Placement, *args: Any, **options: Any) -> None:
+        take(self, *args, **options)
         if left:
             left.pop()()
 

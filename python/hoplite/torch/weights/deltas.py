@@ -12,7 +12,7 @@ import torch
 
 from hoplite import ObjectDeleted, ObjectLost
 from hoplite.torch.weights.manifest import EXTENTS_MAX, Extent, Manifest, ManifestInvalid, Source, parse
-from hoplite.torch.weights.memory import Typed, element_sizes
+from hoplite.torch.weights.memory import Typed, copy_all, element_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,7 @@ class Base:
         out = Typed(data).data
         for extent in self._cut(first, first + nbytes):
             at = extent.at - first
-            out[at : at + extent.nbytes].copy_(self._bytes(extent))
+            copy_all([out[at : at + extent.nbytes]], [self._bytes(extent)])
         return data
 
     def _cut(self, first: int, last: int) -> Iterator[Extent]:
@@ -149,15 +149,15 @@ class Delta:
 def _blocks(new: Any, old: Any) -> Iterator[tuple[int, int, bool]]:  # noqa: ANN401 - tensors
     """Yields the offset and length of runs of blocks that changed, and of runs that did not."""
     nbytes = new.numel()
+    # All lengths are multiples of 64 bytes.
+    new, old = new.view(torch.int64), old.view(torch.int64)
     if torch.equal(new, old):
         yield 0, nbytes, False
         return
     count = nbytes // BLOCK_BYTES
-    whole = count * BLOCK_BYTES
-    differ = (
-        (new[:whole].view(torch.int64) != old[:whole].view(torch.int64)).view(count, BLOCK_BYTES // 8).any(1).tolist()
-    )
-    if whole < nbytes:
+    whole = count * BLOCK_BYTES // 8
+    differ = (new[:whole] != old[:whole]).view(count, BLOCK_BYTES // 8).any(1).tolist()
+    if whole < new.numel():
         differ.append(not torch.equal(new[whole:], old[whole:]))
     begin = 0
     for index in range(1, len(differ) + 1):

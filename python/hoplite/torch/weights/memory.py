@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import re
 import warnings
@@ -13,6 +14,9 @@ from hoplite import UnsupportedDtype
 
 # Tensors of these are converted if `dtype` is given. Others, such as float8 with scales of its own, keep their dtype.
 CONVERTED = frozenset([torch.float16, torch.bfloat16, torch.float32, torch.float64])
+
+# From this size on, torch copies a tensor in several threads.
+THREADED_ELEMENTS = 32768
 
 # Dtypes without a copy kernel, such as int4: their bytes are copied.
 _SHELLS = re.compile(r"u?int[1-7]")
@@ -97,15 +101,43 @@ def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def copy_all(outs: list[Any], values: list[Any]) -> None:
-    """Copies tensors into tensors of the same shapes; converts dtypes and devices."""
-    with torch.no_grad():
-        many = getattr(torch, "_foreach_copy_", None)
-        if many is not None and len(outs) > 1:
-            many(outs, values, non_blocking=True)
-            return
+def copy_all(outs: list[Any], values: list[Any], *, in_threads: bool = False) -> None:
+    """Copies tensors into tensors of the same shapes; converts dtypes and devices.
+
+    Args:
+        outs: the tensors to copy into.
+        values: the tensors to copy.
+        in_threads: whether large tensors are copied by the threads of torch. On a host whose cores are busy, waiting
+            for these threads takes several times as long as the copy, so copies that wait for the network anyway do
+            without them.
+    """
+    rest: tuple[list[Any], list[Any]] = (outs, values)
+    if not in_threads:
+        rest = ([], [])
         for out, value in zip(outs, values, strict=True):
+            if out.numel() >= THREADED_ELEMENTS and _is_plain(out, value):
+                ctypes.memmove(out.data_ptr(), value.data_ptr(), out.numel() * out.element_size())
+            else:
+                rest[0].append(out)
+                rest[1].append(value)
+    many = getattr(torch, "_foreach_copy_", None)
+    with torch.no_grad():
+        if many is not None and len(rest[0]) > 1:
+            many(*rest, non_blocking=True)
+            return
+        for out, value in zip(*rest, strict=True):
             out.copy_(value, non_blocking=True)
+
+
+def _is_plain(out: Any, value: Any) -> bool:  # noqa: ANN401 - tensors
+    """Whether the bytes of a tensor in host memory are those of another."""
+    return (
+        out.dtype == value.dtype
+        and out.device.type == value.device.type == "cpu"
+        and out.is_contiguous()
+        and value.is_contiguous()
+        and not (value.is_conj() or value.is_neg() or out.is_conj() or out.is_neg())
+    )
 
 
 def synchronize(device: Any) -> None:  # noqa: ANN401 - torch.device

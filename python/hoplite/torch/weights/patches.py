@@ -1,4 +1,4 @@
-"""The opaque form of a delta: patches in a format of the caller, beside a whole version.
+"""The opaque form of a delta: patches in a format of the caller, in addition to a whole version.
 
 For each data object of the version there is a patch, from the bytes of the base to those of the version. A receiver
 that has the base and the decoder brings the patches; others bring the objects. Does not know what a patch contains.

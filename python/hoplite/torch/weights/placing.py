@@ -135,7 +135,7 @@ class Placement:
             self._staged[0].extend(outs)
             self._staged[1].extend(values)
             self.staged_bytes += source.data.numel()
-            source.data[::PAGE_BYTES].max()
+            source.data[::PAGE_BYTES].sum()
         else:
             self._copy(outs, values)
 
@@ -143,13 +143,13 @@ class Placement:
         """Copies what `take` has kept."""
         outs, values = self._staged
         self._staged = ([], [])
-        self._copy(outs, values)
+        self._copy(outs, values, in_threads=True)
 
-    def _copy(self, outs: list[Any], values: list[Any]) -> None:
+    def _copy(self, outs: list[Any], values: list[Any], *, in_threads: bool = False) -> None:
         if not self.is_touched:
             self.is_touched = True
             self._touch()
-        copy_all(outs, values)
+        copy_all(outs, values, in_threads=in_threads)
         for device in self._devices:
             synchronize(device)
 
@@ -159,7 +159,7 @@ class Placement:
         if self._pinned is None or self._pinned.numel() < nbytes or self._stages:
             self._pinned = torch.empty(nbytes, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
         pinned = self._pinned[:nbytes]
-        pinned.copy_(source.data)
+        copy_all([pinned], [source.data])
         return Typed(pinned)
 
     def _pairs(self, source: Typed, segment: Segment, outs: list[Any], values: list[Any]) -> None:
@@ -187,7 +187,7 @@ class Placement:
                 continue
             rest, missing = self._rests.setdefault(index, _rest(target))
             piece = source.data[start + begin - at : start + end - at]
-            rest.data[begin - target.first : end - target.first].copy_(piece)
+            copy_all([rest.data[begin - target.first : end - target.first]], [piece])
             missing[0] -= end - begin
             if not missing[0]:
                 del self._rests[index]

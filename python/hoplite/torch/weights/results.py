@@ -37,7 +37,7 @@ class Weights(Mapping[str, Any]):
         self.version = manifest.version
         self.manifest = manifest
         self._tensors = tensors
-        # Whether the tensors are still those of this version, as far as `fetch` knows.
+        # Whether no later fetch has copied into the tensors.
         self._is_whole = True
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - a tensor

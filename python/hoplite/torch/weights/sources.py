@@ -159,7 +159,7 @@ class Sources:
         self._copy(Typed(pinned), first)
         for device in self._devices:
             synchronize(device)
-        out.data.copy_(pinned)
+        copy_all([out.data], [pinned])
 
     def _copy(self, out: Typed, first: int) -> None:
         last = first + out.data.numel()

@@ -1,6 +1,6 @@
 """Brings the bytes of one version: requests its objects in order, some of them ahead, and hands each on as it arrives.
 
-The objects in flight are bounded, so that a receiver needs little memory beside its tensors.
+The objects in flight are bounded, so that a receiver needs little memory in addition to its tensors.
 """
 
 from __future__ import annotations
