@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hoplite import Client
 
 
-class Sharded(torch.Tensor):
+class Sharded(torch.Tensor):  # type: ignore[misc]
     """As a DTensor looks."""
 
     def full_tensor(self) -> Any:
@@ -121,12 +121,13 @@ def test_a_changed_model_is_an_error_that_names_the_tensor(clients: list[Client]
 
 def test_arguments_of_fetch(client: Client) -> None:
     ht.publish({"w": torch.ones(3)}, "policy/5", client=client)
-    for options, message in [
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"stage": True}, "stage=True needs the tensors to switch"),
         ({"timeout": float("nan")}, "timeout is nan"),
         ({"after": -2}, "after is -2"),
         ({"into": 3}, "expected a module, a mapping or pairs"),
-    ]:
+    ]
+    for options, message in wrong:
         with pytest.raises(hoplite.InvalidArgument, match=message):
             ht.fetch("policy/", client=client, **options)
     with pytest.raises(hoplite.InvalidArgument, match='after works with a prefix, not with policy/5: write "policy/"'):

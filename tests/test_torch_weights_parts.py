@@ -284,7 +284,7 @@ def test_patches_in_a_format_of_the_caller(
         for tensor in tensors.values():
             tensor[7] += version
         # The buckets need not be those of the base.
-        options = {"base": f"policy/{version - 1}", "encode": encode, "bucket": f"{version * 100}KiB"}
+        options: dict[str, Any] = {"base": f"policy/{version - 1}", "encode": encode, "bucket": f"{version * 100}KiB"}
         ht.publish(tensors, f"policy/{version}", client=clients[0], **options)
         with recorded(monkeypatch) as sizes:
             got = ht.fetch("policy/", into=into, after=got, decode=decode, stage=stage, client=clients[1], timeout=SOON)

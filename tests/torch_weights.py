@@ -16,7 +16,7 @@ def counting(shape: tuple[int, ...], dtype: Any = torch.float32, first: int = 0)
     return ((torch.arange(math.prod(shape)) + first) % 100).to(dtype).reshape(shape)
 
 
-class Model(torch.nn.Module):
+class Model(torch.nn.Module):  # type: ignore[misc]
     """Tied parameters, a buffer without axes, and a layer in bfloat16.
 
     Args:

@@ -17,7 +17,7 @@ class TorchMissing(HopliteError, ImportError):
     """PyTorch is not installed, or too old. The message names the extra to install."""
 
 
-def check() -> Any:  # noqa: ANN401 - a module that type checks can't count on
+def check() -> Any:
     """Imports torch.
 
     Raises:

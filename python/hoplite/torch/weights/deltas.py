@@ -96,7 +96,7 @@ class Base:
                 self._extent = next(self._extents, extent)
             first = end
 
-    def _bytes(self, extent: Extent) -> Any:  # noqa: ANN401 - a tensor
+    def _bytes(self, extent: Extent) -> Any:
         return self._object(extent.source).data[extent.start : extent.start + extent.nbytes]
 
     def _object(self, index: int) -> Typed:
@@ -146,7 +146,7 @@ class Delta:
             self.extents.append(extent._replace(source=index))
 
 
-def _blocks(new: Any, old: Any) -> Iterator[tuple[int, int, bool]]:  # noqa: ANN401 - tensors
+def _blocks(new: Any, old: Any) -> Iterator[tuple[int, int, bool]]:
     """Yields the offset and length of runs of blocks that changed, and of runs that did not."""
     nbytes = new.numel()
     # All lengths are multiples of 64 bytes.

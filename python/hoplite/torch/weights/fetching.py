@@ -33,15 +33,15 @@ MIXED = "the tensors are a mix of versions: fetch again before you use them"
 def fetch(
     name: str | Ref,
     *,
-    into: Any = None,  # noqa: ANN401 - a module, or tensors by name
+    into: Any = None,
     after: int | Weights | None = None,
     client: Client | None = None,
     layout: Mapping[str, Any] | None = None,
-    dtype: Any = None,  # noqa: ANN401 - torch.dtype
+    dtype: Any = None,
     stage: bool = False,
     decode: Callable[[memoryview, memoryview], Any] | None = None,
     timeout: float | None = None,
-) -> Any:  # noqa: ANN401 - Weights or Staged
+) -> Any:
     """Brings a version of published weights.
 
     The version is complete when this returns. A version that is being published is received while it is copied.
@@ -91,15 +91,15 @@ def fetch(
 async def fetch_async(
     name: str | Ref,
     *,
-    into: Any = None,  # noqa: ANN401 - a module, or tensors by name
+    into: Any = None,
     after: int | Weights | None = None,
     client: Client | None = None,
     layout: Mapping[str, Any] | None = None,
-    dtype: Any = None,  # noqa: ANN401 - torch.dtype
+    dtype: Any = None,
     stage: bool = False,
     decode: Callable[[memoryview, memoryview], Any] | None = None,
     timeout: float | None = None,  # noqa: ASYNC109 - as every verb
-) -> Any:  # noqa: ANN401 - Weights or Staged
+) -> Any:
     """`fetch`, for asyncio.
 
     Asyncio:
@@ -109,7 +109,7 @@ async def fetch_async(
     return await _fetch(name, into, after, client, layout, dtype, stage, decode, timeout, aside=True)
 
 
-def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - its result
+def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Runs a coroutine in a loop of its own, in a thread of its own if this one has a running loop."""
     if not _is_in_loop():
         return asyncio.run(coroutine)
@@ -140,11 +140,11 @@ def _is_in_loop() -> bool:
 
 async def _fetch(
     name: str | Ref,
-    into: Any,  # noqa: ANN401 - a module, or tensors by name
+    into: Any,
     after: int | Weights | None,
     client: Client | None,
     layout: Mapping[str, Any] | None,
-    dtype: Any,  # noqa: ANN401 - torch.dtype
+    dtype: Any,
     stage: bool,
     decode: Callable[[memoryview, memoryview], Any] | None,
     timeout: float | None,  # noqa: ASYNC109 - as every verb

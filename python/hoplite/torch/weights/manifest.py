@@ -189,7 +189,7 @@ def encode(manifest: Manifest) -> bytearray:
     return bytearray(found.ljust(aligned(len(found)), b" "))
 
 
-def parse(data: Any, name: str, sizes: dict[str, int]) -> Manifest:  # noqa: ANN401 - a buffer, or what else was put
+def parse(data: Any, name: str, sizes: dict[str, int]) -> Manifest:
     """Parses and checks a manifest.
 
     Args:
@@ -208,7 +208,7 @@ def parse(data: Any, name: str, sizes: dict[str, int]) -> Manifest:  # noqa: ANN
         return manifest
 
 
-def parse_refs(data: Any, name: str) -> list[str]:  # noqa: ANN401 - a buffer, or what else was put
+def parse_refs(data: Any, name: str) -> list[str]:
     """Returns the refs of the objects of a version, without its tensors.
 
     Raises:
@@ -236,7 +236,7 @@ def _checks(name: str) -> Iterator[None]:
     raise ManifestInvalid(f"{name} is not a manifest of published weights ({why}): publish under a name of its own")
 
 
-def _texts(data: Any) -> tuple[dict[str, Any], memoryview, memoryview]:  # noqa: ANN401 - any value
+def _texts(data: Any) -> tuple[dict[str, Any], memoryview, memoryview]:
     view = memoryview(data)
     if view.format != "B" or view.ndim != 1 or view.nbytes < HEADER.size:
         raise _Invalid("it is not bytes, or too short")
@@ -311,7 +311,7 @@ def _entries(found: dict[str, Any], nbytes: int, sizes: dict[str, int]) -> list[
     return entries
 
 
-def _sources(rows: Any, inline_bytes: int) -> list[Source]:  # noqa: ANN401 - parsed JSON
+def _sources(rows: Any, inline_bytes: int) -> list[Source]:
     _limit(rows, OBJECTS_MAX, "objects")
     sources = []
     for row in rows:
@@ -325,7 +325,7 @@ def _sources(rows: Any, inline_bytes: int) -> list[Source]:  # noqa: ANN401 - pa
     return sources
 
 
-def _extents(rows: Any, nbytes: int, sources: Sequence[Source]) -> list[Extent]:  # noqa: ANN401 - parsed JSON
+def _extents(rows: Any, nbytes: int, sources: Sequence[Source]) -> list[Extent]:
     _limit(rows, EXTENTS_MAX, "extents")
     extents = []
     end = 0
@@ -343,7 +343,7 @@ def _extents(rows: Any, nbytes: int, sources: Sequence[Source]) -> list[Extent]:
     return extents
 
 
-def _patches(found: Any, count: int) -> tuple[str, Sequence[Source]] | None:  # noqa: ANN401 - parsed JSON
+def _patches(found: Any, count: int) -> tuple[str, Sequence[Source]] | None:
     if found is None:
         return None
     base, rows = found
@@ -353,7 +353,7 @@ def _patches(found: Any, count: int) -> tuple[str, Sequence[Source]] | None:  # 
     return _matching(_ID, base), patches
 
 
-def _wholes(found: Any, most: int) -> list[int]:  # noqa: ANN401 - parsed JSON
+def _wholes(found: Any, most: int) -> list[int]:
     if type(found) is not list or not set(map(type, found)) <= {int}:
         raise _Invalid("a list of numbers is not valid")
     if found and not 0 <= min(found) <= max(found) <= most:
@@ -361,18 +361,18 @@ def _wholes(found: Any, most: int) -> list[int]:  # noqa: ANN401 - parsed JSON
     return found
 
 
-def _whole(found: Any, most: int, least: int = 0) -> int:  # noqa: ANN401 - parsed JSON
+def _whole(found: Any, most: int, least: int = 0) -> int:
     if type(found) is not int or not least <= found <= most:
         raise _Invalid(f"{str(found)[:50]} is not a number from {least} to {most}")
     return found
 
 
-def _matching(pattern: re.Pattern[str], found: Any) -> str:  # noqa: ANN401 - parsed JSON
+def _matching(pattern: re.Pattern[str], found: Any) -> str:
     if type(found) is not str or pattern.fullmatch(found) is None:
         raise _Invalid(f"{str(found)[:50]!r} is not valid hexadecimal")
     return found
 
 
-def _limit(rows: Any, most: int, what: str) -> None:  # noqa: ANN401 - parsed JSON
+def _limit(rows: Any, most: int, what: str) -> None:
     if type(rows) is not list or len(rows) > most:
         raise _Invalid(f"it lists more than {most} {what}, or none")

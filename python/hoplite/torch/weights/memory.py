@@ -36,25 +36,25 @@ def element_sizes() -> dict[str, int]:
 
 
 @functools.cache
-def dtype_name(dtype: Any) -> str:  # noqa: ANN401 - torch.dtype
+def dtype_name(dtype: Any) -> str:
     """Returns the name of a dtype, such as "bfloat16"."""
     return str(dtype).removeprefix("torch.")
 
 
 @functools.cache
-def carrier(name: str) -> Any:  # noqa: ANN401 - torch.dtype
+def carrier(name: str) -> Any:
     """Returns the dtype as which elements of a dtype, given by name, are copied: itself if torch can copy it."""
     return torch.uint8 if _SHELLS.fullmatch(name) else getattr(torch, name)
 
 
-def copyable(tensor: Any) -> Any:  # noqa: ANN401 - tensors
+def copyable(tensor: Any) -> Any:
     """Returns a detached view of a tensor, as a dtype that torch can copy."""
     found = tensor.detach()
     of = carrier(dtype_name(found.dtype))
     return found if of is found.dtype else found.view(of)
 
 
-def check_dtype(dtype: Any) -> Any:  # noqa: ANN401 - torch.dtype
+def check_dtype(dtype: Any) -> Any:
     """Checks the `dtype` that floating tensors are converted to; None means no conversion.
 
     Raises:
@@ -66,7 +66,7 @@ def check_dtype(dtype: Any) -> Any:  # noqa: ANN401 - torch.dtype
     return found
 
 
-def converted(name: str, dtype: Any) -> str:  # noqa: ANN401 - torch.dtype
+def converted(name: str, dtype: Any) -> str:
     """Returns the name of the dtype to which tensors of a dtype are converted."""
     return dtype_name(dtype) if dtype is not None and getattr(torch, name) in CONVERTED else name
 
@@ -79,12 +79,12 @@ class Typed:
             of a read-only buffer.
     """
 
-    def __init__(self, memory: Any) -> None:  # noqa: ANN401 - buffers and tensors
+    def __init__(self, memory: Any) -> None:
         _hush()
         self.data = memory if isinstance(memory, torch.Tensor) else torch.frombuffer(memory, dtype=torch.uint8)
         self._by_dtype: dict[Any, Any] = {}
 
-    def view(self, dtype: Any, item: int, shape: Any, stride: Any, start: int) -> Any:  # noqa: ANN401 - tensors
+    def view(self, dtype: Any, item: int, shape: Any, stride: Any, start: int) -> Any:
         """Returns a view whose first element is at a byte that is a multiple of its size."""
         base = self._by_dtype.get(dtype)
         if base is None:
@@ -129,7 +129,7 @@ def copy_all(outs: list[Any], values: list[Any], *, in_threads: bool = False) ->
             out.copy_(value, non_blocking=True)
 
 
-def _is_plain(out: Any, value: Any) -> bool:  # noqa: ANN401 - tensors
+def _is_plain(out: Any, value: Any) -> bool:
     """Whether the bytes of a tensor in host memory are those of another."""
     return (
         out.dtype == value.dtype
@@ -140,7 +140,7 @@ def _is_plain(out: Any, value: Any) -> bool:  # noqa: ANN401 - tensors
     )
 
 
-def synchronize(device: Any) -> None:  # noqa: ANN401 - torch.device
+def synchronize(device: Any) -> None:
     """Waits until copies to and from a device are complete."""
     if device.type != "cpu":
         getattr(torch, device.type).synchronize(device)

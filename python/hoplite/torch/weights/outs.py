@@ -24,7 +24,7 @@ def placed(
     manifest: Manifest,
     outs: dict[str, Any] | None,
     layout: Mapping[str, Any] | None,
-    dtype: Any,  # noqa: ANN401 - torch.dtype
+    dtype: Any,
     *,
     stages: bool,
     touch: Callable[[], None],

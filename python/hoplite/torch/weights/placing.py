@@ -121,7 +121,7 @@ class Placement:
                 merged.append((target.first, target.last))
         return merged
 
-    def take(self, memory: Any, segments: Sequence[Segment]) -> None:  # noqa: ANN401 - a buffer
+    def take(self, memory: Any, segments: Sequence[Segment]) -> None:
         """Copies the bytes of an object, or keeps its memory until `switch`."""
         source = Typed(memory)
         if self._devices:
@@ -208,7 +208,7 @@ def _rest(target: Target) -> tuple[Typed, list[int]]:
     return Typed(torch.empty(nbytes, dtype=torch.uint8)), [nbytes]
 
 
-def _target(entry: Entry, out: Any, box: Box | None) -> Target | None:  # noqa: ANN401 - a tensor
+def _target(entry: Entry, out: Any, box: Box | None) -> Target | None:
     """Returns what a tensor takes of an entry; None if they have no element in common."""
     dtype, item, shape = carrier(entry.dtype), element_sizes()[entry.dtype], entry.shape
     if box is None and entry.begin is None:

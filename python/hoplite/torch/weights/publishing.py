@@ -45,15 +45,15 @@ class Publication(NamedTuple):
 
 
 def publish(
-    source: Any,  # noqa: ANN401 - a module, or tensors by name
+    source: Any,
     name: str | Ref,
     retain: int | None = 2,
     *,
     client: Client | None = None,
     replicas: int = 1,
     bucket: int | str | None = None,
-    dtype: Any = None,  # noqa: ANN401 - torch.dtype
-    shards: Any = None,  # noqa: ANN401 - (rank, count, boxes)
+    dtype: Any = None,
+    shards: Any = None,
     base: str | Ref | None = None,
     encode: Callable[[memoryview, memoryview], Any] | None = None,
     digest: bool = False,
@@ -141,7 +141,7 @@ def publish(
     return Publication(Ref(version.name, client), version.number, sources.nbytes, writer.sent)
 
 
-def _shards(shards: Any) -> tuple[int, int, Any]:  # noqa: ANN401 - of the caller
+def _shards(shards: Any) -> tuple[int, int, Any]:
     if shards is None:
         return 0, 1, None
     try:

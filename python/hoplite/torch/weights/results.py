@@ -40,7 +40,7 @@ class Weights(Mapping[str, Any]):
         # Whether no later fetch has copied into the tensors.
         self._is_whole = True
 
-    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - a tensor
+    def __getitem__(self, name: str) -> Any:
         return self._tensors[name]
 
     def __iter__(self) -> Iterator[str]:

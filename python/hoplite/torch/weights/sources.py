@@ -31,7 +31,7 @@ from hoplite.torch.weights.memory import (
 Boxes = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
 
 
-def read(source: Any) -> dict[str, Any]:  # noqa: ANN401 - a module, or tensors by name
+def read(source: Any) -> dict[str, Any]:
     """Returns tensors by name.
 
     Args:
@@ -68,7 +68,7 @@ def read(source: Any) -> dict[str, Any]:  # noqa: ANN401 - a module, or tensors 
     return found
 
 
-def _check(name: str, tensor: Any) -> None:  # noqa: ANN401 - any value
+def _check(name: str, tensor: Any) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise UnsupportedDtype(f"{name} is a {type(tensor).__name__}, not a tensor: leave it out, or make it a tensor")
     if hasattr(tensor, "full_tensor"):
@@ -103,7 +103,7 @@ class Sources:
         ShapeMismatch: a tensor does not fit its box.
     """
 
-    def __init__(self, tensors: dict[str, Any], dtype: Any = None, boxes: Boxes | None = None) -> None:  # noqa: ANN401
+    def __init__(self, tensors: dict[str, Any], dtype: Any = None, boxes: Boxes | None = None) -> None:
         boxes = boxes or {}
         unknown = [name for name in boxes if name not in tensors]
         if unknown:
@@ -145,7 +145,7 @@ class Sources:
         # Elements of the one tensor, or two, that continue in the next range, if they are not contiguous.
         self._rows: dict[int, Any] = {}
 
-    def copy(self, memory: Any, first: int) -> None:  # noqa: ANN401 - a writable buffer
+    def copy(self, memory: Any, first: int) -> None:
         """Copies the range of the flat space that starts at a byte into memory of its length, which is not empty."""
         out = Typed(memory)
         if not self._devices:
@@ -187,7 +187,7 @@ class Sources:
                     self._rows.pop(index, None)
         copy_all(outs, values)
 
-    def _elements(self, index: int) -> Any:  # noqa: ANN401 - a tensor
+    def _elements(self, index: int) -> Any:
         tensor = self._tensors[index]
         if tensor.is_contiguous():
             return tensor.reshape(-1)
@@ -196,7 +196,7 @@ class Sources:
         return self._rows[index]
 
 
-def _box(name: str, shape: tuple[int, ...], box: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:  # noqa: ANN401
+def _box(name: str, shape: tuple[int, ...], box: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Returns the index of the first element and the shape of the whole tensor."""
     try:
         places, full = box
@@ -208,7 +208,7 @@ def _box(name: str, shape: tuple[int, ...], box: Any) -> tuple[tuple[int, ...], 
     return begins(name, places, full, shape), full
 
 
-def begins(name: str, places: Any, full: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ANN401
+def begins(name: str, places: Any, full: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the index of the first element of a box whose shape must be as given."""
     box = boxed(name, places, full)
     if tuple(stop - start for start, stop in box) != shape:
@@ -218,7 +218,7 @@ def begins(name: str, places: Any, full: tuple[int, ...], shape: tuple[int, ...]
     return tuple(start for start, _ in box)
 
 
-def boxed(name: str, places: Any, full: tuple[int, ...]) -> list[tuple[int, int]]:  # noqa: ANN401 - slices
+def boxed(name: str, places: Any, full: tuple[int, ...]) -> list[tuple[int, int]]:
     """Returns the first and the last index, exclusive, on each axis.
 
     Args:

@@ -177,11 +177,11 @@ async def bring(client: Client, wanted: Iterable[Part], deadline: Deadline, *, a
             await asyncio.gather(*(task for _, task in flying), return_exceptions=True)
 
 
-async def _get(client: Client, part: Part, deadline: Deadline) -> Any:  # noqa: ANN401 - a buffer
+async def _get(client: Client, part: Part, deadline: Deadline) -> Any:
     return await client.get_async(part.source.ref, timeout=deadline.left()) if part.data is None else part.data
 
 
-def _take(part: Part, data: Any) -> None:  # noqa: ANN401 - a buffer
+def _take(part: Part, data: Any) -> None:
     source = part.source
     if not isinstance(data, memoryview) or data.nbytes != source.nbytes:
         raise ManifestInvalid(f"object {source.ref} is not {source.nbytes} bytes, as its manifest states")

@@ -148,7 +148,7 @@ class Writer:
         self._manifest.patches = (base.manifest.id, patches)
         self._announce()
 
-    def _write_new(self, data: Any, *, digest: bool) -> Source:  # noqa: ANN401 - a buffer
+    def _write_new(self, data: Any, *, digest: bool) -> Source:
         ref = str(self._client.reserve())
         self._put.append(ref)
         return self.write_object(Source(ref, len(data)), partial(_copy, data), digest=digest)
@@ -250,5 +250,5 @@ class Writer:
             self._client.delete(self._put, timeout=5.0)
 
 
-def _copy(data: Any, memory: Any) -> None:  # noqa: ANN401 - buffers
+def _copy(data: Any, memory: Any) -> None:
     memory[:] = data
