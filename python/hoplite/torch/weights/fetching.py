@@ -20,7 +20,7 @@ from hoplite.torch.weights.patches import patch_parts
 from hoplite.torch.weights.pauses import paused_collector
 from hoplite.torch.weights.results import Staged, Weights
 from hoplite.torch.weights.sources import read
-from hoplite.torch.weights.transfer import bring, parts
+from hoplite.torch.weights.transfer import bring, check_capacity, parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -182,6 +182,8 @@ async def _fetch(
                     wanted_parts = patch_parts(manifest, placement, known, outs, decode)
                 if wanted_parts is None:
                     wanted_parts = parts(manifest, placement, known)
+                if placement.keeps_objects:
+                    await check_capacity(client, version, wanted_parts)
                 await bring(client, wanted_parts, deadline, aside=aside)
             except (*UNAVAILABLE, ObjectCorrupt) as error:
                 chooser.fail(manifest, error)

@@ -73,6 +73,7 @@ class Placement:
         tensors: the tensors by name, as the caller receives them.
         is_touched: whether anything was copied into them.
         staged_bytes: bytes in host memory that wait for `switch`.
+        keeps_objects: whether the objects stay in the store until `switch`.
 
     Args:
         manifest: the version.
@@ -107,6 +108,7 @@ class Placement:
         self._firsts = [target.first for target in self._targets]
         # Parts share ranges only if they are tied, so the ends are in the same order.
         self._devices = {target.out.device for target in self._targets} - {torch.device("cpu")}
+        self.keeps_objects = stages and not self._devices
         self._pinned: Any = None
         self._rests: dict[int, tuple[Typed, list[int]]] = {}
         self._staged: tuple[list[Any], list[Any]] = ([], [])

@@ -11,7 +11,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hoplite import ObjectCorrupt
+from hoplite import ObjectCorrupt, StoreFull
 from hoplite.torch.weights.manifest import ManifestInvalid
 from hoplite.torch.weights.pauses import paused_collector
 from hoplite.torch.weights.placing import Segment
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from hoplite import Client
     from hoplite.torch.weights.manifest import Extent, Manifest, Source
-    from hoplite.torch.weights.names import Deadline
+    from hoplite.torch.weights.names import Deadline, Version
     from hoplite.torch.weights.placing import Placement
 
 # Bytes requested ahead. Two objects are always in flight, so that the link does not idle between them.
@@ -135,6 +135,21 @@ def parts(manifest: Manifest, placement: Placement, base: Manifest | None) -> li
         )
         for need in needs(manifest, placement.ranges(), base)
     ]
+
+
+async def check_capacity(client: Client, version: Version, wanted: Iterable[Part]) -> None:
+    """Checks that objects fit into the store together. Otherwise a fetch that keeps them would wait for itself.
+
+    Raises:
+        StoreFull: they do not.
+    """
+    capacity = (await client.status_async())["store"]["capacity"]
+    nbytes = sum(part.source.nbytes for part in wanted if part.data is None)
+    if nbytes > capacity:
+        raise StoreFull(
+            f"{version.name} needs {nbytes} bytes of the store until the switch, and the capacity of this node is "
+            f"{capacity}: increase the capacity, or fetch without stage"
+        )
 
 
 async def bring(client: Client, wanted: Iterable[Part], deadline: Deadline, *, aside: bool) -> None:
