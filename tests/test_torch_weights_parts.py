@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -15,7 +16,7 @@ torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
 
 import hoplite  # noqa: E402 - torch must be there
 import hoplite.torch as ht  # noqa: E402
-from hoplite.torch.weights import names, transfer  # noqa: E402
+from hoplite.torch.weights import names, ordering, transfer  # noqa: E402
 from hoplite.torch.weights.manifest import Entry, Extent, Manifest, Source  # noqa: E402
 from torch_weights import SOON, counting, same  # noqa: E402
 
@@ -312,3 +313,26 @@ def test_a_decoder_that_returns_other_bytes_is_an_error(clients: list[Client]) -
         ht.fetch("policy/", into=tensors, after=got, decode=lambda *_: b"abc", client=clients[1], timeout=SOON)
     ht.fetch("policy/", into=tensors, after=got, decode=lambda _, patch: patch, client=clients[1], timeout=SOON)
     same(tensors, {"w": torch.ones(1 << 18)})
+
+
+@pytest.mark.parametrize(
+    ("copies", "order"),
+    [
+        # Complete and partial copies of each object: at the start of a publication, for the others in time, and late.
+        ([(0, 0), (0, 0), (0, 0), (0, 0)], "abcd"),
+        ([(1, 0), (0, 0), (0, 0), (0, 0)], "abcd"),
+        ([(1, 2), (1, 3), (0, 0), (0, 0)], "abcd"),
+        ([(1, 0), (1, 0), (1, 3), (1, 1)], "cdab"),
+        ([(3, 0), (3, 0), (3, 0), (3, 0)], "abcd"),
+    ],
+)
+def test_a_late_receiver_begins_with_what_the_others_receive(copies: list[tuple[int, int]], order: str) -> None:
+    class Directory:
+        async def locations_async(self, ref: str, *, timeout: float | None) -> list[hoplite.Location]:
+            assert timeout is None
+            complete, partial = copies["abcd".index(ref)]
+            return [hoplite.Location(f"{number}", None, number < complete) for number in range(complete + partial)]
+
+    wanted = [transfer.Part(Source(ref, 64), None, print) for ref in "abcd"]
+    found = asyncio.run(ordering.flowing_first(cast("Client", Directory()), wanted, names.Deadline(None)))
+    assert "".join(part.source.ref for part in found) == order

@@ -262,7 +262,9 @@ class Collectives:
         timeout_s = None if opts.timeout is None else opts.timeout.total_seconds()
         return Work([], submit(asyncio.to_thread(self.member.reconfigure, opts.uuid, opts.handles, timeout_s)))
 
-    def _start(self, op: str, opts: Any, steps: Any, outputs: list[Any], shared_bytes: int = 0, nbytes: int = 0) -> Work:
+    def _start(
+        self, op: str, opts: Any, steps: Any, outputs: list[Any], shared_bytes: int = 0, nbytes: int = 0
+    ) -> Work:
         timeout_s = opts.timeout.total_seconds()
         return self.member.group.start(
             op,

@@ -1,8 +1,9 @@
 """Model weights by name: `publish`, `fetch` and `fetch_async`.
 
 A publication is a manifest and data objects. `manifest` is the format, `names` are the names of its objects;
-`sources` reads tensors of the publisher, `publishing` puts them; `choosing` finds a version, `transfer` brings its
-bytes, `placing` copies them into tensors, and `fetching` joins the three. docs/weights.md is the guide.
+`sources` reads tensors of the publisher, `writing` puts them, `deltas` finds what changed, and `publishing` is the call;
+`choosing` finds a version, `transfer` brings its bytes, `placing` copies them into tensors, and `fetching` is the call.
+docs/weights.md is the guide.
 """
 
 from hoplite.torch.weights.fetching import fetch, fetch_async

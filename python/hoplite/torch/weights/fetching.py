@@ -15,6 +15,7 @@ from hoplite import HopliteError, InvalidArgument, ObjectCorrupt
 from hoplite.torch.weights.choosing import UNAVAILABLE, Chooser
 from hoplite.torch.weights.memory import check_dtype
 from hoplite.torch.weights.names import Deadline
+from hoplite.torch.weights.ordering import flowing_first
 from hoplite.torch.weights.outs import placed
 from hoplite.torch.weights.patches import patch_parts
 from hoplite.torch.weights.pauses import paused_collector
@@ -184,6 +185,7 @@ async def _fetch(
                     wanted_parts = parts(manifest, placement, known)
                 if placement.keeps_objects:
                     await check_capacity(client, version, wanted_parts)
+                wanted_parts = await flowing_first(client, wanted_parts, deadline)
                 await bring(client, wanted_parts, deadline, aside=aside)
             except (*UNAVAILABLE, ObjectCorrupt) as error:
                 chooser.fail(manifest, error)
