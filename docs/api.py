@@ -69,6 +69,7 @@ def page() -> str:
         *(target(package["dask"][name]) for name in ("install", "uninstall", "scatter", "replicate", "reduce", "ref")),
         target(package["dask.installation.Installation"]),
     ]
+    checkpoint = package["torch.checkpoint"]
     body = [
         *(block for member in (*functions, *classes) for block in document(member, "hoplite.", 2)),
         "## asyncio",
@@ -90,6 +91,19 @@ def page() -> str:
         "## `hoplite.proxystore`",
         text(package["proxystore"]),
         *document(package["proxystore.HopliteConnector"], "hoplite.proxystore.", 3),
+        "## `hoplite.torch.checkpoint`",
+        text(checkpoint),
+        *(
+            block
+            for name in ("HopliteWriter", "HopliteReader", "delete")
+            for block in document(target(checkpoint[name]), "hoplite.torch.checkpoint.", 3)
+        ),
+        "## `hoplite.torchft`",
+        text(package["torchft"]),
+        *document(target(package["torchft.HopliteTransport"]), "hoplite.torchft.", 3),
+        "## `hoplite.torchrl`",
+        text(package["torchrl"]),
+        *document(target(package["torchrl.HopliteWeightSyncScheme"]), "hoplite.torchrl.", 3),
         "## `hoplite_bench.lab`",
         text(of_lab),
         *(block for member in lab for block in document(member, "hoplite_bench.lab.", 3)),
