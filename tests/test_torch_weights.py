@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import doctest
+import importlib
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -219,6 +221,16 @@ def test_the_shared_client_is_the_default(node: hoplite.Node) -> None:
         assert ht.fetch("shared/", timeout=SOON)["w"].tolist() == [1, 1]
     finally:
         hoplite.shutdown()
+
+
+@pytest.mark.parametrize("name", ["publishing", "fetching"])
+def test_the_examples_print_the_shown_output(node: hoplite.Node, name: str) -> None:
+    hoplite.init(node=node)
+    try:
+        found = doctest.testmod(importlib.import_module(f"hoplite.torch.weights.{name}"))
+    finally:
+        hoplite.shutdown()
+    assert (found.failed, found.attempted > 2) == (0, True)
 
 
 def test_more_than_the_store_of_a_receiver_arrives(tmp_path: Any) -> None:

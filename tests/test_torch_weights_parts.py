@@ -323,12 +323,14 @@ def test_a_decoder_that_returns_other_bytes_is_an_error(clients: list[Client]) -
         ([(1, 0), (0, 0), (0, 0), (0, 0)], "abcd"),
         ([(1, 2), (1, 3), (0, 0), (0, 0)], "abcd"),
         ([(1, 0), (1, 0), (1, 3), (1, 1)], "cdab"),
+        ([(2, 0), (1, 1), (0, 1), (0, 0)], "bcda"),
+        ([(2, 0), (0, 1), (0, 0), (0, 0)], "abcd"),
         ([(3, 0), (3, 0), (3, 0), (3, 0)], "abcd"),
     ],
 )
 def test_a_late_receiver_begins_with_what_the_others_receive(copies: list[tuple[int, int]], order: str) -> None:
     class Directory:
-        async def locations_async(self, ref: str, *, timeout: float | None) -> list[hoplite.Location]:
+        async def locations_async(self, ref: str, *, timeout: float | None) -> list[hoplite.Location]:  # noqa: ASYNC109 - as of a client
             assert timeout is None
             complete, partial = copies["abcd".index(ref)]
             return [hoplite.Location(f"{number}", None, number < complete) for number in range(complete + partial)]

@@ -39,7 +39,8 @@ async def flowing_first(client: Client, wanted: Sequence[Part], deadline: Deadli
         # The others receive the first object too, or wait for it.
         return parts
     found = await asyncio.gather(*(_copies(client, part, deadline) for part in parts))
-    place = max(range(len(parts)), key=lambda index: found[index][1])
+    # An object without a complete copy is still being put: nobody receives it.
+    place = max(range(len(parts)), key=lambda index: found[index][1] if found[index][0] else 0)
     return parts[place:] + parts[:place]
 
 
