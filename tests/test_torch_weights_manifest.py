@@ -14,17 +14,8 @@ torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
 
 import hoplite  # noqa: E402 - torch must be there
 import hoplite.torch as ht  # noqa: E402
-from hoplite.torch.weights.manifest import (  # noqa: E402
-    HEADER,
-    MAGIC,
-    Entry,
-    Extent,
-    Manifest,
-    Source,
-    encode,
-    parse,
-    parse_refs,
-)
+from hoplite.torch.weights.encoding import HEADER, MAGIC, encode, parse, parse_refs  # noqa: E402
+from hoplite.torch.weights.manifest import Entry, Extent, Manifest, Source  # noqa: E402
 from torch_weights import SOON  # noqa: E402
 
 if TYPE_CHECKING:

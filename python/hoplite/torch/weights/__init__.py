@@ -1,6 +1,6 @@
 """Model weights by name: `publish`, `fetch` and `fetch_async`.
 
-A publication is a manifest and data objects. `manifest` is the format, `names` are the names of its objects;
+A publication is a manifest and data objects. `manifest` is the format, `names` are those of its objects;
 `sources` reads tensors of the publisher, `deltas` finds what changed, `writing` puts it, and `publishing` is the call;
 `choosing` finds a version, `transfer` brings its bytes, `placing` copies them, and `fetching` is the call.
 docs/weights.md is the guide.

@@ -10,7 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from hoplite import HopliteError, InvalidArgument, ObjectDeleted, ObjectLost, Timeout
-from hoplite.torch.weights.manifest import Manifest, ManifestInvalid, parse
+from hoplite.torch.weights.encoding import parse
+from hoplite.torch.weights.manifest import Manifest, ManifestInvalid
 from hoplite.torch.weights.memory import element_sizes
 from hoplite.torch.weights.names import ANNOUNCED, Deadline, Version
 from hoplite.torch.weights.pauses import paused_collector

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hoplite import ObjectDeleted, ObjectLost
-from hoplite.torch.weights.manifest import EXTENTS_MAX, Extent, Manifest, ManifestInvalid, Source, parse
+from hoplite.torch.weights.encoding import parse
+from hoplite.torch.weights.manifest import EXTENTS_MAX, Extent, Manifest, ManifestInvalid, Source
 from hoplite.torch.weights.memory import Typed, copy_all, element_sizes
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hoplite import ObjectDeleted, ObjectLost
-from hoplite.torch.weights.manifest import ManifestInvalid, parse_refs
+from hoplite.torch.weights.encoding import parse_refs
+from hoplite.torch.weights.manifest import ManifestInvalid
 from hoplite.torch.weights.names import ANNOUNCED, Version
 
 if TYPE_CHECKING:

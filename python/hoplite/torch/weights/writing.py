@@ -16,7 +16,8 @@ import torch
 
 from hoplite import HopliteError, NameTaken, ObjectDeleted, ObjectLost, Timeout
 from hoplite.torch.weights.deltas import Base, Delta
-from hoplite.torch.weights.manifest import Extent, Manifest, Source, encode, parse, parse_refs
+from hoplite.torch.weights.encoding import encode, parse, parse_refs
+from hoplite.torch.weights.manifest import Extent, Manifest, Source
 from hoplite.torch.weights.memory import Typed, element_sizes
 from hoplite.torch.weights.pruning import drop
 
