@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hoplite.torch.backend.operators import fold, is_foldable_here, store_op
-from hoplite.torch.backend.tensors import raw, typed
+from hoplite.torch.backend.tensors import array, raw, typed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -202,7 +202,7 @@ async def all_reduce_sparse(call: Call, tensor: torch.Tensor) -> Tensor:
 
     group, own = call.group, tensor.coalesce()
     names = [
-        await call.put(own.indices().contiguous().numpy(), "i"),
+        await call.put(array(own.indices().contiguous()), "i"),
         await call.put(typed(own.values().contiguous()), "v"),
     ]
     group.cleanup.read_by_all(call.number, names)

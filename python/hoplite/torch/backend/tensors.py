@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from hoplite.errors import InvalidArgument
@@ -73,13 +74,18 @@ def give_all_back(tensors: Sequence[Tensor], memories: Sequence[Tensor]) -> None
 
 def raw(memory: Tensor) -> Any:
     """Returns the bytes of a contiguous tensor as a flat array over its memory."""
-    return memory.reshape(-1).view(torch.uint8).numpy()
+    return array(memory.reshape(-1).view(torch.uint8))
 
 
 def typed(memory: Tensor) -> Any:
     """Returns the elements of a contiguous tensor as a flat value that the store can fold."""
     flat = memory.reshape(-1)
-    return flat.numpy() if flat.dtype in _WITH_NUMPY else flat
+    return array(flat) if flat.dtype in _WITH_NUMPY else flat
+
+
+def array(memory: Tensor) -> Any:
+    """Returns an array over a tensor's memory. `Tensor.numpy` would forbid to resize the storage, which FSDP does."""
+    return np.from_dlpack(memory)
 
 
 def cut(memory: Tensor, sizes: Sequence[int]) -> list[Tensor]:

@@ -1,0 +1,95 @@
+"""Training with the backend "hoplite": the same parameters as with Gloo, and as in one process with the whole batch.
+
+All numbers are multiples of a power of two that 64 bits hold exactly, so the order of additions does not matter.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+
+PROGRAM = """
+import datetime, os, sys, tempfile
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn as nn
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+import hoplite.torch
+
+RANKS, ROWS, STEPS, RATE = 4, 8, 2, 2.0**-2
+
+def whole_numbers(*shape):
+    return torch.randint(-2, 3, shape).double()
+
+def model():
+    torch.manual_seed(1)
+    layers = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 2)).double()
+    with torch.no_grad():
+        for parameter in layers.parameters():
+            parameter.copy_(whole_numbers(*parameter.shape))
+    return layers
+
+def train(module, rows):
+    torch.manual_seed(2)
+    optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+    for _ in range(STEPS):
+        inputs, targets = whole_numbers(RANKS * ROWS, 12)[rows], whole_numbers(RANKS * ROWS, 2)[rows]
+        optimizer.zero_grad()
+        ((module(inputs) - targets) ** 2).sum(dim=1).mean().backward()
+        optimizer.step()
+
+def ddp(layers):
+    return DistributedDataParallel(layers, bucket_cap_mb=0.001), lambda module: list(module.parameters())
+
+def fsdp(layers):
+    module = FullyShardedDataParallel(layers, device_id=torch.device("cpu"), use_orig_params=True)
+    def whole(module):
+        with FullyShardedDataParallel.summon_full_params(module):
+            return [parameter.detach().clone() for parameter in module.parameters()]
+    return module, whole
+
+def fully(layers):
+    for layer in (layers[0], layers):
+        fully_shard(layer, mesh=dist.device_mesh.init_device_mesh("cpu", (RANKS,)))
+    return layers, lambda module: [parameter.full_tensor() for parameter in module.parameters()]
+
+def rank_main(rank, way, folder):
+    alone = model()
+    train(alone, slice(None))
+    expected = list(alone.parameters())
+    start = list(model().parameters())
+    assert not any(torch.equal(one, other) for one, other in zip(expected, start)), "nothing was learned"
+    for backend in ("gloo", "hoplite"):
+        dist.init_process_group(
+            backend, init_method=f"file://{folder}/{backend}", rank=rank, world_size=RANKS,
+            timeout=datetime.timedelta(seconds=60),
+        )
+        assert dist.get_backend() == backend
+        module, whole = {"ddp": ddp, "fsdp": fsdp, "fully_shard": fully}[way](model())
+        train(module, slice(rank * ROWS, (rank + 1) * ROWS))
+        for number, (one, other) in enumerate(zip(whole(module), expected, strict=True)):
+            assert torch.equal(one, other), f"{backend}: parameter {number} differs by {(one - other).abs().max()}"
+        dist.destroy_process_group()
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        mp.start_processes(rank_main, (sys.argv[1], folder), RANKS, start_method="fork")
+    print("all ranks learned the same")
+"""
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp", "fully_shard"])
+def test_training_reaches_the_same_parameters_as_with_gloo(way: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, way], capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "all ranks learned the same\n"
