@@ -7,6 +7,7 @@ needs it gets that name. Does not know what the operations do with the objects.
 from __future__ import annotations
 
 import asyncio
+import collections
 import itertools
 import threading
 import time
@@ -30,6 +31,10 @@ DIAGNOSIS_S = 2.0
 
 # An operation with a larger tensor runs in the loop even if the caller waits: there it can put and get at once.
 IN_THREAD_BYTES = 64 << 10
+
+# Handles of the newest operations up to this size are kept, so many of them.
+SMALL_BYTES = 1024
+SMALL_WORKS = 64
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -61,6 +66,9 @@ class Group:
         # Number of the newest collective operation.
         self.number = 0
         self._lock = threading.Lock()
+        # torch's DistributedDataParallel drops the handle of a small operation, and then waits for it in C++, where it
+        # is a handle that never completes if the Python object is gone.
+        self._small: collections.deque[Work] = collections.deque(maxlen=SMALL_WORKS)
 
     def others(self) -> list[int]:
         """Returns the other ranks, from the next one on, so that ranks do not all read from the same rank first."""
@@ -101,7 +109,10 @@ class Group:
             self.cleanup.issued(number, shared_bytes, running)
             if not asynchronous:
                 running.result()
-            return Work(outputs, running)
+            work = Work(outputs, running)
+            if 0 < shared_bytes <= SMALL_BYTES:
+                self._small.append(work)
+            return work
         finish(call.carry_out(in_thread(self.client), steps))
         self.cleanup.issued(number, shared_bytes, None)
         return Work(outputs)

@@ -85,16 +85,16 @@ class Work(TorchWork):
         flat = outputs[0] if outputs and isinstance(outputs[0], list) else outputs
         devices = sorted({str(tensor.device) for tensor in flat if tensor.device.type == "cuda"})
         future: Any = torch.futures.Future(devices=devices or None)
-        if self._running is None:
+        running = self._running
+        if running is None:
             future.set_result(outputs)
-        else:
+            return future
 
-            def complete(running: Future[Any]) -> None:
-                error = running.exception()
-                if error is None:
-                    future.set_result(outputs)
-                else:
-                    future.set_exception(error)
+        def result(_: torch.futures.Future[None]) -> list[Tensor]:
+            running.result()
+            return outputs
 
-            self._running.add_done_callback(complete)
+        # Only an error of a callback is one for C++ too, such as for the gradients of DistributedDataParallel.
+        over, future = future, future.then(result)
+        running.add_done_callback(lambda _: over.set_result(None))
         return future
