@@ -191,10 +191,10 @@ def test_ranks_that_call_different_operations_learn_both_names() -> None:
             if rank == 2:
                 return ""
             if rank == 0:
-                with pytest.raises(dist.DistBackendError, match="timed out after 2 s") as caught:
+                with pytest.raises(dist.DistBackendError, match="failed: timeout after 2 s") as caught:
                     group.barrier(options("Barrier", timeout=limit))
             else:
-                with pytest.raises(dist.DistBackendError, match="timed out after 2 s") as caught:
+                with pytest.raises(dist.DistBackendError, match="failed: timeout after 2 s") as caught:
                     group.broadcast([torch.ones(3)], options("Broadcast", rootRank=2, timeout=limit))
             return str(caught.value)
         finally:

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch.distributed as dist
+
+from hoplite.errors import Timeout
+from hoplite.torch.backend.group import ranks_in_words
 from hoplite.torch.backend.operators import fold, is_foldable_here, store_op
 from hoplite.torch.backend.tensors import array, raw, typed
 
@@ -223,3 +227,40 @@ async def barrier(call: Call) -> None:
     group.cleanup.read_by_all(call.number, [name])
     if group.others():
         await call.run("get", [call.name(rank) for rank in group.others()], timeout=call.left_s())
+
+
+async def monitored_barrier(call: Call, *, wait_all_ranks: bool) -> None:
+    """Returns when all ranks have called it, as rank 0 has seen it.
+
+    Args:
+        call: the operation.
+        wait_all_ranks: whether the error of rank 0 names all ranks that did not call it, or only the first.
+
+    Raises:
+        DistBackendError: a rank did not call it within the timeout. The text begins as with Gloo.
+    """
+    group, limit_s = call.group, call.left_s()
+    if group.rank:
+        await call.put(b"")
+        try:
+            await call.get(call.name(0))
+        except Timeout as error:
+            raise dist.DistBackendError(
+                f"Rank {group.rank} successfully reached monitoredBarrier, but received errors while waiting for "
+                "send/recv from rank 0: the error of rank 0 names the ranks that did not reach it"
+            ) from error
+        return
+    if not limit_s:
+        raise dist.DistBackendError("Rank 0 timed out in monitoredBarrier: pass a timeout above 0")
+    names = [call.name(rank) for rank in range(1, group.size)]
+    ready, _ = await call.run("wait", names, timeout=limit_s)
+    reached = set(map(str, ready))
+    missing = [rank for rank, name in enumerate(names, 1) if name not in reached]
+    if missing:
+        late = missing if wait_all_ranks else missing[:1]
+        raise dist.DistBackendError(
+            f"{ranks_in_words(late).capitalize()} failed to pass monitoredBarrier in {limit_s:g} s: "
+            "check whether they still run"
+        )
+    group.cleanup.read_by_all(call.number, [await call.put(b"")])
+    group.cleanup.read(names, 0)

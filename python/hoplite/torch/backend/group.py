@@ -198,8 +198,8 @@ class Call:
                 raise ClientClosed(group.failure)
             return await steps(self)
         except Timeout as error:
-            why = f"timed out after {self._timeout_s:g} s: {await self._diagnosis() or error}"
-            raise dist.DistBackendError(f"{self._title()} {why}") from error
+            why = f"timeout after {self._timeout_s:g} s: {await self._diagnosis() or error}"
+            raise dist.DistBackendError(f"{self._title()} failed: {why}") from error
         except (ClientClosed, NodeDown) as error:
             why = group.failure or f"{error}"
             raise dist.DistBackendError(f"{self._title()} failed: {why}") from error

@@ -219,10 +219,14 @@ class Collectives:
         """Waits until all ranks have called it."""
         return self._start("barrier", opts, collectives.barrier, [])
 
-    def monitored_barrier(self, opts: Any, _wait_all_ranks: bool = False) -> None:
-        """Waits until all ranks have called it; the error names all ranks that did not, in any case."""
-        opts.asyncOp = False
-        self._start("monitored_barrier", opts, collectives.barrier, [])
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """Waits until all ranks have called it. Rank 0 names the ranks that did not in time: the first one, or all."""
+
+        async def steps(call: Call) -> None:
+            await collectives.monitored_barrier(call, wait_all_ranks=wait_all_ranks)
+
+        seconds = None if timeout is None else timeout.total_seconds()
+        self.member.group.start("monitored_barrier", seconds, steps, asynchronous=False, outputs=[])
 
     def send(self, tensors: list[Tensor], to: int, tag: int) -> Work:
         """Sends a tensor to a rank."""
@@ -321,6 +325,11 @@ class HopliteProcessGroup(Collectives, ProcessGroup):
     def __init__(self, member: Member) -> None:
         ProcessGroup.__init__(self, member.rank, member.size)
         self.member = member
+        # torch keeps the group's name in its backends, and looks there for the devices that the group supports.
+        backend = HopliteBackend(member)
+        for device in ("cpu", "cuda"):
+            self._register_backend(torch.device(device), ProcessGroup.BackendType.CUSTOM, backend)
+        self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
 
     def rank(self) -> int:
         """Returns this rank."""
@@ -336,14 +345,17 @@ class HopliteProcessGroup(Collectives, ProcessGroup):
 
 
 class HopliteBackend(Collectives, Backend):
-    """The backend of one device in a process group that has another backend for another device.
+    """The backend of one device: in a `HopliteProcessGroup`, or in a group with another backend for another device.
 
-    torch does not ask it whether an operation is complete, nor which rank sent a message: `is_completed` is False, and
-    `recv` from any rank raises an error after it has received the message.
+    In the latter, torch does not ask it whether an operation is complete, nor which rank sent a message:
+    `is_completed` is False, and `recv` from any rank raises an error after it has received the message.
 
     Args:
         member: this rank's membership.
     """
+
+    # torch 2.15 looks these up without end unless a subclass defines them.
+    supports_coalescing = supports_shrinking = supports_splitting = supports_window = _supports_time_estimate = False
 
     def __init__(self, member: Member) -> None:
         Backend.__init__(self, member.rank, member.size)
