@@ -167,7 +167,7 @@ test: ## Run everything that CI runs: lint, Rust, loom, simulation, Python, lab,
 	@failed=0; $(MAKE) -k -j1 lint test-rust test-loom test-sim test-python test-lab test-faults test-peers test-wheel \
 	    test-frameworks test-dask test-ray || \
 	    failed=1; \
-	.ci/count $(addprefix $(LOGS)/,rust loom sim python lab faults peers wheel frameworks dask ray) || failed=1; \
+	.ci/count $(addprefix $(LOGS)/,rust loom sim python lab faults peers wheel frameworks torch dask ray) || failed=1; \
 	exit $$failed
 
 lint: lint-python lint-rust audit ## Run ruff, mypy, import-linter, rustfmt, clippy, the checks for circular imports and for wording, and the audit of dependencies
@@ -238,9 +238,10 @@ test-wheel: wheel ## Test the contents of the wheel, and that it runs alone on t
 	@mkdir -p $(LOGS)
 	timeout --kill-after=10 300 $(BIN)/pytest -m 'wheel and not long' tests/test_wheel.py 2>&1 | tee $(LOGS)/wheel
 
-test-frameworks: wheel ## Run Python tests with torch; install Debian's python3-torch with apt-get, or skip
+test-frameworks: wheel ## Run tests with Debian's torch, then with torch of PyPI, and PyTorch's own tests; install both, or skip
 	@mkdir -p $(LOGS)
 	.ci/frameworks 2>&1 | tee $(LOGS)/frameworks
+	.ci/torch $(BIN)/python 2>&1 | tee $(LOGS)/torch
 
 test-dask: build ## Run Python tests with Dask and ProxyStore; install them from PyPI into target/dask, or skip
 	@mkdir -p $(LOGS)
@@ -250,9 +251,10 @@ test-ray: wheel ## Test hoplite.ray on Ray clusters; install Ray from PyPI, or s
 	@mkdir -p $(LOGS)
 	.ci/ray $(BIN)/python 2>&1 | tee $(LOGS)/ray
 
-test-long: build ## Run tests that need minutes, much memory or an idle machine, the sdist, 20000 simulated clusters, new malformed messages
+test-long: wheel ## Run tests that need minutes, much memory or an idle machine, all of PyTorch's tests, the sdist, 20000 simulated clusters, new malformed messages
 	timeout --kill-after=10 3600 $(BIN)/pytest -m long --timeout 900
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds 20000
+	.ci/torch $(BIN)/python --whole
 	for seed in 1 2 3 4 5; do $(MAKE) sim-steady SEED=$$seed || exit 1; done
 	HOSTILE_CASES=2000000 HOSTILE_SEED=$$(date +%s) cargo test --quiet --release $(CARGO_FLAGS) -p hoplite-proto --test hostile
 

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# Only the environment of `make test-ray` has Ray.
+# Only the environment of `make test-ray` has Ray, and that of `make test-frameworks` PyPI's torch.
 HAS_RAY = importlib.util.find_spec("ray") is not None
 pytest_plugins = ["rays"] if HAS_RAY else []
-collect_ignore_glob = [] if HAS_RAY else ["tests/test_ray_*.py"]
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+collect_ignore_glob = ([] if HAS_RAY else ["tests/test_ray_*.py"]) + ([] if HAS_TORCH else ["tests/test_torch_*.py"])
 
 
 @pytest.fixture(autouse=True)
