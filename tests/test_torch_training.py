@@ -93,3 +93,47 @@ def test_training_reaches_the_same_parameters_as_with_gloo(way: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "all ranks learned the same\n"
+
+
+DEATH = """
+import datetime, os, signal, tempfile
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel
+import hoplite.torch
+
+RANKS = 3
+
+def rank_main(rank, folder):
+    dist.init_process_group(
+        "hoplite", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS,
+        timeout=datetime.timedelta(seconds=60),
+    )
+    module = DistributedDataParallel(nn.Linear(4, 2))
+    module(torch.ones(3, 4)).sum().backward()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        module(torch.ones(3, 4)).sum().backward()
+    except RuntimeError as error:
+        print(error, flush=True)
+        os._exit(0)
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = mp.start_processes(rank_main, (folder,), RANKS, join=False, start_method="fork").processes
+        for process in ranks:
+            process.join()
+    assert [process.exitcode for process in ranks] == [0, -signal.SIGKILL, 0], [p.exitcode for p in ranks]
+"""
+
+
+@pytest.mark.faults("a rank is killed")
+def test_training_ends_with_an_error_when_a_rank_dies() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", DEATH], capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("rank 1 died") == 2

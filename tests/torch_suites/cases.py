@@ -12,7 +12,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import types
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch.testing._internal import common_distributed
@@ -46,7 +46,8 @@ os.environ["BACKEND"] = distributed_test.BACKEND = BACKEND
 
 
 def _start_ranks(self: common_distributed.MultiProcessTestCase) -> None:
-    self._start_processes(multiprocessing.get_context(os.environ["SUITE_START"]).Process)
+    context: Any = multiprocessing.get_context(os.environ["SUITE_START"])
+    self._start_processes(context.Process)
 
 
 common_distributed.MultiProcessTestCase._spawn_processes = _start_ranks
@@ -101,7 +102,7 @@ def _creates_group(case: type, method: str) -> bool:
     """Returns whether a method, or one that it calls, initializes a group."""
     pending, seen = [method], set()
     while pending:
-        function = getattr(case, pending.pop(), None)
+        function: Any = getattr(case, pending.pop(), None)
         while hasattr(function, "__wrapped__"):
             function = function.__wrapped__
         if not isinstance(function, types.FunctionType) or function in seen:
