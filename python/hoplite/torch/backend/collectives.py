@@ -59,6 +59,7 @@ async def _fold_in_store(call: Call, memory: Tensor, op: str, part: object) -> N
         # Rank 0 owns a reserved ref, so it knows how many ranks wait for the result: a ring needs that.
         result = str(await call.run("reserve"))
         group.cleanup.read_by_all(call.number, [await call.put(result.encode(), f"{part}ref"), result])
+
         async def reduce_and_get() -> None:
             await call.run("wait", names, timeout=min(memory.nbytes / GRACE_BYTES_PER_S, call.left_s()))
             await call.reduce(names, op, result)
