@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import threading
 from datetime import timedelta
@@ -18,6 +19,8 @@ pytestmark = pytest.mark.torch
 
 import torch.distributed as dist  # noqa: E402 - after the check that torch exists
 from torch._C import _distributed_c10d as c10d  # noqa: E402
+
+import hoplite.torch  # noqa: E402
 
 # In the store's memory, in messages, and of all ranks.
 SIZES = (1, 1000, 100_000)
@@ -289,6 +292,33 @@ def test_a_rank_that_leaves_ends_calls_that_wait_for_it() -> None:
     assert "rank 1 left the group" in ended[0][1]
     assert "rank 1 left the group" in ended[2][1]
     assert [status for status, _ in ended] == [0, 0, 0]
+
+
+def test_a_fork_of_a_rank_is_no_rank_and_does_not_leave_for_it() -> None:
+    ended = run(
+        2,
+        """
+        child = os.fork()
+        if child == 0:
+            try:
+                dist.all_reduce(tensor)
+            except dist.DistBackendError as error:
+                print(error)
+            sys.exit()
+        os.waitpid(child, 0)
+        dist.all_reduce(tensor)
+        dist.barrier()
+        """,
+    )
+    assert [status for status, _ in ended] == [0, 0], ended
+    assert "was forked from rank 1" in ended[1][1]
+
+
+@pytest.mark.parametrize("version", ["2.11.0+cu130", "1.13.1"])
+def test_an_older_torch_is_named_with_what_is_needed(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    with pytest.raises(hoplite.HopliteError, match=rf"needs torch 2\.14 or later .* torch {re.escape(version)}"):
+        hoplite.torch.register()
 
 
 def test_survivors_form_a_group_and_a_late_rank_joins_it(tmp_path: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import itertools
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -63,6 +64,7 @@ class Group:
         self.cleanup = Cleanup(self, budget_bytes)
         # Why no operation can succeed, once that is known.
         self.failure: str | None = None
+        self._pid = os.getpid()
         # Number of the newest collective operation.
         self.number = 0
         self._lock = threading.Lock()
@@ -99,6 +101,7 @@ class Group:
         Raises:
             DistBackendError: the operation failed.
         """
+        self.check_process()
         with self._lock:
             self.number += 1
             number = self.number
@@ -116,6 +119,18 @@ class Group:
         finish(call.carry_out(in_thread(self.client), steps))
         self.cleanup.issued(number, shared_bytes, None)
         return Work(outputs)
+
+    def check_process(self) -> None:
+        """Checks that this process is the rank.
+
+        Raises:
+            DistBackendError: it was forked from the rank.
+        """
+        if os.getpid() != self._pid:
+            raise dist.DistBackendError(
+                f"this process ({os.getpid()}) was forked from rank {self.rank} and is not in its group: call "
+                "init_process_group after the fork"
+            )
 
     def fail(self, why: str) -> None:
         """Ends all operations of the group, now and later."""

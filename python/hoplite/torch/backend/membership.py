@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import hashlib
 import json
+import os
 import uuid
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -72,6 +73,7 @@ class Member:
         self.size = size
         self._timeout_s = timeout_s
         self._id = uuid.uuid4().hex
+        self._pid = os.getpid()
         self._shared = attach(store, rank, size)
         self._entry: _Entry | None = None
         if not waits:
@@ -156,7 +158,8 @@ class Member:
     def leave(self) -> None:
         """Leaves the group, after all operations of this rank are over."""
         entry = self._entry
-        if entry is None or entry.group.failure is not None:
+        # A child made by fork inherits the member, and is none.
+        if entry is None or entry.group.failure is not None or os.getpid() != self._pid:
             return
         entry.liveness.leave(entry.messages.sent())
         if self._shared.node is not None:

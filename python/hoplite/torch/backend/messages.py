@@ -51,6 +51,7 @@ class Messages:
 
     def send(self, tensor: Tensor, to: int, tag: int) -> Work:
         """Sends a tensor to a rank."""
+        self._group.check_process()
         with self._lock:
             number = self._sent[to, tag] = self._sent[to, tag] + 1
         memory = host(tensor)
@@ -67,6 +68,7 @@ class Messages:
 
     def receive(self, tensor: Tensor, source: int, tag: int) -> Work:
         """Receives a tensor from a rank."""
+        self._group.check_process()
         with self._lock:
             number = self._received[source, tag] = self._received[source, tag] + 1
         call = Call(self._group, f"recv from rank {source}", "message", None)
@@ -84,6 +86,7 @@ class Messages:
 
     def receive_any(self, tensor: Tensor, tag: int) -> Work:
         """Receives a tensor from the rank whose message arrives first."""
+        self._group.check_process()
         call = Call(self._group, "recv from any rank", "message", None)
         return Work(
             [tensor], submit(call.carry_out(in_loop(self._group.client), lambda call: self._any(call, tensor, tag)))
