@@ -129,8 +129,8 @@ class Member:
                 f"the handle of this rank occurs {ids.count(self._id)} times among {len(ids)} handles: pass one handle "
                 "of each rank, this one included"
             )
-        if self._entry is not None:
-            self.abort()
+        self._announce_end()
+        self.abort()
         self._entry = None
         self._shared = move(self._shared, peers)
         self.rank, self.size = ids.index(self._id), len(ids)
@@ -157,15 +157,24 @@ class Member:
 
     def leave(self) -> None:
         """Leaves the group, after all operations of this rank are over."""
+        entry = self._announce_end()
+        if entry is not None:
+            if self._shared.node is not None:
+                # The node of this process has objects that others still read.
+                entry.liveness.wait_for_others(LEAVE_S)
+            entry.group.fail("this rank has left the group")
+
+    def _announce_end(self) -> _Entry | None:
+        """Announces that this rank leaves its group, so that others can finish operations that it has finished.
+
+        Returns:
+            The group; None if the rank is in none, the group has failed, or this process was forked from the rank.
+        """
         entry = self._entry
-        # A child made by fork inherits the member, and is none.
         if entry is None or entry.group.failure is not None or os.getpid() != self._pid:
-            return
+            return None
         entry.liveness.leave(entry.messages.sent())
-        if self._shared.node is not None:
-            # The node of this process has objects that others still read.
-            entry.liveness.wait_for_others(LEAVE_S)
-        entry.group.fail("this rank has left the group")
+        return entry
 
     def _entered(self) -> _Entry:
         if self._entry is None:
