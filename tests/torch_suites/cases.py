@@ -79,6 +79,11 @@ def distributed() -> list[str]:
     return list(_tests(Distributed))
 
 
+def spawned() -> list[str]:
+    """Lists a few tests of `Distributed` for ranks that each import torch."""
+    return [test for test in distributed() if "destroy" in test or test.endswith(("all_reduce_sum", "ParallelCPU"))]
+
+
 def ddp_with_rpc() -> list[str]:
     """Lists tests of DistributedDataParallel next to remote procedure calls."""
     return [test for test in rpc() if test.startswith("Ddp")]

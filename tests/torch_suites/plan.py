@@ -39,7 +39,7 @@ class Run:
     Attributes:
         suite: A function of `cases`.
         places: Conditions and ranks of each attempt, in order. "own" stands for the backend itself.
-        start: How the processes of the ranks start: "fork" is fast, "spawn" is what PyTorch's repository uses.
+        start: How the processes of the ranks start: "fork" is fast; with "spawn", ranks also end as programs do.
     """
 
     suite: str
@@ -57,9 +57,10 @@ CORE = (
     Run("ddp_with_rpc", (("gloo", 4),)),
 )
 WHOLE = (
-    Run("distributed", (("own", 3), ("gloo", 3), ("mpi", 3)), start="spawn"),
+    Run("distributed", (("own", 3), ("gloo", 3), ("mpi", 3))),
     Run("distributed", (("own", 4), ("gloo", 4), ("mpi", 4), ("mpi", 8))),
     Run("distributed", (("own", 8), ("gloo", 8), ("mpi", 8))),
+    Run("spawned", (("own", 3),), start="spawn"),
     Run("rpc", (("gloo", 4),)),
 )
 
