@@ -8,6 +8,7 @@ output; "..." matches anything. A comment before the block marks exceptions:
   <!-- example: dask -->              the block needs Dask; run by `make test-dask`
   <!-- example: ray -->               the block needs Ray; run by `make test-ray` (test_ray_docs.py)
   <!-- example: framework NAME -->    the block needs that package, and is a program of its own (test_torch_docs.py)
+  <!-- example: server NAME -->       the block needs a server of that package; run by test_torch_NAME.py
   <!-- example: not run: REASON -->
 """
 
@@ -178,7 +179,7 @@ def test_the_commands_of_the_pages_print_the_shown_output(page: Path, tmp_path: 
 
 
 def test_few_blocks_are_not_run() -> None:
-    allowed = re.compile(r"|torch|dask|ray|framework \w+|file [\w.]+|not run: .+")
+    allowed = re.compile(r"|torch|dask|ray|framework \w+|server \w+|file [\w.]+|not run: .+")
     for page in PAGES:
         for block in blocks(page):
             assert allowed.fullmatch(block.how), f"{page.name}:{block.line}: {block.how}"
@@ -239,12 +240,13 @@ def test_the_reference_has_every_public_name() -> None:
     assert missing == []
 
 
-# Modules that need Dask, Ray or PyTorch can't be imported here.
+# Modules that need these can't be imported here.
+NEED_OTHERS = ("dask", "ray", "torch", "trl", "verl", "vllm", "_held", "_policy")
 MODULES = [
     module.name
     for package in (hoplite, hoplite_bench, hoplite_topology)
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-    if "__main__" not in module.name and not module.name.startswith(("hoplite.dask", "hoplite.ray", "hoplite.torch"))
+    if "__main__" not in module.name and not module.name.startswith(tuple(f"hoplite.{name}" for name in NEED_OTHERS))
 ]
 
 

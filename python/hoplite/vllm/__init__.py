@@ -1,0 +1,31 @@
+"""Hoplite as a weight-transfer backend of vLLM: servers load published weights by name.
+
+vLLM finds it by its entry point. Start a server with `--weight-transfer-config '{"backend": "hoplite"}'`, and on the
+trainer call
+
+    engine = WeightTransferTrainerFactory.trainer_init(HopliteTrainerInitInfo(rank=rank), client=client, source=source)
+    engine.send_weights()
+
+There is no group: servers and trainers may come, go and restart at any time. Importing the package registers the
+backend. It needs vLLM: pip install 'hoplite-collectives[vllm]'.
+"""
+
+from hoplite.vllm import needs as _needs
+
+_needs.check()
+
+from hoplite.vllm.engine import HopliteWeightTransferEngine  # noqa: E402 - vLLM must be there for the others
+from hoplite.vllm.needs import VLLMMissing  # noqa: E402
+from hoplite.vllm.registration import register  # noqa: E402
+from hoplite.vllm.trainer import HopliteTrainerEngine, HopliteTrainerInitInfo, load  # noqa: E402
+
+register()
+
+__all__ = [
+    "HopliteTrainerEngine",
+    "HopliteTrainerInitInfo",
+    "HopliteWeightTransferEngine",
+    "VLLMMissing",
+    "load",
+    "register",
+]
