@@ -1,0 +1,123 @@
+"""Weight transfer of TRL's AsyncGRPOTrainer: publishes the policy and makes vLLM servers load it.
+
+    trainer = AsyncGRPOTrainer(..., weight_transfer=HopliteWeightTransfer(["http://host:8000"]))
+
+The servers run vLLM with `--weight-transfer-config '{"backend": "hoplite"}'`. The trainer needs no vLLM and no NCCL.
+Does not know the trainer. It needs TRL: pip install 'hoplite-collectives[trl]'.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import hoplite
+from hoplite import _policy
+from hoplite.errors import HopliteError, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+EXTRA = "hoplite-collectives[trl]"
+
+logger = logging.getLogger("hoplite.trl")
+
+
+class TRLMissing(HopliteError, ImportError):
+    """TRL is not installed, or has another interface. The message names the extra to install."""
+
+
+try:
+    from trl.experimental.async_grpo.vllm_client import VLLMClient
+except ImportError as error:
+    raise TRLMissing(f"hoplite.trl needs TRL 1.16 ({error}): run pip install '{EXTRA}'") from None
+
+
+class HopliteWeightTransfer:
+    """Publishes the weights of TRL's trainer; implements its `WeightTransferProtocol`.
+
+    Args:
+        servers: base URLs of the vLLM servers, or a function that returns them. The function is called before each
+            update: servers may come and go.
+        prefix: prefix of the names of versions: "policy/" for "policy/17".
+        retain: number of newest versions to retain.
+        replicas: number of hosts that have a copy before the servers pause. With at least the number of hosts, each
+            server loads from its own memory, and pauses only for that.
+        timeout: seconds for the publication, and for each worker to receive it. None waits without limit.
+
+    Raises:
+        InvalidArgument: the prefix is not valid.
+    """
+
+    def __init__(
+        self,
+        servers: Iterable[str] | Callable[[], Iterable[str]],
+        *,
+        prefix: str = "policy/",
+        retain: int = 2,
+        replicas: int = 1,
+        timeout: float | None = 300.0,
+    ) -> None:
+        if isinstance(servers, str):
+            raise InvalidArgument(f"servers is the text {servers!r}: pass a list of URLs")
+        self._servers = servers if callable(servers) else list(servers).copy
+        self.prefix = _policy.check_prefix(prefix)
+        self.retain = retain
+        self.replicas = replicas
+        self.timeout = timeout
+
+    def init_weight_transfer(self) -> None:
+        """Attaches to the node of this host, waits for the servers and checks that they have their nodes.
+
+        Raises:
+            TimeoutError: a server did not start in time.
+        """
+        hoplite.client()
+        for url in self._servers():
+            server = VLLMClient(url)
+            server.wait_for_server_ready()
+            server.init_weight_transfer_engine({})
+
+    def pause(self) -> None:
+        """Does nothing: `send_weights` pauses each server once the weights are published."""
+
+    def resume(self) -> None:
+        """Does nothing: `send_weights` resumes each server."""
+
+    def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
+        """Publishes the weights as the next version, then pauses, updates and resumes all servers at once.
+
+        A server that fails is left out with a warning, and gets the newest version at the next update.
+
+        Args:
+            iterator: pairs of a name and a tensor.
+
+        Raises:
+            HopliteError: no server has loaded the version.
+            StoreFull: the store had no capacity in time.
+        """
+        name = _policy.next_name(self.prefix)
+        _policy.publish_to_host_memory(iterator, name, retain=self.retain, replicas=self.replicas, timeout=self.timeout)
+        urls = list(self._servers())
+        with ThreadPoolExecutor(max(1, len(urls))) as threads:
+            errors = list(threads.map(lambda url: self._update(url, name), urls))
+        failed = {url: error for url, error in zip(urls, errors, strict=True) if error is not None}
+        if urls and len(failed) == len(urls):
+            raise HopliteError(f"no server has loaded {name} ({failed}): start a server, or check their logs")
+        for url, error in failed.items():
+            logger.warning("server %s has not loaded %s: %s", url, name, error)
+
+    def _update(self, url: str, name: str) -> Exception | None:
+        """Makes one server load a version; returns its error. After an error the server stays paused."""
+        server = VLLMClient(url)
+        try:
+            server.pause()
+            _policy.load(server, name, self.timeout)
+            server.resume()
+        except Exception as error:  # noqa: BLE001 - whatever the server or the network raises concerns this server only
+            return error
+        return None
+
+    def destroy(self) -> None:
+        """Does nothing: the versions stay, so that servers and a restarted trainer find them."""
