@@ -36,6 +36,7 @@ PARTS = {
         "python/hoplite/values",
     ),
     "Command line": ("python/hoplite/tools",),
+    "vLLM": ("python/hoplite/vllm",),
     "Ray, Dask and ProxyStore": ("python/hoplite/ray", "python/hoplite/dask", "python/hoplite/proxystore.py"),
     "Node": ("crates/node/src", "crates/proto/src", "crates/shm/src", "crates/certs/src", "crates/py/src"),
     "Benchmarks": ("packages/bench/python",),
