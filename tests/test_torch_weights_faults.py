@@ -21,6 +21,8 @@ import hoplite  # noqa: E402 - torch must be there
 import hoplite.torch as ht  # noqa: E402
 from hoplite import testing  # noqa: E402
 from hoplite.torch.weights import transfer  # noqa: E402
+from hoplite.torch.weights.choosing import Chooser  # noqa: E402
+from hoplite.torch.weights.names import Deadline, Version  # noqa: E402
 from hoplite.torch.weights.placing import Placement  # noqa: E402
 from hoplite.torch.weights.sources import Sources  # noqa: E402
 from hoplite.torch.weights.writing import Writer  # noqa: E402
@@ -346,3 +348,12 @@ def test_a_canceled_fetch_ends_and_another_works(clients: list[Client]) -> None:
         return await ht.fetch_async("policy/", client=clients[1], timeout=SOON)
 
     same(asyncio.run(main()), weights(1))
+
+
+def test_an_announcement_that_was_pruned_before_it_is_read_is_passed_over(client: Client) -> None:
+    chooser = Chooser(client, "policy/", None, Deadline(SOON))
+    # As if the newest version had been pruned between the lookup of its number and the get of its announcement.
+    ht.publish({"w": torch.ones(3)}, "policy/7", client=client, timeout=SOON)
+    pruned = Version("policy/", 7)
+    client.delete(pruned.announcement, timeout=SOON)
+    assert asyncio.run(chooser._usable(pruned)) is None

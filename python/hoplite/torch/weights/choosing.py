@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 # Errors after which another version may still be available.
 UNAVAILABLE = (ObjectDeleted, ObjectLost, ManifestInvalid)
 
+# How long an announcement takes before it is looked for again, since it may have been pruned.
+GONE_AFTER_S = 0.1
+
 # How often a failed version is looked at again, besides the notices of the directory.
 LOOK_EVERY_S = 1.0
 
@@ -200,9 +203,16 @@ class Chooser:
 
     async def _usable(self, version: Version) -> tuple[Version, Manifest] | None:
         """Reads an announcement; returns None if it or its publication has failed."""
+        reading = asyncio.ensure_future(read(self._client, version, version.announcement, self._deadline))
         try:
-            manifest = await read(self._client, version, version.announcement, self._deadline)
+            # A get of a name that was deleted before waits for the next put, and a pruned announcement has none.
+            while not (await asyncio.wait({reading}, timeout=GONE_AFTER_S))[0]:
+                if not await self._client.locations_async(version.announcement, timeout=self._deadline.left()):
+                    return None
+            manifest = await reading
         except UNAVAILABLE as error:
             self._failed.setdefault(version.name, error)
             return None
+        finally:
+            await _cancel(reading)
         return None if manifest.id in self._failed else (version, manifest)
