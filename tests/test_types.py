@@ -16,7 +16,7 @@ from support import SOON
 PROGRAM = Path(__file__).parent / "user_program.py"
 
 # Methods of a client that are not verbs.
-OTHERS = {"node", "job", "closed", "close"}
+OTHERS = {"node", "job", "socket", "closed", "close"}
 
 
 def checked(*command: str | Path) -> None:
