@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib
+import time
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from torch_ddp import Training
 MODULES = {"hoplite": "hoplite.torch", "mpi4py": "torch_mpi"}
 # Of the store and of operations; the bench has its own, shorter one. Groups are frozen while others are measured.
 PATIENCE = dt.timedelta(days=1)
+SURVEY_S = 60.0
 
 
 class TorchRank(Rank):
@@ -85,6 +87,15 @@ class TorchRank(Rank):
         return wrong_at(came, op=task.op, nbytes=task.nbytes, rank=task.rank, ranks=task.ranks, seed=task.seed)
 
 
+def wait_for_survey() -> None:
+    """Waits until Hoplite's nodes have measured which hosts share a link, as the bench's own system does."""
+    import hoplite
+
+    deadline = time.monotonic() + SURVEY_S
+    while hoplite.client().status()["survey"] == "waiting" and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
 def main() -> None:
     """Takes part until the bench disconnects."""
     parser = arguments()
@@ -101,6 +112,8 @@ def main() -> None:
     host, _, port = options.store.rpartition(":")
     store = dist.TCPStore(host, int(port), options.ranks, is_master=number == 0, timeout=PATIENCE)
     dist.init_process_group(options.backend, store=store, rank=number, world_size=options.ranks, timeout=PATIENCE)
+    if options.backend == "hoplite":
+        wait_for_survey()
     serve(TorchRank(), control=options.control, number=number, ranks=options.ranks, version=version)
     # The bench has disconnected, and may have killed other ranks: a collective shutdown could wait for them.
 
