@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 # Share of a store that objects which all ranks have read may take before they are deleted: an eighth, for all ranks of
 # a host together.
 SHARE = 8
+# And no more than this: memory that the store has used before is faster than new memory, whose pages must be cleared.
+BUDGET_BYTES = 32 << 20
 
 # Time for the other ranks of this host to leave before a node in this process ends.
 LEAVE_S = 10.0
@@ -190,7 +192,7 @@ class Member:
 
     def _enter(self, client: hoplite.Client, prefix: str, facts: Sequence[dict[str, Any]]) -> None:
         nodes = [fact["node"] for fact in facts]
-        budget = min(fact["capacity"] // nodes.count(fact["node"]) for fact in facts) // SHARE
+        budget = min(BUDGET_BYTES, *(fact["capacity"] // nodes.count(fact["node"]) // SHARE for fact in facts))
         group = Group(client, prefix, self.rank, self.size, self._timeout_s, budget)
         liveness = Liveness(group, [fact["ref"] for fact in facts])
         self._entry = _Entry(group, Messages(group, liveness), liveness)
