@@ -25,6 +25,7 @@
 //! | [`survey`] | groups of hosts that share a link, measured by bursts |
 //! | [`message`], [`wire`] | messages between nodes and their encoding |
 //! | [`request`], [`capability`] | requests of clients; which requests a capability allows |
+//! | [`selection`] | rows or bytes of an object that a client wants without the rest |
 //! | [`limiter`] | concurrent transfers from one source |
 //! | [`rate`], [`progress_timeout`] | rate reports of transfers; timeouts of stalled transfers |
 //! | [`link`] | estimates of latency and bandwidth |
@@ -64,6 +65,7 @@ pub mod rate;
 pub mod reconnect;
 pub mod reduce;
 pub mod request;
+pub mod selection;
 pub mod survey;
 pub mod swim;
 pub mod table;
