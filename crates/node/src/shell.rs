@@ -202,10 +202,10 @@ impl Execute for Shell {
                     disk.drop_file(instance);
                 }
             }
-            Action::Fetch { id, instance, source, parts, digest } => {
+            Action::Fetch { id, instance, source, parts, digest, range } => {
                 receive::start(
                     &self.transfers,
-                    FetchRequest { id, instance, source, parts, digest },
+                    FetchRequest { id, instance, source, parts, digest, range },
                 );
             }
             Action::StopFetch { instance } => self.transfers.stop_fetch(instance),

@@ -249,7 +249,9 @@ impl Capability {
                 RequiredRights::of_text(Verb::Delete, name.as_str())
             }
             Request::JoinJob { job } => RequiredRights::of_text(Verb::Put, job.as_str()),
-            Request::Get { id } | Request::Follow { id } => RequiredRights::of(Verb::Get, [id]),
+            Request::Get { id } | Request::GetRange { id, .. } | Request::Follow { id } => {
+                RequiredRights::of(Verb::Get, [id])
+            }
             Request::Wait { ids, .. } => RequiredRights::of(Verb::Get, ids),
             Request::Latest { prefix, .. } => RequiredRights::of_text(Verb::Get, prefix),
             Request::Reduce { inputs, id, .. } => {

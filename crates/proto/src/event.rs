@@ -44,6 +44,15 @@ pub struct LostObjects {
     pub count: usize,
 }
 
+/// The bytes of another node's copy that a copy of a range consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeSource {
+    /// The instance at the source.
+    pub of: Instance,
+    /// The offset of the first byte in it.
+    pub start: u64,
+}
+
 /// Metadata in the file of a pinned copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpilledCopy {
@@ -356,6 +365,8 @@ pub enum Action {
         parts: Option<Vec<Range<u64>>>,
         /// Expected digest of the whole copy; a mismatch results in [`Event::CopyCorrupt`].
         digest: Option<Digest>,
+        /// Where the bytes of the copy are in the source's copy; `None` if both are copies of the same instance.
+        range: Option<RangeSource>,
     },
     /// Stop receiving. No event results.
     StopFetch {

@@ -468,6 +468,31 @@ pub enum Message {
         /// The probed members, with the places of those that share a link.
         places: Vec<(NodeId, Option<Place>)>,
     },
+
+    /// To an owner: requests a complete copy from which to fetch a range of the object. The requester does not become
+    /// a holder.
+    LocateRange {
+        /// The object.
+        id: ObjectId,
+        /// The instance, as the owner reported it.
+        instance: Instance,
+        /// Number of bytes to fetch.
+        bytes: u64,
+        /// Sources that failed the requester. The owner assigns them only if no other node has a complete copy.
+        avoid: Vec<NodeId>,
+        /// A node that replied that it has no such copy, and the nanoseconds since the request to the owner that
+        /// assigned it.
+        not_here: Option<(NodeId, u64)>,
+        /// Number of the request; the reply repeats it.
+        request: RequestId,
+    },
+    /// The reply to [`Message::LocateRange`].
+    RangeLocated {
+        /// The request.
+        request: RequestId,
+        /// The source; `None` if no other node has a complete copy of that instance.
+        source: Option<NodeId>,
+    },
 }
 
 impl Message {

@@ -13,6 +13,7 @@ use crate::{
     members::Member,
     message::{Holding, Listed},
     meta::{Meta, Op},
+    selection::Selection,
     swim::Suspicion,
 };
 
@@ -182,6 +183,14 @@ pub enum Request {
         /// The instance in the reply to `Get`.
         instance: Instance,
     },
+    /// Get rows or bytes of an object, once a complete copy exists. The reply is `Got`: with the selected bytes alone,
+    /// or with the whole object if it is on this node, is arriving or is small.
+    GetRange {
+        /// The object.
+        id: ObjectId,
+        /// The rows or bytes.
+        selection: Selection,
+    },
 }
 
 impl Request {
@@ -229,6 +238,8 @@ pub enum Reply {
         instance: Instance,
         /// The bytes of an inline object; otherwise they are in the slot of `instance`.
         inline: Option<Inline>,
+        /// Whether this is only the selection of a `GetRange`, which `meta` describes.
+        is_range: bool,
     },
     /// The object arrives in the slot of `instance`.
     Growing {

@@ -36,6 +36,9 @@ impl Message {
             }
             Self::Members(members) => members.len() <= MEMBERS_MAX,
             Self::Locate { avoid, .. } => avoid.len() <= MEMBERS_MAX,
+            Self::LocateRange { avoid, bytes, .. } => {
+                avoid.len() <= MEMBERS_MAX && *bytes <= OBJECT_BYTES_MAX
+            }
             Self::Locations { known: Some(holdings), .. }
             | Self::LocationsReply { holdings: Ok(holdings), .. } => holdings.len() <= MEMBERS_MAX,
             Self::Tombstone { instances, .. } => instances.len() <= BURIED_MAX,
@@ -79,6 +82,7 @@ impl Message {
             | Self::Reannounce { id, instance }
             | Self::Dropped { id, instance }
             | Self::Abandon { id, instance }
+            | Self::LocateRange { id, instance, .. }
             | Self::StoreReplica { id, instance, .. }
             | Self::ReplicaReply { id, instance, .. }
             | Self::ReleaseReplica { id, instance } => Some((id, *instance)),

@@ -15,6 +15,7 @@ use hoplite_node::{
         limits::INLINE_BYTES_MAX,
         message::Holding,
         request::Location,
+        selection::Selection,
     },
 };
 use pyo3::{
@@ -189,6 +190,27 @@ impl Client {
         let id = arguments::object(py, r#ref)?;
         let timeout = arguments::timeout(py, timeout)?;
         let waiting = py.detach(|| client.start_get(&id, timeout));
+        let then = |py: Python<'_>, view| Ok(Py::new(py, View(view))?.into_any());
+        Ok(match timeout {
+            None => Pending::about(client, id, waiting, then),
+            Some(_) => Pending::new(waiting, then),
+        })
+    }
+
+    /// Starts a get of the rows or bytes of an object from `start` to `stop`, as in a Python slice with step 1.
+    #[pyo3(signature = (r#ref, start, stop, timeout))]
+    fn start_get_range(
+        &self,
+        py: Python<'_>,
+        r#ref: &str,
+        start: Option<i64>,
+        stop: Option<i64>,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let id = arguments::object(py, r#ref)?;
+        let (selection, timeout) = (Selection { start, stop }, arguments::timeout(py, timeout)?);
+        let waiting = py.detach(|| client.start_get_range(&id, selection, timeout));
         let then = |py: Python<'_>, view| Ok(Py::new(py, View(view))?.into_any());
         Ok(match timeout {
             None => Pending::about(client, id, waiting, then),

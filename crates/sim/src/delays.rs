@@ -207,7 +207,11 @@ impl Rounds {
 
     fn get(&mut self, round: u64, ns: u64, object: usize, at: u64) {
         let (timeout_ns, cancel_ns, read_ns) = (None, None, 0);
-        self.at(round, ns, Act::Get { object, at, timeout_ns, cancel_ns, read_ns });
+        self.at(
+            round,
+            ns,
+            Act::Get { object, at, selection: None, timeout_ns, cancel_ns, read_ns },
+        );
     }
 
     fn get_all(&mut self, round: u64, ns: u64, object: usize, nodes: &[u64]) {

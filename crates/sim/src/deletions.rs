@@ -88,7 +88,17 @@ fn plan(dice: &mut Dice) -> Plan {
         for _ in 0..dice.below(5) {
             let get = put + dice.below(500 * MILLISECOND);
             let (timeout_ns, read_ns) = (Some(SECOND), 0);
-            at(get, Act::Get { object, at: dice.below(64), timeout_ns, cancel_ns: None, read_ns });
+            at(
+                get,
+                Act::Get {
+                    object,
+                    at: dice.below(64),
+                    selection: None,
+                    timeout_ns,
+                    cancel_ns: None,
+                    read_ns,
+                },
+            );
         }
         let deleted = put + dice.between(150, 900) * MILLISECOND;
         at(deleted, Act::Delete { object, at: dice.below(64) });

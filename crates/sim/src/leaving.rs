@@ -74,7 +74,14 @@ fn plan(dice: &mut Dice) -> Plan {
         at(dice.below(60 * MILLISECOND), Act::Make { object: result, at: dice.below(staying) });
         for _ in 0..dice.between(1, staying) {
             let (at_node, timeout_ns, cancel_ns, read_ns) = (dice.below(staying), None, None, 0);
-            let get = Act::Get { object: result, at: at_node, timeout_ns, cancel_ns, read_ns };
+            let get = Act::Get {
+                object: result,
+                at: at_node,
+                selection: None,
+                timeout_ns,
+                cancel_ns,
+                read_ns,
+            };
             at(60 * MILLISECOND + dice.below(200 * MILLISECOND), get);
         }
     }

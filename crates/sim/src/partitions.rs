@@ -97,7 +97,7 @@ impl World {
             for node in self.staying() {
                 let client = self.client_of(node);
                 let body = hoplite_proto::request::Request::Get { id: id.clone() };
-                let purpose = Purpose::Get { id: id.clone(), read_ns: 0 };
+                let purpose = Purpose::Get { id: id.clone(), selection: None, read_ns: 0 };
                 self.ask(node, client, body, purpose, None);
             }
         }

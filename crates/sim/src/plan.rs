@@ -4,7 +4,7 @@
 
 mod diced;
 
-use hoplite_proto::{id::Name, meta::Meta, node::Config, time::Instant};
+use hoplite_proto::{id::Name, meta::Meta, node::Config, selection::Selection, time::Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -120,6 +120,9 @@ pub(crate) enum Act {
     Get {
         object: usize,
         at: u64,
+        /// The rows that the client wants; `None` wants the whole object.
+        #[serde(default)]
+        selection: Option<Selection>,
         timeout_ns: Option<u64>,
         cancel_ns: Option<u64>,
         /// How long the client reads it.

@@ -26,7 +26,7 @@ impl World {
                 let Some(id) = self.id_or_later(*object, act) else { return };
                 let Some((node, client)) = self.client_at(*at) else { return };
                 if *with_get {
-                    let purpose = Purpose::Get { id: id.clone(), read_ns: 0 };
+                    let purpose = Purpose::Get { id: id.clone(), selection: None, read_ns: 0 };
                     let body = Request::Get { id: id.clone() };
                     let request = self.ask(node, client, body, purpose, *timeout_ns);
                     self.cancel_after(request, *cancel_ns);

@@ -116,7 +116,10 @@ fn plan(what: Collective, nodes: u64, bytes: u64, link: Link) -> Plan {
     let getters = if what == Collective::Reduce { 1 } else { nodes };
     acts.extend((0..getters).map(|at| {
         let (timeout_ns, cancel_ns, read_ns) = (None, None, 0);
-        (HEAD_START, Act::Get { object: wanted, at, timeout_ns, cancel_ns, read_ns })
+        (
+            HEAD_START,
+            Act::Get { object: wanted, at, selection: None, timeout_ns, cancel_ns, read_ns },
+        )
     }));
     let config = Config::new(1 << 40, link);
     let end = HEAD_START + 1000 * SECOND;

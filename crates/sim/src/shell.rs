@@ -19,7 +19,7 @@ use hoplite_proto::{
     id::{Instance, NodeId, ObjectId, ServeId},
     limits::WINDOW_BYTES,
     message::FoldKey,
-    node::SpilledCopy,
+    node::{RangeSource, SpilledCopy},
     time::Instant,
 };
 
@@ -117,6 +117,13 @@ impl Slot {
         self.blocks.get(index as usize)?.as_ref()
     }
 
+    /// The content of a range of bytes, once all blocks with them are present.
+    fn content(&self, bytes: Range<u64>) -> Option<&Content> {
+        let mut blocks = (bytes.start / BLOCK_BYTES) as u32..blocks_of(bytes.end);
+        let first = self.block(blocks.next()?)?;
+        blocks.all(|block| self.block(block).is_some()).then_some(first)
+    }
+
     fn missing(&self) -> Vec<u32> {
         (0..self.end()).filter(|index| self.block(*index).is_none()).collect()
     }
@@ -129,6 +136,26 @@ pub(crate) fn blocks_of(size: u64) -> u32 {
 /// The blocks of a range of bytes that starts at a block.
 pub(crate) fn blocks_in(bytes: &Range<u64>) -> Range<u32> {
     blocks_of(bytes.start)..blocks_of(bytes.end)
+}
+
+impl FlowTarget {
+    /// The instance of a copy at the sender.
+    fn sent(&self) -> Option<Instance> {
+        match self {
+            Self::Copy { instance, range, .. } => Some(range.map_or(*instance, |range| range.of)),
+            Self::Stream { .. } => None,
+        }
+    }
+
+    /// The bytes of the sender's copy that a block of the receiver's copy consists of.
+    fn place(&self, block: u32, size: u64) -> Range<u64> {
+        let start = match self {
+            Self::Copy { range: Some(range), .. } => range.start,
+            _ => 0,
+        };
+        let (first, end) = (u64::from(block) * BLOCK_BYTES, u64::from(block + 1) * BLOCK_BYTES);
+        start + first..start + end.min(size)
+    }
 }
 
 /// An ordered stream of blocks from one host to another.
@@ -164,6 +191,8 @@ pub(crate) enum FlowTarget {
         serve: Option<ServeId>,
         /// Whether the sender produces the copy, and may not have the order yet.
         ordered: bool,
+        /// Where the copy is in that of the sender, if it is a range of it.
+        range: Option<RangeSource>,
     },
     /// The partial result of a position, for its parent.
     Stream { key: FoldKey, parent: u64, child: usize },

@@ -10,6 +10,7 @@ use hoplite_proto::{
     id::{ClientId, Instance, NodeId, ObjectId, RequestId},
     members::Member,
     message::Holding,
+    selection::Selection,
     time::Instant,
 };
 
@@ -120,6 +121,7 @@ pub(crate) enum Purpose {
     Join,
     Get {
         id: ObjectId,
+        selection: Option<Selection>,
         read_ns: u64,
     },
     Reduce {

@@ -9,13 +9,14 @@ use hoplite_proto::{
     message::{Holding, Listed},
     meta::{Meta, Op},
     request::{Location, ObjectRow, Reply, Request},
+    selection::Selection,
 };
 
 use super::{
     connection::Connection,
     programs::Programs,
     request::{self, unexpected},
-    view::{Body, PartialView, SlotGuard, View},
+    view::{PartialView, SlotGuard, View},
     wait::PendingReply,
     writer::Writer,
 };
@@ -188,14 +189,26 @@ impl Client {
 
     /// Starts a get of an object.
     pub fn start_get(&self, id: &ObjectId, timeout: Option<Duration>) -> PendingReply<View> {
-        self.start(Request::Get { id: id.clone() }, timeout, |reply, guard| match (reply, guard) {
-            (Reply::Got { id, meta, instance, inline: Some(bytes) }, _) => {
-                Ok(View { id, meta, instance, body: Body::Inline(bytes) })
-            }
-            (Reply::Got { id, meta, instance, inline: None }, Some(guard)) => {
-                Ok(View { id, meta, instance, body: Body::Slot(guard) })
-            }
-            (other, _) => Err(unexpected(&other)),
+        self.start(Request::Get { id: id.clone() }, timeout, |reply, guard| {
+            View::of(reply, guard).map(|(view, _)| view)
+        })
+    }
+
+    /// Starts a get of rows or bytes of an object. If the object is on this node or arrives, the view pins the whole of
+    /// it; otherwise only the selected bytes are transferred. They are not checked against a digest.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; [`CallError::InvalidArgument`] if the object is a pickle, Arrow data or a scalar.
+    pub fn start_get_range(
+        &self,
+        id: &ObjectId,
+        selection: Selection,
+        timeout: Option<Duration>,
+    ) -> PendingReply<View> {
+        let body = Request::GetRange { id: id.clone(), selection };
+        self.start(body, timeout, move |reply, guard| match View::of(reply, guard)? {
+            (view, true) => Ok(view),
+            (whole, false) => whole.select(selection),
         })
     }
 

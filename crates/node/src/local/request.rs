@@ -78,6 +78,7 @@ fn subject(body: &Request) -> Option<ObjectId> {
             id.clone()
         }
         Request::Get { id }
+        | Request::GetRange { id, .. }
         | Request::Follow { id }
         | Request::Replicate { id, .. }
         | Request::Inputs { id }

@@ -1,8 +1,11 @@
 //! Views: memory that a client reads. Dropping a view notifies the node.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use hoplite_proto::{
@@ -10,13 +13,16 @@ use hoplite_proto::{
     inline::Inline,
     meta::Meta,
     request::{Reply, Request},
+    selection::Selection,
 };
 use hoplite_shm::Slot;
 
 use super::{
     connection::{Connection, slot_of},
     protocol::ToNode,
+    request::unexpected,
 };
+use crate::error::Error;
 
 /// The memory of a reply. Dropping it notifies the node.
 pub(crate) struct SlotGuard {
@@ -90,19 +96,44 @@ impl Drop for SlotGuard {
 /// A read-only view of an object, without a copy. Its memory does not change while the view exists, even if the object
 /// is deleted.
 pub struct View {
-    pub(crate) id: ObjectId,
-    pub(crate) meta: Meta,
-    pub(crate) instance: Instance,
-    pub(crate) body: Body,
+    id: ObjectId,
+    meta: Meta,
+    instance: Instance,
+    body: Body,
+    /// The viewed bytes, if they are only a part of the body.
+    part: Option<Range<usize>>,
 }
 
 /// The bytes of a view.
-pub(crate) enum Body {
+enum Body {
     Inline(Inline),
     Slot(SlotGuard),
 }
 
 impl View {
+    /// The view of a reply with an object, and whether the reply has only a range of it.
+    pub(crate) fn of(reply: Reply, guard: Option<SlotGuard>) -> Result<(Self, bool), Error> {
+        let (id, meta, instance, body, is_range) = match (reply, guard) {
+            (Reply::Got { id, meta, instance, inline: Some(bytes), is_range }, _) => {
+                (id, meta, instance, Body::Inline(bytes), is_range)
+            }
+            (Reply::Got { id, meta, instance, inline: None, is_range }, Some(guard)) => {
+                (id, meta, instance, Body::Slot(guard), is_range)
+            }
+            (other, _) => return Err(unexpected(&other)),
+        };
+        Ok((Self { id, meta, instance, body, part: None }, is_range))
+    }
+
+    /// Narrows the view of a whole object to rows or bytes of it.
+    ///
+    /// # Errors
+    /// As [`Selection::apply`].
+    pub(crate) fn select(self, selection: Selection) -> Result<Self, Error> {
+        let (range, meta) = selection.apply(&self.id, &self.meta)?;
+        Ok(Self { meta, part: Some(range.start as usize..range.end as usize), ..self })
+    }
+
     /// The id of the object.
     pub const fn id(&self) -> &ObjectId {
         &self.id
@@ -116,18 +147,19 @@ impl View {
     /// Records that the reader has copied all of it: once nothing else reads it, the node evicts it before other
     /// copies.
     pub fn note_copied(&self) {
-        if let Body::Slot(guard) = &self.body {
+        if let (Body::Slot(guard), None) = (&self.body, &self.part) {
             guard.is_copied.store(true, Ordering::Relaxed);
         }
     }
 
-    /// The bytes of the object.
+    /// The bytes of the object, or of the part.
     pub fn as_bytes(&self) -> &[u8] {
-        match &self.body {
+        let all = match &self.body {
             Body::Inline(bytes) => bytes.as_bytes(),
             // It was complete when the view was created, and stays so.
             Body::Slot(guard) => guard.slot.as_ref().and_then(Slot::bytes).unwrap_or_default(),
-        }
+        };
+        self.part.clone().map_or(all, |part| all.get(part).unwrap_or_default())
     }
 }
 

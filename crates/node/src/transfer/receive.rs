@@ -15,7 +15,7 @@ use hoplite_proto::{
     limits::{CREDIT_BYTES, INLINE_BYTES_MAX, WINDOW_BYTES},
     message::FoldKey,
     meta::Digest,
-    node::{Event, FETCH_PROGRESS_NS},
+    node::{Event, FETCH_PROGRESS_NS, RangeSource},
     pipeline::frame_bytes,
     wire::{self, Fetch, FetchTarget, FrameKind, Header, Unavailable, WireError},
 };
@@ -49,6 +49,8 @@ pub(crate) struct FetchRequest {
     pub(crate) parts: Option<Vec<Range<u64>>>,
     /// The expected digest of the whole copy.
     pub(crate) digest: Option<Digest>,
+    /// Where the copy is in that of the source, if it is a range of it.
+    pub(crate) range: Option<RangeSource>,
 }
 
 /// The result of a transfer.
@@ -127,7 +129,9 @@ async fn receive_copy(
     stored: &StoredCopy,
     wanted: &FetchRequest,
 ) -> Result<End, LinkError> {
-    let FetchRequest { ref id, instance, source, ref parts, .. } = *wanted;
+    let FetchRequest { ref id, instance, source, ref parts, range, .. } = *wanted;
+    // The copy begins at this byte of the source's instance.
+    let RangeSource { of, start } = range.unwrap_or(RangeSource { of: instance, start: 0 });
     let (size, ordered) = (stored.slot.len(), parts.is_some());
     let ranges = match parts {
         // Nothing else writes these parts: the copy was created for this order.
@@ -140,7 +144,9 @@ async fn receive_copy(
     // Parts of a reduce skip the limiter, because other nodes wait for each.
     let permit = if ordered { None } else { Some(transfers.limiter.enter(source, size).await) };
     let frame = frame_bytes(size, transfers.link.link());
-    let what = FetchTarget::Copy { id: id.clone(), instance, ranges: ranges.clone(), ordered };
+    let at_source = |range: &Range<u64>| start + range.start..start + range.end;
+    let requested = ranges.iter().map(at_source).collect();
+    let what = FetchTarget::Copy { id: id.clone(), instance: of, ranges: requested, ordered };
     let mut pace = Throughput::default();
     let mut growth = Growth::new(ranges.iter().map(|range| range.end - range.start).sum());
     let mut credit = CreditWindow::new(transfers.events.now(), transfers.link.link().latency_ns);
@@ -179,11 +185,14 @@ async fn receive_copy(
             };
             let mut whole = 0;
             let opened = headers.iter_mut().zip(&mut places).try_for_each(|(header, place)| {
-                blocks::open(&mut channel.open, header, transfer, at + whole, place)?;
+                blocks::open(&mut channel.open, header, transfer, start + at + whole, place)?;
                 whole += place.len() as u64;
                 Ok::<(), WireError>(())
             });
-            stored.remember_sums(at, whole, &headers);
+            if wanted.range.is_none() {
+                // A range is not sent to others.
+                stored.remember_sums(at, whole, &headers);
+            }
             // Keep the valid frames, even if a later one is corrupt.
             claim.commit_front(whole);
             count_opened(transfers, source, opened)?;

@@ -15,7 +15,7 @@ use std::{
 
 use hoplite_proto::{
     id::{Instance, NodeId, ObjectId, ServeId},
-    limits::{BLOCK_BYTES, FRAME_BYTES_MAX, WINDOW_BYTES},
+    limits::{FRAME_BYTES_MAX, WINDOW_BYTES},
     message::FoldKey,
     node::Event,
     pipeline::is_frame_length,
@@ -325,12 +325,6 @@ async fn send_ranges(
             .into());
         }
         let mut at = range.start;
-        if at % BLOCK_BYTES != 0 {
-            return Err(WireError::Unexpected(format!(
-                "a request for a range that begins at byte {at}"
-            ))
-            .into());
-        }
         while at < range.end {
             let first = at..(at + frame).min(range.end);
             if stored.slot.ready(first.clone()).is_none() {

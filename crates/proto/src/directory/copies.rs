@@ -10,6 +10,7 @@ use super::{
     accounts::StoredInline,
     context::{Context, Outbox},
     entry::{Entry, Reserved},
+    holder::Holder,
     live::Live,
     state::{Directory, Parked},
 };
@@ -230,14 +231,26 @@ impl Directory {
 
     /// Whether `holder` refused `requester` after its last announcement, to the knowledge of this owner.
     pub(super) fn is_refusal_news(&self, id: &ObjectId, requester: NodeId, holder: NodeId) -> bool {
-        let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
-        let of = |node: NodeId| live.and_then(|live| live.tree.get(node));
-        let announced_at = of(holder).and_then(|holder| holder.announced_at);
-        let located = of(requester).and_then(|requester| requester.located);
-        // If the refusal was older, but the copy is gone anyway, the next requester that is sent there reports
-        // it.
-        announced_at
-            .is_none_or(|announced_at| located.is_some_and(|located| announced_at <= located))
+        // If the refusal was older, but the copy is gone anyway, the next requester that is sent there reports it.
+        match self.holder(id, requester).and_then(|requester| requester.located) {
+            Some(located) => self.was_announced_before(id, holder, located),
+            None => self.holder(id, holder).is_none_or(|holder| holder.announced_at.is_none()),
+        }
+    }
+
+    /// Whether a holder has not announced its copy since `then`.
+    pub(super) fn was_announced_before(
+        &self,
+        id: &ObjectId,
+        holder: NodeId,
+        then: Instant,
+    ) -> bool {
+        let announced_at = self.holder(id, holder).and_then(|holder| holder.announced_at);
+        announced_at.is_none_or(|announced_at| announced_at <= then)
+    }
+
+    fn holder(&self, id: &ObjectId, node: NodeId) -> Option<&Holder> {
+        self.entries.get(id)?.live.as_ref()?.tree.get(node)
     }
 }
 

@@ -64,6 +64,14 @@ impl Directory {
                 self.assign_source(context, waiter, id);
                 return Handled::SourceRequested(id.clone());
             }
+            Message::LocateRange { id, instance, bytes, avoid, not_here, request } => {
+                if let Some((holder, ago_ns)) = not_here
+                    && self.was_announced_before(id, *holder, now.before(*ago_ns))
+                {
+                    self.verify_copy(context, *holder, id, *instance);
+                }
+                self.locate_range(context, from, id, *instance, *bytes, avoid, *request);
+            }
             Message::RateReport(_) if mutants::is_active(Mutant::IgnoresRateReports) => {}
             Message::RateReport(rate_reported) => self.rate_reported(context, from, rate_reported),
             Message::CancelLocate { id } => self.unlocate(from, id),

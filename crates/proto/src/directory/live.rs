@@ -201,20 +201,28 @@ impl Live {
         request: &SourceRequest<'_>,
         speeds: &Speeds,
     ) -> Option<Choice> {
+        let candidates = self.candidates(context, request, speeds);
+        choose_source(&candidates, request.bytes, request.link)
+    }
+
+    /// The holders that could serve a request. Of many, those that are likely to deliver soonest.
+    pub(super) fn candidates(
+        &mut self,
+        context: &Context<'_>,
+        request: &SourceRequest<'_>,
+        speeds: &Speeds,
+    ) -> Vec<Candidate> {
         let salt = mix(self.instance.node.0 ^ self.instance.serial);
         let asker_at = context.members.place(request.node);
         let places =
             self.tree.ranking(context.members, salt).map(|ranking| ranking.around(asker_at));
-        let candidates = if let Some(places) = places {
-            self.best_ranked(context, request, places, speeds)
-        } else {
-            let nodes: Vec<NodeId> = self.tree.nodes().collect();
-            let crossings = Some(self.crossings(context.members));
-            let candidate =
-                |node| self.candidate(context, request, crossings.as_ref(), node, speeds);
-            nodes.into_iter().filter_map(candidate).collect()
-        };
-        choose_source(&candidates, request.bytes, request.link)
+        if let Some(places) = places {
+            return self.best_ranked(context, request, places, speeds);
+        }
+        let nodes: Vec<NodeId> = self.tree.nodes().collect();
+        let crossings = Some(self.crossings(context.members));
+        let candidate = |node| self.candidate(context, request, crossings.as_ref(), node, speeds);
+        nodes.into_iter().filter_map(candidate).collect()
     }
 
     /// The number of transfers that leave each group of places.

@@ -11,6 +11,7 @@
 //! | [`pending_puts`], [`client_reservations`] | objects that clients make; reserved ids |
 //! | [`client_leases`] | leases that clients of this node have taken: of jobs, and of objects |
 //! | [`pulls`], [`readers`] | objects in transfer to this node; local readers and remote receivers |
+//! | [`range_reads`] | rows or bytes of objects that arrive for one client each |
 //! | [`coordinator`], [`result_reservations`] | reduces of clients of this node; the reserved names of their results |
 //! | [`worker`], [`ring_results`] | folds on this node; results of ring reduces that grow here |
 //! | [`replicas`], [`replica_set`] | this node's pinned copies that other nodes replicate |
@@ -31,6 +32,7 @@ pub(crate) mod membership_change;
 pub(crate) mod pending_puts;
 pub(crate) mod pull_state;
 pub(crate) mod pulls;
+pub(crate) mod range_reads;
 pub(crate) mod readers;
 pub(crate) mod reannouncements;
 pub(crate) mod replica_set;

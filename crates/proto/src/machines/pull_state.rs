@@ -170,6 +170,6 @@ const MIXED_MAX: u32 = 3;
 
 /// How long to wait after a failure: 40 ms, doubled each time up to 1.28 s. By then the directory has removed a source
 /// that is lost.
-fn pause_ns(failures: u32) -> u64 {
+pub(crate) fn pause_ns(failures: u32) -> u64 {
     20_000_000 << failures.min(6)
 }

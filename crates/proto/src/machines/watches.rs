@@ -24,6 +24,8 @@ pub(crate) enum Listener {
     Reduce(ReduceId),
     /// A client waits for the object.
     Request(RequestId),
+    /// A client wants a range of the object.
+    Range(RequestId),
     /// All parts of this result are here, but it is not known whether it is complete.
     Parts(Instance),
 }
@@ -139,7 +141,7 @@ impl Watches {
     pub(crate) fn reduces(&self, id: &ObjectId) -> Vec<ReduceId> {
         let reduce = |listener| match listener {
             Listener::Reduce(key) => Some(key),
-            Listener::Request(_) | Listener::Parts(_) => None,
+            Listener::Request(_) | Listener::Range(_) | Listener::Parts(_) => None,
         };
         self.of(id).filter_map(reduce).collect()
     }
@@ -148,9 +150,23 @@ impl Watches {
     pub(crate) fn requests(&self, id: &ObjectId) -> Vec<RequestId> {
         let request = |listener| match listener {
             Listener::Request(request) => Some(request),
-            Listener::Reduce(_) | Listener::Parts(_) => None,
+            Listener::Reduce(_) | Listener::Range(_) | Listener::Parts(_) => None,
         };
         self.of(id).filter_map(request).collect()
+    }
+
+    /// The client requests for a range of an object.
+    pub(crate) fn range_reads(&self, id: &ObjectId) -> Vec<RequestId> {
+        let request = |listener| match listener {
+            Listener::Range(request) => Some(request),
+            Listener::Reduce(_) | Listener::Request(_) | Listener::Parts(_) => None,
+        };
+        self.of(id).filter_map(request).collect()
+    }
+
+    /// Whether no owner has replied about an object yet.
+    pub(crate) fn is_unanswered(&self, id: &ObjectId) -> bool {
+        self.unanswered.ids.contains(id)
     }
 
     /// Records that an owner has replied.

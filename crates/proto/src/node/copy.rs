@@ -45,6 +45,7 @@ impl Node {
         let Some(copy) = self.copies.get(instance) else { return };
         match copy.state {
             State::Filling(_) => self.put_admitted(instance),
+            State::Flowing(_) if self.range_reads.has_copy(instance) => {}
             // Its pull has ended since.
             State::Flowing(_) if self.pulls.located(&copy.id) != Some(instance) => {
                 self.doom(instance);
@@ -63,6 +64,9 @@ impl Node {
     pub(super) fn slot_ready(&mut self, instance: Instance) {
         match self.copies.slot_ready(instance, &mut self.world) {
             Some(State::Filling(_)) => self.claim_name(instance),
+            Some(State::Flowing(_)) if self.range_reads.has_copy(instance) => {
+                self.range_in_memory(instance);
+            }
             Some(State::Flowing(source)) => self.pull_in_memory(instance, source),
             Some(State::Folding) => self.result_in_memory(instance),
             Some(State::Complete) => {
@@ -80,6 +84,9 @@ impl Node {
         let Some((id, state, error)) = failed else { return };
         match state {
             State::Filling(_) => self.fail_put(instance, error),
+            State::Flowing(_) if self.range_reads.has_copy(instance) => {
+                self.fail_range_of(instance, error);
+            }
             State::Flowing(_) => self.pull_failed(&id, &error),
             State::Folding => self.fail_reduce_of(&id, &error),
             State::Complete => self.unspill_without_memory(&id, instance, &error),

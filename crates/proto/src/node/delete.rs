@@ -117,6 +117,7 @@ impl Node {
         if is_first || !is_located {
             self.pull_failed(id, error);
         }
+        self.range_gone(is_first, id, error);
         self.input_gone(id, error);
         self.several_settled(id);
         self.watches.ended(id);

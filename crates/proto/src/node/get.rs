@@ -153,7 +153,7 @@ impl Node {
             let (id, meta, inline) = (id.clone(), meta.clone(), Some(bytes.clone()));
             self.requests.reply(
                 request,
-                Ok(Reply::Got { id, meta, instance, inline }),
+                Ok(Reply::Got { id, meta, instance, inline, is_range: false }),
                 &mut self.world,
             );
         }

@@ -80,6 +80,7 @@ impl Node {
             Message::ListReply { request, rows, next } => {
                 self.requests.list_is(from, request, rows, next, &mut self.world);
             }
+            Message::RangeLocated { request, source } => self.range_located(request, source),
             Message::LocationsReply { request, holdings } => {
                 self.requests.located_all(from, request, holdings, &mut self.world)
             }
@@ -126,6 +127,7 @@ impl Node {
     /// Whether this node is transferring objects or partial results.
     fn moves_objects(&self) -> bool {
         self.pulls.receiving().next().is_some()
+            || self.range_reads.are_arriving()
             || self.readers.is_serving()
             || self.worker.len() + self.ring_results.len() > 0
     }

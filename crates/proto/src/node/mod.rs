@@ -6,7 +6,7 @@
 //!
 //! [`route`], [`verbs`] and [`messages`] dispatch events, client requests and messages to machines; [`permit`] drops
 //! messages that are not valid. Work that involves several machines is a method of [`Node`], in one file for each step
-//! of an object: [`put`], [`read`], [`get`], [`rate`], [`serve`], [`copy`], [`spill`], [`reduce`], [`fold`],
+//! of an object: [`put`], [`read`], [`get`], [`range`], [`rate`], [`serve`], [`copy`], [`spill`], [`reduce`], [`fold`],
 //! [`ring`], [`delete`], [`timeout`], [`membership`] and [`status`].
 
 mod copy;
@@ -18,6 +18,7 @@ mod membership;
 mod messages;
 mod permit;
 mod put;
+mod range;
 mod rate;
 mod read;
 mod reannounce;
@@ -39,7 +40,7 @@ use alloc::vec::Vec;
 
 pub use crate::event::{
     Action, Config, Event, FETCH_PROGRESS_NS, FOLD_STALL_NS, LEAVE_TIMEOUT_NS, LimitSubject,
-    LogEvent, LostObjects, SpilledCopy,
+    LogEvent, LostObjects, RangeSource, SpilledCopy,
 };
 use crate::{
     directory::Directory,
@@ -48,9 +49,10 @@ use crate::{
         client_leases::ClientLeases, client_reservations::ClientReservations,
         coordinator::Coordinator, copies::Copies, hosted_replicas::HostedReplicas,
         leaving::Leaving, membership::Membership, pending_puts::PendingPuts, pulls::Pulls,
-        readers::Readers, reannouncements::Reannouncements, replicas::Replicas, requests::Requests,
-        result_reservations::ResultReservations, ring_results::RingResults, surveys::Surveys,
-        watches::Watches, worker::Worker, world::World,
+        range_reads::RangeReads, readers::Readers, reannouncements::Reannouncements,
+        replicas::Replicas, requests::Requests, result_reservations::ResultReservations,
+        ring_results::RingResults, surveys::Surveys, watches::Watches, worker::Worker,
+        world::World,
     },
     members::{Member, Members},
     table::Table,
@@ -71,6 +73,7 @@ pub struct Node {
     client_reservations: ClientReservations,
     client_leases: ClientLeases,
     pulls: Pulls,
+    range_reads: RangeReads,
     readers: Readers,
     coordinator: Coordinator,
     result_reservations: ResultReservations,
@@ -98,6 +101,7 @@ impl Node {
             client_reservations: ClientReservations::default(),
             client_leases: ClientLeases::default(),
             pulls: Pulls::default(),
+            range_reads: RangeReads::default(),
             readers: Readers::default(),
             coordinator: Coordinator::default(),
             result_reservations: ResultReservations::default(),
@@ -161,6 +165,7 @@ impl Node {
         let all = [
             self.requests.deadline(),
             self.pulls.deadline(),
+            self.range_reads.deadline(),
             self.copies.deadline(),
             self.reannouncements.deadline(),
             self.watches.deadline(),

@@ -26,6 +26,8 @@ impl Node {
     fn contradicts(&self, id: &ObjectId, instance: Instance) -> bool {
         self.copies.id_of(instance).is_some_and(|known| known != id)
             || self.world.is_unmade(instance)
+            // No other node knows the copy of a range.
+            || self.range_reads.has_copy(instance)
     }
 
     /// Whether an owner's message comes from an owner in this node's membership view.
@@ -46,6 +48,9 @@ impl Node {
             Message::JobEnded { job } => owns(&ObjectId::Named(job.clone())),
             Message::Claimed { instance, .. } => {
                 self.pending_puts.claimed_at(*instance).is_none_or(|asked| asked == from)
+            }
+            Message::RangeLocated { request, .. } => {
+                self.range_reads.get(*request).is_none_or(|read| owns(&read.id))
             }
             Message::LocationsReply { request, .. }
             | Message::RequestPending { request, .. }

@@ -47,7 +47,7 @@ impl Node {
             self.copies.pin(instance);
             self.readers.begin(client, instance);
         }
-        Ok(Reply::Got { id, meta, instance, inline })
+        Ok(Reply::Got { id, meta, instance, inline, is_range: false })
     }
 
     /// A client stopped reading. If it has copied the object and no other client reads it, the copy is evicted first.

@@ -36,7 +36,14 @@ impl Node {
     pub(super) fn fetch(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
         let copy = self.copies.get(instance);
         let digest = copy.and_then(|copy| copy.meta.digest.as_deref().copied());
-        self.world.act(Action::Fetch { id: id.clone(), instance, source, parts: None, digest });
+        self.world.act(Action::Fetch {
+            id: id.clone(),
+            instance,
+            source,
+            parts: None,
+            digest,
+            range: None,
+        });
     }
 
     /// An owner assigned a new source: a receiver was inserted between this node and its source, or the new source is
@@ -95,6 +102,7 @@ impl Node {
             self.world.act(Action::StopFetch { instance });
             self.fetch_failed(instance, node, false);
         }
+        self.reroute_range_reads(node);
     }
 
     pub(super) fn fetch_failed(&mut self, instance: Instance, source: NodeId, not_here: bool) {

@@ -169,6 +169,7 @@ impl Node {
         }
         if let Some(found) = &found {
             self.parts_found(found);
+            self.range_found(from, id, found);
         }
         if found.is_some_and(|found| found.complete) {
             self.several_settled(id);

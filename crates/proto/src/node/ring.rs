@@ -149,7 +149,7 @@ impl Node {
         let me = self.world.me();
         let Some(order) = self.ring_results.in_memory(instance) else { return };
         let (id, source, parts) = (order.id.clone(), order.source(me), Some(order.rest(me)));
-        self.world.act(Action::Fetch { id, instance, source, parts, digest: None });
+        self.world.act(Action::Fetch { id, instance, source, parts, digest: None, range: None });
         self.fold_on(instance);
     }
 

@@ -44,10 +44,19 @@ impl Node {
             }
             Event::FetchRequested { serve, id, instance } => self.serve(serve, &id, instance),
             Event::ServeEnded { serve } => self.serve_ended(serve),
+            Event::FetchProgress { instance, .. } if self.range_reads.has_copy(instance) => {}
             Event::FetchProgress { instance, source, received, missing, shares } => {
                 self.fetch_grew(instance, source, received, missing, shares);
             }
+            Event::Fetched { instance } if self.range_reads.has_copy(instance) => {
+                self.range_arrived(instance);
+            }
             Event::Fetched { instance } => self.fetched(instance),
+            Event::FetchFailed { instance, source, not_here }
+                if self.range_reads.has_copy(instance) =>
+            {
+                self.range_failed(instance, source, not_here);
+            }
             Event::FetchFailed { instance, source, not_here } => {
                 self.fetch_failed(instance, source, not_here);
             }
@@ -74,6 +83,7 @@ impl Node {
         self.update_directory(Directory::expire);
         self.expire_reannouncements();
         self.expire_pulls();
+        self.expire_range_reads();
         self.copies.expire(&mut self.world);
         self.watches.expire(&mut self.world);
         self.expire_reduces();

@@ -38,7 +38,8 @@ impl Node {
     }
 
     pub(super) fn serve_or_refuse(&mut self, serve: ServeId, instance: Instance) {
-        let copy = self.copies.get(instance);
+        // The copy of a range is for one client only.
+        let copy = self.copies.get(instance).filter(|_| !self.range_reads.has_copy(instance));
         match copy.filter(|copy| !copy.doomed && copy.inline.is_none()) {
             Some(copy) if copy.is_complete() && !copy.has_memory() => {
                 self.park_at_disk(serve, instance);

@@ -15,6 +15,9 @@ use crate::{
     table::{Copy, Residency, State},
 };
 
+/// State of an object that no owner knows.
+pub(super) const NOT_PUT: &str = "no client has put it";
+
 impl Node {
     /// Everything in progress, as text; empty if the node is idle. For checkers.
     pub fn unfinished(&self) -> impl Iterator<Item = String> {
@@ -23,6 +26,7 @@ impl Node {
             ("promises", self.client_reservations.len()),
             ("reduces", self.coordinator.len()),
             ("watches", self.watches.len()),
+            ("range reads", self.range_reads.len()),
             ("reservations", self.result_reservations.len()),
             ("results", self.coordinator.unfinished_results()),
             ("folds", self.worker.len() + self.ring_results.len()),
@@ -86,8 +90,11 @@ impl Node {
                 },
             };
         }
-        let state = self.pulls.state(id, self.world.members());
-        state.unwrap_or_else(|| "no client has put it".to_string())
+        if let Some(state) = self.pulls.state(id, self.world.members()) {
+            return state;
+        }
+        let first = self.watches.range_reads(id).into_iter().next();
+        first.map_or_else(|| NOT_PUT.to_string(), |request| self.range_state(id, request))
     }
 
     /// A member with its measured place, if it has no configured one.

@@ -60,6 +60,7 @@ impl Node {
         let EndedRequest { client, waited_ns, kind } = ended;
         let full = match &kind {
             RequestKind::Object(id) | RequestKind::Inputs(id) => self.shortfall(id),
+            RequestKind::Range(_) => self.range_shortfall(request),
             _ => None,
         };
         let (what, state) = match &kind {
@@ -67,6 +68,11 @@ impl Node {
                 let state = self.state_of(id);
                 self.stop_waiting(id, request);
                 (format!("object {id}"), state)
+            }
+            RequestKind::Range(id) => {
+                let state = self.range_state(id, request);
+                self.end_range(request);
+                (format!("a part of object {id}"), state)
             }
             RequestKind::Create(instance) => {
                 let reply = Err(self.put_timed_out(*instance, waited_ns));

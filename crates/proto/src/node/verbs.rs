@@ -53,6 +53,7 @@ impl Node {
             Request::Seal { instance } => Some(self.seal(client, instance)),
             Request::Abort { instance } => Some(self.abort(client, instance)),
             Request::Get { id } => self.get(&context, id),
+            Request::GetRange { id, selection } => self.get_range(&context, id, selection),
             Request::Replicate { id, replicas: copies } => self.keep(&context, id, copies),
             Request::Release { instance } => {
                 self.release(client, instance, false);

@@ -18,6 +18,7 @@ use hoplite_proto::{
     meta::{Digest, Dtype, Meta, Op},
     rate::Rate,
     request::Request,
+    selection::Selection,
     survey::Burst,
     swim::SwimMessage,
 };
@@ -216,7 +217,12 @@ impl Choices<'_> {
             3 => Request::Reserve { name: None },
             4 => Request::Seal { instance: self.instance() },
             5 => Request::Abort { instance: self.instance() },
-            6 | 7 => Request::Get { id: self.id() },
+            6 => Request::Get { id: self.id() },
+            7 => {
+                let mut bound = || self.flag().then(|| self.number().cast_signed());
+                let selection = Selection { start: bound(), stop: bound() };
+                Request::GetRange { id: self.id(), selection }
+            }
             8 => Request::Delete { ids: vec![self.id()] },
             9 => Request::Replicate { id: self.id(), replicas: 1 + self.few() % 3 },
             10 => Request::Wait { ids: vec![self.id()], count: 1 },
@@ -367,7 +373,7 @@ impl Choices<'_> {
 
     fn word_of_an_object(&mut self, id: ObjectId, instance: Instance) -> Message {
         let (error, request) = (self.error(), RequestId(self.number()));
-        match self.below(21) {
+        match self.below(24) {
             0 => Message::Claimed { id, instance, taken_by: self.flag().then(|| self.node()) },
             1 => Message::Withdraw { id, instance },
             2 => Message::CancelLocate { id },
@@ -389,6 +395,18 @@ impl Choices<'_> {
             18 => Message::JobObjects { job: self.name(), has_objects: self.flag() },
             19 => Message::JobEnded { job: self.name() },
             20 => self.word_of_a_survey(),
+            21 => Message::LocateRange {
+                id,
+                instance,
+                bytes: self.number(),
+                avoid: self.many(Self::node),
+                not_here: self.flag().then(|| (self.node(), self.number())),
+                request,
+            },
+            22 => {
+                let request = RequestId(1 + self.below(16));
+                Message::RangeLocated { request, source: self.flag().then(|| self.node()) }
+            }
             _ => Message::Tombstone { id, instances: vec![instance], error: None, pruned: false },
         }
     }

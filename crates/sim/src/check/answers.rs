@@ -7,6 +7,7 @@ use hoplite_proto::{
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
     meta::{Kind, Meta},
+    selection::Selection,
     table::Residency,
 };
 
@@ -63,6 +64,20 @@ impl World {
             self.fail(format!(
                 "wrong bytes: a get of {id:?} returned {content:?}, not one of {may_be:?}"
             ));
+        }
+    }
+
+    /// The reply to a get of a range must have the selected rows of an object. A result has the size of its inputs,
+    /// which may be those of another object with the same name.
+    pub(crate) fn check_selected(
+        &mut self,
+        id: &ObjectId,
+        selection: Option<Selection>,
+        meta: &Meta,
+    ) {
+        let selected = |object: &Object| Some(selection?.apply(id, &object.spec.meta).ok()?.1);
+        if !self.users.objects.iter().any(|object| selected(object).as_ref() == Some(meta)) {
+            self.fail(format!("a get of {selection:?} of {id:?} returned {meta:?}"));
         }
     }
 

@@ -95,7 +95,7 @@ impl World {
                 let Some(node) = self.dice.pick(&nodes) else { continue };
                 let client = self.client_of(node);
                 let body = hoplite_proto::request::Request::Get { id: id.clone() };
-                let purpose = Purpose::Get { id: id.clone(), read_ns: 0 };
+                let purpose = Purpose::Get { id: id.clone(), selection: None, read_ns: 0 };
                 self.ask(node, client, body, purpose, None);
             }
         }

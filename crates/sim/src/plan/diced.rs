@@ -7,6 +7,7 @@ use hoplite_proto::{
     meta::{Dtype, Meta},
     node::Config,
     reduce::{cost::Link, shape::Degree},
+    selection::Selection,
     time::Instant,
 };
 
@@ -242,7 +243,23 @@ impl Plan {
     pub(crate) fn add_get(&mut self, object: usize, when: u64, at: u64, dice: &mut Dice) {
         let (timeout_ns, cancel_ns) = self.end_of_question(dice);
         let read_ns = if dice.chance(50) { 0 } else { dice.below(200 * MILLISECOND) };
-        self.add(when, Act::Get { object, at, timeout_ns, cancel_ns, read_ns });
+        let selection = dice.chance(20).then(|| self.selection(object, dice));
+        self.add(when, Act::Get { object, at, selection, timeout_ns, cancel_ns, read_ns });
+    }
+
+    /// Some rows of an object; perhaps none or all.
+    fn selection(&self, object: usize, dice: &mut Dice) -> Selection {
+        let meta = &self.objects[object].meta;
+        let rows = meta.size / meta.dtype().map_or(1, |dtype| dtype.size());
+        let mut bound = || {
+            let place = dice.below(rows + 2) as i64;
+            match dice.below(4) {
+                0 => None,
+                1 => Some(-place),
+                _ => Some(place),
+            }
+        };
+        Selection { start: bound(), stop: bound() }
     }
 
     /// Adds weights that are published repeatedly under names with version numbers.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use hoplite_proto::{
     id::{Instance, NodeId, ObjectId, ServeId},
-    node::{Event, FETCH_PROGRESS_NS},
+    node::{Event, FETCH_PROGRESS_NS, RangeSource},
 };
 
 use super::{
@@ -26,6 +26,7 @@ impl World {
         instance: Instance,
         source: NodeId,
         parts: Option<Vec<Range<u64>>>,
+        range: Option<RangeSource>,
     ) {
         let attempt = self.next_number();
         let Some(host) = self.hosts.get(&node) else { return };
@@ -48,7 +49,7 @@ impl World {
             Some(parts) => parts.iter().flat_map(blocks_in).collect(),
             None => self.shell.slots[sink].missing(),
         };
-        let what = FlowTarget::Copy { id, instance, attempt, sink, serve: None, ordered };
+        let what = FlowTarget::Copy { id, instance, attempt, sink, serve: None, ordered, range };
         self.open_flow(source, node, what, size, wanted);
         if !ordered {
             self.check_sources(node, instance, true);
@@ -92,6 +93,7 @@ impl World {
         if !self.hosts.get(&from).is_some_and(|host| host.is_up) {
             return self.break_flow(number, NotHere(false));
         }
+        let sent = flow.what.sent();
         match &mut flow.what {
             FlowTarget::Copy { instance, ordered: true, .. }
                 if !self.hosts[&from].slots.contains_key(instance) =>
@@ -103,7 +105,7 @@ impl World {
                 self.shell.counted += 1;
                 let asked = ServeId(self.shell.counted);
                 *serve = Some(asked);
-                let (id, instance) = (id.clone(), *instance);
+                let (id, instance) = (id.clone(), sent.unwrap_or(*instance));
                 self.shell.serves.insert(asked, number);
                 self.deliver(from, Event::FetchRequested { serve: asked, id, instance });
             }
@@ -129,10 +131,10 @@ impl World {
 
     pub(super) fn refuse(&mut self, serve: ServeId) {
         if let Some(number) = self.shell.serves.remove(&serve) {
-            if let Some(Flow { from, to, what: FlowTarget::Copy { instance, .. }, .. }) =
-                self.shell.flows.get(&number)
+            if let Some(Flow { from, to, what, .. }) = self.shell.flows.get(&number)
+                && let Some(instance) = what.sent()
             {
-                self.check_refusal(*to, *from, *instance);
+                self.check_refusal(*to, *from, instance);
             }
             self.break_flow(number, NotHere(true));
         }
@@ -156,7 +158,7 @@ impl World {
         let content = match source {
             Source::Slot(slot) => {
                 let slot = &self.shell.slots[slot];
-                match slot.block(next) {
+                match slot.content(flow.what.place(next, flow.size)) {
                     Some(content) => content.clone(),
                     None if slot.is_freed => return self.break_flow(number, NotHere(false)),
                     None => return,

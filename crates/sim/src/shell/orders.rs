@@ -25,8 +25,8 @@ impl World {
             Action::Spill { kept } => self.spill(node, *kept),
             Action::Unspill { instance } => self.unspill(node, instance),
             Action::DropSpilled { instance } => self.drop_spilled(node, instance),
-            Action::Fetch { id, instance, source, parts, .. } => {
-                self.fetch(node, id, instance, source, parts);
+            Action::Fetch { id, instance, source, parts, range, .. } => {
+                self.fetch(node, id, instance, source, parts, range);
             }
             Action::StopFetch { instance } => self.stop_fetch(node, instance),
             Action::Serve { serve, instance, .. } => self.serve(node, serve, instance),

@@ -28,11 +28,16 @@ impl World {
                     Make::Reduce { .. } => self.reduce(object, *at, &act),
                 }
             }
-            Act::Get { object, at, timeout_ns, cancel_ns, read_ns } => {
+            Act::Get { object, at, selection, timeout_ns, cancel_ns, read_ns } => {
                 let Some(id) = self.id_or_later(*object, &act) else { return };
                 let Some((node, client)) = self.client_at(*at) else { return };
-                let purpose = Purpose::Get { id: id.clone(), read_ns: *read_ns };
-                let request = self.ask(node, client, Request::Get { id }, purpose, *timeout_ns);
+                let (selection, read_ns) = (*selection, *read_ns);
+                let purpose = Purpose::Get { id: id.clone(), selection, read_ns };
+                let body = match selection {
+                    None => Request::Get { id },
+                    Some(selection) => Request::GetRange { id, selection },
+                };
+                let request = self.ask(node, client, body, purpose, *timeout_ns);
                 self.cancel_after(request, *cancel_ns);
             }
             Act::Follow { .. } | Act::Wait { .. } | Act::Locations { .. } | Act::Prune { .. } => {

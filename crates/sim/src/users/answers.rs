@@ -71,12 +71,22 @@ impl World {
                     self.shell.slots[slot].is_complete = true;
                 }
             }
-            (Purpose::Get { id: asked, read_ns }, Reply::Got { id, instance, inline, meta }) => {
+            (
+                Purpose::Get { id: asked, selection, read_ns },
+                Reply::Got { id, instance, inline, meta, is_range },
+            ) => {
                 if id != asked {
                     return self.fail(format!("a get of {asked} returned {id}"));
                 }
-                self.check_got(node, &id, &meta, instance, inline.as_ref());
-                self.check_same(node, &id, instance);
+                if is_range {
+                    self.check_selected(&id, selection, &meta);
+                } else {
+                    self.check_same(node, &id, instance);
+                }
+                // An empty range has no content.
+                if meta.size > 0 {
+                    self.check_got(node, &id, &meta, instance, inline.as_ref());
+                }
                 self.users.got += 1;
                 self.users.got_by.insert(node, self.now);
                 if inline.is_none() {

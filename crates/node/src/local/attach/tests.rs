@@ -115,7 +115,7 @@ fn get() -> Request {
 /// The reply to a get with memory at a place.
 fn got(request: u64, place: Region) -> FromNode {
     let (id, meta) = ("some/1".parse::<ObjectId>().unwrap(), Meta::bytes(LEN));
-    let answer = Ok(Reply::Got { id, meta, instance: INSTANCE, inline: None });
+    let answer = Ok(Reply::Got { id, meta, instance: INSTANCE, inline: None, is_range: false });
     FromNode::Reply { request, reply: answer, region: Some(place) }
 }
 

@@ -41,10 +41,15 @@ impl Sender {
 
     /// Sends blocks with these numbers, from block `at` of the object on, with a wrong checksum if `wrong`.
     async fn send(&mut self, at: u64, numbers: Range<u64>, wrong: bool) {
+        self.send_from(at * BLOCK, numbers, wrong).await;
+    }
+
+    /// The same, from byte `at` on.
+    async fn send_from(&mut self, at: u64, numbers: Range<u64>, wrong: bool) {
         let bytes: Vec<u8> = numbers.flat_map(block).collect();
         let (streams, of) =
             (Streams::default(), Of { transfer: self.transfer, fragile: false, shares: 1 });
-        let frames = blocks::frames(&bytes, at * BLOCK, self.fetch.frame.into());
+        let frames = blocks::frames(&bytes, at, self.fetch.frame.into());
         let known = |_, _| wrong.then_some(1);
         let Channel { stream, seal, .. } = &mut self.channel;
         blocks::write(stream, seal, &streams, of, frames, known).await.unwrap();
@@ -72,7 +77,8 @@ impl Sender {
 
 fn begin(scene: &Scene, digest: Option<Digest>) {
     let id = ObjectId::Minted { node: PEER, serial: 7 };
-    let wanted = FetchRequest { id, instance: INSTANCE, source: PEER, parts: None, digest };
+    let (parts, range) = (None, None);
+    let wanted = FetchRequest { id, instance: INSTANCE, source: PEER, parts, digest, range };
     start(&scene.transfers, wanted);
 }
 
@@ -85,6 +91,30 @@ async fn ended(scene: &mut Scene) -> Event {
         _ => None,
     };
     scene.told(is_end).await
+}
+
+#[tokio::test]
+async fn range_of_another_copy_is_put_at_the_front() {
+    const START: u64 = 5 * BLOCK + 7;
+    let mut scene = Scene::new();
+    let stored = scene.memory(3);
+    fill(&stored, 0..1);
+    let far = Sender::of(&scene).await;
+    let of = Instance { node: PEER, serial: 99 };
+    let (id, instance) = (ObjectId::Minted { node: PEER, serial: 7 }, INSTANCE);
+    let range = Some(RangeSource { of, start: START });
+    let wanted = FetchRequest { id, instance, source: PEER, parts: None, digest: None, range };
+    start(&scene.transfers, wanted);
+    let mut sender = Sender::asked(far).await;
+    let FetchTarget::Copy { ranges, instance, .. } = &sender.fetch.what else { panic!() };
+    let expected = START + BLOCK..START + 3 * BLOCK;
+    assert_eq!((*instance, ranges.as_slice()), (of, &[expected][..]));
+    sender.send_from(START + BLOCK, 1..3, false).await;
+    sender.end().await;
+    assert_eq!(ended(&mut scene).await, Event::Fetched { instance: INSTANCE });
+    let all: Vec<u8> = (0..3).flat_map(block).collect();
+    assert!(stored.slot.bytes().unwrap() == all);
+    assert_eq!(stored.known_sum(START + BLOCK, BLOCK as usize), None, "it serves nobody");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::iter::once;
 
-use hoplite_proto::id::ReduceId;
+use hoplite_proto::{id::ReduceId, limits::BLOCK_BYTES};
 use tokio::{task::JoinHandle, time::timeout};
 
 use super::*;
@@ -149,7 +149,7 @@ async fn invalid_request_ends_only_its_connection() {
     for (range, said) in [
         (0..3 * BLOCK_BYTES, "bytes 0 to 49152 of 32768"),
         (backwards, "bytes 32768 to 16384"),
-        (1..BLOCK_BYTES, "begins at byte 1"),
+        (3 * BLOCK_BYTES..u64::MAX, "bytes 49152 to 18446744073709551615 of 32768"),
     ] {
         let mut receiver = Receiver::of(&scene).await;
         receiver.fetch(1, copy(once(range)), u64::MAX / 2, BLOCK_BYTES).await;
@@ -167,6 +167,29 @@ async fn invalid_request_ends_only_its_connection() {
     receiver.channel.send(frame::bare(FrameKind::End, 1, 0)).await.unwrap();
     assert_eq!(receiver.next().await, None);
     assert_eq!(scene.transfers.counters.values().bytes_direct, 0);
+}
+
+#[tokio::test]
+async fn ranges_begin_and_end_anywhere() {
+    let mut scene = Scene::new();
+    fill(&scene.memory(4), 0..4);
+    let all: Vec<u8> = (0..4).flat_map(block).collect();
+    let mut receiver = Receiver::of(&scene).await;
+    let ranges = [5..BLOCK_BYTES + 9, 2 * BLOCK_BYTES - 1..2 * BLOCK_BYTES + 1, 7..7];
+    receiver.fetch(1, copy(ranges), u64::MAX / 2, BLOCK_BYTES).await;
+    let serve = asked(&mut scene).await;
+    scene.transfers.grant_serve(serve, INSTANCE, false);
+    for part in [
+        5..BLOCK_BYTES + 5,
+        BLOCK_BYTES + 5..BLOCK_BYTES + 9,
+        2 * BLOCK_BYTES - 1..2 * BLOCK_BYTES + 1,
+    ] {
+        let expected = all[part.start as usize..part.end as usize].to_vec();
+        assert_eq!(receiver.next().await, Some((FrameKind::Blocks, expected)), "{part:?}");
+    }
+    receiver.expect_end().await;
+    is_over(&mut scene, serve).await;
+    assert_eq!(scene.transfers.counters.values().bytes_direct, BLOCK_BYTES + 6);
 }
 
 /// Goal: a receiver that disconnects while it waits for the state machine or the copy leaves nothing behind.

@@ -80,6 +80,8 @@ pub(crate) enum RequestKind {
     Create(Instance),
     /// For the memory of an object in transfer.
     Follow(ObjectId),
+    /// For a range of an object.
+    Range(ObjectId),
     /// For the reserved name of a reduce's result.
     Reservation(ReduceId),
     Inputs(ObjectId),
@@ -149,6 +151,12 @@ impl Requests {
     /// The client of a request.
     pub(crate) fn client(&self, request: RequestId) -> Option<ClientId> {
         self.all.get(&request).map(|pending| pending.client)
+    }
+
+    /// The client of a request and its deadline.
+    pub(crate) fn context(&self, request: RequestId) -> Option<RequestContext> {
+        let PendingRequest { client, deadline, .. } = *self.all.get(&request)?;
+        Some(RequestContext { client, request, deadline })
     }
 
     /// What a request waits for.

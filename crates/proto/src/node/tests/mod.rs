@@ -8,6 +8,7 @@ mod lifetime;
 mod list;
 mod memory;
 mod names;
+mod range;
 mod reannounce;
 mod refused;
 mod replicate;
@@ -52,6 +53,8 @@ struct Cluster {
     replies: BTreeMap<RequestId, Result<Reply, Error>>,
     /// Requested transfers: requester, instance and source.
     fetches: BTreeMap<ServeId, (NodeId, Instance, NodeId)>,
+    /// The instances at the sources of requested transfers.
+    fetched: BTreeMap<ServeId, Instance>,
     /// Transfers in progress.
     serving: BTreeSet<ServeId>,
     /// Nodes that fold the parts of an instance. The parts circulate once all of them have the order.
@@ -95,6 +98,7 @@ impl Cluster {
             queue: VecDeque::new(),
             replies: BTreeMap::new(),
             fetches: BTreeMap::new(),
+            fetched: BTreeMap::new(),
             serving: BTreeSet::new(),
             contributors: BTreeMap::new(),
             by_parts: BTreeSet::new(),
@@ -227,7 +231,8 @@ impl Cluster {
     fn next_end(&mut self) -> Option<(NodeId, Event)> {
         for serve in self.serving.clone() {
             let (node, instance, source) = self.fetches[&serve];
-            let copy = self.nodes.get(&source).and_then(|node| node.table().get(instance));
+            let sent = self.fetched[&serve];
+            let copy = self.nodes.get(&source).and_then(|node| node.table().get(sent));
             let event = match copy.filter(|copy| !copy.doomed) {
                 Some(copy)
                     if copy.is_complete()
@@ -271,13 +276,15 @@ impl Cluster {
                 assert_eq!(before, None, "{request:?} was answered twice");
                 return;
             }
-            Action::Fetch { id, instance, source, parts, .. } => {
+            Action::Fetch { id, instance, source, parts, range, .. } => {
                 self.counted += 1;
                 let serve = ServeId(self.counted);
                 if parts.is_some() {
                     self.by_parts.insert(serve);
                 }
                 self.fetches.insert(serve, (node, instance, source));
+                let instance = range.map_or(instance, |range| range.of);
+                self.fetched.insert(serve, instance);
                 self.queue.push_back((source, Event::FetchRequested { serve, id, instance }));
                 return;
             }
@@ -933,7 +940,8 @@ fn a_receiver_that_comes_before_the_memory_is_ready_is_kept_waiting() {
     let serve = ServeId(7);
     assert_eq!(step(Event::FetchRequested { serve, id: id.clone(), instance }), []);
     let actions = step(Event::SlotReady { instance });
-    let fetch = Action::Fetch { id, instance, source: NodeId(1), parts: None, digest: None };
+    let fetch =
+        Action::Fetch { id, instance, source: NodeId(1), parts: None, digest: None, range: None };
     assert_eq!(actions, [fetch, Action::Serve { serve, instance, relayed: true }]);
 }
 
@@ -943,7 +951,8 @@ fn a_receiver_of_a_sender_that_is_lost_has_memory_first() {
     let (id, instance, mut step) = receiver();
     let forgotten = || Event::Message { from: NodeId(1), message: Message::StateDropped };
     assert_eq!(step(forgotten()), [], "nothing is under way yet");
-    let fetch = Action::Fetch { id, instance, source: NodeId(1), parts: None, digest: None };
+    let fetch =
+        Action::Fetch { id, instance, source: NodeId(1), parts: None, digest: None, range: None };
     assert_eq!(step(Event::SlotReady { instance }), [fetch]);
     assert_eq!(step(forgotten()), [Action::StopFetch { instance }]);
     assert_eq!(step(forgotten()), [], "it is sought elsewhere already");
@@ -974,7 +983,7 @@ fn a_corrupt_copy_is_fetched_from_another_sender_and_ends_when_there_is_none() {
     };
     let fetch = |source| {
         let (id, source) = (id.clone(), NodeId(source));
-        Action::Fetch { id, instance, source, parts: None, digest: None }
+        Action::Fetch { id, instance, source, parts: None, digest: None, range: None }
     };
     assert_eq!(step(located(3)), [fetch(3)]);
     // Another source continues after the third.
@@ -1044,7 +1053,7 @@ fn a_receiver_goes_on_with_the_node_that_stepped_in_between() {
     };
     let fetch = |source| {
         let (id, source) = (id.clone(), NodeId(source));
-        Action::Fetch { id, instance, source, parts: None, digest: None }
+        Action::Fetch { id, instance, source, parts: None, digest: None, range: None }
     };
     assert_eq!(step(redirect(instance, 3)), [], "it has no memory yet");
     assert_eq!(step(Event::SlotReady { instance }), [fetch(3)]);
