@@ -223,6 +223,22 @@ def check_count(count: SupportsIndex | None, inputs: int, *, least: int = 1) -> 
     return number
 
 
+def check_part(part: slice) -> tuple[int | None, int | None]:
+    """Checks a slice of rows or bytes; returns its bounds."""
+    if not isinstance(part, slice):
+        raise InvalidArgument(f"part must be a slice, not {a_type(part)}: write slice(0, 1000)")
+    if part.step is not None and _whole("the step of part", part.step) != 1:
+        raise InvalidArgument(f"part has a step of {part.step}: use step 1, and slice the result")
+    return _bound("start", part.start), _bound("stop", part.stop)
+
+
+def _bound(what: str, bound: SupportsIndex | None) -> int | None:
+    if bound is None:
+        return None
+    # No object is longer, so the result of the slice is the same.
+    return max(-NUMBER_MAX, min(_whole(f"the {what} of part", bound, " or None"), NUMBER_MAX))
+
+
 def check_prefix(prefix: Ref | str) -> str:
     """Checks the start of refs to list; an empty one lists all."""
     return "" if isinstance(prefix, str) and not prefix else check_ref(prefix)

@@ -76,6 +76,16 @@ class Waits:
         """Waits for the reply to a request."""
         return answer(pending)
 
+    async def object(
+        self,
+        pending: Pending[View],
+        text: str,  # noqa: ARG002 - for the loop's version
+        limit: float | None,  # noqa: ARG002 - for the loop's version
+        explain: Callable[[str], Pending[str]],  # noqa: ARG002 - for the loop's version
+    ) -> View:
+        """Waits for the reply to a request for an object. Without a limit it logs what it waits for."""
+        return answer(pending)
+
     async def put(
         self,
         native: _native.Client,
@@ -131,6 +141,11 @@ class _LoopWaits(Waits):
 
     async def answer(self, pending: Pending[T]) -> T:
         return await answer_async(pending)
+
+    async def object(
+        self, pending: Pending[View], text: str, limit: float | None, explain: Callable[[str], Pending[str]]
+    ) -> View:
+        return await answer_async(pending, ref=text if limit is None else None, explain=explain)
 
     async def put(
         self,

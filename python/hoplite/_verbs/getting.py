@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
-from hoplite._arguments import check_after, check_count, check_list, check_outs, check_ref, check_timeout
+from hoplite import _native, values
+from hoplite._arguments import check_after, check_count, check_list, check_outs, check_part, check_ref, check_timeout
 from hoplite._attachment import Attachment
 from hoplite._verbs.into import fill
 from hoplite._verbs.several import Several
@@ -31,7 +32,13 @@ class Getting(Attachment):
 
     @overload
     def get(
-        self: Client, ref: Ref | str, *, out: Any = None, copy: bool = False, timeout: float | None = None
+        self: Client,
+        ref: Ref | str,
+        *,
+        part: slice | None = None,
+        out: Any = None,
+        copy: bool = False,
+        timeout: float | None = None,
     ) -> Any: ...
     @overload
     def get(
@@ -47,6 +54,7 @@ class Getting(Attachment):
         self: Client,
         ref: Ref | str | Iterable[Ref | str],
         *,
+        part: slice | None = None,
         out: Any = None,
         copy: bool = False,
         timeout: float | None = None,
@@ -57,9 +65,13 @@ class Getting(Attachment):
             ref: a ref that `put`, `reduce` or `latest` returned, in any process, or a name. The object need not exist
                 yet. If the object of a name was deleted, the call waits for the next put of the name. A list requests
                 several objects at once.
+            part: rows of an array or tensor along axis 0, or bytes of a bytes object, as a slice with step 1. Negative
+                bounds count from the end, and bounds outside are clipped. Only these bytes are transferred, unless the
+                object is on this host, is arriving here or has at most 32 KiB. They are not checked against a digest.
+                For a single ref only.
             out: array, CPU tensor or writable buffer of the same dtype and shape, C-contiguous, into which the object
-                is copied while it arrives. An object with a digest is copied at the end. For several objects, a list.
-                After an error the contents are undefined.
+                is copied while it arrives. An object with a digest, or a part, is copied at the end. For several
+                objects, a list. After an error the contents are undefined.
             copy: return a private, writable copy. Tensors are always private copies: torch has no read-only tensors,
                 and a write into shared memory kills the process.
             timeout: seconds to wait for the whole object, or for all objects of a list.
@@ -72,7 +84,8 @@ class Getting(Attachment):
 
         Raises:
             Timeout: the object was not here in time, and a full store is not the reason; with 0, it is not here.
-            InvalidArgument: `out` is read-only or not contiguous.
+            InvalidArgument: `out` is read-only or not contiguous; or `part` has another step, or the object is an array
+                without axes, a pickle or Arrow data, of which there are no parts.
             ObjectCorrupt: the object has a digest, and the bytes of all nodes with a copy do not match it.
             ObjectDeleted: the object was deleted during the call; or it was deleted before and has an id, not a name;
                 or `retain` of a newer version deleted it.
@@ -92,15 +105,26 @@ class Getting(Attachment):
             >>> hp.get("not/yet", timeout=0)
             Traceback (most recent call last):
             hoplite.errors.Timeout: timed out after 0 s waiting for object not/yet: no client has put it
+            >>> text = hp.put(b"rows of a table")
+            >>> bytes(hp.get(text, part=slice(0, 4), timeout=10))
+            b'rows'
         """
         limit = check_timeout(timeout)
+        if part is not None:
+            return finish(self._get_part(IN_THREAD, ref, part, out, copy, limit))
         if out is None and isinstance(ref, _ONE):
             return self._decode(get(self._open(), check_ref(ref), limit), copy)
         return finish(self._get(IN_THREAD, ref, out, copy, limit))
 
     @overload
     async def get_async(
-        self: Client, ref: Ref | str, *, out: Any = None, copy: bool = False, timeout: float | None = None
+        self: Client,
+        ref: Ref | str,
+        *,
+        part: slice | None = None,
+        out: Any = None,
+        copy: bool = False,
+        timeout: float | None = None,
     ) -> Any: ...
     @overload
     async def get_async(
@@ -116,12 +140,15 @@ class Getting(Attachment):
         self: Client,
         ref: Ref | str | Iterable[Ref | str],
         *,
+        part: slice | None = None,
         out: Any = None,
         copy: bool = False,
         timeout: float | None = None,
     ) -> Any:
         """`get`, for asyncio."""
         limit = check_timeout(timeout)
+        if part is not None:
+            return await self._get_part(IN_LOOP, ref, part, out, copy, limit)
         if out is None and isinstance(ref, _ONE):
             return self._decode(await get_async(self._open(), check_ref(ref), limit), copy)
         return await self._get(IN_LOOP, ref, out, copy, limit)
@@ -139,6 +166,34 @@ class Getting(Attachment):
         views = await Several(waits, self._open(), texts, limit).views()
         try:
             return [self._decode(view, copy) for view in views]
+        finally:
+            # The frames of a traceback must not pin memory.
+            views.clear()
+
+    async def _get_part(
+        self,
+        waits: Waits,
+        ref: Ref | str | Iterable[Ref | str],
+        part: slice,
+        out: Any,
+        copy: bool,
+        limit: float | None,
+    ) -> Any:
+        """Gets rows or bytes of an object, or copies them into the caller's memory."""
+        if not isinstance(ref, _ONE):
+            raise InvalidArgument("part works with a single ref: call get for each ref of the list")
+        text, (start, stop) = check_ref(ref), check_part(part)
+        memory = None if out is None else values.writable(out)
+        native = self._open()
+        pending = native.start_get_range(text, start, stop, limit)
+        views = [await waits.object(pending, text, limit, native.start_explain)]
+        try:
+            if memory is None:
+                return self._decode(views[0], copy)
+            memory.check(views[0].kind, views[0].shape, views[0].form, views[0].nbytes, text)
+            copier = _native.Copier(memory.data)
+            await waits.aside(lambda: copier.finish(views[0]))
+            return out
         finally:
             # The frames of a traceback must not pin memory.
             views.clear()
