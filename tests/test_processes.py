@@ -318,7 +318,7 @@ def hello(version: int) -> bytes:
     return message(b"\x00" + bytes([version]))
 
 
-VERSION = 15
+VERSION = 16
 HELLO = hello(VERSION)
 
 STRANGERS: dict[str, bytes] = {
