@@ -35,7 +35,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     take = transfer._take
 
     def taken(part: transfer.Part, data: Any) -> None:
-        sizes.append(part.source.nbytes)
+        sizes.append(part.nbytes)
         take(part, data)
 
     with monkeypatch.context() as patched:
@@ -84,6 +84,21 @@ def test_a_rank_does_not_bring_objects_of_other_ranks(clients: list[Client], mon
         got = ht.fetch("tp/", layout={"w": slice(32, 48)}, client=clients[1], timeout=SOON)
     assert torch.equal(got["w"], counting((64, 1 << 14))[32:48])
     assert sizes == [1 << 18] * 4
+
+
+def test_a_rank_brings_only_its_rows_of_a_large_object(clients: list[Client], monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = {"w": counting((64, 1 << 14)), "v": counting((1 << 18,), torch.int64)}
+    ht.publish(tensors, "tp/1", client=clients[0], bucket="1GiB")
+    layout = {"w": slice(8, 16), "v": slice(3, 1003)}
+    for options in ({}, {"stage": True}):
+        into = {"w": torch.zeros(8, 1 << 14), "v": torch.zeros(1000, dtype=torch.int64)}
+        with recorded(monkeypatch) as sizes:
+            got = ht.fetch("tp/", into=into, layout=layout, client=clients[1], timeout=SOON, **options)
+        if options:
+            got.switch()
+        same(into, {"w": tensors["w"][8:16], "v": tensors["v"][3:1003]})
+        # A range begins at a multiple of 64 bytes.
+        assert sizes == [8 << 16, 24 + 8000]
 
 
 @pytest.mark.parametrize(

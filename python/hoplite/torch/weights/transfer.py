@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hoplite import ObjectCorrupt, StoreFull
-from hoplite.torch.weights.manifest import ManifestInvalid
+from hoplite.torch.weights.manifest import ALIGNMENT, ManifestInvalid
 from hoplite.torch.weights.pauses import paused_collector
 from hoplite.torch.weights.placing import Segment
 
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 # Bytes requested ahead. Two objects are always in flight, so that the link does not idle between them.
 AHEAD_BYTES = 24 << 20
+
+# Up to this share of an object, only the ranges that are needed are brought, and no copy of it stays for others. A
+# range costs a request, as much as this number of bytes.
+RANGES_SHARE = 0.5
+RANGE_BYTES_MIN = 64 << 10
 
 
 class Need(NamedTuple):
@@ -112,11 +117,18 @@ class Part(NamedTuple):
         source: the object.
         data: its bytes if they are here; None to get them.
         copy: called with the bytes, once they are verified.
+        place: first byte of the object to get, and the end, exclusive; None gets all of it.
     """
 
     source: Source
     data: Any
     copy: Callable[[Any], None]
+    place: tuple[int, int] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes to get."""
+        return self.source.nbytes if self.place is None else self.place[1] - self.place[0]
 
 
 def parts(manifest: Manifest, placement: Placement, base: Manifest | None) -> list[Part]:
@@ -127,14 +139,26 @@ def parts(manifest: Manifest, placement: Placement, base: Manifest | None) -> li
         placement: where the bytes go.
         base: the version that the tensors have now; None if unknown.
     """
-    return [
-        Part(
-            manifest.sources[need.source],
-            manifest.inline.get(need.source),
-            partial(placement.take, segments=need.segments),
-        )
-        for need in needs(manifest, placement.ranges(), base)
-    ]
+    found = []
+    for need in needs(manifest, placement.ranges(), base):
+        source, data = manifest.sources[need.source], manifest.inline.get(need.source)
+        if data is None and _is_small(source, need.segments):
+            found += [_range(source, placement, segment) for segment in need.segments]
+        else:
+            found.append(Part(source, data, partial(placement.take, segments=need.segments)))
+    return found
+
+
+def _is_small(source: Source, segments: Sequence[Segment]) -> bool:
+    """Whether to bring segments alone. A digest is that of the whole object."""
+    cost = sum(max(segment.nbytes, RANGE_BYTES_MIN) for segment in segments)
+    return source.digest is None and cost <= source.nbytes * RANGES_SHARE
+
+
+def _range(source: Source, placement: Placement, segment: Segment) -> Part:
+    first = segment.start // ALIGNMENT * ALIGNMENT
+    moved = segment._replace(start=segment.start - first)
+    return Part(source, None, partial(placement.take, segments=[moved]), (first, segment.start + segment.nbytes))
 
 
 async def check_capacity(client: Client, version: Version, wanted: Iterable[Part]) -> None:
@@ -144,7 +168,7 @@ async def check_capacity(client: Client, version: Version, wanted: Iterable[Part
         StoreFull: they do not.
     """
     capacity = (await client.status_async())["store"]["capacity"]
-    nbytes = sum(part.source.nbytes for part in wanted if part.data is None)
+    nbytes = sum(part.nbytes for part in wanted if part.data is None and part.place is None)
     if nbytes > capacity:
         raise StoreFull(
             f"{version.name} needs {nbytes} bytes of the store until the switch, and the capacity of this node is "
@@ -171,15 +195,15 @@ async def bring(client: Client, wanted: Iterable[Part], deadline: Deadline, *, a
     ahead = 0
     try:
         while waiting or flying:
-            while waiting and (len(flying) < 2 or ahead + waiting[0].source.nbytes <= AHEAD_BYTES):
+            while waiting and (len(flying) < 2 or ahead + waiting[0].nbytes <= AHEAD_BYTES):
                 part = waiting.popleft()
-                ahead += part.source.nbytes
+                ahead += part.nbytes
                 flying.append((part, asyncio.ensure_future(_get(client, part, deadline))))
             part, task = flying.popleft()
             data = await task
             # Only `data` may refer to the object: its memory is freed before the next one arrives.
             del task
-            ahead -= part.source.nbytes
+            ahead -= part.nbytes
             if aside:
                 await asyncio.to_thread(_take, part, data)
             else:
@@ -193,12 +217,16 @@ async def bring(client: Client, wanted: Iterable[Part], deadline: Deadline, *, a
 
 
 async def _get(client: Client, part: Part, deadline: Deadline) -> Any:
-    return await client.get_async(part.source.ref, timeout=deadline.left()) if part.data is None else part.data
+    if part.data is not None:
+        return part.data
+    if part.place is None:
+        return await client.get_async(part.source.ref, timeout=deadline.left())
+    return await client.get_async(part.source.ref, part=slice(*part.place), timeout=deadline.left())
 
 
 def _take(part: Part, data: Any) -> None:
     source = part.source
-    if not isinstance(data, memoryview) or data.nbytes != source.nbytes:
+    if not isinstance(data, memoryview) or data.nbytes != part.nbytes:
         raise ManifestInvalid(f"object {source.ref} is not {source.nbytes} bytes, as its manifest states")
     if source.digest is not None and hashlib.sha256(data).hexdigest() != source.digest:
         raise ObjectCorrupt(
