@@ -90,7 +90,8 @@ def test_a_rank_brings_only_its_rows_of_a_large_object(clients: list[Client], mo
     tensors = {"w": counting((64, 1 << 14)), "v": counting((1 << 18,), torch.int64)}
     ht.publish(tensors, "tp/1", client=clients[0], bucket="1GiB")
     layout = {"w": slice(8, 16), "v": slice(3, 1003)}
-    for options in ({}, {"stage": True}):
+    every: tuple[dict[str, Any], ...] = ({}, {"stage": True})
+    for options in every:
         into = {"w": torch.zeros(8, 1 << 14), "v": torch.zeros(1000, dtype=torch.int64)}
         with recorded(monkeypatch) as sizes:
             got = ht.fetch("tp/", into=into, layout=layout, client=clients[1], timeout=SOON, **options)

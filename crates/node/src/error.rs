@@ -70,6 +70,11 @@ impl Error {
     pub(crate) fn node_down(detail: impl Into<String>) -> Self {
         Self::Call(CallError::NodeDown(detail.into()))
     }
+
+    /// The node's reply does not fit the request.
+    pub(crate) fn unexpected_reply() -> Self {
+        Self::node_down("it replied to another request: use a node of the same release")
+    }
 }
 
 /// Reason why a connection to another node ended.

@@ -15,7 +15,7 @@ use hoplite_proto::{
 use super::{
     connection::Connection,
     programs::Programs,
-    request::{self, unexpected},
+    request,
     view::{PartialView, SlotGuard, View},
     wait::PendingReply,
     writer::Writer,
@@ -35,7 +35,7 @@ macro_rules! answered {
     ($reply:pat => $wanted:expr) => {
         |reply, _| match reply {
             $reply => Ok($wanted),
-            other => Err(unexpected(&other)),
+            _ => Err(Error::unexpected_reply()),
         }
     };
 }
@@ -175,7 +175,7 @@ impl Client {
         let body = Request::Create { id, meta, ttl_ns: nanoseconds(ttl) };
         self.start(body, timeout, |reply, guard| match (reply, guard) {
             (Reply::Created { id, .. }, Some(guard)) => Ok(Writer { id, guard }),
-            (other, _) => Err(unexpected(&other)),
+            _ => Err(Error::unexpected_reply()),
         })
     }
 
@@ -223,7 +223,7 @@ impl Client {
             match (reply, guard) {
                 (Reply::Growing { meta, .. }, Some(guard)) => Ok(Some(PartialView { meta, guard })),
                 (Reply::Growing { .. } | Reply::Done, None) => Ok(None),
-                (other, _) => Err(unexpected(&other)),
+                _ => Err(Error::unexpected_reply()),
             }
         })
     }

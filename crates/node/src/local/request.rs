@@ -38,7 +38,7 @@ pub(crate) fn describe(
 ) -> PendingReply<String> {
     let finish = |said| match said {
         ReplyBody::Status(json) => Ok(json),
-        ReplyBody::Reply(other, _) => Err(unexpected(&other)),
+        ReplyBody::Reply(..) => Err(Error::unexpected_reply()),
     };
     let timeout = Some(timeout.unwrap_or_default());
     send(connection, false, Request::Status, timeout, Box::new(finish))
@@ -85,8 +85,4 @@ fn subject(body: &Request) -> Option<ObjectId> {
         | Request::Locations { id, .. } => Some(id.clone()),
         _ => None,
     }
-}
-
-pub(crate) fn unexpected(_: &Reply) -> Error {
-    Error::node_down("it replied to another request: use a node of the same release")
 }

@@ -20,7 +20,6 @@ use hoplite_shm::Slot;
 use super::{
     connection::{Connection, slot_of},
     protocol::ToNode,
-    request::unexpected,
 };
 use crate::error::Error;
 
@@ -120,7 +119,7 @@ impl View {
             (Reply::Got { id, meta, instance, inline: None, is_range }, Some(guard)) => {
                 (id, meta, instance, Body::Slot(guard), is_range)
             }
-            (other, _) => return Err(unexpected(&other)),
+            _ => return Err(Error::unexpected_reply()),
         };
         Ok((Self { id, meta, instance, body, part: None }, is_range))
     }

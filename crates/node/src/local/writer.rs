@@ -9,7 +9,7 @@ use hoplite_shm::{OwnedWriteGuard, Slot};
 
 use super::{
     protocol::ToNode,
-    request::{self, unexpected},
+    request,
     view::{OnDrop, SlotGuard},
     wait::PendingReply,
 };
@@ -82,7 +82,7 @@ impl Writer {
         let (connection, body) = (self.guard.connection.clone(), Request::Seal { instance });
         Ok(request::start(&connection, true, body, None, |reply, _| match reply {
             Reply::Put { id } => Ok(id),
-            other => Err(unexpected(&other)),
+            _ => Err(Error::unexpected_reply()),
         }))
     }
 }
