@@ -357,3 +357,47 @@ def test_an_announcement_that_was_pruned_before_it_is_read_is_passed_over(client
     pruned = Version("policy/", 7)
     client.delete(pruned.announcement, timeout=SOON)
     assert asyncio.run(chooser._usable(pruned)) is None
+
+
+@contextlib.contextmanager
+def written(node: Node, tensors: dict[str, Any], name: str, base: str | None = None) -> Iterator[Writer]:
+    """A publication whose data is complete, and whose version is not. At the end its client is closed."""
+    with node.client() as client:
+        sources = Sources(tensors)
+        writer = Writer(client, Version.of(name), sources, 0, 1, 1, Deadline(SOON))
+        writer.write(8 << 20, digest=False, base=None if base is None else Version.of(base), encode=None)
+        yield writer
+
+
+def test_a_version_that_failed_is_published_again_without_harm_to_others(nodes: list[Node]) -> None:
+    tensors = {"w": torch.zeros(1 << 19), "v": torch.zeros(1 << 19)}
+    with nodes[0].client() as first, nodes[1].client() as second:
+        ht.publish(tensors, "again/1", client=first)
+        tensors["w"][0] = 2
+        ht.publish(tensors, "again/2", base="again/1", client=first)
+        tensors["w"][0] = 3
+        with written(nodes[0], tensors, "again/3", base="again/2"):
+            pass
+        ht.publish(tensors, "again/3", base="again/2", client=first)
+        for version in (2, 3):
+            got = ht.fetch(f"again/{version}", client=second, timeout=SOON)
+            assert got["w"][0].item() == version
+        assert ht.fetch("again/", client=second, timeout=SOON).version == 3
+
+
+def test_a_second_publisher_of_a_version_is_refused_while_the_first_is_alive(nodes: list[Node]) -> None:
+    tensors = {"w": torch.ones(1 << 19)}
+    with nodes[1].client() as second, written(nodes[0], tensors, "one/1") as writer:
+        with pytest.raises(hoplite.NameTaken, match="another publisher is putting one/1: publish a version on one"):
+            ht.publish(tensors, "one/1", client=second)
+        writer.commit(None)
+        assert ht.fetch("one/", client=second, timeout=SOON).version == 1
+
+
+def test_a_base_without_all_of_its_data_makes_a_whole_version(nodes: list[Node]) -> None:
+    tensors = {"w": torch.ones(1 << 20)}
+    with nodes[0].client() as client:
+        ht.publish(tensors, "bare/1", client=client)
+        client.delete(ht.fetch("bare/1", client=client).manifest.refs()[0])
+        assert ht.publish(tensors, "bare/2", base="bare/1", client=client).sent == 4 << 20
+        assert ht.fetch("bare/2", client=client, timeout=SOON)["w"].eq(1).all()

@@ -14,7 +14,7 @@ torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
 
 import hoplite  # noqa: E402 - torch must be there
 import hoplite.torch as ht  # noqa: E402
-from hoplite.torch.weights.encoding import HEADER, MAGIC, encode, parse, parse_refs  # noqa: E402
+from hoplite.torch.weights.encoding import HEADER, MAGIC, encode, parse, parse_data  # noqa: E402
 from hoplite.torch.weights.manifest import Entry, Extent, Manifest, Source  # noqa: E402
 from torch_weights import SOON  # noqa: E402
 
@@ -53,7 +53,7 @@ def test_a_manifest_survives_a_round_trip() -> None:
     data = encode(example())
     assert len(data) % 64 == 0
     assert parse(data, "policy/17", SIZES) == example()
-    assert parse_refs(data, "policy/17") == ["@1.2", "@1.3"]
+    assert parse_data(data, "policy/17").refs() == ["@1.2", "@1.3"]
     assert example().names == ["w", "tied", "part", "empty", "scalar"]
     assert example().shapes["part"] == (2, 6)
     assert example().digests == {"@1.2": "ab" * 32}

@@ -354,3 +354,48 @@ def test_a_late_receiver_begins_with_what_the_others_receive(copies: list[tuple[
     wanted = [transfer.Part(Source(ref, 64), None, print) for ref in "abcd"]
     found = asyncio.run(ordering.flowing_first(cast("Client", Directory()), wanted, names.Deadline(None)))
     assert "".join(part.source.ref for part in found) == order
+
+
+def test_tied_tensors_with_slices_of_their_own_are_filled_whole(clients: list[Client]) -> None:
+    table = counting((1024, 512))
+    ht.publish({"embed": table, "head": table}, "tied/1", client=clients[0], bucket="1MiB")
+    got = ht.fetch("tied/", layout={"embed": slice(0, 1024), "head": slice(0, 100)}, client=clients[1], timeout=SOON)
+    same(got, {"embed": table, "head": table[:100]})
+
+
+@pytest.mark.parametrize("boxes", [((0, 2), (1, 3)), ((0, 3), (1, 2))])
+def test_shards_that_overlap_are_refused(clients: list[Client], boxes: Any) -> None:
+    with ThreadPoolExecutor() as pool:
+        shards = [
+            pool.submit(
+                ht.publish,
+                {"w": torch.ones(stop - start)},
+                "lap/1",
+                client=clients[rank],
+                shards=(rank, 2, {"w": (slice(start, stop), (4,))}),
+                timeout=SOON,
+            )
+            for rank, (start, stop) in enumerate(boxes)
+        ]
+        for shard in shards:
+            shard.result()
+    with pytest.raises(ht.ManifestInvalid, match="do not have each element of w once"):
+        ht.fetch("lap/1", client=clients[0], timeout=SOON)
+
+
+def test_one_shard_of_a_larger_tensor_is_refused(clients: list[Client]) -> None:
+    box = {"w": (slice(0, 4), (1 << 30,))}
+    ht.publish({"w": torch.ones(4)}, "lone/1", client=clients[0], shards=(0, 1, box))
+    with pytest.raises(ht.ManifestInvalid, match="do not have each element of w once"):
+        ht.fetch("lone/1", client=clients[0], timeout=SOON)
+
+
+def test_weights_of_other_tensors_bring_everything(clients: list[Client]) -> None:
+    tensors = {"a": torch.ones(1 << 19), "b": torch.ones(1 << 19)}
+    ht.publish(tensors, "other/1", client=clients[0])
+    got = ht.fetch("other/", client=clients[1], timeout=SOON)
+    tensors["b"] += 1
+    ht.publish(tensors, "other/2", base="other/1", client=clients[0])
+    replica = {name: torch.zeros(1 << 19) for name in tensors}
+    ht.fetch("other/", into=replica, after=got, client=clients[1], timeout=SOON)
+    same(replica, tensors)

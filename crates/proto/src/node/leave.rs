@@ -53,6 +53,7 @@ impl Node {
                 Some(RequestKind::Wait(waited)) => {
                     waited.stop(request, &mut self.watches, &mut self.world);
                 }
+                Some(RequestKind::Range(_)) => self.end_range(request),
                 _ => {}
             }
             let error = Error::NodeDown(alloc::format!("node {me} is closing"));

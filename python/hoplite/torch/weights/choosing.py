@@ -45,7 +45,7 @@ async def read(client: Client, version: Version, name: str, deadline: Deadline) 
     """
     manifest = await _parsed(client, version, name, deadline)
     if manifest.shards == 1:
-        return manifest
+        return manifest if all(entry.begin is None for entry in manifest.entries) else merged(version.name, [manifest])
     names = [version.shard(rank, manifest.id) for rank in range(1, manifest.shards)]
 
     async def others() -> list[Manifest]:
@@ -60,6 +60,8 @@ async def read(client: Client, version: Version, name: str, deadline: Deadline) 
     parts, replaced = asyncio.ensure_future(others()), asyncio.ensure_future(replacement())
     try:
         await asyncio.wait({parts, replaced}, return_when=asyncio.FIRST_COMPLETED)
+        if replaced.done():
+            replaced.result()
         if not parts.done() and deadline.left() != 0:
             raise ObjectLost(f"{version.name} lacks shards, and another publication replaced it")
         return merged(version.name, [manifest, *await parts])

@@ -58,6 +58,7 @@ def encode(manifest: Manifest) -> bytearray:
         "objects": manifest.sources,
         "extents": manifest.extents,
         "patches": manifest.patches,
+        "publisher": manifest.publisher,
     }
     tensors = {
         "names": [entry.name for entry in entries],
@@ -92,15 +93,15 @@ def parse(data: Any, name: str, sizes: dict[str, int]) -> Manifest:
         return manifest
 
 
-def parse_refs(data: Any, name: str) -> list[str]:
-    """Returns the refs of the objects of a version, without its tensors.
+def parse_data(data: Any, name: str) -> Manifest:
+    """Parses and checks what a manifest has on the data of a version, without its tensors.
 
     Raises:
         ManifestInvalid: the bytes are not a valid manifest.
     """
     with _checks(name):
         first, _, inline = _texts(data)
-        return _manifest(first, inline.nbytes).refs()
+        return _manifest(first, inline.nbytes)
 
 
 class _Invalid(Exception):
@@ -155,6 +156,7 @@ def _manifest(found: dict[str, Any], inline_bytes: int) -> Manifest:
         shard=_whole(shard, shards - 1),
         shards=shards,
         patches=_patches(found["patches"], len(sources)),
+        publisher=_ref(found["publisher"]),
     )
 
 
@@ -200,13 +202,18 @@ def _sources(rows: Any, inline_bytes: int) -> list[Source]:
     sources = []
     for row in rows:
         ref, nbytes, digest = row
-        if type(ref) is not str or len(ref) > NAME_CHARS_MAX:
-            raise _Invalid("the ref of an object is not valid")
+        _ref(ref)
         _whole(nbytes, BYTES_MAX)
         if not ref and nbytes != inline_bytes:
             raise _Invalid(f"{inline_bytes} bytes follow the text, not {nbytes}")
         sources.append(Source(ref, nbytes, None if digest is None else _matching(_DIGEST, digest)))
     return sources
+
+
+def _ref(found: Any) -> str:
+    if type(found) is not str or len(found) > NAME_CHARS_MAX:
+        raise _Invalid("the ref of an object is not valid")
+    return found
 
 
 def _extents(rows: Any, nbytes: int, sources: Sequence[Source]) -> list[Extent]:
@@ -215,6 +222,7 @@ def _extents(rows: Any, nbytes: int, sources: Sequence[Source]) -> list[Extent]:
     end = 0
     for row in rows:
         at, length, source, start = row
+        _whole(at, nbytes)
         _whole(length, nbytes, 1)
         _whole(source, len(sources) - 1)
         _whole(start, sources[source].nbytes)

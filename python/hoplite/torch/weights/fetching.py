@@ -51,8 +51,8 @@ def fetch(
         name: a prefix such as "policy/" for the newest version, or a name such as "policy/17" for exactly that one.
         into: module, mapping or pairs of names and tensors, with the names, shapes and dtypes of the publication. The
             bytes are copied into these tensors while they arrive. None allocates tensors on the CPU.
-        after: wait for a number above this one. With the `Weights` of the last fetch into the same unchanged tensors,
-            only what changed since is brought.
+        after: wait for a number above this one. With the `Weights` of the last fetch into the same tensors, which must
+            be unchanged, and with the same `layout`, only what changed since is brought.
         client: client to use; None means `hoplite.client()`.
         layout: what to bring, by name of the tensor: a slice of axis 0, a tuple of slices, or `...` for the whole
             tensor. Other tensors are left out. With `into`, each of its tensors has the shape of its slices.
@@ -177,7 +177,7 @@ async def _fetch(
             with paused_collector():
                 placement = placed(version, manifest, outs, layout, wanted, stages=stage, touch=touch)
             try:
-                known = base.manifest if base is not None and base._is_whole else None
+                known = base.manifest if base is not None and base._is_in(placement) else None
                 wanted_parts = None
                 if known is not None and outs is not None and decode is not None:
                     wanted_parts = patch_parts(manifest, placement, known, outs, decode)
@@ -198,6 +198,6 @@ async def _fetch(
             return (
                 Staged(version.name, manifest, placement)
                 if stage
-                else Weights(version.name, manifest, placement.tensors)
+                else Weights(version.name, manifest, placement.tensors, placement.boxes)
             )
         state = f"the tensors are those of {version.name} now"

@@ -97,6 +97,7 @@ class Manifest:
         extents: map of the flat space, in its order and without gaps.
         shard: rank of the publisher.
         shards: number of publishers.
+        publisher: a ref that its publisher has reserved until the version is complete.
         patches: for the opaque form of a delta, the id of the base and, for each object of a whole version, its patch.
         inline: data behind the manifest, by index in `sources`.
     """
@@ -109,6 +110,7 @@ class Manifest:
     extents: Sequence[Extent]
     shard: int = 0
     shards: int = 1
+    publisher: str = ""
     patches: tuple[str, Sequence[Source]] | None = None
     inline: dict[int, Any] = field(default_factory=dict, repr=False)
 

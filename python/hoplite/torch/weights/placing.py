@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -71,6 +72,7 @@ class Placement:
 
     Attributes:
         tensors: the tensors by name, as the caller receives them.
+        boxes: what is wanted of each whole tensor; None for all of it.
         is_touched: whether anything was copied into them.
         staged_bytes: bytes in host memory that wait for `switch`.
         keeps_objects: whether the objects stay in the store until `switch`.
@@ -93,6 +95,7 @@ class Placement:
         touch: Callable[[], None],
     ) -> None:
         self.tensors = tensors
+        self.boxes = boxes
         self.is_touched = False
         self.staged_bytes = 0
         self._stages = stages
@@ -106,7 +109,8 @@ class Placement:
                     found[target.first, target.last, target.out.data_ptr(), target.out.stride()] = target
         self._targets = sorted(found.values(), key=lambda target: target.first)
         self._firsts = [target.first for target in self._targets]
-        # Parts share ranges only if they are tied, so the ends are in the same order.
+        # The highest end of each target and those before it: tied tensors can have different slices of one range.
+        self._ends = list(accumulate((target.last for target in self._targets), max))
         self._devices = {target.out.device for target in self._targets} - {torch.device("cpu")}
         self.keeps_objects = stages and not self._devices
         self._pinned: Any = None
@@ -200,7 +204,7 @@ class Placement:
     def _first_after(self, at: int) -> int:
         """Index of the first target that can have bytes from here on."""
         index = bisect_right(self._firsts, at)
-        while index and self._targets[index - 1].last > at:
+        while index and self._ends[index - 1] > at:
             index -= 1
         return index
 

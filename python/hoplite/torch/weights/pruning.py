@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hoplite import ObjectDeleted, ObjectLost
-from hoplite.torch.weights.encoding import parse_refs
+from hoplite import NameTaken, ObjectDeleted, ObjectLost
+from hoplite.torch.weights.encoding import parse_data
 from hoplite.torch.weights.manifest import ManifestInvalid
 from hoplite.torch.weights.names import ANNOUNCED, Version
 
@@ -41,6 +41,27 @@ def prune(client: Client, newest: Version, deadline: Deadline) -> None:
         drop(client, stale, deadline, retained)
 
 
+def take_over(client: Client, version: Version, name: str, deadline: Deadline) -> None:
+    """Deletes an announcement and its data, if its publisher failed.
+
+    Raises:
+        NameTaken: the publisher is alive.
+        Timeout: the time is up.
+    """
+    try:
+        publisher = parse_data(client.get(name, timeout=deadline.left()), name).publisher
+    except (ObjectDeleted, ObjectLost, ManifestInvalid):
+        publisher = ""
+    # Pending until the publisher completes the version, gives up, or dies.
+    if publisher and not client.wait([publisher], timeout=0)[0]:
+        raise NameTaken(
+            f"another publisher is putting {version.name}: publish a version on one rank only, or its parts with "
+            "shards="
+        )
+    rows = client.directory(version.prefix + ANNOUNCED, timeout=deadline.left())
+    drop(client, [name], deadline, [row["ref"] for row in rows if row["ref"] != name])
+
+
 def drop(client: Client, names: Sequence[str], deadline: Deadline, retained: Sequence[str] = ()) -> None:
     """Deletes announcements and their data, except data that other announcements use.
 
@@ -57,6 +78,6 @@ def drop(client: Client, names: Sequence[str], deadline: Deadline, retained: Seq
 def _refs(client: Client, name: str, deadline: Deadline) -> list[str]:
     """Refs of the data that an announcement lists; none if it is gone or not valid."""
     try:
-        return parse_refs(client.get(name, timeout=deadline.left()), name)
+        return parse_data(client.get(name, timeout=deadline.left()), name).refs()
     except (ObjectDeleted, ObjectLost, ManifestInvalid):
         return []

@@ -94,10 +94,10 @@ def publish(
 
     Raises:
         InvalidArgument: an argument is not valid, or a complete version has a higher number.
-        NameTaken: the version exists.
+        NameTaken: the version exists, or another publisher is putting it.
         ObjectLost: another publisher of this version failed.
         ShapeMismatch: a tensor does not fit its box.
-        StoreFull: the store has no capacity: it needs room for one version more than it retains.
+        StoreFull: the store has no capacity: it needs capacity for one version more than it retains.
         Timeout: memory, replicas or other shards were not there in time.
         UnsupportedDtype: a value is not a dense tensor, or is on device meta.
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hoplite.torch.weights.manifest import Manifest
-    from hoplite.torch.weights.placing import Placement
+    from hoplite.torch.weights.placing import Box, Placement
 
 
 class Weights(Mapping[str, Any]):
@@ -30,15 +30,29 @@ class Weights(Mapping[str, Any]):
         name: name of the version.
         manifest: its manifest.
         tensors: the tensors.
+        boxes: what they have of each whole tensor; None for all of it.
     """
 
-    def __init__(self, name: str, manifest: Manifest, tensors: dict[str, Any]) -> None:
+    def __init__(
+        self, name: str, manifest: Manifest, tensors: dict[str, Any], boxes: Mapping[str, Box | None] | None = None
+    ) -> None:
         self.name = name
         self.version = manifest.version
         self.manifest = manifest
         self._tensors = tensors
+        self._boxes = boxes
         # Whether no later fetch has copied into the tensors.
         self._is_whole = True
+
+    def _is_in(self, placement: Placement) -> bool:
+        """Whether the tensors of another fetch are these, and have the same slices of the whole tensors."""
+        others = placement.tensors
+        return (
+            self._is_whole
+            and self._boxes == placement.boxes
+            and self._tensors.keys() == others.keys()
+            and all(_is_same(tensor, others[name]) for name, tensor in self._tensors.items())
+        )
 
     def __getitem__(self, name: str) -> Any:
         return self._tensors[name]
@@ -51,6 +65,17 @@ class Weights(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"<hoplite.torch.Weights {self.name}: {len(self)} tensors>"
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two tensors are the same memory."""
+    return (one.data_ptr(), one.shape, one.stride(), one.dtype, one.device) == (
+        other.data_ptr(),
+        other.shape,
+        other.stride(),
+        other.dtype,
+        other.device,
+    )
 
 
 class Staged:
@@ -94,7 +119,7 @@ class Staged:
         placement.switch()
         seconds = time.perf_counter() - begun
         self._placement = None
-        self.weights = Weights(self.name, self.manifest, placement.tensors)
+        self.weights = Weights(self.name, self.manifest, placement.tensors, placement.boxes)
         return seconds
 
     def discard(self) -> None:

@@ -168,7 +168,7 @@ async def check_capacity(client: Client, version: Version, wanted: Iterable[Part
         StoreFull: they do not.
     """
     capacity = (await client.status_async())["store"]["capacity"]
-    nbytes = sum(part.nbytes for part in wanted if part.data is None and part.place is None)
+    nbytes = sum(part.nbytes for part in wanted if part.data is None)
     if nbytes > capacity:
         raise StoreFull(
             f"{version.name} needs {nbytes} bytes of the store until the switch, and the capacity of this node is "

@@ -16,10 +16,10 @@ import torch
 
 from hoplite import HopliteError, NameTaken, ObjectDeleted, ObjectLost, Timeout
 from hoplite.torch.weights.deltas import Base, Delta
-from hoplite.torch.weights.encoding import encode, parse, parse_refs
-from hoplite.torch.weights.manifest import Extent, Manifest, Source
+from hoplite.torch.weights.encoding import encode, parse, parse_data
+from hoplite.torch.weights.manifest import Extent, Manifest, ManifestInvalid, Source
 from hoplite.torch.weights.memory import Typed, element_sizes
-from hoplite.torch.weights.pruning import drop
+from hoplite.torch.weights.pruning import take_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +33,9 @@ INLINE_BYTES_MAX = 256 << 10
 
 # How often a shard checks whether rank 0 has begun again.
 LOOK_EVERY_S = 1.0
+
+# Time to delete what is not needed. If it is up, the next publication does it.
+CANCEL_S = 5.0
 
 
 class Writer:
@@ -67,7 +70,15 @@ class Writer:
         self._replicas = replicas
         self._deadline = deadline
         self._manifest = Manifest(
-            version.number, secrets.token_hex(8), sources.nbytes, sources.entries, [], [], rank, count
+            version.number,
+            secrets.token_hex(8),
+            sources.nbytes,
+            sources.entries,
+            [],
+            [],
+            rank,
+            count,
+            publisher=str(client.reserve()),
         )
         # What to delete if the publication fails.
         self._put: list[str] = []
@@ -99,10 +110,20 @@ class Writer:
         found = None if base is None else Base.find(self._client, base, self._sources, rank, self._deadline)
         if found is None:
             self._write_whole(bucket, digest=digest)
-        elif encode is None:
-            self._write_delta(Delta(found), bucket, digest=digest)
-        else:
-            self._write_patches(found, encode, bucket, digest=digest)
+            return
+        try:
+            if encode is None:
+                self._write_delta(Delta(found), bucket, digest=digest)
+            else:
+                self._write_patches(found, encode, bucket, digest=digest)
+        except (ObjectDeleted, ObjectLost, ManifestInvalid):
+            # The base has a manifest, but not all of its data.
+            self._delete_put()
+            self._manifest.sources, self._manifest.extents, self._manifest.patches = [], [], None
+            self._put, self.sent = [], 0
+            self._write_whole(bucket, digest=digest)
+            return
+        self._announce()
 
     def _write_inline(self, *, digest: bool) -> None:
         nbytes = self.sent = self._sources.nbytes
@@ -147,7 +168,6 @@ class Writer:
             Extent(index * bucket, source.nbytes, index, 0) for index, source in enumerate(sources)
         ]
         self._manifest.patches = (base.manifest.id, patches)
-        self._announce()
 
     def _write_new(self, data: Any, *, digest: bool) -> Source:
         ref = str(self._client.reserve())
@@ -163,7 +183,6 @@ class Writer:
             new = self._write_new(torch.cat(pieces).numpy(), digest=digest) if pieces else None
             delta.add(new)
         self._manifest.sources, self._manifest.extents = delta.sources, delta.extents
-        self._announce()
 
     def write_object(self, source: Source, fill: Callable[[Any], object], *, digest: bool) -> Source:
         """Puts a data object; returns it with its digest."""
@@ -199,7 +218,7 @@ class Writer:
         try:
             self._put_text(name, text)
         except NameTaken:
-            drop(self._client, [name], self._deadline)
+            take_over(self._client, self._version, name, self._deadline)
             self._put_text(name, text)
         self._put.append(name)
 
@@ -211,10 +230,12 @@ class Writer:
         """Puts the manifest of the complete version, once all shards have their data in the store."""
         if self._manifest.shard > 0:
             self._wait_for_commit()
-            return
-        for rank in range(1, self._manifest.shards):
-            self._wait_for_shard(self._version.shard(rank, self._manifest.id))
-        self._put_text(self._version.name, self._text, retain)
+        else:
+            for rank in range(1, self._manifest.shards):
+                self._wait_for_shard(self._version.shard(rank, self._manifest.id))
+            self._put_text(self._version.name, self._text, retain)
+        with contextlib.suppress(HopliteError):
+            self._client.delete(self._manifest.publisher, timeout=CANCEL_S)
 
     def _wait_for_shard(self, name: str) -> None:
         """Waits until the data of another rank is complete.
@@ -223,7 +244,7 @@ class Writer:
             ObjectLost: that rank failed.
         """
         left = self._deadline.left
-        refs = parse_refs(self._client.get(name, timeout=left()), name)
+        refs = parse_data(self._client.get(name, timeout=left()), name).refs()
         _, missing = self._client.wait(refs, timeout=left())
         if missing:
             raise Timeout(f"the data of shard {name} was not complete in time: check its rank, or set a longer timeout")
@@ -247,8 +268,12 @@ class Writer:
 
     def discard(self) -> None:
         """Deletes what was put. Receivers that wait for it take another version."""
+        self._put.append(self._manifest.publisher)
+        self._delete_put()
+
+    def _delete_put(self) -> None:
         with contextlib.suppress(HopliteError):
-            self._client.delete(self._put, timeout=5.0)
+            self._client.delete(self._put, timeout=CANCEL_S)
 
 
 def _copy(data: Any, memory: Any) -> None:
