@@ -151,6 +151,70 @@ def test_many_operations_run_at_once_and_in_any_order() -> None:
     in_threads(RANKS, 20, body)
 
 
+def test_a_callback_can_wait_for_another_operation() -> None:
+    def body(group: Any, _rank: int) -> None:
+        asynchronous = options("Allreduce", reduceOp=dist.ReduceOp.SUM, asyncOp=True)
+        first, second = torch.ones(100_000), torch.ones(100_000)
+
+        def another(_: Any) -> Any:
+            return group.allreduce([second], asynchronous).get_future().wait()
+
+        assert group.allreduce([first], asynchronous).get_future().then(another).wait()[0].eq(RANKS).all()
+
+    in_threads(RANKS, 20, body)
+
+
+def test_ranks_can_gather_tensors_of_other_sizes() -> None:
+    sizes = [10, 3 << 20, 20]
+
+    def body(group: Any, rank: int) -> None:
+        for _ in range(20):
+            lists = [torch.empty(size) for size in sizes]
+            group.allgather([lists], [torch.full((sizes[rank],), float(rank))], options("Allgather"))
+            assert [one[-1].item() for one in lists] == [0, 1, 2]
+            tensor = torch.full((10,), float(rank))
+            group.broadcast([tensor], options("Broadcast", rootRank=0))
+            assert tensor.eq(0).all()
+
+    in_threads(RANKS, 30, body)
+
+
+def test_a_message_that_failed_does_not_count() -> None:
+    late = threading.Barrier(2)
+
+    def body(group: Any, rank: int) -> None:
+        if rank == 0:
+            with pytest.raises(hoplite.InvalidArgument, match="pass a dense tensor"):
+                group.send([torch.eye(3).to_sparse()], 1, 0)
+            late.wait()
+            group.send([torch.full((9,), 5.0)], 1, 0).wait()
+            return
+        tensor = torch.zeros(9)
+        group.set_timeout(timedelta(seconds=1))
+        with pytest.raises(dist.DistBackendError, match="timeout"):
+            group.recv([tensor], 0, 0).wait()
+        late.wait()
+        group.set_timeout(timedelta(seconds=20))
+        group.recv([tensor], 0, 0).wait()
+        assert tensor.eq(5).all()
+
+    in_threads(2, 20, body)
+
+
+def test_a_group_that_one_rank_aborts_names_that_rank() -> None:
+    over = threading.Barrier(RANKS)
+
+    def body(group: Any, rank: int) -> None:
+        if rank == 1:
+            group.abort()
+        else:
+            with pytest.raises(dist.DistBackendError, match="rank 1 aborted the group"):
+                group.barrier(options("Barrier"))
+        over.wait()
+
+    in_threads(RANKS, 20, body)
+
+
 def test_messages_keep_their_order_and_name_their_source() -> None:
     def body(group: Any, rank: int) -> None:
         if rank < 2:

@@ -103,15 +103,16 @@ class Cleanup:
         everyone = f"{group.prefix}/done/{confirmation}/all"
         # If the group has failed, the job deletes everything.
         with contextlib.suppress(HopliteError):
-            await run("put", b"", name=names[group.rank])
+            await run("put", b"%d" % number, name=names[group.rank])
             if group.rank == 0:
-                await run("wait", names, timeout=WAIT_S)
-                await run("put", b"", name=everyone)
+                # The operations that all ranks have finished, should they ever count differently.
+                numbers = [int(bytes(each)) for each in await run("get", names, timeout=WAIT_S)]
+                await run("put", b"%d" % min(numbers), name=everyone)
                 self.read_by_all(number, [everyone])
-            await run("get", everyone, timeout=WAIT_S)
+            last = int(bytes(await run("get", everyone, timeout=WAIT_S)))
             with self._lock:
-                over = [name for of, shared in self._shared if of <= number for name in shared if name != everyone]
-                self._shared = [(of, shared) for of, shared in self._shared if of > number or everyone in shared]
+                over = [name for of, shared in self._shared if of <= last for name in shared if name != everyone]
+                self._shared = [(of, shared) for of, shared in self._shared if of > last or everyone in shared]
             await self._delete([*over, names[group.rank]])
 
     async def _delete(self, names: list[str]) -> None:

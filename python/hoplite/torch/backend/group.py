@@ -19,6 +19,7 @@ import torch.distributed as dist
 from hoplite.errors import ClientClosed, HopliteError, NodeDown, Timeout
 from hoplite.torch.backend.cleanup import Cleanup
 from hoplite.torch.backend.loop import finish, in_loop, in_thread, submit
+from hoplite.torch.backend.tensors import inherit_streams
 from hoplite.torch.backend.work import Work
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Group:
             DistBackendError: the operation failed.
         """
         self.check_process()
+        inherit_streams()
         with self._lock:
             self.number += 1
             number = self.number
@@ -116,8 +118,11 @@ class Group:
             if 0 < shared_bytes <= SMALL_BYTES:
                 self._small.append(work)
             return work
-        finish(call.carry_out(in_thread(self.client), steps))
-        self.cleanup.issued(number, shared_bytes, None)
+        try:
+            finish(call.carry_out(in_thread(self.client), steps))
+        finally:
+            # Also after an error, so that all ranks count alike.
+            self.cleanup.issued(number, shared_bytes, None)
         return Work(outputs)
 
     def check_process(self) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import select
 import subprocess
 import sys
 from typing import Any
@@ -45,6 +47,8 @@ def start(node: dict[str, Any], marker: str) -> tuple[str, str | None]:
         stderr=subprocess.DEVNULL,
         # The signals of the ranks' terminal are not for it.
         start_new_session=True,
+        # It finds hoplite where this process did.
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         text=True,
     )
     assert process.stdin is not None
@@ -52,7 +56,11 @@ def start(node: dict[str, Any], marker: str) -> tuple[str, str | None]:
     with process.stdout as output:
         with contextlib.suppress(BrokenPipeError), process.stdin as line_in:
             line_in.write(line)
-        reply = output.readline()
+        ready, _, _ = select.select([output], [], [], START_S)
+        reply = output.readline() if ready else ""
+    if not ready:
+        process.kill()
+        raise HopliteError(f"the process of the node did not start within {START_S:g} s: run hoplite node on this host")
     try:
         facts = json.loads(reply)
     except ValueError:

@@ -89,7 +89,8 @@ class Liveness:
 
     async def _end_of(self, rank: int, operations: int) -> None:
         """Fails the group once this rank waits for an operation in which a rank that has left takes no part."""
-        while self._group.number <= operations:  # noqa: ASYNC110 - operations start in other threads
+        group = self._group
+        while group.number <= operations and group.failure is None:  # noqa: ASYNC110 - operations start in other threads
             await asyncio.sleep(POLL_S)
         await self._announce(f"rank {rank} left the group after {operations} collective operations")
 
@@ -98,7 +99,17 @@ class Liveness:
         with contextlib.suppress(HopliteError):
             group.fail(bytes(await group.client.get_async(self._failed, timeout=WATCH_S)).decode())
 
+    def abort(self) -> None:
+        """Announces that this rank ends all operations of the group, and ends its own."""
+        rank = self._group.rank
+        with contextlib.suppress(TimeoutError):
+            submit(self._announce(f"rank {rank} aborted the group")).result(2 * ANNOUNCE_S)
+        self._group.fail("the group was aborted")
+
     async def _announce(self, why: str) -> None:
+        """Ends the group with a reason, or with that which another rank announced first."""
+        client = self._group.client
         with contextlib.suppress(HopliteError):
-            await self._group.client.put_async(why.encode(), name=self._failed, exist_ok=True, timeout=ANNOUNCE_S)
+            await client.put_async(why.encode(), name=self._failed, exist_ok=True, timeout=ANNOUNCE_S)
+            why = bytes(await client.get_async(self._failed, timeout=ANNOUNCE_S)).decode()
         self._group.fail(why)

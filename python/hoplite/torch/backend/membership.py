@@ -131,8 +131,8 @@ class Member:
                 f"the handle of this rank occurs {ids.count(self._id)} times among {len(ids)} handles: pass one handle "
                 "of each rank, this one included"
             )
-        self._announce_end()
-        self.abort()
+        if (entry := self._announce_end()) is not None:
+            entry.group.fail("this rank has left the group")
         self._entry = None
         self._shared = move(self._shared, peers)
         self.rank, self.size = ids.index(self._id), len(ids)
@@ -154,8 +154,8 @@ class Member:
 
     def abort(self) -> None:
         """Ends all operations of this rank."""
-        if self._entry is not None:
-            self._entry.group.fail("the group was aborted")
+        if self._entry is not None and self._entry.group.failure is None:
+            self._entry.liveness.abort()
 
     def leave(self) -> None:
         """Leaves the group, after all operations of this rank are over."""

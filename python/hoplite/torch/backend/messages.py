@@ -6,6 +6,7 @@ Message k of a tag from rank s to rank r is the object PREFIX/message/s/r/tag/k.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 from hoplite.errors import ObjectLost
 from hoplite.torch.backend.group import Call
 from hoplite.torch.backend.loop import finish, in_loop, in_thread, submit
-from hoplite.torch.backend.tensors import give_back, host, raw
+from hoplite.torch.backend.tensors import give_back, host, inherit_streams, raw
 from hoplite.torch.backend.work import Work
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
     from hoplite.torch.backend.group import Group
@@ -52,14 +55,16 @@ class Messages:
     def send(self, tensor: Tensor, to: int, tag: int) -> Work:
         """Sends a tensor to a rank."""
         self._group.check_process()
+        inherit_streams()
+        memory = host(tensor)
         with self._lock:
             number = self._sent[to, tag] = self._sent[to, tag] + 1
-        memory = host(tensor)
         call = Call(self._group, f"send to rank {to}", "message", None)
         name = self._name(self._group.rank, to, tag, number)
 
         async def steps(call: Call) -> None:
-            await call.run("put", raw(memory), name=name, timeout=call.left_s())
+            with self._counted(self._sent, (to, tag), number):
+                await call.run("put", raw(memory), name=name, timeout=call.left_s())
 
         if memory.nbytes <= SENT_AT_ONCE_BYTES:
             finish(call.carry_out(in_thread(self._group.client), steps))
@@ -69,17 +74,19 @@ class Messages:
     def receive(self, tensor: Tensor, source: int, tag: int) -> Work:
         """Receives a tensor from a rank."""
         self._group.check_process()
+        inherit_streams()
         with self._lock:
             number = self._received[source, tag] = self._received[source, tag] + 1
         call = Call(self._group, f"recv from rank {source}", "message", None)
         name = self._name(source, self._group.rank, tag, number)
 
         async def steps(call: Call) -> int:
-            taking = asyncio.ensure_future(self._take(call, name, tensor))
-            await asyncio.wait({taking}, timeout=PATIENCE_S)
-            if not taking.done():
-                await self._wait_for(taking, source, tag, number)
-            await taking
+            with self._counted(self._received, (source, tag), number):
+                taking = asyncio.ensure_future(self._take(call, name, tensor))
+                await asyncio.wait({taking}, timeout=PATIENCE_S)
+                if not taking.done():
+                    await self._wait_for(taking, source, tag, number)
+                await taking
             return source
 
         return Work([tensor], submit(call.carry_out(in_loop(self._group.client), steps)), source)
@@ -87,10 +94,22 @@ class Messages:
     def receive_any(self, tensor: Tensor, tag: int) -> Work:
         """Receives a tensor from the rank whose message arrives first."""
         self._group.check_process()
+        inherit_streams()
         call = Call(self._group, "recv from any rank", "message", None)
         return Work(
             [tensor], submit(call.carry_out(in_loop(self._group.client), lambda call: self._any(call, tensor, tag)))
         )
+
+    @contextlib.contextmanager
+    def _counted(self, counter: Counter[tuple[int, int]], channel: tuple[int, int], number: int) -> Iterator[None]:
+        """Counts a message that fails as not sent or received, if it is still the newest of its channel."""
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                if counter[channel] == number:
+                    counter[channel] -= 1
+            raise
 
     async def _wait_for(self, taking: asyncio.Future[None], source: int, tag: int, number: int) -> None:
         """Waits for a message; cancels that if its source leaves and has not sent it."""

@@ -94,7 +94,9 @@ class Collectives:
             with torch.no_grad():
                 tensor.copy_(total)
 
-        return self._start("all_reduce_sparse", opts, steps, tensors)
+        # The size of the dense tensor is the same on all ranks.
+        nbytes = tensor.numel() * tensor.dtype.itemsize
+        return self._start("all_reduce_sparse", opts, steps, tensors, nbytes)
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> Work:
         """Folds the tensors of all ranks into that of the root."""
@@ -295,7 +297,8 @@ class Collectives:
                 await collectives.all_gather(call, host(tensor), memories, f"part{part}")
                 give_all_back(lists, memories)
 
-        return self._start(op, opts, steps, outputs, sum(tensor.nbytes for tensor in inputs) * self.member.size)
+        # The inputs of the ranks can differ, all outputs are the same on all ranks.
+        return self._start(op, opts, steps, outputs, sum(tensor.nbytes for lists in by_input for tensor in lists))
 
     def _reduce_scatter(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,17 @@ if TYPE_CHECKING:
 # Settings by which a user chooses how nodes admit each other.
 _CREDENTIALS = ("token", "token_file", "certificate", "no_auth")
 
-# One client for each cluster that this process joined: the objects of the cluster stay while one is open.
+# Start of the names of jobs and sockets of keepers.
+JOB = "torch-"
+
+# What `settings` has if no cluster is configured.
+DEFAULT_CLUSTER = "default"
+
+# Time for the nodes of a new cluster to know each other.
+MEMBERS_S = 10.0
+MEMBERS_POLL_S = 0.05
+
+# A client of the keeper that this process uses, by socket.
 _presences: dict[str, hoplite.Client] = {}
 
 
@@ -71,18 +82,18 @@ def attach(store: Store, rank: int, size: int) -> hoplite.Client:
     facts = exchange.all(
         "node", {"host": here_is, "id": client and client.status()["id"], "socket": client and client.socket}
     )
-    lacking = [other for other, fact in enumerate(facts) if fact["id"] is None]
-    if client is None:
-        here = [fact["socket"] for fact in facts if fact["host"] == here_is and fact["socket"]]
-        if here:
-            client = hoplite.init(f"unix:{here[0]}")
-        elif len(lacking) < size:
-            raise HopliteError(
-                f"rank {rank} has no Hoplite node on its host, but other ranks do: run hoplite node --join ADDRESS "
-                "there, or no node on any host"
-            )
-        else:
-            client = _start(exchange, rank, [fact["host"] for fact in facts], _master(store))
+    served = {fact["host"]: fact["socket"] for fact in reversed(facts) if fact["socket"]}
+    lacking = [str(other) for other, fact in enumerate(facts) if fact["host"] not in served]
+    if served and lacking:
+        # On all ranks: none waits for another that has raised it.
+        raise HopliteError(
+            f"the hosts of rank {', '.join(lacking)} have no Hoplite node, but others do: run hoplite node --join "
+            "ADDRESS on each of them, or no node on any host"
+        )
+    if client is None and served:
+        client = _use(served[here_is])
+    elif client is None:
+        client = _start(exchange, rank, [fact["host"] for fact in facts], _master(store))
     _check_one_cluster(exchange, client)
     return client
 
@@ -104,12 +115,21 @@ def move(client: hoplite.Client, peers: Sequence[dict[str, str]]) -> hoplite.Cli
                 "the Hoplite nodes of this rank and of rank 0 are in different clusters: run hoplite node --join "
                 "ADDRESS on this host before the program starts"
             )
-        presence = hoplite.connect(f"unix:{first['socket']}")
-        cluster = presence.status()["cluster"]
-        presence.close()
-        _presences[cluster] = hoplite.connect(f"unix:{first['socket']}", job=cluster)
-        client = hoplite.init(f"unix:{first['socket']}")
+        client = _use(first["socket"])
     return client
+
+
+def _use(path: str) -> hoplite.Client:
+    """Makes the node at a socket that of this process, and leaves those of keepers that it used before.
+
+    The file of a keeper's socket has the name of its job: the keeper runs as long as a client of that is open.
+    """
+    for other in [other for other in _presences if other != path]:
+        _presences.pop(other).close()
+    job, dash, number = Path(path).stem.rpartition("-")
+    if path not in _presences and dash and number.isdigit() and job.startswith(JOB):
+        _presences[path] = hoplite.connect(f"unix:{path}", job=job)
+    return hoplite.init(f"unix:{path}")
 
 
 def _running() -> hoplite.Client | None:
@@ -127,25 +147,19 @@ def _start(exchange: Exchange, rank: int, hosts: list[str], master: str) -> hopl
     leaders = [hosts.index(other) for other in dict.fromkeys(hosts)]
     leader = hosts.index(hosts[rank])
     if rank == 0:
-        exchange.announce(
-            "cluster", {"name": f"torch-{uuid.uuid4().hex[:12]}", "token": _token() if len(leaders) > 1 else None}
-        )
+        has_hosts = len(leaders) > 1
+        name = f"{JOB}{uuid.uuid4().hex[:12]}"
+        exchange.announce("cluster", {"name": name, "has_hosts": has_hosts, "token": _token() if has_hosts else None})
     cluster = exchange.get("cluster")
-    name, marker = cluster["name"], f"{cluster['name']}/ranks/h{leader}"
+    marker = f"{cluster['name']}/ranks/h{leader}"
     if rank == leader:
-        node: dict[str, Any] = {"socket": str(sockets.runtime_dir() / f"{name}-{leader}.sock"), "cluster": name}
-        if len(leaders) > 1:
-            if cluster["token"] is not None:
-                node["token"] = cluster["token"]
-            if rank == 0:
-                node["listen"] = settings.load(listen=None)["listen"] or f"{_reachable(master)}:0"
-            else:
-                node["join"] = [exchange.get("address")]
         try:
-            path, address = keeper.start(node, marker)
-        except HopliteError as error:
+            path, address = keeper.start(_node(exchange, cluster, rank, leader, master), marker)
+        except Exception as error:
+            # The others wait for it.
             exchange.announce(f"socket/{leader}", {"error": f"{error}"})
-            exchange.announce("address", None)
+            if rank == 0:
+                exchange.announce("address", None)
             raise
         if rank == 0:
             exchange.announce("address", address)
@@ -153,17 +167,48 @@ def _start(exchange: Exchange, rank: int, hosts: list[str], master: str) -> hopl
     served = exchange.get(f"socket/{leader}")
     if "error" in served:
         raise HopliteError(f"rank {leader} could not start the node of this host: {served['error']}")
-    presence = _presences[name] = hoplite.connect(f"unix:{served['path']}", job=name)
+    client = _use(served["path"])
     if rank == leader:
-        presence.put(b"", name=marker)
-    return hoplite.init(f"unix:{served['path']}")
+        _presences[served["path"]].put(b"", name=marker)
+    return client
+
+
+def _node(exchange: Exchange, cluster: dict[str, Any], rank: int, leader: int, master: str) -> dict[str, Any]:
+    """Returns the arguments of the node of this host.
+
+    Raises:
+        HopliteError: rank 0 could not start its node, or has no address that other hosts can reach.
+    """
+    configured = settings.load(cluster=None)["cluster"]
+    node: dict[str, Any] = {
+        "socket": str(sockets.runtime_dir() / f"{cluster['name']}-{leader}.sock"),
+        "cluster": cluster["name"] if configured == DEFAULT_CLUSTER else configured,
+    }
+    if not cluster["has_hosts"]:
+        return node
+    if cluster["token"] is not None:
+        node["token"] = cluster["token"]
+    if rank == 0:
+        node["listen"] = settings.load(listen=None)["listen"] or f"{_reachable(master)}:0"
+        return node
+    address = exchange.get("address")
+    if address is None:
+        raise HopliteError("rank 0 could not start the node of its host: see its error")
+    node["join"] = [address]
+    return node
 
 
 def _check_one_cluster(exchange: Exchange, client: hoplite.Client) -> None:
     """Raises an error if the nodes of two ranks do not know each other."""
     known = exchange.all("member", client.status()["id"])
-    members = {member["id"] for member in client.status()["members"]}
-    apart = [str(rank) for rank, node in enumerate(known) if node not in members]
+    # A node that has just joined may not know all others yet.
+    until = time.monotonic() + MEMBERS_S
+    while True:
+        members = {member["id"] for member in client.status()["members"]}
+        apart = [str(rank) for rank, node in enumerate(known) if node not in members]
+        if not apart or time.monotonic() > until:
+            break
+        time.sleep(MEMBERS_POLL_S)
     if apart:
         raise HopliteError(
             f"the Hoplite nodes of this rank and of rank {', '.join(apart)} are in different clusters: join them with "

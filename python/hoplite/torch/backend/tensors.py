@@ -6,6 +6,7 @@ Tensors of other devices are staged through host memory, which is pinned for CUD
 from __future__ import annotations
 
 import warnings
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,24 @@ _WITH_NUMPY = frozenset({
 })  # fmt: skip
 
 
+# The stream of each GPU in the thread that called an operation. A coroutine in the loop inherits it.
+_streams: ContextVar[dict[int, Any]] = ContextVar("streams", default={})  # noqa: B039 - never changed in place
+
+
+def inherit_streams() -> None:
+    """Makes operations that this thread starts from now on use its present CUDA streams."""
+    if torch.cuda.is_initialized():
+        _streams.set({index: torch.cuda.current_stream(index) for index in range(torch.cuda.device_count())})
+
+
+def _copy(target: Tensor, source: Tensor, device: torch.device) -> None:
+    """Copies from or to a GPU, after the work in the caller's stream, and waits for the end."""
+    stream = _streams.get().get(device.index) or torch.cuda.current_stream(device)
+    with torch.cuda.stream(stream):
+        target.copy_(source, non_blocking=True)
+    stream.synchronize()
+
+
 def host(tensor: Tensor, *, filled: bool = True) -> Tensor:
     """Returns contiguous host memory for a tensor: the tensor itself if possible.
 
@@ -42,13 +61,12 @@ def host(tensor: Tensor, *, filled: bool = True) -> Tensor:
     tensor = tensor.detach()
     if tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return tensor
-    pinned = tensor.device.type == "cuda"
-    memory = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
-    if filled:
-        memory.copy_(tensor, non_blocking=pinned)
-        if pinned:
-            # Kernels of the caller's stream wrote the tensor: wait for them and for the copy.
-            torch.cuda.current_stream(tensor.device).synchronize()
+    is_on_gpu = tensor.device.type == "cuda"
+    memory = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=is_on_gpu)
+    if filled and is_on_gpu:
+        _copy(memory, tensor, tensor.device)
+    elif filled:
+        memory.copy_(tensor)
     return memory
 
 
@@ -60,10 +78,10 @@ def hosts(tensors: Iterable[Tensor], *, filled: bool = True) -> list[Tensor]:
 def give_back(tensor: Tensor, memory: Tensor) -> None:
     """Copies a result from host memory to the tensor, if that is not the same memory."""
     target = tensor.detach()
-    if target.data_ptr() != memory.data_ptr() or target.device != memory.device:
-        target.copy_(memory, non_blocking=memory.is_pinned() if target.device.type == "cuda" else False)
-        if target.device.type == "cuda":
-            torch.cuda.current_stream(target.device).synchronize()
+    if target.device.type == "cuda":
+        _copy(target, memory, target.device)
+    elif target.data_ptr() != memory.data_ptr() or target.device != memory.device:
+        target.copy_(memory)
 
 
 def give_all_back(tensors: Sequence[Tensor], memories: Sequence[Tensor]) -> None:

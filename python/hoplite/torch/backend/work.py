@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -95,6 +96,7 @@ class Work(TorchWork):
             return outputs
 
         # Only an error of a callback is one for C++ too, such as for the gradients of DistributedDataParallel.
+        # Callbacks run in a thread of their own: they may wait for further operations, which the loop runs.
         over, future = future, future.then(result)
-        running.add_done_callback(lambda _: over.set_result(None))
+        running.add_done_callback(lambda _: threading.Thread(target=over.set_result, args=(None,), daemon=True).start())
         return future
