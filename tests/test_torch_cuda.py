@@ -53,6 +53,23 @@ def test_collectives_of_tensors_on_a_gpu() -> None:
     in_threads(2, 60, body)
 
 
+def test_operations_follow_the_stream_of_their_caller() -> None:
+    def body(group: Any, rank: int) -> None:
+        options = c10d.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.SUM
+        for _ in range(5):
+            tensor = torch.zeros(SIZE, device="cuda")
+            torch.cuda.synchronize()
+            with torch.cuda.stream(torch.cuda.Stream()):
+                # Long after the call, on another stream than the default one.
+                torch.cuda._sleep(50_000_000)
+                tensor.fill_(rank + 1)
+                group.allreduce([tensor], options).wait()
+                assert tensor.eq(3).all()
+
+    in_threads(2, 60, body)
+
+
 def test_weights_of_a_module_on_a_gpu() -> None:
     def module(value: float) -> Any:
         made = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Linear(512, 512)).to("cuda", torch.bfloat16)
