@@ -54,23 +54,20 @@ async def _fold_in_store(call: Call, memory: Tensor, op: str, part: object) -> N
     """Folds the inputs of all ranks in the store, as a ring if all are there soon, else as they arrive."""
     group, value = call.group, typed(memory)
     names = [call.name(rank, part) for rank in range(group.size)]
-    announcement = call.name(0, f"{part}ref")
-    if group.rank == 0:
-        # Rank 0 owns a reserved ref, so it knows how many ranks wait for the result: a ring needs that.
-        result = str(await call.run("reserve"))
-        group.cleanup.read_by_all(call.number, [await call.put(result.encode(), f"{part}ref"), result])
 
-        async def reduce_and_get() -> None:
+    async def result() -> None:
+        """Gets the result into the memory of the input: a block of it exists only after this rank's block is stored."""
+        if group.rank > 0:
+            ref = bytes(await call.get(call.name(0, f"{part}ref"))).decode()
+        else:
+            # Rank 0 owns a reserved ref, so it knows how many ranks wait for the result: a ring needs that.
+            ref = str(await call.run("reserve"))
+            group.cleanup.read_by_all(call.number, [await call.put(ref.encode(), f"{part}ref"), ref])
             await call.run("wait", names, timeout=min(memory.nbytes / GRACE_BYTES_PER_S, call.left_s()))
-            await call.reduce(names, op, result)
-            await call.get(result, value)
+            await call.reduce(names, op, ref)
+        await call.get(ref, value)
 
-        await call.together(call.put(value, part), reduce_and_get())
-    else:
-        result = bytes(await call.get(announcement)).decode()
-        # Requested first, so that rank 0 knows it in time. A block of the result exists only after this rank's block is
-        # in the store, so both can use the same memory.
-        await call.together(call.put(value, part), call.get(result, value))
+    await call.together(call.put(value, part), result())
     group.cleanup.read([names[group.rank]], memory.nbytes)
 
 
