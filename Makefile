@@ -240,8 +240,8 @@ test-wheel: wheel ## Test the contents of the wheel, and that it runs alone on t
 
 test-frameworks: wheel ## Run tests with Debian's torch, then with torch of PyPI, and PyTorch's own tests; install both, or skip
 	@mkdir -p $(LOGS)
-	.ci/frameworks 2>&1 | tee $(LOGS)/frameworks
-	.ci/torch $(BIN)/python 2>&1 | tee $(LOGS)/torch
+	@failed=0; .ci/frameworks 2>&1 | tee $(LOGS)/frameworks || failed=1; \
+	.ci/torch $(BIN)/python 2>&1 | tee $(LOGS)/torch || failed=1; exit $$failed
 
 test-dask: build ## Run Python tests with Dask and ProxyStore; install them from PyPI into target/dask, or skip
 	@mkdir -p $(LOGS)

@@ -245,7 +245,8 @@ NEED_OTHERS = ("dask", "ray", "torch", "trl", "verl", "vllm", "_held", "_policy"
 MODULES = [
     module.name
     for package in (hoplite, hoplite_bench, hoplite_topology)
-    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    # It imports packages, of which an old PyTorch does not suffice for some.
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.", onerror=lambda _: None)
     if "__main__" not in module.name and not module.name.startswith(tuple(f"hoplite.{name}" for name in NEED_OTHERS))
 ]
 
