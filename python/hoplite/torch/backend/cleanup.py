@@ -1,8 +1,8 @@
 """Deletion of the objects that operations of a group leave behind.
 
 An object with one reader is deleted by it. An object that all ranks read is deleted by the rank that put it, after all
-ranks have finished the operation. They confirm that together, once for many operations: every rank puts a small
-object, and the result of a reduce of them exists when all have. Does not know tensors.
+ranks have finished the operation. They confirm that together, once for many operations: every rank puts the number of
+the last one, and rank 0 puts the lowest of these numbers for all. Does not know tensors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from hoplite.errors import HopliteError
-from hoplite.torch.backend.loop import in_loop, submit
+from hoplite.torch.backend.loop import FOREVER_S, in_loop, submit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,9 +28,6 @@ OPERATIONS = 128
 # Objects with one reader are deleted together, up to so many or so many bytes.
 TRASH_OBJECTS = 64
 TRASH_BYTES = 4 << 20
-
-# Longer than any program. A wait without a timeout would be logged.
-WAIT_S = 1e8
 
 
 class Cleanup:
@@ -106,10 +103,10 @@ class Cleanup:
             await run("put", b"%d" % number, name=names[group.rank])
             if group.rank == 0:
                 # The operations that all ranks have finished, should they ever count differently.
-                numbers = [int(bytes(each)) for each in await run("get", names, timeout=WAIT_S)]
+                numbers = [int(bytes(each)) for each in await run("get", names, timeout=FOREVER_S)]
                 await run("put", b"%d" % min(numbers), name=everyone)
                 self.read_by_all(number, [everyone])
-            last = int(bytes(await run("get", everyone, timeout=WAIT_S)))
+            last = int(bytes(await run("get", everyone, timeout=FOREVER_S)))
             with self._lock:
                 over = [name for of, shared in self._shared if of <= last for name in shared if name != everyone]
                 self._shared = [(of, shared) for of, shared in self._shared if of > last or everyone in shared]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 import torch.distributed as dist
 
 from hoplite.errors import Timeout
@@ -18,7 +19,6 @@ from hoplite.torch.backend.tensors import array, raw, typed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
     from torch import Tensor
 
     from hoplite.torch.backend.group import Call
@@ -198,10 +198,8 @@ async def all_to_all(call: Call, inputs: Sequence[Tensor], outputs: Sequence[Ten
     group.cleanup.read(names, sum(outputs[rank].nbytes for rank in others))
 
 
-async def all_reduce_sparse(call: Call, tensor: torch.Tensor) -> Tensor:
+async def all_reduce_sparse(call: Call, tensor: Tensor) -> Tensor:
     """Returns the sum of sparse COO tensors of one shape, one of each rank."""
-    import torch
-
     group, own = call.group, tensor.coalesce()
     names = [
         await call.put(array(own.indices().contiguous()), "i"),

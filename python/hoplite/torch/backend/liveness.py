@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from hoplite.errors import HopliteError, ObjectLost
-from hoplite.torch.backend.loop import submit
+from hoplite.torch.backend.loop import FOREVER_S, submit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 # Time to announce a failure before this rank closes its own client.
 ANNOUNCE_S = 1.0
-
-# Longer than any program. A wait without a timeout would be logged.
-WATCH_S = 1e8
 
 # Interval in which this rank checks, after another has left, whether it waits for that one.
 POLL_S = 0.1
@@ -70,7 +67,7 @@ class Liveness:
         Raises:
             ObjectLost: the rank died.
         """
-        value = await self._group.client.get_async(self._refs[rank], timeout=WATCH_S)
+        value = await self._group.client.get_async(self._refs[rank], timeout=FOREVER_S)
         return json.loads(bytes(value))  # type: ignore[no-any-return]
 
     async def _watch_next(self) -> None:
@@ -97,7 +94,7 @@ class Liveness:
     async def _watch_announcement(self) -> None:
         group = self._group
         with contextlib.suppress(HopliteError):
-            group.fail(bytes(await group.client.get_async(self._failed, timeout=WATCH_S)).decode())
+            group.fail(bytes(await group.client.get_async(self._failed, timeout=FOREVER_S)).decode())
 
     def abort(self) -> None:
         """Announces that this rank ends all operations of the group, and ends its own."""

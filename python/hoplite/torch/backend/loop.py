@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     import hoplite
 
+# Timeout of waits in the background, longer than any program: a wait without one would be logged.
+FOREVER_S = 1e8
+
 T = TypeVar("T")
 
 
