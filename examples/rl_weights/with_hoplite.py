@@ -1,4 +1,4 @@
-"""Samplers as processes: each fetches the newest weights when it is ready. The trainer publishes, whoever is there."""
+"""Samplers as processes: each fetches the newest weights when it is ready. The trainer does not know how many run."""
 
 from __future__ import annotations
 
