@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import threading
 from typing import Any
 
 import numpy as np
@@ -161,5 +163,38 @@ def test_tensors_of_torch() -> None:
         assert ray.get(sink.take.remote(ref), timeout=RAY_SOON) == ("Tensor", "torch.bfloat16", 11.0)
     assert torch.equal(ray.get(ref)["weights"], torch.arange(SIZE, dtype=torch.float32))
     del ref
+    for actor in (source, sink):
+        ray.kill(actor)
+
+
+def test_a_first_transfer_arrives_however_ray_orders_its_threads() -> None:
+    """In an actor, Ray creates its manager of transfers without a lock; with two of them, a transfer is lost."""
+    source_class, _ = arrays()
+
+    @ray.remote
+    class Sink:
+        def __init__(self) -> None:
+            import ray.experimental
+
+            self.created = 0
+            both = threading.Barrier(2)
+            sink = self
+
+            class Slow(ray.experimental.RDTManager):  # type: ignore[misc, name-defined]
+                def __init__(self) -> None:
+                    super().__init__()
+                    sink.created += 1
+                    # The transfer and the method that waits for it each create one, if they can.
+                    with contextlib.suppress(threading.BrokenBarrierError):
+                        both.wait(timeout=2)
+
+            ray.experimental.RDTManager = Slow
+
+        def take(self, value: Any) -> tuple[float, int]:
+            return float(value[0]), self.created
+
+    source, sink = source_class.options(**on(1)).remote(), Sink.options(**on(2)).remote()
+    ref = source.one.remote(5)
+    assert ray.get(sink.take.remote(ref), timeout=RAY_SOON) == (5.0, 1)
     for actor in (source, sink):
         ray.kill(actor)

@@ -57,6 +57,9 @@ DIFFERENT = {
     "has no ray.experimental.rdt.tensor_transport_manager": """
 sys.modules["ray.experimental.rdt.tensor_transport_manager"] = None
 """,
+    "has no manager of tensor transfers": """
+del ray._private.worker.Worker.rdt_manager
+""",
     "requires additional methods of a tensor transport (renamed)": """
 import abc
 from ray.experimental.rdt.tensor_transport_manager import TensorTransportManager

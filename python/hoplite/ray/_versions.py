@@ -54,6 +54,7 @@ __all__ = [
     "NodeAffinitySchedulingStrategy",
     "UnknownRay",
     "before_shutdown",
+    "create_transfer_manager",
     "get_object_locations",
     "unknown",
     "unlocked",
@@ -96,6 +97,21 @@ def before_shutdown(call: Callable[[], None]) -> None:
         ordinary()
 
     worker.shutdown_rdt_manager = first
+
+
+def create_transfer_manager() -> None:
+    """Creates Ray's manager of tensor transfers in this process, if it does not exist yet.
+
+    Ray creates it at first use, without a lock. In an actor, two threads use it at once: one receives the first
+    tensors, the other waits for them, to run a method. If each creates a manager, the method waits in one manager for
+    tensors that arrived in the other, until Ray's timeout. Before the first transfer, no other thread uses it.
+
+    Raises:
+        UnknownRay: this Ray has no such manager.
+    """
+    worker = ray._private.worker.global_worker
+    if getattr(worker, "rdt_manager", None) is None:
+        raise unknown("has no manager of tensor transfers (rdt_manager)")
 
 
 def unlocked(call: Callable[[], T]) -> T:

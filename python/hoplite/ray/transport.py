@@ -15,7 +15,7 @@ import ray
 
 from hoplite import Client, ClientClosed, HopliteError, Timeout, UnsupportedDtype
 from hoplite.ray import place
-from hoplite.ray._versions import unknown
+from hoplite.ray._versions import create_transfer_manager, unknown
 from hoplite.ray.again import put_again
 from hoplite.ray.names import ARRAYS, TENSORS, name_of
 
@@ -28,6 +28,9 @@ try:
     )
 except ImportError:
     raise unknown("has no ray.experimental.rdt.tensor_transport_manager with the classes of a transport") from None
+
+# Ray imports this module in every actor that takes part in transfers, and waits for that before the first transfer.
+create_transfer_manager()
 
 DELETE_S = 10.0
 
