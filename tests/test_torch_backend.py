@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 import threading
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch.distributed as dist  # noqa: E402 - after the check that torch exis
 from torch._C import _distributed_c10d as c10d  # noqa: E402
 
 import hoplite.torch  # noqa: E402
+from hoplite.torch.backend.work import Work  # noqa: E402
 
 # In the store's memory, in messages, and of all ranks.
 SIZES = (1, 1000, 100_000)
@@ -162,6 +164,28 @@ def test_a_callback_can_wait_for_another_operation() -> None:
         assert group.allreduce([first], asynchronous).get_future().then(another).wait()[0].eq(RANKS).all()
 
     in_threads(RANKS, 20, body)
+
+
+def test_the_future_of_an_operation_that_is_over_is_completed() -> None:
+    """DistributedDataParallel reads its value without waiting for it."""
+
+    def body(group: Any, rank: int) -> None:
+        asynchronous = options("Allreduce", reduceOp=dist.ReduceOp.SUM, asyncOp=True)
+        for _ in range(20):
+            tensor = torch.full((1,), float(rank))
+            work = group.allreduce([tensor], asynchronous)
+            work.wait()
+            future = work.get_future()
+            assert future.done()
+            assert future.value()[0].eq(3).all()
+
+    in_threads(RANKS, 20, body)
+    running: Future[None] = Future()
+    running.set_exception(dist.DistBackendError("lost"))
+    future = Work([], running).get_future()
+    assert future.done()
+    with pytest.raises(RuntimeError, match="lost"):
+        future.value()
 
 
 def test_ranks_can_gather_tensors_of_other_sizes() -> None:

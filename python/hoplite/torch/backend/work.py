@@ -81,7 +81,7 @@ class Work(TorchWork):
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future[list[Tensor]]:
-        """Returns a future of the outputs."""
+        """Returns a future of the outputs; it is completed if the operation is over."""
         outputs = self._outputs
         flat = outputs[0] if outputs and isinstance(outputs[0], list) else outputs
         devices = sorted({str(tensor.device) for tensor in flat if tensor.device.type == "cuda"})
@@ -96,7 +96,13 @@ class Work(TorchWork):
             return outputs
 
         # Only an error of a callback is one for C++ too, such as for the gradients of DistributedDataParallel.
-        # Callbacks run in a thread of their own: they may wait for further operations, which the loop runs.
         over, future = future, future.then(result)
-        running.add_done_callback(lambda _: threading.Thread(target=over.set_result, args=(None,), daemon=True).start())
+        if running.done():
+            # DistributedDataParallel waits for the handle, gets the future, and reads its value at once.
+            over.set_result(None)
+        else:
+            # Callbacks run in a thread of their own: they may wait for further operations, which the loop runs.
+            running.add_done_callback(
+                lambda _: threading.Thread(target=over.set_result, args=(None,), daemon=True).start()
+            )
         return future
