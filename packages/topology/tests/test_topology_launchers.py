@@ -217,6 +217,26 @@ def test_torch_keeps_the_order(tmp_path: Path, form: str) -> None:
     }
 
 
+# A replacement for a torch whose threads abort the process while Python shuts down.
+ABORTS = """
+import atexit, os
+def init_process_group(*_, **__): atexit.register(os.abort)
+def all_gather_object(found, own): found[:] = [own]
+def barrier(): pass
+"""
+
+
+def test_gloo_ends_before_python_shuts_down(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "distributed.py").write_text(ABORTS)
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    verify = ("topology", "verify", "--format", "gloo", "--hosts", hosts, "--launcher", agent(tmp_path / "agent"))
+    assert json.loads(run(*verify, "--json", PYTHONPATH=path).stdout)["kept"]
+
+
 def test_a_command_for_each_host_is_run_there(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text("one slots=2\ntwo slots=2\n")

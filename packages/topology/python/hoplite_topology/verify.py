@@ -27,7 +27,8 @@ REPORT = (
     'echo "hoplite-rank ${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-$RANK}} $(hostname) $(hostname -I 2>/dev/null) '
     '$HOPLITE_HOST"'
 )
-# Each process gets the host of every rank through Gloo (in torch); the first one prints them.
+# Each process gets the host of every rank through Gloo (in torch); the first one prints them. They end without the
+# shutdown of Python, in which a thread of torch that still runs can abort the process.
 GATHER = """
 import datetime, os, socket, subprocess, sys
 import torch.distributed as dist
@@ -40,6 +41,7 @@ dist.all_gather_object(reports, f"{socket.gethostname()} {own.strip()} {os.envir
 if rank == 0:
     print("".join(f"hoplite-rank {at} {places}\\n" for at, places in enumerate(reports)), flush=True)
 dist.barrier()
+os._exit(0)
 """
 # LightGBM determines its rank by its address, and logs it.
 JOIN = """
