@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bench_rows import all_kinds, row
-from hoplite_bench.row import BadRow, Row, from_line, read, spread, to_line
+from hoplite_bench.row import OMITTED, BadRow, Row, from_line, read, spread, to_line
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-# A row that is not of `bench steady` is written without the facts of one.
-FIELDS = [field.name for field in dataclasses.fields(Row) if field.name != "steady"]
+# A row that is not of `bench steady` or `study` is written without the facts of one.
+FIELDS = [field.name for field in dataclasses.fields(Row) if field.name not in OMITTED]
+# The facts of a row of `study`.
+STUDY: dict[str, Any] = {
+    "container": "single",
+    "layer": "shell",
+    "transport": ["shared memory", "CMA"],
+    "breakdown": {"collective": 0.25, "staging": 0.5},
+}
 
 
 def line(**changes: Any) -> str:  # noqa: ANN401
@@ -44,6 +51,12 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 def test_a_line_has_the_fields_in_the_order_of_the_row() -> None:
     assert list(json.loads(to_line(row()))) == FIELDS
+
+
+def test_the_facts_of_the_study_are_written_and_read_again() -> None:
+    studied = row(**STUDY)
+    assert from_line(to_line(studied)) == studied
+    assert {name: json.loads(to_line(studied))[name] for name in STUDY} == STUDY
 
 
 def test_whole_numbers_may_stand_where_seconds_do() -> None:
@@ -92,11 +105,15 @@ WRONG: dict[str, list[Any]] = {
     "build": [None, True],
     "note": [None, 0],
     "inputs": [None, 1.5, "2", True, -1],
+    "container": [None, 1],
+    "layer": [None, []],
+    "transport": [None, "TCP", [1]],
+    "breakdown": [None, [], {"staging": "1"}, {"staging": -1.0}],
 }
 
 
 def test_every_field_has_values_that_do_not_fit() -> None:
-    assert list(WRONG) == FIELDS
+    assert list(WRONG) == [*FIELDS, *STUDY]
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])

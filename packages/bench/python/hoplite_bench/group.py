@@ -20,7 +20,7 @@ from hoplite.errors import HopliteError
 from hoplite.tools.channels import Channel, Lost, gather
 from hoplite_bench import words
 from hoplite_bench.hosts import AgentFailed
-from hoplite_bench.ranks.rank import parse, write
+from hoplite_bench.ranks.rank import PART, parse, write
 from hoplite_bench.systems.base import Launch
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class Round:
         peak_rss_bytes: most memory of its processes on one host.
         disturbed: what ranks report as retried, failed or refused, although no fault was injected.
         extra_bytes: most memory that a rank reports to have used temporarily; 0 for ranks that do not measure it.
+        breakdown: seconds of each part of the operation at the rank for which that part took longest; empty if the
+            ranks do not report parts.
     """
 
     seconds: float
@@ -66,6 +68,7 @@ class Round:
     peak_rss_bytes: int
     disturbed: str = ""
     extra_bytes: int = 0
+    breakdown: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 class Group(Launch):
@@ -87,6 +90,7 @@ class Group(Launch):
         self.network = network.cidr
         self.memory_bytes = memory_bytes
         self.shared_clock = network.shared_clock
+        self.transports = network.transports
         self.version = ""
         self._place = network
         self._agents = agents
@@ -221,6 +225,7 @@ class Group(Launch):
             if len(done) != len(self._sockets):
                 raise Lost(f"{len(done)} of {len(self._sockets)} ranks replied")
             seconds = self._seconds(op, done, ended - called, arrival_s)
+            parts = _parts(done)
         except (*BROKEN, IndexError) as error:
             raise self._failed(_why(error)) from None
         for channel, fields in zip(self._channels, checked, strict=True):
@@ -232,7 +237,7 @@ class Group(Launch):
             if (said := fields.get("disturbed"))
         ]
         extra = max(int(fields.get("extra", 0)) for fields in checked)
-        return Round(seconds, after[0] - before[0], after[1], "; ".join(disturbed), extra)
+        return Round(seconds, after[0] - before[0], after[1], "; ".join(disturbed), extra, parts)
 
     def _seconds(self, op: str, done: list[dict[str, str]], waited_s: float, arrival_s: float) -> float:
         """The time from the last participant's call to the last end, by the ranks' own clock if they share one."""
@@ -285,6 +290,17 @@ class Group(Launch):
             shutil.rmtree(self.folder, ignore_errors=True)
         if left := [pid for answer in answers for pid in answer.get("left", [])]:
             raise AgentFailed(f"processes {left} of {self.system.name} did not exit after SIGKILL")
+
+
+def _parts(done: list[dict[str, str]]) -> dict[str, float]:
+    """The seconds of each part that ranks reported, of the slowest rank."""
+    parts: dict[str, float] = {}
+    for fields in done:
+        for name, value in fields.items():
+            if name.startswith(PART):
+                part = name.removeprefix(PART)
+                parts[part] = max(parts.get(part, 0.0), int(value) / 1e9)
+    return parts
 
 
 def _why(error: Exception) -> str:

@@ -55,6 +55,8 @@ class Network:
         rate: rate of a link in bit/s; 0 if unknown.
         facts: description of the network for the rows.
         topology: racks and pods, as in a topology file; None if unknown, or if all hosts are in one rack.
+        transports: "tcp" if all systems must use TCP on the measured network; "own" if each uses what it chooses, such
+            as shared memory between the ranks of one machine.
     """
 
     hosts: Sequence[Host]
@@ -65,6 +67,7 @@ class Network:
     rate: int
     facts: dict[str, Any]
     topology: dict[str, Any] | None = None
+    transports: str = "tcp"
 
 
 class AgentFailed(HopliteError):

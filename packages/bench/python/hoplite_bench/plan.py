@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hoplite.errors import InvalidArgument
 from hoplite_bench.ranks.resnet import NBYTES
 from hoplite_bench.row import STREAM, WIRE
-from hoplite_bench.systems.base import DDP, OPS
+from hoplite_bench.systems.base import ALLGATHER, DDP, OPS, TRAIN_ALLREDUCE, TRAIN_PS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ PATIENCE_S = 30.0
 SUMS = ("reduce", "allreduce")
 INPUTS_MAX = 8
 # Operations whose array has one size.
-FIXED = {DDP: NBYTES}
+FIXED = {DDP: NBYTES, TRAIN_PS: NBYTES, TRAIN_ALLREDUCE: NBYTES}
 # Assumed where the rate is unknown.
 SLOW_LINK = 10**9
 # Bytes per second that two cores fill or compare, for all hosts together.
@@ -45,7 +45,7 @@ class Cell:
     """One operation with one size: a row for each system and variant.
 
     Attributes:
-        op: one of OPS, or DDP.
+        op: one of OPS, ALLGATHER, or an operation of FIXED.
         nbytes: size of each participant's array.
         arrival_s: seconds between the calls of successive participants.
         inputs: arrays that each participant adds to a sum.
@@ -100,7 +100,7 @@ def cells(
             several inputs per host are requested without a sum, or too many.
     """
     for op in (ops := list(ops)):
-        if op not in (known := (*OPS, *FIXED)):
+        if op not in (known := (*OPS, ALLGATHER, *FIXED)):
             raise InvalidArgument(f"unknown operation {op!r}: choose from {', '.join(known)}")
     for size in (sizes := sorted(set(sizes))):
         if size < 4 or size % 4:
@@ -160,7 +160,17 @@ def step_timeout_s(cell: Cell, hosts: int, rate: int) -> float:
 
 def expected_s(cell: Cell, hosts: int, rate: int, repeats: int) -> float:
     """Estimates the time of one contender in a cell, with its warm-up; for the time left, not for a deadline."""
-    copies = {"rtt": 2, "broadcast": 3, "gather": hosts, "reduce": 3, "allreduce": 4, DDP: 4}[cell.op]
+    copies = {
+        "rtt": 2,
+        "broadcast": 3,
+        "gather": hosts,
+        "reduce": 3,
+        "allreduce": 4,
+        ALLGATHER: hosts,
+        DDP: 4,
+        TRAIN_ALLREDUCE: 4,
+        TRAIN_PS: hosts + 3,
+    }[cell.op]
     wire = cell.nbytes * 8 / (rate or SLOW_LINK)
     one = copies * wire + (1 + cell.inputs) * hosts * cell.nbytes / MEMORY_RATE + OVERHEAD_S + cell.arrival_s * hosts
     return one * (1 + repeats * (1 + cell.rounds(one)))
@@ -170,5 +180,5 @@ def is_on(row: Row, network: Mapping[str, object]) -> bool:
     """Whether a row was measured on an equivalent network."""
     return all(
         row.lab.get(name) == network.get(name)
-        for name in ("kind", "rate", "uplink", "racks", "pods", "pod_uplink", "names")
+        for name in ("kind", "container", "rate", "uplink", "racks", "pods", "pod_uplink", "names")
     )

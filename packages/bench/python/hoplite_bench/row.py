@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # The baseline: one plain TCP stream of the same bytes from one host to another.
 WIRE = "wire"
 STREAM = "stream"
+# Fields that a line lacks if they are empty.
+OMITTED = ("container", "layer", "transport", "breakdown", "steady")
 
 
 class BadRow(HopliteError):
@@ -36,7 +38,8 @@ class Row:
             memcpy.
         variant: variant of the system: "default" is its own choice, others are forced.
         version: version of the system.
-        op: rtt, broadcast, gather, reduce, allreduce, ddp; on one host put, get and others.
+        op: rtt, broadcast, gather, reduce, allreduce, allgather, ddp, train-ps, train-allreduce; on one host put, get
+            and others.
         hosts: number of participating hosts.
         bytes: exact size of each participant's array.
         arrival_s: seconds between the calls of successive participants; 0 is all at once.
@@ -55,6 +58,11 @@ class Row:
         commit: commit of hoplite's checkout; "+" marks uncommitted changes.
         build: build of hoplite's extension: release or debug.
         note: why there are no samples, or a remark for the reader.
+        container: set-up of the ranks in `hoplite study`: bare, hpc, single or cross; empty in other measurements.
+        layer: shell, or torch for systems of PyTorch, in `hoplite study`; empty in other measurements.
+        transport: the transports that moved the data: shared memory, CMA, TCP, loopback TCP; empty if not determined.
+        breakdown: seconds of each part of one repeat, of the slowest rank; the median. Empty if the system does not
+            report parts.
         steady: only for `hoplite bench steady`: the bound, the fault, and more about a run whose samples are its steps.
     """
 
@@ -78,6 +86,10 @@ class Row:
     build: str
     note: str
     inputs: int = 1
+    container: str = ""
+    layer: str = ""
+    transport: list[str] = dataclasses.field(default_factory=list)
+    breakdown: dict[str, float] = dataclasses.field(default_factory=dict)
     steady: dict[str, Any] | None = None
 
     @property
@@ -111,9 +123,7 @@ def trend(samples: Sequence[float], middle: Callable[[list[float]], float] = sta
 def to_line(row: Row) -> str:
     """Serializes a row, without the end of the line."""
     fields = dataclasses.asdict(row)
-    if row.steady is None:
-        del fields["steady"]
-    return json.dumps(fields)
+    return json.dumps({name: value for name, value in fields.items() if value or name not in OMITTED})
 
 
 def from_line(line: str) -> Row:
@@ -129,7 +139,7 @@ def from_line(line: str) -> Row:
     if not isinstance(fields, dict):
         raise BadRow(f"a {type(fields).__name__} is not a row; a row is a JSON object")
     names = {field.name: str(field.type) for field in dataclasses.fields(Row)}
-    if missing := names.keys() - {"inputs", "steady"} - fields.keys():
+    if missing := names.keys() - {"inputs", *OMITTED} - fields.keys():
         raise BadRow(f"the row lacks the fields {', '.join(sorted(missing))}")
     if unknown := fields.keys() - names.keys():
         raise BadRow(f"the row has unknown fields: {', '.join(sorted(unknown))}")
@@ -191,6 +201,8 @@ def _fits(value: object, kind: str) -> bool:
             fits = _number(value)
         case "list[float]":
             fits = isinstance(value, list) and all(_number(one) for one in value)
+        case "list[str]":
+            fits = isinstance(value, list) and all(isinstance(one, str) for one in value)
         case "dict[str, float]":
             fits = isinstance(value, dict) and all(_number(one) for one in value.values())
         case "dict[str, Any]":

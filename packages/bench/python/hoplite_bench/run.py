@@ -51,6 +51,7 @@ class Measured:
     samples: list[float] = dataclasses.field(default_factory=list)
     cpu_seconds: list[float] = dataclasses.field(default_factory=list)
     peak_rss_bytes: int = 0
+    breakdowns: list[dict[str, float]] = dataclasses.field(default_factory=list)
     failure: str = ""
     disturbed: str = ""
 
@@ -156,6 +157,7 @@ class Runner:
                 found.warm_s = seconds
             else:
                 found.samples.append(seconds)
+                found.breakdowns += [result.breakdown for result in results]
             if weigh:
                 found.cpu_seconds += [result.cpu_seconds for result in results]
                 found.peak_rss_bytes = max(found.peak_rss_bytes, *(result.peak_rss_bytes for result in results))
@@ -247,6 +249,7 @@ class Runner:
             commit=facts.pop("commit"),
             build=self.agents.build,
             inputs=cell.inputs,
+            breakdown=_medians(found.breakdowns) if samples else {},
             note=found.failure or (f"{DISTURBED}: {found.disturbed}" if found.disturbed else ""),
         )
 
@@ -254,3 +257,12 @@ class Runner:
         """Ends all groups."""
         for key in list(self._groups):
             self._drop(key)
+
+
+def _medians(breakdowns: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The median of each part over the rounds that report it."""
+    parts: dict[str, list[float]] = {}
+    for breakdown in breakdowns:
+        for name, seconds in breakdown.items():
+            parts.setdefault(name, []).append(seconds)
+    return {name: statistics.median(seconds) for name, seconds in parts.items()}

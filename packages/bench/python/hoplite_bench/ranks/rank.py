@@ -7,7 +7,8 @@ it:
     bench -> rank   prepare  op=reduce bytes=4096 variant=default round=7 seed=7 arrival=0 inputs=1
     rank -> bench   ready    token=...                       inputs exist, memory is warm; data for the other ranks
     bench -> rank   go       at=81723123123 tokens=a,b,c     all tokens in order of rank
-    rank -> bench   done     start=... end=...               nanoseconds of the monotonic clock of this host
+    rank -> bench   done     start=... end=... part_X=...    nanoseconds of the monotonic clock of this host; duration
+                                                             in nanoseconds of each part of the operation, if known
     bench -> rank   check                                    verify the result, then release all memory
     rank -> bench   checked  wrong=... disturbed=... extra=0 empty if the result is correct and nothing was retried;
                                                              bytes of memory that the operation used temporarily
@@ -35,13 +36,17 @@ from urllib.parse import quote, unquote
 # Delay of the first rank's call, so that the second rank is ready: several scheduler time slices on a busy processor.
 HEAD_START_NS = 1_000_000
 
+# Start of the names of fields with the duration of a part.
+PART = "part_"
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:
     """One round of one operation.
 
     Attributes:
-        op: rtt, broadcast, gather, reduce or allreduce. The root of all is rank 0; rtt is between ranks 0 and 1.
+        op: rtt, broadcast, gather, reduce, allreduce or allgather; for PyTorch also ddp, train-ps and train-allreduce.
+            The root of all is rank 0; rtt is between ranks 0 and 1.
         nbytes: size of each rank's array; a multiple of 4.
         variant: variant of the system; "default" is its own choice.
         round: unique within a connection.
@@ -96,6 +101,10 @@ class Rank:
     def extra(self) -> int:
         """Returns the most memory, in bytes, that the last operation used beyond that before it; 0 if not measured."""
         return 0
+
+    def parts(self) -> dict[str, int]:
+        """Returns the nanoseconds of each part of the last operation, such as "staging"; empty if not measured."""
+        return {}
 
 
 def parse(line: str) -> tuple[str, dict[str, str]]:
@@ -180,7 +189,7 @@ def serve(rank: Rank, *, control: str, number: int, ranks: int, version: str) ->
                     times = rank.run(task, tokens, at)
                     end = time.monotonic_ns()
                     start, end = times or (start, end)
-                    say("done", start=start, end=end)
+                    say("done", start=start, end=end, **{f"{PART}{name}": took for name, took in rank.parts().items()})
                 elif word == "check":
                     assert task is not None, "the request check arrived before prepare"
                     say("checked", wrong=rank.check(task), disturbed=rank.disturbed(), extra=rank.extra())

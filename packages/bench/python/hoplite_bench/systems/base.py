@@ -22,8 +22,13 @@ if TYPE_CHECKING:
     from hoplite_bench.environments import Environments
 
 OPS = ("rtt", "broadcast", "gather", "reduce", "allreduce")
+# Every participant gets the arrays of all. Measured on request only.
+ALLGATHER = "allgather"
 # A training step of PyTorch's DistributedDataParallel, which only systems of PyTorch have.
 DDP = "ddp"
+# Training steps of the study, which only systems of PyTorch have: with rank 0 as parameter server, and with allreduce.
+TRAIN_PS = "train-ps"
+TRAIN_ALLREDUCE = "train-allreduce"
 RANKS = Path(__file__).parent.parent / "ranks"
 
 
@@ -74,6 +79,7 @@ class Launch(abc.ABC):
             more than others. `memory` returns the total for all hosts.
         shared_clock: whether all hosts share one monotonic clock, like those of a lab. A driver can then record the
             time of an end on the host where it happens.
+        transports: "tcp" if all systems must use TCP on the measured network; "own" if each uses what it chooses.
     """
 
     hosts: Sequence[Host]
@@ -83,6 +89,7 @@ class Launch(abc.ABC):
     network: str
     memory_bytes: int
     shared_clock: bool
+    transports: str = "tcp"
 
     @abc.abstractmethod
     def spawn(self, host: Host, argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> None:
