@@ -75,13 +75,15 @@ class AgentFailed(HopliteError):
 
 
 class Agents:
-    """One agent on each host, for the duration of a `with` block; processes that agents started end with it.
+    """One agent at each address, for the duration of a `with` block; processes that agents started end with it.
+
+    Hosts with one address share an agent, so that processor time and memory of their processes count once.
 
     Args:
         network: the network.
 
     Attributes:
-        hosts: hosts of the network.
+        hosts: the first host at each address of the network, in order.
         hello: first reply of each agent.
         machine: description of the first host; "others" lists differences of the other hosts, if there are any.
         build: build of hoplite on the first host: release or debug.
@@ -91,7 +93,11 @@ class Agents:
     """
 
     def __init__(self, network: Network) -> None:
-        self.hosts = list(network.hosts)
+        at: dict[str, Host] = {}
+        for host in network.hosts:
+            at.setdefault(host.address, host)
+        self.hosts = list(at.values())
+        self._addresses = list(at)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._errors: list[IO[bytes]] = []
         self._channels: list[Channel] = []
@@ -156,12 +162,12 @@ class Agents:
         self.close()
 
     def all(self, request: dict[str, Any], *, timeout_s: float = ANSWER_TIMEOUT_S) -> list[dict[str, Any]]:
-        """Sends a request to every agent and returns all replies, in order of the hosts."""
+        """Sends a request to every agent and returns all replies, in order of their first hosts."""
         return self._ask(list(range(len(self._channels))), request, timeout_s)
 
     def one(self, host: Host, request: dict[str, Any], *, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
-        """Sends a request to the agent of one host."""
-        return self._ask([self.hosts.index(host)], request, timeout_s)[0]
+        """Sends a request to the agent at the address of one host."""
+        return self._ask([self._addresses.index(host.address)], request, timeout_s)[0]
 
     def prepare(self, system: str, environments: Environments) -> str:
         """Installs a system on all hosts, at the same path as on this machine.
