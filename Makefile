@@ -97,9 +97,9 @@ bench-owner: ## Measure an owner of a million objects on one core, and waits of 
 	cargo bench $(CARGO_FLAGS) -p hoplite-proto --bench owner
 	cargo bench $(CARGO_FLAGS) -p hoplite-node --bench full_store
 
-bench-packages: ## Install the build dependencies of the benchmarks with apt-get: libgloo-dev, g++ and fping (root)
+bench-packages: ## Install what the benchmarks need with apt-get: libgloo-dev, g++, fping, runc, charliecloud, strace (root)
 	apt-get update --quiet
-	apt-get install --quiet --yes --no-install-recommends libgloo-dev g++ fping
+	apt-get install --quiet --yes --no-install-recommends libgloo-dev g++ fping runc charliecloud strace
 
 sim: ## Simulate a cluster from one seed: make sim SEED=42
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seed $(or $(SEED),$(error SEED is missing: run make sim SEED=42))

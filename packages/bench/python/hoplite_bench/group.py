@@ -99,6 +99,11 @@ class Group(Launch):
         self._sockets: list[socket.socket] = []
         self._rounds = 0
 
+    @property
+    def id(self) -> str:
+        """Its value of the variable that marks the processes of a group."""
+        return self._id
+
     def spawn(self, host: Host, argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> None:
         """Starts a process on a host, as part of the group."""
         request = {"do": "spawn", "group": self._id, "argv": [str(word) for word in argv], "env": dict(env or {})}
