@@ -97,9 +97,10 @@ bench-owner: ## Measure an owner of a million objects on one core, and waits of 
 	cargo bench $(CARGO_FLAGS) -p hoplite-proto --bench owner
 	cargo bench $(CARGO_FLAGS) -p hoplite-node --bench full_store
 
-bench-packages: ## Install what the benchmarks need with apt-get: libgloo-dev, g++, fping, runc, charliecloud, strace (root)
+BENCH_PACKAGES := libgloo-dev g++ fping runc charliecloud strace
+bench-packages: ## Install what the benchmarks need with apt-get: Gloo, a compiler, container runtimes, fping, strace (root)
 	apt-get update --quiet
-	apt-get install --quiet --yes --no-install-recommends libgloo-dev g++ fping runc charliecloud strace
+	apt-get install --quiet --yes --no-install-recommends $(BENCH_PACKAGES)
 
 sim: ## Simulate a cluster from one seed: make sim SEED=42
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seed $(or $(SEED),$(error SEED is missing: run make sim SEED=42))
@@ -214,9 +215,17 @@ test-python: build ## Run Python tests by verb, across threads, processes and no
 	@mkdir -p $(LOGS)
 	timeout --kill-after=10 900 $(BIN)/pytest -n 2 2>&1 | tee $(LOGS)/python
 
+# Tests that lack a package are skipped with that reason.
+define try-bench-packages
+@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s $(BENCH_PACKAGES) >/dev/null 2>&1; then \
+    $(MAKE) bench-packages >$(LOGS)/apt-$@ 2>&1 || echo "cannot install $(BENCH_PACKAGES): $$(tail -n 1 $(LOGS)/apt-$@)"; \
+fi
+endef
+
 # One at a time: a test's lab may need the machine's links for itself.
-test-lab: build ## Test the lab, hosts as network namespaces of this machine (root): setup, faults, cleanup, benchmarks in it
+test-lab: build ## Test the lab and container set-ups on this machine: setup, faults, cleanup, benchmarks; packages by apt-get (root)
 	@mkdir -p $(LOGS)
+	$(try-bench-packages)
 	timeout --kill-after=10 600 $(BIN)/pytest -m 'lab and not long' 2>&1 | tee $(LOGS)/lab
 
 test-faults: build ## Run each operation in a lab, undisturbed and while a host is killed, and two minutes of random faults (root)
@@ -229,9 +238,7 @@ test-faults: build ## Run each operation in a lab, undisturbed and while a host 
 
 test-peers: build ## Test the benchmarked systems between two hosts; install them from PyPI and libgloo-dev with apt-get (root)
 	@mkdir -p $(LOGS)
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s libgloo-dev g++ fping >/dev/null 2>&1; then \
-	    $(MAKE) bench-packages >$(LOGS)/apt-peers 2>&1 || echo "cannot install libgloo-dev: $$(tail -n 1 $(LOGS)/apt-peers)"; \
-	fi
+	$(try-bench-packages)
 	timeout --kill-after=10 900 $(BIN)/pytest -m peers 2>&1 | tee $(LOGS)/peers
 
 test-wheel: wheel ## Test the contents of the wheel, and that it runs alone on this Python and the newest

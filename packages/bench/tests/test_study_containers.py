@@ -256,7 +256,7 @@ def test_namespaces_without_permission_are_named_with_the_fix(tmp_path: Path, mo
 
 @pytest.mark.parametrize("name", ["hpc", "single", "cross"])
 def test_a_missing_runtime_is_named_with_the_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(needs.needs, "check", lambda: None)
+    monkeypatch.setattr("hoplite_bench.lab.needs.check", lambda: None)
     monkeypatch.setattr("shutil.which", lambda _: None)
     program, package = needs.RUNTIMES[name]
     expected = rf"'{name}' needs the command {program}: install it with `apt-get install {package}`"
@@ -271,7 +271,7 @@ def test_containers_without_root_are_unavailable(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_full_shared_memory_is_named_where_ranks_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(needs.needs, "check", lambda: None)
+    monkeypatch.setattr("hoplite_bench.lab.needs.check", lambda: None)
     monkeypatch.setattr("shutil.which", lambda name: name)
     monkeypatch.setattr(needs, "free_shared_memory", lambda: 1 << 20)
     for name in ("bare", "hpc"):

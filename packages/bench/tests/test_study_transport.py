@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shlex
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -185,7 +186,7 @@ def need(name: str) -> None:
         pytest.skip(str(error))
 
 
-needs_strace = pytest.mark.skipif(transport.shutil.which("strace") is None, reason="strace is missing")
+needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is missing")
 SHARED = {"file": FILE, "memfd": MEMFD, "System V": SYSTEM_V}
 CONTAINERS = [pytest.param(name, marks=pytest.mark.lab) for name in ("hpc", "single")]
 
