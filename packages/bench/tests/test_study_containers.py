@@ -83,6 +83,9 @@ def test_ranks_share_what_the_set_up_says(name: str) -> None:
             assert len(agents.all({"do": "hello"})) == (2 if name == "cross" else 1)
             agents.all({"do": "folder", "group": "g", "path": str(network.rsh.parent / "g")})
             assert (network.rsh.parent / "g").is_dir()
+        temporary = {output(network, host.name, "echo $TMPDIR; echo > $TMPDIR/file") for host in network.hosts}
+        assert len(temporary) == (2 if name == "cross" else 1)
+        assert all(Path(one.strip(), "file").parent.parent == network.rsh.parent for one in temporary)
     here = own()
     assert ({one for one in KINDS if first[one] != here[one]}, {one for one in KINDS if first[one] != second[one]}) == (
         OWN[name]
@@ -140,7 +143,8 @@ from hoplite_bench.containers import opened
 with opened(sys.argv[1], 2) as network:
     for host in network.hosts:
         subprocess.run([network.rsh, host.name, "setsid sleep 3600 >/dev/null 2>&1 </dev/null &"], check=True)
-        clients = [subprocess.Popen([network.rsh, host.name, "sleep 3600; sleep 3600"])]
+        client = subprocess.Popen([network.rsh, host.name, "sleep 3600 & echo; wait"], stdout=subprocess.PIPE)
+        client.stdout.readline()
     print(network.rsh.parent, flush=True)
     sys.stdin.read()
 """

@@ -73,10 +73,11 @@ def opened(name: str, ranks: int) -> Iterator[Network]:
         containers = _started(run, name, hosts if own else hosts[:1], undo) if name != "bare" else []
         if own:
             _connect(containers, undo)
-        # Hosts of one container have the last socket.
-        sockets = [str(one.socket) for one in containers] or [""]
-        targets = {(host.name, host.address): sockets[min(host.number, len(sockets) - 1)] for host in hosts}
-        enter = ENTER if containers else '/bin/sh -c "$*"'
+        (folder / "tmp").mkdir()
+        # Hosts of one container have the last socket. Bare processes only need a folder of temporary files.
+        ways = [str(one.socket) for one in containers] or [str(folder / "tmp")]
+        targets = {(host.name, host.address): ways[min(host.number, len(ways) - 1)] for host in hosts}
+        enter = ENTER if containers else 'env "TMPDIR=$target" /bin/sh -c "$*"'
         agent.write_script(folder / "rsh", f"the container set-up {name}", targets, enter)
         yield Network(
             hosts,

@@ -74,10 +74,12 @@ class Container:
         self._name = name
         self._pid_file = folder / f"{hostname}.pid"
         self._runtime = runtime
-        mounts = folder / hostname
+        mounts, temporary = folder / hostname, folder / f"{hostname}.tmp"
         mounts.mkdir()
-        server = [sys.executable, "-I", "-S", str(SERVER), str(self.socket)]
-        command = (_charliecloud if runtime == "charliecloud" else self._runc)(server, mounts, folder)
+        # Process ids repeat in containers, and libraries name temporary files by them.
+        temporary.mkdir()
+        server = [sys.executable, "-I", "-S", str(SERVER), str(self.socket), str(temporary)]
+        command = self._runc(server, mounts, folder) if runtime == "runc" else _charliecloud(server, mounts)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the container lives
         self._process = subprocess.Popen(
             ["unshare", "--mount", "sh", "-c", MOUNT, "sh", str(mounts), str(folder / "hosts"), *command],
@@ -160,13 +162,9 @@ class Container:
         return lines[-1] if lines else f"no answer within {START_TIMEOUT_S:.0f} s"
 
 
-def _charliecloud(server: Sequence[str], mounts: Path, folder: Path) -> list[str]:  # noqa: ARG001 - as for runc
+def _charliecloud(server: Sequence[str], mounts: Path) -> list[str]:
     """The command that runs a container of Charliecloud."""
-    words = ["ch-run", "--write", *(f"--bind={path}" for path in shared_folders())]
-    # It unsets this variable, because it mounts /tmp at the same path, as it does here.
-    if folder_name := os.environ.get("TMPDIR"):
-        words += ["--env-no-expand", f"--set-env=TMPDIR={folder_name}"]
-    return [*words, str(mounts / "root"), "--", *server]
+    return ["ch-run", "--write", *(f"--bind={path}" for path in shared_folders()), str(mounts / "root"), "--", *server]
 
 
 def shared_folders() -> list[str]:

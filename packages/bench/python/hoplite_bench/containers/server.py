@@ -163,7 +163,8 @@ def children_of(parent: int) -> list[int]:
 
 
 def main() -> None:
-    """Serves on the socket that the command line names."""
+    """Serves on a socket; commands use a folder of temporary files. The command line names both."""
+    os.environ["TMPDIR"] = sys.argv[2]
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     server = Server(sys.argv[1])
     sys.stdout.write("ready\n")
