@@ -76,6 +76,32 @@ def temporary() -> Iterator[Path]:
         yield Path(folder)
 
 
+# Maps two files of shared memory that it creates, and waits to be ended.
+SEGMENTS = """
+import mmap, os, sys, time
+for name in sys.argv[1:]:
+    file = os.open(name, os.O_RDWR | os.O_CREAT, 0o600)
+    os.truncate(file, 4096)
+    globals()[name] = mmap.mmap(file, 4096)
+print('up', flush=True)
+time.sleep(3600)
+"""
+
+
+def test_shared_memory_of_killed_processes_is_removed_unless_others_use_it(agent: Agent) -> None:
+    names = [f"/dev/shm/hoplite-bench-test-{os.getpid()}-{kind}" for kind in ("own", "shared")]
+    try:
+        start(agent, "first", SEGMENTS, *names)
+        start(agent, "second", SEGMENTS, names[1])
+        agent.kill("first")
+        assert [Path(name).exists() for name in names] == [False, True]
+        agent.kill("second")
+        assert not Path(names[1]).exists()
+    finally:
+        for name in names:
+            Path(name).unlink(missing_ok=True)
+
+
 def test_hosts_of_a_file_are_measured_and_nothing_is_left(
     tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

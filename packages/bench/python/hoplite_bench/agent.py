@@ -35,6 +35,7 @@ PR_SET_CHILD_SUBREAPER = 36
 # Maximum length of a failed process's output in a reply.
 TAIL_BYTES = 2000
 END_TIMEOUT_S = 10.0
+SHARED_MEMORY = "/dev/shm"
 FREEZE_TIMEOUT_S = 10.0
 ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, *ENDED)
@@ -215,9 +216,11 @@ class Agent:
     def kill(self, group: str) -> dict[str, Any]:
         """Ends a group on this host; returns when it has ended."""
         deadline = time.monotonic() + END_TIMEOUT_S
+        segments: set[str] = set()
         while True:
             self.look(group)
             living = [one for one in self.members[group] if not _is_in(one, ENDED)]
+            segments.update(*(processes.mapped_files(one.pid, SHARED_MEMORY) for one in living))
             if not living:
                 break
             if time.monotonic() > deadline:
@@ -229,6 +232,7 @@ class Agent:
             log.unlink(missing_ok=True)
         del self.members[group]
         self.began_ns.pop(group, None)
+        _remove_unused(segments)
         if folder := self.folders.pop(group, None):
             # If hosts share files, another host may be removing the folder too, while processes there still write into
             # it. The last host removes it completely.
@@ -264,6 +268,14 @@ def _memory(process: psutil.Process) -> int:
         return int(process.memory_full_info().pss)
     except psutil.NoSuchProcess:
         return 0
+
+
+def _remove_unused(segments: set[str]) -> None:
+    """Removes files of shared memory that killed processes had no time to remove, unless others use them too."""
+    if segments:
+        segments = segments.difference(*(processes.mapped_files(one, SHARED_MEMORY) for one in processes.all_ids()))
+    for segment in segments:
+        Path(segment).unlink(missing_ok=True)
 
 
 def _tail(log: Path) -> str:

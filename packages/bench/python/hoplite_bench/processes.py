@@ -34,6 +34,16 @@ def fields_of(process: int) -> list[bytes] | None:
     return text.rpartition(b")")[2].split()
 
 
+def mapped_files(process: int, folder: str) -> set[str]:
+    """The paths of the files of a folder that a process has mapped into its memory; empty if it has ended."""
+    try:
+        text = read(f"/proc/{process}/maps").decode(errors="replace")
+    except OSError:
+        return set()
+    paths = {line.partition(f" {folder}/")[2] for line in text.splitlines()} - {""}
+    return {f"{folder}/{path}" for path in paths if not path.endswith(" (deleted)")}
+
+
 def read(path: str) -> bytes:
     """Reads a file of unknown size; pathlib takes four times as long.
 
