@@ -1,7 +1,7 @@
 """Bytes that processes sent over networks: all that passed their interfaces, and what their own sockets received.
 
 Interfaces count the bytes of all programs of a network namespace. A container has its own; on this machine's, only
-sockets tell the bytes of some processes from those of others.
+sockets separate the bytes of some processes from those of others.
 """
 
 from __future__ import annotations
