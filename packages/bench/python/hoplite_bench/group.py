@@ -59,8 +59,8 @@ class Round:
         peak_rss_bytes: most memory of its processes on one host.
         disturbed: what ranks report as retried, failed or refused, although no fault was injected.
         extra_bytes: most memory that a rank reports to have used temporarily; 0 for ranks that do not measure it.
-        breakdown: seconds of each part of the operation at the rank for which that part took longest; empty if the
-            ranks do not report parts.
+        breakdown: seconds of each part of the operation, of the rank whose parts took longest; empty if the ranks do
+            not report parts.
     """
 
     seconds: float
@@ -298,14 +298,12 @@ class Group(Launch):
 
 
 def _parts(done: list[dict[str, str]]) -> dict[str, float]:
-    """The seconds of each part that ranks reported, of the slowest rank."""
-    parts: dict[str, float] = {}
-    for fields in done:
-        for name, value in fields.items():
-            if name.startswith(PART):
-                part = name.removeprefix(PART)
-                parts[part] = max(parts.get(part, 0.0), int(value) / 1e9)
-    return parts
+    """The seconds of each part, as reported by the rank whose parts took longest."""
+    reported = [
+        {name.removeprefix(PART): int(value) / 1e9 for name, value in fields.items() if name.startswith(PART)}
+        for fields in done
+    ]
+    return max(reported, key=lambda parts: sum(parts.values()))
 
 
 def _why(error: Exception) -> str:

@@ -67,6 +67,7 @@ class Runner:
         environments: where systems are installed.
         notify: called with a progress message when a step begins.
         turned: called after each turn of a contender in a cell, including the warm-up, whether it failed or not.
+        wanted: which of the systems' variants to measure; all by default.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Runner:
         environments: Environments,
         notify: Callable[[str], None],
         turned: Callable[[Contender, Cell], None] = lambda _contender, _cell: None,
+        wanted: Callable[[Contender], bool] = lambda _contender: True,
     ) -> None:
         self.network = network
         self.agents = agents
@@ -86,6 +88,7 @@ class Runner:
         self.repeats = repeats
         self.notify = notify
         self.turned = turned
+        self.wanted = wanted
         self.unavailable: dict[str, str] = {}
         self._environments = environments
         self._groups: dict[tuple[str, str], Group] = {}
@@ -109,7 +112,7 @@ class Runner:
 
     def measure(self, cell: Cell) -> Iterator[Row]:
         """Measures one cell of all systems; yields their rows, the wire's first, after all turns."""
-        who = plan.contenders(self.systems.values(), cell.op, cell.inputs)
+        who = [one for one in plan.contenders(self.systems.values(), cell.op, cell.inputs) if self.wanted(one)]
         measured = {one: Measured(one) for one in who}
         for one, found in measured.items():
             found.failure = self.unavailable.get(one.system, "")

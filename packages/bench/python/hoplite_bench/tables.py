@@ -237,6 +237,7 @@ def limit(op: str, hosts: int) -> float | None:
         "gather": hosts - 1.0,
         "reduce": 1.0,
         "allreduce": 2 * (hosts - 1) / hosts,
+        "allgather": hosts - 1.0,
         "ddp": 2 * (hosts - 1) / hosts,
     }
     return limits.get(op)

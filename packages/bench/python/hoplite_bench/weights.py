@@ -80,6 +80,7 @@ class Weights(System):
             options = [
                 *launch.rank_options(host),
                 *("--listen", f"{host.address}:{PORT}", "--join", f"{launch.hosts[0].address}:{PORT}"),
+                *("--nodes", str(len(launch.hosts))),
                 *("--capacity", str(capacity), "--socket", str(launch.folder / f"{host.number}.sock")),
                 *("--midway-ns", str(round(self.midway_s * 1e9))),
                 *(["--bucket", str(self.bucket)] if self.bucket else []),

@@ -61,7 +61,7 @@ QUICK = {
     default=OPS,
     callback=bench_options.words,
     show_default=True,
-    help="Operations, separated by commas; for PyTorch also ddp, the communication of a training step.",
+    help="Operations, separated by commas; also allgather, and for PyTorch ddp, the communication of a training step.",
 )
 @click.option(
     "--sizes",

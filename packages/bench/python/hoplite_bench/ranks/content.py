@@ -77,7 +77,7 @@ def wrong_at(
     expected: list[range] = []
     if op == "allreduce" or (op == "reduce" and rank == 0):
         expected = [range(ranks * inputs)]
-    elif op == "gather" and rank == 0:
+    elif op == "allgather" or (op == "gather" and rank == 0):
         expected = [range(one, one + 1) for one in everybody]
     elif (op == "broadcast" and rank > 0) or (op == "rtt" and rank < 2):
         expected = [range(1)]

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_bcube.h>
 #include <gloo/allreduce_halving_doubling.h>
@@ -111,6 +112,8 @@ class Rank {
       received_ = Array(root ? 0 : count_, -1);
     } else if (op_ == "gather") {
       received_ = Array(root ? count_ * context_->size : 0, -1);
+    } else if (op_ == "allgather") {
+      received_ = Array(count_ * context_->size, -1);
     } else {
       received_.swap(sent_);
     }
@@ -144,6 +147,12 @@ class Rank {
       options.setRoot(0);
       options.setTag(tag_);
       gloo::gather(options);
+    } else if (op_ == "allgather") {
+      gloo::AllgatherOptions options(context_);
+      options.setInput(sent_.data(), sent_.size());
+      options.setOutput(received_.data(), received_.size());
+      options.setTag(tag_);
+      gloo::allgather(options);
     } else if (op_ == "reduce") {
       gloo::ReduceOptions options(context_);
       options.setOutput(received_.data(), received_.size());
@@ -164,7 +173,7 @@ class Rank {
 
   std::string check() {
     std::string differs;
-    if (op_ == "gather") {
+    if (op_ == "gather" || op_ == "allgather") {
       for (int rank = 0; rank < context_->size && !received_.empty() && differs.empty(); ++rank) {
         differs = wrong(received_.data() + rank * count_, count_, rank, 1, seed_);
         if (!differs.empty()) {
@@ -243,7 +252,8 @@ std::string answer(Rank& rank, const std::string& word, const Fields& fields) {
     const int64_t start_ns = now_ns();
     rank.run();
     const int64_t end_ns = now_ns();
-    return "done start=" + std::to_string(start_ns) + " end=" + std::to_string(end_ns);
+    return "done start=" + std::to_string(start_ns) + " end=" + std::to_string(end_ns) +
+        " part_collective=" + std::to_string(end_ns - start_ns);
   }
   if (word == "check") {
     return "checked wrong=" + encode(rank.check());

@@ -1,4 +1,6 @@
-"""A worker with an embedded Hoplite node, which runs each operation as an application of Hoplite would.
+"""A worker of Hoplite, which runs each operation as an application of Hoplite would.
+
+It embeds a node, or attaches to that of another worker on the same machine.
 
 The bench passes refs from rank to rank, as an application's own messages would.
 """
@@ -100,6 +102,8 @@ class HopliteRank(Rank):
                 self.came.append(client.get(tokens[0], timeout=PATIENCE_S))
             case "gather" if root:
                 self.came += client.get(tokens, timeout=PATIENCE_S)
+            case "allgather":
+                self.came += client.get(tokens, timeout=PATIENCE_S)
             case "reduce" if root:
                 self.made.append(client.reduce(tokens, op="sum"))
                 self.came.append(client.get(self.made[-1], timeout=PATIENCE_S))
@@ -111,6 +115,10 @@ class HopliteRank(Rank):
                 # A rank whose input already exists has nothing to do: it does not call.
                 return 0, 0
         return None
+
+    def parts(self, took_ns: int) -> dict[str, int]:
+        """The call: inputs are created in the store and results are views of it, so there are no other copies."""
+        return {"collective": took_ns}
 
     def check(self, task: Task) -> str:
         """Compares all results, then deletes the objects of this rank."""
@@ -129,26 +137,31 @@ class HopliteRank(Rank):
 
 
 def options_of_node() -> argparse.ArgumentParser:
-    """The options of a rank that embeds a node."""
+    """The options of a rank that embeds a node, or attaches to one."""
     parser = arguments()
-    parser.add_argument("--listen", required=True)
-    parser.add_argument("--join", required=True)
-    parser.add_argument("--capacity", type=int, required=True)
+    parser.add_argument("--listen", help="address of this node; omitted if it is the only one")
+    parser.add_argument("--join", help="address of the first node")
+    parser.add_argument("--capacity", type=int, help="size of the store; omitted to attach to a node that is running")
     parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--nodes", type=int, required=True, help="number of nodes to wait for")
     return parser
 
 
 @contextlib.contextmanager
 def joined(options: argparse.Namespace) -> Iterator[hoplite.Client]:
-    """A client of an embedded node that all other nodes have joined, for the duration of a `with` block."""
-    # Hosts of a measurement have their own network, so no authentication is needed.
-    node = join(options.listen, options.join, options.capacity, options.socket)
-    with node, node.client() as client:
+    """A client of a node that all other nodes have joined, for the duration of a `with` block."""
+    with contextlib.ExitStack() as stack:
+        if options.capacity is None:
+            client = stack.enter_context(attach(options.socket))
+        else:
+            # Hosts of a measurement have their own network, so no authentication is needed.
+            node = stack.enter_context(join(options.listen, options.join, options.capacity, options.socket))
+            client = stack.enter_context(node.client())
         deadline = time.monotonic() + START_TIMEOUT_S
-        while len(client.status()["members"]) < options.ranks:
+        while options.nodes > 1 and len(client.status()["members"]) < options.nodes:
             if time.monotonic() > deadline:
                 joined = len(client.status()["members"])
-                raise TimeoutError(f"{joined} of {options.ranks} nodes joined within {START_TIMEOUT_S:.0f} s")
+                raise TimeoutError(f"{joined} of {options.nodes} nodes joined within {START_TIMEOUT_S:.0f} s")
             time.sleep(0.02)
         # Nodes without configured racks survey them first; measurements start after that.
         while client.status()["survey"] == "waiting" and time.monotonic() < deadline:
@@ -158,10 +171,12 @@ def joined(options: argparse.Namespace) -> Iterator[hoplite.Client]:
 
 def main() -> None:
     """Takes part until the bench disconnects."""
-    options = options_of_node().parse_args()
+    parser = options_of_node()
+    parser.add_argument("--own-memory", action="store_true", help="copy inputs and results, as other libraries do")
+    options = parser.parse_args()
     with joined(options) as client:
         serve(
-            HopliteRank(client),
+            rank_of(client, own_memory=options.own_memory),
             control=options.control,
             number=options.rank,
             ranks=options.ranks,
@@ -169,10 +184,32 @@ def main() -> None:
         )
 
 
-def join(listen: str, seed: str, capacity: int, socket: Path) -> hoplite.Node:
+def rank_of(client: hoplite.Client, *, own_memory: bool) -> HopliteRank:
+    """The rank that works in the store, or in its own memory."""
+    if not own_memory:
+        return HopliteRank(client)
+    # It builds on this module.
+    from hoplite_own import OwnMemoryRank
+
+    return OwnMemoryRank(client)
+
+
+def attach(socket: Path) -> hoplite.Client:
+    """A client of another worker's node; retries, because that may start a little later."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            return hoplite.connect(f"unix:{socket}")
+        except hoplite.ConnectError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def join(listen: str | None, seed: str | None, capacity: int, socket: Path) -> hoplite.Node:
     """Starts a node; retries, because the node to join may start a little later."""
     deadline = time.monotonic() + START_TIMEOUT_S
-    seeds = [] if listen == seed else [seed]
+    seeds = [] if seed is None or listen == seed else [seed]
     while True:
         try:
             return hoplite.Node(listen=listen, join=seeds, capacity=capacity, socket=socket, no_auth=True)

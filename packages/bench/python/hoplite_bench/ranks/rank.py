@@ -102,8 +102,8 @@ class Rank:
         """Returns the most memory, in bytes, that the last operation used beyond that before it; 0 if not measured."""
         return 0
 
-    def parts(self) -> dict[str, int]:
-        """Returns the nanoseconds of each part of the last operation, such as "staging"; empty if not measured."""
+    def parts(self, took_ns: int) -> dict[str, int]:  # noqa: ARG002 - for a system without such data
+        """Returns the nanoseconds of each part of the last operation, which took `took_ns`; empty if not measured."""
         return {}
 
 
@@ -189,7 +189,8 @@ def serve(rank: Rank, *, control: str, number: int, ranks: int, version: str) ->
                     times = rank.run(task, tokens, at)
                     end = time.monotonic_ns()
                     start, end = times or (start, end)
-                    say("done", start=start, end=end, **{f"{PART}{name}": took for name, took in rank.parts().items()})
+                    parts = rank.parts(end - start)
+                    say("done", start=start, end=end, **{f"{PART}{name}": took for name, took in parts.items()})
                 elif word == "check":
                     assert task is not None, "the request check arrived before prepare"
                     say("checked", wrong=rank.check(task), disturbed=rank.disturbed(), extra=rank.extra())

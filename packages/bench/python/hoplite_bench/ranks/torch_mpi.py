@@ -1,7 +1,9 @@
 """A backend of torch.distributed over mpi4py, because the wheels of PyTorch have none for MPI.
 
-It has the operations that the bench and DistributedDataParallel use. Each call blocks until its part is done, and
-returns finished work. It uses MPI_COMM_WORLD, whose ranks must be those of the process group; there are no sub-groups.
+It has the operations that the bench and DistributedDataParallel use. DistributedDataParallel calls from the thread that
+runs the backward pass, which is the caller's on a CPU, so MPI needs no support for threads. Each call blocks until its
+part is done, and returns finished work. It uses MPI_COMM_WORLD, whose ranks must be those of the process group; there
+are no sub-groups.
 """
 
 from __future__ import annotations
@@ -9,16 +11,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import mpi4py
 import numpy as np
 import torch
 import torch.distributed as dist
+from mpi4py import MPI
 from torch._C._distributed_c10d import Backend, _create_work_from_future
-
-# Disables MPI's locks. DDP calls from the thread that runs the backward pass, which is the caller's on a CPU.
-mpi4py.rc.threads = False
-
-from mpi4py import MPI  # noqa: E402
 
 # PyTorch reserves the name "mpi".
 NAME = "mpi4py"

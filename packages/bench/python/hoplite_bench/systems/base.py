@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 OPS = ("rtt", "broadcast", "gather", "reduce", "allreduce")
 # Every participant gets the arrays of all. Measured on request only.
 ALLGATHER = "allgather"
+COLLECTIVES = (*OPS, ALLGATHER)
 # A training step of PyTorch's DistributedDataParallel, which only systems of PyTorch have.
 DDP = "ddp"
 # Training steps of the study, which only systems of PyTorch have: with rank 0 as parameter server, and with allreduce.
@@ -101,6 +103,18 @@ class Launch(abc.ABC):
             env: variables to set in addition to those of the bench.
         """
 
+    def port(self, usual: int) -> int:
+        """The TCP port for a system's own use on the first host.
+
+        Args:
+            usual: the port, unless all participants share an address, where other benches may use it at the same time.
+        """
+        if not share_address(self.hosts):
+            return usual
+        # On any address: that of a container is not one of this process.
+        with socket.create_server(("", 0)) as free:
+            return int(free.getsockname()[1])
+
     def rank_options(self, host: Host | None = None) -> list[str]:
         """The options of a program in `ranks/`; without a host, for a driver or a program that determines its rank."""
         options = ["--control", self.control, "--ranks", str(len(self.hosts))]
@@ -159,6 +173,7 @@ class System(abc.ABC):
         The estimate must not be too low: a round that does not fit into the machine is not started.
         """
         arrays = {"rtt": 4, "broadcast": hosts, "gather": 2 * hosts, "reduce": hosts + 1, "allreduce": 2 * hosts}
+        arrays[ALLGATHER] = hosts + hosts * hosts
         return arrays[op] * nbytes
 
 
@@ -202,6 +217,11 @@ class Driven(System):
         """Starts the driver, with its own options before those of ranks."""
         words = [*options, *launch.rank_options(), *(["--shared-clock"] if launch.shared_clock else [])]
         launch.spawn(launch.hosts[0], [self.python, RANKS / self.program, *words], env=self.environment)
+
+
+def share_address(hosts: Sequence[Host]) -> bool:
+    """Whether all participants are processes at one address, so that no launcher needs to reach another machine."""
+    return len({host.address for host in hosts}) == 1
 
 
 def this_python() -> list[str]:

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hoplite_bench.systems.base import OPS, RANKS, System, Unavailable, Variant
+from hoplite_bench.systems.base import ALLGATHER, COLLECTIVES, RANKS, System, Unavailable, Variant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,14 +73,14 @@ class Gloo(System):
     def variants(self, op: str) -> list[Variant]:
         """Gloo has one variant of each operation except allreduce; all are in one group."""
         if op != "allreduce":
-            return [Variant()] if op in OPS else []
+            return [Variant()] if op in COLLECTIVES else []
         found = [Variant(), Variant("ring chunked"), Variant("halving-doubling")]
         return [*found, Variant("bcube")] if makes_bcube(self.hosts) else found
 
     def start(self, launch: Launch, group: str) -> None:  # noqa: ARG002 - it has one group
         """Starts a rank on each host, bound to the host's address on the measured network."""
         assert self.program is not None, "start was called before prepare"
-        store = f"{launch.hosts[0].address}:{STORE_PORT}"
+        store = f"{launch.hosts[0].address}:{launch.port(STORE_PORT)}"
         for host in launch.hosts:
             here = ["--address", host.address, "--store", store, "--version", self.version]
             launch.spawn(host, [self.program, *here, *launch.rank_options(host)])
@@ -88,6 +88,7 @@ class Gloo(System):
     def memory(self, op: str, hosts: int, nbytes: int) -> int:
         """Results are compared and folded in place; one variant of allreduce receives into an additional array."""
         arrays = {"rtt": 3, "broadcast": hosts, "gather": 2 * hosts, "reduce": hosts, "allreduce": 2 * hosts}
+        arrays[ALLGATHER] = hosts + hosts * hosts
         return arrays[op] * nbytes
 
 

@@ -1,11 +1,11 @@
-"""Hoplite with default settings: a node embedded in each worker."""
+"""Hoplite with default settings: a node embedded in a worker of each host, to which workers at its address attach."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from hoplite_bench.systems.base import OPS, RANKS, System, Variant, this_python
+from hoplite_bench.systems.base import ALLGATHER, COLLECTIVES, RANKS, System, Variant, share_address, this_python
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 # Names of variants, and of their groups.
 RACKS = "racks configured"
 PLAIN = "not encrypted"
+# Inputs and results in each worker's own memory, as with other libraries; only for several workers on one machine.
+OWN = "own memory"
 
 # The nodes of all groups run side by side. The first group uses this port, the next groups the ports after it.
 PORT = 17421
-GROUPS = ["default", RACKS, PLAIN]
+GROUPS = ["default", RACKS, PLAIN, OWN]
 
 
 class Hoplite(System):
-    """One node per host, embedded in the worker."""
+    """One node for each address of a host, embedded in the first worker there."""
 
     name = "hoplite"
     several_inputs = True
@@ -31,15 +33,17 @@ class Hoplite(System):
     def __init__(self) -> None:
         self._topology: Mapping[str, Any] | None = None
         self._has_plain = False
+        self._on_one_machine = False
 
     def adapt(
         self,
-        hosts: Sequence[Host],  # noqa: ARG002 - all variants run on any hosts
+        hosts: Sequence[Host],
         topology: Mapping[str, Any] | None,
         *,
         plain: bool,
     ) -> None:
-        """Enables more variants: one with configured racks and pods, and one without encryption."""
+        """Enables more variants: with configured racks and pods, without encryption, and in the workers' own memory."""
+        self._on_one_machine = share_address(hosts)
         self._topology = topology
         self._has_plain = plain
 
@@ -51,11 +55,16 @@ class Hoplite(System):
         told = [RACKS] if self._topology and op not in ("rtt", "gather") else []
         if self._has_plain:
             told.append(PLAIN)
-        return [Variant(), *(Variant(name, name) for name in told)] if op in OPS else []
+        if self._on_one_machine:
+            told.append(OWN)
+        return [Variant(), *(Variant(name, name) for name in told)] if op in COLLECTIVES else []
 
     def start(self, launch: Launch, group: str) -> None:
-        """Starts a worker on each host; all join the first."""
+        """Starts a worker for each host; all nodes join the first."""
         port = PORT + GROUPS.index(group)
+        homes: dict[str, Host] = {}
+        for host in launch.hosts:
+            homes.setdefault(host.address, host)
         variables = settings(group)
         if group == RACKS:
             # Racks are known only for hosts of a lab, which share one file system.
@@ -63,23 +72,28 @@ class Hoplite(System):
             file.write_text(json.dumps(self._topology))
             variables["HOPLITE_TOPOLOGY"] = str(file)
         for host in launch.hosts:
-            launch.spawn(
-                host,
-                [
-                    *this_python(),
-                    RANKS / "hoplite_rank.py",
-                    *launch.rank_options(host),
-                    *("--listen", f"{host.address}:{port}"),
-                    *("--join", f"{launch.hosts[0].address}:{port}"),
-                    *("--capacity", str(launch.memory_bytes)),
-                    *("--socket", str(launch.folder / f"{host.number}.sock")),
-                ],
-                env=variables,
-            )
+            home = homes[host.address]
+            options = ["--socket", str(launch.folder / f"{home.number}.sock"), "--nodes", str(len(homes))]
+            if host is home:
+                options += ["--capacity", str(launch.memory_bytes)]
+                if len(homes) > 1:
+                    options += ["--listen", f"{host.address}:{port}"]
+                    options += ["--join", f"{launch.hosts[0].address}:{port}"]
+            if group == OWN:
+                options.append("--own-memory")
+            program = [*this_python(), RANKS / "hoplite_rank.py", *launch.rank_options(host), *options]
+            launch.spawn(host, program, env=variables)
 
     def memory(self, op: str, hosts: int, nbytes: int) -> int:
-        """Each array exists once in a store, including results and copies; for rtt also in the program's memory."""
+        """Each array exists once in a store, including results and copies; for rtt also in the program's memory.
+
+        On one machine there is one store. Inputs and results in workers' own memory are in addition.
+        """
+        if self._on_one_machine:
+            stored = {"rtt": 2, "broadcast": 1, "reduce": hosts + 1, "allreduce": hosts + 1}.get(op, hosts)
+            return super().memory(op, hosts, nbytes) + stored * nbytes
         arrays = {"rtt": 5, "broadcast": hosts, "gather": 2 * hosts - 1, "reduce": hosts + 1, "allreduce": 2 * hosts}
+        arrays[ALLGATHER] = hosts * hosts
         return arrays[op] * nbytes
 
 

@@ -130,4 +130,4 @@ class TorchMpi(Mpich):
 
 def meeting(launch: Launch, backend: str, port: int) -> list[str]:
     """The options with which ranks find each other."""
-    return ["--backend", backend, "--store", f"{launch.hosts[0].address}:{port}"]
+    return ["--backend", backend, "--store", f"{launch.hosts[0].address}:{launch.port(port)}"]

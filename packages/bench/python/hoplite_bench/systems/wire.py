@@ -31,7 +31,7 @@ class Wire(System):
 
     def start(self, launch: Launch, group: str) -> None:  # noqa: ARG002 - it has one group
         """Starts a rank on each host; only the first two transfer data."""
-        peer = f"{launch.hosts[0].address}:{PORT}"
+        peer = f"{launch.hosts[0].address}:{launch.port(PORT)}"
         for host in launch.hosts:
             launch.spawn(host, [*this_python(), RANKS / "wire_rank.py", "--peer", peer, *launch.rank_options(host)])
 
