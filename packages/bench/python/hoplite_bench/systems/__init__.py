@@ -24,6 +24,9 @@ SYSTEMS = {
     "torch-gloo": ("pytorch", "TorchGloo"),
     "torch-mpi": ("pytorch", "TorchMpi"),
     "torch-hoplite": ("pytorch", "TorchHoplite"),
+    "torch-nccl": ("pytorch", "TorchNccl"),
+    "cuda-mpi": ("missing", "CudaMpi"),
+    "ucc": ("missing", "Ucc"),
 }
 
 
