@@ -153,8 +153,8 @@ def test_pytorch_of_the_bench_is_used_if_it_has_what_a_backend_needs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     has = {"torch", "numpy"}
-    monkeypatch.setattr(pytorch.importlib.util, "find_spec", lambda name: "there" if name in has else None)
-    monkeypatch.setattr(pytorch.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: "there" if name in has else None)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     gloo, mpi = TorchGloo(), TorchMpi()
     gloo.prepare(Environments(tmp_path, install=False))
     assert gloo.python == tmp_path / "python"

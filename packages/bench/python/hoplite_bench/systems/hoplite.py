@@ -81,8 +81,8 @@ class Hoplite(System):
                     options += ["--join", f"{launch.hosts[0].address}:{port}"]
             if group == OWN:
                 options.append("--own-memory")
-            program = [*this_python(), RANKS / "hoplite_rank.py", *launch.rank_options(host), *options]
-            launch.spawn(host, program, env=variables)
+            program = RANKS / "hoplite_rank.py"
+            launch.spawn(host, [*this_python(), program, *launch.rank_options(host), *options], env=variables)
 
     def memory(self, op: str, hosts: int, nbytes: int) -> int:
         """Each array exists once in a store, including results and copies; for rtt also in the program's memory.
