@@ -81,6 +81,8 @@ class Agent:
                 # Stopped processes start no others, so the last look found them all.
                 self.signal(group, signal.SIGCONT)
                 return {}
+            case "signal":
+                return self.signal_one(group, request["pid"], request["signal"])
             case "begin":
                 return self.begin(group)
             case "usage":
@@ -197,6 +199,28 @@ class Agent:
         for process in self.members.get(group, []):
             with contextlib.suppress(psutil.Error):
                 process.send_signal(number)
+
+    def signal_one(self, group: str, pid: int, number: int) -> dict[str, Any]:
+        """Sends a signal to one process of a group; returns when SIGSTOP or SIGKILL has taken effect.
+
+        The number 0 only finds the process, so that a later signal is sent at once.
+
+        Raises:
+            ValueError: the group has no such process on this host.
+        """
+        known = {process.pid: process for process in self.members.get(group, [])}
+        if pid not in known:
+            self.look(group)
+            known = {process.pid: process for process in self.members[group]}
+        if pid not in known:
+            raise ValueError(f"the group has no process {pid} on this host")
+        known[pid].send_signal(number)
+        deadline = time.monotonic() + FREEZE_TIMEOUT_S
+        while number in (signal.SIGSTOP, signal.SIGKILL) and not _is_in(known[pid], STOPPED):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"process {pid} did not stop within {FREEZE_TIMEOUT_S:.0f} s")
+            time.sleep(STOPPING_S)
+        return {}
 
     def begin(self, group: str) -> dict[str, Any]:
         """Starts a measurement."""

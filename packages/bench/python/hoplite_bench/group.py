@@ -20,7 +20,7 @@ from hoplite.errors import HopliteError
 from hoplite.tools.channels import Channel, Lost, gather
 from hoplite_bench import words
 from hoplite_bench.hosts import AgentFailed
-from hoplite_bench.ranks.rank import PART, parse, write
+from hoplite_bench.ranks.rank import PART, TIMEOUT_VARIABLE, parse, write
 from hoplite_bench.systems.base import Launch
 
 if TYPE_CHECKING:
@@ -80,9 +80,22 @@ class Group(Launch):
         network: the hosts.
         agents: agents of these hosts.
         memory_bytes: maximum size of its store on one host.
+        timeout_s: timeout that rank programs pass to the system, if it has one; 0 is that of each program.
+
+    Attributes:
+        pids: the process of each rank, on its host.
     """
 
-    def __init__(self, system: System, settings: str, network: Network, agents: Agents, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        system: System,
+        settings: str,
+        network: Network,
+        agents: Agents,
+        memory_bytes: int,
+        *,
+        timeout_s: float = 0.0,
+    ) -> None:
         self.system = system
         self.settings = settings
         self.hosts = network.hosts
@@ -92,6 +105,8 @@ class Group(Launch):
         self.shared_clock = network.shared_clock
         self.transports = network.transports
         self.version = ""
+        self.pids: list[int] = []
+        self._variables = {TIMEOUT_VARIABLE: str(timeout_s)} if timeout_s else {}
         self._place = network
         self._agents = agents
         self._id = f"{system.name}-{settings}-{secrets.token_hex(4)}".replace(" ", "-")
@@ -106,7 +121,8 @@ class Group(Launch):
 
     def spawn(self, host: Host, argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> None:
         """Starts a process on a host, as part of the group."""
-        request = {"do": "spawn", "group": self._id, "argv": [str(word) for word in argv], "env": dict(env or {})}
+        variables = {**self._variables, **(env or {})}
+        request = {"do": "spawn", "group": self._id, "argv": [str(word) for word in argv], "env": variables}
         self._agents.one(host, request)
 
     def start(self) -> None:
@@ -152,6 +168,7 @@ class Group(Launch):
     def _accept(self, listener: socket.socket, wanted: int) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         found: dict[int, Channel] = {}
+        pids: dict[int, int] = {}
         while len(found) < wanted:
             try:
                 connection, _ = listener.accept()
@@ -174,8 +191,10 @@ class Group(Launch):
                 f"{self.system.name}'s driver" if self.system.driver else f"{self.system.name}'s rank {number}"
             )
             found[number] = channel
+            pids[number] = int(fields["pid"])
             self.version = fields["version"]
         self._channels = [found[number] for number in sorted(found)]
+        self.pids = [pids[number] for number in sorted(found)]
 
     def freeze(self) -> None:
         """Pauses all processes."""
@@ -184,6 +203,36 @@ class Group(Launch):
     def thaw(self) -> None:
         """Resumes all processes."""
         self._agents.all({"do": "thaw", "group": self._id})
+
+    @property
+    def channels(self) -> list[Channel]:
+        """The connection of each rank, for a caller that waits for each of them itself."""
+        return list(self._channels)
+
+    def signal(self, rank: int, number: int) -> None:
+        """Sends a signal to the process of one rank; returns when SIGSTOP or SIGKILL has taken effect.
+
+        The number 0 only finds the process, so that a later signal is sent at once.
+
+        Raises:
+            AgentFailed: the rank's process has ended.
+        """
+        request = {"do": "signal", "group": self._id, "pid": self.pids[rank], "signal": number}
+        self._agents.one(self.hosts[rank], request)
+
+    def prepare(self, op: str, nbytes: int, *, variant: str, seed: int, timeout_s: float) -> str:
+        """Prepares a round of all ranks, and returns the request that makes a rank call.
+
+        Raises:
+            GroupFailed: a rank failed, disconnected or timed out; the group is stopped.
+        """
+        self._rounds += 1
+        task = {"op": op, "bytes": nbytes, "variant": variant, "round": self._rounds, "seed": seed, "arrival": 0}
+        try:
+            ready = self._ask(write("prepare", **task), "ready", timeout_s)
+        except BROKEN as error:
+            raise self._failed(_why(error)) from None
+        return write("go", at=0, tokens=",".join(fields.get("token", "") for fields in ready))
 
     def round(
         self,
@@ -276,10 +325,14 @@ class Group(Launch):
         said: list[str] = []
         # If an agent fails here, it fails for the next group too, which then reports it.
         with contextlib.suppress(AgentFailed):
-            for answer in self._agents.all({"do": "exited", "group": self._id, "patience_s": LAST_WORDS_S}):
-                said += [_last(one["said"], one["code"]) for one in answer["exited"]]
+            said += self.last_output()
             self.stop()
         return GroupFailed("; ".join([why, *said[:2]]))
+
+    def last_output(self) -> list[str]:
+        """The exit status and the last output of each process that has ended; waits shortly for one that is ending."""
+        answers = self._agents.all({"do": "exited", "group": self._id, "patience_s": LAST_WORDS_S})
+        return [_last(one["said"], one["code"]) for answer in answers for one in answer["exited"]]
 
     def stop(self) -> None:
         """Ends all processes of the group."""

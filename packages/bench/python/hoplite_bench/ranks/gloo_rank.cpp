@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -37,7 +38,9 @@ namespace {
 using Array = std::vector<float>;
 
 // Longer than any round, and than any timeout of the bench: 1 GiB from each of 16 hosts takes 260 s at 500 Mbit/s.
-constexpr std::chrono::minutes TIMEOUT(60);
+constexpr std::chrono::milliseconds TIMEOUT(std::chrono::minutes(60));
+// As in rank.py: a timeout in seconds that the bench sets instead.
+constexpr const char* TIMEOUT_VARIABLE = "_HOPLITE_BENCH_TIMEOUT_S";
 constexpr int64_t HEAD_START_NS = 1000000;
 // Number of ranks that exchange data in one round of a BCube, like BCUBE_BASE in gloo.py.
 constexpr int BCUBE_BASE = 4;
@@ -281,7 +284,8 @@ std::shared_ptr<gloo::Context> mesh(const std::string& address, const std::strin
   gloo::transport::tcp::attr here(address.c_str());
   auto device = gloo::transport::tcp::CreateDevice(here);
   auto context = std::make_shared<gloo::rendezvous::Context>(rank, ranks, BCUBE_BASE);
-  context->setTimeout(TIMEOUT);
+  const char* seconds = std::getenv(TIMEOUT_VARIABLE);
+  context->setTimeout(seconds ? std::chrono::milliseconds(static_cast<int64_t>(std::stod(seconds) * 1000)) : TIMEOUT);
   Exchange exchange(store, rank, ranks);
   context->connectFullMesh(exchange, device);
   return context;

@@ -17,15 +17,15 @@ import numpy as np
 import hoplite
 from content import DTYPE, fill, wrong_at
 from hoplite.tools.peace import disturbances
-from rank import Rank, Task, arguments, serve
+from rank import Rank, Task, arguments, serve, timeout_s
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
 START_TIMEOUT_S = 60.0
-# For workers that were left behind; the timeout of the bench is shorter.
-PATIENCE_S = 600.0
+# For workers that were left behind, unless the bench sets another one; that of the bench is shorter.
+PATIENCE_S = timeout_s(600.0)
 # Separator between the refs of a rank's inputs and the ref of the sum, and separator between those of its inputs.
 AND = "+"
 NEXT = "|"

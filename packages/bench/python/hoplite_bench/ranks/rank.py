@@ -3,7 +3,7 @@
 A line is a word followed by key=value pairs, percent-encoded and separated by spaces, so that C++ programs can parse
 it:
 
-    rank -> bench   hello    rank=3 version=5.0.2            once; a driver that represents all ranks sends rank=all
+    rank -> bench   hello    rank=3 version=5.0.2 pid=71     once; a driver that represents all ranks sends rank=all
     bench -> rank   prepare  op=reduce bytes=4096 variant=default round=7 seed=7 arrival=0 inputs=1
     rank -> bench   ready    token=...                       inputs exist, memory is warm; data for the other ranks
     bench -> rank   go       at=81723123123 tokens=a,b,c     all tokens in order of rank
@@ -35,6 +35,8 @@ from urllib.parse import quote, unquote
 
 # Delay of the first rank's call, so that the second rank is ready: several scheduler time slices on a busy processor.
 HEAD_START_NS = 1_000_000
+# Variable with a timeout in seconds, for programs that pass one to the measured system.
+TIMEOUT_VARIABLE = "_HOPLITE_BENCH_TIMEOUT_S"
 
 # Start of the names of fields with the duration of a part.
 PART = "part_"
@@ -137,6 +139,11 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--rank", type=int, default=-1)
     return parser
+
+
+def timeout_s(default: float) -> float:
+    """The timeout of the measured system's calls in seconds, if the bench sets one; else the default."""
+    return float(os.environ.get(TIMEOUT_VARIABLE) or default)
 
 
 def sleep_until(at: int) -> None:

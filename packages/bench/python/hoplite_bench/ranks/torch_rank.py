@@ -15,15 +15,17 @@ import torch
 import torch.distributed as dist
 
 from content import DTYPE, fill, wrong_at
-from rank import Rank, Task, arguments, serve
+from rank import Rank, Task, arguments, serve, timeout_s
 from torch_ddp import Training
 from torch_device import CUDA, NCCL, Device, array
 from torch_train import ALLREDUCE, PS, Step
 
 # The module that registers a backend. "mpi4py" is also the launcher's: MPI numbers the ranks.
 MODULES = {"hoplite": "hoplite.torch", "mpi4py": "torch_mpi"}
-# Of the store and of operations; the bench has its own, shorter one. Groups are frozen while others are measured.
+# Of the store; the bench has its own, shorter one. Groups are frozen while others are measured.
 PATIENCE = dt.timedelta(days=1)
+# Of operations: the same, unless the bench sets another one.
+OPERATIONS_PATIENCE = dt.timedelta(seconds=timeout_s(PATIENCE.total_seconds()))
 SURVEY_S = 60.0
 
 
@@ -164,7 +166,9 @@ def main() -> None:
         version += f" with {module.library()}"
     host, _, port = options.store.rpartition(":")
     store = dist.TCPStore(host, int(port), options.ranks, is_master=number == 0, timeout=PATIENCE)
-    dist.init_process_group(options.backend, store=store, rank=number, world_size=options.ranks, timeout=PATIENCE)
+    dist.init_process_group(
+        options.backend, store=store, rank=number, world_size=options.ranks, timeout=OPERATIONS_PATIENCE
+    )
     if options.backend == "hoplite":
         wait_for_survey()
     serve(TorchRank(options.backend), control=options.control, number=number, ranks=options.ranks, version=version)
