@@ -142,7 +142,9 @@ class Agent:
             if not started or time.monotonic() >= deadline:
                 break
             time.sleep(STOPPING_S)
-        return {"exited": [{"code": process.returncode, "said": _tail(log)} for process, log in ended]}
+        return {
+            "exited": [{"pid": process.pid, "code": process.returncode, "said": _tail(log)} for process, log in ended]
+        }
 
     def look(self, group: str) -> None:
         """Finds the group's processes on this host's network."""

@@ -329,10 +329,11 @@ class Group(Launch):
             self.stop()
         return GroupFailed("; ".join([why, *said[:2]]))
 
-    def last_output(self) -> list[str]:
-        """The exit status and the last output of each process that has ended; waits shortly for one that is ending."""
+    def last_output(self, but: int = 0) -> list[str]:
+        """The exit status and the last output of each process that has ended, except one; waits shortly for any."""
         answers = self._agents.all({"do": "exited", "group": self._id, "patience_s": LAST_WORDS_S})
-        return [_last(one["said"], one["code"]) for answer in answers for one in answer["exited"]]
+        ended = [one for answer in answers for one in answer["exited"]]
+        return [_last(one["said"], one["code"]) for one in ended if one["pid"] != but]
 
     def stop(self) -> None:
         """Ends all processes of the group."""

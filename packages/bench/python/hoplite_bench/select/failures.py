@@ -37,7 +37,7 @@ ROUND_TIMEOUT_S = 60.0
 # The store of a group: inputs and results of all ranks, and those of a round that are not deleted yet.
 SPARE_BYTES = 256 << 20
 # When to strike, as shares of the seconds of a good round: earlier if the operation ended first.
-SHARES = (0.5, 0.2, 0.05)
+SHARES = (0.25, 0.1, 0.02)
 # A launcher notices a dead rank, and ends the others, some time after these have their error.
 LINGER_S = 0.5
 TEXT_MAX = 300
@@ -285,7 +285,9 @@ def _verdict(
     if silent:
         parts.append(f"{_named(silent)} got nothing within {limit_s:g} s")
     if ended:
-        parts.append("; ".join([f"the processes of {_named(ended)} ended", *group.last_output()[:1]]))
+        parts.append(
+            "; ".join([f"the processes of {_named(ended)} ended", *group.last_output(group.pids[case.victim])[:1]])
+        )
     parts += [f"rank {rank} failed: {_short(why)}" for rank, why in sorted(failed.items())[:1]]
     if len(failed) > 1:
         parts.append(f"{_named(sorted(failed)[1:])} failed too")
