@@ -6,6 +6,7 @@ import os
 import threading
 import time
 
+import rank
 from rank import Rank, Task, arguments, serve, timeout_s
 
 ENDS_AFTER_S = 0.02
@@ -31,6 +32,9 @@ class FailingRank(Rank):
             case "crashes":
                 print("the library aborts", flush=True)  # noqa: T201 - the last output of the process
                 os._exit(3)
+            case "babbles":
+                # Every line that it sends from now on.
+                rank.write = lambda *_, **__: "well"
             case "raises and ends":
                 threading.Timer(ENDS_AFTER_S, os._exit, [4]).start()
                 raise TimeoutError("a peer is missing")

@@ -119,6 +119,7 @@ def test_nobody_may_miss_the_failed_rank(network: Network, agents: Agents) -> No
         ("crashes", "ended", "rank 2 ended; a process exited with status 3; its last line: 'the library aborts'"),
         ("raises and ends", "ended", "the processes of rank 2 ended"),
         ("lies", "wrong", "rank 2 has a wrong result: element 0 is 1 instead of 2"),
+        ("babbles", "wrong", "rank 2 has a wrong result: it sent 'well'"),
     ],
 )
 def test_one_rank_makes_it_unsafe(network: Network, agents: Agents, does: str, state: str, text: str) -> None:

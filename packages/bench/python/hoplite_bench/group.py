@@ -227,7 +227,9 @@ class Group(Launch):
             GroupFailed: a rank failed, disconnected or timed out; the group is stopped.
         """
         self._rounds += 1
-        task = {"op": op, "bytes": nbytes, "variant": variant, "round": self._rounds, "seed": seed, "arrival": 0}
+        task = {"op": op, "bytes": nbytes, "variant": variant, "round": self._rounds, "seed": seed}
+        # One nanosecond between calls, so that no rank contributes its input before it calls.
+        task["arrival"] = 1
         try:
             ready = self._ask(write("prepare", **task), "ready", timeout_s)
         except BROKEN as error:
@@ -366,5 +368,6 @@ def _why(error: Exception) -> str:
 
 
 def _last(said: str, code: int) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    # Open MPI's launcher writes zero bytes.
+    lines = [line for part in said.splitlines() if (line := part.strip(" \t\0"))]
     return words.ended(code, lines[-1] if lines else "")

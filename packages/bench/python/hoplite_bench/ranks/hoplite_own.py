@@ -80,17 +80,17 @@ class OwnMemoryRank(HopliteRank):
             case "allgather":
                 self._get(refs)
             case "reduce" if root:
-                self.made.append(self.client.reduce(refs, op="sum"))
+                self.made.append(self.client.reduce(refs, op="sum", timeout=PATIENCE_S))
                 self._get([self.made[-1]])
             case "allreduce":
                 if root:
-                    self.made.append(self.client.reduce(refs, op="sum", name=self.reserved))
+                    self.made.append(self.client.reduce(refs, op="sum", name=self.reserved, timeout=PATIENCE_S))
                 self._get([result])
         return None
 
     def _put(self, array: np.ndarray, ref: hoplite.Ref) -> None:
         start = time.monotonic_ns()
-        self.client.put(array, name=ref)
+        self.client.put(array, name=ref, timeout=PATIENCE_S)
         self.staging_ns += time.monotonic_ns() - start
 
     def _get(self, refs: Sequence[hoplite.Ref | str]) -> None:

@@ -89,15 +89,15 @@ class HopliteRank(Rank):
         sealed = isinstance(self.own, list)
         if isinstance(self.own, list):
             for buffer in self.own:
-                buffer.seal()
+                buffer.seal(timeout=PATIENCE_S)
             self.own = None
         match task.op:
             case "rtt" if root:
-                client.put(self.own, name=self.reserved)
+                client.put(self.own, name=self.reserved, timeout=PATIENCE_S)
                 self.came.append(client.get(tokens[1], timeout=PATIENCE_S))
             case "rtt" if task.rank == 1:
                 self.came.append(client.get(tokens[0], timeout=PATIENCE_S))
-                client.put(self.came[0], name=self.reserved)
+                client.put(self.came[0], name=self.reserved, timeout=PATIENCE_S)
             case "broadcast" if not root:
                 self.came.append(client.get(tokens[0], timeout=PATIENCE_S))
             case "gather" if root:
@@ -105,11 +105,11 @@ class HopliteRank(Rank):
             case "allgather":
                 self.came += client.get(tokens, timeout=PATIENCE_S)
             case "reduce" if root:
-                self.made.append(client.reduce(tokens, op="sum"))
+                self.made.append(client.reduce(tokens, op="sum", timeout=PATIENCE_S))
                 self.came.append(client.get(self.made[-1], timeout=PATIENCE_S))
             case "allreduce":
                 if root:
-                    self.made.append(client.reduce(tokens, op="sum", name=self.reserved))
+                    self.made.append(client.reduce(tokens, op="sum", name=self.reserved, timeout=PATIENCE_S))
                 self.came.append(client.get(result, timeout=PATIENCE_S))
             case _ if not sealed:
                 # A rank whose input already exists has nothing to do: it does not call.
@@ -126,7 +126,7 @@ class HopliteRank(Rank):
         facts = {"nbytes": task.nbytes, "rank": task.rank, "ranks": task.ranks, "seed": task.seed}
         said = wrong_at(came, op=task.op, inputs=task.inputs, **facts)
         del came
-        self.client.delete(self.made)
+        self.client.delete(self.made, timeout=PATIENCE_S)
         self.made.clear()
         return said
 
@@ -199,7 +199,8 @@ def attach(socket: Path) -> hoplite.Client:
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
-            return hoplite.connect(f"unix:{socket}")
+            # No other node takes the place of one that ends with its worker.
+            return hoplite.connect(f"unix:{socket}", reconnect=False)
         except hoplite.ConnectError:
             if time.monotonic() > deadline:
                 raise

@@ -38,6 +38,8 @@ ROUND_TIMEOUT_S = 60.0
 SPARE_BYTES = 256 << 20
 # When to strike, as shares of the seconds of a good round: earlier if the operation ended first.
 SHARES = (0.25, 0.1, 0.02)
+# The last word of a rank, or what replaces it.
+WORDS = ("checked", "failed", "ended")
 # A launcher notices a dead rank, and ends the others, some time after these have their error.
 LINGER_S = 0.5
 TEXT_MAX = 300
@@ -70,7 +72,8 @@ class Verdict:
         state: "error": they live, and each got an error or a correct result in time. "finished": as "error", but nobody
             missed the failed rank. "ended": the processes of some ended. "hangs": some got nothing within the limit.
             "wrong": some got a wrong result without an error.
-        seconds: from the failure and the calls to the last answer; the limit if some got none.
+        seconds: the longest wait of a rank: from the failure and the calls to the end of the operation, or then for the
+            verification and release of its result; the limit if some got no answer.
         text: the case and the answers.
         results: how many of the other ranks have a correct result.
         case: the case.
@@ -221,12 +224,16 @@ def _run(
     answers |= _answers({rank: one for rank, one in channels.items() if rank not in answers}, limit_s)
     done = {rank: channels[rank] for rank, answer in answers.items() if answer.word == "done"}
     late = len(done) == len(channels) and "done" in (one.word for one in _answers({0: victim}, 0.0).values())
+    waited = _last(answers, began) - began
+    # Only now: a rank whose part ended early, such as that of a sender, would release what others still need.
+    began = time.monotonic()
     checked = _send(done, "check")
     checked |= _answers({rank: one for rank, one in done.items() if rank not in checked}, limit_s)
+    waited = max(waited, _last(checked, began) - began)
     final = {rank: answer for rank, answer in answers.items() if rank not in done} | checked
     living = {rank: channels[rank] for rank, answer in final.items() if answer.word != "ended"}
     final |= {rank: one for rank, one in _answers(living, LINGER_S).items() if one.word == "ended"}
-    return _verdict(group, case, how, limit_s, sorted(channels), final, began), late
+    return _verdict(group, case, how, limit_s, sorted(channels), final, waited), late
 
 
 def _send(channels: Mapping[int, Channel], line: str) -> dict[int, Answer]:
@@ -260,7 +267,8 @@ def _answers(channels: Mapping[int, Channel], limit_s: float) -> dict[int, Answe
                 else:
                     if (line := channel.line()) is None:
                         continue
-                    found[rank] = Answer(*parse(line), time.monotonic())
+                    # An empty line is not valid either.
+                    found[rank] = Answer(*parse(line.strip() or "nothing"), time.monotonic())
                 selector.unregister(channel.reader)
     return found
 
@@ -272,15 +280,15 @@ def _verdict(
     limit_s: float,
     ranks: Sequence[int],
     answers: Mapping[int, Answer],
-    began: float,
+    waited: float,
 ) -> Verdict:
     """Judges the last answers of the other ranks."""
     silent = [rank for rank in ranks if rank not in answers]
     ended = [rank for rank in answers if answers[rank].word == "ended"]
     wrong = {rank: one.fields["wrong"] for rank, one in answers.items() if one.fields.get("wrong")}
+    wrong |= {rank: f"it sent {one.word!r}" for rank, one in answers.items() if one.word not in WORDS}
     failed = {rank: one.fields.get("why", "") for rank, one in answers.items() if one.word == "failed"}
     correct = [rank for rank in answers if answers[rank].word == "checked" and rank not in wrong]
-    seconds = max((one.at for one in answers.values()), default=began) - began
     parts = [f"rank {rank} has a wrong result: {why}" for rank, why in sorted(wrong.items())]
     if silent:
         parts.append(f"{_named(silent)} got nothing within {limit_s:g} s")
@@ -305,11 +313,15 @@ def _verdict(
         if found
     )
     text = f"{case} {how}: {'; '.join(parts)}"
-    return Verdict(state, limit_s if silent else max(0.0, seconds), text, len(correct), case)
+    return Verdict(state, limit_s if silent else waited, text, len(correct), case)
 
 
 def _badness(verdict: Verdict) -> tuple[int, float]:
     return STATES.index(verdict.state), verdict.seconds
+
+
+def _last(answers: Mapping[int, Answer], began: float) -> float:
+    return max([began, *(one.at for one in answers.values())])
 
 
 def _named(ranks: Sequence[int]) -> str:
