@@ -146,7 +146,7 @@ def test_an_operation_that_ends_before_the_failure_is_repeated(network: Network,
 
 
 def test_a_frozen_rank_ends_with_the_check(network: Network, agents: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
-    states = []
+    states: list[str] = []
     stop = Group.stop
 
     def stopped(group: Group) -> None:

@@ -234,7 +234,8 @@ class Group(Launch):
             ready = self._ask(write("prepare", **task), "ready", timeout_s)
         except BROKEN as error:
             raise self._failed(_why(error)) from None
-        return write("go", at=0, tokens=",".join(fields.get("token", "") for fields in ready))
+        go: str = write("go", at=0, tokens=",".join(fields.get("token", "") for fields in ready))
+        return go
 
     def round(
         self,

@@ -199,7 +199,7 @@ def attach(socket: Path) -> hoplite.Client:
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
-            # No other node takes the place of one that ends with its worker.
+            # The node ends with its worker. No other one will serve the socket.
             return hoplite.connect(f"unix:{socket}", reconnect=False)
         except hoplite.ConnectError:
             if time.monotonic() > deadline:

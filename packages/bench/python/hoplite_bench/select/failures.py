@@ -268,7 +268,8 @@ def _answers(channels: Mapping[int, Channel], limit_s: float) -> dict[int, Answe
                     if (line := channel.line()) is None:
                         continue
                     # An empty line is not valid either.
-                    found[rank] = Answer(*parse(line.strip() or "nothing"), time.monotonic())
+                    word, fields = parse(line.strip() or "nothing")
+                    found[rank] = Answer(word, fields, time.monotonic())
                 selector.unregister(channel.reader)
     return found
 
