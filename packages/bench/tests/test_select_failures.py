@@ -18,7 +18,8 @@ from hoplite_bench import containers
 from hoplite_bench.agent import Agent
 from hoplite_bench.group import Group, GroupFailed
 from hoplite_bench.hosts import Agents
-from hoplite_bench.select.failures import CASES, SIGNALS, Case, Verdict, strike, survives
+from hoplite_bench.select.failures import CASES, SIGNALS, strike, survives
+from hoplite_bench.select.verdict import Case, Verdict
 from hoplite_bench.systems import System, Variant
 from hoplite_bench.systems.base import RANKS
 from hoplite_bench.systems.dask import Dask

@@ -17,6 +17,7 @@ from hoplite.errors import InvalidArgument
 from hoplite.tools.channels import Lost
 from hoplite_bench.group import Group
 from hoplite_bench.ranks.rank import parse
+from hoplite_bench.select.verdict import Answer, Case, Verdict, judge, worst
 from hoplite_bench.systems.base import Variant
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from hoplite_bench.systems.base import System
 
 SIGNALS = {"killed": signal.SIGKILL, "frozen": signal.SIGSTOP}
-# From harmless to worst. The first two are safe.
-STATES = ("finished", "error", "ended", "hangs", "wrong")
 LIMIT_S = 10.0
 # Long enough that an operation has a middle in shared memory too.
 NBYTES = 64 << 20
@@ -38,67 +37,8 @@ ROUND_TIMEOUT_S = 60.0
 SPARE_BYTES = 256 << 20
 # When to strike, as shares of the seconds of a good round: earlier if the operation ended first.
 SHARES = (0.25, 0.1, 0.02)
-# The last word of a rank, or what replaces it.
-WORDS = ("checked", "failed", "ended")
 # A launcher notices a dead rank, and ends the others, some time after these have their error.
 LINGER_S = 0.5
-TEXT_MAX = 300
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One failure.
-
-    Attributes:
-        op: the operation.
-        victim: the rank that fails; 0 is the root.
-        moment: "before" its call, or "during" the operation.
-    """
-
-    op: str
-    victim: int
-    moment: str
-
-    def __str__(self) -> str:
-        when = "before its call" if self.moment == "before" else "during the operation"
-        return f"{self.op}, rank {self.victim} {when}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Verdict:
-    """What the other ranks did.
-
-    Attributes:
-        state: "error": they live, and each got an error or a correct result in time. "finished": as "error", but nobody
-            missed the failed rank. "ended": the processes of some ended. "hangs": some got nothing within the limit.
-            "wrong": some got a wrong result without an error.
-        seconds: the longest wait of a rank: from the failure and the calls to the end of the operation, or then for the
-            verification and release of its result; the limit if some got no answer.
-        text: the case and the answers.
-        results: how many of the other ranks have a correct result.
-        case: the case.
-    """
-
-    state: str
-    seconds: float
-    text: str
-    results: int
-    case: Case
-
-    @property
-    def safe(self) -> bool:
-        """Whether an application could go on without the failed rank."""
-        return self.state in STATES[:2]
-
-
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    """A rank's answer: the word of the protocol, or "ended"; its fields; and when it came, by the monotonic clock."""
-
-    word: str
-    fields: Mapping[str, str]
-    at: float
-
 
 # The first are the most likely to hang. Rank 1 passes data on in trees and chains.
 CASES = {
@@ -161,15 +101,12 @@ def survives(
     few = dataclasses.replace(network, hosts=list(network.hosts)[:ranks])
     if len(few.hosts) < 2:
         raise InvalidArgument(f"{len(few.hosts)} rank has no other to survive: use at least two")
-    worst: Verdict | None = None
+    found: list[Verdict] = []
     for case in CASES[arch] if cases is None else cases:
-        found = strike(few, agents, system, case, how=how, limit_s=limit_s, variant=variant, nbytes=nbytes)
-        if worst is None or _badness(found) > _badness(worst):
-            worst = found
-        if not found.safe:
+        found.append(strike(few, agents, system, case, how=how, limit_s=limit_s, variant=variant, nbytes=nbytes))
+        if not found[-1].safe:
             break
-    assert worst is not None, "there are no cases"
-    return worst
+    return worst(found)
 
 
 def strike(
@@ -233,7 +170,9 @@ def _run(
     final = {rank: answer for rank, answer in answers.items() if rank not in done} | checked
     living = {rank: channels[rank] for rank, answer in final.items() if answer.word != "ended"}
     final |= {rank: one for rank, one in _answers(living, LINGER_S).items() if one.word == "ended"}
-    return _verdict(group, case, how, limit_s, sorted(channels), final, waited), late
+    ended = any(one.word == "ended" for one in final.values())
+    output = group.last_output(group.pids[case.victim]) if ended else []
+    return judge(case, how, sorted(channels), final, limit_s=limit_s, waited_s=waited, output=output), late
 
 
 def _send(channels: Mapping[int, Channel], line: str) -> dict[int, Answer]:
@@ -274,61 +213,5 @@ def _answers(channels: Mapping[int, Channel], limit_s: float) -> dict[int, Answe
     return found
 
 
-def _verdict(
-    group: Group,
-    case: Case,
-    how: str,
-    limit_s: float,
-    ranks: Sequence[int],
-    answers: Mapping[int, Answer],
-    waited: float,
-) -> Verdict:
-    """Judges the last answers of the other ranks."""
-    silent = [rank for rank in ranks if rank not in answers]
-    ended = [rank for rank in answers if answers[rank].word == "ended"]
-    wrong = {rank: one.fields["wrong"] for rank, one in answers.items() if one.fields.get("wrong")}
-    wrong |= {rank: f"it sent {one.word!r}" for rank, one in answers.items() if one.word not in WORDS}
-    failed = {rank: one.fields.get("why", "") for rank, one in answers.items() if one.word == "failed"}
-    correct = [rank for rank in answers if answers[rank].word == "checked" and rank not in wrong]
-    parts = [f"rank {rank} has a wrong result: {why}" for rank, why in sorted(wrong.items())]
-    if silent:
-        parts.append(f"{_named(silent)} got nothing within {limit_s:g} s")
-    if ended:
-        parts.append(
-            "; ".join([f"the processes of {_named(ended)} ended", *group.last_output(group.pids[case.victim])[:1]])
-        )
-    parts += [f"rank {rank} failed: {_short(why)}" for rank, why in sorted(failed.items())[:1]]
-    if len(failed) > 1:
-        parts.append(f"{_named(sorted(failed)[1:])} failed too")
-    if correct:
-        parts.append(f"{_named(correct)} finished correctly")
-    state = next(
-        name
-        for name, found in (
-            ("wrong", wrong),
-            ("hangs", silent),
-            ("ended", ended),
-            ("error", failed),
-            ("finished", True),
-        )
-        if found
-    )
-    text = f"{case} {how}: {'; '.join(parts)}"
-    return Verdict(state, limit_s if silent else waited, text, len(correct), case)
-
-
-def _badness(verdict: Verdict) -> tuple[int, float]:
-    return STATES.index(verdict.state), verdict.seconds
-
-
 def _last(answers: Mapping[int, Answer], began: float) -> float:
     return max([began, *(one.at for one in answers.values())])
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(str(rank) for rank in sorted(ranks))
-
-
-def _short(why: str) -> str:
-    line = next(iter(why.strip().splitlines()), "no reason")
-    return line if len(line) <= TEXT_MAX else f"{line[:TEXT_MAX]}..."
