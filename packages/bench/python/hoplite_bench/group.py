@@ -125,8 +125,11 @@ class Group(Launch):
         request = {"do": "spawn", "group": self._id, "argv": [str(word) for word in argv], "env": variables}
         self._agents.one(host, request)
 
-    def start(self) -> None:
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Starts all processes and waits for all ranks.
+
+        Args:
+            timeout_s: seconds until all ranks must have connected.
 
         Raises:
             Unavailable: the system can't run on these hosts.
@@ -139,7 +142,7 @@ class Group(Launch):
             self._agents.all({"do": "folder", "group": self._id, "path": str(self.folder)})
             with self._listen() as listener:
                 self.system.start(self, self.settings)
-                self._accept(listener, 1 if self.system.driver else len(self.hosts))
+                self._accept(listener, 1 if self.system.driver else len(self.hosts), timeout_s)
         except BROKEN as error:
             raise self._failed(_why(error)) from None
         except BaseException:
@@ -165,8 +168,8 @@ class Group(Launch):
         listener.settimeout(POLL_S)
         return listener
 
-    def _accept(self, listener: socket.socket, wanted: int) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
+    def _accept(self, listener: socket.socket, wanted: int, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
         found: dict[int, Channel] = {}
         pids: dict[int, int] = {}
         while len(found) < wanted:
@@ -176,7 +179,7 @@ class Group(Launch):
                 if any(answer["exited"] for answer in self._agents.all({"do": "exited", "group": self._id})):
                     raise Lost("a process ended before all ranks had connected") from None
                 if time.monotonic() > deadline:
-                    raise Lost(f"{len(found)} of {wanted} ranks connected within {START_TIMEOUT_S:.0f} s") from None
+                    raise Lost(f"{len(found)} of {wanted} ranks connected within {timeout_s:.0f} s") from None
                 continue
             self._sockets.append(connection)
             connection.setblocking(True)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hoplite_bench import plan
-from hoplite_bench.group import Group, GroupFailed, Round
+from hoplite_bench.group import START_TIMEOUT_S, Group, GroupFailed, Round
 from hoplite_bench.hosts import AgentFailed
 from hoplite_bench.row import WIRE, Row, spread
 from hoplite_bench.systems.base import Unavailable
@@ -68,7 +68,12 @@ class Runner:
         notify: called with a progress message when a step begins.
         turned: called after each turn of a contender in a cell, including the warm-up, whether it failed or not.
         wanted: which of the systems' variants to measure; all by default.
+
+    Attributes:
+        start_timeout_s: time after which a group whose ranks have not all connected counts as hanging.
     """
+
+    start_timeout_s = START_TIMEOUT_S
 
     def __init__(
         self,
@@ -176,9 +181,13 @@ class Runner:
             # The wire is a single stream, which waits for no other.
             arrival_s=0.0 if one.system == WIRE else cell.arrival_s,
             inputs=cell.inputs,
-            timeout_s=plan.step_timeout_s(cell, len(self.network.hosts), self.network.rate),
+            timeout_s=self.step_timeout_s(cell),
             weigh=weigh,
         )
+
+    def step_timeout_s(self, cell: Cell) -> float:
+        """The time after which a step of a round counts as hanging, in seconds."""
+        return plan.step_timeout_s(cell, len(self.network.hosts), self.network.rate)
 
     def _group(self, one: Contender) -> Group:
         """Returns the group of a contender; starts it if it does not run. It is frozen."""
@@ -189,7 +198,7 @@ class Runner:
                 raise Unavailable(f"failed in {len(failures)} earlier cells, most recently: {failures[-1]}")
             self.notify(f"starting {one.system} ({one.group})")
             group = Group(self.systems[one.system], one.group, self.network, self.agents, self._memory_bytes)
-            group.start()
+            group.start(self.start_timeout_s)
             self._groups[key] = group
             group.freeze()
         return self._groups[key]

@@ -11,6 +11,7 @@ The module does not measure: the caller measures what `following` returns, and r
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from typing import TYPE_CHECKING
 
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
     from hoplite_bench.plan import Cell, Contender
 
 # Samples of a candidate at the end of each rung.
-RUNGS = (1, 3, 6, 12)
+RUNGS = (2, 4, 8, 12)
 SPENT = "not measured: the budget of {budget:g} s was spent; set a larger --budget"
 
 
 class BudgetTooSmall(HopliteError):
-    """The budget does not allow one measurement of every operation; the message names the seconds that it takes."""
+    """The budget does not allow a comparison for every operation; the message names the seconds that it takes."""
 
 
 @dataclasses.dataclass
@@ -48,8 +49,8 @@ class _Race:
 
     @property
     def begun(self) -> int:
-        """How many candidates have samples."""
-        return sum(map(bool, self.samples.values()))
+        """How many samples there are."""
+        return sum(map(len, self.samples.values()))
 
     def waiting(self) -> list[Contender]:
         """The candidates that need another sample in this rung, those with the fewest samples first."""
@@ -95,17 +96,17 @@ class Halving:
             spent_s: seconds since the search began.
 
         Raises:
-            BudgetTooSmall: the budget was spent before every operation was measured once.
+            BudgetTooSmall: the budget was spent before two candidates of every operation were measured.
         """
         while races := [race for race in self._races.values() if not race.ended]:
             race = min(races, key=lambda race: (race.rung, race.tier, race.rung == 0 and race.begun))
-            waiting = race.waiting()
-            if not waiting:
+            if not race.waiting():
                 self._prune(race)
                 race.rung += 1
                 continue
             if race.rung and not self._fit(race, spent_s):
                 continue
+            waiting = race.waiting()
             if spent_s >= self.budget_s:
                 self._check_enough(spent_s)
                 self._end(race, waiting)
@@ -137,17 +138,24 @@ class Halving:
             if one in race.active:
                 race.active.remove(one)
 
+    def has(self, cell: Cell) -> bool:
+        """Whether there is a race in a cell."""
+        return cell in self._races
+
     def estimates(self, cell: Cell) -> dict[Contender, Estimate]:
         """The estimated times in a cell, of all candidates that have samples there and are not excluded."""
         found = self._races[cell].samples.items()
         return {one: estimate(samples) for one, samples in found if samples and one not in self.excluded}
 
     def _prune(self, race: _Race) -> None:
-        """Drops the candidates that are slower than the best beyond doubt."""
+        """Drops the candidates that are slower than the best beyond doubt.
+
+        With few samples, other load on the machine may have slowed all but one of them, so the fastest one counts.
+        """
         found = {one: estimate(race.samples[one]) for one in race.active}
         best = min(found.values(), key=lambda one: one.seconds)
         for one, own in found.items():
-            if own.low > best.high:
+            if min(race.samples[one]) * (1 - own.spread) > best.high:
                 self.drop(race.cell, one, f"{own.seconds / best.seconds:.1f} times the time of the fastest")
 
     def _fit(self, race: _Race, spent_s: float) -> bool:
@@ -166,13 +174,18 @@ class Halving:
         race.rung = len(RUNGS)
 
     def _check_enough(self, spent_s: float) -> None:
-        """Raises if an operation that still has candidates has no sample."""
-        wanted = {race.cell.op for race in self._races.values() if race.active}
-        done = {race.cell.op for race in self._races.values() if any(race.samples.values())}
-        if missing := sorted(wanted - done):
+        """Raises if the budget was spent before two candidates of an operation could be compared."""
+        missing = {}
+        for op in dict.fromkeys(cell.op for cell in self._races):
+            races = [race for cell, race in self._races.items() if cell.op == op]
+            done = {one for race in races for one, samples in race.samples.items() if samples} - self.excluded.keys()
+            waiting = {one for race in races for one in race.active} - done
+            if len(done) < 2 and waiting:
+                missing[op] = min(2 - len(done), len(waiting))
+        if missing:
             costs = [cost for race in self._races.values() for own in race.costs.values() for cost in own]
-            needed = spent_s + len(missing) * max(costs, default=spent_s)
+            needed = spent_s + sum(missing.values()) * max(costs, default=spent_s)
             raise BudgetTooSmall(
-                f"the budget of {self.budget_s:g} s is too small to measure {', '.join(missing)} once: set --budget to "
-                f"at least {needed:.0f} s"
+                f"the budget of {self.budget_s:g} s is too small to compare candidates of {', '.join(missing)}: set "
+                f"--budget to at least {math.ceil(needed)} s"
             )

@@ -1,0 +1,254 @@
+"""A search over stub systems: the fastest is chosen, and a candidate that fails is excluded while the rest goes on."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import bench_ports
+from bench_stubs import Stub, written
+from hoplite.errors import InvalidArgument, Timeout
+from hoplite_bench import containers
+from hoplite_bench.environments import Environments
+from hoplite_bench.hosts import Agents, Network
+from hoplite_bench.plan import Contender
+from hoplite_bench.select import candidates, search
+from hoplite_bench.select.halving import BudgetTooSmall
+from hoplite_bench.select.request import Request
+from hoplite_bench.select.search import NoCandidate, Search, measured_sizes
+from hoplite_bench.systems.gloo import Gloo
+from hoplite_bench.systems.mpi import Mpich, OpenMpi
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from hoplite_bench.select.plan import Candidate, Plan
+
+bench_ports.take()
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[Network]:
+    with containers.opened("bare", 2) as network:
+        yield network
+
+
+@pytest.fixture(scope="module")
+def agents(network: Network) -> Iterator[Agents]:
+    with Agents(network) as agents:
+        yield agents
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("stub"))
+
+
+class Place:
+    """Searches on two processes of this machine."""
+
+    def __init__(self, network: Network, agents: Agents) -> None:
+        self.network = network
+        self.agents = agents
+
+    def plan(self, systems: list[Stub], request: Request | None = None, **options: Any) -> Plan:  # noqa: ANN401 - those of a search
+        made = Search(
+            self.network,
+            self.agents,
+            request or Request("allreduce", 4096, 2),
+            systems=systems,
+            environments=Environments(install=False),
+            **options,
+        )
+        return made.run("key")
+
+
+@pytest.fixture
+def place(network: Network, agents: Agents, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr(search, "HANG_S", 1.0)
+    # Starts of two interpreters on a busy machine.
+    monkeypatch.setattr(search._Turns, "start_timeout_s", 20.0)
+    return Place(network, agents)
+
+
+def of(plan: Plan, library: str, **fields: object) -> Candidate:
+    """The first candidate of a library with these fields."""
+    return next(
+        one
+        for one in plan.candidates
+        if one.library == library and all(getattr(one, name) == value for name, value in fields.items())
+    )
+
+
+def test_the_fastest_is_chosen_and_the_slow_ones_are_dropped(place: Place, program: Path) -> None:
+    plan = place.plan([Stub("gloo", program, 0.05), Stub("quick", program, 0.002), Stub("slow", program, 0.3)])
+    rule = plan.rule("allreduce", 4096)
+    assert (rule.system, rule.variant, rule.settings) == ("quick", "default", {})
+    assert of(plan, "quick", nbytes=4096).state == "chosen"
+    assert of(plan, "slow", nbytes=4096).state == "dropped"
+    assert re.match(r"[\d.]+ times the time of the fastest", of(plan, "slow", nbytes=4096).reason)
+    assert {one.nbytes for one in plan.candidates} == {1024, 4096}
+    assert all(one.seconds and one.spread for one in plan.candidates)
+    assert (plan.fingerprint, plan.cached) == ("key", False)
+
+
+@pytest.mark.parametrize(
+    ("behavior", "state", "reason"),
+    [
+        ("crash", "excluded", "allreduce of 4096 bytes: .* has hung up; a process exited with status 3; .*out of luck"),
+        ("hang", "excluded", "allreduce of 4096 bytes: no answer within 1 s"),
+        ("raise", "excluded", "rank 1 failed: OSError: no route"),
+        ("wrong", "excluded", "wrong result: .*element 3 is off"),
+        ("missing", "excluded", "FileNotFoundError: .*/nonexistent/mpirun"),
+        ("unavailable", "unavailable", "there is no wheel for this machine"),
+    ],
+)
+def test_a_candidate_that_fails_is_excluded_with_the_reason(
+    place: Place, program: Path, behavior: str, state: str, reason: str
+) -> None:
+    plan = place.plan([Stub("bad", program, 0.0, behavior=behavior), Stub("good", program, 0.01)])
+    assert plan.rule("allreduce", 4096).system == "good"
+    bad = of(plan, "bad")
+    assert (bad.state, bad.seconds) == (state, None)
+    assert re.search(reason, bad.reason), bad.reason
+
+
+def test_a_system_that_never_starts_is_excluded(place: Place, program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search._Turns, "start_timeout_s", 3.0)
+    plan = place.plan([Stub("bad", program, behavior="late"), Stub("good", program)])
+    assert "0 of 2 ranks connected within 3 s" in of(plan, "bad").reason
+
+
+def test_another_variant_of_a_failed_one_is_still_a_candidate(place: Place, program: Path) -> None:
+    plan = place.plan([Stub("half", program, 0.002, behavior="crash", forced=True), Stub("good", program, 0.2)])
+    assert plan.rule("allreduce", 4096).system == "half"
+    assert plan.rule("allreduce", 4096).variant == "forced"
+    assert of(plan, "half", variant="default").state == "excluded"
+
+
+def test_each_size_has_the_library_that_is_fastest_there(place: Place, program: Path) -> None:
+    # 1 KiB takes 2 and 100 ms, 1 MiB takes 402 and 100 ms.
+    systems = [Stub("latency", program, 0.002, 0.4 / 2**20), Stub("bandwidth", program, 0.1)]
+    plan = place.plan(systems, Request("allreduce", 2**20, 2))
+    assert plan.rule("allreduce", 1024).system == "latency"
+    assert plan.rule("allreduce", 2**20).system == "bandwidth"
+    limit = plan.rules[0].below
+    assert limit is not None
+    assert 2**16 < limit < 2**20
+    assert limit % 4 == 0
+
+
+def test_a_parameter_server_has_a_choice_for_each_operation(place: Place, program: Path) -> None:
+    plan = place.plan([Stub("one", program)], Request("ps", 4096, 2, ops=("allgather",)))
+    assert plan.ops == ("broadcast", "gather", "allgather")
+
+
+def test_what_does_not_survive_a_failure_is_excluded_although_it_is_the_fastest(place: Place, program: Path) -> None:
+    systems = [Stub("quick", program, 0.002), Stub("safe", program, 0.1)]
+    reasons = {"quick": "hangs when a peer is frozen"}
+    plan = place.plan(systems, Request("ps", 4096, 2), unsafe=lambda _: reasons)
+    assert plan.rule("gather", 4096).system == "safe"
+    assert (of(plan, "quick").state, of(plan, "quick").reason) == ("excluded", "hangs when a peer is frozen")
+    either = place.plan(systems, Request("ps", 4096, 2, require_failures=False), unsafe=lambda _: reasons)
+    assert either.rule("gather", 4096).system == "quick"
+
+
+def test_without_any_library_the_error_has_all_reasons(place: Place, program: Path) -> None:
+    systems = [Stub("one", program, behavior="unavailable"), Stub("two", program, behavior="wrong")]
+    with pytest.raises(
+        NoCandidate, match=r"for allreduce: one: there is no wheel.*; two: .*element 3 is off.*--install"
+    ):
+        place.plan(systems)
+
+
+def test_a_budget_below_one_measurement_states_what_it_takes(place: Place, program: Path) -> None:
+    request = Request("ps", 4, 2, budget_s=0.01, require_failures=False)
+    with pytest.raises(
+        BudgetTooSmall, match=r"too small to compare .* broadcast, gather: set --budget to at least \d+ s"
+    ):
+        place.plan([Stub("one", program), Stub("two", program)], request)
+
+
+def test_a_search_ends_at_its_deadline(place: Place, program: Path) -> None:
+    with pytest.raises(Timeout, match="did not end within its timeout"):
+        place.plan([Stub("one", program)], deadline=time.monotonic())
+
+
+def test_an_earlier_choice_stays_if_nothing_is_clearly_faster(place: Place, program: Path) -> None:
+    one, two = Stub("one", program, 0.03), Stub("two", program, 0.0303)
+    alone = place.plan([two])
+    plan = place.plan([one, two], previous=alone)
+    assert plan.rule("allreduce", 4096).system == "two"
+    assert of(plan, "two", nbytes=4096).reason.startswith("the earlier choice: one is only ")
+
+
+def test_a_size_beyond_the_budget_is_predicted(place: Place, program: Path) -> None:
+    request = Request("allreduce", 2**28, 2, budget_s=2)
+    plan = place.plan([Stub("one", program, 0.01, 0.1 / 2**20)], request)
+    largest = max(one.nbytes for one in plan.candidates if one.spread is not None)
+    assert largest < 2**28
+    predicted = of(plan, "one", nbytes=2**28)
+    assert predicted.spread is None
+    assert f"; predicted from {largest} bytes" in predicted.reason
+    assert predicted.seconds is not None
+    # 256 MiB take 25.6 s: the prediction continues the slope of the measured sizes.
+    assert predicted.seconds > 10
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "sizes"),
+    [(4, [4]), (1024, [1024]), (2048, [2048, 1024]), (2**20, [2**20, 2**16, 2**10]), (100_000, [100_000, 2**10])],
+)
+def test_the_requested_size_is_measured_first_and_then_smaller_ones(
+    network: Network, nbytes: int, sizes: list[int]
+) -> None:
+    assert measured_sizes(Request("allreduce", nbytes, 2), network, 4) == sizes
+
+
+def test_a_small_budget_measures_smaller_sizes(network: Network) -> None:
+    sizes = [measured_sizes(Request("allreduce", 2**30, 2, budget_s=budget), network, 4) for budget in (1000, 30, 1)]
+    assert [max(one) for one in sizes] == sorted((max(one) for one in sizes), reverse=True)
+    assert max(sizes[0]) == 2**30
+    assert max(sizes[1]) < 2**30
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"arch": "ring"}, "unknown architecture 'ring': set one of ps, allreduce"),
+        ({"layer": "mpi"}, "unknown layer 'mpi'"),
+        ({"container": "docker"}, "unknown container set-up 'docker'"),
+        ({"ops": ("scan",)}, "unknown operation 'scan'"),
+        ({"nbytes": 6}, "6 bytes are not an array of float32: set a multiple of 4"),
+        ({"ranks": 1}, "1 rank has no peers"),
+        ({"budget_s": 0}, "a budget of 0 s is out of range"),
+        ({"budget_s": float("nan")}, "a budget of nan s is out of range"),
+    ],
+)
+def test_a_request_that_is_not_valid_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        Request(**{"arch": "allreduce", "nbytes": 4096, "ranks": 2, **fields})
+
+
+def test_settings_are_those_of_the_operation_alone() -> None:
+    ring, pipeline = Contender("x", "any", "ring"), Contender("x", "any", "pipeline")
+    assert candidates.settings(Mpich(), "broadcast", ring) == {
+        "MPIR_CVAR_BCAST_INTRA_ALGORITHM": "scatter_ring_allgather"
+    }
+    assert set(candidates.settings(Mpich(), "gather", ring)) == {
+        "MPIR_CVAR_GATHER_INTRA_ALGORITHM",
+        "MPIR_CVAR_IGATHER_INTRA_ALGORITHM",
+        "MPIR_CVAR_IGATHER_TREE_KVAL",
+    }
+    assert candidates.settings(OpenMpi(), "broadcast", pipeline) == {
+        "OMPI_MCA_coll": "^han",
+        "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
+        "OMPI_MCA_coll_tuned_bcast_algorithm": "pipeline",
+        "OMPI_MCA_coll_tuned_bcast_algorithm_segmentsize": "49152",
+    }
+    assert candidates.settings(Gloo(), "allreduce", ring) == {}
+    assert candidates.settings(Mpich(), "gather", Contender("mpich", "default", "default")) == {}
