@@ -12,6 +12,7 @@ import warnings as _warnings
 
 from hoplite import _native
 from hoplite._client import Client
+from hoplite._select import select
 from hoplite.buffer import Buffer
 from hoplite.errors import (
     AddressInUse,
@@ -71,6 +72,7 @@ __all__ = [
     "connect",
     "init",
     "new_token",
+    "select",
     "shutdown",
 ]
 

@@ -1,0 +1,80 @@
+"""`hoplite.select`: imports hoplite-bench on demand, which measures; nothing of that is known here."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hoplite.errors import HopliteError
+from hoplite.sizes import check_size
+
+if TYPE_CHECKING:
+    import os
+
+    from hoplite_bench.select.plan import Plan
+
+
+def select(
+    *,
+    arch: str,
+    nbytes: int | str,
+    ranks: int,
+    hosts: str | os.PathLike[str] | None = None,
+    layer: str = "shell",
+    ops: tuple[str, ...] = (),
+    budget: float = 30.0,
+    require_failures: bool | None = None,
+    refresh: bool = False,
+    timeout: float | None = None,
+) -> Plan:
+    """Chooses the library that runs each operation and size fastest in this environment.
+
+    The first call measures all installed libraries. Later calls read the plan from a cache, until the environment
+    changes. Call it in one process, and send the plan to ranks that must agree. Needs the package hoplite-bench.
+
+    Args:
+        arch: "ps" (parameter server: broadcast and gather) or "allreduce".
+        nbytes: size of each rank's array, a multiple of 4, such as 4096 or "64MiB".
+        ranks: number of ranks, at least 2.
+        hosts: file of hosts with one rank each, as of `hoplite bench --hosts`; None is this machine.
+        layer: "shell" for MPICH, Open MPI, Gloo and Hoplite themselves, "torch" for backends of torch.distributed.
+        ops: operations in addition to those of `arch`: "broadcast", "gather", "reduce", "allreduce" or "allgather".
+        budget: seconds for measurements. Starts of hosts and failure checks take longer.
+        require_failures: whether a library must answer in time after a peer was killed or frozen. None requires it for
+            "ps".
+        refresh: whether to measure again although there is a plan.
+        timeout: seconds to wait for everything; None waits without limit.
+
+    Returns:
+        The plan. `plan.rule(op, nbytes)` is the choice for one operation and one size in bytes. Its `system`, `variant`
+        and `settings` name the library, its algorithm, and the environment variables that select this algorithm. Its
+        `seconds` are predicted. `plan.candidates` has the time and the reason of every candidate.
+
+    Raises:
+        InvalidArgument: an argument is not valid.
+        Timeout: the timeout passed.
+        HopliteError: hoplite-bench is not installed, the budget is too small for a comparison, no library is left,
+            or another selection did not end in time.
+    """
+    try:
+        request = importlib.import_module("hoplite_bench.select.request")
+        deciding = importlib.import_module("hoplite_bench.select.deciding")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "hoplite_bench":
+            raise
+        raise HopliteError(
+            "hoplite.select needs the package hoplite-bench, which is not installed: run pip install hoplite-bench"
+        ) from None
+    wanted = request.Request(
+        arch=arch,
+        nbytes=check_size("nbytes", nbytes),
+        ranks=ranks,
+        layer=layer,
+        hosts=None if hosts is None else Path(hosts),
+        ops=tuple(ops),
+        budget_s=budget,
+        require_failures=require_failures,
+    )
+    plan: Plan = deciding.decide(wanted, refresh=refresh, timeout=float("inf") if timeout is None else timeout)
+    return plan
