@@ -131,6 +131,26 @@ def test_a_broken_plan_is_measured_again_with_a_warning(tmp_path: Path) -> None:
     assert f"warning: ignoring {file}, which is not valid: " in done.stderr
 
 
+def rsh_of(folder: Path) -> Path:
+    """A remote shell for which every host is this machine."""
+    path = folder / "rsh"
+    path.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_hosts_of_a_file_are_the_ranks(tmp_path: Path, stubs: list[Stub]) -> None:
+    # The agents of the hosts find the real system of this name, which needs no installation.
+    stubs[:] = [Stub("hoplite", stubs[0].program)]
+    hosts = tmp_path / "hosts"
+    hosts.write_text("one 127.0.0.1\ntwo 127.0.0.2\nthree 127.0.0.3\n")
+    words = ("--arch", "allreduce", "--bytes", "4KiB", "--hosts", str(hosts), "--rsh", str(rsh_of(tmp_path)), "--json")
+    found = json.loads(run(*words, "-n", "2").stdout)
+    assert (found["choice"]["allreduce"]["library"], found["ranks"]) == ("hoplite", 2)
+    with pytest.raises(output.Failure, match="lists 3 hosts: list 4, or select for fewer ranks"):
+        run(*words, "-n", "4")
+
+
 # -- Failure checks ----------------------------------------------------------------------------------------------------
 
 

@@ -217,6 +217,22 @@ def test_the_crossover_is_where_two_curves_meet() -> None:
     assert quick.seconds(size) >= steady.seconds(size)
 
 
+def test_curves_that_do_not_meet_change_in_the_middle() -> None:
+    slow, quick = curve({4: 2.0, 1024: 20.0}), curve({4: 1.0, 1024: 10.0})
+    # As where the slower one is the default, and the other one is not clearly faster at the smaller size.
+    assert crossover(slow, quick, 4, 1024) == 64
+    assert crossover(slow, quick, 4, 8) == 8
+
+
+@pytest.mark.parametrize(("low", "high"), [(4, 8), (4, 12), (8, 1024), (1000, 1004)])
+def test_a_crossover_lies_above_the_smaller_size(low: int, high: int) -> None:
+    one, other = curve({low: 1.0, high: 3.0}), curve({low: 2.0, high: 2.0})
+    for pair in ((one, other), (other, one), (one, one)):
+        size = crossover(*pair, low, high)
+        assert low < size <= high
+        assert size % 4 == 0
+
+
 # -- The choice --------------------------------------------------------------------------------------------------------
 
 

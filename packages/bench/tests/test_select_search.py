@@ -199,6 +199,24 @@ def test_a_size_beyond_the_budget_is_predicted(place: Place, program: Path) -> N
     assert predicted.seconds > 10
 
 
+def test_libraries_of_this_machine_are_measured_or_have_a_reason(network: Network, agents: Agents) -> None:
+    # Hoplite is everywhere; the others are where they were installed before.
+    request = Request("allreduce", 2**16, 2, budget_s=6)
+    made = Search(
+        network,
+        agents,
+        request,
+        systems=candidates.systems("shell"),
+        environments=Environments(install=False),
+    )
+    plan = made.run("key")
+    assert plan.rule("allreduce", 2**16).system in candidates.OF_LAYER["shell"]
+    hoplite = of(plan, "hoplite", variant="default", nbytes=2**16)
+    assert hoplite.state in ("chosen", "measured", "dropped"), hoplite.reason
+    assert all(one.reason for one in plan.candidates)
+    assert {one.library for one in plan.candidates} == {system.name for system in candidates.systems("shell")}
+
+
 @pytest.mark.parametrize(
     ("nbytes", "sizes"),
     [(4, [4]), (1024, [1024]), (2048, [2048, 1024]), (2**20, [2**20, 2**16, 2**10]), (100_000, [100_000, 2**10])],

@@ -7,6 +7,7 @@ their numbers of samples. Beyond the largest measured size, the last piece conti
 from __future__ import annotations
 
 import itertools
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -54,21 +55,24 @@ class Curve:
 
 
 def crossover(one: Curve, other: Curve, low: int, high: int) -> int:
-    """The size between two sizes at which the curve that is faster at `low` is no longer the faster one.
+    """The size between two sizes from which another curve applies.
+
+    That is where the curves meet. If they do not, because a choice does not follow the faster curve alone, it is the
+    geometric mean of the sizes.
 
     Args:
-        one: the faster curve at `low`.
-        other: the faster curve at `high`.
+        one: the curve of the choice at `low`.
+        other: the curve of the choice at `high`.
         low: a size in bytes.
         high: a greater one.
 
     Returns:
         A multiple of 4 above `low`, at most `high`.
     """
+    if one.seconds(low) > other.seconds(low) or one.seconds(high) < other.seconds(high):
+        return min(high, max(low + 4, math.isqrt(low * high)) // 4 * 4)
     while high - low > 4:
         middle = (low + high) // 8 * 4
-        if middle <= low or middle >= high:
-            break
         if one.seconds(middle) <= other.seconds(middle):
             low = middle
         else:
