@@ -6,10 +6,11 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pytest
 
+    from hoplite_bench.plots import Picture
     from hoplite_bench.row import Row
 
 # Free space around letters within their box, in pixels of 1/100 inch.
@@ -34,12 +35,21 @@ class Written(NamedTuple):
 
 def faults(rows: Sequence[Row], monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str]]:
     """Draws all figures of rows; returns their number, and the faults of their texts."""
+    from hoplite_bench import plots, tables
+    from hoplite_bench.steady import picture
+
+    def drawn() -> Sequence[Picture]:
+        measurement = tables.collect(rows)
+        return plots.draw(measurement) + picture.draw(measurement)
+
+    return faults_of(drawn, monkeypatch)
+
+
+def faults_of(drawn: Callable[[], Sequence[Picture]], monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str]]:
+    """Draws figures; returns their number, and the faults of their texts."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.text import Text
-
-    from hoplite_bench import plots, tables
-    from hoplite_bench.steady import picture
 
     written: list[Written] = []
     told: list[str] = []
@@ -74,6 +84,5 @@ def faults(rows: Sequence[Row], monkeypatch: pytest.MonkeyPatch) -> tuple[int, l
     with monkeypatch.context() as patched:
         patched.setattr(Text, "draw", draw)
         patched.setattr(Figure, "savefig", savefig)
-        measurement = tables.collect(rows)
-        pictures = plots.draw(measurement) + picture.draw(measurement)
+        pictures = drawn()
     return len(pictures), told

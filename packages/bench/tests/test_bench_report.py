@@ -192,10 +192,11 @@ def test_only_rows_of_one_host_make_a_page_too() -> None:
             [row(), row(bytes=2**10, build="debug")],
             r"not from a release build.*: hoplite \(default\) broadcast.* 1 KiB",
         ),
+        ([row(container="bare")], "of a study: pass them to hoplite study report"),
         ([row(), row()], "duplicates; delete the rows of one run"),
         ([row(bytes=4 * at, verified=False) for at in range(12)], "12 rows can't .*; 2 more$"),
     ],
-    ids=["none", "unverified", "debug", "twice", "many"],
+    ids=["none", "unverified", "debug", "of a study", "twice", "many"],
 )
 def test_what_can_not_be_reported_is_named_and_nothing_is_written(
     tmp_path: Path, rows: Sequence[Row], says: str

@@ -151,8 +151,8 @@ def _against_hosts(op: str, cases: dict[Case, list[Row]]) -> Picture:
             own = [at for at, stop in enumerate(stops) if stop[0] == place]
             middle = (own[0] + own[-1]) / 2
             named = textwrap.fill(place.short, LETTERS_SMALL * len(own) // len(stops))
-            axes.text(middle, 1, named, transform=axes.get_xaxis_transform(), **_SMALL)
-        _latency(axes, room=is_told)
+            axes.text(middle, 1, named, transform=axes.get_xaxis_transform(), **SMALL)
+        latency(axes, room=is_told)
     return _finish(
         figure,
         cases,
@@ -182,7 +182,7 @@ def _against_size(op: str, cases: dict[Case, list[Row]]) -> Picture:
             axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [words.size(size).replace(" ", "\n") for size in sizes])
         axes.minorticks_off()
-        _latency(axes, room=is_told)
+        latency(axes, room=is_told)
     caption = f"{words.title(op)}: latency by size"
     x, y = "size of each participant's array", f"{words.title(op).lower()}: latency"
     return _finish(figure, cases, op, f"{op}-sizes.svg", caption, x, y=y)
@@ -199,7 +199,7 @@ def _against_arrival(cases: dict[Case, list[Row]]) -> Picture:
         since_last.set_title(f"{words.title(op)}, since the last call")
         since_first.set_title(f"{words.title(op)}, since the first call")
         _lines(since_last, here, lambda case: case.arrival_s)
-        _latency(since_last, room=_absent(since_last, here))
+        latency(since_last, room=_absent(since_last, here))
         _lines(since_first, here, lambda case: case.arrival_s, before=lambda case: (case.hosts - 1) * case.arrival_s)
         intervals = sorted(case.arrival_s for case in here)
         calls = [(some.hosts - 1) * interval for interval in intervals]
@@ -207,7 +207,7 @@ def _against_arrival(cases: dict[Case, list[Row]]) -> Picture:
             intervals, calls, color="#404040", linestyle=(0, (1, 1.5)), label="call of the last participant"
         )
         since_first.set_ylim(bottom=0)
-        since_first.yaxis.set_major_formatter(_engineer())
+        since_first.yaxis.set_major_formatter(engineer())
         _absent(since_first, here)
         for axes in (since_last, since_first):
             axes.set_xticks(intervals, [f"{interval:g}" for interval in intervals])
@@ -262,7 +262,7 @@ def _top(cases: dict[Case, list[Row]]) -> float:
 
 def _bar(axes: Axes, x: float, width: float, system: str, row: Row | None) -> None:
     """Draws a system's bar with its value; without one a text, because a missing bar would look like the fastest."""
-    colour, _ = _style(system)
+    colour, _ = style(system)
     words_at: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 6}
     if row is None or row.wire_ratio is None:
         axes.text(x, 0, " no figure", rotation=90, color=colour, **words_at)
@@ -304,9 +304,11 @@ def _lines(
             continue
         if system == WIRE:
             at = [x(case) for case, _ in chosen]
-            axes.plot(at, [tables.median(row) for _, row in chosen], **_WIRE, **_alone(at), label=words.name(system))
+            axes.plot(
+                at, [tables.median(row) for _, row in chosen], **WIRE_LINE, **_alone(at), label=words.name(system)
+            )
             continue
-        colour, marker = _style(system)
+        colour, marker = style(system)
         place = 2 * beside.index(system) / max(len(beside) - 1, 1) - 1
         middles = [tables.median(row) for _, row in chosen]
         axes.errorbar(
@@ -344,7 +346,7 @@ def _absent(axes: Axes, cases: dict[Case, list[Row]]) -> bool:
         why = {row.system: words.no_figure(row) for row in rows if row.system in absent}
         said = {system: "" if word == "no figure" else f" ({word})" for system, word in why.items()}
         named = ", ".join(f"{words.name(system)}{said[system]}" for system in sorted(absent, key=tables.rank))
-        place: dict[str, Any] = {"transform": axes.transAxes, **_SMALL, "ha": "right", "va": "bottom"}
+        place: dict[str, Any] = {"transform": axes.transAxes, **SMALL, "ha": "right", "va": "bottom"}
         axes.text(0.99, 0.01, f"no figure: {named}", **place)
     return bool(absent)
 
@@ -355,39 +357,46 @@ def _alone(points: Sequence[object]) -> dict[str, Any]:
 
 
 # Wide and pale, because the limit may coincide with it.
-_WIRE: dict[str, Any] = {"color": "#c8c8c8", "linewidth": 4, "markeredgewidth": 4, "zorder": 2}
-_SMALL: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 7, "color": "#606060"}
+WIRE_LINE: dict[str, Any] = {"color": "#c8c8c8", "linewidth": 4, "markeredgewidth": 4, "zorder": 2}
+SMALL: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 7, "color": "#606060"}
 
 
-def _style(system: str) -> tuple[str, str]:
+def style(system: str) -> tuple[str, str]:
+    """The color and marker of a system."""
     return STYLES.get(system, OTHER)
 
 
-def _engineer() -> Any:  # noqa: ANN401 - a type of Matplotlib, which is imported lazily
+def engineer() -> Any:  # noqa: ANN401 - a type of Matplotlib, which is imported lazily
+    """The labels of an axis of seconds, with a suitable unit."""
     from matplotlib.ticker import EngFormatter
 
     return EngFormatter(unit="s", sep=" ")
 
 
-def _latency(axes: Axes, *, room: bool) -> None:
+def latency(axes: Axes, *, room: bool) -> None:
     """Sets a logarithmic axis of seconds, with as many ticks as fit; no axis if all times are 0.
 
     Args:
         axes: the panel.
         room: whether to leave space for text below the lowest point.
     """
-    from matplotlib.ticker import LogLocator
-
     if not math.isfinite(axes.dataLim.minposy):
         return
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     # Leaves space for text above the highest point.
     axes.set_ylim(low / (high / low) ** (0.1 if room else 0), high * (high / low) ** 0.08)
+    ticks(axes)
+
+
+def ticks(axes: Axes) -> None:
+    """Sets as many ticks as fit on a logarithmic axis of seconds."""
+    from matplotlib.ticker import LogLocator
+
     low, high = axes.get_ylim()
     decades = math.log10(high / low)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 1.7 else (1, 3) if decades < 3 else (1,)))
-    axes.yaxis.set_major_formatter(_engineer())
+    axes.yaxis.set_major_formatter(engineer())
     axes.minorticks_off()
 
 

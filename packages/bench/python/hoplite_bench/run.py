@@ -20,11 +20,14 @@ from hoplite_bench.systems.base import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import TypeVar
 
     from hoplite_bench.environments import Environments
     from hoplite_bench.hosts import Agents, Network
     from hoplite_bench.plan import Cell, Contender
     from hoplite_bench.systems.base import System
+
+    Found = TypeVar("Found")
 
 # A group that fails in this many cells is not started again.
 FAILURES_MAX = 4
@@ -131,6 +134,30 @@ class Runner:
         wire = statistics.median(yard.samples) if yard is not None and yard.samples and not yard.failure else None
         for found in measured.values():
             yield self._row(cell, found, wire)
+
+    def once(self, cell: Cell, one: Contender, around: Callable[[Group, Callable[[], Round]], Found]) -> Found:
+        """Runs one round of a contender that does not count, for example to watch how it works.
+
+        Args:
+            cell: the cell.
+            one: the contender, which is not frozen meanwhile.
+            around: gets its group and a function that runs the round; returns the result.
+
+        Raises:
+            Unavailable: it can't run.
+            GroupFailed: it failed.
+            AgentFailed: a host can't be reached.
+        """
+        self._make_room(cell, one)
+        group = self._group(one)
+        try:
+            group.thaw()
+            found = around(group, lambda: self._round(cell, group, one))
+            group.freeze()
+        except BaseException:
+            self._drop((one.system, one.group))
+            raise
+        return found
 
     def _turn(self, cell: Cell, found: Measured, *, warm: bool) -> None:
         """Runs one turn of a contender, alone on the machine: one sample, or the warm-up round."""

@@ -17,7 +17,7 @@ from hoplite_bench.run import Runner
 from hoplite_bench.systems import SYSTEMS, registry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from hoplite_bench.hosts import Network
     from hoplite_bench.results import Results
@@ -99,7 +99,7 @@ def measure(network: Network, settings: Settings, results: Results) -> list[Row]
             watch.say(f"warning: {strange}")
         there = {row.key(): row for row in results.on(network.facts)}
         cells = [
-            cell for cell in settings.cells if not _is_done(cell, hosts, systems, there, unavailable=runner.unavailable)
+            cell for cell in settings.cells if not is_done(cell, hosts, systems, there, unavailable=runner.unavailable)
         ]
         if len(cells) < len(settings.cells):
             watch.say(f"{len(settings.cells) - len(cells)} of {len(settings.cells)} cells are already done")
@@ -128,21 +128,22 @@ def _key(cell: plan.Cell, hosts: int) -> tuple[str, int, int, float, int]:
     return cell.op, hosts, cell.nbytes, cell.arrival_s, cell.inputs
 
 
-def _is_done(
+def is_done(
     cell: plan.Cell,
     hosts: int,
     systems: Sequence[System],
     there: Mapping[tuple[str, str, str, int, int, float, int], Row],
     *,
     unavailable: Mapping[str, str],
+    wanted: Callable[[plan.Contender], bool] = lambda _contender: True,
 ) -> bool:
-    """Whether every contender has samples, or a note with the reason for which it would have none again."""
+    """Whether every wanted contender has samples, or a note with the reason for which it would have none again."""
 
     def has_row(one: plan.Contender) -> bool:
         row = there.get((one.system, one.variant, *_key(cell, hosts)))
         return row is not None and bool(row.samples or row.note == unavailable.get(one.system))
 
-    return all(has_row(one) for one in plan.contenders(systems, cell.op, cell.inputs))
+    return all(has_row(one) for one in plan.contenders(systems, cell.op, cell.inputs) if wanted(one))
 
 
 def _turns(

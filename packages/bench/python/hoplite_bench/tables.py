@@ -136,12 +136,13 @@ def collect(rows: Sequence[Row]) -> Measurement:
     """Groups rows by case.
 
     Raises:
-        Unreportable: there are no rows, or some are from a debug build, not verified, or duplicates.
+        Unreportable: there are no rows, or some are of a study, from a debug build, not verified, or duplicates.
     """
     if not rows:
         raise Unreportable("there are no rows to report")
-    _refuse((row for row in rows if row.build != "release"), "not from a release build")
-    _refuse((row for row in rows if row.samples and not row.verified), "not verified, so the results may be wrong")
+    refuse((row for row in rows if row.container), "of a study: pass them to hoplite study report")
+    refuse((row for row in rows if row.build != "release"), "not from a release build")
+    refuse((row for row in rows if row.samples and not row.verified), "not verified, so the results may be wrong")
     machines = _machines(rows)
     named = {told: name for name, told in list(machines.items())[1:]}
     found: dict[tuple[Case, str, str], Row] = {}
@@ -157,7 +158,7 @@ def collect(rows: Sequence[Row]) -> Measurement:
         if (case, row.system, row.variant) in found:
             twice.append(row)
         found[case, row.system, row.variant] = row
-    _refuse(twice, "duplicates; delete the rows of one run")
+    refuse(twice, "duplicates; delete the rows of one run")
     cases: dict[Case, list[Row]] = {}
     for (case, _, _), row in sorted(found.items(), key=lambda item: (_order(item[0][0]), rank(item[0][1]))):
         cases.setdefault(case, []).append(row)
@@ -326,7 +327,7 @@ def _order(case: Case) -> tuple[Any, ...]:
     return case.hosts == 1, place, case.op, case.hosts, str(case.place), case.bytes, case.arrival_s
 
 
-def _refuse(rows: Iterable[Row], what: str) -> None:
+def refuse(rows: Iterable[Row], what: str) -> None:
     """Raises if there are any rows, and names the first few."""
     named = [
         f"{row.system} ({row.variant}) {row.op}, {words.count(row.hosts, 'host')}, {words.size(row.bytes)}"

@@ -20,6 +20,10 @@ NAMES = {
     "torch-gloo": "torch Gloo",
     "torch-mpi": "torch MPI",
     "torch-hoplite": "torch Hoplite",
+    "torch-nccl": "torch NCCL",
+    "nccl": "NCCL",
+    "cuda-mpi": "CUDA-aware MPI",
+    "ucc": "UCC",
 }
 
 
