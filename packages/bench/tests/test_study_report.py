@@ -1,0 +1,198 @@
+"""The report of a study: a complete page, its figures, findings, changes of the fastest library, and refused rows.
+
+`UPDATE_GOLDEN=1 pytest packages/bench/tests/test_study_report.py` writes the page again; review the difference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hoplite_bench.study import findings, matrix, paper, report
+from hoplite_bench.study.collected import collect
+from hoplite_bench.study.findings import Claim, Expect, Outcome, Ref, Term
+from hoplite_bench.tables import Unreportable
+from picture_texts import faults_of
+from study_rows import MACHINE, matrix_rows, study_row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hoplite_bench.row import Row
+
+GOLDEN = Path(__file__).parent / "data" / "study_report.md"
+MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
+needs_matplotlib = pytest.mark.skipif(not MATPLOTLIB, reason="pictures need Matplotlib")
+
+
+def test_the_page_is_as_it_was_read_and_approved() -> None:
+    made = report.page(collect(matrix_rows()))
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(made, encoding="utf-8")
+    assert made == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_the_order_of_the_rows_does_not_matter() -> None:
+    rows = matrix_rows(workers=(1, 2))
+    assert report.page(collect(rows[::-1])) == report.page(collect(rows))
+
+
+def test_the_published_parts_add_up_except_where_the_defects_name_it() -> None:
+    off = [
+        (op, container, system)
+        for op, setups in paper.SHELL.items()
+        for container, systems in setups.items()
+        for system, parts in systems.items()
+        if abs(parts.collective + parts.staging + parts.send - parts.total) > 0.03
+    ]
+    assert off == [("gather", "hpc", "openmpi")]
+    assert any("OpenMPI in Singularity" in text for text in paper.DEFECTS)
+
+
+def test_the_published_extremes_are_in_its_tables_except_where_marked() -> None:
+    _, _, shell = paper.EXTREMES["shell"]
+    for op, (least, most) in shell.items():
+        lines = {
+            (container, system): parts
+            for container, systems in paper.SHELL[op].items()
+            for system, parts in systems.items()
+            if not parts.suspect
+        }
+        low, high = min(lines, key=lambda key: lines[key].total), max(lines, key=lambda key: lines[key].total)
+        assert (low[0], high[0]) == (least.container, most.container), op
+        assert lines[low].total == pytest.approx(least.seconds, abs=0.01)
+        assert lines[high].total == pytest.approx(most.seconds, abs=0.01)
+
+
+def test_every_claim_is_about_known_set_ups_and_operations() -> None:
+    for claim in findings.CLAIMS:
+        assert claim.terms, claim.text
+        for term in claim.terms:
+            assert term.op in (*matrix.OPS, *matrix.TRAINING)
+            assert {term.top.container, term.bottom.container} <= set(matrix.CONTAINERS)
+
+
+@pytest.mark.parametrize(
+    ("expect", "agrees", "differs"),
+    [
+        (Expect.LESS, 0.94, 0.96),
+        (Expect.LEVEL, 1.09, 1.11),
+        (Expect.LEVEL, 0.91, 0.89),
+        (Expect.MORE, 1.06, 1.04),
+        (Expect.NOT_MORE, 1.04, 1.06),
+    ],
+)
+def test_a_claim_is_checked_by_its_ratio(expect: Expect, agrees: float, differs: float) -> None:
+    claim = Claim("of MPICH", "1", expect, (Term("gather", Ref("mpich", "cross"), Ref("mpich", "single")),))
+    for ratio, outcome in ((agrees, Outcome.AGREES), (differs, Outcome.DIFFERS)):
+        (verdict,) = findings.check(collect(pair("mpich", single=1.0, cross=ratio)), [claim])
+        assert verdict.outcome is outcome
+        assert verdict.terms[0].ratio == pytest.approx(ratio)
+
+
+def test_a_claim_with_two_ratios_can_hold_in_part_and_without_one_of_them() -> None:
+    terms = tuple(Term("gather", Ref(name, "cross"), Ref(name, "single")) for name in ("mpich", "openmpi"))
+    claim = Claim("of MPI", "1", Expect.MORE, terms)
+    both = [*pair("mpich", single=1, cross=2), *pair("openmpi", single=2, cross=1)]
+    assert findings.check(collect(both), [claim])[0].outcome is Outcome.PARTLY
+    (verdict,) = findings.check(collect(pair("mpich", single=1, cross=2)), [claim])
+    assert verdict.outcome is Outcome.AGREES
+    assert verdict.terms[1].reason == "not measured"
+
+
+def test_a_claim_about_a_system_that_failed_names_its_reason() -> None:
+    claim = Claim("of NCCL", "1", Expect.MORE, (Term("gather", Ref("nccl", "cross"), Ref("nccl", "single")),))
+    rows = [study_row("nccl", name, "gather", 4, samples=[], note="needs 4 GPUs") for name in ("single", "cross")]
+    (verdict,) = findings.check(collect(rows), [claim])
+    assert verdict.outcome is Outcome.UNTESTED
+    assert verdict.terms[0].reason == "NCCL: needs 4 GPUs"
+
+
+def test_a_set_up_changes_the_fastest_only_if_both_directions_are_clear() -> None:
+    clear = [*pair("mpich", single=1.0, cross=1.2), *pair("gloo", single=1.5, cross=1.0)]
+    (change,) = collect(clear).changes()
+    assert (change.one.system, change.other.system) == ("mpich", "gloo")
+    assert change.ratio == pytest.approx(1.2)
+    close = [*pair("mpich", single=1.0, cross=1.04), *pair("gloo", single=1.5, cross=1.0)]
+    assert collect(close).changes() == []
+    overlapping = [*clear[:-1], dataclasses.replace(clear[-1], samples=[0.9, 1.0, 1.3])]
+    assert collect(overlapping).changes() == []
+
+
+def test_variants_of_one_library_are_not_two_libraries() -> None:
+    own: dict[str, Any] = {"variant": "own memory"}
+    rows = [*pair("hoplite", single=1.0, cross=1.2), *pair("hoplite", single=1.5, cross=1.0, **own)]
+    assert collect(rows).changes() == []
+
+
+def test_a_page_without_a_change_says_so() -> None:
+    page = report.page(collect(pair("mpich", single=1.0, cross=2.0)))
+    assert "Nowhere: in every cell, one library is the fastest" in page
+
+
+def test_a_set_up_that_is_missing_has_its_reason_and_the_rest_is_compared() -> None:
+    page = report.page(collect(matrix_rows(without="cross")))
+    assert "- MPICH, broadcast, gather, allgather, allreduce in cross (14 cells): the container set-up needs" in page
+    assert "- allgather, allreduce in bare, hpc, single, cross" in page
+    assert "| A broadcast of MPI takes as long between containers as in one (shell). " in page
+    assert "MPICH: the container set-up needs the command runc" in page
+
+
+def test_a_study_of_the_shell_alone_has_no_training() -> None:
+    page = report.page(collect([row for row in matrix_rows() if row.layer == "shell" and "train" not in row.op]))
+    assert "## Training" not in page
+    assert "## Breakdown of a collective" in page
+
+
+@needs_matplotlib
+def test_texts_of_figures_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hoplite_bench.study import pictures
+
+    for rows, count in ((matrix_rows(), 11), (matrix_rows(workers=(2,), without="hpc"), 11)):
+        found, told = faults_of(lambda rows=rows: pictures.draw(collect(rows)), monkeypatch)  # type: ignore[misc]
+        assert (found, told) == (count, [])
+
+
+@needs_matplotlib
+def test_the_report_and_its_figures_are_written_again_with_the_same_bytes(tmp_path: Path) -> None:
+    rows = matrix_rows(workers=(1, 2))
+    written = [report.write(rows, tmp_path / name) for name in ("one", "two")]
+    assert [path.name for path in written[0]][:2] == ["report.md", "study-shell-broadcast.svg"]
+    for one, two in zip(*written, strict=True):
+        assert one.read_bytes() == two.read_bytes()
+    page = written[0][0].read_text()
+    for path in written[0][1:]:
+        assert f"]({path.name})" in page
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"container": ""}, "no rows of a study"),
+        ({"container": "podman"}, r"1 row can't be reported \(of an unknown container set-up\)"),
+        ({"build": "debug"}, "not from a release build"),
+        ({"verified": False}, "not verified"),
+        ({"machine": MACHINE | {"cores": 64}}, "from 2 machines, whose times differ: report one only: .*cores 64"),
+        ({"bytes": 1 << 20, "op": "gather"}, r"of 2 sizes \(64 MiB, 1 MiB\): report one size only"),
+        ({}, "duplicates"),
+    ],
+)
+def test_misleading_rows_are_refused(fields: dict[str, Any], message: str) -> None:
+    good = study_row("mpich", "bare", "broadcast", 4)
+    bad = dataclasses.replace(good, **fields)
+    rows = [good, bad] if bad.container == "bare" else [bad]
+    with pytest.raises(Unreportable, match=message):
+        collect(rows)
+
+
+def pair(system: str, *, single: float, cross: float, **fields: Any) -> Sequence[Row]:  # noqa: ANN401
+    """Rows of a gather of 4 workers in two set-ups, with these medians."""
+    return [
+        study_row(system, name, "gather", 4, samples=[median], **fields)
+        for name, median in (("single", single), ("cross", cross))
+    ]
