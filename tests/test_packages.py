@@ -15,7 +15,13 @@ from commands import run
 from hoplite.tools.cli.packages import COMMANDS
 from support import SOON
 
-PACKAGES = {"bench": "hoplite-bench", "lab": "hoplite-bench", "select": "hoplite-bench", "topology": "hoplite-topology"}
+PACKAGES = {
+    "bench": "hoplite-bench",
+    "lab": "hoplite-bench",
+    "select": "hoplite-bench",
+    "study": "hoplite-bench",
+    "topology": "hoplite-topology",
+}
 # The command finds such packages by their entry points alone.
 NONE_INSTALLED = "import importlib.metadata as m; m.entry_points = lambda **_: (); from hoplite.tools.cli import main; "
 

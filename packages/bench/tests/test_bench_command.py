@@ -10,13 +10,14 @@ import pytest
 from hoplite.tools.cli.packages import COMMANDS
 from hoplite_bench.cli.bench import bench
 from hoplite_bench.cli.lab import lab
+from hoplite_bench.cli.study import study
 
 if TYPE_CHECKING:
     import click
 
 
 @pytest.mark.parametrize("width", [20, 45, 100])
-@pytest.mark.parametrize("command", [bench, lab], ids=lambda command: command.name)
+@pytest.mark.parametrize("command", [bench, lab, study], ids=lambda command: command.name)
 def test_the_list_of_commands_has_the_help_of_the_command(command: click.Command, width: int) -> None:
     (listed,) = [one for one in COMMANDS if one.name == command.name]
     assert listed.get_short_help_str(width) == command.get_short_help_str(width)

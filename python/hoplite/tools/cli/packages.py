@@ -97,5 +97,6 @@ COMMANDS = (
     Elsewhere("bench", "hoplite-bench", "Compare Hoplite with Open MPI, MPICH, Gloo, Ray and Dask."),
     Elsewhere("lab", "hoplite-bench", "Emulate hosts and links of a given rate in network namespaces."),
     Elsewhere("select", "hoplite-bench", "Choose the fastest library for each operation here."),
+    Elsewhere("study", "hoplite-bench", "Compare collective libraries in container set-ups."),
     Elsewhere("topology", "hoplite-topology", "Measure the network and find a fast order of ranks."),
 )
