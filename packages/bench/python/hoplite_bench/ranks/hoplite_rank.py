@@ -32,10 +32,17 @@ NEXT = "|"
 
 
 class HopliteRank(Rank):
-    """One client of one node."""
+    """One client of one node.
 
-    def __init__(self, client: hoplite.Client) -> None:
+    Args:
+        client: the client.
+        seal_at_call: whether inputs become readable only at the call, even if all ranks call at once. Where ranks share
+            processors, a rank may call late, and others would otherwise finish most of the work before that.
+    """
+
+    def __init__(self, client: hoplite.Client, *, seal_at_call: bool = False) -> None:
         self.client = client
+        self.seal_at_call = seal_at_call
         self.made: list[hoplite.Ref | str] = []
         self.came: list[np.ndarray] = []
         self.own: np.ndarray | list[hoplite.Buffer] | None = None
@@ -46,8 +53,8 @@ class HopliteRank(Rank):
         """Creates this rank's input in the store, if it has one, so that it exists once and before all calls.
 
         For an allreduce, the root reserves the ref of the sum and sends it with the refs of its inputs.
-        If ranks call one after another, the input has a name, and is sealed at the call. For a round trip, it is put
-        during the round under a reserved ref that the other side has, like the reply to a request.
+        An input that is sealed at the call has a name; so do all if ranks call one after another. For a round trip, it
+        is put during the round under a reserved ref that the other side has, like the reply to a request.
         """
         self.own = None
         if (task.rank > 1 and task.op == "rtt") or (task.rank > 0 and task.op == "broadcast"):
@@ -62,11 +69,12 @@ class HopliteRank(Rank):
             return str(self.reserved)
         # Further inputs count as inputs of additional ranks.
         numbers = [task.rank + task.ranks * further for further in range(task.inputs)]
-        names = [f"in/{task.round}/{number}" if task.arrival_ns else None for number in numbers]
+        late = self.seal_at_call or task.arrival_ns > 0
+        names = [f"in/{task.round}/{number}" if late else None for number in numbers]
         buffers = [self.client.create(count, DTYPE, name=name) for name in names]
         for number, buffer in zip(numbers, buffers, strict=True):
             fill(buffer.array, rank=number, seed=task.seed)
-        if task.arrival_ns:
+        if late:
             self.own = buffers
         else:
             names = [str(buffer.seal()) for buffer in buffers]
@@ -173,10 +181,11 @@ def main() -> None:
     """Takes part until the bench disconnects."""
     parser = options_of_node()
     parser.add_argument("--own-memory", action="store_true", help="copy inputs and results, as other libraries do")
+    parser.add_argument("--seal-at-call", action="store_true", help="make inputs readable only at the call")
     options = parser.parse_args()
     with joined(options) as client:
         serve(
-            rank_of(client, own_memory=options.own_memory),
+            rank_of(client, own_memory=options.own_memory, seal_at_call=options.seal_at_call),
             control=options.control,
             number=options.rank,
             ranks=options.ranks,
@@ -184,10 +193,10 @@ def main() -> None:
         )
 
 
-def rank_of(client: hoplite.Client, *, own_memory: bool) -> HopliteRank:
+def rank_of(client: hoplite.Client, *, own_memory: bool, seal_at_call: bool) -> HopliteRank:
     """The rank that works in the store, or in its own memory."""
     if not own_memory:
-        return HopliteRank(client)
+        return HopliteRank(client, seal_at_call=seal_at_call)
     # It builds on this module.
     from hoplite_own import OwnMemoryRank
 

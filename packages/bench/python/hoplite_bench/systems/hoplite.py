@@ -81,6 +81,8 @@ class Hoplite(System):
                     options += ["--join", f"{launch.hosts[0].address}:{port}"]
             if group == OWN:
                 options.append("--own-memory")
+            elif launch.transports == "own":
+                options.append("--seal-at-call")
             program = RANKS / "hoplite_rank.py"
             launch.spawn(host, [*this_python(), program, *launch.rank_options(host), *options], env=variables)
 
