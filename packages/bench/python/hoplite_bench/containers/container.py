@@ -164,7 +164,9 @@ class Container:
 
 def _charliecloud(server: Sequence[str], mounts: Path) -> list[str]:
     """The command that runs a container of Charliecloud."""
-    return ["ch-run", "--write", *(f"--bind={path}" for path in shared_folders()), str(mounts / "root"), "--", *server]
+    # It shares /tmp by itself, and refuses folders inside.
+    binds = [path for path in shared_folders() if Path("/tmp") not in (Path(path), *Path(path).parents)]
+    return ["ch-run", "--write", *(f"--bind={path}" for path in binds), str(mounts / "root"), "--", *server]
 
 
 def shared_folders() -> list[str]:
