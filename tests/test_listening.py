@@ -100,6 +100,10 @@ def test_the_command_reports_an_unknown_variable() -> None:
     assert stderr.count("HOPLITE_CAPACTY is set, but there is no such setting (did you mean HOPLITE_CAPACITY?)") == 1
 
 
+def test_the_variable_of_another_package_is_not_an_unknown_setting() -> None:
+    assert "no such setting" not in run("status", code=1, HOPLITE_PLAN="plan.json").stderr
+
+
 @pytest.mark.parametrize("name", ["spill_limit", "spill_persistent"])
 def test_spill_settings_without_a_spill_folder_are_rejected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "1GiB" if name == "spill_limit" else "true"

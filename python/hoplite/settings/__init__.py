@@ -16,7 +16,7 @@ from hoplite._arguments import check_text
 from hoplite.errors import InvalidArgument
 from hoplite.files import check_private, check_trusted
 from hoplite.settings.kinds import FLAG, LEVELS, LOCAL, UNIX
-from hoplite.settings.table import CONFIG_VARIABLE, PREFIX, SETTINGS, TABLE, VARIABLES, Setting
+from hoplite.settings.table import CONFIG_VARIABLE, OF_PACKAGES, PREFIX, SETTINGS, TABLE, VARIABLES, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -190,7 +190,7 @@ def _unknown(key: str, value: object) -> str:
 
 def _warn_of_unknown_variables() -> None:
     for variable in os.environ:
-        if variable.startswith(PREFIX) and variable not in VARIABLES:
+        if variable.startswith(PREFIX) and variable not in VARIABLES | OF_PACKAGES:
             near = closest(variable, VARIABLES)
             known = ", ".join(sorted(VARIABLES))
             warn(variable, f"{variable} is set, but there is no such setting{near}: unset it, or use one of {known}")

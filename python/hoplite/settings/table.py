@@ -310,3 +310,5 @@ SETTINGS = (
 
 TABLE = {setting.name: setting for setting in SETTINGS}
 VARIABLES = {setting.variable for setting in SETTINGS} | {CONFIG_VARIABLE}
+# Variables that other packages of the project read.
+OF_PACKAGES = {"HOPLITE_PLAN"}
