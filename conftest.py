@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 HAS_RAY = importlib.util.find_spec("ray") is not None
 pytest_plugins = ["rays"] if HAS_RAY else []
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-collect_ignore_glob = ([] if HAS_RAY else ["tests/test_ray_*.py"]) + ([] if HAS_TORCH else ["tests/test_torch_*.py"])
+OF_TORCH = ["tests/test_torch_*.py", "packages/bench/tests/test_select_auto.py"]
+collect_ignore_glob = ([] if HAS_RAY else ["tests/test_ray_*.py"]) + ([] if HAS_TORCH else OF_TORCH)
 
 
 @pytest.fixture(autouse=True)

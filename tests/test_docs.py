@@ -247,7 +247,8 @@ MODULES = [
     for package in (hoplite, hoplite_bench, hoplite_topology)
     # It imports packages, of which an old PyTorch does not suffice for some.
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.", onerror=lambda _: None)
-    if "__main__" not in module.name and not module.name.startswith(tuple(f"hoplite.{name}" for name in NEED_OTHERS))
+    if "__main__" not in module.name
+    and not module.name.startswith((*(f"hoplite.{name}" for name in NEED_OTHERS), "hoplite_bench.select.torch_auto"))
 ]
 
 
