@@ -11,6 +11,7 @@ import pytest
 import bench_machine
 from bench_pair import Written, prepared
 from hoplite_bench import plan
+from hoplite_bench.containers import opened
 from hoplite_bench.environments import Environments
 from hoplite_bench.ranks.resnet import NBYTES
 from hoplite_bench.systems import OPS, SYSTEMS, Host, System, Unavailable, pytorch, registry
@@ -19,6 +20,7 @@ from hoplite_bench.systems.gloo import STORE_PORT, Gloo
 from hoplite_bench.systems.hoplite import OWN, Hoplite
 from hoplite_bench.systems.mpi import Mpi, Mpich, OpenMpi
 from hoplite_bench.systems.pytorch import CUDA, Torch, TorchGloo, TorchHoplite, TorchMpi, TorchNccl
+from labs import needs_lab
 from test_bench_mpi import after, installed, launched
 from test_bench_torch import Installed
 from test_bench_torch import installed as with_torch
@@ -269,3 +271,27 @@ def test_wrong_parameters_are_detected() -> None:
     *right, wrong = done.stdout.splitlines()
     assert right == ["True"] * 4
     assert wrong.startswith("element 3 of 16384 is ")
+
+
+def test_only_wanted_variants_are_measured() -> None:
+    rows = bench_machine.measured(Hoplite(), ops=["gather"], sizes=[4], variants=[OWN])
+    assert [(row.variant, row.verified) for row in rows] == [(OWN, True)]
+
+
+@needs_lab
+@pytest.mark.peers
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("container", ["hpc", "single", "cross"])
+def test_systems_run_in_containers(container: str) -> None:
+    try:
+        with opened(container, 2):
+            pass
+    except Unavailable as error:
+        pytest.skip(str(error))
+    systems = [Hoplite(), prepared(Mpich()), prepared(OpenMpi()), prepared(Gloo())]
+    rows = bench_machine.measured(
+        *systems, container=container, ranks=2, ops=["gather", ALLGATHER], sizes=[2**20], variants=["default", OWN]
+    )
+    assert {row.note for row in rows if not row.verified} == set()
+    assert {row.system for row in rows} == {system.name for system in systems}
+    assert {row.lab["container"] for row in rows} == {container}
