@@ -226,7 +226,7 @@ def _print(rows: Sequence[Row]) -> None:
     """Prints the fastest and the slowest library of each cell, and the reasons for missing figures."""
     from hoplite_bench import words
     from hoplite_bench.row import WIRE
-    from hoplite_bench.study.collected import best, contender_of, workers_of, worst
+    from hoplite_bench.study.collected import best, competing, contender_of, workers_of, worst
     from hoplite_bench.tables import median, unique
 
     notes = Notes()
@@ -234,7 +234,8 @@ def _print(rows: Sequence[Row]) -> None:
     rows = [row for row in rows if row.system != WIRE]
     for key in unique((row.op, workers_of(row), row.layer, row.container) for row in rows):
         own = [row for row in rows if (row.op, workers_of(row), row.layer, row.container) == key]
-        shown = [f"{contender_of(row)} {words.seconds(median(row))}" if row else "-" for row in (best(own), worst(own))]
+        ends = best(competing(own)), worst(competing(own))
+        shown = [f"{contender_of(row)} {words.seconds(median(row))}" if row else "-" for row in ends]
         reasons = unique(row.note if row.hosts == 1 else f"{contender_of(row)}: {row.note}" for row in own if row.note)
         lines.append([*map(str, key), *shown, " ".join(map(notes.mark, reasons))])
     print_table(("operation", "workers", "layer", "set-up", "fastest", "slowest", "notes"), lines, whole=4)

@@ -112,13 +112,8 @@ class Study:
         )
 
     def competing(self, container: str, op: str, layer: str, workers: int | None = None) -> list[Row]:
-        """The rows of a cell that do the same work: a system with its own memory counts by that variant only.
-
-        Without it, inputs and results stay in shared memory, so that nothing is copied.
-        """
-        rows = self.cell(container, op, layer, workers)
-        copying = {row.system for row in rows if row.variant == OWN}
-        return [row for row in rows if row.system not in copying or row.variant == OWN]
+        """The rows of a cell that are compared with each other."""
+        return competing(self.cell(container, op, layer, workers))
 
     def contenders(self, layer: str, ops: Iterable[str]) -> list[Contender]:
         """The contenders of a layer that have rows of some operations, without the wire, in display order."""
@@ -196,6 +191,15 @@ def workers_of(row: Row) -> int:
 def measured(rows: Iterable[Row]) -> list[Row]:
     """The rows with samples."""
     return [row for row in rows if row.samples]
+
+
+def competing(rows: Sequence[Row]) -> list[Row]:
+    """The rows of a cell that do the same work: a system with its own memory counts by that variant only.
+
+    Without it, inputs and results stay in shared memory, so that nothing is copied.
+    """
+    copying = {row.system for row in rows if row.variant == OWN}
+    return [row for row in rows if row.system not in copying or row.variant == OWN]
 
 
 def best(rows: Iterable[Row]) -> Row | None:
