@@ -17,9 +17,9 @@ from hoplite.tools.cli import output
 from hoplite_bench.cli.select import select
 from hoplite_bench.row import to_line
 from hoplite_bench.select import candidates, deciding, failures, safety, search
-from hoplite_bench.select.failures import Case, Verdict
 from hoplite_bench.select.plan import Plan
 from hoplite_bench.select.request import Request
+from hoplite_bench.select.verdict import Case, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
