@@ -125,11 +125,11 @@ class Group(Launch):
         request = {"do": "spawn", "group": self._id, "argv": [str(word) for word in argv], "env": variables}
         self._agents.one(host, request)
 
-    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+    def start(self, timeout_s: float | None = None) -> None:
         """Starts all processes and waits for all ranks.
 
         Args:
-            timeout_s: seconds until all ranks must have connected.
+            timeout_s: seconds until all ranks must have connected; None is START_TIMEOUT_S.
 
         Raises:
             Unavailable: the system can't run on these hosts.
@@ -142,7 +142,7 @@ class Group(Launch):
             self._agents.all({"do": "folder", "group": self._id, "path": str(self.folder)})
             with self._listen() as listener:
                 self.system.start(self, self.settings)
-                self._accept(listener, 1 if self.system.driver else len(self.hosts), timeout_s)
+                self._accept(listener, 1 if self.system.driver else len(self.hosts), timeout_s or START_TIMEOUT_S)
         except BROKEN as error:
             raise self._failed(_why(error)) from None
         except BaseException:

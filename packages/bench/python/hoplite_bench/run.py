@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hoplite_bench import plan
-from hoplite_bench.group import START_TIMEOUT_S, Group, GroupFailed, Round
+from hoplite_bench.group import Group, GroupFailed, Round
 from hoplite_bench.hosts import AgentFailed
 from hoplite_bench.row import WIRE, Row, spread
 from hoplite_bench.systems.base import Unavailable
@@ -73,10 +73,11 @@ class Runner:
         wanted: which of the systems' variants to measure; all by default.
 
     Attributes:
-        start_timeout_s: time after which a group whose ranks have not all connected counts as hanging.
+        start_timeout_s: time after which a group whose ranks have not all connected counts as hanging; None is
+            that of groups.
     """
 
-    start_timeout_s = START_TIMEOUT_S
+    start_timeout_s: float | None = None
 
     def __init__(
         self,
