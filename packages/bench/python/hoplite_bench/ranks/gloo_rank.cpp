@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
@@ -294,6 +295,8 @@ std::shared_ptr<gloo::Context> mesh(const std::string& address, const std::strin
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Gloo may write to the connection of a dead rank. Python ignores the signal too.
+  std::signal(SIGPIPE, SIG_IGN);
   Fields options;
   for (int i = 1; i + 1 < argc; i += 2) {
     options[argv[i]] = argv[i + 1];
