@@ -28,9 +28,9 @@ from hoplite_bench.select.torch_auto import agreement, mpi, routes, source  # no
 
 LIMIT = 4096
 
-# Imports torch once, which takes seconds, then forks the ranks. Each runs the program of its standard input's copy.
+# Imports torch once, which takes seconds, then forks the ranks. Each runs the program that the standard input has.
 LAUNCHER = """
-import datetime, json, os, signal, sys, time, warnings
+import datetime, json, os, signal, sys, time, traceback, warnings
 import torch
 import torch.distributed as dist
 from hoplite_bench.select import torch_auto
@@ -62,7 +62,16 @@ def main():
 
 RANK, RANKS = main(), ranks
 if RANK is not None:
-    exec(compile(program, "program", "exec"))
+    status = 0
+    try:
+        exec(compile(program, "program", "exec"))
+    except Exception:
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Without Python's shutdown, in which a thread of torch that still runs can abort the process.
+    os._exit(status)
 """
 
 
@@ -448,8 +457,6 @@ try:
         dist.all_reduce(tensor)
 except RuntimeError as error:
     print("failed")
-sys.stdout.flush()
-os._exit(0)
 """
     assert Job(tmp_path, 3, plan(3)).outcome(program) == [(0, "failed\n"), (0, "failed\n"), (-9, "")]
 
@@ -465,8 +472,6 @@ try:
     dist.all_reduce(torch.ones(1 if RANK else {LIMIT}))
 except RuntimeError as error:
     print(type(error).__name__, error)
-sys.stdout.flush()
-os._exit(0)
 """
     first, second = Job(tmp_path, 2, plan(2)).run(program)
     assert "rank 1 did not call all_reduce" in first
@@ -565,6 +570,8 @@ half = torch.ones({LIMIT}, dtype=torch.bfloat16)
 dist.all_reduce(half)
 assert half.eq(2).all() and calls() == {{"gloo": 1, "mpi4py": 1}}, calls()
 dist.destroy_process_group()
+from mpi4py import MPI
+MPI.Finalize()
 """
     job = Job(tmp_path, 2, plan(2, large="torch-mpi"))
     by_launcher = LAUNCHER.replace("main(), ranks", "int(os.environ['PMI_RANK']), ranks").replace(
