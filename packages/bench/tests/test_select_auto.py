@@ -269,6 +269,24 @@ def test_ranks_with_different_plans_all_get_an_error(tmp_path: Path) -> None:
         assert "set HOPLITE_PLAN to the same file on all ranks" in line
 
 
+def test_a_rank_that_reads_late_gets_the_error_too(tmp_path: Path) -> None:
+    program = """
+from hoplite_bench.select.torch_auto.agreement import Exchange
+read = Exchange.all
+def late(self, key, fact):
+    # Rank 0, which serves the store, has found the error and is about to end.
+    self._store.set(f"hoplite_auto/{key}/1", json.dumps(fact))
+    self._store.wait(["hoplite_auto/parted/0"])
+    return read(self, key, fact)
+if RANK == 1:
+    os.environ["HOPLITE_PLAN"] = "/missing"
+    Exchange.all = late
+start(seconds=30)
+"""
+    for line in Job(tmp_path, 2, plan(2)).errors(program):
+        assert "rank 1 can't use the plan /missing" in line
+
+
 def test_ranks_with_different_versions_all_get_an_error(tmp_path: Path) -> None:
     found = Job(tmp_path, 2, plan(2)).errors(
         "if RANK == 1:\n    members._version = lambda: 'hoplite 9 with torch 9'\nstart(seconds=30)"

@@ -6,6 +6,8 @@ has raised one. Then one rank publishes the plan.
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
     from hoplite_bench.select.torch_auto.source import Found
+
+# Time for the other ranks to read an error from the store.
+PART = dt.timedelta(seconds=10)
 
 
 class Disagreement(HopliteError):
@@ -51,6 +56,16 @@ class Exchange:
     def get(self, key: str) -> Any:
         """Waits for a fact."""
         return json.loads(self._store.get(f"hoplite_auto/{key}"))
+
+    def part(self) -> None:
+        """Call it before an error that all ranks raise: rank 0, which often serves the store, ends after the others.
+
+        It waits a bounded time, and raises nothing: the error is more important.
+        """
+        with contextlib.suppress(RuntimeError):
+            self._store.set(f"hoplite_auto/parted/{self.rank}", "")
+            if self.rank == 0:
+                self._store.wait([f"hoplite_auto/parted/{rank}" for rank in range(self.size)], PART)
 
 
 def facts(version: str) -> tuple[dict[str, Any], Plan | None]:

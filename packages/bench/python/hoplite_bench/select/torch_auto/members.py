@@ -69,9 +69,13 @@ class Members:
         """Returns the plan of the group: one rank gets it, the others receive it."""
         mine, plan = agreement.facts(_version())
         known = exchange.all("facts", mine)
-        publisher = agreement.check(known)
-        if self.rank != publisher:
-            return agreement.receive(exchange, publisher)
+        try:
+            publisher = agreement.check(known)
+            if self.rank != publisher:
+                return agreement.receive(exchange, publisher)
+        except agreement.Disagreement:
+            exchange.part()
+            raise
         try:
             if plan is not None:
                 found = source.of_file(plan, self.size, is_default=self._is_default)
@@ -81,6 +85,7 @@ class Members:
         except Exception as error:
             # The others wait for it.
             agreement.publish(exchange, f"{type(error).__name__}: {error}")
+            exchange.part()
             raise
         agreement.publish(exchange, found)
         if found.warning:
