@@ -33,7 +33,7 @@ def measured(
 
     with opened(container, ranks) as network, Agents(network) as agents:
         for system in systems:
-            system.adapt(network.hosts, network.topology, plain=False)
+            system.adapt(network.hosts, network.topology, plain=False, transports=network.transports)
         environments = Environments()
         runner = Runner(
             network, agents, systems, repeats=1, environments=environments, notify=lambda _: None, wanted=wanted

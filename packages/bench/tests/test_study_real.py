@@ -35,7 +35,7 @@ def test_libraries_use_shared_memory_in_a_container_and_tcp_between_containers(t
     settings = run.Settings(["gloo", "hoplite"], cells, repeats=2, install=False)
     rows = run.measure(settings, Results(tmp_path / "rows.jsonl"))
     found = {(row.container, row.system, row.variant): row for row in rows if row.op == "broadcast"}
-    assert [key[0] for key in found if key[1] == "hoplite"] == ["single", "single", "cross"]
+    assert [key[0] for key in found if key[1] == "hoplite"] == ["single", "single", "cross", "cross"]
     for (container, system, _), row in found.items():
         # Gloo may be missing.
         if system != "gloo" or row.samples:
@@ -45,6 +45,9 @@ def test_libraries_use_shared_memory_in_a_container_and_tcp_between_containers(t
             expected = {"hoplite": "shared memory", "gloo": "loopback TCP"}[system] if container == "single" else "TCP"
             assert row.transport == [expected], row.lab
     assert found["single", "hoplite", "own memory"].breakdown["staging"] > 0
+    # Between containers, readers copy while the object arrives; in an allreduce, every rank puts.
+    [between] = [row for row in rows if (row.op, row.container, row.variant) == ("allreduce", "cross", "own memory")]
+    assert between.breakdown["staging"] > 0
     made = page(collect(rows))
     assert "| Hoplite | shared memory | TCP |" in made
     assert "Give all containers one /dev/shm" in made

@@ -70,7 +70,7 @@ def test_own_transports_are_not_restricted_between_containers_either(kind: type[
 def test_hoplite_has_one_node_to_which_all_other_workers_attach(tmp_path: Path) -> None:
     system = Hoplite()
     launch = on_one_machine(tmp_path)
-    system.adapt(launch.hosts, None, plain=False)
+    system.adapt(launch.hosts, None, plain=False, transports=launch.transports)
     assert [one.name for one in system.variants("gather")] == ["default", OWN]
     system.start(launch, OWN)
     commands = [command for _, command, _ in launch.spawned]
@@ -86,8 +86,13 @@ def test_hoplite_has_a_node_in_each_container(tmp_path: Path) -> None:
     launch = Written(tmp_path)
     system.adapt(launch.hosts, None, plain=False)
     assert [one.name for one in system.variants("gather")] == ["default"]
-    system.start(launch, "default")
+    system.adapt(launch.hosts, None, plain=False, transports="own")
+    assert [one.name for one in system.variants("gather")] == ["default", OWN]
+    # The root of a gather has the arrays of all in its store, and copies of them in its memory.
+    assert system.memory("gather", 3, 100) == (3 + 2 + 6) * 100
+    system.start(launch, OWN)
     for host, (_, command, _) in zip(launch.hosts, launch.spawned, strict=True):
+        assert "--own-memory" in command
         assert after(command, "--socket") == [str(tmp_path / f"{host.number}.sock")]
         assert after(command, "--nodes") == ["3"]
         assert after(command, "--listen")[0].startswith(host.address)

@@ -76,7 +76,7 @@ def measure(network: Network, settings: Settings, results: Results) -> list[Row]
     """
     systems = choose(settings.systems)
     for system in systems:
-        system.adapt(network.hosts, network.topology, plain=settings.plain)
+        system.adapt(network.hosts, network.topology, plain=settings.plain, transports=network.transports)
     hosts = len(network.hosts)
     with contextlib.ExitStack() as stack:
         watch = stack.enter_context(Watch())

@@ -117,7 +117,7 @@ class Search:
             Timeout: the deadline passed.
         """
         for system in self._systems.values():
-            system.adapt(self._network.hosts, self._network.topology, plain=False)
+            system.adapt(self._network.hosts, self._network.topology, plain=False, transports=self._network.transports)
         self._runner.prepare()
         there = [one for name, one in self._systems.items() if name not in self._runner.unavailable]
         self._check_deadline()

@@ -179,7 +179,7 @@ class _Measurement:
                 self._explain(unit, str(error), {"kind": "study", "container": unit.container})
                 return
             for system in self.systems:
-                system.adapt(network.hosts, network.topology, plain=False)
+                system.adapt(network.hosts, network.topology, plain=False, transports=network.transports)
             runner = Runner(
                 network,
                 agents,

@@ -145,7 +145,7 @@ class System(abc.ABC):
         """
 
     def adapt(  # noqa: B027 - few systems need it
-        self, hosts: Sequence[Host], topology: Mapping[str, Any] | None, *, plain: bool
+        self, hosts: Sequence[Host], topology: Mapping[str, Any] | None, *, plain: bool, transports: str = "tcp"
     ) -> None:
         """Configures the hosts on which the system will run, before `variants`.
 
@@ -153,6 +153,7 @@ class System(abc.ABC):
             hosts: the participants, in order of rank.
             topology: topology of the hosts, as in a topology file; None if unknown, or if all are in one rack.
             plain: whether to measure a variant without encryption too.
+            transports: those of the network, as in `Launch`.
         """
 
     @abc.abstractmethod

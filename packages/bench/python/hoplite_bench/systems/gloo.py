@@ -43,6 +43,7 @@ class Gloo(System):
         topology: Mapping[str, Any] | None,  # noqa: ARG002 - not needed
         *,
         plain: bool,  # noqa: ARG002 - it does not encrypt
+        transports: str = "tcp",  # noqa: ARG002 - `start` gets them too
     ) -> None:
         """Records the number of hosts, because not every number forms a BCube."""
         self.hosts = len(hosts)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Names of variants, and of their groups.
 RACKS = "racks configured"
 PLAIN = "not encrypted"
-# Inputs and results in each worker's own memory, as with other libraries; only for several workers on one machine.
+# Inputs and results in each worker's own memory, as with other libraries; for networks with their own transports.
 OWN = "own memory"
 
 # The nodes of all groups run side by side. The first group uses this port, the next groups the ports after it.
@@ -34,6 +34,7 @@ class Hoplite(System):
         self._topology: Mapping[str, Any] | None = None
         self._has_plain = False
         self._on_one_machine = False
+        self._copies = False
 
     def adapt(
         self,
@@ -41,11 +42,13 @@ class Hoplite(System):
         topology: Mapping[str, Any] | None,
         *,
         plain: bool,
+        transports: str = "tcp",
     ) -> None:
         """Enables more variants: with configured racks and pods, without encryption, and in the workers' own memory."""
         self._on_one_machine = share_address(hosts)
         self._topology = topology
         self._has_plain = plain
+        self._copies = transports == "own"
 
     def prepare(self, environments: Environments) -> None:
         """Does nothing: it runs in the environment of the bench."""
@@ -55,7 +58,7 @@ class Hoplite(System):
         told = [RACKS] if self._topology and op not in ("rtt", "gather") else []
         if self._has_plain:
             told.append(PLAIN)
-        if self._on_one_machine:
+        if self._copies:
             told.append(OWN)
         return [Variant(), *(Variant(name, name) for name in told)] if op in COLLECTIVES else []
 
@@ -93,10 +96,17 @@ class Hoplite(System):
         """
         if self._on_one_machine:
             stored = {"rtt": 2, "broadcast": 1, "reduce": hosts + 1, "allreduce": hosts + 1}.get(op, hosts)
-            return super().memory(op, hosts, nbytes) + stored * nbytes
-        arrays = {"rtt": 5, "broadcast": hosts, "gather": 2 * hosts - 1, "reduce": hosts + 1, "allreduce": 2 * hosts}
-        arrays[ALLGATHER] = hosts * hosts
-        return arrays[op] * nbytes
+        else:
+            stored = {
+                "rtt": 4,
+                "broadcast": hosts,
+                "gather": 2 * hosts - 1,
+                "reduce": hosts + 1,
+                "allreduce": 2 * hosts,
+                ALLGATHER: hosts * hosts,
+            }[op]
+        own = super().memory(op, hosts, nbytes) if self._copies else (op == "rtt") * nbytes
+        return own + stored * nbytes
 
 
 def settings(group: str = "default") -> dict[str, str]:

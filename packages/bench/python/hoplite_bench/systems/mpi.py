@@ -50,6 +50,7 @@ class Mpi(System):
         topology: Mapping[str, Any] | None,  # noqa: ARG002 - not needed
         *,
         plain: bool,  # noqa: ARG002 - it does not encrypt
+        transports: str = "tcp",  # noqa: ARG002 - `start` gets them too
     ) -> None:
         """Records which algorithms do not work between these hosts."""
         self.skipped = self.fails_on_one_machine if share_address(hosts) else ()
