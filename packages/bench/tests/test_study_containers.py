@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,12 +18,13 @@ import pytest
 
 from hoplite.errors import InvalidArgument
 from hoplite_bench import processes
-from hoplite_bench.containers import NAMES, bundle, leftovers, needs, opened
+from hoplite_bench.containers import NAMES, bundle, container, leftovers, needs, opened
 from hoplite_bench.containers.container import shared_folders
 from hoplite_bench.hosts import Agents
 from hoplite_bench.lab import namespaces
 from hoplite_bench.systems.base import Unavailable
 from labs import missing
+from programs import line
 from support import SOON, eventually
 
 if TYPE_CHECKING:
@@ -152,6 +154,50 @@ def test_a_command_ends_with_its_client() -> None:
             inside = int(client.stdout.readline())
             client.kill()
         eventually(lambda: subprocess.run([network.rsh, "node0", f"kill -0 {inside}"], stderr=-3).returncode != 0)
+
+
+# Serves on a socket, and learns of the end of the first command and of its client at once, the command first.
+AT_ONCE = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("server", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+server = module.Server(sys.argv[2])
+counts = iter((1, 2))
+select = server.selector.select
+def together():
+    least = next(counts, 1)
+    while len(found := select()) < least:
+        pass
+    return sorted(found, key=lambda one: one[0].data is not None)
+server.selector.select = together
+print("ready", flush=True)
+server.serve(sys.stdin.fileno())
+"""
+
+
+def test_a_command_may_end_together_with_its_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A Unix socket's path has at most 107 bytes.
+    monkeypatch.chdir(tmp_path)
+    command = [sys.executable, "-c", AT_ONCE, str(container.SERVER), "socket"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert line(server) == "ready"
+            with socket.socket(socket.AF_UNIX) as client, tempfile.TemporaryFile() as silent:
+                client.connect("socket")
+                reader, writer = os.pipe()
+                socket.send_fds(client, [b" "], [silent.fileno(), writer, silent.fileno()])
+                os.close(writer)
+                client.sendall(b'"echo $$; exec sleep 3600"\n')
+                with os.fdopen(reader) as output:
+                    os.kill(int(output.readline()), signal.SIGKILL)
+            later = subprocess.run([sys.executable, str(container.CLIENT), "socket", "exit 7"], timeout=SOON)
+            assert later.returncode == 7
+            assert server.stdin is not None
+            server.stdin.close()
+            assert server.wait(SOON) == 0
+        finally:
+            server.kill()
 
 
 # Opens a set-up, starts commands and detached processes in it, and waits to be ended.

@@ -63,7 +63,8 @@ class Server:
                 elif key.fileobj == stdin:
                     if not os.read(stdin, 4096):
                         return
-                else:
+                # A command and its client may have ended at once.
+                elif self.sessions.get(key.data) is key.fileobj:
                     self.hang_up(key.data)
 
     def accept(self) -> None:
