@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -366,6 +367,40 @@ def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     with pytest.raises(Unavailable, match=r"can't create .*: No such file or directory; set TMPDIR"), opened("bare", 1):
         pass
+
+
+def test_a_folder_with_too_long_a_path_for_sockets_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 100)
+    with pytest.raises(
+        Unavailable, match=r"node0\.sock has \d+ bytes, but .* at most 107: set TMPDIR to a folder with"
+    ):
+        container.Container("runc", "name", "node0", folder)
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(("name", "refused"), [("bare", "pathlib.Path.write_text"), ("single", "subprocess.Popen")])
+def test_a_set_up_without_space_or_processes_is_unavailable_and_leaves_nothing(
+    name: str, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(needs, "check", lambda _: None)
+    monkeypatch.setattr(needs, "version_of", lambda _: "runc 1")
+    monkeypatch.setattr(refused, refuse)
+    with (
+        pytest.raises(
+            Unavailable, match=rf"can't create the container set-up '{name}': .*No space left on device; check"
+        ),
+        opened(name, 2),
+    ):
+        pass
+    assert list(Path(tempfile.gettempdir()).glob(f"{leftovers.PREFIX}-{os.getpid()}-*")) == []
+
+
+def test_an_error_of_the_user_of_a_set_up_is_not_changed() -> None:
+    with pytest.raises(OSError, match="of the user"), opened("bare", 1):
+        raise OSError("of the user")
 
 
 def test_a_bundle_limits_neither_processes_nor_memory() -> None:

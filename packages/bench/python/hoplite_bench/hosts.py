@@ -110,14 +110,20 @@ class Agents:
             for host in self.hosts:
                 errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the agent lives
                 self._errors.append(errors)
-                process = subprocess.Popen(
-                    [network.rsh, host.name, command],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    # Ctrl-C goes to the bench, which then ends everything in order.
-                    start_new_session=True,
-                )
+                try:
+                    process = subprocess.Popen(
+                        [network.rsh, host.name, command],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=errors,
+                        # Ctrl-C goes to the bench, which then ends everything in order.
+                        start_new_session=True,
+                    )
+                except OSError as error:
+                    raise AgentFailed(
+                        f"can't start {network.rsh}, which reaches {host.name}: {error}; check free memory and the "
+                        "limit of processes"
+                    ) from None
                 self._processes.append(process)
                 assert process.stdin is not None
                 assert process.stdout is not None

@@ -53,42 +53,54 @@ def opened(name: str, ranks: int) -> Iterator[Network]:
         )
     if not 1 <= ranks <= RANKS_MAX:
         raise InvalidArgument(f"a container set-up of {ranks} ranks is not valid: set 1 to {RANKS_MAX}")
+    with contextlib.ExitStack() as undo:
+        try:
+            network = _open(name, ranks, undo)
+        except OSError as error:
+            raise Unavailable(
+                f"can't create the container set-up {name!r}: {error}; check the free space of temporary files (TMPDIR "
+                "sets their folder), free memory and the limit of processes"
+            ) from None
+        yield network
+
+
+def _open(name: str, ranks: int, undo: contextlib.ExitStack) -> Network:
+    """Creates a set-up, and adds to `undo` what removes it."""
     needs.check(name)
     runtime = needs.version_of(name)
     leftovers.remove_abandoned()
     run = leftovers.new_name()
     folder = leftovers.folder_of(run)
-    with contextlib.ExitStack() as undo:
-        try:
-            folder.mkdir(mode=0o700)
-        except OSError as error:
-            raise Unavailable(
-                f"can't create {folder}: {error.strerror}; set TMPDIR to a writable folder with free space"
-            ) from None
-        undo.callback(leftovers.remove, run)
-        own = name == "cross"
-        hosts = [Host(number, f"node{number}", *_place(number, own=own)) for number in range(ranks)]
-        lines = ["127.0.0.1 localhost", "::1 localhost", *(f"{host.address} {host.name}" for host in hosts)]
-        (folder / "hosts").write_text("\n".join(lines) + "\n")
-        containers = _started(run, name, hosts if own else hosts[:1], undo) if name != "bare" else []
-        if own:
-            _connect(containers, undo)
-        (folder / "tmp").mkdir()
-        # Hosts of one container have the last socket. Bare processes only need a folder of temporary files.
-        ways = [str(one.socket) for one in containers] or [str(folder / "tmp")]
-        targets = {(host.name, host.address): ways[min(host.number, len(ways) - 1)] for host in hosts}
-        enter = ENTER if containers else 'env "TMPDIR=$target" /bin/sh -c "$*"'
-        agent.write_script(folder / "rsh", f"the container set-up {name}", targets, enter)
-        yield Network(
-            hosts,
-            folder / "rsh",
-            "",
-            shared_clock=True,
-            cidr=f"{NETWORK}.0/{PREFIX}" if own else "127.0.0.0/8",
-            rate=0,
-            facts={"kind": "study", "container": name, "hosts": ranks, "runtime": runtime},
-            transports="own",
-        )
+    try:
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise Unavailable(
+            f"can't create {folder}: {error.strerror}; set TMPDIR to a writable folder with free space"
+        ) from None
+    undo.callback(leftovers.remove, run)
+    own = name == "cross"
+    hosts = [Host(number, f"node{number}", *_place(number, own=own)) for number in range(ranks)]
+    lines = ["127.0.0.1 localhost", "::1 localhost", *(f"{host.address} {host.name}" for host in hosts)]
+    (folder / "hosts").write_text("\n".join(lines) + "\n")
+    containers = _started(run, name, hosts if own else hosts[:1], undo) if name != "bare" else []
+    if own:
+        _connect(containers, undo)
+    (folder / "tmp").mkdir()
+    # Hosts of one container have the last socket. Bare processes only need a folder of temporary files.
+    ways = [str(one.socket) for one in containers] or [str(folder / "tmp")]
+    targets = {(host.name, host.address): ways[min(host.number, len(ways) - 1)] for host in hosts}
+    enter = ENTER if containers else 'env "TMPDIR=$target" /bin/sh -c "$*"'
+    agent.write_script(folder / "rsh", f"the container set-up {name}", targets, enter)
+    return Network(
+        hosts,
+        folder / "rsh",
+        "",
+        shared_clock=True,
+        cidr=f"{NETWORK}.0/{PREFIX}" if own else "127.0.0.0/8",
+        rate=0,
+        facts={"kind": "study", "container": name, "hosts": ranks, "runtime": runtime},
+        transports="own",
+    )
 
 
 def _place(number: int, *, own: bool) -> tuple[str, str]:

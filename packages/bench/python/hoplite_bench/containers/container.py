@@ -20,6 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hoplite.sockets import PATH_BYTES_MAX
 from hoplite_bench.containers import bundle, needs
 from hoplite_bench.environments import Environments
 from hoplite_bench.lab.namespaces import Keeper, start_of
@@ -65,12 +66,18 @@ class Container:
         socket: path of its server's socket, for `client.py`.
 
     Raises:
-        Unavailable: it did not start; the message contains the reason.
+        Unavailable: the folder's path is too long.
+        OSError: no space, memory or process is left.
     """
 
     def __init__(self, runtime: str, name: str, hostname: str, folder: Path) -> None:
         self.hostname = hostname
         self.socket = folder / f"{hostname}.sock"
+        if (length := len(os.fsencode(self.socket))) > PATH_BYTES_MAX:
+            raise Unavailable(
+                f"the path {self.socket} has {length} bytes, but that of a Unix socket has at most {PATH_BYTES_MAX}: "
+                "set TMPDIR to a folder with a shorter path"
+            )
         self._name = name
         self._pid_file = folder / f"{hostname}.pid"
         self._runtime = runtime
@@ -81,16 +88,20 @@ class Container:
         server = [sys.executable, "-I", "-S", str(SERVER), str(self.socket), str(temporary)]
         command = self._runc(server, mounts, folder) if runtime == "runc" else _charliecloud(server, mounts)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the container lives
-        self._process = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-c", MOUNT, "sh", str(mounts), str(folder / "hosts"), *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            # Ctrl-C goes to the bench, which then ends everything in order.
-            start_new_session=True,
-            env=needs.environment(),
-            cwd="/",
-        )
+        try:
+            self._process = subprocess.Popen(
+                ["unshare", "--mount", "sh", "-c", MOUNT, "sh", str(mounts), str(folder / "hosts"), *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                # Ctrl-C goes to the bench, which then ends everything in order.
+                start_new_session=True,
+                env=needs.environment(),
+                cwd="/",
+            )
+        except OSError:
+            self._errors.close()
+            raise
 
     def _runc(self, server: Sequence[str], mounts: Path, folder: Path) -> list[str]:
         """Writes the bundle of a container; returns the command that runs it."""
