@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -100,6 +101,31 @@ def test_shared_memory_of_killed_processes_is_removed_unless_others_use_it(agent
     finally:
         for name in names:
             Path(name).unlink(missing_ok=True)
+
+
+# Maps a file for reading and writing, and another one like a library; waits to be ended.
+MAPPED = """
+import mmap, os, sys, time
+found, library = (os.open(name, os.O_RDWR | os.O_CREAT, 0o600) for name in sys.argv[1:])
+os.truncate(library, 4096)
+maps = [mmap.mmap(found, 4096), mmap.mmap(library, 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)]
+print('up', flush=True)
+time.sleep(3600)
+"""
+
+
+def test_files_in_shared_memory_that_a_group_found_or_only_read_stay(agent: Agent) -> None:
+    found, library = (Path(f"/dev/shm/hoplite-bench-test-{os.getpid()}-{kind}") for kind in ("found", "library"))
+    try:
+        found.write_bytes(bytes(4096))
+        clock = agent_module.CLOCK_REALTIME_COARSE
+        eventually(lambda: time.clock_gettime_ns(clock) > found.stat().st_ctime_ns)
+        start(agent, "first", MAPPED, str(found), str(library))
+        agent.kill("first")
+        assert [found.exists(), library.exists()] == [True, True]
+    finally:
+        found.unlink(missing_ok=True)
+        library.unlink(missing_ok=True)
 
 
 def test_hosts_of_a_file_are_measured_and_nothing_is_left(

@@ -41,6 +41,8 @@ ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, *ENDED)
 # Time between two checks of processes that are about to stop or to end.
 STOPPING_S = 0.001
+# Clock of the times of files: see clock_gettime(2).
+CLOCK_REALTIME_COARSE = 5
 # Clock of all threads of a process, in the kernel's encoding: see clock_getcpuclockid(3).
 CPUCLOCK_SCHED = 2
 
@@ -55,6 +57,8 @@ class Agent:
         # As of the last look: scanning every process of a machine takes milliseconds.
         self.members: dict[str, list[psutil.Process]] = {}
         self.folders: dict[str, Path] = {}
+        # When each group began here, on the clock of files.
+        self.since_ns: dict[str, int] = {}
         # Processor time of each process at the start of a measurement.
         self.began_ns: dict[str, dict[psutil.Process, int]] = {}
         self._logs = itertools.count()
@@ -111,12 +115,14 @@ class Agent:
 
     def make_folder(self, group: str, path: Path) -> dict[str, Any]:
         """Creates a group's folder, unless another host with the same files has created it."""
+        self.since_ns.setdefault(group, time.clock_gettime_ns(CLOCK_REALTIME_COARSE))
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folders[group] = path
         return {}
 
     def spawn(self, group: str, argv: list[str], env: dict[str, str]) -> dict[str, Any]:
         """Starts a process; its output goes to a file."""
+        self.since_ns.setdefault(group, time.clock_gettime_ns(CLOCK_REALTIME_COARSE))
         started = self.started.setdefault(group, [])
         log = self.folder / f"{next(self._logs)}.log"
         with log.open("wb") as output:
@@ -246,7 +252,7 @@ class Agent:
         while True:
             self.look(group)
             living = [one for one in self.members[group] if not _is_in(one, ENDED)]
-            segments.update(*(processes.mapped_files(one.pid, SHARED_MEMORY) for one in living))
+            segments.update(*(processes.mapped_files(one.pid, SHARED_MEMORY, only_written=True) for one in living))
             if not living:
                 break
             if time.monotonic() > deadline:
@@ -258,7 +264,8 @@ class Agent:
             log.unlink(missing_ok=True)
         del self.members[group]
         self.began_ns.pop(group, None)
-        _remove_unused(segments)
+        if since_ns := self.since_ns.pop(group, 0):
+            _remove_unused(segments, since_ns)
         if folder := self.folders.pop(group, None):
             # If hosts share files, another host may be removing the folder too, while processes there still write into
             # it. The last host removes it completely.
@@ -296,12 +303,17 @@ def _memory(process: psutil.Process) -> int:
         return 0
 
 
-def _remove_unused(segments: set[str]) -> None:
-    """Removes files of shared memory that killed processes had no time to remove, unless others use them too."""
+def _remove_unused(segments: set[str], since_ns: int) -> None:
+    """Removes files of shared memory that killed processes had no time to remove, unless others use them too.
+
+    Older files are not theirs. Processes of other process namespaces are not visible, but may use older files.
+    """
     if segments:
         segments = segments.difference(*(processes.mapped_files(one, SHARED_MEMORY) for one in processes.all_ids()))
     for segment in segments:
-        Path(segment).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if Path(segment).stat().st_ctime_ns >= since_ns:
+                Path(segment).unlink()
 
 
 def _tail(log: Path) -> str:

@@ -34,14 +34,26 @@ def fields_of(process: int) -> list[bytes] | None:
     return text.rpartition(b")")[2].split()
 
 
-def mapped_files(process: int, folder: str) -> set[str]:
-    """The paths of the files of a folder that a process has mapped into its memory; empty if it has ended."""
+def mapped_files(process: int, folder: str, *, only_written: bool = False) -> set[str]:
+    """The paths of the files of a folder that a process has mapped into its memory; empty if it has ended.
+
+    Args:
+        process: id of the process.
+        folder: the folder.
+        only_written: only those that it shares with others and may write to.
+    """
     try:
         text = read(f"/proc/{process}/maps").decode(errors="replace")
     except OSError:
         return set()
-    paths = {line.partition(f" {folder}/")[2] for line in text.splitlines()} - {""}
-    return {f"{folder}/{path}" for path in paths if not path.endswith(" (deleted)")}
+    found = set()
+    for line in text.splitlines():
+        facts, _, path = line.partition(f" {folder}/")
+        if path and not path.endswith(" (deleted)"):
+            permissions = facts.split()[1]
+            if not only_written or (permissions[1] == "w" and permissions[3] == "s"):
+                found.add(f"{folder}/{path}")
+    return found
 
 
 def read(path: str) -> bytes:
