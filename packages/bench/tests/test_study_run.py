@@ -198,6 +198,9 @@ def test_evidence_is_described_in_words() -> None:
     assert evidence.described(found) == "4.00 MiB to move with 4 workers: 5.00 MiB through network interfaces"
     found |= {"interface_bytes": 0, "shared_segments": 2, "shared_touched_bytes": 1 << 20, "cma_refused": 1}
     assert evidence.described(found).endswith("1.00 MiB used of 2 shared mappings, 1 call of CMA refused")
+    ring = found | {"shared_touched_bytes": 1 << 18, "cma_bytes": 0, "cma_refused": 0}
+    assert evidence.described(ring).endswith("256 KiB used of 2 shared mappings (by elimination)")
+    assert "elimination" not in evidence.described(ring | {"cma_bytes": 4 << 20})
 
 
 def test_measurements_that_do_not_fit_are_announced(place: Place, said: io.StringIO) -> None:

@@ -353,6 +353,8 @@ EVIDENCE = {
         ({"interface_bytes": 104 << 20, "tcp_segments": 0}, ("unknown",)),
         # A ring through which everything passed.
         ({"shared_segments": 1, "shared_touched_bytes": 1 << 20}, ("shared memory",)),
+        # Mapped, but the kernel does not report how much was used.
+        ({"shared_segments": 1, "shared_touched_bytes": -1}, ("unknown",)),
         # Mapped, but not used.
         ({"shared_segments": 1}, ("unknown",)),
         # Small messages in shared memory, large ones by CMA.
@@ -370,6 +372,11 @@ EVIDENCE = {
 )
 def test_names_follow_from_the_evidence(seen: dict[str, int], names: tuple[str, ...]) -> None:
     assert transport.judged(EVIDENCE | seen).names == names
+
+
+def test_an_unknown_use_of_shared_memory_is_named() -> None:
+    found = transport.judged(EVIDENCE | {"shared_segments": 1, "shared_touched_bytes": -1})
+    assert found.reason == "the kernel does not report the use of shared memory (/proc/PID/smaps)"
 
 
 @pytest.mark.parametrize(

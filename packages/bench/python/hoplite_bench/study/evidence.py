@@ -113,6 +113,11 @@ def described(evidence: dict[str, Any]) -> str:
     if evidence.get("shared_segments", 0) > 0 and evidence.get("shared_touched_bytes", 0) > 0:
         touched = words.memory(evidence["shared_touched_bytes"])
         parts.append(f"{touched} used of {words.count(evidence['shared_segments'], 'shared mapping')}")
+        rest = evidence["payload_bytes"] - sum(carried.values())
+        is_little = evidence["shared_touched_bytes"] * USED_SHARE < evidence["payload_bytes"]
+        # A ring may be smaller than what passes through it, but only the absence of another transport shows that.
+        if is_little and rest * USED_SHARE >= evidence["payload_bytes"] and evidence.get("cma_bytes", 0) >= 0:
+            parts[-1] += " (by elimination)"
     if evidence.get("cma_refused", 0) > 0:
         parts.append(f"{words.count(evidence['cma_refused'], 'call')} of CMA refused")
     if evidence.get("reason"):

@@ -70,11 +70,15 @@ def judged(evidence: dict[str, int], reason: str = "") -> Transport:
         counted = evidence["cma_bytes"] >= 0
         # A ring in shared memory may be smaller than what passes through it. If calls of CMA were not counted, only
         # much used memory is evidence.
-        if touched >= least or (counted and touched != 0 and evidence["shared_segments"] > 0):
+        if touched >= least or (counted and touched > 0 and evidence["shared_segments"] > 0):
             names.insert(0, SHARED_MEMORY)
         if not counted or SHARED_MEMORY not in names:
             names.append(UNKNOWN)
-            why = reason or "neither network interfaces nor shared memory explain the payload"
+            why = reason or (
+                "the kernel does not report the use of shared memory (/proc/PID/smaps)"
+                if touched < 0 and evidence["shared_segments"] > 0
+                else "neither network interfaces nor shared memory explain the payload"
+            )
     return Transport(tuple(names), evidence, why)
 
 
