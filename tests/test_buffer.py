@@ -331,7 +331,7 @@ with testing.cluster(1) as nodes, nodes[0].client() as client:
         def seal():
             start.wait(30)
             try:
-                refs.append(space.seal().result())
+                refs.append(space.seal(None).result())
             except hoplite.InvalidArgument:
                 return
 

@@ -434,6 +434,46 @@ def test_a_paused_node_extends_no_timeout(within: float) -> None:
         assert 5 <= time.monotonic() - begun < within
 
 
+def test_a_seal_at_a_paused_node_ends_at_its_timeout() -> None:
+    """The caller has no object then: the node deletes it once it continues."""
+    with testing.node_process() as node, node.client() as client:
+        named, awaited, brief = [client.create(MIB, "uint8", name=f"sealed/{number}") for number in range(3)]
+        named[...] = 7
+        with frozen(node.process):
+            late = [
+                Later(named.seal, timeout=5),
+                Later(lambda: asyncio.run(awaited.seal_async(timeout=5))),
+                Later(brief.seal, timeout=0.1),
+            ]
+            for number, error in enumerate((hoplite.Timeout, hoplite.Timeout, hoplite.NodeDown)):
+                with pytest.raises(error, match=rf"(?s)sealed/{number}.*is stopped|is stopped.*sealed/{number}"):
+                    late[number].result(SOON)
+            for buffer in (named, awaited, brief):
+                with pytest.raises(hoplite.InvalidArgument, match="already sealed"):
+                    buffer.seal()
+        eventually(lambda: not client.objects() and client.status()["store"]["used"] == 0)
+        with client.create(MIB, "uint8", name="sealed/0") as buffer:
+            buffer[...] = 9
+        same(client.get("sealed/0", timeout=SOON), np.full(MIB, 9, "uint8"))
+
+
+def test_a_put_whose_node_is_paused_before_the_seal_ends_at_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    with testing.node_process() as node, node.client() as client, contextlib.ExitStack() as until_read:
+        copy = hoplite._waits.aside_async
+
+        async def copy_and_pause(*call: object) -> object:
+            copied = await copy(*call)
+            until_read.enter_context(frozen(node.process))
+            return copied
+
+        monkeypatch.setattr("hoplite._waits.aside_async", copy_and_pause)
+        put = Later(lambda: asyncio.run(client.put_async(numbers(MIB), name="large/1", timeout=1)))
+        with pytest.raises(hoplite.NodeDown, match=r"is stopped.*large/1"):
+            put.result(SOON)
+        until_read.close()
+        eventually(lambda: not client.objects() and client.status()["store"]["used"] == 0)
+
+
 def test_a_paused_node_blocks_no_loop_and_no_close() -> None:
     """The requests exceed the buffer of the socket. The node processes all of them once it continues."""
     value, count = b"x" * 30_000, 200

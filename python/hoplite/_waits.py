@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import select
+import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hoplite import _native, log
+from hoplite._arguments import left
 from hoplite._loop import ANSWER_S, answer_async, aside_async, is_in_loop, remind_async
 from hoplite.errors import HopliteError, Timeout
 
@@ -160,11 +162,12 @@ class _LoopWaits(Waits):
             return await answer_async(native.start_put(what, what.parts, name, ttl, limit))
         import asyncio
 
+        begun = time.monotonic()
         space = await answer_async(native.start_create(what, name, ttl, limit))
         ref, sealing = space.ref, None
         try:
             await aside_async(space.write, what.parts)
-            sealing = space.seal()
+            sealing = space.seal(left(limit, begun))
             return await answer_async(sealing)
         except asyncio.CancelledError:
             if sealing is None:

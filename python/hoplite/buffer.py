@@ -124,16 +124,20 @@ class Buffer:
     def seal(self, *, timeout: float | None = None) -> Ref:
         """Completes the object. From now on it exists and never changes.
 
+        If the node of this host does not reply in time, there is no object, and the buffer is closed: create another
+        to retry. A paused node seals the object when it continues, and deletes it immediately, while this process
+        lives.
+
         Args:
-            timeout: seconds to wait for the name of a small object (`create` already claimed that of a large one), and
-                for the replicas.
+            timeout: seconds to wait for the node of this host, for the name of a small object (`create` already claimed
+                that of a large one), and for the replicas.
 
         Returns:
             The object's ref.
 
         Raises:
-            Timeout: the name or the replicas were not confirmed in time. If only replicas are missing, the object
-                exists.
+            Timeout: the name or the replicas were not confirmed in time, or the node did not reply. If only replicas
+                are missing, the object exists.
             InvalidArgument: the buffer was sealed or discarded before, or views of it exist: `del` them first.
             NameTaken: another client has put the name of a small object meanwhile.
             ObjectDeleted: the object was deleted before its replicas were complete; or the name was put on both sides
@@ -177,7 +181,7 @@ class Buffer:
     def _seal(self, limit: float | None) -> _native.Pending[str]:
         self._check_open()
         if self._space is not None:
-            pending = self._space.seal()
+            pending = self._space.seal(limit)
         else:
             small = self._check_unviewed()
             pending = self._client._open().start_put(self._what, [small], self._name, self._ttl, limit)

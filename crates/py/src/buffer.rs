@@ -210,8 +210,9 @@ impl Space {
         written.map_err(|error| errors::of(py, &error))
     }
 
-    /// Seals the object: no more writes.
-    fn seal(&self, py: Python<'_>) -> PyResult<Pending> {
+    /// Seals the object: no more writes, also if the reply does not arrive within the timeout.
+    fn seal(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
+        let timeout = arguments::timeout(py, timeout)?;
         let room = self.take().map_err(|views| {
             let message = format!(
                 "{views} writable views of the buffer exist and could change the object after the seal: delete \
@@ -220,12 +221,12 @@ impl Space {
             errors::raise(py, "InvalidArgument", message)
         })?;
         let sealing = py.detach(|| match room {
-            Room::Untouched(writer) if writer.is_complete() => Some(writer.seal()),
+            Room::Untouched(writer) if writer.is_complete() => Some(writer.seal(timeout)),
             // No view was taken: the object has whatever bytes the memory holds, as with a view that was never written.
             Room::Untouched(writer) => {
-                Some(writer.into_space().and_then(hoplite_node::Space::seal))
+                Some(writer.into_space().and_then(|space| space.seal(timeout)))
             }
-            Room::Exported(space) => Some(space.seal()),
+            Room::Exported(space) => Some(space.seal(timeout)),
             Room::Gone => None,
         });
         let sealing = sealing.ok_or_else(|| errors::raise(py, "InvalidArgument", GONE.into()))?;

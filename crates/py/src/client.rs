@@ -5,6 +5,7 @@ use std::{
     os::fd::{IntoRawFd, RawFd},
     path::PathBuf,
     sync::{Mutex, RwLock},
+    time::Instant,
 };
 
 use hoplite_node::{
@@ -120,12 +121,13 @@ impl Client {
             let value = Value::with_meta(&bytes, meta).map_err(|error| errors::of(py, &error))?;
             return Ok(wait(py, || client.start_put_small(name, &value, ttl, timeout))?.to_string());
         }
+        let begun = Instant::now();
         let writer = wait(py, || client.start_create(name, meta, ttl, timeout))?;
         // Other hosts can receive the object while it is being copied.
         let sealing = py.detach(|| {
             let bytes: Vec<&[u8]> = parts.iter().map(Exported::bytes).collect();
             writer.write_parts(&bytes)?;
-            writer.seal()
+            writer.seal(timeout.map(|timeout| timeout.saturating_sub(begun.elapsed())))
         });
         let sealing = sealing.map_err(|error| errors::of(py, &error))?;
         Ok(wait(py, || sealing)?.to_string())

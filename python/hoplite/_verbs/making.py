@@ -113,7 +113,8 @@ class Making(Attachment):
                 or the name was put on both sides of a network partition, and the other object stays.
             StoreFull: the store had no capacity in time, or the object is larger than the store.
             Timeout: the replicas were not complete in time, and the object exists; or its memory or its name was not
-                confirmed in time, and there is no object. The message states which.
+                confirmed in time, or the node of this host did not reply, and there is no object. The message states
+                which.
             UnsupportedDtype: the value needs a pickle, and `allow_pickle` of this client does not allow it; or it is on
                 another device.
 

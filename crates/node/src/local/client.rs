@@ -1,6 +1,11 @@
 //! The client API: put, get, reduce, delete, latest. It works alike in the process of a node and attached to one.
 
-use std::{os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
+use std::{
+    os::fd::OwnedFd,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use hoplite_proto::{
     error::Error as CallError,
@@ -145,9 +150,10 @@ impl Client {
         if value.meta.size <= INLINE_BYTES_MAX {
             return self.start_put_small(id, &value, None, timeout).join();
         }
+        let begun = Instant::now();
         let writer = self.start_create(id, value.meta.clone(), None, timeout).join()?;
         writer.write_all(value.bytes)?;
-        writer.seal()?.join()
+        writer.seal(timeout.map(|timeout| timeout.saturating_sub(begun.elapsed())))?.join()
     }
 
     /// Puts an object of at most [`INLINE_BYTES_MAX`] bytes. It is deleted after `ttl`, if given.

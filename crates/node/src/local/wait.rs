@@ -235,6 +235,12 @@ impl<T> PendingReply<T> {
         self
     }
 
+    /// Sets the object that the request refers to.
+    pub(crate) fn about(mut self, id: ObjectId) -> Self {
+        self.about = Some(id);
+        self
+    }
+
     /// Checks the node if it is time. Returns the time until the next check, when to call this again; None without a
     /// timeout. Zero once the node does not reply: a wait then ends at once with that error.
     pub fn next_check(&mut self) -> Option<Duration> {

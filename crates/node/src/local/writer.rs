@@ -1,5 +1,7 @@
 //! Writers: memory that a client fills and then seals as an object.
 
+use std::time::Duration;
+
 use hoplite_proto::{
     error::Error as CallError,
     id::ObjectId,
@@ -64,11 +66,12 @@ impl Writer {
         Ok(Space { claim: Some(claim.ok_or_else(said)?), writer: self })
     }
 
-    /// Seals the object as complete.
+    /// Seals the object as complete. A running node replies at once, whatever the timeout. If the node does not reply in
+    /// time, the caller gets no object: the node deletes it once it runs again.
     ///
     /// # Errors
     /// [`CallError::InvalidArgument`] if not all bytes are written; then there is no object.
-    pub fn seal(mut self) -> Result<PendingReply<ObjectId>, Error> {
+    pub fn seal(mut self, timeout: Option<Duration>) -> Result<PendingReply<ObjectId>, Error> {
         if !self.is_complete() {
             let said = format!("{} was sealed before all bytes were written", self.id);
             return Err(CallError::InvalidArgument(said).into());
@@ -80,10 +83,11 @@ impl Writer {
         self.guard.at_end = OnDrop::Nothing;
         let instance = self.guard.instance;
         let (connection, body) = (self.guard.connection.clone(), Request::Seal { instance });
-        Ok(request::start(&connection, true, body, None, |reply, _| match reply {
+        let sealing = request::start(&connection, true, body, timeout, |reply, _| match reply {
             Reply::Put { id } => Ok(id),
             _ => Err(Error::unexpected_reply()),
-        }))
+        });
+        Ok(sealing.about(self.id.clone()))
     }
 }
 
@@ -109,7 +113,7 @@ impl Space {
     ///
     /// # Errors
     /// As [`Writer::seal`].
-    pub fn seal(mut self) -> Result<PendingReply<ObjectId>, Error> {
+    pub fn seal(mut self, timeout: Option<Duration>) -> Result<PendingReply<ObjectId>, Error> {
         if self.writer.guard.connection.is_forked() {
             // The parent shares the progress and continues to fill the space.
             return Err(Error::Forked);
@@ -119,7 +123,7 @@ impl Space {
         }
         let SlotGuard { connection, instance, .. } = &self.writer.guard;
         connection.send(ToNode::Advanced { instance: *instance });
-        self.writer.seal()
+        self.writer.seal(timeout)
     }
 }
 

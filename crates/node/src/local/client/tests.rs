@@ -51,7 +51,7 @@ fn incomplete_or_unsealed_space_creates_no_object() {
             client.start_create(Some(name(text)), Meta::bytes(LEN), None, SOON).join().unwrap()
         };
         let writer = create("half/1");
-        let error = writer.seal().err().unwrap().to_string();
+        let error = writer.seal(SOON).err().unwrap().to_string();
         assert!(error.contains("before all bytes were written"), "{error}");
         drop(create("half/2"));
         for text in ["half/1", "half/2"] {
@@ -62,7 +62,7 @@ fn incomplete_or_unsealed_space_creates_no_object() {
         let writer = create("whole/1");
         writer.write_parts(&[&bytes(LEN)[..10], &bytes(LEN)[10..]]).unwrap();
         assert!(writer.write_all(&bytes(LEN)).is_err(), "it was written before");
-        writer.seal().unwrap().join().unwrap();
+        writer.seal(SOON).unwrap().join().unwrap();
         assert!(client.get(&name("whole/1"), SOON).unwrap().as_bytes() == bytes(LEN));
     });
 }

@@ -95,7 +95,7 @@ fn confined_process_maps_no_memory_of_other_objects() {
     let space = space.join().unwrap();
     assert!(matches!(raw.answer(follow), (Ok(Reply::Done), None)));
     space.write_all(&vec![9; LEN as usize]).unwrap();
-    space.seal().unwrap().join().unwrap();
+    space.seal(SOON).unwrap().join().unwrap();
     assert!(matches!(raw.answer(get), (Ok(Reply::Got { .. }), Some(_))));
     node.close(SOON);
 }
