@@ -337,9 +337,10 @@ PROGRAM = """
 """
 
 
-def run(size: int, body: str) -> list[tuple[int, str]]:
+def run(size: int, body: str, backend: str = "hoplite") -> list[tuple[int, str]]:
     """Runs PROGRAM and then a body as each rank."""
-    return in_processes(size, free_port(), textwrap.dedent(PROGRAM) + textwrap.dedent(body))
+    program = textwrap.dedent(PROGRAM).replace('"hoplite"', f'"{backend}"')
+    return in_processes(size, free_port(), program + textwrap.dedent(body))
 
 
 def test_a_rank_that_dies_ends_the_calls_of_the_others() -> None:
@@ -360,6 +361,31 @@ def test_a_rank_that_dies_ends_the_calls_of_the_others() -> None:
     for status, output in (ended[0], ended[2]):
         assert status == 0, output
         assert "rank 1 died" in output
+
+
+@pytest.mark.parametrize("backend", ["hoplite", "cpu:hoplite,cuda:gloo"])
+def test_a_monitored_barrier_names_the_missing_rank(backend: str) -> None:
+    ended = run(
+        2,
+        """
+        from datetime import timedelta
+        dist.barrier()
+        dist.monitored_barrier(timedelta(seconds=30))
+        if rank == 0:
+            try:
+                dist.monitored_barrier(timedelta(seconds=0.25), wait_all_ranks=True)
+            except dist.DistBackendError as error:
+                print(error)
+            else:
+                sys.exit("no error")
+            dist.send(tensor, 1)
+        else:
+            dist.recv(tensor, 0)
+        """,
+        backend,
+    )
+    assert [status for status, _ in ended] == [0, 0], ended
+    assert "Rank 1 failed to pass monitoredBarrier in 0.25 s" in ended[0][1]
 
 
 def test_a_rank_that_leaves_ends_calls_that_wait_for_it() -> None:
