@@ -60,10 +60,11 @@ class Lifetimes(Attachment):
         native = self._open()
         lease = Lease(self, text)
         try:
-            await waits.answer(native.start_acquire_lease(text))
-            # The owner receives the lease before this request. Its reply confirms both.
+            acquired = native.start_acquire_lease(text)
+            # The node and the owner receive the lease before this request. Its reply confirms both, within the timeout.
             with contextlib.suppress(ObjectDeleted, ObjectLost):
                 await waits.answer(native.start_locations(text, None, limit))
+            await waits.answer(acquired)
         except BaseException:
             lease.release()
             raise
