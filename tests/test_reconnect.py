@@ -137,6 +137,52 @@ def test_calls_fail_if_no_node_replaces_the_stopped_one(socket: Path, monkeypatc
             client.put(b"x")
 
 
+# Every verb with a timeout, except those of a buffer or ref.
+CALLS: dict[str, Callable[[hoplite.Client, float], object]] = {
+    "put": lambda client, timeout: client.put(b"x", timeout=timeout),
+    "put with options": lambda client, timeout: client.put(b"x", name="x/1", exist_ok=True, timeout=timeout),
+    "create": lambda client, timeout: client.create(100_000, timeout=timeout),
+    "reduce": lambda client, timeout: client.reduce(["x/1"], timeout=timeout),
+    "get": lambda client, timeout: client.get("x/1", timeout=timeout),
+    "get without waiting": lambda client, _: client.get("x/1", timeout=0),
+    "several": lambda client, timeout: client.get(["x/1", "x/2"], timeout=timeout),
+    "into": lambda client, timeout: client.get("x/1", out=bytearray(1), timeout=timeout),
+    "part": lambda client, timeout: client.get("x/1", part=slice(1), timeout=timeout),
+    "wait": lambda client, timeout: client.wait(["x/1"], timeout=timeout),
+    "latest": lambda client, timeout: client.latest("x/", timeout=timeout),
+    "lease": lambda client, timeout: client.lease("x/1", timeout=timeout),
+    "delete": lambda client, timeout: client.delete("x/1", timeout=timeout),
+    "locations": lambda client, timeout: client.locations("x/1", timeout=timeout),
+    "watch": lambda client, timeout: next(client.watch_locations("x/1", timeout=timeout)),
+    "objects": lambda client, timeout: client.objects(timeout=timeout),
+    "directory": lambda client, timeout: client.directory(timeout=timeout),
+}
+
+
+def test_calls_wait_for_the_next_node_until_their_timeout(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hoplite._attachment.RECONNECT_S", 10 * SOON)
+    with node_at(socket) as first:
+        client = hoplite.connect(f"unix:{socket}")
+        buffer, ref = client.create(3), client._refs(["sum/1"])[0]
+        kill_and_wait(first)
+        eventually(lambda: client._native.is_node_gone())
+        calls = {
+            **CALLS,
+            "seal": lambda _, timeout: buffer.seal(timeout=timeout),
+            "inputs": lambda _, timeout: ref.inputs(timeout=timeout),
+            "lost": lambda _, timeout: ref.lost(timeout=timeout),
+        }
+        for call in calls.values():
+            with pytest.raises(hoplite.NodeDown, match=str(socket)):
+                Later(call, client, 0.05).result(SOON)
+        with node_at(socket):
+            # The reconnect is a part of the call's time.
+            _, rest = client._open_within(SOON)
+            assert rest is not None
+            assert rest < SOON
+            buffer.seal(timeout=SOON)
+
+
 def test_reconnecting_does_not_block_an_event_loop(socket: Path) -> None:
     async def first_calls(client: hoplite.Client) -> None:
         with pytest.raises(hoplite.NodeDown):

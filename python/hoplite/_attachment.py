@@ -11,6 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hoplite import _native, forks, values
+from hoplite._arguments import left
 from hoplite._loop import is_in_loop
 from hoplite.errors import ClientClosed, ForkedClient, HopliteError, InvalidArgument, NodeDown, NotAllowed
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from hoplite.values import Allowed
 
 # How long a client with `reconnect` waits for the next node: in a thread, counted from when it detects that its node is
-# gone; at least, in a later call; in an event loop. The last is the interval between two attempts.
+# gone; at least, in a later call; in an event loop, and at least, in a call with a timeout. The last is the interval
+# between two attempts.
 RECONNECT_S = 10.0
 LATER_S = 0.5
 IN_LOOP_S = 0.02
@@ -101,13 +103,20 @@ class Attachment:
                 self._native.close()
 
     def _open(self) -> _native.Client:
+        """Returns the attachment, for a request without a timeout."""
+        return self._open_within(None)[0]
+
+    def _open_within(self, limit: float | None) -> tuple[_native.Client, float | None]:
+        """Returns the attachment, and the rest of a call's timeout after the reconnect, if one is needed."""
         if self._closed:
             raise ClientClosed(CLOSED)
         if self._forked:
             self._attach_anew()
         if self._options.reconnect and self._native.is_node_gone():
-            self._reattach()
-        return self._native
+            begun = time.monotonic()
+            self._reattach(limit)
+            limit = left(limit, begun)
+        return self._native, limit
 
     def _enter(self, native: _native.Client) -> None:
         """Registers the job and the leases of this client at a node."""
@@ -120,7 +129,7 @@ class Attachment:
         """The attachment; None if the client is closed, or is inherited by a fork and not attached again."""
         return None if self._closed or self._forked else self._native
 
-    def _reattach(self) -> None:
+    def _reattach(self, call_limit: float | None) -> None:
         """Waits for the node that replaces one that is gone, and attaches to it."""
         assert self._path is not None
         now = time.monotonic()
@@ -129,6 +138,9 @@ class Attachment:
         # Later calls wait for less time, so that they do not all wait for a node that never starts.
         in_thread = max(min(LATER_S, RECONNECT_S), self._gone_at + RECONNECT_S - now)
         limit = IN_LOOP_S if is_in_loop() else in_thread
+        if call_limit is not None:
+            # Calls without waiting, too, find a node that runs.
+            limit = min(limit, max(call_limit, IN_LOOP_S))
         until = now + limit
         why = "another thread is still reconnecting"
         # Other threads wait here, and then find the client attached.

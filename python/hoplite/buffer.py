@@ -162,8 +162,8 @@ class Buffer:
             raise
         self._ref._replicas = 1
         if self._replicas > 1:
-            native = self._client._open()
-            keeping = native.start_replicate(str(self._ref), self._replicas, left(limit, begun))
+            native, rest = self._client._open_within(left(limit, begun))
+            keeping = native.start_replicate(str(self._ref), self._replicas, rest)
             self._ref._replicas = await waits.answer(keeping)
         return self._ref
 
@@ -184,7 +184,8 @@ class Buffer:
             pending = self._space.seal(limit)
         else:
             small = self._check_unviewed()
-            pending = self._client._open().start_put(self._what, [small], self._name, self._ttl, limit)
+            native, limit = self._client._open_within(limit)
+            pending = native.start_put(self._what, [small], self._name, self._ttl, limit)
         self._open = False
         return pending
 

@@ -113,7 +113,8 @@ class Getting(Attachment):
         if part is not None:
             return finish(self._get_part(IN_THREAD, ref, part, out, copy, limit))
         if out is None and isinstance(ref, _ONE):
-            return self._decode(get(self._open(), check_ref(ref), limit), copy)
+            native, limit = self._open_within(limit)
+            return self._decode(get(native, check_ref(ref), limit), copy)
         return finish(self._get(IN_THREAD, ref, out, copy, limit))
 
     @overload
@@ -150,7 +151,8 @@ class Getting(Attachment):
         if part is not None:
             return await self._get_part(IN_LOOP, ref, part, out, copy, limit)
         if out is None and isinstance(ref, _ONE):
-            return self._decode(await get_async(self._open(), check_ref(ref), limit), copy)
+            native, limit = self._open_within(limit)
+            return self._decode(await get_async(native, check_ref(ref), limit), copy)
         return await self._get(IN_LOOP, ref, out, copy, limit)
 
     async def _get(
@@ -158,12 +160,15 @@ class Getting(Attachment):
     ) -> Any:
         """Gets several objects, or copies one or several into the caller's memory."""
         if isinstance(ref, _ONE):
-            return (await fill(waits, self._open(), [check_ref(ref)], [out], limit))[0]
+            text = check_ref(ref)
+            native, limit = self._open_within(limit)
+            return (await fill(waits, native, [text], [out], limit))[0]
         texts = check_list("refs to get", ref)
         outs = check_outs(out, len(texts))
+        native, limit = self._open_within(limit)
         if outs is not None:
-            return await fill(waits, self._open(), texts, outs, limit)
-        views = await Several(waits, self._open(), texts, limit).views()
+            return await fill(waits, native, texts, outs, limit)
+        views = await Several(waits, native, texts, limit).views()
         try:
             return [self._decode(view, copy) for view in views]
         finally:
@@ -184,7 +189,7 @@ class Getting(Attachment):
             raise InvalidArgument("part works with a single ref: call get for each ref of the list")
         text, (start, stop) = check_ref(ref), check_part(part)
         memory = None if out is None else values.writable(out)
-        native = self._open()
+        native, limit = self._open_within(limit)
         pending = native.start_get_range(text, start, stop, limit)
         views = [await waits.object(pending, text, limit, native.start_explain)]
         try:
@@ -244,7 +249,8 @@ class Getting(Attachment):
         if number == 0 or not texts:
             return texts, None
         wanted = len(texts) if number is None else number
-        return texts, self._open().start_wait(texts, wanted, check_timeout(timeout))
+        native, limit = self._open_within(check_timeout(timeout))
+        return texts, native.start_wait(texts, wanted, limit)
 
     def _parted(self: Client, texts: list[str], ready: list[int]) -> tuple[list[Ref], list[Ref]]:
         is_ready = set(ready)
@@ -284,4 +290,5 @@ class Getting(Attachment):
         text = check_ref(prefix)
         if not text.endswith("/"):
             raise InvalidArgument(f'the prefix {text!r} does not end in "/": write {text + "/"!r}')
-        return self._open().start_latest(text, check_after(after), check_timeout(timeout))
+        native, limit = self._open_within(check_timeout(timeout))
+        return native.start_latest(text, check_after(after), limit)

@@ -57,7 +57,7 @@ class Lifetimes(Attachment):
         return await self._lease(IN_LOOP, check_ref(ref), check_timeout(timeout))
 
     async def _lease(self: Client, waits: Waits, text: str, limit: float | None) -> Lease:
-        native = self._open()
+        native, limit = self._open_within(limit)
         lease = Lease(self, text)
         try:
             acquired = native.start_acquire_lease(text)
@@ -86,7 +86,8 @@ class Lifetimes(Attachment):
             >>> ref = hp.put(b"y", name="scratch/1")
         """
         texts = check_refs(refs)
-        answer(self._open().start_delete(texts, check_timeout(timeout)))
+        native, limit = self._open_within(check_timeout(timeout))
+        answer(native.start_delete(texts, limit))
 
     async def delete_async(self, refs: Ref | str | Iterable[Ref | str], *, timeout: float | None = None) -> None:
         """`delete`, for asyncio.
@@ -95,4 +96,5 @@ class Lifetimes(Attachment):
             Canceling it ends the wait. Deletions that have started are completed.
         """
         texts = check_refs(refs)
-        await answer_async(self._open().start_delete(texts, check_timeout(timeout)))
+        native, limit = self._open_within(check_timeout(timeout))
+        await answer_async(native.start_delete(texts, limit))

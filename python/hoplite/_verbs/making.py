@@ -128,8 +128,8 @@ class Making(Attachment):
         if retain is None and not self._options.digest and not exist_ok and check_replicas(replicas) == 1:
             # In one step: a coroutine would add a tenth to the time of a small put.
             text = None if name is None else check_ref(name)
-            lives, limit = check_ttl(ttl), check_timeout(timeout)
-            native = self._open()
+            lives = check_ttl(ttl)
+            native, limit = self._open_within(check_timeout(timeout))
             what = values.encode(value, allow_pickle=self._allow_pickle)
             ref = Ref(native.put(what, what.parts, text, lives, limit), self)
             ref._replicas = 1
@@ -169,8 +169,7 @@ class Making(Attachment):
         retained = check_retain(retain, text)
         wanted = check_replicas(replicas)
         lives = check_ttl(ttl)
-        limit = check_timeout(timeout)
-        native = self._open()
+        native, limit = self._open_within(check_timeout(timeout))
         begun = time.monotonic()
         for_memory = limit
         if exist_ok and text is not None:
@@ -275,8 +274,7 @@ class Making(Attachment):
         wanted, lives = check_replicas(replicas), check_ttl(ttl)
         what = check_shape(shape, dtype)
         text = None if name is None else check_ref(name)
-        limit = check_timeout(timeout)
-        native = self._open()
+        native, limit = self._open_within(check_timeout(timeout))
         is_small = what.nbytes <= _native.INLINE_BYTES_MAX
         space = None if is_small else await waits.answer(native.start_create(what, text, lives, limit))
         return Buffer(self, what, text, space, wanted, lives)
@@ -367,4 +365,5 @@ class Making(Attachment):
         texts = check_inputs(inputs)
         number = check_count(count, len(texts))
         text = None if name is None else check_ref(name)
-        return self._open().start_reduce(texts, check_op(op), number, text, check_ttl(ttl), check_timeout(timeout))
+        native, limit = self._open_within(check_timeout(timeout))
+        return native.start_reduce(texts, check_op(op), number, text, check_ttl(ttl), limit)

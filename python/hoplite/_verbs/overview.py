@@ -63,7 +63,9 @@ class Overview(Attachment):
         return [Location(*row) for row in await answer_async(self._start_locations(ref, timeout))]
 
     def _start_locations(self, ref: Ref | str, timeout: float | None) -> Pending[list[Row]]:
-        return self._open().start_locations(check_ref(ref), None, check_timeout(timeout))
+        text = check_ref(ref)
+        native, limit = self._open_within(check_timeout(timeout))
+        return native.start_locations(text, None, limit)
 
     def watch_locations(self, ref: Ref | str, *, timeout: float | None = None) -> Iterator[Location]:
         """Yields the locations of an object as they change.
@@ -101,12 +103,14 @@ class Overview(Attachment):
     def _watch(self, text: str, limit: float | None) -> Iterator[Location]:
         watch = Watch()
         while True:
-            yield from watch.news(answer(self._open().start_locations(text, watch.known, limit)))
+            native, rest = self._open_within(limit)
+            yield from watch.news(answer(native.start_locations(text, watch.known, rest)))
 
     async def _watch_async(self, text: str, limit: float | None) -> AsyncIterator[Location]:
         watch = Watch()
         while True:
-            for location in watch.news(await answer_async(self._open().start_locations(text, watch.known, limit))):
+            native, rest = self._open_within(limit)
+            for location in watch.news(await answer_async(native.start_locations(text, watch.known, rest))):
                 yield location
 
     def status(self) -> Status:
@@ -147,11 +151,13 @@ class Overview(Attachment):
             >>> [(row["ref"], row["state"]) for row in hp.objects("local/")]
             [('local/1', 'complete')]
         """
-        return _under(check_prefix(prefix), answer(self._open().start_objects(check_timeout(timeout))))
+        native, limit = self._open_within(check_timeout(timeout))
+        return _under(check_prefix(prefix), answer(native.start_objects(limit)))
 
     async def objects_async(self, prefix: Ref | str = "", *, timeout: float | None = None) -> list[LocalObject]:
         """`objects`, for asyncio."""
-        return _under(check_prefix(prefix), await answer_async(self._open().start_objects(check_timeout(timeout))))
+        native, limit = self._open_within(check_timeout(timeout))
+        return _under(check_prefix(prefix), await answer_async(native.start_objects(limit)))
 
     def directory(
         self,
@@ -216,13 +222,14 @@ class Overview(Attachment):
 
     async def _list(self, waits: Waits, listing: Listing, limit: float | None, begun: float) -> list[DirectoryEntry]:
         found: dict[str, DirectoryEntry] = {}
-        status: Status = json.loads(await waits.answer(self._open().start_status(limit)))
+        native, rest = self._open_within(left(limit, begun))
+        status: Status = json.loads(await waits.answer(native.start_status(rest)))
         for member in status["members"]:
             after = listing.after
             rows = 0
             while not listing.is_enough(rows):
-                pending = self._open().start_list(member["id"], listing.prefix, after, left(limit, begun))
-                page, after = await waits.answer(pending)
+                native, rest = self._open_within(left(limit, begun))
+                page, after = await waits.answer(native.start_list(member["id"], listing.prefix, after, rest))
                 # Both owners list an object, so that none is missing if one of them leaves. One may lag behind.
                 for row in json.loads(page):
                     row["owner"] = member["id"]
@@ -235,17 +242,21 @@ class Overview(Attachment):
 
     def _inputs(self: Client, text: str, timeout: float | None) -> list[Ref]:
         """Answers `Ref.inputs`."""
-        return self._refs(answer(self._open().start_inputs(text, check_timeout(timeout))))
+        native, limit = self._open_within(check_timeout(timeout))
+        return self._refs(answer(native.start_inputs(text, limit)))
 
     async def _inputs_async(self: Client, text: str, timeout: float | None) -> list[Ref]:
-        return self._refs(await answer_async(self._open().start_inputs(text, check_timeout(timeout))))
+        native, limit = self._open_within(check_timeout(timeout))
+        return self._refs(await answer_async(native.start_inputs(text, limit)))
 
     def _lost(self: Client, text: str, timeout: float | None) -> list[Ref]:
         """Answers `Ref.lost`."""
-        return self._refs(answer(self._open().start_lost(text, check_timeout(timeout))))
+        native, limit = self._open_within(check_timeout(timeout))
+        return self._refs(answer(native.start_lost(text, limit)))
 
     async def _lost_async(self: Client, text: str, timeout: float | None) -> list[Ref]:
-        return self._refs(await answer_async(self._open().start_lost(text, check_timeout(timeout))))
+        native, limit = self._open_within(check_timeout(timeout))
+        return self._refs(await answer_async(native.start_lost(text, limit)))
 
     def _refs(self: Client, texts: list[str]) -> list[Ref]:
         return [Ref(text, self) for text in texts]
