@@ -85,6 +85,16 @@ def test_other_hosts_are_another_request_and_comments_are_not(tmp_path: Path) ->
         ("HOPLITE_TOKEN", "secret", False),
         ("HOPLITE_CAPABILITY", "secret", False),
         ("HOME", "/elsewhere", False),
+        ("OMPI_MCA_coll", "^han", True),
+        ("PRTE_MCA_rmaps_default_mapping_policy", "core", True),
+        # What Open MPI's launcher sets for each job.
+        ("OMPI_FILE_LOCATION", "/tmp/ompi.12410/1/0", False),
+        ("OMPI_COMM_WORLD_SIZE", "2", False),
+        ("OMPI_MCA_num_procs", "2", False),
+        ("OMPI_MCA_initial_wdir", "/elsewhere", False),
+        ("OMPI_MCA_PREFIXES", "mca,opal", False),
+        ("PRTE_LAUNCHED", "1", False),
+        ("HOPLITE_PLAN", "/elsewhere/plan.json", False),
     ],
 )
 def test_settings_of_libraries_count_and_secrets_do_not(
@@ -94,7 +104,7 @@ def test_settings_of_libraries_count_and_secrets_do_not(
     monkeypatch.setenv(name, value)
     after = fingerprint.environment(tmp_path)
     assert fingerprint.differences(before, after) == (["settings"] if changes else [])
-    assert value not in json.dumps(after["settings"])
+    assert f'"{value}"' not in json.dumps(after["settings"])
 
 
 def test_an_installed_library_changes_the_environment(tmp_path: Path) -> None:
@@ -102,6 +112,23 @@ def test_an_installed_library_changes_the_environment(tmp_path: Path) -> None:
     (tmp_path / "mpich-python3").mkdir()
     (tmp_path / "mpich-python3" / "requirements.txt").write_text("mpich==5\n")
     assert fingerprint.differences(before, fingerprint.environment(tmp_path)) == ["libraries"]
+
+
+def test_packages_of_the_interpreter_change_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "packages"
+    (folder / "mpi4py").mkdir(parents=True)
+    (folder / "mpi4py" / "__init__.py").write_text("raise AssertionError('imported')")
+    monkeypatch.delitem(sys.modules, "mpi4py", raising=False)
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    keys = []
+    for metadata in ("", "mpi4py-4.1.dist-info", "mpich-5.0.2.dist-info"):
+        (folder / metadata).mkdir(exist_ok=True)
+        (folder / metadata / "METADATA").write_text(f"Name: {metadata}\n")
+        keys.append(fingerprint.key(fingerprint.environment(tmp_path), {}))
+    (folder / metadata / "METADATA").write_text("Name: another build\n")
+    keys.append(fingerprint.key(fingerprint.environment(tmp_path), {}))
+    assert len(set(keys)) == len(keys)
+    assert fingerprint.key(fingerprint.environment(tmp_path), {}) == keys[-1]
 
 
 def test_virtual_interfaces_count_only_where_there_are_no_physical_ones(tmp_path: Path) -> None:

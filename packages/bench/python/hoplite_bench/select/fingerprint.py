@@ -12,6 +12,7 @@ The module imports only the standard library, and starts no process.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import platform
@@ -29,8 +30,9 @@ INITIAL = {"ipc": 0xEFFFFFFF, "uts": 0xEFFFFFFE, "user": 0xEFFFFFFD, "pid": 0xEF
 SETTINGS = (
     "MPIR_CVAR_",
     "MPICH_",
-    "OMPI_",
-    "PRTE_",
+    "OMPI_MCA_",
+    "PMIX_MCA_",
+    "PRTE_MCA_",
     "UCX_",
     "UCC_",
     "NCCL_",
@@ -38,8 +40,21 @@ SETTINGS = (
     "HOPLITE_",
     "CUDA_VISIBLE_DEVICES",
 )
+# Exceptions, which change no time: what Open MPI's launcher sets for each job, and the file of a plan.
+FACTS = (
+    "OMPI_MCA_PREFIXES",
+    "PMIX_MCA_PREFIXES",
+    "PRTE_MCA_PREFIXES",
+    "OMPI_MCA_cpu_type",
+    "OMPI_MCA_initial_wdir",
+    "OMPI_MCA_num_procs",
+    "HOPLITE_PLAN",
+)
 # Settings that grant rights: they change no time.
 SECRETS = ("TOKEN", "KEY", "CAPABILITY")
+# What the candidates of PyTorch import if this interpreter has it, and the packages of that.
+MODULES = ("torch", "mpi4py")
+PACKAGES = (*MODULES, "mpich")
 # Environments of the candidates. The folder has those of other systems too.
 ENVIRONMENTS = ("mpich", "openmpi", "torch")
 GLOO = Path("/usr/include/gloo/context.h")
@@ -94,7 +109,7 @@ def _text(path: str | Path) -> str:
 
 
 def _is_setting(name: str) -> bool:
-    return name.startswith(SETTINGS) and not any(word in name for word in SECRETS)
+    return name.startswith(SETTINGS) and name not in FACTS and not any(word in name for word in SECRETS)
 
 
 def _processor() -> str:
@@ -181,14 +196,32 @@ def _gpus() -> list[str]:
 
 
 def _libraries(root: Path) -> dict[str, str]:
-    """The requirements of each environment, the compiled programs, and the installed headers of Gloo."""
+    """What each environment and this interpreter have, the compiled programs, and the installed headers of Gloo."""
     found = {
         one.parent.name: " ".join(_text(one).split())
         for one in sorted(root.glob("*/requirements.txt"))
         if one.parent.name.startswith(ENVIRONMENTS)
     }
     programs = sorted(one.name for one in root.glob("gloo_rank-*") if one.suffix != ".new")
-    return {**found, "gloo": " ".join([*programs, _stamp(GLOO)])}
+    return {**found, "gloo": " ".join([*programs, _stamp(GLOO)]), "python": " ".join(_packages())}
+
+
+def _packages() -> list[str]:
+    """The installed packages that candidates of PyTorch import. Finds their files, and imports none."""
+    places = [path for name in MODULES if (path := _module(name))]
+    folders = sorted({path.parent.parent for path in places})
+    metadata = [one for folder in folders for name in PACKAGES for one in sorted(folder.glob(f"{name}-*.dist-info"))]
+    return [f"{one.name} {_stamp(one / 'METADATA')}" for one in metadata] + [_stamp(path) for path in places]
+
+
+def _module(name: str) -> Path | None:
+    """The file of a module of this interpreter."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:
+        # A module without a specification, made by a program.
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin else None
 
 
 def _extension() -> str:
