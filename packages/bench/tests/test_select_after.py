@@ -45,15 +45,14 @@ def test_predictions_lie_between_the_measured_sizes() -> None:
     assert watch.predicted("allreduce", 2**20) == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize("factor", [0.85, 1.0, 1.2])
-def test_times_near_the_predicted_ones_do_not_make_a_plan_stale(factor: float) -> None:
+@pytest.mark.parametrize("factor", [0.2, 1.0, 1.2])
+def test_times_below_or_near_the_predicted_ones_do_not_make_a_plan_stale(factor: float) -> None:
     assert watched(*[factor] * 100) == ""
 
 
-@pytest.mark.parametrize(("factor", "text"), [(1.5, "1.50"), (0.5, "0.50")])
-def test_a_lasting_drift_makes_a_plan_stale(factor: float, text: str) -> None:
-    assert watched(*[factor] * COUNT_MIN) == f"allreduce takes {text} times the predicted time"
-    assert watched(*[1.0] * 50, *[factor] * 50).startswith("allreduce takes ")
+def test_lasting_slowness_makes_a_plan_stale() -> None:
+    assert watched(*[1.5] * COUNT_MIN) == "allreduce takes 1.50 times the predicted time"
+    assert watched(*[1.0] * 50, *[1.5] * 50).startswith("allreduce takes ")
 
 
 def test_a_few_slow_operations_do_not() -> None:

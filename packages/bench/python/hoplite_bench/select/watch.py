@@ -1,4 +1,4 @@
-"""Detects that a plan no longer fits: observed times drift from the predictions, or the environment is another.
+"""Detects that a plan no longer fits: operations take longer than predicted, or the environment is another.
 
 Pure. Ratios of observed to predicted times are averaged with exponentially decreasing weights, in logarithms, so that
 half the time weighs as much as double. One slow operation does not make a plan stale.
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 # Weight of the newest observation.
 WEIGHT = 0.1
-# A drift beyond this share makes a plan stale, after this many observations of an operation.
+# A plan is stale if an operation takes longer by more than this share, after this many observations. One that is faster
+# than predicted is no loss: a program rarely has the load of the measurement.
 DRIFT = 0.25
 COUNT_MIN = 20
 
@@ -77,6 +78,6 @@ class Watch:
         if fingerprint and fingerprint != self._plan.fingerprint:
             return "the environment is not that of the plan"
         for op, (mean, count) in self._drifts.items():
-            if count >= COUNT_MIN and abs(mean) > math.log(1 + DRIFT):
+            if count >= COUNT_MIN and mean > math.log(1 + DRIFT):
                 return f"{op} takes {math.exp(mean):.2f} times the predicted time"
         return ""
