@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hoplite_bench.environments import Environments
-from hoplite_bench.select.plan import Plan, Rule
+from hoplite_bench.select.plan import Candidate, Plan, Rule
 from hoplite_bench.systems.base import Unavailable
 from hoplite_bench.systems.pytorch import TorchMpi
 from torch_ranks import free_port
@@ -329,6 +329,18 @@ def test_a_missing_file_of_a_plan_is_an_error_on_all_ranks(tmp_path: Path) -> No
         assert "rank 1 can't use the plan /missing of HOPLITE_PLAN: No such file or directory" in line
 
 
+def test_a_rank_that_cannot_describe_its_environment_is_named_on_all(tmp_path: Path) -> None:
+    program = """
+def place():
+    raise FileNotFoundError("no /proc")
+if RANK == 1:
+    source.place = place
+start(seconds=30)
+"""
+    for line in Job(tmp_path, 2, None).errors(program):
+        assert "rank 1 can't describe its environment: FileNotFoundError: no /proc; mount /proc there" in line
+
+
 def test_without_a_plan_gloo_runs_everything_with_one_warning(tmp_path: Path) -> None:
     program = f"""
 def apart():
@@ -398,6 +410,25 @@ dist.destroy_process_group()
     assert Job(tmp_path, 2, None).run(program) == [""] * 2
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="it binds two ranks to different cores")
+def test_ranks_that_are_bound_to_cores_measure_on_the_cores_of_all(tmp_path: Path) -> None:
+    program = f"""
+from hoplite_bench.select import deciding
+from hoplite_bench.select.plan import Plan
+cores = sorted(os.sched_getaffinity(0))[:2]
+def decide(request, **options):
+    assert os.sched_getaffinity(0) == set(cores)
+    return Plan.from_json(json.loads({json.dumps(plan(2).to_json())!r}))
+deciding.decide = decide
+os.sched_setaffinity(0, [cores[RANK]])
+start()
+assert os.sched_getaffinity(0) == {{cores[RANK]}}
+assert torch_auto.status()["source"] == "hoplite select, measured now"
+dist.destroy_process_group()
+"""
+    assert Job(tmp_path, 2, None).run(program) == [""] * 2
+
+
 def test_a_cached_plan_is_used_without_measurements(tmp_path: Path) -> None:
     program = f"""
 from hoplite_bench.select import cache, deciding, fingerprint
@@ -437,6 +468,7 @@ dist.destroy_process_group()
     ("table", "wrong", "reason"),
     [
         ("LACKS", "lambda options: 'no room'", "no room"),
+        ("LACKS", "lambda options: [][0]", "list index out of range"),
         ("CREATORS", "lambda options: 1 / 0", "division by zero"),
     ],
 )
@@ -457,7 +489,7 @@ assert torch_auto.status()["left_out"] == {{"hoplite": "rank 1 can't create it: 
 dist.destroy_process_group()
 """
     first, second = Job(tmp_path, 2, plan(2)).run(program)
-    assert f"its plan gives to hoplite, because rank 1 can't create it: {reason}" in first
+    assert f"plan gives to hoplite, because rank 1 can't create it: {reason}" in first
     assert second == ""
     assert ("left" in first) == (table == "CREATORS")
 
@@ -501,14 +533,19 @@ def test_drift_is_reported_and_changes_no_route(tmp_path: Path) -> None:
 start()
 tensor = torch.zeros({LIMIT})
 for _ in range(25):
+    # Its root does not wait for the others, so its time says nothing.
+    dist.broadcast(tensor, 0)
+assert torch_auto.status()["drift"] == ""
+for _ in range(25):
     dist.all_reduce(tensor)
-assert calls() == {{"gloo": 0, "hoplite": 25}}
+assert calls() == {{"gloo": 0, "hoplite": 50}}
 assert "allreduce takes" in torch_auto.status()["drift"]
 dist.destroy_process_group()
 """
     first, second = Job(tmp_path, 2, plan(2, seconds=1e-9)).run(program)
     assert first.count("RuntimeWarning") == 1
     assert "the plan of hoplite_auto has drifted: allreduce takes" in first
+    assert "--layer torch --export plan --out DIR --refresh` and set HOPLITE_PLAN to its file" in first
     assert second == ""
 
 
@@ -527,11 +564,75 @@ def test_a_group_of_another_backend_has_no_status(tmp_path: Path) -> None:
 
 
 def test_the_backends_of_a_plan_are_those_besides_gloo() -> None:
-    assert routes.needed(plan(2)) == ["hoplite"]
-    assert routes.needed(plan(2, large="torch-gloo")) == []
+    assert routes.needed(plan(2), ()) == ["hoplite"]
+    assert routes.needed(plan(2, large="torch-gloo"), ()) == []
+    assert routes.needed(plan(2, large="torch-mpi"), ()) == ["mpi4py"]
+    assert routes.needed(plan(2, large="torch-mpi"), ("mpi4py",)) == []
     found = routes.Routes(plan(2, large="torch-mpi"), {"gloo"})
     assert (found.chosen("allreduce", LIMIT), found.member("allreduce", LIMIT)) == ("mpi4py", "gloo")
     assert (found.chosen("gather", LIMIT), found.member("gather", LIMIT)) == ("", "gloo")
+
+
+def timed(**libraries: float) -> tuple[Candidate, ...]:
+    """Candidates whose times for 1 MiB are in milliseconds; those for 1 KiB are in the opposite order."""
+    found = []
+    for name, time in libraries.items():
+        library = f"torch-{name}"
+        found.append(Candidate(library, "default", "allreduce", 2**20, time / 1e3, 0.1, "measured", ""))
+        found.append(Candidate(library, "default", "allreduce", 2**10, 1e-6 / time, 0.1, "measured", ""))
+    return tuple(found)
+
+
+def test_the_fastest_member_replaces_a_backend_that_is_left_out() -> None:
+    mine = dataclasses.replace(
+        plan(2, large="torch-mpi"),
+        candidates=timed(mpi=1, hoplite=2, gloo=3),
+        rules=plan(2, large="torch-mpi").rules[1:],
+    )
+    assert routes.needed(mine, ()) == ["mpi4py"]
+    assert routes.needed(mine, ("mpi4py",)) == ["hoplite"]
+    assert routes.needed(mine, ("mpi4py", "hoplite")) == []
+    found = routes.Routes(mine, ("gloo", "hoplite"))
+    assert [found.member("allreduce", size) for size in (0, 4, 2**14, 2**16, 2**30)] == [
+        *["gloo"] * 3,
+        *["hoplite"] * 2,
+    ]
+    # Without times.
+    assert found.member("broadcast", LIMIT) == "gloo"
+
+
+def test_times_that_are_not_valid_replace_nothing() -> None:
+    for changes in ({"state": "excluded"}, {"seconds": None}, {"variant": "cuda"}, {"op": "gather"}):
+        others = [dataclasses.replace(one, **changes) for one in timed(hoplite=2)]
+        mine = dataclasses.replace(plan(2, large="torch-mpi"), candidates=(*others, *timed(gloo=3)))
+        assert routes.Routes(mine, ("gloo", "hoplite")).member("allreduce", 2**20) == "gloo"
+
+
+def test_a_plan_of_mpi_runs_on_the_next_fastest_backend_without_its_launcher(tmp_path: Path) -> None:
+    program = """
+start()
+tensor = torch.ones(2**18)
+dist.all_reduce(tensor)
+assert tensor.eq(2).all() and calls() == {"gloo": 0, "hoplite": 1}, calls()
+assert "not started by MPICH's launcher" in torch_auto.status()["left_out"]["mpi4py"]
+dist.destroy_process_group()
+"""
+    mine = dataclasses.replace(plan(2, large="torch-mpi"), candidates=timed(mpi=1, hoplite=2, gloo=3))
+    first, second = Job(tmp_path, 2, mine).run(program)
+    assert "the next fastest backend for the operations that its plan gives to mpi4py, because ranks 0, 1" in first
+    assert second == ""
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [((), False), (("PMI_RANK",), True), (("PMIX_RANK",), True), (("PMIX_RANK", "OMPI_COMM_WORLD_RANK"), False)],
+)
+def test_only_launchers_of_mpich_count(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], expected: bool) -> None:
+    for name in (*source.LAUNCHED, source.LAUNCHED_BY_OPEN_MPI):
+        monkeypatch.delenv(name, raising=False)
+    for name in names:
+        monkeypatch.setenv(name, "0")
+    assert source.is_of_mpich() == expected
 
 
 def test_a_digest_depends_on_the_content_and_not_on_the_cache() -> None:

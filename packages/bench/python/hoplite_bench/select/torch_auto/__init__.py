@@ -52,7 +52,8 @@ def status(group: Any = None) -> dict[str, Any]:
     Returns:
         `plan`: fingerprint of the plan, or None. `source`: where it is from, or why there is none. `members`: for
         each backend that is in use, its `calls` and `bytes`. `left_out`: backends of the plan that can't be used, with
-        the reason; Gloo takes their operations. `drift`: how observed times differ from those of the plan, or "".
+        the reason; the next fastest ones take their operations. `drift`: which operations take longer than the plan
+        predicts, or "".
 
     Raises:
         InvalidArgument: the group has another backend.

@@ -74,12 +74,15 @@ def facts(version: str) -> tuple[dict[str, Any], Plan | None]:
     Args:
         version: the versions that must be the same on all ranks.
     """
-    plan, error = None, ""
+    known: dict[str, Any] = {"version": version, "plan": None, "error": ""}
+    plan = None
     try:
         plan = source.configured()
-    except HopliteError as caught:
-        error = str(caught)
-    known = {"version": version, "plan": plan and source.digest(plan), "error": error, "place": source.place()}
+        known |= {"plan": plan and source.digest(plan), "place": source.place(), "cores": source.cores()}
+    except HopliteError as error:
+        known["error"] = str(error)
+    except Exception as error:  # noqa: BLE001 - the other ranks wait for the facts
+        known["error"] = f"can't describe its environment: {type(error).__name__}: {error}; mount /proc there"
     return known, plan
 
 

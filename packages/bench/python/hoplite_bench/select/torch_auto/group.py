@@ -16,7 +16,7 @@ import torch
 from torch._C._distributed_c10d import Backend, ProcessGroup
 
 from hoplite.errors import InvalidArgument
-from hoplite_bench.select.torch_auto import mpi
+from hoplite_bench.select.torch_auto import mpi, source
 from hoplite_bench.select.torch_auto.routes import DEFAULT
 from hoplite_bench.select.watch import Watch
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hoplite_bench.select.torch_auto.members import Members
+
+# Operations that end on no rank before all have called them, so that the time of one rank is comparable with that of
+# the plan, which ends on the last rank. The root of a broadcast, or a leaf of a gather, can return early.
+COMPARED = ("allreduce", "allgather")
 
 
 class Collectives:
@@ -129,11 +133,12 @@ class Collectives:
         return nbytes // self.members.size
 
     def _run(self, op: str, method: str, nbytes: int, arguments: tuple[Any, ...]) -> Any:
-        """Runs an operation on the backend of its rule; takes its time if the caller waits for it anyway."""
+        """Runs an operation on the backend of its rule; takes its time if that is comparable."""
         name = self.members.routes.member(op, nbytes)
         if name == mpi.NAME and not mpi.takes(method, arguments):
             name = DEFAULT
-        if self._watch is None or name != self.members.routes.chosen(op, nbytes) or arguments[-1].asyncOp:
+        is_chosen = name == self.members.routes.chosen(op, nbytes)
+        if self._watch is None or op not in COMPARED or not is_chosen or arguments[-1].asyncOp:
             return self._on(name, method, nbytes, arguments)
         start = time.perf_counter()
         work = self._on(name, method, nbytes, arguments)
@@ -143,7 +148,8 @@ class Collectives:
             # Only a report: the ranks would have to agree on other routes.
             self._is_stale = True
             if self.members.rank == 0:
-                warnings.warn(f"the plan of hoplite_auto has drifted: {why}; run hoplite select", RuntimeWarning, 2)
+                how = f"run `{source.command(self.members.size)} --refresh` and set {source.VARIABLE} to its file"
+                warnings.warn(f"the plan of hoplite_auto has drifted: {why}; {how}", RuntimeWarning, 2)
         return work
 
     def _on(self, name: str, method: str, nbytes: int, arguments: tuple[Any, ...]) -> Any:

@@ -2,14 +2,13 @@
 
 All are created with the group, not with the first operation that needs one: creating a backend needs all ranks, and a
 rank that has died since, or that calls another operation, would then make the others wait for the timeout of the store.
-A backend that a rank can't create is left out on all ranks.
+A backend that a rank can't create is left out on all ranks. The next fastest one of the plan takes its operations.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +22,10 @@ from hoplite_bench.select.torch_auto import agreement, routes, source
 from hoplite_bench.select.torch_auto.routes import DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from hoplite_bench.select.plan import Plan
     from hoplite_bench.select.torch_auto.source import Found
-
-# A process whose environment has one of these was started by a launcher of MPI.
-MPI_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 
 
 class Members:
@@ -61,8 +58,8 @@ class Members:
         self.source = found.source
         self.left_out: dict[str, str] = {}
         self.backends: dict[str, Any] = {DEFAULT: _gloo(options)}
-        for name in [] if found.plan is None else routes.needed(found.plan):
-            self._add(name, options, exchange)
+        while found.plan and (missing := self._missing(found.plan)):
+            self._add(missing[0], options, exchange)
         self.routes = routes.Routes(found.plan, self.backends.keys())
 
     def _found(self, exchange: agreement.Exchange, timeout_s: float) -> Found:
@@ -80,8 +77,7 @@ class Members:
             if plan is not None:
                 found = source.of_file(plan, self.size, is_default=self._is_default)
             else:
-                places = {one["place"] for one in known}
-                found = source.chosen(self.size, timeout_s, places, is_default=self._is_default, warn=_warn)
+                found = source.chosen(self.size, timeout_s, known, is_default=self._is_default, warn=_warn)
         except Exception as error:
             # The others wait for it.
             agreement.publish(exchange, f"{type(error).__name__}: {error}")
@@ -92,16 +88,17 @@ class Members:
             _warn(found.warning)
         return found
 
+    def _missing(self, plan: Plan) -> list[str]:
+        """Returns the backends that the plan still needs; one that is left out can make another necessary."""
+        return [name for name in routes.needed(plan, self.left_out) if name not in self.backends]
+
     def _add(self, name: str, options: Any, exchange: agreement.Exchange) -> None:
         """Adds a backend if all ranks can create it."""
-        reason = self._missing(exchange.all(f"offer/{name}", LACKS[name](options)))
+        lacks, error = _tried(LACKS[name], options)
+        reason = self._reason(exchange.all(f"offer/{name}", error or lacks))
         if not reason:
-            created, error = None, ""
-            try:
-                created = CREATORS[name](options)
-            except Exception as caught:  # noqa: BLE001 - the other ranks wait for it
-                error = str(caught) or type(caught).__name__
-            reason = self._missing(exchange.all(f"created/{name}", error))
+            created, error = _tried(CREATORS[name], options)
+            reason = self._reason(exchange.all(f"created/{name}", error))
             if not reason:
                 self.backends[name] = created
             elif created is not None:
@@ -109,16 +106,27 @@ class Members:
         if reason:
             self.left_out[name] = reason
             if self.rank == 0 and self._is_default:
-                _warn(f"hoplite_auto uses Gloo for the operations that its plan gives to {name}, because {reason}")
+                _warn(
+                    f"hoplite_auto uses the next fastest backend for the operations that its plan gives to {name}, "
+                    f"because {reason}"
+                )
 
     @staticmethod
-    def _missing(reasons: list[str]) -> str:
+    def _reason(reasons: list[str]) -> str:
         """Returns which ranks lack something, and why the first does; empty if none."""
         lacking = [str(rank) for rank, reason in enumerate(reasons) if reason]
         if not lacking:
             return ""
         first = next(filter(None, reasons))
         return f"rank{'s' if len(lacking) > 1 else ''} {', '.join(lacking)} can't create it: {first}"
+
+
+def _tried(step: Callable[[Any], Any], options: Any) -> tuple[Any, str]:
+    """Returns the result of a step, or its error as text: the other ranks wait for it, so it is not raised."""
+    try:
+        return step(options), ""
+    except Exception as error:  # noqa: BLE001 - a broken library can raise anything
+        return None, str(error) or type(error).__name__
 
 
 def _version() -> str:
@@ -155,10 +163,12 @@ def _hoplite(options: Any) -> Any:
 
 def _mpi_lacks(options: Any) -> str:
     """Returns why this rank can't use MPI; empty if it can."""
-    if not any(name in os.environ for name in MPI_VARIABLES):
-        return "it was not started by a launcher of MPI: start the program with mpiexec"
+    if not source.is_of_mpich():
+        return "it was not started by MPICH's launcher: start the program with mpiexec of MPICH"
     if importlib.util.find_spec("mpi4py") is None:
-        return "mpi4py is not installed: run pip install mpi4py"
+        return "mpi4py is not installed: run pip install mpi4py mpich"
+    if not (library := _mpi().library()).startswith("MPICH"):
+        return f"mpi4py uses {library}, but plans have times of MPICH: run pip install mpich"
     ours, of_mpi = (options.group_rank, options.group_size), _mpi().rank_and_size()
     if ours != of_mpi:
         return f"rank {ours[0]} of {ours[1]} is rank {of_mpi[0]} of {of_mpi[1]} in MPI"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hoplite.errors import HopliteError
 from hoplite_bench.select.plan import BadPlan, Plan
 from hoplite_bench.select.torch_auto import routes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from hoplite_bench.select.request import Request
 
 VARIABLE = "HOPLITE_PLAN"
 # A plan with a hundred candidates has 30 KB.
@@ -24,6 +27,9 @@ OPS = ("broadcast", "gather", "allgather")
 BUDGET_S = 30.0
 # Shares of a group's timeout, during which the other ranks wait: for the measurements, and for all of a selection.
 BUDGET_SHARE, TIMEOUT_SHARE = 0.4, 0.8
+# Variables that launchers of MPI set, and one that only Open MPI's sets.
+LAUNCHED = ("PMI_RANK", "PMIX_RANK")
+LAUNCHED_BY_OPEN_MPI = "OMPI_COMM_WORLD_RANK"
 # Namespaces that decide which processes reach each other, and how.
 NAMESPACES = ("net", "ipc", "pid", "mnt", "user")
 
@@ -81,8 +87,18 @@ def place() -> str:
     return "/".join((boot, *inodes, str(os.getuid())))
 
 
+def cores() -> list[int]:
+    """The cores on which this process may run: a launcher may have bound it to some."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def is_of_mpich() -> bool:
+    """Whether a launcher that MPICH supports started this process. Plans have no times of other MPI libraries."""
+    return any(name in os.environ for name in LAUNCHED) and LAUNCHED_BY_OPEN_MPI not in os.environ
+
+
 def command(ranks: int) -> str:
-    """The command that writes a plan for a group: the same request as in `chosen`."""
+    """The command that writes a plan for a group."""
     return (
         f"hoplite select --arch allreduce --ops {','.join(OPS)} --bytes {NBYTES >> 20}MiB -n {ranks} --layer torch "
         "--export plan --out DIR"
@@ -103,23 +119,33 @@ def of_file(plan: Plan, ranks: int, *, is_default: bool) -> Found:
     return Found(None, why, _advice(why, ranks) if is_default else "")
 
 
-def chosen(ranks: int, timeout_s: float, places: set[str], *, is_default: bool, warn: Callable[[str], None]) -> Found:
+def chosen(
+    ranks: int,
+    timeout_s: float,
+    known: Sequence[Mapping[str, Any]],
+    *,
+    is_default: bool,
+    warn: Callable[[str], None],
+) -> Found:
     """Returns the plan of this environment: a cached one, or a new one if the group is the default group.
+
+    The environment has the cores of all ranks together, although a launcher may have bound this one to some of them.
 
     Args:
         ranks: number of ranks of the group.
         timeout_s: seconds that the other ranks wait.
-        places: the places of all ranks.
+        known: the facts of all ranks.
         is_default: whether it is the default group, not a part of it.
         warn: called with a warning about the cache.
     """
     if ranks < 2:
         return Found(None, "a group of one rank needs no plan")
-    if len(places) > 1:
+    if len({one["place"] for one in known}) > 1:
         why = "the ranks run in several environments, which one rank can't measure"
         return Found(None, why, _advice(f"{why} (add --hosts FILE)", ranks) if is_default else "")
     try:
-        plan = _measured(ranks, timeout_s, warn) if is_default else _cached(ranks, warn)
+        with _on({core for one in known for core in one["cores"]}):
+            plan = _measured(ranks, timeout_s, warn) if is_default else _cached(ranks, warn)
     except (HopliteError, ImportError, OSError) as error:
         why = f"hoplite select failed: {error}"
         return Found(None, why, _advice(why, ranks))
@@ -137,17 +163,34 @@ def _advice(why: str, ranks: int) -> str:
     )
 
 
+@contextlib.contextmanager
+def _on(cores: set[int]) -> Iterator[None]:
+    """Lets this thread, and the processes that it starts, run on these cores in the meantime."""
+    before = os.sched_getaffinity(0)
+    if cores != before:
+        os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        if cores != before:
+            os.sched_setaffinity(0, before)
+
+
 def _measured(ranks: int, timeout_s: float, warn: Callable[[str], None]) -> Plan:
     from hoplite_bench.select.deciding import decide
-    from hoplite_bench.select.request import Request
 
-    request = Request("allreduce", NBYTES, ranks, "torch", ops=OPS, budget_s=min(BUDGET_S, BUDGET_SHARE * timeout_s))
+    request = _request(ranks, min(BUDGET_S, BUDGET_SHARE * timeout_s))
     return decide(request, timeout=TIMEOUT_SHARE * timeout_s, warn=warn)
 
 
 def _cached(ranks: int, warn: Callable[[str], None]) -> Plan | None:
     from hoplite_bench.select import cache, fingerprint
+
+    request = _request(ranks, BUDGET_S)
+    return cache.load(fingerprint.key(fingerprint.environment(cache.root() / "bench"), request.key()), warn)
+
+
+def _request(ranks: int, budget_s: float) -> Request:
     from hoplite_bench.select.request import Request
 
-    request = Request("allreduce", NBYTES, ranks, "torch", ops=OPS)
-    return cache.load(fingerprint.key(fingerprint.environment(cache.root() / "bench"), request.key()), warn)
+    return Request("allreduce", NBYTES, ranks, "torch", ops=OPS, budget_s=budget_s)
