@@ -357,7 +357,10 @@ dist.destroy_process_group()
     first, second = Job(tmp_path, 2, None).run(program)
     assert second == ""
     assert first.count("RuntimeWarning") == 1
-    command = "hoplite select --arch allreduce --ops broadcast,gather,allgather --bytes 64MiB -n 2 --layer torch"
+    command = (
+        "hoplite select --arch allreduce --ops broadcast,gather,allgather --bytes 64MiB -n 2 --layer torch "
+        "--systems torch-gloo,torch-hoplite"
+    )
     assert f"Run `{command} --export plan --out DIR`" in first
     assert "HOPLITE_PLAN" in first
 
@@ -397,7 +400,7 @@ from hoplite_bench.select import deciding
 from hoplite_bench.select.plan import Plan
 def decide(request, *, timeout, warn):
     assert RANK == 0 and (request.ranks, request.layer, request.arch) == (2, "torch", "allreduce")
-    assert request.budget_s < timeout < 60
+    assert request.budget_s < timeout < 60 and request.systems == ("torch-gloo", "torch-hoplite")
     return Plan.from_json(json.loads({json.dumps(plan(2).to_json())!r}))
 deciding.decide = decide
 start()
@@ -439,7 +442,7 @@ def measured(*arguments):
     raise AssertionError("measured")
 deciding._measure = measured
 if RANK == 0:
-    request = Request("allreduce", source.NBYTES, 2, "torch", ops=source.OPS)
+    request = Request("allreduce", source.NBYTES, 2, "torch", ops=source.OPS, systems=source.systems())
     parts = fingerprint.environment(cache.root() / "bench")
     found = Plan.from_json(json.loads({json.dumps(plan(2).to_json())!r}))
     cache.store(dataclasses.replace(found, fingerprint=fingerprint.key(parts, request.key())), parts, print)
@@ -545,7 +548,7 @@ dist.destroy_process_group()
     first, second = Job(tmp_path, 2, plan(2, seconds=1e-9)).run(program)
     assert first.count("RuntimeWarning") == 1
     assert "the plan of hoplite_auto has drifted: allreduce takes" in first
-    assert "--layer torch --export plan --out DIR --refresh` and set HOPLITE_PLAN to its file" in first
+    assert "torch-hoplite --export plan --out DIR --refresh` and set HOPLITE_PLAN to its file" in first
     assert second == ""
 
 
@@ -633,6 +636,7 @@ def test_only_launchers_of_mpich_count(monkeypatch: pytest.MonkeyPatch, names: t
     for name in names:
         monkeypatch.setenv(name, "0")
     assert source.is_of_mpich() == expected
+    assert ("torch-mpi" in source.systems()) == expected
 
 
 def test_a_digest_depends_on_the_content_and_not_on_the_cache() -> None:

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from hoplite_bench.select.plan import Plan
 
 DEFAULT = "gloo"
+MPI = "torch-mpi"
 # Backends of torch, by the names of systems in plans.
-BACKENDS = {"torch-gloo": DEFAULT, "torch-hoplite": "hoplite", "torch-mpi": "mpi4py"}
+BACKENDS = {"torch-gloo": DEFAULT, "torch-hoplite": "hoplite", MPI: "mpi4py"}
 # The variant with tensors in host memory.
 VARIANT = "default"
 # States of candidates that have no valid time.

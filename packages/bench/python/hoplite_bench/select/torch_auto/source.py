@@ -97,11 +97,16 @@ def is_of_mpich() -> bool:
     return any(name in os.environ for name in LAUNCHED) and LAUNCHED_BY_OPEN_MPI not in os.environ
 
 
+def systems() -> tuple[str, ...]:
+    """The candidates for this process: MPI only if it can use it."""
+    return tuple(name for name in routes.BACKENDS if name != routes.MPI or is_of_mpich())
+
+
 def command(ranks: int) -> str:
-    """The command that writes a plan for a group."""
+    """The command that writes a plan for a group: the same request as in `chosen`."""
     return (
         f"hoplite select --arch allreduce --ops {','.join(OPS)} --bytes {NBYTES >> 20}MiB -n {ranks} --layer torch "
-        "--export plan --out DIR"
+        f"--systems {','.join(systems())} --export plan --out DIR"
     )
 
 
@@ -193,4 +198,4 @@ def _cached(ranks: int, warn: Callable[[str], None]) -> Plan | None:
 def _request(ranks: int, budget_s: float) -> Request:
     from hoplite_bench.select.request import Request
 
-    return Request("allreduce", NBYTES, ranks, "torch", ops=OPS, budget_s=budget_s)
+    return Request("allreduce", NBYTES, ranks, "torch", ops=OPS, budget_s=budget_s, systems=systems())
