@@ -176,7 +176,20 @@ def test_transports_are_determined_with_the_most_workers_once(
     assert all(not row.transport for row in rows if row.system == WIRE)
     more = matrix.cells(["bare"], ["gather"], [1, 2, 3], 1 << 20)
     run.measure(run.Settings(["good"], more, repeats=1, install=False), Results(out, resume=True))
-    assert _watched == [2 << 20], "a resumed run knows them"
+    assert _watched == [2 << 20, 3 << 20], "more workers may use other transports"
+    assert place.opened
+
+
+def test_transports_are_known_to_a_resumed_run_for_the_same_size(
+    place: Place,
+    tmp_path: Path,
+    _watched: list[int],  # noqa: PT019 - its value matters here
+) -> None:
+    out = tmp_path / "rows.jsonl"
+    for workers, nbytes in ((2, 1 << 20), (1, 1 << 20), (1, 2 << 20)):
+        cells = matrix.cells(["bare"], ["gather"], [workers], nbytes)
+        run.measure(run.Settings(["good"], cells, repeats=1, install=False), Results(out, resume=out.exists()))
+    assert _watched == [2 << 20, 2 << 20], "another size is watched again: one worker sends 2 MiB"
     assert place.opened
 
 

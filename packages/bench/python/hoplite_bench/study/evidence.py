@@ -1,7 +1,7 @@
 """Which transport moved the data of each contender: one more round that is not timed, watched through the kernel.
 
-A round is watched once per set-up, operation and contender, with the most workers. Cells with fewer workers have the
-same processes in the same place, so their rows get the same transports.
+A round is watched once per set-up, operation, size and contender, with the most workers. Cells with fewer workers have
+the same processes in the same place, so their rows get the same transports.
 """
 
 from __future__ import annotations
@@ -49,6 +49,12 @@ class Known:
     names: list[str]
     evidence: dict[str, Any]
 
+    @property
+    def workers(self) -> int:
+        """The number of workers of the round; 0 if the evidence lacks it."""
+        count = self.evidence.get("workers", 0)
+        return count if isinstance(count, int) else 0
+
 
 class Evidence:
     """The transports that are known so far.
@@ -58,22 +64,26 @@ class Evidence:
     """
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        self._known = {
-            (row.container, row.op, row.system, row.variant): Known(row.transport, row.lab[FIELD])
-            for row in rows
-            if row.transport and isinstance(row.lab.get(FIELD), dict)
-        }
+        self._known: dict[tuple[object, ...], Known] = {}
+        for row in rows:
+            if row.transport and isinstance(row.lab.get(FIELD), dict):
+                known = Known(row.transport, row.lab[FIELD])
+                if known.workers >= self._known.get(_key(row), known).workers:
+                    self._known[_key(row)] = known
 
     def added(self, rows: Sequence[Row], cell: StudyCell, runner: Runner) -> list[Row]:
         """Returns the rows of a cell with their transports; watches a round of each contender if necessary."""
         return [self._added(row, cell, runner) if row.samples and row.system != WIRE else row for row in rows]
 
     def _added(self, row: Row, cell: StudyCell, runner: Runner) -> Row:
-        key = row.container, row.op, row.system, row.variant
-        if key not in self._known:
-            self._known[key] = _watched(row, cell, runner)
-        known = self._known[key]
+        known = self._known.get(_key(row))
+        if known is None or known.workers < cell.workers:
+            known = self._known[_key(row)] = _watched(row, cell, runner)
         return dataclasses.replace(row, transport=known.names, lab={**row.lab, FIELD: known.evidence})
+
+
+def _key(row: Row) -> tuple[object, ...]:
+    return row.container, row.op, row.bytes, row.system, row.variant
 
 
 def _watched(row: Row, cell: StudyCell, runner: Runner) -> Known:
