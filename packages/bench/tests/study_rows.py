@@ -76,8 +76,6 @@ def matrix_rows(*, workers: tuple[int, ...] = (1, 2, 3, 4), without: str = "") -
         for (system, variant), model in MODELS.items():
             if op in matrix.TRAINING and matrix.layer_of(system) != matrix.TORCH and system != "wire":
                 continue
-            if variant == "own memory" and container == "cross":
-                continue
             rows.append(_row(system, variant, model, container, op, count, without))
         if op in matrix.OPS:
             rows.append(study_row("torch-nccl", container, op, count, samples=[], verified=False, note=NO_GPU))

@@ -49,5 +49,6 @@ def test_libraries_use_shared_memory_in_a_container_and_tcp_between_containers(t
     [between] = [row for row in rows if (row.op, row.container, row.variant) == ("allreduce", "cross", "own memory")]
     assert between.breakdown["staging"] > 0
     made = page(collect(rows))
-    assert "| Hoplite | shared memory | TCP |" in made
-    assert "Give all containers one /dev/shm" in made
+    assert "| Hoplite (own memory) | shared memory | TCP |" in made
+    assert "One container per rank, for Hoplite: One node per host may let all containers" in made
+    assert "--ipc=host" not in made, "Gloo has no shared memory to use"

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -400,13 +400,16 @@ def test_bad_arguments_are_named() -> None:
         ("bare", ["shared memory"], {}, []),
         ("single", ["CMA"], {"refused": 3}, []),
         ("bare", ["loopback TCP"], {}, ["library with a transport for shared memory"]),
-        ("cross", ["TCP"], {}, ["--ipc=host", "--pid=host"]),
-        ("cross", ["TCP"], {"gpus": 2}, ["--ipc=host", "--gpus all"]),
+        ("cross", ["TCP"], {}, []),
+        ("cross", ["TCP"], {"elsewhere": ["loopback TCP"]}, []),
+        ("cross", ["TCP"], {"elsewhere": ["CMA"]}, ["--ipc=host", "--pid=host", "may let the library", "not measured"]),
+        ("cross", ["TCP"], {"elsewhere": ["shared memory"], "attaches": True}, ["node per host", "may let", "mount"]),
+        ("cross", ["TCP"], {"gpus": 2}, ["--gpus all"]),
         ("single", ["shared memory"], {"refused": 3}, ["--cap-add=SYS_PTRACE"]),
     ],
 )
 def test_advice_fixes_what_is_slow(
-    container: str, transports: list[str], more: dict[str, int], said: list[str]
+    container: str, transports: list[str], more: dict[str, Any], said: list[str]
 ) -> None:
     advice = transport.advice(container, transports, **more)
     assert bool(advice) == bool(said)

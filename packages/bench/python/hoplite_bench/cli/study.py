@@ -226,14 +226,18 @@ def _print(rows: Sequence[Row]) -> None:
     """Prints the fastest and the slowest library of each cell, and the reasons for missing figures."""
     from hoplite_bench import words
     from hoplite_bench.row import WIRE
-    from hoplite_bench.study.collected import best, competing, contender_of, workers_of, worst
+    from hoplite_bench.study.times import best, competing, contender_of, on_gpu, workers_of, worst
     from hoplite_bench.tables import median, unique
 
     notes = Notes()
     lines = []
     rows = [row for row in rows if row.system != WIRE]
-    for key in unique((row.op, workers_of(row), row.layer, row.container) for row in rows):
-        own = [row for row in rows if (row.op, workers_of(row), row.layer, row.container) == key]
+
+    def place(row: Row) -> tuple[str, int, str, str]:
+        return row.op, workers_of(row), f"{row.layer} (GPU)" if on_gpu(row) else row.layer, row.container
+
+    for key in unique(map(place, rows)):
+        own = [row for row in rows if place(row) == key]
         ends = best(competing(own)), worst(competing(own))
         shown = [f"{contender_of(row)} {words.seconds(median(row))}" if row else "-" for row in ends]
         reasons = unique(row.note if row.hosts == 1 else f"{contender_of(row)}: {row.note}" for row in own if row.note)

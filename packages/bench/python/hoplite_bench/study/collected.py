@@ -7,40 +7,44 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import statistics
 from typing import TYPE_CHECKING
 
 from hoplite_bench import tables, words
 from hoplite_bench.markdown import DEFAULT
 from hoplite_bench.row import STREAM, WIRE
 from hoplite_bench.study import matrix
+from hoplite_bench.study.times import competing, contender_of, is_enough, measured, on_gpu, time_of, workers_of
 from hoplite_bench.systems.hoplite import OWN
-from hoplite_bench.tables import Unreportable, median, unique
+from hoplite_bench.tables import HOPLITE, Unreportable, median, unique
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from hoplite_bench.row import Row
+    from hoplite_bench.study.times import Contender
 
 # A winner in one set-up counts as another than that of a second set-up only if it is slower there by this ratio.
 CLEAR = 1.05
 
 
 @dataclasses.dataclass(frozen=True)
-class Contender:
-    """A system with one variant, as it appears in tables and figures.
+class Case:
+    """Cells that differ in the set-up only, with arrays in one kind of memory.
 
     Attributes:
-        system: name of the system.
-        variant: its variant.
+        layer: the layer.
+        op: the operation.
+        workers: the number of workers.
+        on_gpu: whether arrays are in memory of GPUs.
     """
 
-    system: str
-    variant: str
+    layer: str
+    op: str
+    workers: int
+    on_gpu: bool
 
     def __str__(self) -> str:
-        plain = self.variant in (DEFAULT, STREAM)
-        return words.name(self.system) if plain else f"{words.name(self.system)} ({self.variant})"
+        return f"{self.op}, {words.count(self.workers, 'worker')} ({self.layer}{', GPU' if self.on_gpu else ''})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +52,14 @@ class Change:
     """An operation whose fastest library differs between two set-ups.
 
     Attributes:
+        case: the operation.
         one: row of the fastest in the first set-up.
         other: row of the fastest in the second set-up.
         one_there: row of the first one's system in the second set-up.
         other_there: row of the second one's system in the first set-up.
     """
 
+    case: Case
     one: Row
     other: Row
     one_there: Row
@@ -111,40 +117,65 @@ class Study:
             None,
         )
 
-    def competing(self, container: str, op: str, layer: str, workers: int | None = None) -> list[Row]:
-        """The rows of a cell that are compared with each other."""
-        return competing(self.cell(container, op, layer, workers))
+    def has_gpu(self, layer: str, op: str) -> bool:
+        """Whether a layer has times of an operation on arrays in memory of GPUs."""
+        return any(on_gpu(row) for row in self.rows if (row.layer, row.op) == (layer, op))
+
+    def competing(self, container: str, op: str, layer: str) -> list[Row]:
+        """The rows of the cell with the most workers that are compared with each other.
+
+        If there are times on arrays in memory of GPUs, these are compared, as in the published study.
+        """
+        return self.of(Case(layer, op, self.workers, self.has_gpu(layer, op)), container)
+
+    def of(self, case: Case, container: str) -> list[Row]:
+        """The rows of a case in a set-up that are compared with each other."""
+        cell = self.cell(container, case.op, case.layer, case.workers)
+        return [row for row in competing(cell) if on_gpu(row) is case.on_gpu]
+
+    def not_compared(self) -> list[str]:
+        """Set-ups in which Hoplite is measured with views only, and therefore not compared."""
+        hoplite = [row for row in measured(self.rows) if row.system == HOPLITE]
+        copying = {(row.container, row.op, row.hosts) for row in hoplite if row.variant == OWN}
+        return unique(row.container for row in hoplite if (row.container, row.op, row.hosts) not in copying)
 
     def contenders(self, layer: str, ops: Iterable[str]) -> list[Contender]:
         """The contenders of a layer that have rows of some operations, without the wire, in display order."""
         ops = list(ops)
         return unique(contender_of(row) for row in self.rows if row.op in ops and _in(row, layer))
 
+    def cases(self) -> list[Case]:
+        """Cases in which a set-up could change the fastest library: two have enough samples in the same two set-ups."""
+        found = unique(Case(row.layer, row.op, workers_of(row), on_gpu(row)) for row in measured(self.rows))
+        return [case for case in found if any(self._pairs(case))]
+
     def changes(self) -> list[Change]:
-        """Cells in which the container set-up changes the fastest library, the largest ratio first.
+        """Cases in which the container set-up changes the fastest library, the largest ratio first.
 
         Both libraries must have samples in both set-ups, the wrong choice must be slower by `CLEAR` in each, and the
-        samples of the two must not overlap in either.
+        confidence intervals of the two must not overlap in either.
         """
         found = []
-        keys = unique((row.layer, row.op, workers_of(row)) for row in self.rows if row.system != WIRE)
-        for layer, op, workers in keys:
-            cells = {name: measured(self.competing(name, op, layer, workers)) for name in self.containers}
-            for one, other in itertools.combinations((name for name, rows in cells.items() if rows), 2):
-                here, there = best(cells[one]), best(cells[other])
-                assert here is not None
-                assert there is not None
+        for case in self.cases():
+            for one, other in self._pairs(case):
+                here, there = min(one.values(), key=median), min(other.values(), key=median)
                 if here.system == there.system:
                     continue
-                one_there = _find(cells[other], here.system)
-                other_there = _find(cells[one], there.system)
-                if one_there is None or other_there is None:
-                    continue
-                change = Change(here, there, one_there, other_there)
-                apart = max(here.samples) < min(other_there.samples) and max(there.samples) < min(one_there.samples)
+                change = Change(case, here, there, other[here.system], one[there.system])
+                apart = not time_of(here).overlaps(time_of(change.other_there)) and not time_of(there).overlaps(
+                    time_of(change.one_there)
+                )
                 if apart and change.ratio >= CLEAR:
                     found.append(change)
         return sorted(found, key=lambda change: -change.ratio)
+
+    def _pairs(self, case: Case) -> Iterator[tuple[dict[str, Row], dict[str, Row]]]:
+        """The rows of two set-ups by system, for the systems that have enough samples in both, if there are several."""
+        cells = [{row.system: row for row in self.of(case, name) if is_enough(row)} for name in self.containers]
+        for one, other in itertools.combinations(cells, 2):
+            common = [name for name in one if name in other]
+            if len(common) > 1:
+                yield {name: one[name] for name in common}, {name: other[name] for name in common}
 
 
 def collect(rows: Sequence[Row]) -> Study:
@@ -178,54 +209,8 @@ def collect(rows: Sequence[Row]) -> Study:
     )
 
 
-def contender_of(row: Row) -> Contender:
-    """The contender of a row."""
-    return Contender(row.system, row.variant)
-
-
-def workers_of(row: Row) -> int:
-    """The number of workers of a row."""
-    return matrix.workers_of(row.op, row.hosts)
-
-
-def measured(rows: Iterable[Row]) -> list[Row]:
-    """The rows with samples."""
-    return [row for row in rows if row.samples]
-
-
-def competing(rows: Sequence[Row]) -> list[Row]:
-    """The rows of a cell that do the same work: a system with its own memory counts by that variant only.
-
-    Without it, inputs and results stay in shared memory, so that nothing is copied.
-    """
-    copying = {row.system for row in rows if row.variant == OWN}
-    return [row for row in rows if row.system not in copying or row.variant == OWN]
-
-
-def best(rows: Iterable[Row]) -> Row | None:
-    """The fastest row; None if none has samples."""
-    return min(measured(rows), key=median, default=None)
-
-
-def worst(rows: Iterable[Row]) -> Row | None:
-    """The slowest row; None if none has samples."""
-    return max(measured(rows), key=median, default=None)
-
-
-def deviation(row: Row) -> float:
-    """Half of the distance between the quartiles of the samples, relative to the median."""
-    if len(row.samples) < 2:
-        return 0.0
-    low, _, high = statistics.quantiles(row.samples, n=4, method="inclusive")
-    return (high - low) / 2 / median(row)
-
-
 def _in(row: Row, layer: str) -> bool:
     return row.layer == layer and row.system != WIRE
-
-
-def _find(rows: Iterable[Row], system: str) -> Row | None:
-    return next((row for row in rows if row.system == system), None)
 
 
 def _machine(row: Row) -> str:

@@ -1,7 +1,6 @@
-"""The findings of the published study, as ratios that the rows of this one can confirm or contradict. Pure.
+"""Whether the rows of a study agree with the claims of the published one. Pure.
 
-Every claim compares medians of the same operation: of one library in two set-ups, or of two libraries in one set-up.
-Absolute times of other hardware are not compared.
+A difference within the confidence intervals confirms nothing, and contradicts no claim that there is none.
 """
 
 from __future__ import annotations
@@ -11,100 +10,33 @@ import enum
 from typing import TYPE_CHECKING
 
 from hoplite_bench import words
-from hoplite_bench.study import matrix, paper
-from hoplite_bench.study.collected import Contender
+from hoplite_bench.markdown import DEFAULT
+from hoplite_bench.row import STREAM, WIRE
+from hoplite_bench.study.claims import CLAIMS, Expect
+from hoplite_bench.study.times import GPU_SYSTEMS, SAMPLES_MIN, Contender, is_enough, published_time
+from hoplite_bench.systems.pytorch import CUDA
 from hoplite_bench.tables import median
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hoplite_bench.row import Row
+    from hoplite_bench.study.claims import Claim, Ref, Term
     from hoplite_bench.study.collected import Study
+    from hoplite_bench.study.times import Time
 
 # Why no run has rows of a system that a claim is about.
 NOT_MEASURED = {"nccl": "NCCL: needs GPUs, and is measured through PyTorch only"}
-# A ratio within this distance of 1 is "about the same".
-LEVEL = 0.1
-# A ratio must differ from 1 by this much to be "less" or "more".
-CLEAR = 0.05
-
-
-class Expect(enum.Enum):
-    """What a claim states about a ratio."""
-
-    LESS = "less"
-    LEVEL = "about the same"
-    MORE = "more"
-    NOT_MORE = "not more"
-
-    def holds(self, ratio: float) -> bool:
-        """Whether a ratio is as claimed."""
-        match self:
-            case Expect.LESS:
-                return ratio <= 1 - CLEAR
-            case Expect.LEVEL:
-                return abs(ratio - 1) <= LEVEL
-            case Expect.MORE:
-                return ratio >= 1 + CLEAR
-            case Expect.NOT_MORE:
-                return ratio < 1 + CLEAR
 
 
 class Outcome(enum.Enum):
-    """The result of a claim."""
+    """The result of a claim, or of one of its ratios."""
 
     AGREES = "agrees"
     DIFFERS = "does not agree"
     PARTLY = "agrees in part"
+    SPREAD = "within the spread"
     UNTESTED = "can't be tested here"
-
-
-@dataclasses.dataclass(frozen=True)
-class Ref:
-    """One time: of a system in a set-up, with the most workers."""
-
-    system: str
-    container: str
-
-    def __str__(self) -> str:
-        return f"{words.name(self.system)} {self.container}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Term:
-    """A ratio of two times of one operation.
-
-    Attributes:
-        op: the operation.
-        top: the numerator.
-        bottom: the denominator.
-        published: the ratio in the published study; None if it names none.
-    """
-
-    op: str
-    top: Ref
-    bottom: Ref
-    published: float | None = None
-
-    def __str__(self) -> str:
-        return f"{self.top} / {self.bottom}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Claim:
-    """One finding.
-
-    Attributes:
-        text: the finding.
-        source: where the published study states it.
-        expect: what it states about each ratio.
-        terms: the ratios.
-    """
-
-    text: str
-    source: str
-    expect: Expect
-    terms: tuple[Term, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,12 +46,16 @@ class Checked:
     Attributes:
         term: the term.
         ratio: the ratio of the medians; None if one of them is missing.
-        reason: why it is missing.
+        outcome: whether the ratio is as claimed; never PARTLY.
+        reason: why it is missing, or why it can't be judged.
+        wire: the ratio of the wire in the same two set-ups; None if it is unknown, or if there is one set-up only.
     """
 
     term: Term
     ratio: float | None
+    outcome: Outcome
     reason: str = ""
+    wire: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,205 +68,63 @@ class Verdict:
     @property
     def outcome(self) -> Outcome:
         """Whether this machine agrees, judged by the terms that could be measured."""
-        held = [self.claim.expect.holds(one.ratio) for one in self.terms if one.ratio is not None]
-        if not held:
+        found = {one.outcome for one in self.terms} - {Outcome.UNTESTED}
+        if not found:
             return Outcome.UNTESTED
-        if all(held):
-            return Outcome.AGREES
-        return Outcome.PARTLY if any(held) else Outcome.DIFFERS
-
-
-def _shell(op: str, system: str, over: str, under: str) -> Term:
-    """One system of the shell in two set-ups."""
-    table = paper.SHELL[op]
-    ratio = table[over][system].total / table[under][system].total
-    return Term(op, Ref(system, over), Ref(system, under), ratio)
-
-
-def _shell_pair(op: str, over: str, under: str, container: str) -> Term:
-    """Two systems of the shell in one set-up."""
-    table = paper.SHELL[op][container]
-    return Term(op, Ref(over, container), Ref(under, container), table[over].total / table[under].total)
-
-
-def _trained(op: str, system: str, over: str, under: str) -> Term:
-    """One system's training in two set-ups."""
-    table = paper.TRAINED[op]
-    return Term(op, Ref(system, over), Ref(system, under), table[over][system].total / table[under][system].total)
-
-
-def _trained_pair(op: str, over: str, under: str, container: str) -> Term:
-    """Two systems' training in one set-up."""
-    table = paper.TRAINED[op][container]
-    return Term(op, Ref(over, container), Ref(under, container), table[over].total / table[under].total)
-
-
-def _torch(op: str, system: str, over: str, under: str, published: float | None) -> Term:
-    return Term(op, Ref(system, over), Ref(system, under), published)
-
-
-_MPI = ("mpich", "openmpi")
-_WITHIN = ("bare", "hpc", "single")
-
-CLAIMS = (
-    Claim(
-        "A broadcast of NCCL takes up to 213 % longer between containers than in one (shell).",
-        "5.1.1, 7.3, table 2",
-        Expect.MORE,
-        (_shell("broadcast", "nccl", "cross", "single"),),
-    ),
-    Claim(
-        "A broadcast of MPI takes as long between containers as in one (shell).",
-        "5.1.1, table 2",
-        Expect.LEVEL,
-        tuple(_shell("broadcast", system, "cross", "single") for system in _MPI),
-    ),
-    Claim(
-        "A broadcast of MPI is faster in the HPC container than in the other container (shell).",
-        "5.1.1, table 2",
-        Expect.LESS,
-        tuple(_shell("broadcast", system, "hpc", "single") for system in _MPI),
-    ),
-    Claim(
-        "A gather of MPI takes as long between containers as in one (shell).",
-        "5.1.2, table 3",
-        Expect.LEVEL,
-        tuple(_shell("gather", system, "cross", "single") for system in _MPI),
-    ),
-    Claim(
-        "A gather of MPI is faster than one of NCCL, in every set-up (shell).",
-        "7.1, table 3",
-        Expect.LESS,
-        tuple(_shell_pair("gather", "openmpi", "nccl", name) for name in matrix.CONTAINERS),
-    ),
-    Claim(
-        "An allreduce of MPICH takes longer than one of Open MPI on bare metal (shell).",
-        "5.2, table 4",
-        Expect.MORE,
-        (_shell_pair("allreduce", "mpich", "openmpi", "bare"),),
-    ),
-    Claim(
-        "An allreduce of MPI is faster in the HPC container than on bare metal (shell).",
-        "5.2, 5.3, table 4",
-        Expect.LESS,
-        tuple(_shell("allreduce", system, "hpc", "bare") for system in _MPI),
-    ),
-    Claim(
-        "An allreduce of MPI takes longer between containers than in one (shell).",
-        "table 4",
-        Expect.MORE,
-        tuple(_shell("allreduce", system, "cross", "single") for system in _MPI),
-    ),
-    Claim(
-        "An allreduce of NCCL is the fastest, in every set-up (shell).",
-        "5.2, 7.1, 7.3, table 4",
-        Expect.LESS,
-        tuple(_shell_pair("allreduce", "nccl", "openmpi", name) for name in matrix.CONTAINERS),
-    ),
-    Claim(
-        "CUDA-aware MPI is about as fast as MPI with copies (shell).",
-        "5.1.1, 7.1, table 2",
-        Expect.LEVEL,
-        tuple(_shell_pair("broadcast", "cuda-mpi", "openmpi", name) for name in matrix.CONTAINERS),
-    ),
-    Claim(
-        "One container is no slower than bare processes, for any library (shell).",
-        "7.1, tables 2 to 4",
-        Expect.NOT_MORE,
-        tuple(_shell(op, system, "single", "bare") for op in paper.SHELL for system in _MPI),
-    ),
-    Claim(
-        "A gather of Gloo takes 36 % less between containers than in one (PyTorch).",
-        "6.1.2, 7.2.1, 7.3; the abstract states the opposite",
-        Expect.LESS,
-        (_torch("gather", "torch-gloo", "cross", "single", 0.64),),
-    ),
-    Claim(
-        "An allreduce of Gloo takes about as long in all set-ups (PyTorch).",
-        "6.2: 2 to 7 %",
-        Expect.LEVEL,
-        tuple(_torch("allreduce", "torch-gloo", "cross", name, None) for name in _WITHIN),
-    ),
-    Claim(
-        "A broadcast of MPI takes longer between containers than in bare processes (PyTorch).",
-        "6.1.1, 7.2.1, table 10",
-        Expect.MORE,
-        (_torch("broadcast", "torch-mpi", "cross", "bare", None),),
-    ),
-    Claim(
-        "A gather of MPI is faster in one container than in bare processes (PyTorch).",
-        "7.2.1: 3.53 s, 3.20 s and 3.18 s",
-        Expect.LESS,
-        (
-            _torch("gather", "torch-mpi", "hpc", "bare", 3.20 / 3.53),
-            _torch("gather", "torch-mpi", "single", "bare", 3.18 / 3.53),
-        ),
-    ),
-    Claim(
-        "An allreduce of MPI is faster in one container than in bare processes (PyTorch).",
-        "7.2.1: 2.8 s, 2.38 s and 2.39 s",
-        Expect.LESS,
-        (
-            _torch("allreduce", "torch-mpi", "hpc", "bare", 2.38 / 2.8),
-            _torch("allreduce", "torch-mpi", "single", "bare", 2.39 / 2.8),
-        ),
-    ),
-    Claim(
-        "An allreduce of NCCL takes 129 % longer between containers than in bare processes (PyTorch).",
-        "6.2",
-        Expect.MORE,
-        (_torch("allreduce", "torch-nccl", "cross", "bare", 2.29),),
-    ),
-    Claim(
-        "With a parameter server, training with MPI is faster than with Gloo in bare processes and in one container.",
-        "6.3, 9, table 5",
-        Expect.LESS,
-        tuple(_trained_pair("train-ps", "torch-mpi", "torch-gloo", name) for name in _WITHIN),
-    ),
-    Claim(
-        "With a parameter server, training with Gloo is no slower than with MPI between containers.",
-        "9, table 5",
-        Expect.NOT_MORE,
-        (_trained_pair("train-ps", "torch-gloo", "torch-mpi", "cross"),),
-    ),
-    Claim(
-        "With allreduce, training with MPI is faster than with Gloo, in every set-up.",
-        "6.3, table 6",
-        Expect.LESS,
-        tuple(_trained_pair("train-allreduce", "torch-mpi", "torch-gloo", name) for name in matrix.CONTAINERS),
-    ),
-    Claim(
-        "With allreduce, training takes longer between containers than in bare processes.",
-        "6.3, table 6",
-        Expect.MORE,
-        tuple(_trained("train-allreduce", system, "cross", "bare") for system in ("torch-mpi", "torch-gloo")),
-    ),
-    Claim(
-        "With allreduce, training is no slower in one container than in bare processes.",
-        "6.3, table 6",
-        Expect.NOT_MORE,
-        tuple(
-            _trained("train-allreduce", system, name, "bare")
-            for system in ("torch-mpi", "torch-gloo")
-            for name in ("hpc", "single")
-        ),
-    ),
-)
+        if len(found) == 1:
+            return found.pop()
+        return Outcome.PARTLY if Outcome.AGREES in found else Outcome.DIFFERS
 
 
 def check(study: Study, claims: Sequence[Claim] = CLAIMS) -> list[Verdict]:
     """Checks every claim against the rows with the most workers."""
-    return [Verdict(claim, tuple(_check(study, term) for term in claim.terms)) for claim in claims]
+    return [Verdict(claim, tuple(_check(study, term, claim.expect) for term in claim.terms)) for claim in claims]
 
 
-def _check(study: Study, term: Term) -> Checked:
+def judged(expect: Expect, over: Time, under: Time) -> Outcome:
+    """Whether two times are as claimed; if their intervals overlap, they are not known to differ."""
+    holds = expect.holds(over.middle / under.middle)
+    is_a_difference = expect in (Expect.LESS, Expect.MORE)
+    # An overlap speaks for a claim that there is no difference.
+    if over.overlaps(under) and (is_a_difference or not holds):
+        return Outcome.SPREAD
+    return Outcome.AGREES if holds else Outcome.DIFFERS
+
+
+def _check(study: Study, term: Term, expect: Expect) -> Checked:
+    wire = _wire(study, term)
     rows = []
-    for ref in (term.top, term.bottom):
-        row = study.row(ref.container, term.op, Contender(ref.system, "default"))
+    for ref, row in zip((term.top, term.bottom), _rows(study, term), strict=True):
         if row is None or not row.samples:
-            return Checked(term, None, _reason(row, ref))
+            return Checked(term, None, Outcome.UNTESTED, _reason(row, ref), wire)
         rows.append(row)
-    return Checked(term, median(rows[0]) / median(rows[1]))
+    over, under = map(published_time, rows)
+    ratio = over.middle / under.middle
+    if not all(map(is_enough, rows)):
+        return Checked(term, ratio, Outcome.UNTESTED, f"Fewer than {SAMPLES_MIN} samples are no evidence.", wire)
+    return Checked(term, ratio, judged(expect, over, under), wire=wire)
+
+
+def _rows(study: Study, term: Term) -> list[Row | None]:
+    """The rows of a ratio: both on arrays in memory of GPUs, as in the published study, or both in that of the host."""
+    found: list[Row | None] = []
+    for variant in (CUDA, DEFAULT):
+        found = [
+            study.row(ref.container, term.op, Contender(ref.system, DEFAULT if ref.system in GPU_SYSTEMS else variant))
+            for ref in (term.top, term.bottom)
+        ]
+        if all(row is not None and row.samples for row in found):
+            break
+    return found
+
+
+def _wire(study: Study, term: Term) -> float | None:
+    """The ratio of the wire between the two set-ups of a term."""
+    if term.top.container == term.bottom.container:
+        return None
+    rows = [study.row(ref.container, term.op, Contender(WIRE, STREAM)) for ref in (term.top, term.bottom)]
+    found = [median(row) for row in rows if row is not None and row.samples]
+    return found[0] / found[1] if len(found) == len(rows) else None
 
 
 def _reason(row: Row | None, ref: Ref) -> str:

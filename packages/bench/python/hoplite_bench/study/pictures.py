@@ -13,7 +13,7 @@ from hoplite_bench import plots, words
 from hoplite_bench.markdown import DEFAULT
 from hoplite_bench.row import WIRE
 from hoplite_bench.study import matrix, paper
-from hoplite_bench.study.collected import Contender, contender_of, measured, workers_of
+from hoplite_bench.study.times import Contender, contender_of, measured, workers_of
 from hoplite_bench.tables import median, unique
 
 if TYPE_CHECKING:
@@ -204,8 +204,8 @@ def _training(study: Study, ops: Sequence[str]) -> Picture:
         for at, container in enumerate(study.containers):
             for place, contender in enumerate(contenders):
                 x = at + (place - (len(contenders) - 1) / 2) * width
-                labels.append((x, words.name(contender.system).removeprefix("torch ")))
-                _stack(axes, x, width, study.row(container, op, contender))
+                labels.append((x, str(contender).removeprefix("torch ")))
+                _stack(axes, x, width, study.row(container, op, contender), paper.steps(study.workers))
         axes.set_xticks([x for x, _ in labels], [name for _, name in labels], rotation=90, fontsize=7)
         axes.tick_params(axis="x", length=0)
         for at, container in enumerate(study.containers):
@@ -214,13 +214,13 @@ def _training(study: Study, ops: Sequence[str]) -> Picture:
         axes.grid(visible=False, axis="x")
         axes.yaxis.set_major_formatter(plots.engineer())
     caption = (
-        f"An epoch of training ({paper.STEPS} steps) with {words.count(study.workers, 'worker')} by parts, as tables 5 "
-        "and 6 of the published study; the outline is the whole step"
+        f"An epoch of training ({paper.steps(study.workers)} steps) with {words.count(study.workers, 'worker')} by "
+        "parts, as tables 5 and 6 of the published study; the outline is the whole step"
     )
     return _finish(figure, [], "study-training.svg", caption, "", "time of an epoch")
 
 
-def _stack(axes: Axes, x: float, width: float, row: Row | None) -> None:
+def _stack(axes: Axes, x: float, width: float, row: Row | None, steps: int) -> None:
     """The parts of a step upon each other, within the outline of the whole step."""
     if row is None or not row.samples:
         axes.text(x, 0, " no figure", rotation=90, ha="center", va="bottom", fontsize=6, color="#606060")
@@ -229,11 +229,11 @@ def _stack(axes: Axes, x: float, width: float, row: Row | None) -> None:
     for part, (label, color) in PARTS.items():
         # The average of a parameter server is a part of its gather.
         inside = part == "average" and "gather" in row.breakdown
-        height = 0.0 if inside else row.breakdown.get(part, 0.0) * paper.STEPS
+        height = 0.0 if inside else row.breakdown.get(part, 0.0) * steps
         if height:
             axes.bar(x, height, width * 0.9, bottom=bottom, color=color, label=label)
         bottom += height
-    axes.bar(x, median(row) * paper.STEPS, width * 0.9, fill=False, edgecolor="black", linewidth=0.7, label="step")
+    axes.bar(x, median(row) * steps, width * 0.9, fill=False, edgecolor="black", linewidth=0.7, label="step")
 
 
 def _finish(figure: Figure, contenders: Sequence[Contender], name: str, caption: str, x: str, y: str) -> Picture:

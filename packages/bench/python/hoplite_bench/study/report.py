@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from hoplite_bench import markdown, tables, words
 from hoplite_bench.markdown import Notes
 from hoplite_bench.row import WIRE
-from hoplite_bench.study import evidence, findings, matrix, paper, sections, transports
-from hoplite_bench.study.collected import CLEAR, best, collect, contender_of, workers_of
+from hoplite_bench.study import claims, evidence, findings, matrix, paper, sections, transports, winners
+from hoplite_bench.study.collected import collect
 from hoplite_bench.study.findings import Outcome
+from hoplite_bench.study.times import CONFIDENCE, SAMPLES_MIN, VIEWS
 from hoplite_bench.systems.base import TRAIN_ALLREDUCE, TRAIN_PS
 from hoplite_bench.systems.hoplite import OWN
-from hoplite_bench.tables import median, unique
+from hoplite_bench.tables import unique
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
     from hoplite_bench.plots import Picture
     from hoplite_bench.row import Row
-    from hoplite_bench.study.collected import Change, Study
+    from hoplite_bench.study.collected import Study
     from hoplite_bench.study.findings import Checked, Verdict
 
 NAME = "report.md"
-FINDINGS_HEADER = ["finding", "section", "ratio", "here", "published", "outcome"]
+FINDINGS_HEADER = ["finding", "published in", "ratio", "here", "wire", "published", "outcome"]
 
 
 def write(rows: Sequence[Row], folder: Path, *, pictures: bool = True) -> list[Path]:
@@ -67,9 +68,8 @@ def page(study: Study, pictures: Sequence[Picture] = ()) -> str:
         pictures: the figures next to it.
     """
     lines = ["# Study of collective communication in containers", "", *_where(study)]
-    lines += [*_findings(study), *_changes(study), *transports.section(study)]
-    if matrix.SHELL in study.layers:
-        lines += _parts(study)
+    lines += [*winners.fastest(study), *_findings(study), *winners.changes(study), *transports.section(study)]
+    lines += _parts(study)
     trained = [
         *sections.training(study, TRAIN_PS, 5, "Parameter server"),
         *sections.training(study, TRAIN_ALLREDUCE, 6, "Allreduce"),
@@ -80,7 +80,7 @@ def page(study: Study, pictures: Sequence[Picture] = ()) -> str:
     if pictures:
         lines += ["## Latency", ""]
         lines += [line for one in pictures for line in (f"![{one.caption}]({one.name})", "", f"*{one.caption}.*", "")]
-    lines += [*_missing(study), *sections.times(study), *_defects()]
+    lines += [*_missing(study), *sections.all_times(study), *_defects()]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -96,16 +96,19 @@ def _where(study: Study) -> list[str]:
         f"- Hoplite: commit {', '.join(unique(row.commit for row in rows))}, {rows[0].build} build",
         (
             f"- Arrays of {words.size(study.nbytes)} per rank, {' or '.join(map(str, repeats))} samples after a "
-            "warm-up, each verified; systems take turns"
+            "warm-up, each verified; systems take turns within a set-up, and set-ups follow one another"
         ),
         "- In a broadcast and a gather, rank 0 is a server besides the workers; in training, it is one of the workers",
+        "- Layers: shell is a library itself, as in the published study; torch (PyTorch) is torch.distributed on it",
     ]
     if any(row.variant == OWN for row in rows):
         lines.append(
-            "- Hoplite on one machine keeps inputs and results in shared memory, of which programs have views: nothing "
-            "is copied. In ranks' own memory, it copies them, as the other libraries do; only this variant is compared "
-            "with others"
+            f"- Hoplite ({VIEWS}), its default, keeps inputs and results in the shared memory of a node, where "
+            f"programs view them without copies. Hoplite ({OWN}) copies them from and to ranks' own memory, as the "
+            "other libraries do; only this variant is compared with others"
         )
+    if alone := study.not_compared():
+        lines.append(f"- In {', '.join(alone)}, some cells have Hoplite ({VIEWS}) only, so it is not compared there")
     for container in study.containers:
         labs = [row.lab for row in rows if row.container == container and row.samples]
         lines.append(f"- `{container}`: {matrix.CONTAINERS[container]}{_facts(labs)}")
@@ -137,8 +140,17 @@ def _findings(study: Study) -> list[str]:
         (
             f"Of {words.count(len(verdicts), 'finding')}, {told}. Each is checked with "
             f"{words.count(study.workers, 'worker')} by ratios of medians. A ratio within "
-            f"{sections.percent(findings.LEVEL)} of 1 counts as the same, one that differs by "
-            f"{sections.percent(findings.CLEAR)} as faster or slower."
+            f"{sections.percent(claims.LEVEL)} of 1 counts as the same, one that differs by "
+            f"{sections.percent(claims.CLEAR)} as faster or slower. If the "
+            f"{sections.percent(CONFIDENCE)} confidence intervals of two medians overlap, they are not known to differ "
+            f"({Outcome.SPREAD.value}). A ratio of fewer than {SAMPLES_MIN} samples is not judged. Times of "
+            "training with a parameter server are those of broadcast and gather, as in the published table."
+        ),
+        "",
+        (
+            "Set-ups are measured one after another, so the machine may have changed between them. The column *wire* "
+            "is the control: the same ratio for one plain TCP stream. Between bare, hpc and single, it shows how much "
+            "the machine changed. To cross, the stream takes a bridge in place of loopback."
         ),
         "",
         *markdown.table(FINDINGS_HEADER, rows),
@@ -151,21 +163,35 @@ def _counted(outcome: Outcome, count: int) -> str:
         Outcome.AGREES: "agree with this machine",
         Outcome.DIFFERS: "do not",
         Outcome.PARTLY: "agree in part",
+        Outcome.SPREAD: "are within the spread of the samples",
         Outcome.UNTESTED: "can't be tested here",
     }
-    one = {Outcome.AGREES: "agrees with this machine", Outcome.DIFFERS: "does not", Outcome.PARTLY: "agrees in part"}
+    one = {
+        Outcome.AGREES: "agrees with this machine",
+        Outcome.DIFFERS: "does not",
+        Outcome.PARTLY: "agrees in part",
+        Outcome.SPREAD: "is within the spread of the samples",
+    }
     return one.get(outcome, many[outcome]) if count == 1 else many[outcome]
 
 
 def _verdict(verdict: Verdict, notes: Notes) -> list[str]:
     """The line of a claim, with a line in each cell for each of its ratios."""
-    columns = [[f"{one.term} ({one.term.op})", _here(one, notes), _there(verdict, one, notes)] for one in verdict.terms]
+    columns = [
+        [f"{one.term} ({one.term.op})", _here(one, notes), _control(one), _there(verdict, one, notes)]
+        for one in verdict.terms
+    ]
     ratios = ["<br>".join(texts) for texts in zip(*columns, strict=True)]
     return [verdict.claim.text, verdict.claim.source, *ratios, f"**{verdict.outcome.value}**"]
 
 
 def _here(one: Checked, notes: Notes) -> str:
-    return f"no figure{notes.mark(one.reason)}" if one.ratio is None else words.number(one.ratio)
+    mark = notes.mark(one.reason) if one.reason else ""
+    return f"no figure{mark}" if one.ratio is None else words.number(one.ratio) + mark
+
+
+def _control(one: Checked) -> str:
+    return sections.NONE if one.wire is None else words.number(one.wire)
 
 
 def _there(verdict: Verdict, one: Checked, notes: Notes) -> str:
@@ -174,50 +200,9 @@ def _there(verdict: Verdict, one: Checked, notes: Notes) -> str:
         return sections.NONE
     contradicts = not verdict.claim.expect.holds(published)
     mark = notes.mark("The published figures do not support the published finding here.") if contradicts else ""
+    suspect = one.term.suspect
+    mark += notes.mark(f"Published, perhaps an error of the source: {suspect}.") if suspect else ""
     return words.number(published) + mark
-
-
-def _changes(study: Study) -> list[str]:
-    """Names the cells in which the set-up changes the fastest library, with the transports as evidence."""
-    changes = study.changes()
-    least = sections.percent(CLEAR - 1)
-    lines = ["## Where the container set-up changes the fastest library", ""]
-    if not changes:
-        return [
-            *lines,
-            (
-                "Nowhere: in every cell, one library is the fastest in all set-ups, or the difference is below "
-                f"{least} or within the spread of the samples."
-            ),
-            "",
-        ]
-    text = (
-        "The fastest library of each set-up, in cells where it is not the same: for two set-ups, the fastest library "
-        f"of each takes at least {least} longer than that of the other in the other's set-up, and their samples do not "
-        "overlap. × is that ratio, the smaller of the two directions, for the pair of set-ups in which it is largest."
-    )
-    rows = []
-    for (layer, op, workers), own in _grouped(changes).items():
-        cells = [best(study.competing(container, op, layer, workers)) for container in study.containers]
-        what = f"{op}, {words.count(workers, 'worker')} ({layer})"
-        top = own[0]
-        pair = f"{words.number(top.ratio)}× {top.one.container} and {top.other.container}"
-        rows.append([what, *(_winner(row) for row in cells), pair])
-    return [*lines, text, "", *markdown.table(["operation", *study.containers, "×"], rows)]
-
-
-def _grouped(changes: Sequence[Change]) -> dict[tuple[str, str, int], list[Change]]:
-    found: dict[tuple[str, str, int], list[Change]] = {}
-    for change in changes:
-        found.setdefault((change.one.layer, change.one.op, workers_of(change.one)), []).append(change)
-    return found
-
-
-def _winner(row: Row | None) -> str:
-    if row is None:
-        return sections.NONE
-    by = f"<br>{' + '.join(row.transport)}" if row.transport else ""
-    return f"{markdown.plain(str(contender_of(row)))} {words.seconds(median(row))}{by}"
 
 
 def _parts(study: Study) -> list[str]:
@@ -225,19 +210,22 @@ def _parts(study: Study) -> list[str]:
         "## Breakdown of a collective",
         "",
         (
-            f"With {words.count(study.workers, 'worker')} in the shell. The published parts are the call of the "
-            "library, copies between the memory of GPU and host, and messages between server and first worker. Without "
-            "a GPU, staging copies are those into and out of the library's own memory. A part is that of the slowest "
-            "rank, from its own call, so parts can exceed the total, which begins with the last call. × fastest is the "
-            "time divided by that of the fastest library in the same set-up, NCCL included in the published one. ± is "
-            "half the distance between the quartiles."
+            f"With {words.count(study.workers, 'worker')}. The published parts are the call of the library "
+            "(collective), copies between the memory of GPU and host (staging copies), and messages between server and "
+            "first worker (send), which only NCCL needs. Without a GPU, staging copies are those into and out of the "
+            "library's own memory, and Hoplite's collective includes waiting for inputs of other ranks. A part is that "
+            "of the slowest rank, from its own call, so parts can exceed the total, which begins with the last call. "
+            "× fastest is the time divided by that of the fastest library in the same set-up, NCCL included in the "
+            "published one. ± is half the distance between the quartiles."
         ),
         "",
     ]
-    for op in matrix.OPS:
-        if any(study.cell(container, op, matrix.SHELL) for container in study.containers):
-            lines += sections.breakdown(study, op)
-    return lines
+    ops = [op for op in matrix.OPS if _has_parts(study, op)]
+    return [*lines, *(line for op in ops for line in sections.breakdown(study, op))] if ops else []
+
+
+def _has_parts(study: Study, op: str) -> bool:
+    return study.has_gpu(matrix.TORCH, op) or any(study.cell(name, op, matrix.SHELL) for name in study.containers)
 
 
 def _training_text(study: Study) -> str:
@@ -245,7 +233,8 @@ def _training_text(study: Study) -> str:
     return (
         f"Steps of a model of the size of ResNet-18 ({words.memory(size)} of parameters) on synthetic data of the "
         f"shape of CIFAR-10, with {words.count(study.workers, 'worker')}. × bare is the time divided by that of the "
-        "same library in bare processes."
+        "same library in bare processes, and wire × bare that of one plain TCP stream, as a control: set-ups are "
+        "measured one after another."
     )
 
 

@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Any
 from hoplite_bench import markdown, transport, words
 from hoplite_bench.row import WIRE
 from hoplite_bench.study import evidence, matrix
-from hoplite_bench.study.collected import contender_of, workers_of
-from hoplite_bench.tables import unique
+from hoplite_bench.study.times import contender_of, workers_of
+from hoplite_bench.tables import HOPLITE, TORCH_HOPLITE, unique
 
 if TYPE_CHECKING:
     from hoplite_bench.row import Row
-    from hoplite_bench.study.collected import Contender, Study
+    from hoplite_bench.study.collected import Study
+    from hoplite_bench.study.times import Contender
 
+# Systems whose ranks share memory through a node.
+HOPLITES = (HOPLITE, TORCH_HOPLITE)
 INTRODUCTION = (
     "What moved the bytes between ranks, as the kernel counted it during one round that is not timed: bytes of network "
-    "interfaces, calls that copy from another process (CMA), and use of memory that ranks share. Several names mean "
-    "that each moved a part. Libraries do not report it themselves."
+    "interfaces, calls that copy from another process (CMA), and use of memory that ranks share. Loopback TCP is "
+    "TCP inside one machine or container. Several names mean that each moved a part. Libraries do not report it "
+    "themselves."
 )
 
 
@@ -65,12 +69,21 @@ def _advice(study: Study, rows: list[Row]) -> list[str]:
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         refused = max(0, row.lab.get(evidence.FIELD, {}).get("cma_refused", 0))
-        if row.transport and (text := transport.advice(row.container, row.transport, refused=refused)):
+        if not row.transport:
+            continue
+        text = transport.advice(
+            row.container,
+            row.transport,
+            elsewhere=[name for other in rows if other.system == row.system for name in other.transport],
+            attaches=row.system in HOPLITES,
+            refused=refused,
+        )
+        if text:
             found.setdefault((row.container, text), []).append(words.name(row.system))
     order = sorted(found.items(), key=lambda item: study.containers.index(item[0][0]))
     lines = [f"- {_title(container)}, for {', '.join(unique(names))}: {text}" for (container, text), names in order]
-    nothing = "Nothing: no library uses a slower transport than the set-up permits."
-    return ["What would make slow cells faster:", "", *(lines or [nothing]), ""]
+    nothing = "Nothing is known: no library used a faster transport in another set-up."
+    return ["What may make slow cells faster:", "", *(lines or [nothing]), ""]
 
 
 def _evidence(rows: list[Row]) -> list[str]:

@@ -13,6 +13,16 @@ if TYPE_CHECKING:
 SHARED_MEMORY, CMA, TCP, LOOPBACK, UNKNOWN = "shared memory", "CMA", "TCP", "loopback TCP", "unknown"
 # A transport counts as used if it carried this part of the payload.
 USED_SHARE = 10
+# Advice for containers that share nothing.
+SHARE = (
+    "One /dev/shm (--ipc=host, or one volume at /dev/shm), one process-id namespace (--pid=host) and one host name "
+    "(--uts=host) for all containers may let the library use shared memory or CMA, as in other set-ups. This was not "
+    "measured."
+)
+ONE_NODE = (
+    "One node per host may let all containers use its shared memory, as in other set-ups: mount the socket of the node "
+    "and the /dev/shm of the host into each container. This was not measured."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,22 +92,30 @@ def judged(evidence: dict[str, int], reason: str = "") -> Transport:
     return Transport(tuple(names), evidence, why)
 
 
-def advice(container: str, transports: Sequence[str], *, gpus: int = 0, refused: int = 0) -> str:
-    """What would make an operation use a faster transport; empty if nothing would.
+def advice(
+    container: str,
+    transports: Sequence[str],
+    *,
+    elsewhere: Sequence[str] = (),
+    attaches: bool = False,
+    gpus: int = 0,
+    refused: int = 0,
+) -> str:
+    """What may make an operation use a faster transport; empty if nothing is known.
 
     Args:
         container: the container set-up: "bare", "hpc", "single" or "cross".
         transports: names of the transports that it used.
+        elsewhere: names of the transports that the same library used in other set-ups.
+        attaches: whether processes share memory through the node of their host, to which they attach, as with Hoplite.
         gpus: number of GPUs that hold its data; 0 if it is in main memory.
         refused: calls of CMA that the kernel refused.
     """
     found = []
     fast = {SHARED_MEMORY, CMA}.intersection(transports)
-    if container == "cross" and not fast:
-        found.append(
-            "Give all containers one /dev/shm (--ipc=host, or one volume at /dev/shm) for shared memory, and one "
-            "process-id namespace (--pid=host) for CMA."
-        )
+    # Only a library that has such a transport can use what containers share.
+    if container == "cross" and not fast and {SHARED_MEMORY, CMA}.intersection(elsewhere):
+        found.append(ONE_NODE if attaches else SHARE)
     elif not fast and LOOPBACK in transports:
         found.append("Choose a library with a transport for shared memory: the ranks already share it.")
     if refused and CMA not in transports:
