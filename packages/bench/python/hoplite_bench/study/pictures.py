@@ -215,7 +215,8 @@ def _training(study: Study, ops: Sequence[str]) -> Picture:
         axes.yaxis.set_major_formatter(plots.engineer())
     caption = (
         f"An epoch of training ({paper.steps(study.workers)} steps) with {words.count(study.workers, 'worker')} by "
-        "parts, as tables 5 and 6 of the published study; the outline is the whole step"
+        "parts, as tables 5 and 6 of the published study; the outline is the whole step, and the gather of a parameter "
+        "server contains the average"
     )
     return _finish(figure, [], "study-training.svg", caption, "", "time of an epoch")
 
