@@ -11,6 +11,7 @@ import json
 import os
 import re
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -140,13 +141,16 @@ def test_rules_of_another_library_are_named(form: str) -> None:
     assert "broadcast below 4096 bytes: torch-gloo: another library" in text
     assert "broadcast from 4096 bytes: hoplite (racks): another library" in text
     assert "allreduce: torch-gloo: another library" in text
-    assert "export it as plan for hoplite_auto" in text
+    step = {"openmpi": "select with --systems openmpi", "mpich": "select with --systems mpich"}
+    assert f": {step.get(form, 'export another form, because hoplite select does not measure')}" in text
+    with pytest.raises(DoesNotFit, match=r"export it as plan for hoplite_auto$"):
+        export(replace(mixed, layer="torch"), form)
 
 
 @pytest.mark.parametrize(
     ("form", "wrong", "reason"),
     [
-        ("openmpi", rule("allreduce", None, "openmpi", "ring"), "no settings for this variant"),
+        ("openmpi", rule("allreduce", None, "openmpi", "ring"), "no variable selects this variant"),
         ("openmpi", rule("allreduce", None, "openmpi", "x", OMPI_MCA_btl="tcp"), "name no algorithm"),
         ("openmpi", rule("allreduce", None, "openmpi", "x", **{f"{TUNED}allreduce_algorithm": "9"}), "algorithm 9"),
         ("openmpi", rule("allreduce", None, "openmpi", "x", **{f"{TUNED}allreduce_algorithm": "rong"}), "rong"),
@@ -155,8 +159,8 @@ def test_rules_of_another_library_are_named(form: str) -> None:
             rule("allreduce", None, "openmpi", "x", **{f"{TUNED}allreduce_algorithm_max_requests": "2"}),
             "no field for algorithm_max_requests",
         ),
-        ("mpich", rule("allreduce", None, "mpich", "ring"), "no settings for this variant"),
-        ("env", rule("allreduce", None, "gloo", "ring chunked"), "no settings for this variant"),
+        ("mpich", rule("allreduce", None, "mpich", "ring"), "no variable selects this variant"),
+        ("env", rule("allreduce", None, "gloo", "ring chunked"), "no variable selects this variant"),
         ("nccl", rule("allreduce", None, "nccl"), "omit the plug-in"),
         ("nccl", rule("allreduce", None, "nccl", "x", NCCL_ALGO="Star"), "unknown algorithm star"),
         ("nccl", rule("allreduce", None, "nccl", "x", NCCL_P2P_LEVEL="SYS"), "no field for NCCL_P2P_LEVEL"),
@@ -174,6 +178,13 @@ def test_variables_that_depend_on_the_size_are_refused(form: str) -> None:
     small, large = rule("allreduce", 4096, "mpich"), MPICH.rules[0]
     with pytest.raises(DoesNotFit, match="allreduce below 4096 bytes: mpich and allreduce from 4096 bytes: mpich"):
         export(plan(small, large), form)
+
+
+def test_settings_with_which_the_own_choice_was_measured_are_exported() -> None:
+    own = plan(rule("allreduce", None, "openmpi", OMPI_MCA_mpi_yield_when_idle="1"))
+    assert lines(content(own, "env")) == ["OMPI_MCA_mpi_yield_when_idle=1"]
+    assert lines(content(own, "openmpi"))[-1] == "0 0 0 0"
+    assert "mpirun --bind-to none --mca mpi_yield_when_idle 1 " in content(own, "openmpi")
 
 
 def test_one_variable_with_two_values_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hoplite_bench.plan import Contender
+from hoplite_bench.select.request import OF_LAYER
 from hoplite_bench.systems import SYSTEMS, registry
 from hoplite_bench.systems.mpi import Mpich, OpenMpi
 
@@ -13,11 +14,6 @@ if TYPE_CHECKING:
 
     from hoplite_bench.systems import System
 
-# In the order in which they are measured.
-OF_LAYER = {
-    "shell": ("mpich", "openmpi", "gloo", "hoplite", "ucc"),
-    "torch": ("torch-gloo", "torch-mpi", "torch-hoplite"),
-}
 # What applies without a choice: the first of these that is available. PyTorch uses Gloo for tensors in CPU memory.
 DEFAULTS = {"shell": ("mpich", "openmpi", "gloo", "hoplite"), "torch": ("torch-gloo",)}
 # Names of operations in the settings of both MPI libraries.
@@ -38,16 +34,18 @@ def default(layer: str, available: Sequence[System]) -> Contender | None:
 
 
 def settings(system: System, op: str, one: Contender) -> dict[str, str]:
-    """The environment variables that make a library run a variant of an operation; empty for its own choice."""
+    """The environment variables with which a variant of an operation was measured."""
+    # Ranks of Open MPI that spin would take the processors of others; its own choice was measured so too.
+    yields = {"OMPI_MCA_mpi_yield_when_idle": "1"} if isinstance(system, OpenMpi) else {}
     if one.variant == "default":
-        return {}
+        return yields
     name = MPI_NAMES.get(op, op)
     if isinstance(system, Mpich):
         starts = (f"{name}_".upper(), f"I{name}_".upper())
         return {f"MPIR_CVAR_{key}": value for key, value in _of(system.controls, one) if key.startswith(starts)}
     if isinstance(system, OpenMpi):
         tuned = {f"OMPI_MCA_coll_tuned_{key}": value for key, value in _of(system.tuned, one) if key.startswith(name)}
-        return {"OMPI_MCA_coll": "^han", "OMPI_MCA_coll_tuned_use_dynamic_rules": "1", **tuned}
+        return {**yields, "OMPI_MCA_coll": "^han", "OMPI_MCA_coll_tuned_use_dynamic_rules": "1", **tuned}
     return {}
 
 

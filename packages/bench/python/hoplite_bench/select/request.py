@@ -17,6 +17,11 @@ BARE = "bare"
 CONTAINERS = (BARE, "hpc", "single", "cross")
 # Operations that can be selected; those of the architecture always are.
 KNOWN = ("broadcast", "gather", "reduce", "allreduce", "allgather")
+# The candidates of each layer, in the order in which they are measured.
+OF_LAYER = {
+    "shell": ("mpich", "openmpi", "gloo", "hoplite", "ucc"),
+    "torch": ("torch-gloo", "torch-mpi", "torch-hoplite"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +40,7 @@ class Request:
         require_failures: whether a candidate must survive a killed and a frozen peer; None is the default of the
             architecture, which is true for "ps".
         install: whether libraries may be installed from package indexes.
+        systems: the candidates, of those of the layer; empty is all of them.
 
     Raises:
         InvalidArgument: a value is not valid.
@@ -50,6 +56,7 @@ class Request:
     budget_s: float = BUDGET_S
     require_failures: bool | None = None
     install: bool = False
+    systems: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for what, value, known in (
@@ -57,6 +64,7 @@ class Request:
             ("layer", self.layer, LAYERS),
             ("container set-up", self.container, CONTAINERS),
             *(("operation", op, KNOWN) for op in self.ops),
+            *((f"system of the layer {self.layer}", name, OF_LAYER.get(self.layer, ())) for name in self.systems),
         ):
             if value not in known:
                 raise InvalidArgument(f"unknown {what} {value!r}: set one of {', '.join(known)}")
@@ -74,9 +82,29 @@ class Request:
         return tuple(dict.fromkeys((*ARCHITECTURES[self.arch], *self.ops)))
 
     @property
+    def all_systems(self) -> Sequence[str]:
+        """The names of all candidates, in the order in which they are measured."""
+        return tuple(name for name in OF_LAYER[self.layer] if name in self.systems or not self.systems)
+
+    @property
     def safe(self) -> bool:
         """Whether candidates must survive failures."""
         return self.arch == "ps" if self.require_failures is None else self.require_failures
+
+    @property
+    def host_lines(self) -> list[list[str]]:
+        """The words of each line of the file of hosts, of which the first is a name; empty for this machine.
+
+        Raises:
+            InvalidArgument: the file can't be read.
+        """
+        if self.hosts is None:
+            return []
+        try:
+            lines = self.hosts.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidArgument(f"can't read the hosts in {self.hosts}: {error}; set another file") from None
+        return [words for line in lines if (words := line.partition("#")[0].split())]
 
     def key(self) -> dict[str, Any]:
         """What distinguishes the plans of two requests in one environment; not the budget.
@@ -84,20 +112,14 @@ class Request:
         Raises:
             InvalidArgument: the file of hosts can't be read.
         """
-        hosts = []
-        if self.hosts is not None:
-            try:
-                lines = self.hosts.read_text().splitlines()
-            except (OSError, UnicodeDecodeError) as error:
-                raise InvalidArgument(f"can't read the hosts in {self.hosts}: {error}; set another file") from None
-            hosts = [words for line in lines if (words := line.partition("#")[0].split())]
         return {
             "arch": self.arch,
             "bytes": self.nbytes,
             "ranks": self.ranks,
             "layer": self.layer,
             "container": self.container,
-            "hosts": hosts,
+            "hosts": self.host_lines,
             "ops": list(self.all_ops),
             "safe": self.safe,
+            "systems": list(self.all_systems),
         }

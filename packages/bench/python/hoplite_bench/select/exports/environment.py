@@ -27,12 +27,13 @@ def export(plan: Plan) -> dict[str, bytes]:
         DoesNotFit: two rules need different settings of one library at once.
     """
     found = fit.ranges(plan)
-    wrong = [f"{one}: the plan has no settings for this variant" for one in found if fit.lacks_settings(one.rule)]
-    if wrong:
+    if wrong := [f"{one}: {why}" for one in found if (why := fit.lacks_settings(one.rule))]:
         raise fit.DoesNotFit(
-            f"the plan can't be exported as environment variables: {'; '.join(wrong)}; select again with --refresh"
+            f"the plan can't be exported as environment variables: {'; '.join(wrong)}; choose it in the program, or "
+            "select with --systems among libraries that have variables"
         )
-    return {NAME: file([fit.title(plan, "Libraries")], found, variables(found))}
+    comments = [fit.title(plan, "Libraries"), "# Measured with ranks that are not bound to cores."]
+    return {NAME: file(comments, found, variables(plan, found))}
 
 
 def file(comments: Sequence[str], found: Sequence[fit.Range], values: Mapping[str, str]) -> bytes:
@@ -42,7 +43,7 @@ def file(comments: Sequence[str], found: Sequence[fit.Range], values: Mapping[st
     return ("\n".join(lines) + "\n").encode()
 
 
-def variables(found: Sequence[fit.Range]) -> dict[str, str]:
+def variables(plan: Plan, found: Sequence[fit.Range]) -> dict[str, str]:
     """Returns the variables of all rules.
 
     Raises:
@@ -56,18 +57,21 @@ def variables(found: Sequence[fit.Range]) -> dict[str, str]:
         settings = one.rule.settings
         before = first.setdefault((one.rule.op, one.rule.system), one)
         if before.rule.settings != settings:
-            raise _conflict(before, one, "settings")
+            raise _conflict(plan, before, one, "settings")
         for name, value in settings.items():
             if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or not value.isprintable():
                 raise fit.DoesNotFit(f"the setting {name!r} of {one} is not a variable: select again with --refresh")
             if merged.setdefault(name, value) != value:
-                raise _conflict(owners[name], one, name)
+                raise _conflict(plan, owners[name], one, name)
             owners.setdefault(name, one)
     return merged
 
 
-def _conflict(left: fit.Range, right: fit.Range, what: str) -> fit.DoesNotFit:
+def _conflict(plan: Plan, left: fit.Range, right: fit.Range, what: str) -> fit.DoesNotFit:
+    step = "export it as plan for hoplite_auto"
+    if plan.layer == "shell":
+        step = "select with --systems openmpi and export it as openmpi, which has rules for sizes"
     return fit.DoesNotFit(
         f"the plan can't be exported as environment variables, which apply to all sizes: {left} and {right} need "
-        f"different {what}; export it as plan for hoplite_auto, or as openmpi if all rules are of Open MPI"
+        f"different {what}; {step}"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hoplite.errors import HopliteError
+from hoplite_bench.select.request import OF_LAYER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 MPI_NAMES = {
     "broadcast": "bcast", "gather": "gather", "reduce": "reduce", "allreduce": "allreduce", "allgather": "allgather",
 }  # fmt: skip
+
+
+# Candidates that only have a row with the reason why they can't run.
+UNMEASURED = ("ucc",)
 
 
 class DoesNotFit(HopliteError):
@@ -73,10 +78,23 @@ def fitting(plan: Plan, form: str, systems: Collection[str], reason: Callable[[R
             wrong.append(f"{one}: {why}")
     if wrong:
         raise DoesNotFit(
-            f"the plan can't be exported as {form}, which can't express {'; '.join(wrong)}: export it as plan for "
-            f"hoplite_auto, or select among {' and '.join(systems)} only"
+            f"the plan can't be exported as {form}, which can't express {'; '.join(wrong)}: {instead(plan, systems)}"
         )
     return found
+
+
+def instead(plan: Plan, systems: Collection[str]) -> str:
+    """What to do with a plan whose rules do not fit, in the imperative.
+
+    Args:
+        plan: the plan.
+        systems: the systems whose rules would fit.
+    """
+    own = [name for name in OF_LAYER[plan.layer] if name in systems and name not in UNMEASURED]
+    steps = [f"select with --systems {name}" for name in own]
+    if plan.layer == "torch":
+        steps.append("export it as plan for hoplite_auto")
+    return " or ".join(steps) or f"export another form, because hoplite select does not measure {' or '.join(systems)}"
 
 
 def title(plan: Plan, library: str) -> str:
@@ -91,4 +109,4 @@ def printable(text: str) -> str:
 
 def lacks_settings(rule: Rule) -> str:
     """Returns why a variant without settings does not fit a form that consists of settings; empty if it fits."""
-    return "" if rule.settings or rule.variant == "default" else "the plan has no settings for this variant"
+    return "" if rule.settings or rule.variant == "default" else "no variable selects this variant"

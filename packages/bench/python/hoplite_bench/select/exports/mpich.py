@@ -20,6 +20,12 @@ def export(plan: Plan) -> dict[str, bytes]:
         DoesNotFit: a rule is of another library, or an operation has several algorithms.
     """
     found = fit.fitting(plan, "variables of MPICH", SYSTEMS, fit.lacks_settings)
-    values = {name: value for name, value in environment.variables(found).items() if name.startswith("MPIR_CVAR_")}
-    comments = [fit.title(plan, "MPICH"), f"# Set them before MPI_Init: set -a; . ./{NAME}; mpiexec ..."]
+    values = {
+        name: value for name, value in environment.variables(plan, found).items() if name.startswith("MPIR_CVAR_")
+    }
+    comments = [
+        fit.title(plan, "MPICH"),
+        "# Measured with ranks that are not bound to cores, and with MPI_THREAD_MULTIPLE, the default of mpi4py.",
+        f"# Set them before MPI_Init: set -a; . ./{NAME}; mpiexec -bind-to none ...",
+    ]
     return {NAME: environment.file(comments, found, values)}

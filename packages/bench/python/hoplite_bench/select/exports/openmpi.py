@@ -56,7 +56,8 @@ def export(plan: Plan) -> dict[str, bytes]:
         fit.title(plan, "Open MPI"),
         "# Without the component han; Open MPI's own choice is that of the component tuned.",
         "# Larger communicators use the same rules, smaller ones Open MPI's own.",
-        "# mpirun --mca coll ^han --mca coll_tuned_use_dynamic_rules 1 \\",
+        "# Measured with ranks that yield while they wait, and that are not bound to cores.",
+        "# mpirun --bind-to none --mca mpi_yield_when_idle 1 --mca coll ^han --mca coll_tuned_use_dynamic_rules 1 \\",
         f"#     --mca coll_tuned_dynamic_rules_filename $PWD/{NAME} ...",
         f"{len(plan.ops)} # collectives",
     ]
@@ -95,7 +96,7 @@ def _reason(rule: Rule) -> str:
     values = _values(rule)
     if unknown := sorted(values.keys() - set(SUFFIXES)):
         return f"rules have no field for {', '.join(unknown)}"
-    if rule.settings and "algorithm" not in values:
+    if rule.variant != "default" and "algorithm" not in values:
         return "its settings name no algorithm of the component tuned"
     name = values.get("algorithm", "ignore")
     known = ALGORITHMS[rule.op]
