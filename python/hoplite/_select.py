@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ def select(
     hosts: str | os.PathLike[str] | None = None,
     layer: str = "shell",
     ops: tuple[str, ...] = (),
+    systems: tuple[str, ...] = (),
     budget: float = 30.0,
     require_failures: bool | None = None,
     refresh: bool = False,
@@ -32,6 +34,7 @@ def select(
 
     The first call measures all installed libraries. Later calls read the plan from a cache, until the environment
     changes. Call it in one process, and send the plan to ranks that must agree. Needs the package hoplite-bench.
+    Issues a RuntimeWarning if the cache can't be read or written.
 
     Args:
         arch: "ps" (parameter server: broadcast and gather) or "allreduce".
@@ -40,11 +43,12 @@ def select(
         hosts: file of hosts with one rank each, as of `hoplite bench --hosts`; None is this machine.
         layer: "shell" for MPICH, Open MPI, Gloo and Hoplite themselves, "torch" for backends of torch.distributed.
         ops: operations in addition to those of `arch`: "broadcast", "gather", "reduce", "allreduce" or "allgather".
+        systems: names of the only candidates, such as "openmpi"; empty is all of the layer.
         budget: seconds for measurements. Starts of hosts and failure checks take longer.
-        require_failures: whether a library must answer in time after a peer was killed or frozen. None requires it for
+        require_failures: whether a library must pass checks in which a peer is killed and frozen. None requires it for
             "ps".
         refresh: whether to measure again although there is a plan.
-        timeout: seconds to wait for everything; None waits without limit.
+        timeout: seconds to wait for everything; None waits without limit. Starts of hosts are not interrupted.
 
     Returns:
         The plan. `plan.rule(op, nbytes)` is the choice for one operation and one size in bytes. Its `system`, `variant`
@@ -73,8 +77,13 @@ def select(
         layer=layer,
         hosts=None if hosts is None else Path(hosts),
         ops=tuple(ops),
+        systems=tuple(systems),
         budget_s=budget,
         require_failures=require_failures,
     )
-    plan: Plan = deciding.decide(wanted, refresh=refresh, timeout=float("inf") if timeout is None else timeout)
+    found: list[str] = []
+    limit_s = float("inf") if timeout is None else timeout
+    plan: Plan = deciding.decide(wanted, refresh=refresh, timeout=limit_s, warn=found.append)
+    for text in found:
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
     return plan

@@ -10,7 +10,7 @@ import pytest
 from bench_rows import row
 from hoplite_bench.select.advice import advice
 from hoplite_bench.select.plan import Candidate, Plan, Rule
-from hoplite_bench.select.regret import regrets
+from hoplite_bench.select.regret import BadRows, regrets
 from hoplite_bench.select.request import Request
 from hoplite_bench.select.watch import COUNT_MIN, Watch
 
@@ -74,7 +74,8 @@ def test_another_environment_makes_a_plan_stale_at_once() -> None:
 
 
 def measured(system: str, seconds: float, **fields: Any) -> Any:  # noqa: ANN401 - fields of a row
-    return row(**{"system": system, "samples": [seconds], "hosts": 2, "op": "allreduce", "bytes": 2**20, **fields})
+    usual = {"hosts": 2, "op": "allreduce", "bytes": 2**20, "lab": {"kind": "study", "container": "bare"}}
+    return row(**{"system": system, "samples": [seconds], **usual, **fields})
 
 
 def test_regret_compares_the_choice_with_the_fastest_row_and_the_default() -> None:
@@ -87,12 +88,32 @@ def test_regret_compares_the_choice_with_the_fastest_row_and_the_default() -> No
         measured("torch-gloo", 0.1),
         measured("hoplite", 0.1, op="broadcast"),
         replace(measured("hoplite", 0.1), hosts=3),
-        measured("hoplite", 0.1, container="cross"),
+        measured("hoplite", 0.1, lab={"kind": "study", "container": "cross"}),
+        measured("hoplite", 0.1, lab={"kind": "lab", "rate": "1gbit"}),
+        measured("hoplite", 0.1, lab={"kind": "hosts", "names": ["a", "b"]}),
+        measured("hoplite", 0.1, lab={"kind": "hosts", "names": ["a", "c"]}),
     ]
     (found,) = regrets(PLAN, rows, container="bare")
     assert (found.op, found.nbytes, found.chosen, found.best) == ("allreduce", 2**20, "gloo default", "mpich default")
     assert found.regret == pytest.approx(0.25)
     assert found.to_default == pytest.approx(1.25)
+    (found,) = regrets(PLAN, rows, container="bare", names=["a", "b"])
+    assert found.best == "hoplite default"
+
+
+def test_rows_of_other_places_alone_are_refused() -> None:
+    rows = [measured("gloo", 1.0)]
+    for options, place in (
+        ({"container": "cross"}, "in the container set-up cross: measure these with hoplite study"),
+        ({"container": "bare", "names": ["a", "b"]}, "in the hosts a, b: measure these with hoplite bench --hosts"),
+    ):
+        with pytest.raises(BadRows, match=f"no row is of allreduce with 2 ranks {place}"):
+            regrets(PLAN, rows, **options)
+
+
+def test_two_rows_of_one_candidate_are_refused() -> None:
+    with pytest.raises(BadRows, match="two rows are of gloo default, allreduce of 1048576 bytes with 2 ranks"):
+        regrets(PLAN, [measured("gloo", 1.0), measured("gloo", 2.0)], container="bare")
 
 
 def test_what_the_plan_excludes_is_not_the_best() -> None:
@@ -143,7 +164,7 @@ def test_what_slows_the_operations_is_named_with_the_fix(
     [
         ("excluded", "hangs when a peer is frozen (gather)", "mpich did not survive a failed peer"),
         ("unavailable", "not installed", "mpich can't run here"),
-        ("dropped", "not measured: the budget of 3 s was spent", "set a larger --budget"),
+        ("dropped", "not measured: the budget of 3 s was spent", "a larger --budget measures again"),
     ],
 )
 def test_candidates_that_are_not_eligible_lead_to_advice(state: str, reason: str, text: str) -> None:

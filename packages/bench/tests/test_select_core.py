@@ -134,6 +134,13 @@ def test_candidates_that_the_budget_does_not_reach_have_the_reason() -> None:
     assert list(halving.estimates(CELL)) == [A, B]
 
 
+def test_a_race_is_cut_if_the_budget_ends_before_each_candidate_has_a_sample() -> None:
+    other = Cell("allreduce", 4)
+    halving = Halving({CELL: [A, B], other: [A, B]}, 0.45)
+    run(halving, {A: 1.0, B: 1.0})
+    assert [halving.is_cut(cell) for cell in (CELL, other)] == [False, True]
+
+
 def test_a_budget_below_one_comparison_of_each_operation_states_what_it_takes() -> None:
     halving = Halving({Cell(op, 4): [A, B] for op in ("broadcast", "gather")}, 2.65)
     with pytest.raises(BudgetTooSmall, match=r"2.65 s is too small to compare candidates of broadcast, gather: set --"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -18,7 +19,8 @@ from hoplite_bench import containers
 from hoplite_bench.agent import Agent
 from hoplite_bench.group import Group, GroupFailed
 from hoplite_bench.hosts import Agents
-from hoplite_bench.select.failures import CASES, SIGNALS, strike, survives
+from hoplite_bench.select.failures import CASES, SIGNALS, few_cases, strike, survives
+from hoplite_bench.select.plan import ARCHITECTURES
 from hoplite_bench.select.verdict import Case, Verdict
 from hoplite_bench.systems import System, Variant
 from hoplite_bench.systems.base import RANKS
@@ -214,9 +216,27 @@ def test_a_signal_reaches_only_the_groups_processes(tmp_path: Path) -> None:
     assert not psutil.pid_exists(pid)
 
 
-@pytest.mark.parametrize("how", SIGNALS)
-@pytest.mark.parametrize("kind", [Gloo, Hoplite], ids=lambda kind: kind.name)
-@pytest.mark.parametrize("case", [CASES["allreduce"][0], CASES["ps"][1]], ids=lambda case: case.op)
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_the_few_cases_have_the_root_in_each_operation_and_in_the_middle_of_one(arch: str) -> None:
+    ops = (*ARCHITECTURES[arch], "allgather")
+    found = few_cases(arch, ops)
+    assert {Case(op, 0, "before") for op in ops} <= set(found)
+    assert [(case.victim, case.op in ARCHITECTURES[arch]) for case in found if case.moment == "during"] == [(0, True)]
+    assert any(case.victim != 0 for case in found)
+    assert set(few_cases(arch, ARCHITECTURES[arch])) <= set(CASES[arch])
+
+
+# Without Hoplite's gather if its root is frozen, where a worker's seal of its input waits.
+SURVIVED = [
+    (kind, how, Case(op, victim, "before"))
+    for kind, how, (op, victim) in itertools.product(
+        (Gloo, Hoplite), SIGNALS, (("allreduce", 1), ("broadcast", 0), ("gather", 1), ("gather", 0))
+    )
+    if (kind, how, op, victim) != (Hoplite, "frozen", "gather", 0)
+]
+
+
+@pytest.mark.parametrize(("kind", "how", "case"), SURVIVED, ids=lambda one: getattr(one, "name", str(one)))
 def test_gloo_and_hoplite_survive(network: Network, agents: Agents, kind: type[System], how: str, case: Case) -> None:
     found = strike(network, agents, prepared(kind()), case, how=how)
     assert found.state == "error", found.text

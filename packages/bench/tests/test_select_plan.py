@@ -78,6 +78,8 @@ def put(path: str, value: object) -> object:
         (put("choice/allreduce/rules/0/below", "4"), "below of a rule of allreduce is '4'"),
         (put("choice/allreduce/rules/0/below", -4), "below of a rule of allreduce is -4"),
         (put("choice/allreduce/rules/0/settings", {"A": 1}), "settings of a rule of allreduce"),
+        (put("choice/allreduce/rules/0/settings", "abc"), "settings of a rule of allreduce is 'abc'"),
+        (put("budget_s", -1), "budget_s of the plan is -1"),
         (put("choice/allreduce/rules/0/seconds", float("inf")), "seconds of a rule of allreduce is inf"),
         (put("choice/allreduce/rules/0/seconds", True), "seconds of a rule of allreduce is True"),
         (put("choice/allreduce/rules/0/color", "red"), "unknown fields: color"),
@@ -97,6 +99,15 @@ def put(path: str, value: object) -> object:
 def test_what_is_not_a_plan_is_refused(value: object, message: str) -> None:
     with pytest.raises(BadPlan, match=message):
         Plan.from_json(value)
+
+
+def test_a_plan_is_cut_if_the_budget_left_something_out() -> None:
+    assert not PLAN.is_cut
+    one = PLAN.candidates[0]
+    left = replace(one, state="dropped", reason="not measured: the budget of 3 s was spent", seconds=None, spread=None)
+    assert replace(PLAN, candidates=(left,)).is_cut
+    # A prediction for a size that was too large.
+    assert replace(PLAN, candidates=(replace(one, spread=None),)).is_cut
 
 
 def test_limits_must_ascend() -> None:

@@ -14,13 +14,15 @@ from hoplite.errors import InvalidArgument, Timeout
 from hoplite_bench import containers
 from hoplite_bench.environments import Environments
 from hoplite_bench.hosts import Agents, Network
-from hoplite_bench.plan import Contender
+from hoplite_bench.plan import Cell, Contender
 from hoplite_bench.select import candidates, search
-from hoplite_bench.select.halving import BudgetTooSmall
-from hoplite_bench.select.request import Request
+from hoplite_bench.select.halving import BudgetTooSmall, Halving
+from hoplite_bench.select.request import OF_LAYER, Request
 from hoplite_bench.select.search import NoCandidate, Search, measured_sizes
+from hoplite_bench.systems.base import Variant
 from hoplite_bench.systems.gloo import Gloo
 from hoplite_bench.systems.mpi import Mpich, OpenMpi
+from hoplite_bench.systems.pytorch import CUDA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -178,6 +180,60 @@ def test_a_search_ends_at_its_deadline(place: Place, program: Path) -> None:
         place.plan([Stub("one", program)], deadline=time.monotonic())
 
 
+def test_a_hang_does_not_outlast_the_deadline(place: Place, program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "HANG_S", 3600.0)
+    with pytest.raises(Timeout, match="did not end within its timeout"):
+        place.plan([Stub("bad", program, behavior="hang"), Stub("good", program)], deadline=time.monotonic() + 4)
+
+
+def test_a_size_at_which_the_budget_ended_has_no_choice_of_its_own(program: Path) -> None:
+    # Starts take 26.4 s of the budget. Two of four candidates are measured at the second size, and none at the third.
+    factors = {"mpich": 5, "openmpi": 2, "gloo": 1.5, "hoplite": 1}
+    systems = {name: Stub(name, program) for name in factors}
+    sizes = [2**26, 2**24, 2**20]
+    who = [Contender(name, "default", "default") for name in factors]
+    halving = Halving({Cell("allreduce", size): who for size in sizes}, 30.0)
+    spent, started = 0.0, set()
+    while (following := halving.following(spent)) is not None:
+        cell, one = following
+        cost = 0.4 + (6.6 if one not in started else 0.0)
+        spent += cost
+        started.add(one)
+        halving.record(cell, one, factors[one.system] * cell.nbytes / 2e9, cost)
+    result = search._Result(Request("allreduce", 2**26, 4), systems, halving, sizes, {}, {})
+    plan = result.plan("key", who[0], None)
+    assert [(rule.below, rule.system) for rule in plan.rules] == [(None, "hoplite")]
+    assert plan.is_cut
+    assert plan.budget_s == 30
+    small = {one.library: one for one in plan.candidates if one.nbytes == 2**24}
+    assert {one.state for one in small.values()} == {"dropped"}
+    assert {one.seconds for one in small.values()} == {None}
+    assert small["mpich"].reason.startswith("not compared: the budget of 30 s was spent")
+    assert small["hoplite"].reason.startswith("not measured: the budget of 30 s was spent")
+    assert {one.reason for one in plan.candidates if one.nbytes == 2**20} == {small["hoplite"].reason}
+
+
+def test_a_choice_among_a_part_of_the_candidates_has_a_remark(program: Path) -> None:
+    systems = {name: Stub(name, program) for name in "abc"}
+    who = [Contender(name, "default", "default") for name in systems]
+    halving = Halving({Cell("allreduce", 4096): who}, 2.0)
+    for one, seconds in zip(who, (2.0, 1.0), strict=False):
+        assert halving.following(0) == (Cell("allreduce", 4096), one)
+        halving.record(Cell("allreduce", 4096), one, seconds, 1.0)
+    assert halving.following(2.0) is None
+    plan = search._Result(Request("allreduce", 4096, 2), systems, halving, [4096], {}, {}).plan("key", None, None)
+    assert of(plan, "b").state == "chosen"
+    assert of(plan, "b").reason.endswith("; the budget was spent before others were measured")
+
+
+def test_tensors_on_a_gpu_are_not_compared_with_arrays_in_host_memory(program: Path) -> None:
+    class OnGpu(Stub):
+        def variants(self, op: str) -> list[Variant]:
+            return [*super().variants(op), Variant(CUDA)]
+
+    assert [one.variant for one in search._who([OnGpu("torch-gloo", program)], "allreduce")] == ["default"]
+
+
 def test_an_earlier_choice_stays_if_nothing_is_clearly_faster(place: Place, program: Path) -> None:
     one, two = Stub("one", program, 0.03), Stub("two", program, 0.0303)
     alone = place.plan([two])
@@ -210,7 +266,7 @@ def test_libraries_of_this_machine_are_measured_or_have_a_reason(network: Networ
         environments=Environments(install=False),
     )
     plan = made.run("key")
-    assert plan.rule("allreduce", 2**16).system in candidates.OF_LAYER["shell"]
+    assert plan.rule("allreduce", 2**16).system in OF_LAYER["shell"]
     hoplite = of(plan, "hoplite", variant="default", nbytes=2**16)
     assert hoplite.state in ("chosen", "measured", "dropped"), hoplite.reason
     assert all(one.reason for one in plan.candidates)
@@ -241,6 +297,7 @@ def test_a_small_budget_measures_smaller_sizes(network: Network) -> None:
         ({"layer": "mpi"}, "unknown layer 'mpi'"),
         ({"container": "docker"}, "unknown container set-up 'docker'"),
         ({"ops": ("scan",)}, "unknown operation 'scan'"),
+        ({"systems": ("nccl",)}, "unknown system of the layer shell 'nccl'"),
         ({"nbytes": 6}, "6 bytes are not an array of float32: set a multiple of 4"),
         ({"ranks": 1}, "1 rank has no peers"),
         ({"budget_s": 0}, "a budget of 0 s is out of range"),
@@ -263,10 +320,14 @@ def test_settings_are_those_of_the_operation_alone() -> None:
         "MPIR_CVAR_IGATHER_TREE_KVAL",
     }
     assert candidates.settings(OpenMpi(), "broadcast", pipeline) == {
+        "OMPI_MCA_mpi_yield_when_idle": "1",
         "OMPI_MCA_coll": "^han",
         "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
         "OMPI_MCA_coll_tuned_bcast_algorithm": "pipeline",
         "OMPI_MCA_coll_tuned_bcast_algorithm_segmentsize": "49152",
+    }
+    assert candidates.settings(OpenMpi(), "gather", Contender("openmpi", "default", "default")) == {
+        "OMPI_MCA_mpi_yield_when_idle": "1"
     }
     assert candidates.settings(Gloo(), "allreduce", ring) == {}
     assert candidates.settings(Mpich(), "gather", Contender("mpich", "default", "default")) == {}

@@ -19,6 +19,8 @@ from hoplite_bench.systems.base import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+# The step of an error about a missing environment, for commands that install by default.
+STEP = "omit --no-install to install it"
 # Ray, the largest, takes half a minute with a fast connection.
 INSTALL_TIMEOUT_S = 600.0
 
@@ -54,7 +56,7 @@ class Environments:
             if done.exists() and done.read_text() == wanted:
                 return python
             if not self.install:
-                raise Unavailable(f"{name} is not installed in {folder}: omit --no-install to install it")
+                raise Unavailable(f"{name} is not installed in {folder}: {STEP}")
             shutil.rmtree(folder, ignore_errors=True)
             self.command([sys.executable, "-m", "venv", folder], f"can't create the environment {folder}")
             self.command(

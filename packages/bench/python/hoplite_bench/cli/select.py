@@ -13,10 +13,14 @@ from hoplite.tools.cli.ending import ending_in_order
 from hoplite.tools.cli.options import duration_option, json_option, said
 from hoplite.tools.cli.output import Notes, print_json, print_table, stepping
 from hoplite_bench.select import cache, deciding
+from hoplite_bench.select.exports import FORMS
 from hoplite_bench.select.plan import ARCHITECTURES, LAYERS
-from hoplite_bench.select.request import BARE, BUDGET_S, CONTAINERS, KNOWN, Request
+from hoplite_bench.select.request import BARE, BUDGET_S, CONTAINERS, KNOWN, OF_LAYER, Request
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hoplite_bench.row import Row
     from hoplite_bench.select.plan import Candidate, Plan
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -43,16 +47,24 @@ def _words(_context: click.Context, _option: click.Parameter, value: str) -> tup
     help="Container set-up of the ranks on this machine.",
 )
 @click.option("--ops", default="", callback=_words, help=f"More operations, separated by commas: {', '.join(KNOWN)}.")
+@click.option(
+    "--systems",
+    default="",
+    callback=_words,
+    help="Only these candidates, separated by commas.  "
+    f"[default: all of {', '.join(name for names in OF_LAYER.values() for name in names)}]",
+)
 @duration_option("--budget", f"Time for measurements, such as 2m.  [default: {BUDGET_S:g}s]")
 @click.option(
     "--require-failures/--no-require-failures",
     default=None,
-    help="Accept only libraries that survive a killed and a frozen peer.  [default: for --arch ps]",
+    help="Accept only libraries that pass checks with a killed and a frozen peer.  [default: for --arch ps]",
 )
+@duration_option("--timeout", "Time for everything, such as 5m.  [default: no limit]")
 @click.option("--refresh", is_flag=True, help="Measure again, even if there is a plan for this environment.")
 @click.option("--install", is_flag=True, help="Install missing libraries from package indexes.")
 @click.option("--explain", is_flag=True, help="Also show all sizes, the environment, and advice.")
-@click.option("--export", "form", metavar="FORM", help="Also write the plan as files of this form; see docs/select.md.")
+@click.option("--export", "form", type=click.Choice(list(FORMS)), help="Also write the plan as files of this form.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for --export.")
 @click.option("--check", type=FILE, multiple=True, help="Compare the plan with rows of hoplite study or bench.")
 @json_option("Print one JSON object instead of tables.")
@@ -69,7 +81,9 @@ def select(
     layer: str,
     container: str,
     ops: tuple[str, ...],
+    systems: tuple[str, ...],
     budget: float | None,
+    timeout: float | None,
     require_failures: bool | None,
     refresh: bool,
     install: bool,
@@ -82,15 +96,15 @@ def select(
     """Choose the fastest library for each operation in this environment.
 
     Measures the installed libraries within a budget, and excludes those that crash, hang or return wrong results. For
-    --arch ps, a library must also survive a killed and a frozen peer, which is checked once per environment. The plan
-    is cached until the environment changes.
+    --arch ps, a library must also pass checks with a killed and a frozen peer, once per environment. The plan is
+    cached until the environment changes.
 
     \b
     Examples:
       hoplite select --arch allreduce --bytes 1MiB -n 2
       hoplite select --arch ps --bytes 1GiB -n 4 --explain
       hoplite select --arch allreduce --layer torch --json
-      hoplite select --arch allreduce --hosts hosts.txt -n 8 --export env --out plan
+      hoplite select --arch allreduce --hosts hosts.txt -n 8 --systems openmpi --export openmpi --out plans
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     if bool(form) != (out is not None):
         raise click.UsageError("--export FORM and --out DIR belong together: set both")
@@ -107,22 +121,24 @@ def select(
         budget_s=BUDGET_S if budget is None else budget,
         require_failures=require_failures,
         install=install,
+        systems=systems,
     )
-    plan = _decide(request, refresh=refresh, rsh=rsh)
-    regrets = _regrets(plan, check, container)
-    if form is not None and out is not None:
-        _export(plan, form, out)
+    rows = _rows(check)
+    plan = _decide(request, refresh=refresh, rsh=rsh, timeout=float("inf") if timeout is None else timeout)
     if as_json:
-        print_json(plan.to_json() | ({"regret": regrets} if check else {}))
-        return
-    _print(plan, every_size=explain)
-    if explain:
-        _explain(plan, request)
-    if check:
-        _print_regrets(regrets)
+        print_json(plan.to_json() | ({"regret": _regrets(plan, rows, request)} if check else {}))
+    else:
+        _print(plan, every_size=explain)
+        if explain:
+            _explain(plan, request)
+        if check:
+            _print_regrets(_regrets(plan, rows, request))
+    if form is not None and out is not None:
+        # After the plan is printed, because a form may not be able to express it.
+        _export(plan, form, out)
 
 
-def _decide(request: Request, *, refresh: bool, rsh: str) -> Plan:
+def _decide(request: Request, *, refresh: bool, rsh: str, timeout: float) -> Plan:
     """Reads the plan or measures; shows the progress on a terminal."""
     from rich.console import Console
 
@@ -138,6 +154,7 @@ def _decide(request: Request, *, refresh: bool, rsh: str) -> Plan:
         return deciding.decide(
             request,
             refresh=refresh,
+            timeout=timeout,
             rsh=rsh,
             notify=lambda text: status.update(click.unstyle(text).replace("[", "(").replace("]", ")")),
             warn=warn,
@@ -204,9 +221,10 @@ def _text(value: object) -> str:
 
 def _export(plan: Plan, form: str, out: Path) -> None:
     from hoplite.tools.cli.output import fail_with
-    from hoplite_bench.select.exports import export
+    from hoplite_bench.select.exports import DoesNotFit, export
 
-    files = export(plan, form)
+    with stepping({DoesNotFit: "hoplite select --help"}):
+        files = export(plan, form)
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
@@ -216,13 +234,20 @@ def _export(plan: Plan, form: str, out: Path) -> None:
         fail_with(f"can't write the export to {out}: {error.strerror}", "set another --out")
 
 
-def _regrets(plan: Plan, files: tuple[Path, ...], container: str) -> list[dict[str, object]]:
-    if not files:
-        return []
-    from hoplite_bench.row import read
-    from hoplite_bench.select.regret import regrets
+def _rows(files: tuple[Path, ...]) -> list[Row]:
+    """Reads the rows of --check, before anything is measured."""
+    from hoplite_bench.row import BadRow, read
 
-    return [dataclasses.asdict(one) for one in regrets(plan, read(files), container=container)]
+    with stepping({BadRow: "set files of hoplite study or hoplite bench"}):
+        return read(files)
+
+
+def _regrets(plan: Plan, rows: Sequence[Row], request: Request) -> list[dict[str, object]]:
+    from hoplite_bench.select.regret import BadRows, regrets
+
+    names = [words[0] for words in request.host_lines[: request.ranks]]
+    with stepping({BadRows: "hoplite study --help"}):
+        return [dataclasses.asdict(one) for one in regrets(plan, rows, container=request.container, names=names)]
 
 
 def _print_regrets(found: list[dict[str, object]]) -> None:

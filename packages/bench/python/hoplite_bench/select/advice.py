@@ -43,10 +43,14 @@ def advice(plan: Plan, request: Request, environment: Mapping[str, Any]) -> list
         found.append(f"{faster} did not survive a failed peer: --no-require-failures accepts that")
     if missing := sorted({one.library for one in plan.candidates if one.state == "unavailable"}):
         found.append(
-            f"{', '.join(missing)} can't run here: see the reasons; --install installs what package indexes have"
+            f"{', '.join(missing)} can't run here: see the reasons; --install installs what package indexes have, and "
+            "measures again"
         )
-    if any("budget" in one.reason for one in plan.candidates if one.state == "dropped"):
-        found.append("the budget ended the measurement of some candidates: set a larger --budget")
+    if plan.is_cut:
+        found.append(
+            f"the budget of {plan.budget_s:g} s ended the measurement of some candidates: a larger --budget measures "
+            "again"
+        )
     return found
 
 

@@ -32,6 +32,10 @@ class Busy(HopliteError):
     """Another selection measures on this machine."""
 
 
+class NotWritable(HopliteError):
+    """The folder of the cache can't be created; the message names it."""
+
+
 def root() -> Path:
     """The folder of all caches of hoplite: $XDG_CACHE_HOME/hoplite, by default ~/.cache/hoplite."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hoplite"
@@ -82,20 +86,33 @@ def store_unsafe(key: str, found: Mapping[str, str], warn: Callable[[str], None]
 
 
 @contextlib.contextmanager
-def measuring(timeout_s: float) -> Iterator[None]:
+def measuring(timeout_s: float, notify: Callable[[str], None] = lambda _: None) -> Iterator[None]:
     """Excludes other selections of this user while one measures, because they would slow each other down.
+
+    Args:
+        timeout_s: seconds to wait for another one.
+        notify: called with a message if there is another one.
 
     Raises:
         Busy: another one did not end within the timeout.
+        NotWritable: the folder of the cache can't be created.
     """
     folder = root() / "select"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        if not take_lock(file.fileno(), timeout_s):
-            raise Busy(
-                f"another selection of this user has been running for {timeout_s:.0f} s: wait for its end, or set a "
-                "longer timeout"
-            )
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = (folder / "lock").open("w")
+    except OSError as error:
+        raise NotWritable(
+            f"can't create a lock in {folder}: {error.strerror}; set XDG_CACHE_HOME to a folder that you can write"
+        ) from None
+    with file:
+        if not take_lock(file.fileno(), 0):
+            notify("waiting for another selection of this user")
+            if not take_lock(file.fileno(), timeout_s):
+                raise Busy(
+                    f"another selection of this user has been running for {timeout_s:.0f} s: wait for its end, or "
+                    "set a longer timeout"
+                )
         yield
 
 

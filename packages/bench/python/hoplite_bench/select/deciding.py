@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from hoplite_bench.systems import System
 
 # What only the request determines: the failure checks of an environment apply to all sizes.
-FAILURES = ("arch", "ranks", "layer", "container", "hosts")
+FAILURES = ("arch", "ranks", "layer", "container", "hosts", "ops")
+# Reasons of unavailable candidates that an installation may change.
+INSTALLABLE = ("is not installed", "can't install", "can't create the environment")
 
 
 def decide(
@@ -37,8 +39,9 @@ def decide(
 
     Args:
         request: what to choose for.
-        refresh: whether to measure again although there is a plan; its choices stay unless they are clearly slower.
-        timeout: seconds for everything.
+        refresh: whether to measure again, and to repeat failure checks, although there is a plan. Its choices stay
+            unless they are clearly slower.
+        timeout: seconds for everything. Starts of hosts and containers, and installations, are not interrupted.
         rsh: remote shell for the hosts of a file.
         notify: called with a progress message when a step begins.
         warn: called with a warning about the cache.
@@ -48,6 +51,7 @@ def decide(
         BudgetTooSmall: the budget was spent before two candidates of every operation were measured.
         NoCandidate: no library is left for an operation.
         Busy: another selection did not end within the timeout.
+        NotWritable: the folder of the cache can't be created.
         Unavailable: the container set-up can't be created here.
         AgentFailed: a host can't be reached.
         Timeout: the timeout passed.
@@ -55,13 +59,21 @@ def decide(
     deadline = time.monotonic() + timeout
     key, _ = _identify(request)
     earlier = cache.load(key, warn)
-    if earlier is not None and not refresh:
+    if earlier is not None and not refresh and _answers(earlier, request):
         return earlier
-    with cache.measuring(timeout):
-        if not refresh and (other := cache.load(key, warn)) is not None:
+    with cache.measuring(timeout, notify):
+        if not refresh and (other := cache.load(key, warn)) is not None and _answers(other, request):
             # Another process measured while this one waited.
             return other
-        return _measure(request, earlier, deadline, rsh, notify, warn)
+        return _measure(request, earlier, deadline, rsh, notify, warn, refresh=refresh)
+
+
+def _answers(plan: Plan, request: Request) -> bool:
+    """Whether a plan of the cache answers a request: not if a larger budget or an installation may change it."""
+    if plan.is_cut and request.budget_s > plan.budget_s:
+        return False
+    lacking = [one.reason for one in plan.candidates if one.state == "unavailable"]
+    return not (request.install and any(text in reason for text in INSTALLABLE for reason in lacking))
 
 
 def _identify(request: Request) -> tuple[str, Mapping[str, object]]:
@@ -77,13 +89,15 @@ def _measure(
     rsh: str,
     notify: Callable[[str], None],
     warn: Callable[[str], None],
+    *,
+    refresh: bool,
 ) -> Plan:
     from hoplite_bench.environments import Environments
     from hoplite_bench.hosts import Agents
     from hoplite_bench.select import candidates, search
 
     def unsafe(systems: Sequence[System]) -> dict[str, str]:
-        return _unsafe(request, network, systems, notify, warn)
+        return _unsafe(request, network, systems, deadline, notify, warn, refresh=refresh)
 
     notify("starting hosts")
     with _opened(request, rsh) as network, Agents(network) as agents:
@@ -91,7 +105,7 @@ def _measure(
             network,
             agents,
             request,
-            systems=candidates.systems(request.layer),
+            systems=[one for one in candidates.systems(request.layer) if one.name in request.all_systems],
             environments=Environments(install=request.install),
             previous=earlier,
             unsafe=unsafe,
@@ -121,24 +135,35 @@ def _opened(request: Request, rsh: str) -> Iterator[Network]:
         raise InvalidArgument(
             f"{request.hosts} lists {len(network.hosts)} hosts: list {request.ranks}, or select for fewer ranks"
         )
-    yield dataclasses.replace(network, hosts=list(network.hosts)[: request.ranks])
+    # Between hosts, too, libraries are measured with the transports that they use in other programs.
+    yield dataclasses.replace(network, hosts=list(network.hosts)[: request.ranks], transports="own")
 
 
 def _unsafe(
     request: Request,
     network: Network,
     systems: Sequence[System],
+    deadline: float,
     notify: Callable[[str], None],
     warn: Callable[[str], None],
+    *,
+    refresh: bool,
 ) -> dict[str, str]:
-    """The systems that do not survive failures, with reasons; reads earlier results from the cache."""
+    """The systems that do not survive failures, with reasons; reads earlier results from the cache.
+
+    A check that failed is no result: the next measurement repeats it.
+    """
     from hoplite_bench.select import safety
 
     parts = fingerprint.environment(cache.root() / "bench")
     key = fingerprint.key(parts, {"failures": [request.key()[name] for name in FAILURES]})
-    found = cache.load_unsafe(key, warn)
-    if unknown := [system for system in systems if system.name not in found]:
+    known = cache.load_unsafe(key, warn)
+    reasons = {} if refresh else known
+    if unknown := [system for system in systems if system.name not in reasons]:
         notify(f"killing and freezing peers of {', '.join(system.name for system in unknown)}")
-        found |= safety.unsafe(network, unknown, request.arch)
-        cache.store_unsafe(key, found, warn)
-    return {system.name: reason for system in systems if (reason := found[system.name])}
+        checked = safety.unsafe(network, unknown, request.arch, request.all_ops, deadline=deadline)
+        reasons |= {name: one.reason for name, one in checked.items()}
+        final = {name: one.reason for name, one in checked.items() if not one.failed}
+        kept = {name: reason for name, reason in known.items() if name not in checked}
+        cache.store_unsafe(key, kept | final, warn)
+    return {system.name: reason for system in systems if (reason := reasons[system.name])}

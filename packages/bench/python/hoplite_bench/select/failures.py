@@ -17,6 +17,7 @@ from hoplite.errors import InvalidArgument
 from hoplite.tools.channels import Lost
 from hoplite_bench.group import Group
 from hoplite_bench.ranks.rank import parse
+from hoplite_bench.select.plan import ARCHITECTURES
 from hoplite_bench.select.verdict import Answer, Case, Verdict, judge, worst
 from hoplite_bench.systems.base import Variant
 
@@ -40,20 +41,31 @@ SHARES = (0.25, 0.1, 0.02)
 # A launcher notices a dead rank, and ends the others, some time after these have their error.
 LINGER_S = 0.5
 
-# The first are the most likely to hang. Rank 1 passes data on in trees and chains.
+# All cases of an architecture. Rank 1 passes data on in trees and chains.
 CASES = {
-    "allreduce": (Case("allreduce", 1, "before"), Case("allreduce", 1, "during")),
-    "ps": (
-        Case("gather", 1, "before"),
-        Case("broadcast", 0, "before"),
-        Case("broadcast", 1, "before"),
-        Case("broadcast", 1, "during"),
-        Case("gather", 1, "during"),
-        Case("gather", 0, "before"),
-        Case("broadcast", 0, "during"),
-        Case("gather", 0, "during"),
+    "allreduce": tuple(Case("allreduce", victim, moment) for victim in (1, 0) for moment in ("before", "during")),
+    "ps": tuple(
+        Case(op, victim, moment)
+        for op in ("gather", "broadcast")
+        for victim in (1, 0)
+        for moment in ("before", "during")
     ),
 }
+
+
+def few_cases(arch: str, ops: Sequence[str]) -> list[Case]:
+    """The cases that show most, the most likely to hang first.
+
+    The root fails before its call of each operation. In the last operation of the architecture, rank 1 fails too, and
+    the root in the middle.
+
+    Args:
+        arch: "ps" or "allreduce".
+        ops: operations.
+    """
+    last = ARCHITECTURES[arch][-1]
+    roots = [Case(op, 0, "before") for op in (last, *(op for op in ops if op != last))]
+    return [Case(last, 1, "before"), *roots, Case(last, 0, "during")]
 
 
 def survives(
@@ -119,16 +131,18 @@ def strike(
     limit_s: float = LIMIT_S,
     variant: Variant | None = None,
     nbytes: int = NBYTES,
+    start_timeout_s: float | None = None,
 ) -> Verdict:
     """Runs one case, with all hosts of the network; see `survives`.
 
-    An operation that ends before the failure shows nothing: the case is repeated with an earlier one.
+    An operation that ends before the failure shows nothing: the case is repeated with an earlier one. A group whose
+    ranks have not all connected after `start_timeout_s` fails.
     """
     variant = variant or Variant()
     memory = system.memory(case.op, len(network.hosts), nbytes) + SPARE_BYTES
     for share in SHARES:
         group = Group(system, variant.group, network, agents, memory, timeout_s=limit_s / 2)
-        group.start()
+        group.start(start_timeout_s)
         try:
             found, late = _run(group, case, how, limit_s, variant.name, nbytes, share)
         finally:

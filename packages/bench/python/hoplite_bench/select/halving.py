@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Samples of a candidate at the end of each rung.
 RUNGS = (2, 4, 8, 12)
 SPENT = "not measured: the budget of {budget:g} s was spent; set a larger --budget"
+CUT = "not compared: the budget of {budget:g} s was spent before all others were measured; set a larger --budget"
 
 
 class BudgetTooSmall(HopliteError):
@@ -42,6 +43,8 @@ class _Race:
     # Wall-clock seconds of each measurement.
     costs: dict[Contender, list[float]]
     rung: int = 0
+    # Whether the budget was spent before each candidate had a sample.
+    is_cut: bool = False
 
     @property
     def ended(self) -> bool:
@@ -142,6 +145,10 @@ class Halving:
         """Whether there is a race in a cell."""
         return cell in self._races
 
+    def is_cut(self, cell: Cell) -> bool:
+        """Whether the budget was spent before all candidates of a cell had a sample: the best may be missing."""
+        return self._races[cell].is_cut
+
     def estimates(self, cell: Cell) -> dict[Contender, Estimate]:
         """The estimated times in a cell, of all candidates that have samples there and are not excluded."""
         found = self._races[cell].samples.items()
@@ -171,6 +178,7 @@ class Halving:
         for one in waiting:
             if not race.samples[one]:
                 self.drop(race.cell, one, SPENT.format(budget=self.budget_s))
+                race.is_cut = True
         race.rung = len(RUNGS)
 
     def _check_enough(self, spent_s: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
 from typing import Any, get_args, get_type_hints
 
 from hoplite.errors import HopliteError, InvalidArgument
@@ -32,7 +33,7 @@ class Rule:
         below: the rule applies to arrays of fewer bytes, down to the previous rule's limit; None has no limit.
         system: name of the chosen system, as in `hoplite bench --systems`.
         variant: variant of the system; "default" is its own choice.
-        settings: environment variables that make the library run this variant; empty for "default".
+        settings: environment variables with which the library was measured, besides those that were already set.
         seconds: predicted time of one operation at the largest size of the range, or at the requested size.
     """
 
@@ -84,6 +85,7 @@ class Plan:
         rules: for each operation, rules with ascending limits, of which the last has none.
         candidates: the outcome of every candidate for every operation and size.
         cached: whether the plan was read from the cache.
+        budget_s: seconds that the measurement was allowed to take.
     """
 
     fingerprint: str
@@ -94,6 +96,7 @@ class Plan:
     rules: tuple[Rule, ...]
     candidates: tuple[Candidate, ...]
     cached: bool
+    budget_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.arch not in ARCHITECTURES:
@@ -119,6 +122,14 @@ class Plan:
     def ops(self) -> tuple[str, ...]:
         """The operations that have rules, in order."""
         return tuple(dict.fromkeys(rule.op for rule in self.rules))
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the end of the budget kept the search from measuring more."""
+        return any(
+            (one.state == "dropped" and "budget" in one.reason) or (one.seconds is not None and one.spread is None)
+            for one in self.candidates
+        )
 
     def rule(self, op: str, nbytes: int) -> Rule:
         """The rule for an operation and a size.
@@ -151,6 +162,7 @@ class Plan:
             "choice": choice,
             "candidates": [dataclasses.asdict(one) for one in self.candidates],
             "cached": self.cached,
+            "budget_s": self.budget_s,
         }
 
     @classmethod
@@ -177,6 +189,7 @@ class Plan:
                 ("ranks", "ranks", int),
                 ("layer", "layer", str),
                 ("cached", "cached", bool),
+                ("budget_s", "budget_s", float),
             )
         }
         try:
@@ -219,7 +232,7 @@ def _field(fields: dict[str, Any], name: str, kind: Any, what: str) -> Any:  # n
     if name not in fields:
         raise BadPlan(f"{what} lacks the field {name}")
     value = fields[name]
-    if not any(_fits(value, one) for one in get_args(kind) or (kind,)) and not _fits(value, kind):
+    if not any(_fits(value, one) for one in (get_args(kind) if isinstance(kind, types.UnionType) else (kind,))):
         raise BadPlan(f"{name} of {what} is {value!r}, which has a wrong type")
     return value
 

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 from hoplite.errors import HopliteError, Timeout
 from hoplite_bench import plan as bench
+from hoplite_bench.environments import STEP
 from hoplite_bench.run import Measured, Runner
 from hoplite_bench.select import candidates as known
 from hoplite_bench.select.choice import choose, ranges
-from hoplite_bench.select.halving import Halving
+from hoplite_bench.select.halving import CUT, Halving
 from hoplite_bench.select.model import Curve
 from hoplite_bench.select.plan import Candidate, Plan, Rule
+from hoplite_bench.systems.pytorch import CUDA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +44,8 @@ SHARE = 0.5
 # rank.
 HANG_S = 5.0
 START_HANG_S = 40.0
+# A step gets at least this time, however close the deadline is.
+SHORTEST_S = 0.1
 
 
 class NoCandidate(HopliteError):
@@ -49,15 +53,21 @@ class NoCandidate(HopliteError):
 
 
 class _Turns(Runner):
-    """Runs single measurements, with timeouts for candidates that may hang."""
+    """Runs single measurements, with timeouts for candidates that may hang, none of them beyond a deadline."""
 
-    start_timeout_s = START_HANG_S
+    start_timeout_s: float = START_HANG_S
+    deadline = float("inf")
+
+    @property
+    def _remaining_s(self) -> float:
+        return max(SHORTEST_S, self.deadline - time.monotonic())
 
     def step_timeout_s(self, cell: Cell) -> float:
-        return HANG_S + super().step_timeout_s(cell) - bench.PATIENCE_S
+        return min(HANG_S + super().step_timeout_s(cell) - bench.PATIENCE_S, self._remaining_s)
 
     def measure_once(self, cell: Cell, found: Measured) -> bool:
         """Adds a sample, after a warm-up if it is the first; returns whether a failure is one of the processes."""
+        self.start_timeout_s = min(type(self).start_timeout_s, self._remaining_s)
         if not found.samples:
             self._turn(cell, found, warm=True)
         if not found.failure:
@@ -104,6 +114,7 @@ class Search:
         self._runner = _Turns(
             network, agents, systems, repeats=1, environments=environments, notify=notify, turned=self._check_deadline
         )
+        self._runner.deadline = deadline
 
     def run(self, key: str) -> Plan:
         """Measures and chooses.
@@ -122,6 +133,7 @@ class Search:
         there = [one for name, one in self._systems.items() if name not in self._runner.unavailable]
         self._check_deadline()
         unsafe = self._find_unsafe(there) if self._request.safe else {}
+        self._check_deadline()
         usable = [one for one in there if one.name not in unsafe]
         sizes = measured_sizes(self._request, self._network, len(usable))
         halving = Halving(
@@ -132,7 +144,10 @@ class Search:
             self._measure(halving)
         finally:
             self._runner.close()
-        return _Result(self._request, self._systems, halving, sizes, self._runner.unavailable, unsafe).plan(
+        unavailable = {
+            name: why.replace(STEP, "run hoplite select --install") for name, why in self._runner.unavailable.items()
+        }
+        return _Result(self._request, self._systems, halving, sizes, unavailable, unsafe).plan(
             key, known.default(self._request.layer, there), self._previous
         )
 
@@ -175,8 +190,12 @@ def measured_sizes(request: Request, network: Network, systems: int) -> list[int
 
 
 def _who(systems: Sequence[System], op: str) -> list[Contender]:
-    """The candidates of an operation, those without settings first, because they start most of what is needed."""
-    return sorted(bench.contenders(systems, op), key=lambda one: one.group != "default")
+    """The candidates of an operation, those without settings first, because they start most of what is needed.
+
+    Arrays are in host memory: times of tensors on a GPU can't be compared with these.
+    """
+    found = [one for one in bench.contenders(systems, op) if one.variant != CUDA]
+    return sorted(found, key=lambda one: one.group != "default")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,6 +222,8 @@ class _Result:
             }
             rules += self._rules(op, choices)
             candidates += [one for size in tables for one in self._outcomes(op, size, tables[size], choices[size])]
+            cut = [size for size in sorted(self.sizes) if size not in tables and self._is_cut(op, size)]
+            candidates += [one for size in cut for one in self._outcomes(op, size, {}, None)]
         request = self.request
         return Plan(
             key,
@@ -213,11 +234,12 @@ class _Result:
             tuple(rules),
             tuple(candidates),
             cached=False,
+            budget_s=request.budget_s,
         )
 
     def _tables(self, op: str) -> dict[int, dict[Contender, Estimate]]:
-        """The estimates at each measured size and at the requested one, which may have to be predicted."""
-        found = {size: times for size in sorted(self.sizes) if (times := self._estimates(op, size))}
+        """The estimates at each compared size and at the requested one, which may have to be predicted."""
+        found = {size: self._estimates(op, size) for size in sorted(self._compared(op))}
         if found and self.request.nbytes not in found:
             last, curves = max(found), self._curves(op)
             found[self.request.nbytes] = {
@@ -226,13 +248,22 @@ class _Result:
             }
         return found
 
+    def _compared(self, op: str) -> list[int]:
+        """The sizes at which all candidates were measured; if there is none, the first one with any."""
+        measured = [size for size in self.sizes if self._estimates(op, size)]
+        return [size for size in measured if not self._is_cut(op, size)] or measured[:1]
+
+    def _is_cut(self, op: str, size: int) -> bool:
+        cell = bench.Cell(op, size)
+        return self.halving.has(cell) and self.halving.is_cut(cell)
+
     def _estimates(self, op: str, size: int) -> dict[Contender, Estimate]:
         cell = bench.Cell(op, size)
         return self.halving.estimates(cell) if self.halving.has(cell) else {}
 
     def _curves(self, op: str) -> dict[Contender, Curve]:
         points: dict[Contender, dict[int, Estimate]] = {}
-        for size in self.sizes:
+        for size in self._compared(op):
             for one, found in self._estimates(op, size).items():
                 points.setdefault(one, {})[size] = found
         return {one: Curve(found) for one, found in points.items()}
@@ -260,14 +291,17 @@ class _Result:
         ]
 
     def _outcomes(
-        self, op: str, size: int, found: Mapping[Contender, Estimate], choice: tuple[Contender, str]
+        self, op: str, size: int, found: Mapping[Contender, Estimate], choice: tuple[Contender, str] | None
     ) -> list[Candidate]:
-        chosen, reason = choice
+        """What became of each candidate at one size; without a choice if the budget did not allow a comparison."""
+        chosen, reason = choice or (None, "")
         # A size that was not measured is predicted from the largest one that was.
-        last = max(one for one in self.sizes if self._estimates(op, one))
+        last = max(self._compared(op))
         is_measured = bool(self._estimates(op, size))
         cell = bench.Cell(op, size if size in self.sizes else last)
-        fastest = min(one.seconds for one in found.values())
+        if self._is_cut(op, cell.nbytes):
+            reason += "; the budget was spent before others were measured"
+        fastest = min((one.seconds for one in found.values()), default=0.0)
         outcomes: list[Candidate] = []
         for one in _who(list(self.systems.values()), op):
             own = found.get(one)
@@ -283,6 +317,8 @@ class _Result:
                 state, why = "chosen", reason
             elif (cell, one) in self.halving.dropped:
                 state, why = "dropped", self.halving.dropped[cell, one]
+            elif choice is None:
+                state, why = "dropped", CUT.format(budget=self.request.budget_s)
             elif seconds is None:
                 state, why = "dropped", "no time at this size"
             else:
