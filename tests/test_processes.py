@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -467,10 +467,10 @@ def test_a_seal_at_a_paused_node_ends_at_its_timeout() -> None:
 
 def test_a_put_whose_node_is_paused_before_the_seal_ends_at_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     with testing.node_process() as node, node.client() as client, contextlib.ExitStack() as until_read:
-        copy = hoplite._waits.aside_async
+        copy = hoplite._loop.aside_async
 
-        async def copy_and_pause(*call: object) -> object:
-            copied = await copy(*call)
+        async def copy_and_pause(*call: Any) -> object:
+            copied: object = await copy(*call)
             until_read.enter_context(frozen(node.process))
             return copied
 

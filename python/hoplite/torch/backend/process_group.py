@@ -364,7 +364,7 @@ class HopliteBackend(Collectives, Backend):
         Backend.__init__(self, member.rank, member.size)
         self.member = member
 
-    def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
+    def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:  # type: ignore[override]
         """Waits until all ranks have called it. torch passes the timeout in options here, not by itself."""
         super().monitored_barrier(opts.timeout, wait_all_ranks)
 
