@@ -469,7 +469,7 @@ def test_a_put_whose_node_is_paused_before_the_seal_ends_at_its_timeout(monkeypa
     with testing.node_process() as node, node.client() as client, contextlib.ExitStack() as until_read:
         copy = hoplite._loop.aside_async
 
-        async def copy_and_pause(*call: Any) -> object:
+        async def copy_and_pause(*call: Any) -> object:  # noqa: ANN401 - as the wrapped function
             copied: object = await copy(*call)
             until_read.enter_context(frozen(node.process))
             return copied
