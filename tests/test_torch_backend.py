@@ -370,10 +370,10 @@ def test_a_monitored_barrier_names_the_missing_rank(backend: str) -> None:
         """
         from datetime import timedelta
         dist.barrier()
-        dist.monitored_barrier(timedelta(seconds=30))
+        dist.monitored_barrier(timeout=timedelta(seconds=30))
         if rank == 0:
             try:
-                dist.monitored_barrier(timedelta(seconds=0.25), wait_all_ranks=True)
+                dist.monitored_barrier(timeout=timedelta(seconds=0.25), wait_all_ranks=True)
             except dist.DistBackendError as error:
                 print(error)
             else:
@@ -385,7 +385,7 @@ def test_a_monitored_barrier_names_the_missing_rank(backend: str) -> None:
         backend,
     )
     assert [status for status, _ in ended] == [0, 0], ended
-    assert "Rank 1 failed to pass monitoredBarrier in 0.25 s" in ended[0][1]
+    assert "Rank 1 failed to pass monitoredBarrier" in ended[0][1]
 
 
 def test_a_rank_that_leaves_ends_calls_that_wait_for_it() -> None:
