@@ -222,7 +222,7 @@ class Overview(Attachment):
 
     async def _list(self, waits: Waits, listing: Listing, limit: float | None, begun: float) -> list[DirectoryEntry]:
         found: dict[str, DirectoryEntry] = {}
-        native, rest = self._open_within(left(limit, begun))
+        native, rest = self._open_within(limit)
         status: Status = json.loads(await waits.answer(native.start_status(rest)))
         for member in status["members"]:
             after = listing.after
