@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hoplite._arguments import check_ref, check_refs, check_timeout
 from hoplite._attachment import Attachment
 from hoplite._waits import IN_LOOP, IN_THREAD, answer, answer_async, finish
-from hoplite.errors import ObjectDeleted, ObjectLost
+from hoplite.errors import NotAllowed, ObjectDeleted, ObjectLost
 from hoplite.lease import Lease
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ class Lifetimes(Attachment):
         try:
             acquired = native.start_acquire_lease(text)
             # The node and the owner receive the lease before this request. Its reply confirms both, within the timeout.
-            with contextlib.suppress(ObjectDeleted, ObjectLost):
+            # A client that may not lease may not look either; the refusal of the lease names the verb.
+            with contextlib.suppress(NotAllowed, ObjectDeleted, ObjectLost):
                 await waits.answer(native.start_locations(text, None, limit))
             await waits.answer(acquired)
         except BaseException:
