@@ -414,6 +414,32 @@ def grid(
     return figure, panels
 
 
+def add_legend(figure: Figure, order: Sequence[str], *, inches: float) -> None:
+    """Places one legend above all panels, in rows of similar length.
+
+    Args:
+        figure: the figure, whose panels have labels.
+        order: labels that come first, in this order, if they are in the figure.
+        inches: width of an entry.
+    """
+    from matplotlib.container import ErrorbarContainer
+
+    named: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            # Of a line with error bars, use only the line.
+            named.setdefault(label, handle[0] if isinstance(handle, ErrorbarContainer) else handle)
+    labels = [label for label in unique([*order, *named]) if label in named]
+    if labels:
+        down = math.ceil(len(labels) / (figure.get_figwidth() // inches))
+        across = math.ceil(len(labels) / down)
+        # Matplotlib fills a legend by columns; read by rows, it must have the order of the tables.
+        labels = [labels[at] for column in range(across) for at in range(column, len(labels), across)]
+        figure.legend(
+            handles=[named[label] for label in labels], labels=labels, loc="outside upper center", ncols=across
+        )
+
+
 def _finish(
     figure: Figure,
     cases: dict[Case, list[Row]],
@@ -425,22 +451,8 @@ def _finish(
     y: str = "latency",
 ) -> Picture:
     """Labels the axes, places one legend above all panels, and renders the figure."""
-    from matplotlib.container import ErrorbarContainer
-
-    named: dict[str, Any] = {}
-    for axes in figure.axes:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            # Of a line with error bars, use only the line.
-            named.setdefault(label, handle[0] if isinstance(handle, ErrorbarContainer) else handle)
     systems = [words.name(system) for system in tables.systems(row for rows in cases.values() for row in rows)]
-    order = [label for label in unique([*systems, *named]) if label in named]
-    if order:
-        # An inch for each entry, in rows of similar length.
-        down = math.ceil(len(order) / (figure.get_figwidth() // 1.05))
-        across = math.ceil(len(order) / down)
-        # Matplotlib fills a legend by columns; read by rows, it must have the order of the tables.
-        order = [order[at] for column in range(across) for at in range(column, len(order), across)]
-        figure.legend(handles=[named[label] for label in order], labels=order, loc="outside upper center", ncols=across)
+    add_legend(figure, systems, inches=1.05)
     if x:
         figure.supxlabel(x, fontsize=9)
     figure.supylabel(y, fontsize=9)

@@ -47,10 +47,19 @@ def write(rows: Sequence[Row], folder: Path, *, pictures: bool = True) -> list[P
         from hoplite_bench.steady import picture
 
         drawn = plots.draw(measurement) + picture.draw(measurement)
-    files = {NAME: page(measurement, drawn)} | {one.name: one.svg for one in drawn}
+    return save(folder, page(measurement, drawn), drawn)
+
+
+def save(folder: Path, text: str, pictures: Sequence[Picture]) -> list[Path]:
+    """Writes a page and its figures into a folder, which is created if necessary.
+
+    Returns:
+        The written files, the page first.
+    """
+    files = {NAME: text} | {one.name: one.svg for one in pictures}
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    for name, content in files.items():
+        (folder / name).write_text(content, encoding="utf-8")
     return [folder / name for name in files]
 
 

@@ -239,19 +239,8 @@ def _stack(axes: Axes, x: float, width: float, row: Row | None, steps: int) -> N
 
 def _finish(figure: Figure, contenders: Sequence[Contender], name: str, caption: str, x: str, y: str) -> Picture:
     """Labels the axes, places one legend above all panels, and renders the figure."""
-    from matplotlib.container import ErrorbarContainer
-
-    named: dict[str, Any] = {}
-    for axes in figure.axes:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            named.setdefault(label, handle[0] if isinstance(handle, ErrorbarContainer) else handle)
-    usual = [*map(str, contenders), *(label for label, _ in PARTS.values())]
-    order = [label for label in unique([*usual, *named]) if label in named]
-    down = math.ceil(len(order) / (figure.get_figwidth() // 1.4))
-    across = math.ceil(len(order) / down)
-    # Matplotlib fills a legend by columns; read by rows, it must have the order of the tables.
-    order = [order[at] for column in range(across) for at in range(column, len(order), across)]
-    figure.legend(handles=[named[label] for label in order], labels=order, loc="outside upper center", ncols=across)
+    order = [*map(str, contenders), *(label for label, _ in PARTS.values())]
+    plots.add_legend(figure, order, inches=1.4)
     if x:
         figure.supxlabel(x, fontsize=9)
     figure.supylabel(y, fontsize=9)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hoplite_bench import markdown, tables, words
 from hoplite_bench.markdown import Notes
+from hoplite_bench.report import save
 from hoplite_bench.row import WIRE
 from hoplite_bench.study import claims, evidence, findings, matrix, paper, sections, transports, winners
 from hoplite_bench.study.collected import collect
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from hoplite_bench.study.collected import Study
     from hoplite_bench.study.findings import Checked, Verdict
 
-NAME = "report.md"
 FINDINGS_HEADER = ["finding", "published in", "ratio", "here", "wire", "published", "outcome"]
 
 
@@ -53,11 +53,7 @@ def write(rows: Sequence[Row], folder: Path, *, pictures: bool = True) -> list[P
         from hoplite_bench.study import pictures as drawing
 
         drawn = drawing.draw(study)
-    files = {NAME: page(study, drawn)} | {one.name: one.svg for one in drawn}
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in files]
+    return save(folder, page(study, drawn), drawn)
 
 
 def page(study: Study, pictures: Sequence[Picture] = ()) -> str:
