@@ -1,0 +1,274 @@
+//! The client: one method per verb.
+
+use std::{fmt, path::Path, sync::Arc};
+
+use hoplite_node::{Client as Native, address_of, proto::request::Location as NativeLocation};
+
+use crate::{
+    attachment::{Attachment, Terms},
+    call::Call,
+    error::Result,
+    outcome::{Discard, Outcome},
+    reference::{Ref, parse, parse_all},
+    value::Value,
+    verbs::{
+        checks, create::Create, get::Get, into::GetInto, latest::Latest, lease::Acquire, put::Put,
+        reduce::Reduce, simple::Simple,
+    },
+};
+
+/// Settings of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// Name that marks all objects that this client creates. They are deleted 5 s after the last client of the job has
+    /// closed or failed.
+    pub job: Option<String>,
+    /// Whether to attach to the next node on the same socket after the node's process ends; true by default. Calls in
+    /// progress fail with `NodeDown`. The next call waits for a new node for at most 10 s.
+    pub reconnect: bool,
+    /// A capability that restricts this client, as its text or the path of its file; HOPLITE_CAPABILITY by default.
+    pub capability: Option<String>,
+    /// Whether `put` announces the SHA-256 of the bytes, which every node that receives the object verifies;
+    /// HOPLITE_DIGEST by default.
+    pub digest: Option<bool>,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self { job: None, reconnect: true, capability: None, digest: None }
+    }
+}
+
+/// A client of a node. Clones share one identity; the client is detached with the last of them.
+///
+/// Each verb returns a [`Call`]: `.wait()` blocks, `.await` suspends on any executor, and `.start()` runs it in the
+/// background. Every call has a `.timeout(...)`, and waits without limit if none is set.
+#[derive(Clone)]
+pub struct Client(Arc<Attachment>);
+
+/// One node that holds a copy of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The id of the node, as in its status.
+    pub node: String,
+    /// Host and port of the node; None if it has no TCP port.
+    pub address: Option<String>,
+    /// Whether the copy has all bytes. A copy that is not complete still grows.
+    pub complete: bool,
+}
+
+impl Client {
+    pub(crate) const fn new(attachment: Arc<Attachment>) -> Self {
+        Self(attachment)
+    }
+
+    /// A client of a node, which reconnects only where the caller does it.
+    ///
+    /// # Errors
+    /// None.
+    #[doc(hidden)]
+    pub fn from_raw(native: Native, digest: bool) -> Result<Self> {
+        Attachment::new(native, None, Terms { digest, ..Terms::default() }, None).map(Self)
+    }
+
+    /// Copies a value into the store as a new immutable object. Other nodes can stream it while it is being copied.
+    ///
+    /// # Errors
+    /// `NameTaken`, `StoreFull`, `Timeout`, `InvalidArgument`, `NotAllowed`, `ObjectDeleted`, `NodeDown`.
+    pub fn put<'a>(&self, value: impl Into<Value<'a>>) -> Call<'_, Put<'a>> {
+        Call::new(&self.0, Put::new(value.into()))
+    }
+
+    /// Allocates an array in the store, to be filled in place and sealed without a copy. `dtype` is its name in NumPy,
+    /// or `bytes` with the number of bytes as the only axis.
+    ///
+    /// # Errors
+    /// `UnsupportedDtype`, `NameTaken`, `StoreFull`, `InvalidArgument`, `NodeDown`.
+    pub fn create(&self, dtype: &str, shape: &[u64]) -> Call<'_, Create> {
+        Call::new(&self.0, Create::new(dtype, shape))
+    }
+
+    /// Waits until an object is complete on this host, and returns a view of it.
+    ///
+    /// # Errors
+    /// `Timeout`, `ObjectLost`, `ObjectDeleted`, `ObjectCorrupt`, `StoreFull`, `NodeDown`.
+    pub fn get(&self, reference: impl AsRef<str>) -> Call<'_, Get> {
+        Call::new(&self.0, Get::new(reference))
+    }
+
+    /// Copies an object into `out`, which must have its size, while it arrives; returns that size in bytes. Of the
+    /// memory nothing is defined if the call fails.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; `ShapeMismatch` if the object does not fit.
+    pub fn get_into<M: AsMut<[u8]> + Send>(
+        &self,
+        reference: impl AsRef<str>,
+        out: M,
+    ) -> Call<'_, GetInto<M>> {
+        Call::new(&self.0, GetInto::new(reference, out))
+    }
+
+    /// Waits until `count` objects are ready: complete on some node, deleted or lost. Returns their indexes in the order
+    /// in which they became ready, fewer than `count` only after the timeout.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a ref is listed twice or `count` exceeds their number.
+    pub fn wait_for(
+        &self,
+        refs: impl IntoIterator<Item = impl AsRef<str>>,
+        count: usize,
+    ) -> Call<'_, Simple<Vec<usize>>> {
+        let ids = parse_all(refs).and_then(|ids| {
+            checks::distinct(&ids, "refs to wait for")?;
+            let count = checks::count(count, 0, ids.len())?;
+            Ok((ids, count))
+        });
+        let start = ids
+            .map(|(ids, count)| move |native: &Native, limit| native.start_wait(ids, count, limit));
+        let finish = |_: &Native, ready: Vec<u32>| {
+            ready.into_iter().map(|index| index as usize).collect::<Vec<_>>().into()
+        };
+        Call::new(&self.0, Simple::checked(start, finish))
+    }
+
+    /// Folds the first inputs to arrive by an operation: `sum`, `min`, `max`, `prod`, `mean`, `any` or `all`. Returns
+    /// the ref of the result once the reduce is accepted. To cancel the reduce, delete the result.
+    ///
+    /// # Errors
+    /// `UnknownOp`, `InvalidArgument`, `NameTaken`, `NodeDown`. A get of the result reports what the inputs cause.
+    pub fn reduce(
+        &self,
+        inputs: impl IntoIterator<Item = impl AsRef<str>>,
+        op: impl AsRef<str>,
+    ) -> Call<'_, Reduce> {
+        Call::new(&self.0, Reduce::new(parse_all(inputs), op.as_ref()))
+    }
+
+    /// Waits until the inputs that a reduce folded are decided, and returns them. Only clients of the node on which the
+    /// reduce was called can query this.
+    ///
+    /// # Errors
+    /// `Timeout`, `InvalidArgument`, `ObjectDeleted`, `ObjectLost`.
+    pub fn inputs(&self, reference: impl AsRef<str>) -> Call<'_, Simple<Vec<Ref>>> {
+        let start = parse(reference)
+            .map(|id| move |native: &Native, limit| native.start_inputs(&id, limit));
+        Call::new(
+            &self.0,
+            Simple::checked(start, |_, ids| ids.iter().map(Ref::new).collect::<Vec<_>>().into()),
+        )
+    }
+
+    /// Returns the inputs of a reduce that are lost now.
+    ///
+    /// # Errors
+    /// As [`Client::inputs`].
+    pub fn lost(&self, reference: impl AsRef<str>) -> Call<'_, Simple<Vec<Ref>>> {
+        let start = parse(reference)
+            .map(|id| move |native: &Native, limit| native.start_lost_inputs(&id, limit));
+        Call::new(
+            &self.0,
+            Simple::checked(start, |_, ids| ids.iter().map(Ref::new).collect::<Vec<_>>().into()),
+        )
+    }
+
+    /// Deletes all copies of objects on all nodes. Views stay valid. Waits for the deleted objects fail with
+    /// `ObjectDeleted`, and their names can be put again.
+    ///
+    /// # Errors
+    /// `Timeout`, `NotAllowed`, `NodeDown`.
+    pub fn delete(&self, refs: impl IntoIterator<Item = impl AsRef<str>>) -> Call<'_, Simple<()>> {
+        let start = parse_all(refs)
+            .map(|ids| move |native: &Native, limit| native.start_delete(ids, limit));
+        Call::new(&self.0, Simple::checked(start, |_, ()| ().into()))
+    }
+
+    /// Returns the newest object under a prefix that ends in `/`, such as `policy/` for `policy/17`.
+    ///
+    /// # Errors
+    /// `Timeout` if no such name existed in time; `InvalidArgument`.
+    pub fn latest(&self, prefix: &str) -> Call<'_, Latest> {
+        Call::new(&self.0, Latest::new(prefix))
+    }
+
+    /// Reserves the ref of an object that this client will create, so that others can wait for it meanwhile.
+    ///
+    /// # Errors
+    /// `NodeDown`.
+    pub fn reserve(&self) -> Call<'_, Simple<Ref>> {
+        let finish = |native: &Native, id| Outcome::new(Ref::new(&id), Discard::new(native, &id));
+        Call::new(&self.0, Simple::new(|native, _| native.start_reserve(), finish))
+    }
+
+    /// Takes a lease of an object, which need not exist yet. The object is deleted 5 s after its last lease ends.
+    ///
+    /// # Errors
+    /// `Timeout`, `InvalidArgument`, `NotAllowed`.
+    pub fn lease(&self, reference: impl AsRef<str>) -> Call<'_, Acquire> {
+        Call::new(&self.0, Acquire(parse(reference)))
+    }
+
+    /// Lists the nodes that hold a copy of an object.
+    ///
+    /// # Errors
+    /// `Timeout`, `NodeDown`.
+    pub fn locations(&self, reference: impl AsRef<str>) -> Call<'_, Simple<Vec<Location>>> {
+        let start = parse(reference)
+            .map(|id| move |native: &Native, limit| native.start_locations(&id, None, limit));
+        let finish = |_: &Native, all: Vec<NativeLocation>| {
+            all.into_iter().map(Location::new).collect::<Vec<_>>().into()
+        };
+        Call::new(&self.0, Simple::checked(start, finish))
+    }
+
+    /// Returns the status of the node as JSON: identity, members, store, counters.
+    ///
+    /// # Errors
+    /// `NodeDown`.
+    pub fn status(&self) -> Call<'_, Simple<String>> {
+        Call::new(&self.0, Simple::new(Native::start_describe, |_, json| json.into()))
+    }
+
+    /// The socket of its node, for [`connect`](crate::connect).
+    pub fn socket(&self) -> Option<&Path> {
+        self.0.path()
+    }
+
+    /// Detaches from the node. Objects and views stay. Calls of this client that wait in other threads fail with
+    /// `ClientClosed` at once. A second call does nothing.
+    pub fn close(&self) {
+        self.0.close();
+    }
+
+    /// Whether [`Client::close`] was called.
+    pub fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("socket", &self.socket()).finish_non_exhaustive()
+    }
+}
+
+impl Location {
+    fn new(native: NativeLocation) -> Self {
+        let NativeLocation { member, complete } = native;
+        let address = address_of(&member).map(|address| address.to_string());
+        Self { node: member.id.to_string(), address, complete }
+    }
+}
+
+impl ClientOptions {
+    /// The terms of a client that attaches to a socket.
+    pub(crate) fn terms(self) -> Result<Terms> {
+        let Self { job, reconnect, capability, digest } = self;
+        Ok(Terms { job, reconnect, capability, digest: digest.unwrap_or_default() })
+    }
+
+    /// The terms of a client of a node in this process.
+    pub(crate) fn terms_embedded(self) -> Result<Terms> {
+        Ok(Terms { reconnect: false, ..self.terms()? })
+    }
+}

@@ -1,0 +1,150 @@
+//! How a verb waits: in the calling thread, or suspended until the node replies.
+//!
+//! Each verb is one `async fn`. With [`Mode::Blocking`] its leaves block and it completes at its first poll.
+
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+    thread::Thread,
+    time::{Duration, Instant},
+};
+
+use hoplite_node::{Client as Native, PendingReply};
+use tokio::time::Sleep;
+
+use crate::{error::Result, process};
+
+/// How a verb waits, and where it may work for long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the calling thread.
+    Blocking,
+    /// As a future of the caller's executor.
+    Await,
+    /// As a task of the background runtime, which holds no other task up while it copies.
+    Background,
+}
+
+/// Copies of more bytes let another thread run the other tasks of the background runtime meanwhile.
+const COPY_BYTES: u64 = 1 << 20;
+
+impl Mode {
+    /// The client for requests in this mode.
+    pub(crate) fn native(self, native: &Native) -> Native {
+        match self {
+            Self::Blocking => native.clone(),
+            _ => native.in_passing(),
+        }
+    }
+
+    /// Waits for a reply.
+    pub(crate) async fn reply<T>(self, pending: PendingReply<T>) -> Result<T> {
+        match self {
+            Self::Blocking => Ok(pending.join()?),
+            _ => Reply::new(pending).await,
+        }
+    }
+
+    /// Runs a call that reads or writes `bytes` bytes.
+    pub(crate) fn copy<T>(self, bytes: u64, call: impl FnOnce() -> T) -> T {
+        match self {
+            Self::Background if bytes > COPY_BYTES => tokio::task::block_in_place(call),
+            _ => call(),
+        }
+    }
+
+    /// Makes a call that may block for long.
+    pub(crate) async fn aside<T: Send + 'static>(
+        self,
+        call: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        if self == Self::Blocking {
+            return call();
+        }
+        match process::runtime()?.spawn_blocking(call).await {
+            Ok(result) => result,
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        }
+    }
+}
+
+/// Returns the rest of a timeout that began at `begun`.
+pub(crate) fn left(limit: Option<Duration>, begun: Instant) -> Option<Duration> {
+    limit.map(|limit| limit.saturating_sub(begun.elapsed()))
+}
+
+/// A reply as a future of any executor.
+pub(crate) struct Reply<T> {
+    pending: PendingReply<T>,
+    check: Option<Pin<Box<Sleep>>>,
+}
+
+impl<T> Reply<T> {
+    pub(crate) const fn new(pending: PendingReply<T>) -> Self {
+        Self { pending, check: None }
+    }
+
+    /// Whether the reply is there.
+    pub(crate) fn is_over(&self) -> bool {
+        self.pending.is_over()
+    }
+}
+
+impl<T> Future for Reply<T> {
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        let Self { pending, check } = self.get_mut();
+        loop {
+            if let Some(result) = pending.wait_for(Duration::ZERO) {
+                return Poll::Ready(result.map_err(Into::into));
+            }
+            let waker = context.waker().clone();
+            if !pending.when_over(Box::new(move || waker.wake())) {
+                continue;
+            }
+            // Once the node does not reply in time, `wait_for` returns that error.
+            let Some(next) = pending.next_check() else { return Poll::Pending };
+            let mut sleep = match check.take() {
+                Some(sleep) => sleep,
+                None => sleep(next)?,
+            };
+            if sleep.as_mut().poll(context).is_pending() {
+                *check = Some(sleep);
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+/// A timer that any executor can poll.
+pub(crate) fn sleep(time: Duration) -> Result<Pin<Box<Sleep>>> {
+    let runtime = process::runtime()?;
+    let _entered = runtime.enter();
+    Ok(Box::pin(tokio::time::sleep(time)))
+}
+
+/// Runs a future to its end in the calling thread. With [`Mode::Blocking`] that is one poll.
+pub(crate) fn finish<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        return output;
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        std::thread::park();
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
