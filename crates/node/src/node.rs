@@ -15,6 +15,7 @@ use hoplite_proto::{
     node::{Config, Event, LEAVE_TIMEOUT_NS, Node as Machine, SpilledCopy},
     table::file_bytes,
 };
+use hoplite_shm::process_id;
 use tokio::{
     runtime::{Builder, Runtime},
     task::AbortHandle,
@@ -106,7 +107,7 @@ impl Node {
         match started {
             Ok((engine, accepting, socket)) => {
                 let running = Mutex::new(Some(Running { runtime, accepting }));
-                Ok(Self { engine, socket, running, process: std::process::id() })
+                Ok(Self { engine, socket, running, process: process_id() })
             }
             Err(error) => {
                 runtime.shutdown_background();
@@ -167,7 +168,7 @@ impl Node {
     /// already closed, or belongs to the parent of this forked process.
     fn stop_accepting(&self) -> Option<Running> {
         let running = lock(&self.running).take()?;
-        if self.process != std::process::id() {
+        if self.process != process_id() {
             // Its threads don't exist in this process, and its sockets belong to the parent.
             std::mem::forget(running);
             return None;

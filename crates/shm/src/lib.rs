@@ -50,6 +50,7 @@ mod os {
         FDS_PER_MESSAGE_MAX, recv_all_fds, recv_with_fds, send_with_fds, try_recv_with_fds,
         try_send_with_fds,
     };
+    pub use crate::process_id::process_id;
     pub use crate::slot::Slot;
     pub use crate::socket_option::{
         PathInfo, Peer, limit_retransmission, path_info, peer, peer_process, refuse_descriptors,
@@ -75,6 +76,8 @@ mod mapping;
 mod opened;
 #[cfg(not(loom))]
 mod pass_fd;
+#[cfg(not(loom))]
+mod process_id;
 #[cfg(not(loom))]
 mod slot;
 #[cfg(not(loom))]

@@ -25,8 +25,8 @@ use hoplite_proto::{
     request::{Reply, Request},
 };
 use hoplite_shm::{
-    ExtentId, Mapping, Peer, Slot, peer, recv_with_fds, send_with_fds, try_recv_with_fds,
-    try_send_with_fds,
+    ExtentId, Mapping, Peer, Slot, peer, process_id, recv_with_fds, send_with_fds,
+    try_recv_with_fds, try_send_with_fds,
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -186,7 +186,7 @@ impl Attached {
             incoming: Mutex::new(incoming),
             is_closed: AtomicBool::new(false),
             ended: OnceLock::new(),
-            process: std::process::id(),
+            process: process_id(),
         });
         let of_thread = shared.clone();
         std::thread::Builder::new()
@@ -286,7 +286,7 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        if self.shared.process == std::process::id() {
+        if self.shared.process == process_id() {
             let _ = self.shared.stream.shutdown(std::net::Shutdown::Both);
         }
     }

@@ -18,6 +18,7 @@ use hoplite_proto::{
     id::{ClientId, Instance, ObjectId, RequestId},
     request::{Reply, Request},
 };
+use hoplite_shm::process_id;
 use tokio::runtime::Handle;
 use tracing::warn;
 
@@ -87,7 +88,7 @@ impl Connection {
 
     fn new(link: Link) -> Arc<Self> {
         let (process, reads, is_closed) =
-            (std::process::id(), AtomicUsize::new(0), AtomicBool::new(false));
+            (process_id(), AtomicUsize::new(0), AtomicBool::new(false));
         let connection =
             Arc::new(Self { link, process, reads, is_closed, waits: Mutex::default() });
         let mut all = lock(&ALL);
@@ -139,7 +140,7 @@ impl Connection {
 
     /// Whether this process is a forked child of the process that opened the connection.
     pub(crate) fn is_forked(&self) -> bool {
-        self.process != std::process::id()
+        self.process != process_id()
     }
 
     /// Number of views of this client that pin memory at its node.
@@ -292,7 +293,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if let Link::Embedded { programs, client } = &self.link
-            && self.process == std::process::id()
+            && self.process == process_id()
         {
             programs.gone(*client);
         }

@@ -15,7 +15,7 @@ use hoplite_proto::{
     node::Event,
     request::{Reply, Request},
 };
-use hoplite_shm::{ExtentId, WriterId};
+use hoplite_shm::{ExtentId, WriterId, process_id};
 use tokio::{io::AsyncReadExt, net::unix::pipe};
 
 use super::{describe, limits, quota::Quota, retired_extents::RetiredExtents};
@@ -101,7 +101,7 @@ impl Programs {
         let attached = lock(&self.attached).get(&client).cloned();
         match attached {
             Some(attached) => attached.upgrade()?.process(),
-            None => Some(std::process::id()),
+            None => Some(process_id()),
         }
     }
 
