@@ -252,6 +252,11 @@ impl Store {
         lock(&self.stored).get(&instance).cloned()
     }
 
+    /// The memory of a copy.
+    pub(crate) fn slot(&self, instance: Instance) -> Option<Slot> {
+        lock(&self.stored).get(&instance).map(|stored| stored.slot.clone())
+    }
+
     /// Removes a copy; its memory is free when the last reader is gone.
     pub(crate) fn free(&self, instance: Instance) {
         let stored = lock(&self.stored).remove(&instance);

@@ -4,7 +4,10 @@
 //! is released, and report back as events. Does not know how an action is executed.
 
 use std::{
-    sync::{Arc, Mutex, TryLockError},
+    sync::{
+        Arc, Mutex, TryLockError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -44,8 +47,8 @@ pub(crate) struct EventLoop<P: Execute> {
     tasks: Supervisor,
     state: Mutex<LoopState<P>>,
     queue: Mutex<EventQueue>,
-    /// The deadline of the timer, which is not later than the state machine's.
-    armed: Mutex<Option<Instant>>,
+    /// The deadline of the timer in nanoseconds, which is not later than the state machine's; [`NEVER`] without one.
+    armed: AtomicU64,
     timer: Notify,
 }
 
@@ -54,6 +57,8 @@ struct LoopState<P: Execute> {
     actions: Vec<Action>,
     rest: P::Rest,
 }
+
+const NEVER: u64 = u64::MAX;
 
 /// Capacity for actions that is kept afterwards: a membership change may produce very many.
 const ORDERS_KEPT: usize = 1024;
@@ -79,7 +84,7 @@ impl<P: Execute> EventLoop<P> {
                     rest: P::Rest::default(),
                 }),
                 queue: Mutex::new(queue),
-                armed: Mutex::default(),
+                armed: AtomicU64::new(NEVER),
                 timer: Notify::new(),
             }
         });
@@ -89,16 +94,20 @@ impl<P: Execute> EventLoop<P> {
 
     /// Handles all queued events, and returns the slow actions.
     fn pass(&self, event: QueuedEvent) -> Vec<Action> {
-        lock(&self.queue).push(event);
+        let mut next = Some(event);
         let mut slow = Vec::new();
         while self.tasks.failure().is_none() {
             match self.state.try_lock() {
                 // After a panic the state machine is not used again: its state may be half changed.
                 Ok(mut state) => {
-                    let _ = self.tasks.catch(Task::Machine, || self.drain(&mut state, &mut slow));
+                    let drain = || self.drain(&mut state, &mut next, &mut slow);
+                    let _ = self.tasks.catch(Task::Machine, drain);
                 }
-                // The thread inside checks the inbox again after it leaves. Nothing else locks the door.
-                Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => return slow,
+                // The thread inside checks the queue again after it leaves. Nothing else locks the door.
+                Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => match next.take() {
+                    Some(event) => lock(&self.queue).push(event),
+                    None => return slow,
+                },
             }
             if lock(&self.queue).is_empty() {
                 return slow;
@@ -110,31 +119,32 @@ impl<P: Execute> EventLoop<P> {
         slow
     }
 
-    fn next_event(&self) -> Option<QueuedEvent> {
-        lock(&self.queue).pop()
-    }
-
-    fn drain(&self, state: &mut LoopState<P>, slow: &mut Vec<Action>) {
+    /// Handles all events: those that are queued, and `next` after them.
+    fn drain(
+        &self,
+        state: &mut LoopState<P>,
+        next: &mut Option<QueuedEvent>,
+        slow: &mut Vec<Action>,
+    ) {
         let mut actions = std::mem::take(&mut state.actions);
-        while let Some(QueuedEvent { event, is_current }) = self.next_event() {
-            if is_current.is_some_and(|is_current| !is_current()) {
-                continue;
+        lock(&self.queue).exchange(next);
+        while let Some(QueuedEvent { event, is_current }) = next.take() {
+            if is_current.is_none_or(|is_current| is_current()) {
+                state.machine.handle(self.events.now(), event, &mut actions);
+                for action in actions.drain(..) {
+                    slow.extend(self.shell.execute(action, &mut state.rest));
+                }
             }
-            state.machine.handle(self.events.now(), event, &mut actions);
-            for action in actions.drain(..) {
-                slow.extend(self.shell.execute(action, &mut state.rest));
-            }
+            *next = lock(&self.queue).pop();
         }
         actions.shrink_to(ORDERS_KEPT);
         state.actions = actions;
         self.shell.finish(&mut state.rest);
-        let deadline = state.machine.deadline();
-        let mut armed = lock(&self.armed);
+        let deadline = state.machine.deadline().map_or(NEVER, |deadline| deadline.0);
         // A timer that fires too early checks again. Most requests are answered long before their deadlines; waking the
         // timer twice for each would cost more than the request itself.
-        let is_late = |deadline: Instant| armed.is_none_or(|armed| deadline < armed);
-        if deadline.is_some_and(is_late) {
-            *armed = deadline;
+        if deadline < self.armed.load(Ordering::Relaxed) {
+            self.armed.store(deadline, Ordering::Relaxed);
             self.timer.notify_one();
         }
     }
@@ -142,14 +152,14 @@ impl<P: Execute> EventLoop<P> {
     /// Reports `DeadlinePassed` at the state machine's deadline.
     async fn keep_time(self: Arc<Self>) {
         while !self.tasks.is_closed() {
-            let deadline = *lock(&self.armed);
-            let Some(deadline) = deadline else {
+            let deadline = self.armed.load(Ordering::Relaxed);
+            if deadline == NEVER {
                 self.timer.notified().await;
                 continue;
-            };
-            let wait = Duration::from_nanos(deadline.since(self.events.now()));
+            }
+            let wait = Duration::from_nanos(Instant(deadline).since(self.events.now()));
             if wait.is_zero() {
-                *lock(&self.armed) = None;
+                self.armed.store(NEVER, Ordering::Relaxed);
                 self.events.send(Event::DeadlinePassed);
                 // The thread inside the state machine may still have to handle it.
                 tokio::task::yield_now().await;

@@ -37,6 +37,16 @@ impl EventQueue {
         self.note_congestion();
     }
 
+    /// Replaces `next` by the first event, and queues it behind the others. Leaves it in place if there are no others.
+    pub(super) fn exchange(&mut self, next: &mut Option<QueuedEvent>) {
+        if !self.is_empty() {
+            if let Some(event) = next.take() {
+                self.push(event);
+            }
+            *next = self.pop();
+        }
+    }
+
     pub(super) fn pop(&mut self) -> Option<QueuedEvent> {
         let event = self.events.pop_front();
         match &event {

@@ -1,6 +1,6 @@
 //! Open requests of clients to the state machine, and the recipients of their replies.
 
-use std::{collections::HashMap, sync::Mutex, time::Duration};
+use std::{collections::BTreeMap, sync::Mutex, time::Duration};
 
 use hoplite_proto::{
     error::Error as CallError,
@@ -20,7 +20,7 @@ pub(crate) type Sink = Box<dyn FnOnce(Result<Reply, CallError>) + Send>;
 pub(crate) struct Requests {
     events: EventSender,
     tasks: Supervisor,
-    replies: Mutex<HashMap<RequestId, Sink>>,
+    replies: Mutex<BTreeMap<RequestId, Sink>>,
 }
 
 impl Requests {
@@ -81,7 +81,7 @@ impl Requests {
 
     /// Fails every request because the node has ended.
     pub(crate) fn fail_all(&self) {
-        let sinks: Vec<Sink> = lock(&self.replies).drain().map(|(_, sink)| sink).collect();
+        let sinks: Vec<Sink> = std::mem::take(&mut *lock(&self.replies)).into_values().collect();
         let reason = self.tasks.failure().unwrap_or("the node is closed");
         for sink in sinks {
             sink(Err(CallError::NodeDown(reason.into())));

@@ -224,9 +224,9 @@ impl Connection {
                     callback(
                         0,
                         reply.and_then(|reply| {
-                            let slot = match slot_of(&reply).map(|instance| store.get(instance)) {
+                            let slot = match slot_of(&reply).map(|instance| store.slot(instance)) {
                                 None => None,
-                                Some(Some(held)) => Some(held.slot.clone()),
+                                Some(Some(slot)) => Some(slot),
                                 // The growing copy is gone: there is nothing to follow.
                                 Some(None) if matches!(reply, Reply::Growing { .. }) => None,
                                 Some(None) => {

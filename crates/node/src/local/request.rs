@@ -57,16 +57,15 @@ fn send<T>(
     if connection.is_forked() {
         return wait.with_request(0);
     }
-    let asker = connection.clone();
     let request = connection.ask(body, timeout, may_wait, move |request, reply| {
         let said = reply.map(|reply| match reply {
             AttachedReply::Reply(answer, slot) => {
-                let guard = SlotGuard::of(&asker, request, &answer, slot);
+                let guard = SlotGuard::of(promise.connection(), request, &answer, slot);
                 ReplyBody::Reply(answer, guard)
             }
             AttachedReply::Status(json) => ReplyBody::Status(json),
         });
-        promise.complete(&asker, said);
+        promise.complete(said);
     });
     wait.with_request(request)
 }

@@ -38,16 +38,24 @@ pub type Waker = Box<dyn FnOnce() + Send>;
 pub(crate) type Finish<T> = Box<dyn FnOnce(ReplyBody) -> Result<T, Error> + Send>;
 
 /// The node's end of a pending reply. Dropping it without a reply ends the wait with an error.
-pub(crate) struct Completer(Arc<Shared>);
+pub(crate) struct Completer {
+    shared: Arc<Shared>,
+    is_over: bool,
+}
 
 /// State shared by both ends of a pending reply.
-#[derive(Default)]
 pub(crate) struct Shared {
-    state: Mutex<State>,
+    connection: Arc<Connection>,
+    inner: Mutex<Inner>,
     /// Open once the wait is over.
     over: Latch,
+}
+
+#[derive(Default)]
+struct Inner {
+    state: State,
     /// The epoll on which the waiting thread handles events meanwhile.
-    epoll: Mutex<Option<Arc<SharedEpoll>>>,
+    epoll: Option<Arc<SharedEpoll>>,
 }
 
 #[derive(Default)]
@@ -65,10 +73,16 @@ enum State {
 }
 
 impl Completer {
-    pub(crate) fn complete(self, connection: &Connection, raw: RawReply) {
-        if let Some(raw) = self.0.set(State::Replied(raw)) {
-            undo(connection, &raw);
+    pub(crate) fn complete(mut self, raw: RawReply) {
+        self.is_over = true;
+        if let Some(raw) = self.shared.set(State::Replied(raw)) {
+            undo(&self.shared.connection, &raw);
         }
+    }
+
+    /// The connection of the client that sent the request.
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.shared.connection
     }
 }
 
@@ -82,10 +96,12 @@ impl Close for Shared {
 impl Shared {
     /// Ends the wait; returns a reply that no caller will take.
     fn set(&self, new: State) -> Option<RawReply> {
-        let old = {
-            let mut state = lock(&self.state);
-            match *state {
-                State::Open | State::Watched(_) => mem::replace(&mut *state, new),
+        let (old, epoll) = {
+            let mut inner = lock(&self.inner);
+            match inner.state {
+                State::Open | State::Watched(_) => {
+                    (mem::replace(&mut inner.state, new), inner.epoll.clone())
+                }
                 State::Replied(_) | State::Over => return None,
                 State::Abandoned | State::Closed => {
                     return if let State::Replied(raw) = new { Some(raw) } else { None };
@@ -94,7 +110,7 @@ impl Shared {
         };
         self.over.open();
         // A thread that received the reply itself checks without being woken.
-        if let Some(epoll) = lock(&self.epoll).as_ref().filter(|epoll| !epoll.is_here()) {
+        if let Some(epoll) = epoll.filter(|epoll| !epoll.is_here()) {
             epoll.poke();
         }
         if let State::Watched(waker) = old {
@@ -117,18 +133,20 @@ fn undo(connection: &Connection, raw: &RawReply) {
 
 impl Drop for Completer {
     fn drop(&mut self) {
-        drop(self.0.set(State::Over));
+        if !self.is_over {
+            drop(self.shared.set(State::Over));
+        }
     }
 }
 
 /// A pending reply. Dropping it cancels the request.
 pub struct PendingReply<T> {
-    connection: Arc<Connection>,
     request: u64,
     /// Whether the client has registered this wait, to end it on close.
     is_listed: bool,
     timeout: Option<Duration>,
-    begun: Instant,
+    /// None without a timeout.
+    begun: Option<Instant>,
     /// The object that the request refers to, if any.
     about: Option<ObjectId>,
     lateness: ResponseCheck,
@@ -159,9 +177,11 @@ struct ResponseCheck {
 }
 
 impl ResponseCheck {
-    fn new(timeout: Option<Duration>, now: Instant) -> Self {
-        let next_check = timeout.map(|timeout| timeout.saturating_add(LATE_MAX).max(SILENCE_MAX));
-        let check_at = next_check.and_then(|next_check| now.checked_add(next_check));
+    /// The checks of a request with this timeout and start, None without a timeout.
+    fn new(timed: Option<(Duration, Instant)>) -> Self {
+        let check_at = timed.and_then(|(timeout, begun)| {
+            begun.checked_add(timeout.saturating_add(LATE_MAX).max(SILENCE_MAX))
+        });
         Self { check_at, checks_left: CHECKS_MAX, verdict: None }
     }
 
@@ -206,12 +226,12 @@ pub(crate) fn pair<T>(
     about: Option<ObjectId>,
     finish: Finish<T>,
 ) -> (Completer, PendingReply<T>) {
-    let shared = Arc::new(Shared::default());
-    let begun = Instant::now();
-    let lateness = ResponseCheck::new(timeout, begun);
+    let (inner, over) = (Mutex::default(), Latch::default());
+    let shared = Arc::new(Shared { connection, inner, over });
+    let begun = timeout.map(|_| Instant::now());
+    let lateness = ResponseCheck::new(timeout.zip(begun));
     let (request, is_listed, finish) = (0, false, Some(finish));
     let wait = PendingReply {
-        connection,
         request,
         is_listed,
         timeout,
@@ -221,16 +241,16 @@ pub(crate) fn pair<T>(
         shared: shared.clone(),
         finish,
     };
-    (Completer(shared), wait)
+    (Completer { shared, is_over: false }, wait)
 }
 
 impl<T> PendingReply<T> {
     /// Sets the number of the request.
     pub(crate) fn with_request(mut self, request: u64) -> Self {
         self.request = request;
-        if !self.is_over() {
+        if !self.shared.over.is_open() {
             self.is_listed = true;
-            self.connection.register(self.request, self.shared.clone());
+            self.shared.connection.register(self.request, self.shared.clone());
         }
         self
     }
@@ -244,13 +264,13 @@ impl<T> PendingReply<T> {
     /// Checks the node if it is time. Returns the time until the next check, when to call this again; None without a
     /// timeout. Zero once the node does not reply: a wait then ends at once with that error.
     pub fn next_check(&mut self) -> Option<Duration> {
-        let stopped_process = || self.connection.stopped_process();
+        let stopped_process = || self.shared.connection.stopped_process();
         self.lateness.check(Instant::now(), stopped_process)
     }
 
     /// Whether the wait is over: there is a reply, or none will come.
     pub fn is_over(&self) -> bool {
-        !matches!(*lock(&self.shared.state), State::Open | State::Watched(_))
+        !matches!(lock(&self.shared.inner).state, State::Open | State::Watched(_))
     }
 
     /// Waits for at most `time`, or until a signal handler ran on this thread. Returns whether the wait is over.
@@ -261,22 +281,21 @@ impl<T> PendingReply<T> {
 
     /// Registers a waker to call when the wait is over. Returns false, without calling it, if it is over already.
     pub fn when_over(&self, waker: Waker) -> bool {
-        let mut state = lock(&self.shared.state);
-        let is_open = matches!(*state, State::Open | State::Watched(_));
+        let mut inner = lock(&self.shared.inner);
+        let is_open = matches!(inner.state, State::Open | State::Watched(_));
         if is_open {
-            *state = State::Watched(waker);
+            inner.state = State::Watched(waker);
         }
         is_open
     }
 
     /// Waits for at most `time`, or until a signal handler ran on this thread. None if there is no reply yet.
     pub fn wait_for(&mut self, time: Duration) -> Option<Result<T, Error>> {
-        let until = Instant::now().checked_add(time);
+        // Most replies are there already: read no clock for them.
+        let mut reply = self.take();
+        let until = reply.is_none().then(|| Instant::now().checked_add(time)).flatten();
         let mut is_interrupted = false;
-        loop {
-            if let Some(reply) = self.take() {
-                return Some(reply);
-            }
+        while reply.is_none() {
             let next_check = self.next_check();
             if let Some(verdict) = self.lateness.verdict {
                 return Some(Err(self.silence(verdict)));
@@ -291,19 +310,21 @@ impl<T> PendingReply<T> {
                 Waited::Interrupted => true,
                 Waited::Elsewhere => !self.shared.over.wait(left),
             };
+            reply = self.take();
         }
+        reply
     }
 
     /// The result of the wait, if it is over.
     fn take(&mut self) -> Option<Result<T, Error>> {
-        let mut state = lock(&self.shared.state);
-        let next = match *state {
+        let mut inner = lock(&self.shared.inner);
+        let next = match inner.state {
             State::Open | State::Watched(_) => return None,
             State::Replied(_) | State::Over | State::Abandoned => State::Over,
             State::Closed => State::Closed,
         };
-        let ended = mem::replace(&mut *state, next);
-        drop(state);
+        let ended = mem::replace(&mut inner.state, next);
+        drop(inner);
         Some(match ended {
             State::Replied(raw) => self.end(raw),
             State::Closed => {
@@ -316,10 +337,11 @@ impl<T> PendingReply<T> {
 
     /// Handles events of the node on this thread until the wait is over.
     fn wait_in_epoll(&self, time: Duration) -> Waited {
-        let Some(epoll) = self.connection.epoll() else { return Waited::Elsewhere };
-        *lock(&self.shared.epoll) = Some(epoll);
-        let waited = self.connection.wait_in_epoll(time, || self.is_over());
-        *lock(&self.shared.epoll) = None;
+        let connection = &self.shared.connection;
+        let Some(epoll) = connection.epoll() else { return Waited::Elsewhere };
+        lock(&self.shared.inner).epoll = Some(epoll);
+        let waited = connection.wait_in_epoll(time, || self.is_over());
+        lock(&self.shared.inner).epoll = None;
         waited
     }
 
@@ -347,8 +369,8 @@ impl<T> PendingReply<T> {
     /// Adjusts a timeout error of the node: reports this call's own timeout, not how late the node detected it.
     fn as_given(&self, mut error: CallError) -> CallError {
         if let CallError::Timeout { waited_ns, .. } = &mut error
-            && let Some(timeout) = self.timeout
-            && self.begun.elapsed() >= timeout
+            && let Some((timeout, begun)) = self.timeout.zip(self.begun)
+            && begun.elapsed() >= timeout
             && Duration::from_nanos(*waited_ns) >= timeout
         {
             *waited_ns = nanoseconds(timeout);
@@ -385,7 +407,7 @@ impl<T> PendingReply<T> {
 
     fn no_answer(&mut self) -> Error {
         self.finish = None;
-        if self.connection.is_forked() {
+        if self.shared.connection.is_forked() {
             Error::Forked
         } else {
             Error::node_down("it sent no reply")
@@ -406,17 +428,18 @@ impl<T> std::fmt::Debug for PendingReply<T> {
 impl<T> Drop for PendingReply<T> {
     fn drop(&mut self) {
         if self.is_listed {
-            self.connection.unregister(Arc::as_ptr(&self.shared).addr());
+            self.shared.connection.unregister(Arc::as_ptr(&self.shared).addr());
         }
         if self.finish.is_none() {
             return;
         }
-        let before = mem::replace(&mut *lock(&self.shared.state), State::Abandoned);
+        let before = mem::replace(&mut lock(&self.shared.inner).state, State::Abandoned);
+        let connection = &self.shared.connection;
         match before {
             State::Open | State::Watched(_) => {
-                self.connection.send(ToNode::Cancel { request: self.request })
+                connection.send(ToNode::Cancel { request: self.request })
             }
-            State::Replied(raw) => undo(&self.connection, &raw),
+            State::Replied(raw) => undo(connection, &raw),
             State::Over | State::Abandoned | State::Closed => {}
         }
     }
@@ -433,7 +456,7 @@ mod tests {
         stopped_at: Option<u32>,
     ) -> (Duration, Option<Verdict>) {
         let begun = Instant::now();
-        let mut lateness = ResponseCheck::new(Some(timeout), begun);
+        let mut lateness = ResponseCheck::new(Some((timeout, begun)));
         let mut now = begun;
         for number in 0..=times {
             let stopped = || stopped_at.filter(|at| number >= *at).map(|_| 77);
@@ -463,9 +486,9 @@ mod tests {
     #[test]
     fn stopped_client_makes_as_many_checks() {
         let begun = Instant::now();
-        let mut lateness = ResponseCheck::new(Some(Duration::ZERO), begun);
+        let mut lateness = ResponseCheck::new(Some((Duration::ZERO, begun)));
         let much_later = begun + Duration::from_secs(1000);
         assert_eq!(lateness.check(much_later, || None), Some(CHECK_EVERY));
-        assert_eq!(ResponseCheck::new(None, begun).check(much_later, || Some(77)), None);
+        assert_eq!(ResponseCheck::new(None).check(much_later, || Some(77)), None);
     }
 }
