@@ -5,7 +5,8 @@
 /// - `client.get<float>(ref)` blocks, returns the value and throws a subclass of `hoplite::Error`.
 /// - `client.try_get<float>(ref)` blocks and returns a `hoplite::Result`, which holds the value or the error. It never
 ///   throws an error of Hoplite, and is available with -fno-exceptions.
-/// - `client.get_async<float>(ref)` returns a `hoplite::Pending` at once, for `co_await`, futures, callbacks and queues.
+/// - `client.get_async<float>(ref)` returns a `hoplite::Pending` at once, for `co_await`, futures, callbacks and
+/// queues.
 ///
 /// Without exceptions, the first form and `Pending::get` print the error and abort.
 ///

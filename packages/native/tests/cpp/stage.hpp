@@ -1,7 +1,7 @@
 // Clients for the contract cases: of one node or of three, with each form of the verbs.
 //
-// A case is written once, with the verbs of `Verbs`, which block and throw. `Verbs` runs the asynchronous forms too. After
-// every case, no request is pending, and its objects are deleted.
+// A case is written once, with the verbs of `Verbs`, which block and throw. `Verbs` runs the asynchronous forms too.
+// After every case, no request is pending, and its objects are deleted.
 #pragma once
 
 #include <memory>
@@ -70,7 +70,8 @@ public:
         return how == How::blocking ? client.get<T>(ref, options) : finish(how, client.get_async<T>(ref, options));
     }
     template <class R>
-    std::uint64_t get_into(hoplite::Name ref, R&& out, const hoplite::GetIntoOptions& options = {.timeout = SOON}) const {
+    std::uint64_t get_into(hoplite::Name ref, R&& out,
+                           const hoplite::GetIntoOptions& options = {.timeout = SOON}) const {
         return how == How::blocking ? client.get_into(ref, out, options)
                                     : finish(how, client.get_into_async(ref, out, options));
     }
@@ -82,14 +83,17 @@ public:
         return how == How::blocking ? client.reduce(inputs, op, options)
                                     : finish(how, client.reduce_async(inputs, op, options));
     }
-    std::vector<hoplite::Ref> inputs(hoplite::Name ref, const hoplite::WaitingOptions& options = {.timeout = SOON}) const {
+    std::vector<hoplite::Ref> inputs(hoplite::Name ref,
+                                     const hoplite::WaitingOptions& options = {.timeout = SOON}) const {
         return how == How::blocking ? client.inputs(ref, options) : finish(how, client.inputs_async(ref, options));
     }
-    std::vector<hoplite::Ref> lost(hoplite::Name ref, const hoplite::WaitingOptions& options = {.timeout = SOON}) const {
+    std::vector<hoplite::Ref> lost(hoplite::Name ref,
+                                   const hoplite::WaitingOptions& options = {.timeout = SOON}) const {
         return how == How::blocking ? client.lost(ref, options) : finish(how, client.lost_async(ref, options));
     }
     hoplite::Ref latest(hoplite::Name prefix, const hoplite::LatestOptions& options = {.timeout = SOON}) const {
-        return how == How::blocking ? client.latest(prefix, options) : finish(how, client.latest_async(prefix, options));
+        return how == How::blocking ? client.latest(prefix, options)
+                                    : finish(how, client.latest_async(prefix, options));
     }
     void del(const hoplite::Names& refs, const hoplite::WaitingOptions& options = {.timeout = SOON}) const {
         how == How::blocking ? client.del(refs, options) : finish(how, client.del_async(refs, options));
@@ -103,9 +107,7 @@ public:
     std::vector<hoplite::Location> locations(hoplite::Name ref) const {
         return how == How::blocking ? client.locations(ref) : finish(how, client.locations_async(ref));
     }
-    std::string status() const {
-        return how == How::blocking ? client.status() : finish(how, client.status_async());
-    }
+    std::string status() const { return how == How::blocking ? client.status() : finish(how, client.status_async()); }
     long long waiting() const { return integer(client.status(), "waiting"); }
 
     hoplite::Client client;

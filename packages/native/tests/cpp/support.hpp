@@ -99,7 +99,8 @@ void fails(F&& call, std::initializer_list<const char*> texts = {}) {
         ADD_FAILURE() << "no error";
     } catch (const hoplite::Error& error) {
         EXPECT_NE(dynamic_cast<const E*>(&error), nullptr) << error.name() << ": " << error.what();
-        for (const char* text : texts) EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+        for (const char* text : texts)
+            EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
     }
 }
 

@@ -117,9 +117,8 @@ TEST_F(Async, an_executor_resumes_a_coroutine_on_a_loop) {
     if (thread == std::thread::id()) loop.run_one();
     EXPECT_EQ(thread, std::this_thread::get_id());
     bool done = false;
-    client.get_async<float>("object").via(post).then([&](hoplite::Result<hoplite::View<float>> view) {
-        done = view.has_value();
-    });
+    client.get_async<float>("object").via(post).then(
+        [&](hoplite::Result<hoplite::View<float>> view) { done = view.has_value(); });
     loop.run_one();
     EXPECT_TRUE(done);
 }

@@ -31,9 +31,11 @@ protected:
     hoplite::Client client = node.client();
 
     // A float32 tensor over values.
-    static DLManagedTensor tensor(std::vector<float>& values, std::vector<std::int64_t>& shape, std::int64_t* strides = nullptr) {
+    static DLManagedTensor tensor(std::vector<float>& values, std::vector<std::int64_t>& shape,
+                                  std::int64_t* strides = nullptr) {
         DLManagedTensor made{};
-        made.dl_tensor = {values.data(), 1, 0, static_cast<std::int32_t>(shape.size()), 2, 32, 1, shape.data(), strides, 0};
+        made.dl_tensor = {values.data(), 1,       0, static_cast<std::int32_t>(shape.size()), 2, 32, 1,
+                          shape.data(),  strides, 0};
         return made;
     }
 };

@@ -290,7 +290,9 @@ TEST_P(Contract, close_ends_every_pending_call) {
     const hoplite::Ref total = verbs.reduce(missing);
     std::vector<float> out(LARGE);
     std::vector<std::future<void>> waits;
-    const auto later = [&](std::function<void()> call) { waits.push_back(std::async(std::launch::async, std::move(call))); };
+    const auto later = [&](std::function<void()> call) {
+        waits.push_back(std::async(std::launch::async, std::move(call)));
+    };
     const long long before = waiting();
     later([&] { (void)verbs.get(missing, {}); });
     later([&] { (void)verbs.get(missing, {.timeout = 1000s}); });

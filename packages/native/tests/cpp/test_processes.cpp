@@ -20,7 +20,8 @@ public:
         listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
         sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
         path_.copy(address.sun_path, sizeof address.sun_path - 1);
-        if (bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || listen(listener_, 8) != 0) {
+        if (bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+            listen(listener_, 8) != 0) {
             throw std::runtime_error("the server can not listen");
         }
         thread_ = std::thread([this] {
@@ -76,7 +77,8 @@ TEST(Processes, calls_end_when_the_node_is_killed) {
 }
 
 TEST(Processes, objects_of_a_killed_node_are_lost) {
-    const hoplite::Node node({.listen = "127.0.0.1:0", .capacity = 64 * hoplite::MiB, .token = TOKEN, .socket = fresh(".sock")});
+    const hoplite::Node node(
+        {.listen = "127.0.0.1:0", .capacity = 64 * hoplite::MiB, .token = TOKEN, .socket = fresh(".sock")});
     NodeProcess process({"listen=127.0.0.1:0", "join=" + *node.address(), "token=" + TOKEN});
     const hoplite::Client there = hoplite::connect(process.socket());
     const hoplite::Client here = node.client();
@@ -173,10 +175,11 @@ TEST(Processes, a_thread_that_forks_disturbs_no_other_thread) {
 }
 
 TEST(Processes, a_server_that_is_no_node_is_a_connect_error) {
-    for (const std::string& reply : {std::string(), std::string("HTTP/1.1 400 Bad Request\r\n\r\n"), std::string(4096, '\0'),
-                                     std::string(4096, '\xFF')}) {
+    for (const std::string& reply : {std::string(), std::string("HTTP/1.1 400 Bad Request\r\n\r\n"),
+                                     std::string(4096, '\0'), std::string(4096, '\xFF')}) {
         const StrangeServer server(reply);
-        fails<hoplite::ConnectError>([&] { (void)hoplite::connect(server.path(), {.timeout = 100ms}); }, {server.path().c_str()});
+        fails<hoplite::ConnectError>([&] { (void)hoplite::connect(server.path(), {.timeout = 100ms}); },
+                                     {server.path().c_str()});
     }
     const std::string path = fresh(".sock");
     fails<hoplite::ConnectError>([&] { (void)hoplite::connect(path, {.timeout = 0s}); }, {path.c_str()});
@@ -200,11 +203,14 @@ TEST(Processes, a_wrong_capability_is_rejected) {
 }
 
 TEST(Processes, addresses_in_use_and_clusters_out_of_reach) {
-    const hoplite::Node node({.listen = "127.0.0.1:0", .capacity = 64 * hoplite::MiB, .token = TOKEN, .socket = fresh(".sock")});
+    const hoplite::Node node(
+        {.listen = "127.0.0.1:0", .capacity = 64 * hoplite::MiB, .token = TOKEN, .socket = fresh(".sock")});
     fails<hoplite::AddressInUse>([&] { lone_node({.socket = node.socket()}); }, {node.socket()->c_str()});
-    fails<hoplite::AddressInUse>([&] { lone_node({.listen = node.address(), .token = TOKEN}); }, {node.address()->c_str()});
-    fails<hoplite::JoinError>(
-        [&] { lone_node({.listen = "127.0.0.1:0", .join = {*node.address()}, .token = "another-token-of-the-cluster"}); });
+    fails<hoplite::AddressInUse>([&] { lone_node({.listen = node.address(), .token = TOKEN}); },
+                                 {node.address()->c_str()});
+    fails<hoplite::JoinError>([&] {
+        lone_node({.listen = "127.0.0.1:0", .join = {*node.address()}, .token = "another-token-of-the-cluster"});
+    });
     fails<hoplite::InvalidArgument>([&] { lone_node({.listen = "nonsense"}); }, {"nonsense"});
     fails<hoplite::InvalidArgument>([&] { lone_node({.capacity = 5}); }, {"5 B", "1 MiB"});
     fails<hoplite::InvalidArgument>([&] { lone_node({.capacity = 0}); }, {"0 B", "1 MiB"});
@@ -235,7 +241,8 @@ TEST(Processes, a_full_store_states_its_numbers) {
     fails<hoplite::StoreFull>([&] { client.put(std::vector<std::uint8_t>(2 << 20), {.timeout = 0s}); }, {"MiB"});
     fails<hoplite::StoreFull>([&] { (void)client.create<double>(1 << 20, {.timeout = 0s}); }, {"8 MiB", "1 MiB"});
     const hoplite::Ref held = client.put(std::vector<std::uint8_t>(900 << 10));
-    fails<hoplite::StoreFull>([&] { client.put(std::vector<std::uint8_t>(900 << 10), {.timeout = 10ms}); }, {"900 KiB"});
+    fails<hoplite::StoreFull>([&] { client.put(std::vector<std::uint8_t>(900 << 10), {.timeout = 10ms}); },
+                              {"900 KiB"});
     client.del(held);
     client.put(std::vector<std::uint8_t>(900 << 10), {.timeout = SOON});
 }

@@ -32,7 +32,8 @@ TEST(Threads, put_get_and_delete_with_one_client) {
             const std::string name = "object/" + std::to_string(own) + "-" + std::to_string(turn);
             const std::string other = "object/" + std::to_string((own + 1) % THREADS) + "-" + std::to_string(turn);
             client.put(numbers(size, static_cast<unsigned>(own)), {.name = name});
-            same(client.get<float>(other, {.timeout = SOON}), numbers(size, static_cast<unsigned>((own + 1) % THREADS)));
+            same(client.get<float>(other, {.timeout = SOON}),
+                 numbers(size, static_cast<unsigned>((own + 1) % THREADS)));
             auto buffer = client.create(size);
             std::ranges::fill(buffer, static_cast<float>(own));
             const hoplite::Ref ref = buffer.seal();
@@ -91,7 +92,8 @@ TEST(Threads, clients_come_and_go_while_others_work) {
 
 TEST(Threads, two_nodes_in_one_process_share_objects) {
     const std::string token = "token-of-two-nodes-in-one-process";
-    hoplite::Node one({.listen = "127.0.0.1:0", .capacity = 64 * hoplite::MiB, .token = token, .socket = fresh(".sock")});
+    hoplite::Node one(
+        {.listen = "127.0.0.1:0", .capacity = 64 * hoplite::MiB, .token = token, .socket = fresh(".sock")});
     const hoplite::Node two({.listen = "127.0.0.1:0",
                              .join = {*one.address()},
                              .capacity = 64 * hoplite::MiB,

@@ -104,7 +104,8 @@ TEST_P(Contract, a_program_can_add_types_of_other_dtypes) {
 TEST_P(Contract, a_view_of_another_type_is_rejected) {
     for (const std::size_t size : {SMALL, LARGE}) {
         const hoplite::Ref ref = mine(putter->put(numbers(size)));
-        fails<hoplite::ShapeMismatch>([&] { (void)getter->get<double>(ref); }, {ref.text().c_str(), "float32", "float64"});
+        fails<hoplite::ShapeMismatch>([&] { (void)getter->get<double>(ref); },
+                                      {ref.text().c_str(), "float32", "float64"});
         fails<hoplite::ShapeMismatch>([&] { (void)getter->get<std::byte>(ref); }, {"float32", "bytes"});
         fails<hoplite::ShapeMismatch>([&] { (void)getter->get(ref).as<std::int32_t>(); }, {"float32", "int32"});
         same(getter->get(ref).as<float>(), numbers(size));

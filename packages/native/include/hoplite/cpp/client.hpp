@@ -12,11 +12,11 @@ inline namespace HOPLITE_NAMESPACE {
 
 /// A process's connection to the node of its host: `hoplite::init()`, `hoplite::connect()` or `node.client()`.
 ///
-/// Copies share the connection, which closes with the last of them. All methods are thread-safe. A timeout of 0 does not
-/// wait; without one, a call waits until the object exists or can no longer appear.
+/// Copies share the connection, which closes with the last of them. All methods are thread-safe. A timeout of 0 does
+/// not wait; without one, a call waits until the object exists or can no longer appear.
 ///
-/// All methods report `ClientClosed` after `close`, and `NodeDown` if the node has closed or failed. In a forked child, a
-/// client attaches to the node again on first use. It reports `ForkedClient` if the node has no socket.
+/// All methods report `ClientClosed` after `close`, and `NodeDown` if the node has closed or failed. In a forked child,
+/// a client attaches to the node again on first use. It reports `ForkedClient` if the node has no socket.
 class Client {
 public:
     Client() = default;
@@ -47,7 +47,9 @@ public:
     /// @throws StoreFull The store had no capacity in time, or the object is larger than the store.
     /// @throws Timeout The replicas were not complete in time, and the object exists; or the node did not reply, and
     ///     there is no object. The message states which.
-    Ref put(const Value& value, const PutOptions& options = {}) const { return detail::unwrap(try_put(value, options)); }
+    Ref put(const Value& value, const PutOptions& options = {}) const {
+        return detail::unwrap(try_put(value, options));
+    }
 
     Result<Ref> try_put(const Value& value, const PutOptions& options = {}) const {
         if (auto valid = value.check(); !valid) return detail::failure(valid.error());
@@ -128,8 +130,7 @@ public:
         const hoplite_get_options raw_options = detail::raw(options.part);
         hoplite_view view{};
         view.size = sizeof view;
-        const hoplite_code code =
-            hoplite_get(raw(), ref.text(), &raw_options, detail::seconds(options.timeout), &view);
+        const hoplite_code code = hoplite_get(raw(), ref.text(), &raw_options, detail::seconds(options.timeout), &view);
         if (code != HOPLITE_OK) return detail::failure(error(code));
         return detail::view_of<T>(view, ref.text());
     }
@@ -159,9 +160,9 @@ public:
         auto into = Into::of(out, options);
         if (!into) return detail::failure(into.error());
         std::uint64_t copied = 0;
-        const hoplite_code code = hoplite_get_into(raw(), ref.text(), into->data, into->nbytes, into->dtype,
-                                                   into->shape.rank(), into->shape.data(),
-                                                   detail::seconds(options.timeout), &copied);
+        const hoplite_code code =
+            hoplite_get_into(raw(), ref.text(), into->data, into->nbytes, into->dtype, into->shape.rank(),
+                             into->shape.data(), detail::seconds(options.timeout), &copied);
         detail::receive();
         return result(code, [&] { return copied; });
     }
@@ -216,7 +217,8 @@ public:
         return detail::unwrap(try_reduce(inputs, op, options));
     }
 
-    Result<Ref> try_reduce(const Names& inputs, const std::string& op = "sum", const ReduceOptions& options = {}) const {
+    Result<Ref> try_reduce(const Names& inputs, const std::string& op = "sum",
+                           const ReduceOptions& options = {}) const {
         const auto raw_options = detail::raw(options, inputs.size());
         if (!raw_options) return detail::failure(raw_options.error());
         hoplite_ref ref{};
@@ -309,8 +311,8 @@ public:
         });
     }
 
-    /// Deletes all copies of objects on all nodes. Views of them stay valid. Calls that wait for a deleted object report
-    /// `ObjectDeleted`. The name of a deleted object can be put again. (`delete` is a keyword of C++.)
+    /// Deletes all copies of objects on all nodes. Views of them stay valid. Calls that wait for a deleted object
+    /// report `ObjectDeleted`. The name of a deleted object can be put again. (`delete` is a keyword of C++.)
     void del(const Names& refs, const WaitingOptions& options = {}) const { detail::unwrap(try_del(refs, options)); }
 
     Result<void> try_del(const Names& refs, const WaitingOptions& options = {}) const {
@@ -418,7 +420,8 @@ private:
             if (auto valid = into.shape.check(); !valid) return detail::failure(valid.error());
             if (const auto elements = into.shape.elements(); !is_bytes<T> && (!elements || *elements != size)) {
                 return detail::failure(detail::invalid("the shape " + into.shape.text() + " does not fit memory of " +
-                                                       std::to_string(size) + " elements: pass a shape with this number"));
+                                                       std::to_string(size) +
+                                                       " elements: pass a shape with this number"));
             }
             return into;
         }
@@ -458,7 +461,8 @@ inline Result<Client> attached(hoplite_code code, hoplite_client raw) {
 inline Result<Client> try_init(const std::optional<std::string>& address = {}, const ClientOptions& options = {}) {
     const auto raw_options = detail::raw(options);
     hoplite_client raw{};
-    return detail::attached(hoplite_init(detail::text(address), &*raw_options, detail::seconds(options.timeout), &raw), raw);
+    return detail::attached(hoplite_init(detail::text(address), &*raw_options, detail::seconds(options.timeout), &raw),
+                            raw);
 }
 
 inline Client init(const std::optional<std::string>& address = {}, const ClientOptions& options = {}) {
@@ -474,7 +478,8 @@ inline Client init(const std::optional<std::string>& address = {}, const ClientO
 inline Result<Client> try_connect(const std::string& address, const ClientOptions& options = {}) {
     const auto raw_options = detail::raw(options);
     hoplite_client raw{};
-    return detail::attached(hoplite_connect(address.c_str(), &*raw_options, detail::seconds(options.timeout), &raw), raw);
+    return detail::attached(hoplite_connect(address.c_str(), &*raw_options, detail::seconds(options.timeout), &raw),
+                            raw);
 }
 
 inline Client connect(const std::string& address, const ClientOptions& options = {}) {

@@ -68,8 +68,8 @@ inline double seconds(const Duration& timeout) noexcept {
     return timeout ? timeout->count() : std::numeric_limits<double>::infinity();
 }
 
-// The library is not instrumented, so the thread sanitizer does not see that filling a buffer happens before reading the
-// view of another thread. Memory goes to the library by `publish`, and comes from it by `receive`.
+// The library is not instrumented, so the thread sanitizer does not see that filling a buffer happens before reading
+// the view of another thread. Memory goes to the library by `publish`, and comes from it by `receive`.
 #if HOPLITE_TSAN
 inline std::atomic<unsigned> library_memory{0};
 inline void publish() noexcept { library_memory.fetch_add(1, std::memory_order_release); }

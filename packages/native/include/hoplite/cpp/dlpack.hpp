@@ -83,22 +83,40 @@ struct DlpackDtype {
 };
 
 inline constexpr DlpackDtype dlpack_dtypes[] = {
-    {0, 8, "int8"},       {0, 16, "int16"},     {0, 32, "int32"},         {0, 64, "int64"},
-    {1, 8, "uint8"},      {1, 16, "uint16"},    {1, 32, "uint32"},        {1, 64, "uint64"},
-    {2, 16, "float16"},   {2, 32, "float32"},   {2, 64, "float64"},       {4, 16, "bfloat16"},
-    {5, 64, "complex64"}, {5, 128, "complex128"}, {6, 8, "bool"},         {7, 8, "float8_e3m4"},
-    {8, 8, "float8_e4m3"}, {9, 8, "float8_e4m3b11fnuz"}, {10, 8, "float8_e4m3fn"}, {11, 8, "float8_e4m3fnuz"},
-    {12, 8, "float8_e5m2"}, {13, 8, "float8_e5m2fnuz"}, {14, 8, "float8_e8m0fnu"}, {1, 8, "bytes"},
+    {0, 8, "int8"},
+    {0, 16, "int16"},
+    {0, 32, "int32"},
+    {0, 64, "int64"},
+    {1, 8, "uint8"},
+    {1, 16, "uint16"},
+    {1, 32, "uint32"},
+    {1, 64, "uint64"},
+    {2, 16, "float16"},
+    {2, 32, "float32"},
+    {2, 64, "float64"},
+    {4, 16, "bfloat16"},
+    {5, 64, "complex64"},
+    {5, 128, "complex128"},
+    {6, 8, "bool"},
+    {7, 8, "float8_e3m4"},
+    {8, 8, "float8_e4m3"},
+    {9, 8, "float8_e4m3b11fnuz"},
+    {10, 8, "float8_e4m3fn"},
+    {11, 8, "float8_e4m3fnuz"},
+    {12, 8, "float8_e5m2"},
+    {13, 8, "float8_e5m2fnuz"},
+    {14, 8, "float8_e8m0fnu"},
+    {1, 8, "bytes"},
 };
 
 inline Result<const char*> dlpack_name(dlpack::DataType dtype) {
     for (const DlpackDtype& known : dlpack_dtypes) {
         if (known.code == dtype.code && known.bits == dtype.bits && dtype.lanes == 1) return known.name;
     }
-    return failure(Error(HOPLITE_UNSUPPORTED_DTYPE,
-                         "the tensor has elements of code " + std::to_string(dtype.code) + ", " +
-                             std::to_string(dtype.bits) + " bits and " + std::to_string(dtype.lanes) +
-                             " lanes: convert it to a dtype that Hoplite has, such as float32"));
+    return failure(
+        Error(HOPLITE_UNSUPPORTED_DTYPE, "the tensor has elements of code " + std::to_string(dtype.code) + ", " +
+                                             std::to_string(dtype.bits) + " bits and " + std::to_string(dtype.lanes) +
+                                             " lanes: convert it to a dtype that Hoplite has, such as float32"));
 }
 
 inline bool is_row_major(const dlpack::Tensor& tensor) noexcept {
@@ -119,7 +137,8 @@ inline std::byte* gather(const dlpack::Tensor& tensor, std::size_t item, std::in
         return to + item;
     }
     const std::int64_t step = tensor.strides[axis] * static_cast<std::int64_t>(item);
-    for (std::int64_t row = 0; row < tensor.shape[axis]; ++row) to = gather(tensor, item, axis + 1, from + row * step, to);
+    for (std::int64_t row = 0; row < tensor.shape[axis]; ++row)
+        to = gather(tensor, item, axis + 1, from + row * step, to);
     return to;
 }
 
@@ -153,7 +172,8 @@ struct Exported {
 
 template <class Managed, class Public>
 Result<Public*> export_view(View<void>& view) {
-    if (!view) return failure(Error(HOPLITE_INVALID_HANDLE, "this view was moved from or released: get the object again"));
+    if (!view)
+        return failure(Error(HOPLITE_INVALID_HANDLE, "this view was moved from or released: get the object again"));
     const DlpackDtype* dtype = nullptr;
     for (const DlpackDtype& known : dlpack_dtypes) {
         if (view.dtype() == known.name) dtype = &known;
@@ -182,8 +202,9 @@ Result<Public*> export_view(View<void>& view) {
 }  // namespace detail
 
 inline Value::Value(const ::DLManagedTensor* tensor) {
-    Result<Value> value = tensor == nullptr ? Result<Value>(detail::failure(detail::invalid("the tensor is null: pass a tensor")))
-                                            : detail::value_of(dlpack::fields(tensor).tensor);
+    Result<Value> value = tensor == nullptr
+                              ? Result<Value>(detail::failure(detail::invalid("the tensor is null: pass a tensor")))
+                              : detail::value_of(dlpack::fields(tensor).tensor);
     if (value) {
         *this = std::move(*value);
     } else {
@@ -198,8 +219,8 @@ inline Value::Value(const ::DLManagedTensorVersioned* tensor) {
     }
     const dlpack::ManagedTensorVersioned& fields = dlpack::fields(tensor);
     if (fields.major != 1) {
-        error_ = Error(HOPLITE_UNSUPPORTED_DTYPE, "the tensor is of DLPack version " + std::to_string(fields.major) +
-                                                      ": export it in version 1");
+        error_ = Error(HOPLITE_UNSUPPORTED_DTYPE,
+                       "the tensor is of DLPack version " + std::to_string(fields.major) + ": export it in version 1");
         return;
     }
     Result<Value> value = detail::value_of(fields.tensor);

@@ -34,15 +34,14 @@ template <std::integral T>
     requires(!std::same_as<T, bool> && !std::same_as<T, char> && !std::same_as<T, wchar_t> &&
              !std::same_as<T, char8_t> && !std::same_as<T, char16_t> && !std::same_as<T, char32_t> && sizeof(T) <= 8)
 struct dtype_of<T> {
-    static constexpr const char* name = std::is_signed_v<T>
-                                            ? (sizeof(T) == 1   ? "int8"
-                                               : sizeof(T) == 2 ? "int16"
-                                               : sizeof(T) == 4 ? "int32"
-                                                                : "int64")
-                                            : (sizeof(T) == 1   ? "uint8"
-                                               : sizeof(T) == 2 ? "uint16"
-                                               : sizeof(T) == 4 ? "uint32"
-                                                                : "uint64");
+    static constexpr const char* name = std::is_signed_v<T> ? (sizeof(T) == 1   ? "int8"
+                                                               : sizeof(T) == 2 ? "int16"
+                                                               : sizeof(T) == 4 ? "int32"
+                                                                                : "int64")
+                                                            : (sizeof(T) == 1   ? "uint8"
+                                                               : sizeof(T) == 2 ? "uint16"
+                                                               : sizeof(T) == 4 ? "uint32"
+                                                                                : "uint64");
 };
 template <>
 struct dtype_of<float> {
@@ -140,7 +139,9 @@ public:
 
     /// Checks that no axis is negative.
     [[nodiscard]] Result<void> check() const {
-        if (negative_) return detail::failure(detail::invalid("the shape " + text() + " has a negative axis: use lengths from 0 up"));
+        if (negative_)
+            return detail::failure(
+                detail::invalid("the shape " + text() + " has a negative axis: use lengths from 0 up"));
         return {};
     }
 

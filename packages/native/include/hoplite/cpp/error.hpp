@@ -96,28 +96,50 @@ using Internal = ErrorOf<HOPLITE_INTERNAL>;
 inline void Error::raise() const {
 #if HOPLITE_HAS_EXCEPTIONS
     switch (code_) {
-        case HOPLITE_TIMEOUT: throw Timeout(what());
-        case HOPLITE_OBJECT_LOST: throw ObjectLost(what());
-        case HOPLITE_OBJECT_CORRUPT: throw ObjectCorrupt(what());
-        case HOPLITE_OBJECT_DELETED: throw ObjectDeleted(what());
-        case HOPLITE_NAME_TAKEN: throw NameTaken(what());
-        case HOPLITE_STORE_FULL: throw StoreFull(what());
-        case HOPLITE_SHAPE_MISMATCH: throw ShapeMismatch(what());
-        case HOPLITE_UNKNOWN_OP: throw UnknownOp(what());
-        case HOPLITE_UNSUPPORTED_DTYPE: throw UnsupportedDtype(what());
-        case HOPLITE_INVALID_ARGUMENT: throw InvalidArgument(what());
-        case HOPLITE_NODE_DOWN: throw NodeDown(what());
-        case HOPLITE_NOT_ALLOWED: throw NotAllowed(what());
-        case HOPLITE_CLIENT_CLOSED: throw ClientClosed(what());
-        case HOPLITE_FORKED_CLIENT: throw ForkedClient(what());
-        case HOPLITE_JOIN_ERROR: throw JoinError(what());
-        case HOPLITE_ADDRESS_IN_USE: throw AddressInUse(what());
-        case HOPLITE_CONNECT_ERROR: throw ConnectError(what());
-        case HOPLITE_INVALID_HANDLE: throw InvalidHandle(what());
-        case HOPLITE_CANCELLED: throw Cancelled(what());
-        case HOPLITE_NOT_READY: throw NotReady(what());
-        case HOPLITE_INTERNAL: throw Internal(what());
-        default: throw *this;
+        case HOPLITE_TIMEOUT:
+            throw Timeout(what());
+        case HOPLITE_OBJECT_LOST:
+            throw ObjectLost(what());
+        case HOPLITE_OBJECT_CORRUPT:
+            throw ObjectCorrupt(what());
+        case HOPLITE_OBJECT_DELETED:
+            throw ObjectDeleted(what());
+        case HOPLITE_NAME_TAKEN:
+            throw NameTaken(what());
+        case HOPLITE_STORE_FULL:
+            throw StoreFull(what());
+        case HOPLITE_SHAPE_MISMATCH:
+            throw ShapeMismatch(what());
+        case HOPLITE_UNKNOWN_OP:
+            throw UnknownOp(what());
+        case HOPLITE_UNSUPPORTED_DTYPE:
+            throw UnsupportedDtype(what());
+        case HOPLITE_INVALID_ARGUMENT:
+            throw InvalidArgument(what());
+        case HOPLITE_NODE_DOWN:
+            throw NodeDown(what());
+        case HOPLITE_NOT_ALLOWED:
+            throw NotAllowed(what());
+        case HOPLITE_CLIENT_CLOSED:
+            throw ClientClosed(what());
+        case HOPLITE_FORKED_CLIENT:
+            throw ForkedClient(what());
+        case HOPLITE_JOIN_ERROR:
+            throw JoinError(what());
+        case HOPLITE_ADDRESS_IN_USE:
+            throw AddressInUse(what());
+        case HOPLITE_CONNECT_ERROR:
+            throw ConnectError(what());
+        case HOPLITE_INVALID_HANDLE:
+            throw InvalidHandle(what());
+        case HOPLITE_CANCELLED:
+            throw Cancelled(what());
+        case HOPLITE_NOT_READY:
+            throw NotReady(what());
+        case HOPLITE_INTERNAL:
+            throw Internal(what());
+        default:
+            throw *this;
     }
 #else
     std::fprintf(stderr, "hoplite: %s\n", what());

@@ -39,8 +39,7 @@ public:
         requires std::convertible_to<const N&, Name>
     Names(const N& name) : texts_{Name(name).text()} {}
     template <std::ranges::input_range R>
-        requires(!std::convertible_to<const R&, Name> &&
-                 std::convertible_to<std::ranges::range_reference_t<R>, Name> &&
+        requires(!std::convertible_to<const R&, Name> && std::convertible_to<std::ranges::range_reference_t<R>, Name> &&
                  std::is_reference_v<std::ranges::range_reference_t<R>>)
     Names(R&& names) {
         for (auto& name : names) texts_.push_back(Name(name).text());

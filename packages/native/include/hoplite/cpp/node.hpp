@@ -62,7 +62,8 @@ public:
     /// Starts a node.
     ///
     /// @throws AddressInUse Another process uses the port or the socket.
-    /// @throws InvalidArgument An option is not valid, or other hosts can reach the node and it has neither a token nor a
+    /// @throws InvalidArgument An option is not valid, or other hosts can reach the node and it has neither a token nor
+    /// a
     ///     certificate.
     /// @throws JoinError No node of the cluster replied, or its cluster name, token, CA or protocol version differs.
     explicit Node(const NodeOptions& options = {}) : Node(detail::unwrap(try_start(options))) {}
@@ -149,7 +150,8 @@ public:
     [[nodiscard]] std::optional<std::string> failure() const {
         hoplite_node_info info{};
         info.size = sizeof info;
-        if (raw_.id == 0 || hoplite_node_get_info(raw_, &info) != HOPLITE_OK || info.failure == nullptr) return std::nullopt;
+        if (raw_.id == 0 || hoplite_node_get_info(raw_, &info) != HOPLITE_OK || info.failure == nullptr)
+            return std::nullopt;
         return info.failure;
     }
 

@@ -177,8 +177,7 @@ inline hoplite_get_options raw(const Part& part) noexcept {
 inline Result<hoplite_reduce_options> raw(const ReduceOptions& options, std::size_t inputs) {
     if (auto valid = check_ttl(options.ttl); !valid) return failure(valid.error());
     if (options.count && *options.count == 0) {
-        return failure(
-            invalid("count is 0: it must be between 1 and the number of inputs, " + std::to_string(inputs)));
+        return failure(invalid("count is 0: it must be between 1 and the number of inputs, " + std::to_string(inputs)));
     }
     hoplite_reduce_options raw{};
     raw.size = sizeof raw;

@@ -132,8 +132,9 @@ struct Finish<std::string> {
     }
 };
 
-/// A suspended coroutine, shared by its `Pending` and the callback of the library. The callback runs on a thread that the
-/// thread sanitizer does not see the start of: its first access is to an atomic that the suspending thread released.
+/// A suspended coroutine, shared by its `Pending` and the callback of the library. The callback runs on a thread that
+/// the thread sanitizer does not see the start of: its first access is to an atomic that the suspending thread
+/// released.
 class Waiter {
 public:
     Waiter(std::coroutine_handle<> coroutine, Executor executor) : executor_(std::move(executor)) {
@@ -177,8 +178,8 @@ private:
 /// when the library no longer uses memory of the caller. What the call has done already stays. Another thread may wait
 /// for the result, but only one thread may use a `Pending` at a time.
 ///
-/// `co_await` works in every coroutine type. The coroutine is resumed on a thread of the library, where it should not
-/// block for long: other calls are completed there too. To resume on a loop of the program, use `via`, or
+/// `co_await` works in every coroutine type. One thread of the library resumes coroutines and calls callbacks: they may
+/// call every function, but others wait while they block. To resume on a loop of the program, use `via`, or
 /// `Queue::resume`. A `Pending` must not be moved while a coroutine waits for it.
 template <class T>
 class [[nodiscard]] Pending {
@@ -240,8 +241,8 @@ public:
             return detail::failure(std::move(error));
         }
         if (raw_.id == 0) {
-            return detail::failure(Error(HOPLITE_INVALID_HANDLE,
-                                         "this call was taken, cancelled or moved from: start another call"));
+            return detail::failure(
+                Error(HOPLITE_INVALID_HANDLE, "this call was taken, cancelled or moved from: start another call"));
         }
         const hoplite_code code = finish_.take(std::exchange(raw_, {}));
         detail::receive();
@@ -263,9 +264,9 @@ public:
         return std::move(*this);
     }
 
-    /// Calls `callback(Result<T>)` when the call is over: on a thread of the library, or by the executor of `via`. If the
-    /// call could not start, this thread calls it. The callback may call every function, and should not block for long.
-    /// Its exceptions go to the handler of `set_callback_error_handler`.
+    /// Calls `callback(Result<T>)` when the call is over: on a thread of the library, or by the executor of `via`. If
+    /// the call could not start, this thread calls it. The callback may call every function, and should not block for
+    /// long. Its exceptions go to the handler of `set_callback_error_handler`.
     template <class F>
         requires std::invocable<F&, Result<T>>
     void then(F callback) && {

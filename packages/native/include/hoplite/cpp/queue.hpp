@@ -46,7 +46,8 @@ public:
 
     [[nodiscard]] Result<int> try_fd() const {
         int fd = -1;
-        if (const hoplite_code code = hoplite_queue_fd(raw_, &fd); code != HOPLITE_OK) return detail::failure(error(code));
+        if (const hoplite_code code = hoplite_queue_fd(raw_, &fd); code != HOPLITE_OK)
+            return detail::failure(error(code));
         return fd;
     }
 

@@ -16,7 +16,8 @@ inline namespace HOPLITE_NAMESPACE {
 
 /// Identifies one object, by an id that `put` or `reduce` generated or by a name such as "policy/17".
 ///
-/// Refs with the same text are equal. A ref does not keep its object alive. To use it in another process, send its text.
+/// Refs with the same text are equal. A ref does not keep its object alive. To use it in another process, send its
+/// text.
 class Ref {
 public:
     Ref() = default;

@@ -72,14 +72,16 @@ public:
 
 #if HOPLITE_HAS_MDSPAN
     /// A multi-dimensional array in row-major order.
-    template <Element T, class Extents, class Accessor>
+    template <class T, class Extents, class Accessor>
+        requires Element<std::remove_cv_t<T>>
     Value(const std::mdspan<T, Extents, std::layout_right, Accessor>& array)
         : data_(array.data_handle()),
-          nbytes_(array.size() * sizeof(T)),
+          nbytes_(static_cast<std::uint64_t>(array.size()) * sizeof(T)),
           item_bytes_(sizeof(T)),
           dtype_(dtype_of<std::remove_cv_t<T>>::name) {
         std::vector<std::uint64_t> axes;
-        for (std::size_t axis = 0; axis < array.rank(); ++axis) axes.push_back(static_cast<std::uint64_t>(array.extent(axis)));
+        for (std::size_t axis = 0; axis < array.rank(); ++axis)
+            axes.push_back(static_cast<std::uint64_t>(array.extent(axis)));
         shape_ = Shape(axes);
     }
 #endif

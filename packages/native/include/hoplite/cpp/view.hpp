@@ -25,8 +25,9 @@ inline namespace HOPLITE_NAMESPACE {
 
 /// An object in shared memory, read-only: a write into it ends the process.
 ///
-/// `View<T>` has elements of `T`; `View<>` has an object of any dtype, see below. A view stays valid after its object is
-/// deleted and its client is closed. It keeps the memory until it is destroyed or released. It can be moved, not copied.
+/// `View<T>` has elements of `T`; `View<>` has an object of any dtype, see below. A view stays valid after its object
+/// is deleted and its client is closed. It keeps the memory until it is destroyed or released. It can be moved, not
+/// copied.
 template <class T = void>
 class View;
 
@@ -107,7 +108,8 @@ public:
 
 protected:
     const hoplite_view& checked() const {
-        if (raw_.id == 0) Error(HOPLITE_INVALID_HANDLE, "this view was moved from or released: get the object again").raise();
+        if (raw_.id == 0)
+            Error(HOPLITE_INVALID_HANDLE, "this view was moved from or released: get the object again").raise();
         return raw_;
     }
 
@@ -175,7 +177,9 @@ private:
 
 template <Element T>
 Result<View<T>> View<void>::try_as(const char* ref) && {
-    if (raw_.id == 0) return detail::failure(Error(HOPLITE_INVALID_HANDLE, "this view was moved from or released: get the object again"));
+    if (raw_.id == 0)
+        return detail::failure(
+            Error(HOPLITE_INVALID_HANDLE, "this view was moved from or released: get the object again"));
     if (dtype() != dtype_of<T>::name) {
         const std::string object = ref == nullptr ? "the object" : std::string("object ") + ref;
         Error error(HOPLITE_SHAPE_MISMATCH, object + " has dtype " + std::string(dtype()) + ", and T has dtype " +
