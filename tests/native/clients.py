@@ -59,7 +59,8 @@ class NativeClient:
         reply = self.call("get", ref=str(ref), to=path, **options)
         data = path.read_bytes()
         assert reply["nbytes"] == len(data)
-        assert reply["misaligned"] == 0
+        # Parts begin anywhere.
+        assert reply["misaligned"] == 0 or options.keys() & {"start", "stop"}
         return Value(reply["dtype"], tuple(reply["shape"]), reply["form"], data)
 
     def get(self, ref: object, *, part: slice | None = None, timeout: float | None = None) -> Any:  # noqa: ANN401
@@ -91,12 +92,12 @@ class NativeClient:
     ) -> tuple[list[str], list[str]]:
         """Waits until some of several objects are ready."""
         texts = [str(ref) for ref in refs]
-        ready = self.call("wait", refs=texts, count=count, timeout=timeout)["ready"]
+        ready = self.call("wait", refs=texts or None, count=count, timeout=timeout)["ready"]
         return [texts[at] for at in ready], [text for at, text in enumerate(texts) if at not in ready]
 
     def reduce(self, inputs: Iterable[object], op: str = "sum", **options: object) -> str:
         """Folds the first `count` inputs to arrive into one new object."""
-        ref: str = self.call("reduce", refs=[str(ref) for ref in inputs], op=op, **options)["ref"]
+        ref: str = self.call("reduce", refs=[str(ref) for ref in inputs] or None, op=op, **options)["ref"]
         return ref
 
     def inputs(self, ref: object, *, timeout: float | None = None) -> list[str]:
@@ -112,7 +113,7 @@ class NativeClient:
     def delete(self, refs: object, *, timeout: float | None = None) -> None:
         """Deletes objects."""
         texts = [str(ref) for ref in refs] if isinstance(refs, list) else [str(refs)]
-        self.call("delete", refs=texts, timeout=timeout)
+        self.call("delete", refs=texts or None, timeout=timeout)
 
     def latest(self, prefix: str, *, after: int | None = None, timeout: float | None = None) -> str:
         """The newest object under a prefix."""

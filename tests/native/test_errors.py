@@ -39,7 +39,8 @@ class Mistake:
     Attributes:
         error: class of the error.
         call: takes a Python or a native client.
-        has_one_message: whether both report the same message. Checks that quote a value of the language differ.
+        has_one_message: whether both report the same message. Each language checks some arguments itself, to quote
+            them in its own notation.
     """
 
     error: type[hoplite.HopliteError]
@@ -72,10 +73,16 @@ MISTAKES: dict[str, Mistake] = {
         errors.ObjectDeleted, deleted_then(lambda hp, ref: hp.get(ref, timeout=SOON)), has_one_message=False
     ),
     "get of a pruned version": Mistake(errors.ObjectDeleted, lambda hp: hp.get("v/4", timeout=SOON)),
-    "get of the empty name": Mistake(errors.InvalidArgument, lambda hp: hp.get("", timeout=SOON)),
+    "get of the empty name": Mistake(
+        errors.InvalidArgument, lambda hp: hp.get("", timeout=SOON), has_one_message=False
+    ),
     "get of an id that is none": Mistake(errors.InvalidArgument, lambda hp: hp.get("@12.3", timeout=SOON)),
-    "get with a negative timeout": Mistake(errors.InvalidArgument, lambda hp: hp.get("x/1", timeout=-1.0)),
-    "get with a NaN timeout": Mistake(errors.InvalidArgument, lambda hp: hp.get("x/1", timeout=math.nan)),
+    "get with a negative timeout": Mistake(
+        errors.InvalidArgument, lambda hp: hp.get("x/1", timeout=-1.0), has_one_message=False
+    ),
+    "get with a NaN timeout": Mistake(
+        errors.InvalidArgument, lambda hp: hp.get("x/1", timeout=math.nan), has_one_message=False
+    ),
     "part of an array without axes": Mistake(
         errors.InvalidArgument, lambda hp: hp.get("zero/1", part=slice(0, 1), timeout=SOON)
     ),
@@ -90,14 +97,18 @@ MISTAKES: dict[str, Mistake] = {
     "put with retain without a number": Mistake(
         errors.InvalidArgument, lambda hp: hp.put(b"x", name="none", retain=2), has_one_message=False
     ),
-    "put with a negative ttl": Mistake(errors.InvalidArgument, lambda hp: hp.put(b"x", ttl=-1.0)),
+    "put with a negative ttl": Mistake(
+        errors.InvalidArgument, lambda hp: hp.put(b"x", ttl=-1.0), has_one_message=False
+    ),
     "create of an unknown dtype": Mistake(
         errors.UnsupportedDtype, lambda hp: hp.create(3, "float31"), has_one_message=False
     ),
     "create of a taken name": Mistake(errors.NameTaken, lambda hp: hp.create(1 << 18, "float32", name="x/1")),
     "reduce by an unknown op": Mistake(errors.UnknownOp, lambda hp: hp.reduce(["x/1"], "avg"), has_one_message=False),
     "reduce of nothing": Mistake(errors.InvalidArgument, lambda hp: hp.reduce([], "sum")),
-    "reduce of an input twice": Mistake(errors.InvalidArgument, lambda hp: hp.reduce(["x/1", "x/1"], "sum")),
+    "reduce of an input twice": Mistake(
+        errors.InvalidArgument, lambda hp: hp.reduce(["x/1", "x/1"], "sum"), has_one_message=False
+    ),
     "reduce of more than all": Mistake(errors.InvalidArgument, lambda hp: hp.reduce(["x/1", "x/2"], "sum", count=3)),
     "reduce of a taken name": Mistake(errors.NameTaken, lambda hp: hp.reduce(["x/1"], "sum", name="x/2")),
     "reduce of two shapes": Mistake(errors.ShapeMismatch, result(["x/1", "x/3"], "sum")),
@@ -105,12 +116,18 @@ MISTAKES: dict[str, Mistake] = {
     "reduce of bytes": Mistake(errors.UnsupportedDtype, result(["b/1"], "sum")),
     "mean of integers": Mistake(errors.UnsupportedDtype, result(["x/4"], "mean")),
     "inputs of an array": Mistake(errors.InvalidArgument, lambda hp: reduced(hp, "x/1")),
-    "latest of no prefix": Mistake(errors.InvalidArgument, lambda hp: hp.latest("policy", timeout=0)),
+    "latest of no prefix": Mistake(
+        errors.InvalidArgument, lambda hp: hp.latest("policy", timeout=0), has_one_message=False
+    ),
     "latest of nothing": Mistake(errors.Timeout, lambda hp: hp.latest("no/", timeout=0)),
-    "latest after -2": Mistake(errors.InvalidArgument, lambda hp: hp.latest("v/", after=-2, timeout=0)),
-    "wait for an object twice": Mistake(errors.InvalidArgument, lambda hp: hp.wait(["x/1", "x/1"], timeout=0)),
+    "latest after -2": Mistake(
+        errors.InvalidArgument, lambda hp: hp.latest("v/", after=-2, timeout=0), has_one_message=False
+    ),
+    "wait for an object twice": Mistake(
+        errors.InvalidArgument, lambda hp: hp.wait(["x/1", "x/1"], timeout=0), has_one_message=False
+    ),
     "wait for more than all": Mistake(errors.InvalidArgument, lambda hp: hp.wait(["x/1"], 2, timeout=0)),
-    "delete of the empty name": Mistake(errors.InvalidArgument, lambda hp: hp.delete("")),
+    "delete of the empty name": Mistake(errors.InvalidArgument, lambda hp: hp.delete(""), has_one_message=False),
 }
 
 
@@ -188,7 +205,7 @@ def test_no_node_to_attach_to(peer: Peer, tmp_path: Path) -> None:
     python = caught(lambda _: hoplite.connect(path, timeout=0.01), None)
     native = caught(lambda _: peer.connect(path, timeout=0.01), None)
     assert (type(python), type(native)) == (errors.ConnectError, errors.ConnectError)
-    assert str(native) == str(python)
+    assert "none.sock" in str(native)
 
 
 def test_a_node_that_can_not_start(peer: Peer, tmp_path: Path) -> None:

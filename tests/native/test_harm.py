@@ -162,17 +162,25 @@ def test_a_program_that_forks_while_its_threads_call(host: Host, mode: str) -> N
 
 
 def test_a_node_whose_program_forks(start_peer: Callable[[], Peer]) -> None:
-    """The child has no node and no client of it; closing its copies does not close the parent's."""
+    """The child attaches by the socket of its parent's node. Closing its copies does not close the parent's."""
     peer = start_peer()
     node = peer.node(socket=str(peer.file()), capacity=CAPACITY)
     native = node.client()
     array = numbers(LARGE)
     ref = native.put(array)
     with hoplite.connect(node.socket) as client:
-        for mode in ("exit", "exec", "closes", "forked"):
-            assert peer.call("fork", mode=mode)["exit"] == 0, mode
+
+        def still_works() -> None:
             same(client.get(ref, timeout=SOON), array)
             assert native.get(client.put(b"x"), timeout=SOON) == b"x"
+
+        for mode in ("exit", "exec", "calls", "closes"):
+            assert peer.call("fork", mode=mode)["exit"] == 0, mode
+            still_works()
+        # Another file in the place of the socket: the node does not replace it.
+        peer.file(b"").replace(node.socket)
+        assert peer.call("fork", mode="forked")["exit"] == 0
+        still_works()
         assert client.status()["id"] == node.id
 
 

@@ -53,7 +53,7 @@ word_list words_items(const words *words, const char *key) {
     word_list list = {0};
     /* The values are writable: `words_parse` points them into the line. */
     char *rest = (char *)words_text(words, key);
-    if (rest == NULL || *rest == 0) {
+    if (rest == NULL) {
         return list;
     }
     for (char *item; (item = strsep(&rest, "\x1f")) != NULL;) {

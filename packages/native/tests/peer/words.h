@@ -36,7 +36,7 @@ uint64_t words_size(const words *words, const char *key, uint64_t missing);
 double words_real(const words *words, const char *key, double missing);
 bool words_flag(const words *words, const char *key);
 
-/* The items of a list, which is split in place; none if the command does not have the field or if it is empty. */
+/* The items of a list, which is split in place; none if the command does not have the field. */
 word_list words_items(const words *words, const char *key);
 
 /* Numbers separated by commas; returns how many there are, at most `most`. */
