@@ -1,7 +1,7 @@
-//! The id of this process, without a system call. Detects a fork: the id differs from the one that was noted before.
+//! The id of this process, without a system call. After a fork it differs from an id that was noted before.
 //!
 //! Linux removes the contents of a page marked `MADV_WIPEONFORK` from a child process. The page keeps the id, and a
-//! child finds zero there and asks the system again. No fork handler runs, so no way to fork can bypass it.
+//! child reads zero there and queries the system again. No fork handler runs, so no way to fork can bypass it.
 
 use std::{
     ffi::c_void,
