@@ -230,6 +230,8 @@ typedef struct {
 typedef struct {
     /** NUL-terminated UTF-8. */
     char text[HOPLITE_REF_BYTES];
+    /** Nodes that kept a copy when the put or seal that returned the ref completed; 0 for refs of other calls. */
+    uint32_t replicas;
 } hoplite_ref;
 
 /** Options of `hoplite_create`. */
@@ -579,7 +581,7 @@ hoplite_code hoplite_view_release(hoplite_view *view);
  *
  * @param ref ref or name of the object.
  * @param out memory for the bytes; its content is undefined after an error.
- * @param nbytes bytes at `out`: exactly those of the object if `dtype` is given, else at least as many.
+ * @param nbytes bytes at `out`: exactly those of the object.
  * @param dtype dtype that the object must have; NULL accepts any dtype and shape.
  * @param ndim number of dimensions that the object must have; ignored without `dtype`.
  * @param shape the `ndim` lengths; may be NULL if `ndim` is 0.

@@ -1,0 +1,316 @@
+//! The asynchronous forms of the verbs.
+
+use std::{
+    ffi::{c_char, c_void},
+    ptr::NonNull,
+};
+
+use crate::{
+    arguments::{self, refs as texts, required, text},
+    client,
+    code::Code,
+    entry::{Entry, Taken},
+    errors::{Result, call},
+    getting::{get_call, get_into_call, latest_call, wait_call},
+    making::{create_call, put_call, reduce_call, seal_call},
+    options::{CreateOptions, GetOptions, PutOptions, ReduceOptions},
+    signals::blocked,
+    values::{Array, Buffer, Client, Pending},
+};
+
+/// Starts a call, on threads that receive no signals, and writes its handle.
+///
+/// # Safety
+/// `out` points to writable memory.
+unsafe fn open<T: Taken>(
+    out: NonNull<Pending>,
+    start: impl FnOnce() -> hoplite::Pending<T>,
+) -> Result<()> {
+    let pending = Entry::open(blocked(start))?;
+    // SAFETY: as the caller ensures.
+    unsafe { out.write(pending) };
+    Ok(())
+}
+
+/// Starts `hoplite_put`; `hoplite_pending_take_ref` returns its result. `value->data` must stay valid until the call is
+/// over, taken or cancelled.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_put_async(
+    client: Client,
+    value: *const Array,
+    options: *const PutOptions,
+    timeout: f64,
+    pending: *mut Pending,
+) -> Code {
+    call(|| {
+        let out = required(pending, "pending")?;
+        let client = client::of(client)?;
+        // SAFETY: the obligations of the header.
+        let verb = unsafe { put_call(&client, value, options, timeout) }?;
+        // SAFETY: the obligations of the header.
+        unsafe { open(out, || verb.start()) }
+    })
+}
+
+/// Starts `hoplite_create`; `hoplite_pending_take_buffer` returns its result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_create_async(
+    client: Client,
+    dtype: *const c_char,
+    ndim: u32,
+    shape: *const u64,
+    options: *const CreateOptions,
+    timeout: f64,
+    pending: *mut Pending,
+) -> Code {
+    call(|| {
+        let out = required(pending, "pending")?;
+        let client = client::of(client)?;
+        // SAFETY: the obligations of the header.
+        let verb = unsafe { create_call(&client, dtype, ndim, shape, options, timeout) }?;
+        // SAFETY: the obligations of the header.
+        unsafe { open(out, || verb.start()) }
+    })
+}
+
+/// Starts `hoplite_seal`; `hoplite_pending_take_ref` returns its result. Releases the buffer at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_seal_async(
+    buffer: *mut Buffer,
+    timeout: f64,
+    pending: *mut Pending,
+) -> Code {
+    call(|| {
+        let out = required(pending, "pending")?;
+        // SAFETY: the obligations of the header.
+        unsafe {
+            let seal = seal_call(buffer, timeout)?;
+            open(out, || seal.start())
+        }
+    })
+}
+
+/// Starts `hoplite_reserve`; `hoplite_pending_take_ref` returns its result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_reserve_async(
+    client: Client,
+    timeout: f64,
+    pending: *mut Pending,
+) -> Code {
+    call(|| {
+        let out = required(pending, "pending")?;
+        let (client, limit) = (client::of(client)?, arguments::timeout(timeout)?);
+        // SAFETY: the obligations of the header.
+        unsafe { open(out, || client.reserve().timeout(limit).start()) }
+    })
+}
+
+/// Starts `hoplite_reduce`; `hoplite_pending_take_ref` returns its result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_reduce_async(
+    client: Client,
+    refs: *const *const c_char,
+    n: usize,
+    op: *const c_char,
+    options: *const ReduceOptions,
+    timeout: f64,
+    pending: *mut Pending,
+) -> Code {
+    call(|| {
+        let out = required(pending, "pending")?;
+        let client = client::of(client)?;
+        // SAFETY: the obligations of the header.
+        let verb = unsafe { reduce_call(&client, (refs, n), op, options, timeout) }?;
+        // SAFETY: the obligations of the header.
+        unsafe { open(out, || verb.start()) }
+    })
+}
+
+/// Starts `hoplite_get`; `hoplite_pending_take_view` returns its result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_get_async(
+    client: Client,
+    r#ref: *const c_char,
+    options: *const GetOptions,
+    timeout: f64,
+    pending: *mut Pending,
+) -> Code {
+    call(|| {
+        let out = required(pending, "pending")?;
+        let client = client::of(client)?;
+        // SAFETY: the obligations of the header.
+        let verb = unsafe { get_call(&client, r#ref, options, timeout) }?;
+        // SAFETY: the obligations of the header.
+        unsafe { open(out, || verb.start()) }
+    })
+}
+
+/// Starts `hoplite_get_into`; `hoplite_pending_take_size` returns its result. The memory at `out` must stay valid, and
+/// belongs to the library, until the call is over, taken or cancelled.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_get_into_async(
+    client: Client,
+    r#ref: *const c_char,
+    out: *mut c_void,
+    nbytes: u64,
+    dtype: *const c_char,
+    ndim: u32,
+    shape: *const u64,
+    timeout: f64,
+    pending: *mut Pending,
+) -> Code {
+    call(|| {
+        let written = required(pending, "pending")?;
+        let client = client::of(client)?;
+        // SAFETY: the obligations of the header.
+        let verb =
+            unsafe { get_into_call(&client, r#ref, (out, nbytes), (dtype, ndim, shape), timeout) }?;
+        // SAFETY: the obligations of the header.
+        unsafe { open(written, || verb.start()) }
+    })
+}
+
+/// Starts `hoplite_wait`; `hoplite_pending_take_ready` returns its result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_wait_async(
+    client: Client,
+    refs: *const *const c_char,
+    n: usize,
+    count: usize,
+    timeout: f64,
+    pending: *mut Pending,
+) -> Code {
+    call(|| {
+        let out = required(pending, "pending")?;
+        let client = client::of(client)?;
+        // SAFETY: the obligations of the header.
+        let verb = unsafe { wait_call(&client, (refs, n), count, timeout) }?;
+        // SAFETY: the obligations of the header.
+        unsafe { open(out, || verb.start()) }
+    })
+}
+
+/// Starts `hoplite_inputs`; `hoplite_pending_take_refs` returns its result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_inputs_async(
+    client: Client,
+    r#ref: *const c_char,
+    timeout: f64,
+    pending: *mut Pending,
+) -> Code {
+    call(|| {
+        let out = required(pending, "pending")?;
+        let (client, limit) = (client::of(client)?, arguments::timeout(timeout)?);
+        // SAFETY: the obligations of the header.
+        let r#ref = unsafe { text(r#ref, "ref") }?;
+        // SAFETY: the obligations of the header.
+        unsafe { open(out, || client.inputs(r#ref).timeout(limit).start()) }
+    })
+}
+
+/// Starts `hoplite_lost`; `hoplite_pending_take_refs` returns its result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_lost_async(
+    client: Client,
+    r#ref: *const c_char,
+    timeout: f64,
+    pending: *mut Pending,
+) -> Code {
+    call(|| {
+        let out = required(pending, "pending")?;
+        let (client, limit) = (client::of(client)?, arguments::timeout(timeout)?);
+        // SAFETY: the obligations of the header.
+        let r#ref = unsafe { text(r#ref, "ref") }?;
+        // SAFETY: the obligations of the header.
+        unsafe { open(out, || client.lost(r#ref).timeout(limit).start()) }
+    })
+}
+
+/// Starts `hoplite_latest`; `hoplite_pending_take_ref` returns its result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_latest_async(
+    client: Client,
+    prefix: *const c_char,
+    after: i64,
+    timeout: f64,
+    pending: *mut Pending,
+) -> Code {
+    call(|| {
+        let out = required(pending, "pending")?;
+        let client = client::of(client)?;
+        // SAFETY: the obligations of the header.
+        let verb = unsafe { latest_call(&client, prefix, after, timeout) }?;
+        // SAFETY: the obligations of the header.
+        unsafe { open(out, || verb.start()) }
+    })
+}
+
+/// Starts `hoplite_delete`; `hoplite_pending_take_done` returns its result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_delete_async(
+    client: Client,
+    refs: *const *const c_char,
+    n: usize,
+    timeout: f64,
+    pending: *mut Pending,
+) -> Code {
+    call(|| {
+        let out = required(pending, "pending")?;
+        let (client, limit) = (client::of(client)?, arguments::timeout(timeout)?);
+        // SAFETY: the obligations of the header.
+        let refs = unsafe { texts(refs, n) }?;
+        // SAFETY: the obligations of the header.
+        unsafe { open(out, || client.delete(refs).timeout(limit).start()) }
+    })
+}
+
+/// Starts `hoplite_lease_acquire`; `hoplite_pending_take_lease` returns its result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_lease_acquire_async(
+    client: Client,
+    r#ref: *const c_char,
+    timeout: f64,
+    pending: *mut Pending,
+) -> Code {
+    call(|| {
+        let out = required(pending, "pending")?;
+        let (client, limit) = (client::of(client)?, arguments::timeout(timeout)?);
+        // SAFETY: the obligations of the header.
+        let r#ref = unsafe { text(r#ref, "ref") }?;
+        // SAFETY: the obligations of the header.
+        unsafe { open(out, || client.lease(r#ref).timeout(limit).start()) }
+    })
+}
+
+/// Starts `hoplite_get_locations`; `hoplite_pending_take_locations` returns its result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_get_locations_async(
+    client: Client,
+    r#ref: *const c_char,
+    timeout: f64,
+    pending: *mut Pending,
+) -> Code {
+    call(|| {
+        let out = required(pending, "pending")?;
+        let (client, limit) = (client::of(client)?, arguments::timeout(timeout)?);
+        // SAFETY: the obligations of the header.
+        let r#ref = unsafe { text(r#ref, "ref") }?;
+        // SAFETY: the obligations of the header.
+        unsafe { open(out, || client.locations(r#ref).timeout(limit).start()) }
+    })
+}
+
+/// Starts `hoplite_status`; `hoplite_pending_take_text` returns its result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_status_async(
+    client: Client,
+    timeout: f64,
+    pending: *mut Pending,
+) -> Code {
+    call(|| {
+        let out = required(pending, "pending")?;
+        let (client, limit) = (client::of(client)?, arguments::timeout(timeout)?);
+        // SAFETY: the obligations of the header.
+        unsafe { open(out, || client.status().timeout(limit).start()) }
+    })
+}

@@ -1,0 +1,108 @@
+//! Clients of nodes.
+
+use std::ffi::c_char;
+
+use hoplite::{Client as Native, ClientOptions as NativeOptions};
+
+use crate::{
+    arguments::{self, optional_text, required, text},
+    code::Code,
+    errors::{Result, call},
+    fork,
+    open::CLIENTS,
+    options::ClientOptions,
+    signals::blocked,
+    values::Client,
+    versioned::read,
+};
+
+/// Opens a client of the node of this host: of the node that `HOPLITE_ADDRESS` names, of this Slurm job's node, of this
+/// user's node, or else of an embedded node that this call starts, which ends with the client.
+///
+/// @param address path of a node's socket, or "unix:" and the path; NULL searches.
+/// @param options NULL for the defaults.
+/// @param timeout seconds to wait for the node.
+/// @param[out] client handle of the client.
+/// @return `HOPLITE_CONNECT_ERROR` if the node does not reply.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_init(
+    address: *const c_char,
+    options: *const ClientOptions,
+    timeout: f64,
+    client: *mut Client,
+) -> Code {
+    call(|| {
+        let out = required(client, "client")?;
+        let limit = arguments::timeout(timeout)?;
+        // SAFETY: the obligations of the header.
+        let (address, options) =
+            unsafe { (optional_text(address, "address")?, native_options(&read(options)?)?) };
+        fork::register();
+        let id = open(blocked(|| hoplite::init(address, options, limit))?)?;
+        // SAFETY: the obligations of the header.
+        unsafe { out.write(Client { id }) };
+        Ok(())
+    })
+}
+
+/// Opens a client of the node of this host that serves a socket.
+///
+/// @param address path of the socket, or "unix:" and the path.
+/// @param options NULL for the defaults.
+/// @param timeout seconds to wait for the node.
+/// @param[out] client handle of the client.
+/// @return `HOPLITE_CONNECT_ERROR` if no node replies there; `HOPLITE_NOT_ALLOWED` without a valid capability.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_connect(
+    address: *const c_char,
+    options: *const ClientOptions,
+    timeout: f64,
+    client: *mut Client,
+) -> Code {
+    call(|| {
+        let out = required(client, "client")?;
+        let limit = arguments::timeout(timeout)?;
+        // SAFETY: the obligations of the header.
+        let (address, options) =
+            unsafe { (text(address, "address")?, native_options(&read(options)?)?) };
+        fork::register();
+        let id = open(blocked(|| hoplite::connect(address, options, limit))?)?;
+        // SAFETY: the obligations of the header.
+        unsafe { out.write(Client { id }) };
+        Ok(())
+    })
+}
+
+/// Closes a client and releases its handle. Its calls end with `HOPLITE_CLIENT_CLOSED`; its views stay valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_client_close(client: Client) -> Code {
+    call(|| {
+        CLIENTS.remove(client.id)?.close();
+        Ok(())
+    })
+}
+
+/// The client of a handle.
+pub(crate) fn of(client: Client) -> Result<Native> {
+    CLIENTS.get(client.id, Native::clone)
+}
+
+/// Opens a client for the caller.
+pub(crate) fn open(native: Native) -> Result<u64> {
+    CLIENTS.insert(native)
+}
+
+/// The options of the client core.
+///
+/// # Safety
+/// The texts are null or NUL-terminated.
+pub(crate) unsafe fn native_options(options: &ClientOptions) -> Result<NativeOptions> {
+    // SAFETY: as the caller ensures.
+    let text = |pointer, name| unsafe { optional_text(pointer, name) };
+    Ok(NativeOptions {
+        job: text(options.job, "job")?.map(str::to_owned),
+        capability: text(options.capability, "capability")?.map(str::to_owned),
+        reconnect: !options.no_reconnect.is_set(),
+        digest: options.digest.is_set().then_some(true),
+    })
+}

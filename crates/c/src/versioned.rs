@@ -1,0 +1,100 @@
+//! Structs that begin with their size, of programs that were compiled with an older or a newer header.
+
+use std::{
+    mem::{MaybeUninit, size_of},
+    ptr::NonNull,
+};
+
+use crate::errors::{Failure, Result};
+
+/// A struct of the header that begins with `size`.
+///
+/// # Safety
+/// The type is `repr(C)`, its first field is `size: usize`, and every value of its bytes is valid.
+pub(crate) unsafe trait Versioned: Copy {
+    /// Its name in the header.
+    const NAME: &'static str;
+}
+
+/// The smallest size: that of the field `size`.
+const LEAST: usize = size_of::<usize>();
+
+fn wrong_size<T: Versioned>(size: usize, reason: &str) -> Failure {
+    let name = T::NAME;
+    Failure::argument(format!(
+        "the size of the {name} is {size}, {reason}: initialize it with HOPLITE_INIT({name})"
+    ))
+}
+
+/// Reads options. Fields past the size of the caller are zero, as are all without a struct.
+///
+/// # Safety
+/// `pointer` is null, or points to as many readable bytes as its field `size` has.
+pub(crate) unsafe fn read<T: Versioned>(pointer: *const T) -> Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    if !pointer.is_null() {
+        // SAFETY: the caller passes a pointer to at least the field `size`.
+        let size = unsafe { pointer.cast::<usize>().read() };
+        if size < LEAST {
+            return Err(wrong_size::<T>(size, "too small"));
+        }
+        if size > size_of::<T>() {
+            // SAFETY: the caller's struct has `size` bytes.
+            let bytes = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), size) };
+            if bytes[size_of::<T>()..].iter().any(|byte| *byte != 0) {
+                let message = format!(
+                    "the {} has {size} bytes, with options that this version {} of the library does not have: update \
+                     the library, or leave them 0",
+                    T::NAME,
+                    env!("CARGO_PKG_VERSION")
+                );
+                return Err(Failure::argument(message));
+            }
+        }
+        let common = size.min(size_of::<T>());
+        // SAFETY: the caller's struct has `common` readable bytes, and the value as many writable ones.
+        unsafe {
+            value.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(pointer.cast(), common);
+        }
+    }
+    // SAFETY: all bytes are initialized, and every value of them is valid.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// The memory of a caller for a struct of results.
+pub(crate) struct Out<T> {
+    pointer: NonNull<T>,
+    size: usize,
+}
+
+impl<T: Versioned> Out<T> {
+    /// Checks the memory before the call that fills it.
+    ///
+    /// # Safety
+    /// `pointer` is null, or points to as many writable bytes as its field `size` has, until the last use.
+    pub(crate) unsafe fn new(pointer: *mut T, parameter: &str) -> Result<Self> {
+        let Some(pointer) = NonNull::new(pointer) else { return Err(null(parameter)) };
+        // SAFETY: the caller passes a pointer to at least the field `size`.
+        let size = unsafe { pointer.cast::<usize>().read() };
+        if size < size_of::<T>() {
+            return Err(wrong_size::<T>(size, "too small"));
+        }
+        Ok(Self { pointer, size })
+    }
+
+    /// Writes a value, except for its size. Fields that this version does not know become zero.
+    pub(crate) fn write(self, value: &T) {
+        let (from, to) = (std::ptr::from_ref(value).cast::<u8>(), self.pointer.cast::<u8>());
+        // SAFETY: the memory has `size` writable bytes, of which the value has the first ones. Both begin with the size.
+        unsafe {
+            let (from, rest) = (from.add(LEAST), to.add(LEAST));
+            rest.as_ptr().copy_from_nonoverlapping(from, size_of::<T>() - LEAST);
+            to.add(size_of::<T>()).write_bytes(0, self.size - size_of::<T>());
+        }
+    }
+}
+
+/// The error of a null pointer.
+pub(crate) fn null(parameter: &str) -> Failure {
+    Failure::argument(format!("{parameter} is NULL: pass a pointer"))
+}
