@@ -54,6 +54,8 @@ pub struct Attachment {
     path: Option<PathBuf>,
     link: ArcSwap<Link>,
     is_closed: AtomicBool,
+    /// Whether it ever had a lease. A client without any takes no lock, which a fork may hold, when it is dropped.
+    had_leases: AtomicBool,
     /// The process that reconnects this client; 0 if none does. A forked child ignores its parent.
     renewing: AtomicU32,
     /// The node that lives in this process while the client lives.
@@ -95,6 +97,7 @@ impl Attachment {
             path,
             link: ArcSwap::from_pointee(Link::new(native)),
             is_closed: AtomicBool::new(false),
+            had_leases: AtomicBool::new(false),
             renewing: AtomicU32::new(0),
             _node: node,
         };
@@ -164,6 +167,7 @@ impl Attachment {
 
     /// Registers a lease, to take it again at the next node.
     pub(crate) fn note_lease(&self, id: &ObjectId) {
+        self.had_leases.store(true, Ordering::Relaxed);
         process::with(|shared| {
             *shared.leases.entry((self.number, id.clone())).or_default() += 1;
         });
@@ -210,6 +214,9 @@ impl Attachment {
         let mine = |((client, id), number): (&(u64, ObjectId), &u32)| {
             (*client == self.number).then(|| (id.clone(), *number))
         };
+        if !self.had_leases.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let leases: Vec<_> =
             process::with(|shared| shared.leases.iter().filter_map(mine).collect());
         for (id, number) in leases {
@@ -310,7 +317,9 @@ impl Link {
 impl Drop for Attachment {
     fn drop(&mut self) {
         let number = self.number;
-        process::with(|shared| shared.leases.retain(|(client, _), _| *client != number));
+        if *self.had_leases.get_mut() {
+            process::with(|shared| shared.leases.retain(|(client, _), _| *client != number));
+        }
     }
 }
 

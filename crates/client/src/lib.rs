@@ -23,6 +23,8 @@ mod client;
 mod error;
 #[doc(hidden)]
 pub mod fork;
+#[doc(hidden)]
+pub mod interrupt;
 mod mode;
 mod node;
 mod options;
@@ -35,6 +37,8 @@ mod value;
 mod verbs;
 mod view;
 
+#[doc(hidden)]
+pub use self::call::Verb;
 pub use self::{
     call::{Call, CallFuture},
     client::{Client, ClientOptions, Location},

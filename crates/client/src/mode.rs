@@ -7,14 +7,13 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Wake, Waker},
-    thread::Thread,
     time::{Duration, Instant},
 };
 
-use hoplite_node::{Client as Native, PendingReply};
+use hoplite_node::{Client as Native, Latch, PendingReply};
 use tokio::time::Sleep;
 
-use crate::{error::Result, process};
+use crate::{error::Result, interrupt, process};
 
 /// How a verb waits, and where it may work for long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +41,7 @@ impl Mode {
     /// Waits for a reply.
     pub(crate) async fn reply<T>(self, pending: PendingReply<T>) -> Result<T> {
         match self {
-            Self::Blocking => Ok(pending.join()?),
+            Self::Blocking => interrupt::join(pending),
             _ => Reply::new(pending).await,
         }
     }
@@ -126,25 +125,30 @@ pub(crate) fn sleep(time: Duration) -> Result<Pin<Box<Sleep>>> {
     Ok(Box::pin(tokio::time::sleep(time)))
 }
 
-/// Runs a future to its end in the calling thread. With [`Mode::Blocking`] that is one poll.
-pub(crate) fn finish<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+/// Runs a call to its end in the calling thread. With [`Mode::Blocking`], most calls take one poll.
+pub(crate) fn finish<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
+    let mut call = pin!(call);
+    if let Poll::Ready(output) = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         return output;
     }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+        let woken = Arc::new(Woken(Latch::default()));
+        let waker = Waker::from(woken.clone());
+        if let Poll::Ready(output) = call.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;
         }
-        std::thread::park();
+        interrupt::wait(|nap| {
+            woken.0.wait(nap);
+            woken.0.is_open().then_some(())
+        })?;
     }
 }
 
-struct Unpark(Thread);
+/// Ends the wait for the next poll.
+struct Woken(Latch);
 
-impl Wake for Unpark {
+impl Wake for Woken {
     fn wake(self: Arc<Self>) {
-        self.0.unpark();
+        self.0.open();
     }
 }

@@ -29,6 +29,7 @@ pub struct Value<'a> {
 enum Source<'a> {
     Borrowed(&'a [u8]),
     Owned(Arc<dyn AsRef<[u8]> + Send + Sync>),
+    Parts(Vec<Box<dyn AsRef<[u8]> + Send + Sync>>),
 }
 
 impl<'a> Value<'a> {
@@ -62,10 +63,37 @@ impl<'a> Value<'a> {
         Ok(Self { meta, source: Source::Owned(Arc::new(bytes)) })
     }
 
-    pub(crate) fn as_bytes(&self) -> &[u8] {
+    /// The bytes of several parts end to end, with any metadata.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if their number does not match.
+    #[doc(hidden)]
+    pub fn of_parts(meta: Meta, parts: Vec<Box<dyn AsRef<[u8]> + Send + Sync>>) -> Result<Self> {
+        let nbytes: usize = parts.iter().map(|part| (**part).as_ref().len()).sum();
+        if meta.size == nbytes as u64 && meta.is_consistent() {
+            return Ok(Self { meta, source: Source::Parts(parts) });
+        }
+        Err(mismatch(nbytes as u64, &meta))
+    }
+
+    /// The bytes; copied if there are several parts.
+    pub(crate) fn joined(&self) -> Cow<'_, [u8]> {
         match &self.source {
-            Source::Borrowed(bytes) => bytes,
-            Source::Owned(bytes) => (**bytes).as_ref(),
+            Source::Borrowed(bytes) => Cow::Borrowed(bytes),
+            Source::Owned(bytes) => Cow::Borrowed((**bytes).as_ref()),
+            Source::Parts(parts) => match &parts[..] {
+                [part] => Cow::Borrowed((**part).as_ref()),
+                _ => self.parts().concat().into(),
+            },
+        }
+    }
+
+    /// The bytes, in parts.
+    pub(crate) fn parts(&self) -> Vec<&[u8]> {
+        match &self.source {
+            Source::Borrowed(bytes) => vec![bytes],
+            Source::Owned(bytes) => vec![(**bytes).as_ref()],
+            Source::Parts(parts) => parts.iter().map(|part| (**part).as_ref()).collect(),
         }
     }
 }
@@ -79,8 +107,11 @@ fn meta_of(dtype: &str, shape: &[u64], nbytes: usize) -> Result<Meta> {
     if meta.size == nbytes {
         return Ok(meta);
     }
-    let message = format!("{nbytes} bytes do not match {meta}, which has {}", meta.size);
-    Err(Error::argument(message))
+    Err(mismatch(nbytes, &meta))
+}
+
+fn mismatch(nbytes: u64, meta: &Meta) -> Error {
+    Error::argument(format!("{nbytes} bytes do not match {meta}, which has {}", meta.size))
 }
 
 /// The metadata of an array, or with the dtype `bytes` of as many bytes as its only axis.

@@ -14,7 +14,8 @@ use hoplite_node::{
     PartialView, View as NativeView,
     proto::{
         id::ObjectId,
-        meta::{Form, Meta},
+        meta::{Form, Kind, Meta},
+        selection::Selection,
     },
 };
 use tokio::time::Sleep;
@@ -40,11 +41,12 @@ pub struct GetInto<M> {
     id: Result<ObjectId>,
     out: M,
     expected: Option<(String, Vec<u64>)>,
+    part: Option<Selection>,
 }
 
 impl<M> GetInto<M> {
     pub(crate) fn new(reference: impl AsRef<str>, out: M) -> Self {
-        Self { id: reference::parse(reference), out, expected: None }
+        Self { id: reference::parse(reference), out, expected: None, part: None }
     }
 }
 
@@ -52,6 +54,12 @@ impl<M> Call<'_, GetInto<M>> {
     /// Requires a dtype, by its name in NumPy, and for an array a shape.
     pub fn expect(mut self, dtype: &str, shape: &[u64]) -> Self {
         self.verb.expected = Some((dtype.into(), shape.into()));
+        self
+    }
+
+    /// Copies only rows or bytes, as [`Call::part`] of a get.
+    pub fn part(mut self, start: impl Into<Option<i64>>, stop: impl Into<Option<i64>>) -> Self {
+        self.verb.part = Some(Selection { start: start.into(), stop: stop.into() });
         self
     }
 }
@@ -70,8 +78,12 @@ impl<M: AsMut<[u8]> + Send> Verb for GetInto<M> {
         let (native, limit) = attachment.open(mode, limit).await?;
         // `start_follow` must be sent after `start_get`, which starts the transfer: without one, there is nothing to
         // follow.
-        let got = Reply::new(native.start_get(&id, limit));
-        let following = (!got.is_over()).then(|| Reply::new(native.start_follow(&id, limit)));
+        let got = Reply::new(match self.part {
+            None => native.start_get(&id, limit),
+            Some(part) => native.start_get_range(&id, part, limit),
+        });
+        let follows = self.part.is_none() && !got.is_over();
+        let following = follows.then(|| Reply::new(native.start_follow(&id, limit)));
         let mut filling = Filling { got, following, growing: None, copied: 0, timer: None };
         let mut interval = COPY_EVERY.0;
         loop {
@@ -105,21 +117,24 @@ impl<M: AsMut<[u8]>> GetInto<M> {
         let bytes = self.out.as_mut().len() as u64;
         if meta.form == Form::Pickle {
             return mismatch(format!(
-                "{id} is a pickled object, which can't be copied into memory: get it instead"
+                "{id} is a pickled object, which can't be copied into out: get it without out"
             ));
         }
         let (dtype, shape) = dtype_of(meta);
         if let Some((wanted, wanted_shape)) = &self.expected
             && (*wanted != dtype || (dtype != BYTES && wanted_shape != shape))
         {
+            let dtype = match &meta.kind {
+                Kind::Bytes => format!("{} bytes", meta.size),
+                Kind::Array { .. } => format!("{dtype} {shape:?}"),
+            };
             return mismatch(format!(
-                "{id} is {dtype} {shape:?}, but the memory is {wanted} {wanted_shape:?}: pass memory of the same dtype \
-                 and shape"
+                "{id} is {dtype}, but out is {wanted} {wanted_shape:?}: pass an out of the same dtype and shape"
             ));
         }
         if meta.size != bytes {
             return mismatch(format!(
-                "{id} has {} bytes, but the memory has {bytes}: pass memory of that size",
+                "{id} has {} bytes, but out has {bytes}: pass an out of that size",
                 meta.size
             ));
         }

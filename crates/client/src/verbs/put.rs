@@ -35,12 +35,19 @@ struct PutOptions {
     retain: Option<u64>,
     ttl: Option<Duration>,
     exist_ok: bool,
+    digest: bool,
 }
 
 impl<'a> Put<'a> {
     pub(crate) const fn new(value: Value<'a>) -> Self {
-        let options =
-            PutOptions { name: None, replicas: 1, retain: None, ttl: None, exist_ok: false };
+        let options = PutOptions {
+            name: None,
+            replicas: 1,
+            retain: None,
+            ttl: None,
+            exist_ok: false,
+            digest: false,
+        };
         Self { value, options }
     }
 }
@@ -76,6 +83,13 @@ impl Call<'_, Put<'_>> {
         self.verb.options.exist_ok = exist_ok;
         self
     }
+
+    /// Announces the digest of the bytes, also if the client does not.
+    #[doc(hidden)]
+    pub fn digest(mut self, digest: bool) -> Self {
+        self.verb.options.digest = digest;
+        self
+    }
 }
 
 impl Verb for Put<'_> {
@@ -103,10 +117,9 @@ impl Verb for Put<'_> {
             return Ok(Ref::new(id).into());
         }
         let mut meta = value.meta.clone();
-        if attachment.digests() {
-            let bytes = value.as_bytes();
-            let digest = mode.copy(meta.size, || digest(&[bytes]));
-            meta = meta.with_digest(digest);
+        if attachment.digests() || options.digest {
+            let sum = mode.copy(meta.size, || digest(&value.parts()));
+            meta = meta.with_digest(sum);
         }
         let put = copied(&native, mode, &value, meta, name.clone(), ttl, left(limit, begun));
         let id = match put.await {
@@ -157,7 +170,8 @@ async fn copied(
     let size = meta.size;
     if size <= INLINE_BYTES_MAX {
         let reply = {
-            let value = NativeValue::with_meta(value.as_bytes(), meta)?;
+            let bytes = value.joined();
+            let value = NativeValue::with_meta(&bytes, meta)?;
             native.start_put_small(name, &value, ttl, limit)
         };
         return mode.reply(reply).await;
@@ -165,7 +179,7 @@ async fn copied(
     let begun = Instant::now();
     let writer = mode.reply(native.start_create(name, meta, ttl, limit)).await?;
     // Other hosts can receive the object while it is being copied.
-    mode.copy(size, || writer.write_all(value.as_bytes()))?;
+    mode.copy(size, || writer.write_parts(&value.parts()))?;
     mode.reply(writer.seal(left(limit, begun))?).await
 }
 
