@@ -5,9 +5,8 @@ std::unique_ptr<Stage> stage;
 }
 
 Stage::Stage() {
-    const std::string token = "token-of-the-stage-of-the-contract-cases";
     for (int number = 0; number < 3; ++number) {
-        hoplite::NodeOptions options{.listen = "127.0.0.1:0", .capacity = 128 * hoplite::MiB, .token = token};
+        hoplite::NodeOptions options{.listen = "127.0.0.1:0", .capacity = 128 * hoplite::MiB, .token = TOKEN};
         options.socket = fresh(".sock");
         if (number > 0) options.join = {*nodes[0].address()};
         nodes.emplace_back(options);

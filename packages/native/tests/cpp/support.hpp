@@ -27,6 +27,10 @@ inline constexpr auto SOON = 30s;
 // Elements of float32: one object that is sent inside messages, and one in its own memory.
 inline constexpr std::size_t SMALL = 100, LARGE = 50'000;
 
+// Tokens of clusters, as `hoplite token new` creates them.
+inline const std::string TOKEN = "hpt1_dGVzdHMgb2YgaG9wbGl0ZS5ocHAsIG9uZSBjbHVzdGXGb9ac";
+inline const std::string OTHER_TOKEN = "hpt1_dGVzdHMgb2YgaG9wbGl0ZS5ocHAsIGFub3RoZXIgb27ppltu";
+
 // Whole numbers from 0 to 3: sums and products of a few are exact in every dtype.
 template <class T = float>
 std::vector<T> numbers(std::size_t count, unsigned seed = 0) {

@@ -105,6 +105,29 @@ TEST_F(Async, a_coroutine_does_not_suspend_for_a_call_that_is_over) {
     EXPECT_TRUE(done);
 }
 
+TEST_F(Async, arguments_written_in_a_co_await_are_valid) {
+    std::promise<void> promise;
+    auto end = promise.get_future();
+    [](hoplite::Client hp, std::promise<void> result) -> Detached {
+        const std::string prefix = "a prefix that is too long for the small buffer of a string/";
+        const hoplite::Ref one = co_await hp.put_async(numbers(LARGE), {.name = prefix + "1", .timeout = SOON});
+        EXPECT_EQ(one.text(), prefix + "1");
+        auto buffer = co_await hp.create_async<float>({2, 3}, {.name = prefix + std::to_string(2)});
+        std::ranges::fill(buffer, 1.0F);
+        const hoplite::Ref two = co_await buffer.seal_async({.timeout = SOON});
+        EXPECT_EQ((co_await hp.wait_async({one, two}, {.count = 2, .timeout = SOON})).ready.size(), 2U);
+        EXPECT_EQ((co_await hp.get_async<float>(prefix + "2", {.part = {0, 1}, .timeout = SOON})).size(), 3U);
+        std::vector<float> out(6);
+        EXPECT_EQ(co_await hp.get_into_async(two, out, {.shape = hoplite::Shape(2, 3), .timeout = SOON}), 24U);
+        const hoplite::Ref total = co_await hp.reduce_async({two.text()}, "sum", {.name = prefix + "total/3"});
+        EXPECT_EQ((co_await hp.inputs_async(total)).size(), 1U);
+        EXPECT_EQ((co_await hp.latest_async(prefix + "total/", {.after = 2, .timeout = SOON})).number(), 3U);
+        co_await hp.del_async({one, two, total});
+        result.set_value();
+    }(client, std::move(promise));
+    within(std::move(end));
+}
+
 TEST_F(Async, an_executor_resumes_a_coroutine_on_a_loop) {
     Loop loop;
     const auto post = [&loop](std::function<void()> work) { loop.post(std::move(work)); };

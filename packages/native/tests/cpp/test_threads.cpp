@@ -91,13 +91,12 @@ TEST(Threads, clients_come_and_go_while_others_work) {
 }
 
 TEST(Threads, two_nodes_in_one_process_share_objects) {
-    const std::string token = "token-of-two-nodes-in-one-process";
     hoplite::Node one(
-        {.listen = "127.0.0.1:0", .capacity = 64 * hoplite::MiB, .token = token, .socket = fresh(".sock")});
+        {.listen = "127.0.0.1:0", .capacity = 64 * hoplite::MiB, .token = TOKEN, .socket = fresh(".sock")});
     const hoplite::Node two({.listen = "127.0.0.1:0",
                              .join = {*one.address()},
                              .capacity = 64 * hoplite::MiB,
-                             .token = token,
+                             .token = TOKEN,
                              .socket = fresh(".sock")});
     EXPECT_NE(one.id(), two.id());
     const hoplite::Client first = one.client();

@@ -13,7 +13,7 @@ TEST_P(Contract, arrays_round_trip) {
         const hoplite::Ref ref = mine(putter->put({values, shape}));
         const auto view = getter->get<float>(ref);
         same(view, values);
-        EXPECT_EQ(axes(view.shape()), shape.axes());
+        EXPECT_EQ(axes(view.shape()), axes(shape.axes()));
         EXPECT_EQ(view.dtype(), "float32");
         EXPECT_EQ(view.form(), "plain");
         EXPECT_EQ(view.nbytes(), 4 * count);
@@ -136,7 +136,7 @@ TEST_P(Contract, a_created_object_exists_from_its_seal) {
         auto buffer = putter->create<float>(size, {.name = object});
         EXPECT_EQ(buffer.ref().text(), object);
         EXPECT_EQ(buffer.size(), size);
-        EXPECT_EQ(buffer.shape(), std::vector<std::uint64_t>{size});
+        EXPECT_EQ(axes(buffer.shape()), std::vector<std::uint64_t>{size});
         EXPECT_EQ(reinterpret_cast<std::uintptr_t>(buffer.data()) % 64, 0U);
         std::ranges::copy(numbers(size), buffer.begin());
         fails<hoplite::Timeout>([&] { (void)getter->get(object, {.timeout = 0s}); }, {object.c_str()});

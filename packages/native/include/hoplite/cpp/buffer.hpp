@@ -54,7 +54,7 @@ public:
     [[nodiscard]] Ref ref() const { return Ref(checked().ref); }
 
     /// Length of each axis; the number of bytes for bytes.
-    [[nodiscard]] const std::vector<std::uint64_t>& shape() const noexcept { return shape_.axes(); }
+    [[nodiscard]] std::span<const std::uint64_t> shape() const noexcept { return shape_.axes(); }
 
     [[nodiscard]] T* data() const { return static_cast<T*>(checked().data); }
     [[nodiscard]] std::size_t size() const { return nbytes() / sizeof(T); }

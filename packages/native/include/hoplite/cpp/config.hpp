@@ -53,6 +53,12 @@
 #define HOPLITE_TSAN 0
 #endif
 
+#if defined(__clang__)
+#define HOPLITE_LIFETIME_BOUND [[clang::lifetimebound]]
+#else
+#define HOPLITE_LIFETIME_BOUND
+#endif
+
 namespace hoplite {
 inline namespace HOPLITE_NAMESPACE {
 

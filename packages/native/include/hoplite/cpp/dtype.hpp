@@ -4,15 +4,16 @@
 #ifndef HOPLITE_CPP_DTYPE_HPP
 #define HOPLITE_CPP_DTYPE_HPP
 
+#include <algorithm>
+#include <array>
 #include <complex>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <ranges>
+#include <span>
 #include <string>
 #include <type_traits>
-#include <vector>
 
 #if defined(__STDCPP_FLOAT16_T__) || defined(__STDCPP_BFLOAT16_T__)
 #include <stdfloat>
@@ -99,13 +100,15 @@ concept Element = std::is_trivially_copyable_v<T> && requires {
 template <class T>
 inline constexpr bool is_bytes = std::same_as<T, std::byte> || std::same_as<T, char>;
 
-/// Length of each axis: `10`, `{2, 3}`, or any range of integers. `{}` is a scalar.
+/// Length of each axis: `10`, `{2, 3}`, or any range of integers. `{}` is a scalar. It has up to 64 axes.
 class Shape {
 public:
+    static constexpr std::size_t axes_max = 64;
+
     Shape() = default;
     template <std::integral... I>
-    Shape(I... axes) {
-        axes_.reserve(sizeof...(axes));
+        requires(sizeof...(I) <= axes_max)
+    Shape(I... axes) noexcept {
         (push(axes), ...);
     }
     template <std::ranges::input_range R>
@@ -114,15 +117,17 @@ public:
         for (const auto axis : axes) push(axis);
     }
 
-    [[nodiscard]] const std::vector<std::uint64_t>& axes() const noexcept { return axes_; }
-    [[nodiscard]] std::uint32_t rank() const noexcept { return static_cast<std::uint32_t>(axes_.size()); }
+    [[nodiscard]] std::span<const std::uint64_t> axes() const noexcept {
+        return {axes_.data(), std::min<std::size_t>(rank_, axes_max)};
+    }
+    [[nodiscard]] std::uint32_t rank() const noexcept { return static_cast<std::uint32_t>(axes().size()); }
     [[nodiscard]] const std::uint64_t* data() const noexcept { return axes_.data(); }
 
-    /// Number of elements; absent if an axis is negative or the product exceeds 64 bits.
+    /// Number of elements; absent if the shape is not valid or the product exceeds 64 bits.
     [[nodiscard]] std::optional<std::uint64_t> elements() const noexcept {
-        if (negative_) return std::nullopt;
+        if (negative_ || rank_ > axes_max) return std::nullopt;
         std::uint64_t product = 1;
-        for (const std::uint64_t axis : axes_) {
+        for (const std::uint64_t axis : axes()) {
             if (__builtin_mul_overflow(product, axis, &product)) return std::nullopt;
         }
         return product;
@@ -130,29 +135,35 @@ public:
 
     [[nodiscard]] std::string text() const {
         std::string text = "(";
-        for (std::size_t axis = 0; axis < axes_.size(); ++axis) {
-            if (axis > 0) text += ", ";
-            text += negative_ ? std::to_string(static_cast<std::int64_t>(axes_[axis])) : std::to_string(axes_[axis]);
+        for (const std::uint64_t axis : axes()) {
+            if (text.size() > 1) text += ", ";
+            text += negative_ ? std::to_string(static_cast<std::int64_t>(axis)) : std::to_string(axis);
         }
-        return text + (axes_.size() == 1 ? ",)" : ")");
+        return text + (rank_ == 1 ? ",)" : ")");
     }
 
-    /// Checks that no axis is negative.
+    /// Checks that no axis is negative, and that there are at most 64.
     [[nodiscard]] Result<void> check() const {
-        if (negative_)
-            return detail::failure(
-                detail::invalid("the shape " + text() + " has a negative axis: use lengths from 0 up"));
+        if (negative_) {
+            const std::string reason = " has a negative axis: use lengths from 0 up";
+            return detail::failure(detail::invalid("the shape " + text() + reason));
+        }
+        if (rank_ > axes_max) {
+            return detail::failure(detail::invalid("the shape has " + std::to_string(rank_) + " axes: use at most 64"));
+        }
         return {};
     }
 
 private:
     template <std::integral I>
-    void push(I axis) {
+    void push(I axis) noexcept {
         if constexpr (std::is_signed_v<I>) negative_ = negative_ || axis < 0;
-        axes_.push_back(static_cast<std::uint64_t>(axis));
+        if (rank_ < axes_max) axes_[rank_] = static_cast<std::uint64_t>(axis);
+        ++rank_;
     }
 
-    std::vector<std::uint64_t> axes_;
+    std::array<std::uint64_t, axes_max> axes_{};
+    std::size_t rank_ = 0;
     bool negative_ = false;
 };
 

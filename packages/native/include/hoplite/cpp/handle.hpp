@@ -42,7 +42,8 @@ inline Error error_of(hoplite_code code, const SharedClient& client) {
     if (code == HOPLITE_INVALID_HANDLE && client == nullptr) {
         return Error(code, "this client was moved from: use the client that it was moved to");
     }
-    if (code == HOPLITE_INVALID_HANDLE && client->closed()) return client_closed();
+    const bool of_closed = code == HOPLITE_INVALID_HANDLE || code == HOPLITE_CLIENT_CLOSED;
+    if (of_closed && client->closed()) return client_closed();
     return error_of(code);
 }
 

@@ -4,7 +4,6 @@
 #ifndef HOPLITE_CPP_LISTS_HPP
 #define HOPLITE_CPP_LISTS_HPP
 
-#include <initializer_list>
 #include <ranges>
 #include <string>
 #include <vector>
@@ -14,17 +13,20 @@
 namespace hoplite {
 inline namespace HOPLITE_NAMESPACE {
 
-/// A ref or a name as an argument of a call. It borrows the text until the call returns.
+/// A ref or a name as an argument or option of a call. It borrows the text until the call returns.
 class Name {
 public:
+    /// No name.
+    Name() = default;
     Name(const char* text) noexcept : text_(text) {}
-    Name(const std::string& text) noexcept : text_(text.c_str()) {}
-    Name(const Ref& ref) noexcept : text_(ref.text().c_str()) {}
+    Name(const std::string& text HOPLITE_LIFETIME_BOUND) noexcept : text_(text.c_str()) {}
+    Name(const Ref& ref HOPLITE_LIFETIME_BOUND) noexcept : text_(ref.text().c_str()) {}
 
+    /// The text; null without a name.
     [[nodiscard]] const char* text() const noexcept { return text_; }
 
 private:
-    const char* text_;
+    const char* text_ = nullptr;
 };
 
 /// Refs or names as an argument of a call: one of them, a braced list, or any range of them. It borrows the texts until
@@ -32,12 +34,10 @@ private:
 class Names {
 public:
     Names() = default;
-    Names(std::initializer_list<Name> names) {
-        for (const Name& name : names) texts_.push_back(name.text());
-    }
-    template <class N>
-        requires std::convertible_to<const N&, Name>
-    Names(const N& name) : texts_{Name(name).text()} {}
+    // Not of a std::initializer_list: GCC up to 13 has no braced list of them in the operand of a `co_await`.
+    template <class... N>
+        requires(sizeof...(N) > 0 && (std::convertible_to<const N&, Name> && ...))
+    Names(const N&... names) : texts_{Name(names).text()...} {}
     template <std::ranges::input_range R>
         requires(!std::convertible_to<const R&, Name> && std::convertible_to<std::ranges::range_reference_t<R>, Name> &&
                  std::is_reference_v<std::ranges::range_reference_t<R>>)

@@ -1,5 +1,8 @@
 /// @file
 /// Options of the verbs, which read like keyword arguments: `client.put(value, {.name = "policy/17", .retain = 2})`.
+///
+/// The options of verbs borrow names until the call returns, so write them in the call. They have no destructor: GCC up
+/// to 13 destroys aggregates in the operand of a `co_await` twice.
 
 #ifndef HOPLITE_CPP_OPTIONS_HPP
 #define HOPLITE_CPP_OPTIONS_HPP
@@ -7,6 +10,7 @@
 #include <string>
 
 #include "dtype.hpp"
+#include "lists.hpp"
 
 namespace hoplite {
 inline namespace HOPLITE_NAMESPACE {
@@ -28,7 +32,7 @@ struct ClientOptions {
 /// Options of `Client::put`.
 struct PutOptions {
     /// Name of the object, such as "policy/17", or a ref from `reserve` of this client. Absent: an id.
-    std::optional<std::string> name = {};
+    Name name = {};
     /// Nodes, including this one, that keep a copy until `del`.
     std::uint32_t replicas = 1;
     /// Newest versions to retain under the prefix of the name, including this one. Absent: all.
@@ -44,7 +48,7 @@ struct PutOptions {
 /// Options of `Client::create`.
 struct CreateOptions {
     /// Name of the object, as in `PutOptions`.
-    std::optional<std::string> name = {};
+    Name name = {};
     /// Nodes that keep a copy, as in `PutOptions`; `seal` waits for them.
     std::uint32_t replicas = 1;
     /// Time until the object is deleted, counted from `seal`. Absent: no limit.
@@ -90,7 +94,7 @@ struct ReduceOptions {
     /// Number of inputs to fold. Absent: all. Later inputs are ignored.
     std::optional<std::uint32_t> count = {};
     /// Name of the result, as in `PutOptions`.
-    std::optional<std::string> name = {};
+    Name name = {};
     /// Time until the result is deleted, from when it is complete. Absent: no limit.
     Duration ttl = {};
     /// Time for the inputs to arrive and be folded. After that the reduce fails.
@@ -145,7 +149,7 @@ inline Result<hoplite_put_options> raw(const PutOptions& options) {
     }
     hoplite_put_options raw{};
     raw.size = sizeof raw;
-    raw.name = text(options.name);
+    raw.name = options.name.text();
     raw.replicas = options.replicas;
     raw.retain = options.retain.value_or(0);
     raw.ttl = options.ttl ? options.ttl->count() : 0;
@@ -158,7 +162,7 @@ inline Result<hoplite_create_options> raw(const CreateOptions& options) {
     if (auto valid = check_ttl(options.ttl); !valid) return failure(valid.error());
     hoplite_create_options raw{};
     raw.size = sizeof raw;
-    raw.name = text(options.name);
+    raw.name = options.name.text();
     raw.replicas = options.replicas;
     raw.ttl = options.ttl ? options.ttl->count() : 0;
     return raw;
@@ -182,7 +186,7 @@ inline Result<hoplite_reduce_options> raw(const ReduceOptions& options, std::siz
     hoplite_reduce_options raw{};
     raw.size = sizeof raw;
     raw.count = options.count.value_or(0);
-    raw.name = text(options.name);
+    raw.name = options.name.text();
     raw.ttl = options.ttl ? options.ttl->count() : 0;
     return raw;
 }

@@ -178,9 +178,9 @@ private:
 /// when the library no longer uses memory of the caller. What the call has done already stays. Another thread may wait
 /// for the result, but only one thread may use a `Pending` at a time.
 ///
-/// `co_await` works in every coroutine type. One thread of the library resumes coroutines and calls callbacks: they may
-/// call every function, but others wait while they block. To resume on a loop of the program, use `via`, or
-/// `Queue::resume`. A `Pending` must not be moved while a coroutine waits for it.
+/// `co_await` works in every coroutine type. Threads of the library resume coroutines and call callbacks, several at a
+/// time; they may call every function. To resume on a loop of the program, use `via`, or `Queue::resume`. A `Pending`
+/// must not be moved while a coroutine waits for it.
 template <class T>
 class [[nodiscard]] Pending {
 public:

@@ -25,7 +25,6 @@ public:
     explicit Ref(const hoplite_ref& ref) : text_(ref.text), replicas_(replicas_of(ref)) {}
 
     [[nodiscard]] const std::string& text() const noexcept { return text_; }
-    operator std::string() const { return text_; }
 
     /// Number at the end of a name, such as 17 for "policy/17".
     ///
