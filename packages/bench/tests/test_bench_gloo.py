@@ -37,7 +37,8 @@ def test_a_change_in_any_source_is_compiled_anew_and_no_change_is_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     sources = [Path(shutil.copy(source, tmp_path)) for source in gloo.SOURCES]
-    assert {source.name for source in sources} == {path.name for path in RANKS.glob("*.[ch]pp")}
+    written = (RANKS / "gloo_rank.cpp", *RANKS.glob("*.hpp"))
+    assert {source.name for source in sources} == {path.name for path in written}
     compiled = tmp_path / "compiled"
     compiler = tmp_path / "g++"
     compiler.write_text(f'#!/bin/sh\necho once >>{compiled}\n: >"$2"\n')
@@ -125,7 +126,7 @@ def test_a_rank_reports_a_failure_and_continues(tmp_path: Path) -> None:
                 word, fields = ask("go", at=0, tokens="")
                 assert word == "done"
                 assert 0 < int(fields["start"]) <= int(fields["end"])
-                assert ask("check") == ("checked", {"wrong": ""})
+                assert ask("check") == ("checked", {"wrong": "", "disturbed": "", "extra": "0"})
             assert process.wait(30) == 0
 
 

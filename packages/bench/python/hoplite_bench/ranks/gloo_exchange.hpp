@@ -14,7 +14,7 @@
 
 #include <gloo/rendezvous/store.h>
 
-#include "gloo_lines.hpp"
+#include "lines.hpp"
 
 // All ranks set values equally often, and then read the values of others. Therefore, set() exchanges the values of all
 // ranks through rank 0. A value is sent as one line: key, space, percent-encoded bytes.

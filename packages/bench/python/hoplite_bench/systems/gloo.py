@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hoplite_bench.systems.base import ALLGATHER, COLLECTIVES, RANKS, System, Unavailable, Variant
+from hoplite_bench.systems.compiled import SHARED, compiled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hoplite_bench.systems.base import Host, Launch
 
 # The first is compiled and includes the others.
-SOURCES = (RANKS / "gloo_rank.cpp", RANKS / "gloo_exchange.hpp", RANKS / "gloo_lines.hpp")
+SOURCES = (RANKS / "gloo_rank.cpp", RANKS / "gloo_exchange.hpp", *SHARED)
 HEADERS = Path("/usr/include/gloo/context.h")
 COMPILE = ("g++", "-std=c++17", "-O2")
 LIBRARIES = ("-lgloo", "-pthread")
@@ -57,19 +57,9 @@ class Gloo(System):
         if not HEADERS.exists():
             raise Unavailable(f"{HEADERS} is missing; install it with {INSTALL}")
         self.version = package_version()
-        made_of = hashlib.sha256(self.version.encode() + repr(COMPILE).encode())
-        for source in SOURCES:
-            made_of.update(source.read_bytes())
-        program = environments.root / f"gloo_rank-{made_of.hexdigest()[:16]}"
-        with environments.lock("gloo"):
-            if not program.exists():
-                made = program.with_suffix(".new")
-                environments.command(
-                    [*COMPILE, "-o", made, SOURCES[0], *LIBRARIES],
-                    f"can't compile {SOURCES[0].name} (install a compiler with {INSTALL})",
-                )
-                made.rename(program)
-        self.program = program
+        self.program = compiled(
+            environments, COMPILE, SOURCES, LIBRARIES, library=self.version, advice=f"install a compiler with {INSTALL}"
+        )
 
     def variants(self, op: str) -> list[Variant]:
         """Gloo has one variant of each operation except allreduce; all are in one group."""
