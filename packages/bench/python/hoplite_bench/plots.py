@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # Color and marker; the palette of Okabe and Ito without its yellow, which is too light for lines.
 STYLES = {
     HOPLITE: ("#D55E00", "o"),
+    "hoplite-cpp": ("#D55E00", "*"),
     "mpich": ("#0072B2", "s"),
     "openmpi": ("#56B4E9", "^"),
     "gloo": ("#009E73", "D"),

@@ -12,6 +12,7 @@ NAMES = {
     "wire": "wire",
     "memcpy": "memcpy",
     "hoplite": "Hoplite",
+    "hoplite-cpp": "Hoplite C++",
     "mpich": "MPICH",
     "openmpi": "Open MPI",
     "gloo": "Gloo",

@@ -54,7 +54,8 @@ QUICK = {
     callback=bench_options.words,
     show_default=True,
     help="Systems to measure, separated by commas; the plain TCP stream (wire) is always measured. "
-    "On request also torch-gloo, torch-mpi and torch-hoplite, which need 6 GB of disk.",
+    "On request also hoplite-cpp, which needs libhoplite, and torch-gloo, torch-mpi and torch-hoplite, which need 6 GB "
+    "of disk.",
 )
 @click.option(
     "--ops",

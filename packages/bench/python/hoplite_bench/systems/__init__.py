@@ -16,6 +16,7 @@ __all__ = ["OPS", "SYSTEMS", "Host", "Launch", "System", "Unavailable", "Variant
 SYSTEMS = {
     "wire": ("wire", "Wire"),
     "hoplite": ("hoplite", "Hoplite"),
+    "hoplite-cpp": ("hoplite_cpp", "HopliteCpp"),
     "mpich": ("mpi", "Mpich"),
     "openmpi": ("mpi", "OpenMpi"),
     "gloo": ("gloo", "Gloo"),

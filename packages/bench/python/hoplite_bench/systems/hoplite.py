@@ -9,6 +9,7 @@ from hoplite_bench.systems.base import ALLGATHER, COLLECTIVES, RANKS, System, Va
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from hoplite_bench.environments import Environments
     from hoplite_bench.systems.base import Host, Launch
@@ -25,10 +26,15 @@ GROUPS = ["default", RACKS, PLAIN, OWN]
 
 
 class Hoplite(System):
-    """One node for each address of a host, embedded in the first worker there."""
+    """One node for each address of a host, embedded in the first worker there.
+
+    Attributes:
+        port: TCP port of the nodes of the first group; the next groups use the ports after it.
+    """
 
     name = "hoplite"
     several_inputs = True
+    port = PORT
 
     def __init__(self) -> None:
         self._topology: Mapping[str, Any] | None = None
@@ -64,7 +70,7 @@ class Hoplite(System):
 
     def start(self, launch: Launch, group: str) -> None:
         """Starts a worker for each host; all nodes join the first."""
-        port = PORT + GROUPS.index(group)
+        port = self.port + GROUPS.index(group)
         homes: dict[str, Host] = {}
         for host in launch.hosts:
             homes.setdefault(host.address, host)
@@ -86,8 +92,11 @@ class Hoplite(System):
                 options.append("--own-memory")
             elif launch.transports == "own":
                 options.append("--seal-at-call")
-            program = RANKS / "hoplite_rank.py"
-            launch.spawn(host, [*this_python(), program, *launch.rank_options(host), *options], env=variables)
+            launch.spawn(host, [*self.command(), *launch.rank_options(host), *options], env=variables)
+
+    def command(self) -> Sequence[str | Path]:
+        """The program of a worker."""
+        return [*this_python(), RANKS / "hoplite_rank.py"]
 
     def memory(self, op: str, hosts: int, nbytes: int) -> int:
         """Each array exists once in a store, including results and copies; for rtt also in the program's memory.
