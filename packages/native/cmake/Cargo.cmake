@@ -32,10 +32,11 @@ add_custom_target(hoplite_archive
     COMMENT "Compiling hoplite-c with cargo"
     VERBATIM USES_TERMINAL)
 
-# Rust's standard library includes LLVM bitcode, which other tools than Rust's cannot read.
+# Section groups are dissolved: the linker would take a group of another library in Rust for the same, and drop it with
+# symbols that it needs. Rust's standard library includes LLVM bitcode, which other tools than Rust's cannot read.
 set(HOPLITE_OBJECT "${PROJECT_BINARY_DIR}/hoplite.o")
 add_custom_command(OUTPUT "${HOPLITE_OBJECT}"
-    COMMAND "${CMAKE_LINKER}" -r --whole-archive "${CARGO_ARCHIVE}" -o "${HOPLITE_OBJECT}.all"
+    COMMAND "${CMAKE_LINKER}" -r --force-group-allocation --whole-archive "${CARGO_ARCHIVE}" -o "${HOPLITE_OBJECT}.all"
     COMMAND "${CMAKE_OBJCOPY}" --wildcard --keep-global-symbol=hoplite_* --remove-section=.llvmbc
         --remove-section=.llvmcmd ${HOPLITE_STRIP} "${HOPLITE_OBJECT}.all" "${HOPLITE_OBJECT}"
     COMMAND "${CMAKE_COMMAND}" -E rm "${HOPLITE_OBJECT}.all"
