@@ -57,6 +57,45 @@ wheel: build ## Build a wheel and an sdist of each package into target/wheels
 	cd $(CURDIR)/packages/bench; $(BIN)/hatchling build --directory $(CURDIR)/target/wheels >$(CURDIR)/$(LOGS)/hatchling
 	@cd target/wheels; du --apparent-size --human-readable *
 
+# The library for programs in C and C++. CMake calls cargo.
+PREFIX ?= /usr/local
+NATIVE := target/native
+# Without the flags of this make, which CMake's own would inherit.
+CMAKE = MAKEFLAGS= MAKELEVEL= cmake
+CONFIGURE = $(CMAKE) -S packages/native --log-level=WARNING
+define need-cmake
+@command -v cmake >/dev/null || { echo "make $@ needs CMake 3.22 or later: run apt-get install cmake, or pip install cmake" >&2; exit 1; }
+endef
+
+native: ## Build the library for C and C++ into target/native (needs Rust, a C compiler and CMake)
+	$(need-cmake)
+	$(CONFIGURE) -B $(NATIVE) -DCMAKE_INSTALL_PREFIX=$(abspath $(PREFIX))
+	$(CMAKE) --build $(NATIVE)
+
+# Does not build again, so that root does not need cargo.
+install: ## Install the library with headers, pkg-config file and CMake package: make install PREFIX=/usr/local DESTDIR=
+	$(need-cmake)
+	@[ -e $(NATIVE)/libhoplite.so ] || $(MAKE) native
+	$(CONFIGURE) -B $(NATIVE) -DCMAKE_INSTALL_PREFIX=$(abspath $(PREFIX))
+	DESTDIR=$(DESTDIR) $(CMAKE) --install $(NATIVE)
+
+uninstall: ## Remove what the last make install installed: make uninstall DESTDIR=
+	sed 's,^,$(DESTDIR),' $(NATIVE)/install_manifest.txt | xargs --delimiter='\n' rm -f
+	sed --quiet 's,^\(.*/\(include/hoplite\|cmake/Hoplite\)\)/.*,$(DESTDIR)\1,p' $(NATIVE)/install_manifest.txt | sort -u | \
+	    xargs --delimiter='\n' --replace find {} -depth -type d -empty -delete
+
+deb: ## Build Debian packages of the library into target/native (needs dpkg-dev)
+	$(need-cmake)
+	$(CONFIGURE) -B $(NATIVE)/deb -DCMAKE_INSTALL_PREFIX=/usr -DHOPLITE_DEB=ON
+	$(CMAKE) --build $(NATIVE)/deb
+	@rm -f $(NATIVE)/*.deb
+	cpack --config $(NATIVE)/deb/CPackConfig.cmake -B $(NATIVE)
+	@rm -rf $(NATIVE)/_CPack_Packages
+
+native-docs: ## Generate the reference of hoplite.h and hoplite.hpp into target/native/docs (needs doxygen)
+	@mkdir -p $(NATIVE)
+	cd packages/native; doxygen Doxyfile
+
 docs: $(VENV)/.tools ## Generate docs/api.md, docs/messages.md and the pictures of docs/
 	$(BIN)/python docs/api.py
 	$(BIN)/python docs/messages.py
@@ -96,6 +135,11 @@ bench-topology: ## Measure orders of 512 machines: cost over time, distance from
 bench-owner: ## Measure an owner of a million objects on one core, and waits of clients of a full store (10 GB of memory)
 	cargo bench $(CARGO_FLAGS) -p hoplite-proto --bench owner
 	cargo bench $(CARGO_FLAGS) -p hoplite-node --bench full_store
+
+NATIVE_PACKAGES := cmake g++ clang libgtest-dev valgrind doxygen dpkg-dev pkg-config
+native-packages: ## Install what the tests of the library for C and C++ need with apt-get (root)
+	apt-get update --quiet
+	apt-get install --quiet --yes --no-install-recommends $(NATIVE_PACKAGES)
 
 BENCH_PACKAGES := libgloo-dev g++ fping runc charliecloud strace
 bench-packages: ## Install what the benchmarks need with apt-get: Gloo, a compiler, container runtimes, fping, strace (root)
@@ -163,12 +207,12 @@ sim-scale: ## Simulate collectives of 8 to 1024 nodes, for the tables of docs/be
 
 # Each runner also writes to a log, from which .ci/count computes the closing line. All runners run even if one failed;
 # any failure fails the target.
-test: ## Run everything that CI runs: lint, Rust, loom, simulation, Python, lab, faults, peers, wheel, torch, Dask, Ray; count the tests
+test: ## Run everything that CI runs: lint, Rust, loom, simulation, Python, lab, faults, peers, wheel, C and C++, torch, Dask, Ray; count the tests
 	@rm -rf $(LOGS); mkdir -p $(LOGS)
 	@failed=0; $(MAKE) -k -j1 lint test-rust test-loom test-sim test-python test-lab test-faults test-peers test-wheel \
-	    test-frameworks test-dask test-ray || \
+	    test-native test-frameworks test-dask test-ray || \
 	    failed=1; \
-	.ci/count $(addprefix $(LOGS)/,rust loom sim python lab faults peers wheel frameworks torch dask ray) || failed=1; \
+	.ci/count $(addprefix $(LOGS)/,rust loom sim python lab faults peers wheel native frameworks torch dask ray) || failed=1; \
 	exit $$failed
 
 lint: lint-python lint-rust audit ## Run ruff, mypy, import-linter, rustfmt, clippy, the checks for circular imports and for wording, and the audit of dependencies
@@ -216,11 +260,13 @@ test-python: build ## Run Python tests by verb, across threads, processes and no
 	timeout --kill-after=10 900 $(BIN)/pytest -n 2 2>&1 | tee $(LOGS)/python
 
 # Tests that lack a package are skipped with that reason.
-define try-bench-packages
-@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s $(BENCH_PACKAGES) >/dev/null 2>&1; then \
-    $(MAKE) bench-packages >$(LOGS)/apt-$@ 2>&1 || echo "cannot install $(BENCH_PACKAGES): $$(tail -n 1 $(LOGS)/apt-$@)"; \
+define try-packages
+@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s $(2) >/dev/null 2>&1; then \
+    $(MAKE) $(1) >$(LOGS)/apt-$@ 2>&1 || echo "cannot install $(2): $$(tail -n 1 $(LOGS)/apt-$@)"; \
 fi
 endef
+try-bench-packages = $(call try-packages,bench-packages,$(BENCH_PACKAGES))
+try-native-packages = $(call try-packages,native-packages,$(NATIVE_PACKAGES))
 
 # One at a time: a test's lab may need the machine's links for itself.
 test-lab: build ## Test the lab and container set-ups on this machine: setup, faults, cleanup, benchmarks; packages by apt-get (root)
@@ -245,6 +291,16 @@ test-wheel: wheel ## Test the contents of the wheel, and that it runs alone on t
 	@mkdir -p $(LOGS)
 	timeout --kill-after=10 300 $(BIN)/pytest -m 'wheel and not long' tests/test_wheel.py 2>&1 | tee $(LOGS)/wheel
 
+test-native: build ## Run the tests of the library for C and C++, of its installation and of programs in several languages; packages by apt-get (root)
+	@mkdir -p $(LOGS)
+	$(try-native-packages)
+	.ci/native 2>&1 | tee $(LOGS)/native
+
+test-native-sanitizers: build ## Run its tests in C and C++ with ASan, UBSan and TSan, and with valgrind
+	@mkdir -p $(LOGS)
+	$(try-native-packages)
+	.ci/native --sanitizers
+
 test-frameworks: wheel ## Run tests with Debian's torch, then with torch of PyPI, and PyTorch's own tests; install both, or skip
 	@mkdir -p $(LOGS)
 	@failed=0; .ci/frameworks 2>&1 | tee $(LOGS)/frameworks || failed=1; \
@@ -262,6 +318,7 @@ test-long: wheel ## Run tests that need minutes, much memory or an idle machine,
 	timeout --kill-after=10 3600 $(BIN)/pytest -m long --timeout 900
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds 20000
 	.ci/torch $(BIN)/python --whole
+	$(MAKE) test-native-sanitizers
 	for seed in 1 2 3 4 5; do $(MAKE) sim-steady SEED=$$seed || exit 1; done
 	HOSTILE_CASES=2000000 HOSTILE_SEED=$$(date +%s) cargo test --quiet --release $(CARGO_FLAGS) -p hoplite-proto --test hostile
 
@@ -280,5 +337,5 @@ help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel docs demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages sim sim-soak sim-steady sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
-    test-sim test-python test-lab test-faults test-peers test-wheel test-frameworks test-dask test-ray test-long format clean help
+.PHONY: build wheel native install uninstall deb native-docs docs demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages native-packages sim sim-soak sim-steady sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
+    test-sim test-python test-lab test-faults test-peers test-wheel test-native test-native-sanitizers test-frameworks test-dask test-ray test-long format clean help
