@@ -2,14 +2,17 @@
 
 use std::{fmt, path::Path, sync::Arc};
 
-use hoplite_node::{Client as Native, address_of, proto::request::Location as NativeLocation};
+use hoplite_node::{
+    Client as Native, address_of, capability, proto::request::Location as NativeLocation,
+};
 
 use crate::{
     attachment::{Attachment, Terms},
     call::Call,
-    error::Result,
+    error::{Error, Result},
     outcome::{Discard, Outcome},
     reference::{Ref, parse, parse_all},
+    settings::{kinds, paths::expanded, secrets::read_private, source::Settings},
     value::Value,
     verbs::{
         checks, create::Create, get::Get, into::GetInto, latest::Latest, lease::Acquire, put::Put,
@@ -17,11 +20,14 @@ use crate::{
     },
 };
 
+/// The beginning of every capability.
+const CAPABILITY: &str = "hoplite capability ";
+
 /// Settings of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientOptions {
     /// Name that marks all objects that this client creates. They are deleted 5 s after the last client of the job has
-    /// closed or failed.
+    /// closed or failed. The default of `init` is HOPLITE_JOB.
     pub job: Option<String>,
     /// Whether to attach to the next node on the same socket after the node's process ends; true by default. Calls in
     /// progress fail with `NodeDown`. The next call waits for a new node for at most 10 s.
@@ -261,14 +267,35 @@ impl Location {
 }
 
 impl ClientOptions {
-    /// The terms of a client that attaches to a socket.
-    pub(crate) fn terms(self) -> Result<Terms> {
-        let Self { job, reconnect, capability, digest } = self;
-        Ok(Terms { job, reconnect, capability, digest: digest.unwrap_or_default() })
+    /// Completes the options from settings.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a setting or the capability is not valid.
+    pub(crate) fn with(self, settings: &Settings) -> Result<Self> {
+        let capability = settings.find("capability", self.capability, kinds::text)?;
+        let digest = settings.find("digest", self.digest, kinds::flag)?.value;
+        let capability = capability.value.map(|text| capability_text(&text)).transpose()?;
+        Ok(Self { capability, digest, ..self })
     }
 
-    /// The terms of a client of a node in this process.
-    pub(crate) fn terms_embedded(self) -> Result<Terms> {
-        Ok(Terms { reconnect: false, ..self.terms()? })
+    /// The terms of a client that attaches to a socket.
+    pub(crate) fn terms(self) -> Terms {
+        let Self { job, reconnect, capability, digest } = self;
+        Terms { job, reconnect, capability, digest: digest.unwrap_or_default() }
     }
+}
+
+/// The text of a capability, given as text or as the path of its file.
+fn capability_text(given: &str) -> Result<String> {
+    let (what, text) = if given.starts_with(CAPABILITY) {
+        ("the capability".into(), given.to_owned())
+    } else {
+        let path = expanded(Path::new(given));
+        let text = read_private(&path, "the capability", "a capability")?;
+        (path.display().to_string(), text)
+    };
+    let text = text.trim_end_matches('\n');
+    capability::read(text)
+        .map_err(|error| Error::argument(format!("{what} is not valid: {error}")))?;
+    Ok(text.into())
 }

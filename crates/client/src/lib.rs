@@ -17,6 +17,7 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod admission;
 mod attachment;
 mod call;
 mod client;
@@ -33,6 +34,8 @@ mod pending;
 mod process;
 mod reference;
 mod session;
+mod settings;
+mod sockets;
 mod value;
 mod verbs;
 mod view;

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::Path, sync::Arc, thread, time::Duration};
 
-use hoplite_node::Node as Native;
+use hoplite_node::{Error as NodeError, Node as Native, NodeConfig};
 use tokio::runtime::Handle;
 
 use crate::{
@@ -10,14 +10,19 @@ use crate::{
     client::{Client, ClientOptions},
     error::{Error, ErrorKind, Result},
     options::NodeOptions,
+    settings::{kinds, source::Settings},
+    sockets::{check_free, default_socket, free_path},
 };
 
 /// A node embedded in this process: a shared-memory store for the processes of this host, and a cluster member.
 ///
 /// [`Node::close`] hands over the objects that only it holds; dropping it does so for at most 2 s.
 pub struct Node {
-    native: Arc<Native>,
+    native: Native,
 }
+
+/// Other processes can take each free path for a socket before this one does; give up after this many in a row.
+const ATTEMPTS: u32 = 10;
 
 impl Node {
     /// Starts a node.
@@ -25,9 +30,36 @@ impl Node {
     /// # Errors
     /// `AddressInUse`, `InvalidArgument` for a setting that is not valid, `JoinError`, `Internal`.
     pub fn start(options: NodeOptions) -> Result<Self> {
-        let config = options.config()?;
-        let native = outside_runtimes(|| Native::start(config))?;
-        Ok(Self { native: Arc::new(native) })
+        Self::start_at(options, None)
+    }
+
+    /// Starts a node; without the option `socket` it serves the path `usual` if that is free.
+    pub(crate) fn start_at(options: NodeOptions, usual: Option<&Path>) -> Result<Self> {
+        // `init` passes the socket of an embedded node, which the setting does not name.
+        let (config, wanted) = options.config(usual.is_none())?;
+        let usual = match usual {
+            Some(usual) => usual.to_owned(),
+            None => default_socket()?,
+        };
+        let mut attempt = 1;
+        loop {
+            let path = match &wanted {
+                Some(wanted) => {
+                    check_free(wanted)?;
+                    wanted.clone()
+                }
+                None => free_path(&usual)?,
+            };
+            let config = NodeConfig { socket: Some(path), ..config.clone() };
+            match outside_runtimes(|| Native::start(config)) {
+                Ok(native) => return Ok(Self { native }),
+                // Another process took the path meanwhile. Any other path works.
+                Err(NodeError::AddressInUse { .. }) if wanted.is_none() && attempt < ATTEMPTS => {
+                    attempt += 1;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Identity of the node in hex, new at each start.
@@ -60,13 +92,29 @@ impl Node {
     /// # Errors
     /// `NodeDown` if the node is closed; `InvalidArgument` for a capability, which can't restrict its own process.
     pub fn client(&self, options: ClientOptions) -> Result<Client> {
+        let digest = Settings::load(None)?.find("digest", options.digest, kinds::flag)?.value;
+        self.client_with(ClientOptions { digest, ..options }, None)
+    }
+
+    /// Creates a client with complete options, which keeps `owner` alive.
+    pub(crate) fn client_with(
+        &self,
+        options: ClientOptions,
+        owner: Option<Arc<dyn Send + Sync>>,
+    ) -> Result<Client> {
+        if options.capability.is_some() {
+            let message = "a capability restricts clients of a node in another process, but this node runs in this \
+                           process: omit the capability";
+            return Err(Error::argument(message));
+        }
         if self.is_closed() {
             let message = format!("node {} is closed: start another", self.id());
             return Err(Error::new(ErrorKind::NodeDown, message));
         }
-        let terms = options.terms_embedded()?;
+        // A node in this process is not replaced when it ends.
+        let terms = ClientOptions { reconnect: false, ..options }.terms();
         let path = self.socket().map(Path::to_owned);
-        Attachment::new(self.native.client(), path, terms, None).map(Client::new)
+        Attachment::new(self.native.client(), path, terms, owner).map(Client::new)
     }
 
     /// Leaves the cluster: hands over the objects that only this node holds, for at most `timeout`, by default 60 s,

@@ -4,7 +4,15 @@ use std::{path::PathBuf, time::Duration};
 
 use hoplite_node::{NodeConfig, SpillConfig};
 
-use crate::error::Result;
+use crate::{
+    admission::{Admission, Credentials},
+    error::{Error, Result},
+    settings::{
+        address::{checked_listen, scoped, towards},
+        kinds,
+        source::{Found, Settings},
+    },
+};
 
 /// The options of a node, with the names and defaults of `hoplite.Node` in Python. One that is None is read from the
 /// variable HOPLITE_<NAME>, then from the settings file in `config` or HOPLITE_CONFIG; docs/settings.md lists them. The
@@ -58,27 +66,108 @@ pub struct NodeOptions {
 }
 
 impl NodeOptions {
-    pub(crate) fn config(self) -> Result<NodeConfig> {
-        let spill = self.spill.map(|folder| SpillConfig {
-            folder,
-            limit: self.spill_limit,
-            persistent: self.spill_persistent.unwrap_or_default(),
-        });
+    /// The configuration of the node apart from its socket, and that socket if it is set. `with_socket` if the setting
+    /// counts too.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `JoinError`, and those of [`Credentials::admission`].
+    pub(crate) fn config(self, with_socket: bool) -> Result<(NodeConfig, Option<PathBuf>)> {
+        let settings = Settings::load(self.config.as_deref())?;
+        let listen = settings.find("listen", self.listen, kinds::text)?.value;
+        let advertise = settings.find("advertise", self.advertise, kinds::text)?;
+        let join = settings.find("join", self.join, kinds::list)?;
+        let cluster = settings.find("cluster", self.cluster, kinds::text)?;
+        let credentials = Credentials {
+            token: settings.find("token", self.token, kinds::text)?,
+            token_file: settings.find("token_file", self.token_file, kinds::path)?,
+            certificate: settings.find("certificate", self.certificate, kinds::path)?,
+            key: settings.find("key", self.key, kinds::path)?,
+            ca: settings.find("ca", self.ca, kinds::path)?,
+            crl: settings.find("crl", self.crl, kinds::path)?,
+            no_auth: settings.find("no_auth", self.no_auth, kinds::flag)?,
+            require_capability: settings.find(
+                "require_capability",
+                self.require_capability,
+                kinds::flag,
+            )?,
+        };
+        let no_encryption = settings
+            .find("no_encryption", self.no_encryption, kinds::flag)?
+            .value
+            .unwrap_or_default();
+        let no_auth = credentials.no_auth.value.unwrap_or_default();
+        let require_capability = credentials.require_capability.value.unwrap_or_default();
+        let is_clustered = no_encryption
+            || no_auth
+            || join.value.as_ref().is_some_and(|join| !join.is_empty())
+            || credentials.is_any_set()
+            || advertise.value.is_some()
+            || cluster.value.is_some();
+        let join = join.value.unwrap_or_default();
+        let join = join.iter().map(|seed| scoped("join", seed)).collect::<Result<Vec<_>>>()?;
+        let listen = match listen {
+            Some(listen) => Some(checked_listen(&listen, advertise.value.is_some())?),
+            None if is_clustered => Some(towards(&join)?),
+            None => None,
+        };
+        let capacity = settings.find("capacity", self.capacity, kinds::size)?.value;
+        let rack = settings.find("rack", self.rack, kinds::text)?.value;
+        let detection =
+            settings.find("detection_timeout", self.detection_timeout, kinds::seconds)?.value;
+        let spill = spill(
+            settings.find("spill", self.spill, kinds::path)?,
+            settings.find("spill_limit", self.spill_limit, kinds::size)?,
+            settings.find("spill_persistent", self.spill_persistent, kinds::flag)?,
+        )?;
+        let socket = match with_socket {
+            true => settings.find("socket", self.socket, kinds::path)?.value,
+            false => self.socket,
+        };
+        let Admission { tokens, certificates, admission } =
+            credentials.admission(listen.as_deref())?;
         let base = NodeConfig::default();
-        Ok(NodeConfig {
-            listen: self.listen,
-            advertise: self.advertise,
-            join: self.join.unwrap_or_default(),
-            cluster: self.cluster.unwrap_or(base.cluster),
-            tokens: self.token.into_iter().collect(),
-            no_encryption: self.no_encryption.unwrap_or_default(),
-            no_auth: self.no_auth.unwrap_or_default(),
-            require_capability: self.require_capability.unwrap_or_default(),
-            capacity: self.capacity,
+        let config = NodeConfig {
+            listen,
+            advertise: advertise.value,
+            join,
+            cluster: cluster.value.unwrap_or(base.cluster),
+            tokens,
+            certificates,
+            admission,
+            no_encryption,
+            no_auth,
+            require_capability,
+            capacity: capacity.map(kinds::checked_capacity).transpose()?,
             spill,
-            socket: self.socket,
-            detection: self.detection_timeout.unwrap_or(base.detection),
-            ..NodeConfig::default()
-        })
+            socket: None,
+            surveys: true,
+            place: rack.map(kinds::place).transpose()?,
+            detection: detection.map_or(Ok(base.detection), kinds::checked_detection)?,
+            link: base.link,
+        };
+        Ok((config, socket))
     }
+}
+
+/// The spill directory; rejects its settings if there is none.
+fn spill(
+    folder: Found<PathBuf>,
+    limit: Found<u64>,
+    persistent: Found<bool>,
+) -> Result<Option<SpillConfig>> {
+    let is_persistent = persistent.value.unwrap_or_default();
+    let Some(folder) = folder.value else {
+        let useless = [
+            ("spill_limit", limit.value.is_some(), limit.origin),
+            ("spill_persistent", is_persistent, persistent.origin),
+        ];
+        return match useless.into_iter().find(|(_, is_set, _)| *is_set) {
+            None => Ok(None),
+            Some((name, _, origin)) => Err(Error::argument(format!(
+                "{name} ({origin}) has no effect without a spill directory: set spill"
+            ))),
+        };
+    };
+    let limit = limit.value.map(|bytes| kinds::checked_size("spill_limit", bytes)).transpose()?;
+    Ok(Some(SpillConfig { folder, limit, persistent: is_persistent }))
 }

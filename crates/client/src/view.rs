@@ -26,7 +26,7 @@ impl View {
         let bytes = native.as_bytes();
         let is_aligned = bytes.as_ptr().addr().is_multiple_of(ALIGNMENT);
         let is_small = bytes.len() as u64 <= INLINE_BYTES_MAX;
-        let aligned = (is_small && !is_aligned && !bytes.is_empty()).then(|| {
+        let aligned = (is_small && !is_aligned).then(|| {
             let (mut memory, start) = aligned(bytes.len());
             memory[start..start + bytes.len()].copy_from_slice(bytes);
             (memory, start)
