@@ -184,6 +184,9 @@ impl<T> Drop for Pending<T> {
                 self.shared.wait(None, |state| state.is_dropped);
             }
         }
+        // Nobody takes the result any more: an object that it created is deleted.
+        let untaken = self.shared.lock().result.take();
+        drop(untaken);
     }
 }
 
