@@ -90,13 +90,10 @@ class HopliteRank : public Rank {
     for (int further = 0; further < task.inputs; ++further) {
       // Further inputs count as inputs of additional ranks.
       const int number = task.rank + task.ranks * further;
-      std::optional<std::string> name;
-      if (is_late) {
-        name = "in/" + std::to_string(task.round) + "/" + std::to_string(number);
-      }
-      auto buffer = client_.create<float>(task.count, {.name = name});
+      const hoplite::Ref named("in/" + std::to_string(task.round) + "/" + std::to_string(number));
+      auto buffer = client_.create<float>(task.count, {.name = is_late ? hoplite::Name(named) : hoplite::Name()});
       fill(buffer.data(), buffer.size(), number, task.seed);
-      made_.push_back(is_late ? hoplite::Ref(*name) : buffer.seal());
+      made_.push_back(is_late ? named : buffer.seal());
       if (is_late) {
         unsealed_.push_back(std::move(buffer));
       }
@@ -124,11 +121,11 @@ class HopliteRank : public Rank {
     }
     unsealed_.clear();
     if (task.op == "rtt" && root) {
-      client_.put(sent_, {.name = reserved_.text(), .timeout = patience_});
+      client_.put(sent_, {.name = reserved_, .timeout = patience_});
       get(refs.at(1));
     } else if (task.op == "rtt" && task.rank == 1) {
       get(refs.at(0));
-      client_.put(received_[0].span(), {.name = reserved_.text(), .timeout = patience_});
+      client_.put(received_[0].span(), {.name = reserved_, .timeout = patience_});
     } else if (task.op == "broadcast" && !root) {
       get(refs.at(0));
     } else if (task.op == "allgather" || (task.op == "gather" && root)) {
@@ -138,7 +135,7 @@ class HopliteRank : public Rank {
       get(made_.back());
     } else if (task.op == "allreduce") {
       if (root) {
-        made_.push_back(client_.reduce(refs, "sum", {.name = reserved_.text(), .timeout = patience_}));
+        made_.push_back(client_.reduce(refs, "sum", {.name = reserved_, .timeout = patience_}));
       }
       get(hoplite::Ref(first.at(1)));
     } else {
