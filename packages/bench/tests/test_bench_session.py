@@ -495,6 +495,7 @@ def test_the_error_of_a_debug_build_names_the_command_that_builds(monkeypatch: p
 
 
 def test_local_goes_on_where_it_was_interrupted(tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "compiled_program", lambda *_: Path("/bin/false"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nothing"))
     monkeypatch.setattr(local, "SAMPLE_S", 0.002)
     monkeypatch.setattr(local_cases, "IN_FLIGHT_EACH", 2)

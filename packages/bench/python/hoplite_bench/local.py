@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite.errors import HopliteError, InvalidArgument
 from hoplite_bench import local_cases, machine
-from hoplite_bench.local_ray import LocalRay
+from hoplite_bench.local_ray import local_ray
 from hoplite_bench.row import Row, spread
 from hoplite_bench.systems.base import Unavailable
+from hoplite_bench.systems.hoplite_cpp import compiled_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from hoplite_bench.environments import Environments
     from hoplite_bench.local_cases import Case
+    from hoplite_bench.local_program import LocalProgram
 
 # The network in a row.
 NETWORK = {"kind": "local"}
@@ -46,7 +49,7 @@ def measure(
     Args:
         sizes: sizes of an array in bytes, multiples of 4. A size needs about 15 times as much memory.
         repeats: samples of each case.
-        environments: where Ray is installed; without it, its rows contain the reason.
+        environments: where Ray and the program in C++ are installed; without one, its rows contain the reason.
         report_progress: called with a progress message when a step begins.
         is_done: whether a case has a result already; interleaved cases are skipped only if all of them are done.
 
@@ -62,14 +65,20 @@ def measure(
     machine.refuse_debug_build()
     facts: dict[str, Any] = machine.facts()
     with contextlib.ExitStack() as stack:
-        ray: LocalRay | str
+        ray: LocalProgram | str
+        native: Path | str
         try:
             report_progress("starting Ray")
-            ray = stack.enter_context(LocalRay(environments, store_bytes=4 * max(sizes)))
+            ray = stack.enter_context(local_ray(environments, store_bytes=4 * max(sizes)))
         except Unavailable as error:
             ray = str(error)
+        try:
+            report_progress("compiling the program in C++")
+            native = compiled_program(environments, "hoplite_local.cpp")
+        except Unavailable as error:
+            native = str(error)
         for size in sizes:
-            with local_cases.of_size(size, ray) as cases:
+            with local_cases.of_size(size, ray, native) as cases:
                 if not all(map(is_done, cases)):
                     yield from _turns(cases, repeats, facts, report_progress)
         with local_cases.of_directory() as cases:

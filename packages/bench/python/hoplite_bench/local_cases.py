@@ -17,13 +17,15 @@ import numpy as np
 from hoplite import __version__
 from hoplite.errors import HopliteError
 from hoplite.testing import cluster, node_process
+from hoplite_bench.local_program import LocalProgram
 from hoplite_bench.ranks.content import DTYPE, fill, wrong
+from hoplite_bench.systems.base import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from hoplite import Client, Ref
-    from hoplite_bench.local_ray import LocalRay
 
     # Seconds of the run, its result, and objects to delete afterwards.
     Done = tuple[float, Any, list[Ref | str]]
@@ -38,6 +40,9 @@ TINY = b"12345678"
 IN_FLIGHT = 64
 IN_FLIGHT_EACH = 16
 RAY_OPS = ("put", "get", "put_get")
+# Number of gets of one object in a run of get_repeated.
+GETS = 1000
+CPP_OPS = ("put", "get", "get_repeated", "create_seal", "put_get")
 
 
 class WrongResult(HopliteError):
@@ -49,7 +54,7 @@ class Case:
     """One operation of one system.
 
     Attributes:
-        system: hoplite, ray or memcpy.
+        system: hoplite, hoplite-cpp, ray or memcpy.
         variant: variant of the system.
         version: version of the system.
         op: the operation.
@@ -73,12 +78,13 @@ class Case:
 
 
 @contextlib.contextmanager
-def of_size(nbytes: int, ray: LocalRay | str) -> Iterator[list[Case]]:
+def of_size(nbytes: int, ray: LocalProgram | str, native: Path | str) -> Iterator[list[Case]]:
     """The cases of arrays of one size.
 
     Args:
         nbytes: size of an array.
         ray: a running Ray, or the reason why there is none.
+        native: the program in C++, or the reason why there is none.
     """
     value = np.empty(nbytes // DTYPE.itemsize, DTYPE)
     fill(value, rank=0, seed=0)
@@ -91,12 +97,16 @@ def of_size(nbytes: int, ray: LocalRay | str) -> Iterator[list[Case]]:
         attached = stack.enter_context(process.client())
         cases = [Case("memcpy", "default", np.__version__, "memcpy", nbytes, _copies(value))]
         for variant, client in (("embedded", embedded), ("attached", attached)):
-            for op, once in (("put", _put), ("get", _get), ("create_seal", _create_seal), ("put_get", _put_get)):
+            for op, once in OPS.items():
                 seconds = _repeated(client, once, value)
                 cases.append(Case("hoplite", variant, __version__, op, nbytes, seconds))
         note = f"of {INPUTS} arrays"
         cases.append(Case("hoplite", "embedded", __version__, "reduce", nbytes, _reduces(embedded, nbytes), note=note))
-        cases += [_of_ray(op, nbytes, ray) for op in RAY_OPS]
+        options = {"embedded": ["--capacity", str(capacity)], "attached": ["--socket", process.socket]}
+        for variant, words in options.items():
+            program = _started(stack, native, words)
+            cases += [_of_program("hoplite-cpp", variant, op, nbytes, program) for op in CPP_OPS]
+        cases += [_of_program("ray", "default", op, nbytes, ray) for op in RAY_OPS]
         yield cases
 
 
@@ -184,6 +194,23 @@ def _put_get(client: Client, value: np.ndarray) -> Done:
     return time.perf_counter() - start, found, [ref]
 
 
+def _get_repeated(client: Client, value: np.ndarray) -> Done:
+    ref = client.put(value, timeout=PATIENCE_S)
+    start = time.perf_counter()
+    for _ in range(GETS):
+        found = client.get(ref, timeout=PATIENCE_S)
+    return (time.perf_counter() - start) / GETS, found, [ref]
+
+
+OPS: dict[str, Callable[[Client, np.ndarray], Done]] = {
+    "put": _put,
+    "get": _get,
+    "get_repeated": _get_repeated,
+    "create_seal": _create_seal,
+    "put_get": _put_get,
+}
+
+
 def _reduces(client: Client, nbytes: int) -> Callable[[int], list[float]]:
     inputs: list[Ref] = []
 
@@ -208,17 +235,27 @@ def _reduces(client: Client, nbytes: int) -> Callable[[int], list[float]]:
     return seconds
 
 
-def _of_ray(op: str, nbytes: int, ray: LocalRay | str) -> Case:
-    if isinstance(ray, str):
-        return Case("ray", "default", "", op, nbytes, lambda _: [], unavailable=ray)
+def _started(stack: contextlib.ExitStack, program: Path | str, options: list[str]) -> LocalProgram | str:
+    """Starts the program in C++ until the stack is closed; returns the reason if that fails."""
+    if isinstance(program, str):
+        return program
+    try:
+        return stack.enter_context(LocalProgram("the program in C++", [program, *options]))
+    except Unavailable as error:
+        return str(error)
+
+
+def _of_program(system: str, variant: str, op: str, nbytes: int, program: LocalProgram | str) -> Case:
+    if isinstance(program, str):
+        return Case(system, variant, "", op, nbytes, lambda _: [], unavailable=program)
 
     def seconds(rounds: int) -> list[float]:
-        took, why = ray.seconds(op, nbytes, rounds)
+        took, why = program.seconds(op, nbytes, rounds)
         if why:
             raise WrongResult(why)
         return took
 
-    return Case("ray", "default", ray.version, op, nbytes, seconds)
+    return Case(system, variant, program.version, op, nbytes, seconds)
 
 
 def _writes(here: Client, other: Client, names: Iterator[str]) -> Callable[[int], list[float]]:

@@ -1,101 +1,34 @@
-"""A separate Ray instance on this host that executes requests, so that it can be interleaved with other systems."""
+"""A separate Ray instance on this host."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import signal
-import subprocess
 import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hoplite.tools.channels import Channel, Lost, gather
-from hoplite_bench.systems.base import RANKS, Unavailable
+from hoplite_bench.local_program import LocalProgram
+from hoplite_bench.systems.base import RANKS
 from hoplite_bench.systems.ray import SETTINGS, STORE_BYTES_MIN, Ray
 
 if TYPE_CHECKING:
-    from typing import Self
+    from collections.abc import Iterator
 
     from hoplite_bench.environments import Environments
 
-START_TIMEOUT_S = 120.0
-ANSWER_TIMEOUT_S = 120.0
-END_TIMEOUT_S = 20.0
 
-
-class LocalRay:
-    """The program that puts and gets.
+@contextlib.contextmanager
+def local_ray(environments: Environments, *, store_bytes: int) -> Iterator[LocalProgram]:
+    """The program of Ray that puts and gets, for the duration of a `with` block.
 
     Args:
         environments: where Ray is installed.
         store_bytes: maximum size of its store; raised to the minimum that Ray requires.
 
     Raises:
-        Unavailable: Ray can't be installed or does not start; raised on entering the context.
+        Unavailable: Ray can't be installed or does not start.
     """
-
-    def __init__(self, environments: Environments, *, store_bytes: int) -> None:
-        self.version = ""
-        self._environments = environments
-        self._store_bytes = max(store_bytes, STORE_BYTES_MIN)
-
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as stack:
-            python = self._environments.python(Ray.name, Ray.requirements)
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hoplite-ray-", ignore_cleanup_errors=True))
-            log = stack.enter_context((Path(folder) / "log").open("w+"))
-            options = ["--store", str(self._store_bytes), "--folder", folder]
-            process = subprocess.Popen(
-                [python, RANKS / "ray_local.py", *options],
-                env={**os.environ, **SETTINGS},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-            )
-            stack.callback(_end, process)
-            assert process.stdin is not None
-            assert process.stdout is not None
-            self._channel = Channel("Ray", process.stdout.fileno(), process.stdin.fileno())
-            try:
-                self.version = self._answer(START_TIMEOUT_S)["version"]
-            except Lost as error:
-                log.seek(0)
-                said = [line for line in log.read().splitlines() if line.strip()]
-                raise Unavailable(f"{error}; last output: {said[-1] if said else 'none'}") from None
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def seconds(self, op: str, nbytes: int, rounds: int) -> tuple[list[float], str]:
-        """Runs an operation repeatedly.
-
-        Returns:
-            The seconds of each run, and the error in the last result, or an empty text.
-
-        Raises:
-            Lost: the program has ended or does not respond.
-        """
-        self._channel.send(f"{op} {nbytes} {rounds}")
-        answer = self._answer(ANSWER_TIMEOUT_S)
-        return answer["seconds"], answer["wrong"]
-
-    def _answer(self, timeout_s: float) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(gather([self._channel], timeout_s)[0])
-        return answer
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the program, and its Ray."""
-    with process:
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            # Ray's processes are in its session; the kernel ends those outside its process group after it.
-            os.killpg(process.pid, signal.SIGKILL)
+    python = environments.python(Ray.name, Ray.requirements)
+    with tempfile.TemporaryDirectory(prefix="hoplite-ray-", ignore_cleanup_errors=True) as folder:
+        options = ["--store", str(max(store_bytes, STORE_BYTES_MIN)), "--folder", folder]
+        with LocalProgram("Ray", [python, RANKS / "ray_local.py", *options], env=SETTINGS) as program:
+            yield program

@@ -34,8 +34,8 @@ class Row:
     A system that could not run has a row too: `samples` is empty, `seconds` is None and `note` is the reason.
 
     Attributes:
-        system: wire, hoplite, mpich, openmpi, gloo, ray, dask, torch-gloo, torch-mpi, torch-hoplite; on one host also
-            memcpy.
+        system: wire, hoplite, hoplite-cpp, mpich, openmpi, gloo, ray, dask, torch-gloo, torch-mpi, torch-hoplite; on
+            one host also memcpy.
         variant: variant of the system: "default" is its own choice, others are forced.
         version: version of the system.
         op: rtt, broadcast, gather, reduce, allreduce, allgather, ddp, train-ps, train-allreduce; on one host put, get

@@ -23,16 +23,17 @@ if TYPE_CHECKING:
     from hoplite_bench.row import Row
 
 HOPLITE = "hoplite"
-# Hoplite as the backend of another system: not an alternative to it.
+# Hoplite in another language, and as the backend of another system: not alternatives to it.
+HOPLITE_CPP = "hoplite-cpp"
 TORCH_HOPLITE = "torch-hoplite"
 MEMCPY = "memcpy"
 # Baselines to compare with, which are not alternatives to Hoplite.
 YARDSTICKS = (WIRE, MEMCPY)
 # Systems whose participants and order are fixed before they start; the others discover them at run time.
 STATIC = ("mpich", "openmpi", "gloo", "torch-gloo", "torch-mpi")
-SYSTEMS = (WIRE, MEMCPY, HOPLITE, *STATIC, TORCH_HOPLITE, "ray", "dask")
+SYSTEMS = (WIRE, MEMCPY, HOPLITE, HOPLITE_CPP, *STATIC, TORCH_HOPLITE, "ray", "dask")
 # Order of the operations of one host.
-ALONE = ("memcpy", "put", "get", "create_seal", "put_get", "reduce", "write_location", "look_up")
+ALONE = ("memcpy", "put", "get", "get_repeated", "create_seal", "put_get", "reduce", "write_location", "look_up")
 # Below this size, a stream ends before the link is saturated: delays determine the time, so a limit means nothing.
 LIMIT_BYTES = 2**20
 # A cell is flagged if it has at least this many repeats, and the second half is slower by this ratio.
@@ -185,7 +186,7 @@ def fastest(rows: Sequence[Row], among: Iterable[str]) -> Row | None:
 
 def peers(rows: Iterable[Row]) -> list[str]:
     """The alternatives to Hoplite among the systems."""
-    return [system for system in systems(rows) if system not in (*YARDSTICKS, HOPLITE, TORCH_HOPLITE)]
+    return [system for system in systems(rows) if system not in (*YARDSTICKS, HOPLITE, HOPLITE_CPP, TORCH_HOPLITE)]
 
 
 def systems(rows: Iterable[Row]) -> list[str]:

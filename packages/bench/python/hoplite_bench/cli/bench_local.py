@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 def local(sizes: list[int], repeats: int, out: Path | None, resume: bool, no_install: bool, as_json: bool) -> None:
     """Measure operations of a single host.
 
-    Compares puts, gets and reduces of Hoplite with a plain copy of the same bytes and with Ray's put and get. Also
-    measures how long the directory takes to register and to look up a location. Every result is verified. Needs 20
-    times as much memory as the largest size.
+    Compares puts, gets and reduces of Hoplite in Python and C++ with a plain copy of the same bytes and with Ray's put
+    and get. Also measures how long the directory takes to register and to look up a location. Every result is
+    verified. Needs 25 times as much memory as the largest size.
 
     \b
     Examples:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from hoplite_bench.environments import Environments
 
-# The first is compiled and includes the others.
-SOURCES = (RANKS / "hoplite_rank.cpp", *SHARED)
 COMPILE = ("g++", "-std=c++20", "-O2")
 CHECKOUT = Path(hoplite.__file__).parents[2]
 
@@ -33,21 +31,12 @@ class HopliteCpp(Hoplite):
         self.program: Path | None = None
 
     def prepare(self, environments: Environments) -> None:
-        """Compiles the program against the library of this host.
+        """Compiles the worker.
 
         Raises:
             Unavailable: the library or a compiler is missing, or compilation fails.
         """
-        include, library = found()
-        headers = [*sorted((include / "hoplite").rglob("*.hpp")), include / "hoplite" / "hoplite.h"]
-        self.program = compiled(
-            environments,
-            [*COMPILE, f"-I{include}"],
-            [*SOURCES, *headers],
-            [f"-L{library}", f"-Wl,-rpath,{library}", "-lhoplite", "-pthread"],
-            library=str(library),
-            advice="install a compiler with `apt-get install g++`",
-        )
+        self.program = compiled_program(environments, "hoplite_rank.cpp")
 
     def variants(self, op: str) -> list[Variant]:
         """The default, and without encryption on request. A native node reads no topology file."""
@@ -57,6 +46,24 @@ class HopliteCpp(Hoplite):
         """The native worker."""
         assert self.program is not None, "start was called before prepare"
         return [self.program]
+
+
+def compiled_program(environments: Environments, source: str) -> Path:
+    """Compiles a program of `ranks/` against the library of this host.
+
+    Raises:
+        Unavailable: the library or a compiler is missing, or compilation fails.
+    """
+    include, library = found()
+    headers = [*sorted((include / "hoplite").rglob("*.hpp")), include / "hoplite" / "hoplite.h"]
+    return compiled(
+        environments,
+        [*COMPILE, f"-I{include}"],
+        [RANKS / source, *SHARED, *headers],
+        [f"-L{library}", f"-Wl,-rpath,{library}", "-lhoplite", "-pthread"],
+        library=str(library),
+        advice="install a compiler with `apt-get install g++`",
+    )
 
 
 def found() -> tuple[Path, Path]:
