@@ -132,18 +132,21 @@ struct Finish<std::string> {
     }
 };
 
-/// A suspended coroutine, shared by its `Pending` and the callback of the library. The callback runs on a thread that
-/// the thread sanitizer does not see the start of: its first access is to an atomic that the suspending thread
-/// released.
+/// A suspended coroutine, shared by its `Pending` and the callback of the library. The thread sanitizer does not see
+/// what the library does between the two threads: the callback first loads an atomic that the suspending thread stored.
 class Waiter {
 public:
-    Waiter(std::coroutine_handle<> coroutine, Executor executor) : executor_(std::move(executor)) {
+    explicit Waiter(Executor executor) : executor_(std::move(executor)) {}
+
+    /// Publishes everything that this thread did before to the thread of the callback.
+    void arm(std::coroutine_handle<> coroutine) noexcept {
         address_.store(coroutine.address(), std::memory_order_release);
     }
 
     /// Called by the library, exactly once.
     static void done(void* user, hoplite_pending) noexcept {
         Waiter* const waiter = static_cast<Waiter*>(user);
+        (void)waiter->address_.load(std::memory_order_acquire);
         if (void* const address = waiter->address_.exchange(nullptr, std::memory_order_acq_rel); address != nullptr) {
             const auto coroutine = std::coroutine_handle<>::from_address(address);
             if (waiter->executor_) {
@@ -272,8 +275,9 @@ public:
     void then(F callback) && {
         auto* const task = new Task<F>(std::move(*this), std::move(callback));
         const hoplite_pending raw = task->pending.raw_;
+        const bool started = !task->pending.early_;
         task->armed.store(true, std::memory_order_release);
-        if (task->pending.early_ || hoplite_pending_on_done(raw, &Task<F>::done, task) != HOPLITE_OK) {
+        if (!started || hoplite_pending_on_done(raw, &Task<F>::done, task) != HOPLITE_OK) {
             Task<F>::done(task, raw);
         }
     }
@@ -352,9 +356,11 @@ private:
 
     /// Returns whether the coroutine stays suspended. It may run, and destroy this, before the function returns.
     bool suspend(std::coroutine_handle<> coroutine) {
-        auto* const waiter = new detail::Waiter(coroutine, executor_);
+        const hoplite_pending raw = raw_;
+        auto* const waiter = new detail::Waiter(executor_);
         waiter_ = waiter;
-        if (hoplite_pending_on_done(raw_, &detail::Waiter::done, waiter) == HOPLITE_OK) return true;
+        waiter->arm(coroutine);
+        if (hoplite_pending_on_done(raw, &detail::Waiter::done, waiter) == HOPLITE_OK) return true;
         waiter->drop();
         return false;
     }
