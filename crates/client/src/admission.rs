@@ -24,6 +24,19 @@ use crate::{
 /// Name of the file in the runtime directory.
 const NAME: &str = "secret";
 
+/// The admission of a node with that secret, in words.
+const OF_USER: &str = "the secret of this user on this host";
+
+/// An addition to the error of a node that was rejected; empty if its settings have credentials. An error that does not
+/// mention a token has another reason.
+pub(crate) fn hint(admission: &str, error: &str) -> &'static str {
+    if admission == OF_USER && error.contains("token") {
+        "; without a token in its settings, a node uses a secret that only this user's nodes on the same host share"
+    } else {
+        ""
+    }
+}
+
 /// The settings of credentials.
 #[derive(Debug)]
 pub(crate) struct Credentials {
@@ -77,7 +90,7 @@ impl Credentials {
             None if listen.is_none() => "none: no other node can reach this one".into(),
             None if tokens.is_empty() => "none: every node that can reach this one may join".into(),
             None if is_given => "a token".into(),
-            None => "the secret of this user on this host".into(),
+            None => OF_USER.into(),
         };
         Ok(Admission { tokens, certificates, admission })
     }

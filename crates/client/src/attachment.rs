@@ -137,8 +137,8 @@ impl Attachment {
         mode: Mode,
         limit: Option<Duration>,
     ) -> Result<(Native, Option<Duration>)> {
-        if let Some(native) = self.ready() {
-            return Ok((mode.native(&native), limit));
+        if let Some(native) = self.ready(mode) {
+            return Ok((native, limit));
         }
         let (begun, this) = (Instant::now(), self.clone());
         let native = mode.aside(move || this.renew(limit)).await?;
@@ -146,11 +146,11 @@ impl Attachment {
     }
 
     /// The client of the node, if it is usable now.
-    pub(crate) fn ready(&self) -> Option<Native> {
+    fn ready(&self, mode: Mode) -> Option<Native> {
         let link = self.link.load();
         let is_gone = self.terms.reconnect && link.native.is_closed();
         let is_usable = !is_gone && link.is_own() && !self.is_closed();
-        is_usable.then(|| link.native.clone())
+        is_usable.then(|| mode.native(&link.native))
     }
 
     /// Ends every wait of the client.

@@ -1,11 +1,11 @@
 //! Hoplite for Rust: objects in shared memory, broadcast and reduced between hosts.
 //!
-//! ```no_run
+//! ```
 //! use std::time::Duration;
 //!
 //! use hoplite::{ClientOptions, Node, NodeOptions, Value};
 //!
-//! let node = Node::start(NodeOptions::default())?;
+//! let node = Node::start(NodeOptions { capacity: Some(64 << 20), ..NodeOptions::default() })?;
 //! let client = node.client(ClientOptions::default())?;
 //! let gradient = client.put(Value::array(&[1.0_f32, 2.0], &[2])?).name("gradient/1").wait()?;
 //! let sum = client.reduce([&gradient], "sum").wait()?;

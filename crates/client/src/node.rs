@@ -6,6 +6,7 @@ use hoplite_node::{Error as NodeError, Node as Native, NodeConfig};
 use tokio::runtime::Handle;
 
 use crate::{
+    admission::hint,
     attachment::Attachment,
     client::{Client, ClientOptions},
     error::{Error, ErrorKind, Result},
@@ -50,12 +51,16 @@ impl Node {
                 }
                 None => free_path(&usual)?,
             };
-            let config = NodeConfig { socket: Some(path), ..config.clone() };
-            match outside_runtimes(|| Native::start(config)) {
+            let at_path = NodeConfig { socket: Some(path), ..config.clone() };
+            match outside_runtimes(|| Native::start(at_path)) {
                 Ok(native) => return Ok(Self { native }),
                 // Another process took the path meanwhile. Any other path works.
                 Err(NodeError::AddressInUse { .. }) if wanted.is_none() && attempt < ATTEMPTS => {
                     attempt += 1;
+                }
+                Err(NodeError::Join(reason)) => {
+                    let reason = format!("{reason}{}", hint(&config.admission, &reason));
+                    return Err(NodeError::Join(reason).into());
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -86,6 +86,8 @@ pub fn init(
 /// The node that `init` started in this process.
 struct Embedded {
     node: Node,
+    /// The addresses that it joined.
+    seeds: Vec<String>,
     leave: Duration,
     process: u32,
 }
@@ -135,6 +137,9 @@ impl Search {
                 return self.attached(&sockets::wait_for(&paths, self.timeout)?);
             }
         }
+        if address == Some("") {
+            return Err(Error::argument("address is empty: omit it, or use \"local\""));
+        }
         let seeds = address.map(|address| kinds::list("address", address)).transpose()?;
         for seed in seeds.iter().flatten() {
             check("address", seed)?;
@@ -143,9 +148,9 @@ impl Search {
             return self.restricted(seeds.is_some());
         }
         if let Some(own) = Embedded::find() {
-            if seeds.is_some() {
+            if seeds.iter().flatten().any(|seed| !own.seeds.contains(seed)) {
                 let message = format!(
-                    "this process already has a node, {:?}, which init started: end its clients first",
+                    "this process already has a node, {:?}, which did not join that address: end its clients first",
                     own.node
                 );
                 return Err(Error::argument(message));
@@ -207,10 +212,11 @@ impl Search {
     /// Starts an embedded node.
     fn started(&self, join: Option<Vec<String>>) -> Result<Client> {
         let usual = sockets::embedded_socket(self.socket.as_deref())?;
+        let seeds = join.clone().unwrap_or_default();
         let options = NodeOptions { join, ..NodeOptions::default() };
         let node = Node::start_at(options, Some(&usual))?;
         let (leave, process) = (self.leave, std::process::id());
-        let embedded = Arc::new(Embedded { node, leave, process });
+        let embedded = Arc::new(Embedded { node, seeds, leave, process });
         *EMBEDDED.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&embedded);
         embedded.client(self.options.clone())
     }

@@ -189,3 +189,21 @@ fn init_finds_and_starts_nodes() {
     assert!(wrong.contains("InvalidArgument"), "{wrong}");
     node.close(Some(LONG));
 }
+
+#[test]
+fn init_joins_the_cluster_at_an_address() {
+    let folder = Folder::new();
+    let seed = Embedded::with(|options| NodeOptions {
+        listen: Some("127.0.0.1:0".into()),
+        no_auth: Some(true),
+        ..options
+    });
+    let address = seed.node.address().unwrap();
+    let joined = [("HOPLITE_ADDRESS", address.as_str()), ("HOPLITE_NO_AUTH", "1")];
+    let started = run(&folder, &joined).unwrap();
+    assert!(started[0].ends_with("node-embedded.sock"), "{}", started[0]);
+    assert!(started[2].contains(&seed.node.id()), "{}", started[2]);
+    // Without `no_auth`, it would use the secret of this user, which the other node does not have.
+    let rejected = run(&folder, &joined[..1]).unwrap_err();
+    assert!(rejected.contains("JoinError"), "{rejected}");
+}

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Embedded, LONG};
-use hoplite::{ClientOptions, ErrorKind, Node, NodeOptions, Result, Value, connect};
+use hoplite::{ClientOptions, ErrorKind, Node, NodeOptions, Result, Value, connect, init};
 
 fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
     result.unwrap_err().kind()
@@ -127,6 +127,7 @@ fn addresses() {
     let missing = embedded.folder.path().join("missing.sock");
     let missing = missing.to_str().unwrap();
     assert_eq!(kind(connect(missing, options(), Some(Duration::ZERO))), ErrorKind::ConnectError);
+    assert_eq!(kind(init(Some(""), options(), None)), ErrorKind::InvalidArgument);
     let long = format!("/{}", "x".repeat(200));
     assert_eq!(kind(connect(&long, options(), None)), ErrorKind::InvalidArgument);
     let taken =
