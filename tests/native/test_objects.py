@@ -167,6 +167,17 @@ def test_exist_ok_returns_the_object_of_the_other_side(pair: Pair) -> None:
         assert bytes(other.get(name, timeout=SOON)) == b"first"
 
 
+def test_replicas_are_counted(pair: Pair) -> None:
+    """A put reports how many nodes keep a copy; their number is limited by the cluster."""
+    data = pair.peer.file(bytes(1 << 20))
+    for wanted in (1, 2, 3):
+        reply = pair.native.call("put", data=data, replicas=wanted, timeout=SOON)
+        python = pair.python.put(bytes(1 << 20), replicas=wanted, timeout=SOON)
+        assert reply["replicas"] == python.replicas == min(wanted, pair.nodes)
+        for ref in (reply["ref"], str(python)):
+            assert len(pair.native.locations(ref)) == min(wanted, pair.nodes)
+
+
 def test_wait_returns_what_is_ready_in_order(pair: Pair) -> None:
     pair.python.put(b"1", name="a/1")
     pair.native.put(b"2", name="a/2")

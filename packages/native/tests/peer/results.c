@@ -83,6 +83,7 @@ static void show(result *r) {
         break;
     case REF:
         reply_text("ref", r->ref.text);
+        reply_int("replicas", r->ref.replicas);
         break;
     case VIEW:
         show_view(r);
