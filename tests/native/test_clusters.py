@@ -166,6 +166,8 @@ def test_native_clients_reconnect_to_the_next_python_node(peer: Peer, tmp_path: 
         native, once = peer.connect(path), peer.connect(path, no_reconnect=True)
         first = native.status()["id"]
         pending = native.call("get", ref="no/1", timeout=SOON, **{"async": True})["pending"]
+        # A call that has not reached the node yet waits for the next one.
+        eventually(lambda: once.status()["waiting"] > 0)
         kill(node.process)
         gone(lambda: peer.call("take", pending=pending), errors.NodeDown)
     with hoplite.Node(socket=path, capacity="64MiB") as next_node, next_node.client() as client:
@@ -182,7 +184,7 @@ def test_python_clients_reconnect_to_the_next_native_node(start_peer: Callable[[
     peer.node(socket=path, capacity=64 << 20)
     with hoplite.connect(path) as client:
         waiting = Later(client.get, "no/1", timeout=SOON)
-        client.put(b"x", name="a/1")
+        eventually(lambda: client.status()["waiting"] > 0)
         peer.kill()
         gone(waiting.result, errors.NodeDown)
         own = start_peer().node(socket=path, capacity=64 << 20)
