@@ -31,8 +31,15 @@ hoplite::Node lone_node(hoplite::NodeOptions options) {
     return hoplite::Node(options);
 }
 
+namespace {
+
+// Path of this program. valgrind shows it in the link, not when it is executed.
+std::string program() { return std::filesystem::read_symlink("/proc/self/exe"); }
+
+}  // namespace
+
 NodeProcess::NodeProcess(const std::vector<std::string>& options) {
-    std::vector<std::string> arguments{"/proc/self/exe", "--node", "socket=" + fresh(".sock")};
+    std::vector<std::string> arguments{program(), "--node", "socket=" + fresh(".sock")};
     arguments.insert(arguments.end(), options.begin(), options.end());
     std::vector<char*> pointers;
     for (std::string& argument : arguments) pointers.push_back(argument.data());
@@ -44,7 +51,7 @@ NodeProcess::NodeProcess(const std::vector<std::string>& options) {
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, input[0], 0);
     posix_spawn_file_actions_adddup2(&actions, output[1], 1);
-    const int error = posix_spawn(&id_, "/proc/self/exe", &actions, nullptr, pointers.data(), environ);
+    const int error = posix_spawn(&id_, pointers[0], &actions, nullptr, pointers.data(), environ);
     posix_spawn_file_actions_destroy(&actions);
     ::close(input[0]);
     ::close(output[1]);
@@ -135,12 +142,12 @@ void in_child(const std::function<void()>& work) {
 }
 
 void in_new_process(const std::string& scenario) {
-    std::vector<std::string> arguments{"/proc/self/exe", "--scenario", scenario};
+    std::vector<std::string> arguments{program(), "--scenario", scenario};
     std::vector<char*> pointers;
     for (std::string& argument : arguments) pointers.push_back(argument.data());
     pointers.push_back(nullptr);
     pid_t child = 0;
-    ASSERT_EQ(posix_spawn(&child, "/proc/self/exe", nullptr, nullptr, pointers.data(), environ), 0);
+    ASSERT_EQ(posix_spawn(&child, pointers[0], nullptr, nullptr, pointers.data(), environ), 0);
     expect_success(child);
 }
 

@@ -263,23 +263,25 @@ TEST_F(Async, an_exception_of_a_callback_is_reported) {
         EXPECT_EQ(within(errors.seen.get_future()), "of the executor");
     }
     {
-        // A coroutine type that passes exceptions on to the one who resumes it.
+        // A coroutine type that passes exceptions on to its resumer, which destroys it.
         struct Throwing {
             struct promise_type {
-                Throwing get_return_object() { return {}; }
+                Throwing get_return_object() { return {std::coroutine_handle<promise_type>::from_promise(*this)}; }
                 std::suspend_never initial_suspend() noexcept { return {}; }
                 std::suspend_never final_suspend() noexcept { return {}; }
                 void return_void() {}
                 void unhandled_exception() { throw; }
             };
+            std::coroutine_handle<> handle;
         };
         CallbackErrors errors;
-        [](hoplite::Client hp) -> Throwing {
+        const Throwing coroutine = [](hoplite::Client hp) -> Throwing {
             (void)co_await hp.get_async("later");
             throw std::runtime_error("of the coroutine");
         }(client);
         client.put("x", {.name = "later"});
         EXPECT_EQ(within(errors.seen.get_future()), "of the coroutine");
+        coroutine.handle.destroy();
     }
     // The library goes on.
     EXPECT_EQ(client.get_async<char>("later").get().text(), "x");
