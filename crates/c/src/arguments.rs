@@ -136,3 +136,43 @@ pub(crate) fn length(nbytes: u64, parameter: &str) -> Result<usize> {
         || Failure::argument(format!("{parameter} is {nbytes}: pass the actual number of bytes")),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_without_limit_is_none() {
+        assert_eq!(timeout(0.0).unwrap(), Some(Duration::ZERO));
+        assert_eq!(timeout(1.5).unwrap(), Some(Duration::from_millis(1500)));
+        assert_eq!(timeout(f64::INFINITY).unwrap(), None);
+        assert_eq!(timeout(1e300).unwrap(), None);
+        for wrong in [-1.0, f64::NAN, f64::NEG_INFINITY] {
+            assert!(timeout(wrong).unwrap_err().message.starts_with("timeout is "));
+        }
+    }
+
+    #[test]
+    fn zero_seconds_are_not_given() {
+        assert_eq!(optional_seconds(0.0, "ttl").unwrap(), None);
+        assert_eq!(optional_seconds(2.0, "ttl").unwrap(), Some(Duration::from_secs(2)));
+        for wrong in [-1.0, f64::NAN, f64::INFINITY] {
+            assert!(optional_seconds(wrong, "ttl").unwrap_err().message.starts_with("ttl is "));
+        }
+    }
+
+    #[test]
+    fn a_length_without_a_pointer_is_an_error() {
+        // SAFETY: null pointers.
+        unsafe {
+            assert!(list::<u8>(std::ptr::null(), 0, "data").unwrap().is_empty());
+            assert_eq!(
+                list::<u8>(std::ptr::null(), 1, "data").unwrap_err().message,
+                "data is NULL: pass a pointer"
+            );
+            assert_eq!(optional_text(std::ptr::null(), "name").unwrap(), None);
+            let failure = text(c"a\xffb".as_ptr(), "name").unwrap_err();
+            assert_eq!(failure.message, "name is not UTF-8 at byte 1: pass UTF-8 text");
+        }
+    }
+}

@@ -1,9 +1,8 @@
 //! The asynchronous forms of the verbs.
 
-use std::{
-    ffi::{c_char, c_void},
-    ptr::NonNull,
-};
+use std::ffi::{c_char, c_void};
+
+use hoplite::Client as Native;
 
 use crate::{
     arguments::{self, refs as texts, required, text},
@@ -18,18 +17,23 @@ use crate::{
     values::{Array, Buffer, Client, Pending},
 };
 
-/// Starts a call, on threads that receive no signals, and writes its handle.
+/// Starts a call of a client, on threads that receive no signals, and writes its handle.
 ///
 /// # Safety
-/// `out` points to writable memory.
-unsafe fn open<T: Taken>(
-    out: NonNull<Pending>,
-    start: impl FnOnce() -> hoplite::Pending<T>,
-) -> Result<()> {
-    let pending = Entry::open(blocked(start))?;
-    // SAFETY: as the caller ensures.
-    unsafe { out.write(pending) };
-    Ok(())
+/// `pending` is null or points to writable memory.
+unsafe fn start<T: Taken>(
+    client: Client,
+    pending: *mut Pending,
+    start: impl FnOnce(&Native) -> Result<hoplite::Pending<T>>,
+) -> Code {
+    call(|| {
+        let out = required(pending, "pending")?;
+        let client = client::of(client)?;
+        let started = Entry::open(blocked(|| start(&client))?)?;
+        // SAFETY: as the caller ensures.
+        unsafe { out.write(started) };
+        Ok(())
+    })
 }
 
 /// Starts `hoplite_put`; `hoplite_pending_take_ref` returns its result. `value->data` must stay valid until the call is
@@ -42,14 +46,10 @@ pub unsafe extern "C" fn hoplite_put_async(
     timeout: f64,
     pending: *mut Pending,
 ) -> Code {
-    call(|| {
-        let out = required(pending, "pending")?;
-        let client = client::of(client)?;
-        // SAFETY: the obligations of the header.
-        let verb = unsafe { put_call(&client, value, options, timeout) }?;
-        // SAFETY: the obligations of the header.
-        unsafe { open(out, || verb.start()) }
-    })
+    // SAFETY: the obligations of the header.
+    unsafe {
+        start(client, pending, |client| Ok(put_call(client, value, options, timeout)?.start()))
+    }
 }
 
 /// Starts `hoplite_create`; `hoplite_pending_take_buffer` returns its result.
@@ -63,14 +63,12 @@ pub unsafe extern "C" fn hoplite_create_async(
     timeout: f64,
     pending: *mut Pending,
 ) -> Code {
-    call(|| {
-        let out = required(pending, "pending")?;
-        let client = client::of(client)?;
-        // SAFETY: the obligations of the header.
-        let verb = unsafe { create_call(&client, dtype, ndim, shape, options, timeout) }?;
-        // SAFETY: the obligations of the header.
-        unsafe { open(out, || verb.start()) }
-    })
+    // SAFETY: the obligations of the header.
+    unsafe {
+        start(client, pending, |client| {
+            Ok(create_call(client, dtype, ndim, shape, options, timeout)?.start())
+        })
+    }
 }
 
 /// Starts `hoplite_seal`; `hoplite_pending_take_ref` returns its result. Releases the buffer at once.
@@ -83,10 +81,11 @@ pub unsafe extern "C" fn hoplite_seal_async(
     call(|| {
         let out = required(pending, "pending")?;
         // SAFETY: the obligations of the header.
-        unsafe {
-            let seal = seal_call(buffer, timeout)?;
-            open(out, || seal.start())
-        }
+        let seal = unsafe { seal_call(buffer, timeout) }?;
+        let started = Entry::open(blocked(|| seal.start()))?;
+        // SAFETY: the obligations of the header.
+        unsafe { out.write(started) };
+        Ok(())
     })
 }
 
@@ -97,12 +96,12 @@ pub unsafe extern "C" fn hoplite_reserve_async(
     timeout: f64,
     pending: *mut Pending,
 ) -> Code {
-    call(|| {
-        let out = required(pending, "pending")?;
-        let (client, limit) = (client::of(client)?, arguments::timeout(timeout)?);
-        // SAFETY: the obligations of the header.
-        unsafe { open(out, || client.reserve().timeout(limit).start()) }
-    })
+    // SAFETY: the obligations of the header.
+    unsafe {
+        start(client, pending, |client| {
+            Ok(client.reserve().timeout(arguments::timeout(timeout)?).start())
+        })
+    }
 }
 
 /// Starts `hoplite_reduce`; `hoplite_pending_take_ref` returns its result.
@@ -116,14 +115,12 @@ pub unsafe extern "C" fn hoplite_reduce_async(
     timeout: f64,
     pending: *mut Pending,
 ) -> Code {
-    call(|| {
-        let out = required(pending, "pending")?;
-        let client = client::of(client)?;
-        // SAFETY: the obligations of the header.
-        let verb = unsafe { reduce_call(&client, (refs, n), op, options, timeout) }?;
-        // SAFETY: the obligations of the header.
-        unsafe { open(out, || verb.start()) }
-    })
+    // SAFETY: the obligations of the header.
+    unsafe {
+        start(client, pending, |client| {
+            Ok(reduce_call(client, (refs, n), op, options, timeout)?.start())
+        })
+    }
 }
 
 /// Starts `hoplite_get`; `hoplite_pending_take_view` returns its result.
@@ -135,14 +132,10 @@ pub unsafe extern "C" fn hoplite_get_async(
     timeout: f64,
     pending: *mut Pending,
 ) -> Code {
-    call(|| {
-        let out = required(pending, "pending")?;
-        let client = client::of(client)?;
-        // SAFETY: the obligations of the header.
-        let verb = unsafe { get_call(&client, r#ref, options, timeout) }?;
-        // SAFETY: the obligations of the header.
-        unsafe { open(out, || verb.start()) }
-    })
+    // SAFETY: the obligations of the header.
+    unsafe {
+        start(client, pending, |client| Ok(get_call(client, r#ref, options, timeout)?.start()))
+    }
 }
 
 /// Starts `hoplite_get_into`; `hoplite_pending_take_size` returns its result. The memory at `out` must stay valid, and
@@ -159,15 +152,12 @@ pub unsafe extern "C" fn hoplite_get_into_async(
     timeout: f64,
     pending: *mut Pending,
 ) -> Code {
-    call(|| {
-        let written = required(pending, "pending")?;
-        let client = client::of(client)?;
-        // SAFETY: the obligations of the header.
-        let verb =
-            unsafe { get_into_call(&client, r#ref, (out, nbytes), (dtype, ndim, shape), timeout) }?;
-        // SAFETY: the obligations of the header.
-        unsafe { open(written, || verb.start()) }
-    })
+    // SAFETY: the obligations of the header.
+    unsafe {
+        start(client, pending, |client| {
+            Ok(get_into_call(client, r#ref, (out, nbytes), (dtype, ndim, shape), timeout)?.start())
+        })
+    }
 }
 
 /// Starts `hoplite_wait`; `hoplite_pending_take_ready` returns its result.
@@ -180,14 +170,10 @@ pub unsafe extern "C" fn hoplite_wait_async(
     timeout: f64,
     pending: *mut Pending,
 ) -> Code {
-    call(|| {
-        let out = required(pending, "pending")?;
-        let client = client::of(client)?;
-        // SAFETY: the obligations of the header.
-        let verb = unsafe { wait_call(&client, (refs, n), count, timeout) }?;
-        // SAFETY: the obligations of the header.
-        unsafe { open(out, || verb.start()) }
-    })
+    // SAFETY: the obligations of the header.
+    unsafe {
+        start(client, pending, |client| Ok(wait_call(client, (refs, n), count, timeout)?.start()))
+    }
 }
 
 /// Starts `hoplite_inputs`; `hoplite_pending_take_refs` returns its result.
@@ -198,14 +184,12 @@ pub unsafe extern "C" fn hoplite_inputs_async(
     timeout: f64,
     pending: *mut Pending,
 ) -> Code {
-    call(|| {
-        let out = required(pending, "pending")?;
-        let (client, limit) = (client::of(client)?, arguments::timeout(timeout)?);
-        // SAFETY: the obligations of the header.
-        let r#ref = unsafe { text(r#ref, "ref") }?;
-        // SAFETY: the obligations of the header.
-        unsafe { open(out, || client.inputs(r#ref).timeout(limit).start()) }
-    })
+    // SAFETY: the obligations of the header.
+    unsafe {
+        start(client, pending, |client| {
+            Ok(client.inputs(text(r#ref, "ref")?).timeout(arguments::timeout(timeout)?).start())
+        })
+    }
 }
 
 /// Starts `hoplite_lost`; `hoplite_pending_take_refs` returns its result.
@@ -216,14 +200,12 @@ pub unsafe extern "C" fn hoplite_lost_async(
     timeout: f64,
     pending: *mut Pending,
 ) -> Code {
-    call(|| {
-        let out = required(pending, "pending")?;
-        let (client, limit) = (client::of(client)?, arguments::timeout(timeout)?);
-        // SAFETY: the obligations of the header.
-        let r#ref = unsafe { text(r#ref, "ref") }?;
-        // SAFETY: the obligations of the header.
-        unsafe { open(out, || client.lost(r#ref).timeout(limit).start()) }
-    })
+    // SAFETY: the obligations of the header.
+    unsafe {
+        start(client, pending, |client| {
+            Ok(client.lost(text(r#ref, "ref")?).timeout(arguments::timeout(timeout)?).start())
+        })
+    }
 }
 
 /// Starts `hoplite_latest`; `hoplite_pending_take_ref` returns its result.
@@ -235,14 +217,10 @@ pub unsafe extern "C" fn hoplite_latest_async(
     timeout: f64,
     pending: *mut Pending,
 ) -> Code {
-    call(|| {
-        let out = required(pending, "pending")?;
-        let client = client::of(client)?;
-        // SAFETY: the obligations of the header.
-        let verb = unsafe { latest_call(&client, prefix, after, timeout) }?;
-        // SAFETY: the obligations of the header.
-        unsafe { open(out, || verb.start()) }
-    })
+    // SAFETY: the obligations of the header.
+    unsafe {
+        start(client, pending, |client| Ok(latest_call(client, prefix, after, timeout)?.start()))
+    }
 }
 
 /// Starts `hoplite_delete`; `hoplite_pending_take_done` returns its result.
@@ -254,14 +232,12 @@ pub unsafe extern "C" fn hoplite_delete_async(
     timeout: f64,
     pending: *mut Pending,
 ) -> Code {
-    call(|| {
-        let out = required(pending, "pending")?;
-        let (client, limit) = (client::of(client)?, arguments::timeout(timeout)?);
-        // SAFETY: the obligations of the header.
-        let refs = unsafe { texts(refs, n) }?;
-        // SAFETY: the obligations of the header.
-        unsafe { open(out, || client.delete(refs).timeout(limit).start()) }
-    })
+    // SAFETY: the obligations of the header.
+    unsafe {
+        start(client, pending, |client| {
+            Ok(client.delete(texts(refs, n)?).timeout(arguments::timeout(timeout)?).start())
+        })
+    }
 }
 
 /// Starts `hoplite_lease_acquire`; `hoplite_pending_take_lease` returns its result.
@@ -272,14 +248,12 @@ pub unsafe extern "C" fn hoplite_lease_acquire_async(
     timeout: f64,
     pending: *mut Pending,
 ) -> Code {
-    call(|| {
-        let out = required(pending, "pending")?;
-        let (client, limit) = (client::of(client)?, arguments::timeout(timeout)?);
-        // SAFETY: the obligations of the header.
-        let r#ref = unsafe { text(r#ref, "ref") }?;
-        // SAFETY: the obligations of the header.
-        unsafe { open(out, || client.lease(r#ref).timeout(limit).start()) }
-    })
+    // SAFETY: the obligations of the header.
+    unsafe {
+        start(client, pending, |client| {
+            Ok(client.lease(text(r#ref, "ref")?).timeout(arguments::timeout(timeout)?).start())
+        })
+    }
 }
 
 /// Starts `hoplite_get_locations`; `hoplite_pending_take_locations` returns its result.
@@ -290,14 +264,12 @@ pub unsafe extern "C" fn hoplite_get_locations_async(
     timeout: f64,
     pending: *mut Pending,
 ) -> Code {
-    call(|| {
-        let out = required(pending, "pending")?;
-        let (client, limit) = (client::of(client)?, arguments::timeout(timeout)?);
-        // SAFETY: the obligations of the header.
-        let r#ref = unsafe { text(r#ref, "ref") }?;
-        // SAFETY: the obligations of the header.
-        unsafe { open(out, || client.locations(r#ref).timeout(limit).start()) }
-    })
+    // SAFETY: the obligations of the header.
+    unsafe {
+        start(client, pending, |client| {
+            Ok(client.locations(text(r#ref, "ref")?).timeout(arguments::timeout(timeout)?).start())
+        })
+    }
 }
 
 /// Starts `hoplite_status`; `hoplite_pending_take_text` returns its result.
@@ -307,10 +279,10 @@ pub unsafe extern "C" fn hoplite_status_async(
     timeout: f64,
     pending: *mut Pending,
 ) -> Code {
-    call(|| {
-        let out = required(pending, "pending")?;
-        let (client, limit) = (client::of(client)?, arguments::timeout(timeout)?);
-        // SAFETY: the obligations of the header.
-        unsafe { open(out, || client.status().timeout(limit).start()) }
-    })
+    // SAFETY: the obligations of the header.
+    unsafe {
+        start(client, pending, |client| {
+            Ok(client.status().timeout(arguments::timeout(timeout)?).start())
+        })
+    }
 }

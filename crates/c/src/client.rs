@@ -7,8 +7,9 @@ use hoplite::{Client as Native, ClientOptions as NativeOptions};
 use crate::{
     arguments::{self, optional_text, required, text},
     code::Code,
-    errors::{Result, call},
+    errors::{Failure, Result, call},
     fork,
+    handles::Type,
     open::CLIENTS,
     options::ClientOptions,
     signals::blocked,
@@ -73,7 +74,8 @@ pub unsafe extern "C" fn hoplite_connect(
     })
 }
 
-/// Closes a client and releases its handle. Its calls end with `HOPLITE_CLIENT_CLOSED`; its views stay valid.
+/// Closes a client and releases its handle. Its calls in progress and later ones return `HOPLITE_CLIENT_CLOSED`; its
+/// views stay valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hoplite_client_close(client: Client) -> Code {
     call(|| {
@@ -83,8 +85,18 @@ pub unsafe extern "C" fn hoplite_client_close(client: Client) -> Code {
 }
 
 /// The client of a handle.
+///
+/// # Errors
+/// [`Code::ClientClosed`] after its close, and [`Code::InvalidHandle`] for what was never a client.
 pub(crate) fn of(client: Client) -> Result<Native> {
-    CLIENTS.get(client.id, Native::clone)
+    CLIENTS.get(client.id, Native::clone).map_err(|failure| match Type::of(client.id) {
+        Some(Type::Client) => {
+            let message =
+                "this client was closed: open another with hoplite_connect or hoplite_init";
+            Failure::new(Code::ClientClosed, message)
+        }
+        _ => failure,
+    })
 }
 
 /// Opens a client for the caller.

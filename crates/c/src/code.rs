@@ -88,3 +88,27 @@ const CODES: [(Code, &std::ffi::CStr); 22] = [
     (Code::NotReady, c"HOPLITE_NOT_READY"),
     (Code::Internal, c"HOPLITE_INTERNAL"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_code_of_the_header_has_its_name() {
+        let header = include_str!("../../../packages/native/include/hoplite/hoplite.h");
+        let declared: BTreeSet<(String, String)> = header
+            .lines()
+            .filter_map(|line| {
+                line.strip_prefix("    HOPLITE_")?.strip_suffix(',')?.split_once(" = ")
+            })
+            .map(|(name, number)| (format!("HOPLITE_{name}"), number.to_owned()))
+            .collect();
+        let named = CODES.map(|(code, name)| {
+            assert_eq!(Code::of(code as i32), Some(code));
+            (name.to_str().unwrap().to_owned(), (code as i32).to_string())
+        });
+        assert_eq!(declared, BTreeSet::from(named));
+    }
+}

@@ -109,3 +109,33 @@ fn description(panicked: &(dyn Any + Send)) -> String {
         .unwrap_or("no message");
     format!("a defect in the library ({text}): report this with the log of the process")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{ffi::CStr, thread};
+
+    use super::*;
+
+    fn message() -> String {
+        // SAFETY: the text is valid until the next call of this thread.
+        unsafe { CStr::from_ptr(last()) }.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_panic_is_an_internal_error() {
+        assert_eq!(call(|| panic!("broken {}", 7)), Code::Internal);
+        assert!(message().contains("broken 7"), "{}", message());
+        assert_eq!(call(|| panic!("as it is")), Code::Internal);
+        assert!(message().contains("as it is"), "{}", message());
+    }
+
+    #[test]
+    fn the_message_is_that_of_the_last_call_of_the_thread() {
+        let fail = || call(|| Err(Failure::argument("a \0 inside")));
+        assert_eq!(fail(), Code::InvalidArgument);
+        assert_eq!(message(), "a \\0 inside");
+        thread::scope(|scope| scope.spawn(|| assert_eq!(message(), "")).join()).unwrap();
+        assert_eq!(call(|| Ok(())), Code::Ok);
+        assert_eq!(message(), "");
+    }
+}

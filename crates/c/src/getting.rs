@@ -2,10 +2,7 @@
 //!
 //! A function named `..._call` reads the arguments of a verb; its blocking and its asynchronous form share it.
 
-use std::{
-    ffi::{c_char, c_void},
-    ptr::NonNull,
-};
+use std::ffi::{c_char, c_void};
 
 use hoplite::{Call, Client as Native, Get, GetInto, Latest, Simple};
 
@@ -17,9 +14,9 @@ use crate::{
     memory::Memory,
     open::{REFS, VIEWS},
     options::GetOptions,
-    outputs::{open_refs, open_view, take_id, write_ref},
+    outputs::{open_refs, open_view, take_id, write_ready, write_ref},
     values::{Client, Ref, Refs, View},
-    versioned::{Out, null, read},
+    versioned::{Out, read},
 };
 
 /// Waits until an object is complete on this node, and returns its bytes in shared memory, without a copy.
@@ -253,36 +250,6 @@ pub(crate) unsafe fn wait_call(
     let limit = arguments::timeout(timeout)?;
     // SAFETY: as the caller ensures.
     Ok(client.wait_for(unsafe { texts(refs, n) }?, count).timeout(limit))
-}
-
-/// Writes the result of a wait.
-///
-/// # Safety
-/// `ready` is null or has writable memory for `room` numbers, and `number` for one.
-pub(crate) unsafe fn write_ready(
-    found: &[usize],
-    ready: *mut usize,
-    room: usize,
-    number: NonNull<usize>,
-) -> Result<()> {
-    if found.len() > room {
-        let message = format!(
-            "ready has room for {room} indices, but {} refs are ready: pass the n of the call",
-            found.len()
-        );
-        return Err(Failure::argument(message));
-    }
-    if ready.is_null() && !found.is_empty() {
-        return Err(null("ready"));
-    }
-    // SAFETY: as the caller ensures.
-    unsafe {
-        if !found.is_empty() {
-            ready.copy_from_nonoverlapping(found.as_ptr(), found.len());
-        }
-        number.write(found.len());
-    }
-    Ok(())
 }
 
 /// # Safety

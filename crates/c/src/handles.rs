@@ -138,7 +138,9 @@ impl<T> Table<T> {
         let number = handle >> (SLOT_BITS + SHARD_BITS) & ((1 << TYPE_BITS) - 1);
         let shard = self.shards.get((handle >> SLOT_BITS & ((1 << SHARD_BITS) - 1)) as usize)?;
         let raw = (handle >> 32) << 32 | handle & ((1 << SLOT_BITS) - 1);
-        (number == self.of as u64).then(|| (shard, KeyData::from_ffi(raw).into()))
+        // The version of an open slot is odd; slotmap would take the even one before for it.
+        let is_own = number == self.of as u64 && raw >> 32 & 1 == 1;
+        is_own.then(|| (shard, KeyData::from_ffi(raw).into()))
     }
 
     fn invalid(&self, handle: u64) -> Failure {
@@ -171,4 +173,65 @@ fn own_shard() -> usize {
         }
         shard.get()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Barrier, thread};
+
+    use super::*;
+
+    #[test]
+    fn a_released_handle_stays_stale_when_its_slot_is_used_again() {
+        let table = Table::new(Type::View);
+        let first = table.insert("first").unwrap();
+        assert_eq!(table.remove(first).unwrap(), "first");
+        let second = table.insert("second").unwrap();
+        assert_ne!(first, second);
+        assert_eq!(table.remove(first).unwrap_err().code, Code::InvalidHandle);
+        assert_eq!(table.get(second, |value| *value).unwrap(), "second");
+    }
+
+    #[test]
+    fn the_message_names_the_types() {
+        let (views, leases) = (Table::new(Type::View), Table::new(Type::Lease));
+        let (view, lease) = (views.insert(()).unwrap(), leases.insert(()).unwrap());
+        let message = |handle| views.remove(handle).unwrap_err().message;
+        assert_eq!(
+            message(lease),
+            format!("{lease:#x} is a hoplite_lease handle: pass a hoplite_view handle")
+        );
+        views.remove(view).unwrap();
+        assert!(message(view).contains("the hoplite_view handle"));
+        assert!(message(view).contains("is stale"));
+        assert!(message(0).contains("is 0"));
+        assert!(message(7).contains("is not a handle"));
+    }
+
+    #[test]
+    fn every_number_is_a_handle_or_an_error() {
+        let table = Table::new(Type::Queue);
+        let handle = table.insert(()).unwrap();
+        let near = (0..64).map(|bit| handle ^ 1 << bit).chain([u64::MAX, u64::MAX >> 1, 1 << 63]);
+        for other in near {
+            assert!(!table.contains(other), "{other:#x}");
+        }
+        assert!(table.contains(handle));
+    }
+
+    #[test]
+    fn of_several_threads_one_releases_a_handle() {
+        let table = Table::new(Type::Text);
+        for _ in 0..100 {
+            let (handle, barrier) = (table.insert(()).unwrap(), Barrier::new(2));
+            let release = || {
+                barrier.wait();
+                table.remove(handle).is_ok()
+            };
+            let released = thread::scope(|scope| {
+                [scope.spawn(release), scope.spawn(release)].map(|thread| thread.join().unwrap())
+            });
+            assert_ne!(released[0], released[1]);
+        }
+    }
 }

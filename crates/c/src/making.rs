@@ -90,8 +90,8 @@ pub unsafe extern "C" fn hoplite_seal(buffer: *mut Buffer, timeout: f64, r#ref: 
     })
 }
 
-/// Abandons an object that is not sealed, and releases the buffer. Calls that wait for the object get
-/// `HOPLITE_OBJECT_LOST`.
+/// Abandons an object that is not sealed, and releases the buffer. Calls that wait for the object return
+/// `HOPLITE_OBJECT_LOST` or `HOPLITE_OBJECT_DELETED`.
 ///
 /// @param buffer its `id` becomes 0.
 #[unsafe(no_mangle)]

@@ -42,7 +42,7 @@ pub(crate) struct OpenRefs {
     pub(crate) pointers: Vec<*const c_char>,
 }
 
-// SAFETY: the pointers lead to the texts beside them, which never change.
+// SAFETY: the pointers lead to the texts in the same struct, which never change.
 unsafe impl Send for OpenRefs {}
 // SAFETY: as above.
 unsafe impl Sync for OpenRefs {}
@@ -53,7 +53,7 @@ pub(crate) struct OpenLocations {
     pub(crate) items: Vec<Location>,
 }
 
-// SAFETY: the pointers lead to the texts beside them, which never change.
+// SAFETY: the pointers lead to the texts in the same struct, which never change.
 unsafe impl Send for OpenLocations {}
 // SAFETY: as above.
 unsafe impl Sync for OpenLocations {}

@@ -14,45 +14,48 @@ use crate::{arguments::Flag, versioned::Versioned};
 pub struct NodeOptions {
     /// `sizeof(hoplite_node_options)`; `HOPLITE_INIT` sets it.
     pub size: usize,
-    /// Address to listen on for other nodes, "host:port"; port 0 picks one. NULL: no other node can connect.
+    /// Address and TCP port for other nodes, such as "10.0.0.5:7777"; port 0 selects a free one. Without it, the node
+    /// listens only if another option configures clustering.
     pub listen: *const c_char,
-    /// Address that other nodes connect to, if it is not `listen`.
+    /// Address that other nodes use, if it differs from `listen`.
     pub advertise: *const c_char,
-    /// Addresses of nodes of the cluster to join, separated by commas.
+    /// Addresses of nodes of the cluster, separated by commas; one that replies is enough. Without it, the node starts a
+    /// cluster.
     pub join: *const c_char,
-    /// Name of the cluster; nodes of other clusters are refused.
+    /// Name of the cluster; only nodes with the same name join.
     pub cluster: *const c_char,
-    /// Cluster token.
+    /// Shared secret of the cluster, from `hoplite token new`. The default, on loopback, is a secret of this user.
     pub token: *const c_char,
-    /// File that holds the cluster token (mode 0600), in place of `token`.
+    /// File that holds the token (mode 0600). A second line adds a second accepted token, for rotation.
     pub token_file: *const c_char,
-    /// File of this node's certificate chain (PEM).
+    /// PEM file with the certificate of this node, used instead of a token.
     pub certificate: *const c_char,
-    /// File of the private key of `certificate` (PEM).
+    /// PEM file with the private key of the certificate (mode 0600).
     pub key: *const c_char,
-    /// File of the certificates that sign the certificates of other nodes (PEM).
+    /// PEM file with the CA that issued the certificates of all nodes.
     pub ca: *const c_char,
-    /// File of revoked certificates (PEM).
+    /// PEM file with the CA's revocation list.
     pub crl: *const c_char,
-    /// Directory to spill objects to when the store is full.
+    /// Directory on a disk, for this node alone, for objects that do not fit into memory.
     pub spill: *const c_char,
     /// Rack or zone of this host; hosts in one rack use the same name.
     pub rack: *const c_char,
-    /// Path of the socket on which other processes of this host connect.
+    /// Unix socket for processes of this host. By default this user's socket, or one of this node alone if another node
+    /// serves that.
     pub socket: *const c_char,
-    /// Size of the store in bytes; at least 1 MiB.
+    /// Size limit of the store in bytes, at least 1 MiB; by default 30 % of the memory of the host or cgroup.
     pub capacity: u64,
-    /// Limit of `spill` in bytes.
+    /// Size limit of the files in `spill` in bytes; by default 80 % of the free space.
     pub spill_limit: u64,
-    /// Seconds without a reply after which a node is declared dead.
+    /// Seconds after which an unresponsive node is declared dead, at least 0.5; 3 by default.
     pub detection_timeout: f64,
-    /// Keep spilled objects for the next node with the same `spill` directory.
+    /// Keep the objects that no other node holds in `spill` when this node ends.
     pub spill_persistent: Flag,
-    /// Do not encrypt the traffic between nodes.
+    /// Send to other nodes without encryption.
     pub no_encryption: Flag,
     /// Disable authentication: any node that can reach this one may join.
     pub no_auth: Flag,
-    /// Refuse clients of other processes that present no capability.
+    /// Reject processes of this host that attach without a capability.
     pub require_capability: Flag,
 }
 
@@ -62,11 +65,12 @@ pub struct NodeOptions {
 pub struct ClientOptions {
     /// `sizeof(hoplite_client_options)`; `HOPLITE_INIT` sets it.
     pub size: usize,
-    /// Name of the job, which `hoplite_status` and the limits of a node group by.
+    /// Name that marks all objects that this client creates. They are deleted 5 s after the last client of the job has
+    /// closed or failed.
     pub job: *const c_char,
-    /// Capability that limits what the client may do.
+    /// Capability that restricts this client, as its text or the path of its file; `HOPLITE_CAPABILITY` by default.
     pub capability: *const c_char,
-    /// Do not connect again after the node has restarted.
+    /// Do not attach to the next node on the same socket after the process of the node has ended.
     pub no_reconnect: Flag,
     /// Announce a SHA-256 digest with each put, which each receiver checks.
     pub digest: Flag,

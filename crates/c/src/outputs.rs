@@ -13,7 +13,7 @@ use crate::{
     names,
     open::{BUFFERS, LOCATIONS, OpenLocations, OpenRefs, OpenView, REFS, TEXTS, VIEWS},
     values::{Buffer, Location, Locations, REF_BYTES, Ref, Refs, Text, View},
-    versioned::Out,
+    versioned::{self, Out},
 };
 
 /// Writes a ref.
@@ -33,6 +33,36 @@ pub(crate) unsafe fn write_ref(out: NonNull<Ref>, reference: &hoplite::Ref) -> R
         characters.copy_from_nonoverlapping(text.as_ptr(), text.len());
         characters.add(text.len()).write(0);
         (&raw mut (*to).replicas).write(reference.replicas().unwrap_or_default());
+    }
+    Ok(())
+}
+
+/// Writes the result of a wait.
+///
+/// # Safety
+/// `ready` is null or has writable memory for `room` numbers, and `number` for one.
+pub(crate) unsafe fn write_ready(
+    found: &[usize],
+    ready: *mut usize,
+    room: usize,
+    number: NonNull<usize>,
+) -> Result<()> {
+    if found.len() > room {
+        let message = format!(
+            "ready has room for {room} indices, but {} refs are ready: pass the n of the call",
+            found.len()
+        );
+        return Err(Failure::argument(message));
+    }
+    if ready.is_null() && !found.is_empty() {
+        return Err(versioned::null("ready"));
+    }
+    // SAFETY: as the caller ensures.
+    unsafe {
+        if !found.is_empty() {
+            ready.copy_from_nonoverlapping(found.as_ptr(), found.len());
+        }
+        number.write(found.len());
     }
     Ok(())
 }

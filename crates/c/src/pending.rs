@@ -7,9 +7,10 @@ use crate::{
     code::Code,
     entry::{Entry, PENDING},
     errors::call,
-    getting::write_ready,
     open::LEASES,
-    outputs::{open_buffer, open_locations, open_refs, open_text, open_view, write_ref},
+    outputs::{
+        open_buffer, open_locations, open_refs, open_text, open_view, write_ready, write_ref,
+    },
     queue,
     signals::blocked,
     values::{Buffer, Lease, Locations, Pending, Queue, Ref, Refs, Text, View},

@@ -26,7 +26,7 @@ impl Mask {
 
 impl Drop for Mask {
     fn drop(&mut self) {
-        // SAFETY: the set is the one that `pthread_sigmask` returned.
+        // SAFETY: `pthread_sigmask` returned this set.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
         };

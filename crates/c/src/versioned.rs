@@ -98,3 +98,93 @@ impl<T: Versioned> Out<T> {
 pub(crate) fn null(parameter: &str) -> Failure {
     Failure::argument(format!("{parameter} is NULL: pass a pointer"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::null;
+
+    use super::*;
+    use crate::code::Code;
+
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Known {
+        size: usize,
+        first: u64,
+        second: u64,
+    }
+
+    // SAFETY: `repr(C)` with the size first; numbers may have any value.
+    unsafe impl Versioned for Known {
+        const NAME: &'static str = "hoplite_known";
+    }
+
+    /// A struct of a newer header.
+    #[repr(C)]
+    struct Newer {
+        known: Known,
+        third: u64,
+    }
+
+    fn known(size: usize) -> Known {
+        Known { size, first: 1, second: 2 }
+    }
+
+    #[test]
+    fn fields_past_the_size_of_the_caller_are_zero() {
+        // SAFETY: the structs have at least the bytes of their sizes.
+        let of = |options: &Known| unsafe { read(options) }.unwrap();
+        assert_eq!(of(&known(24)), known(24));
+        assert_eq!(of(&known(16)), Known { second: 0, ..known(16) });
+        assert_eq!(of(&known(8)), Known { first: 0, second: 0, size: 8 });
+        // SAFETY: null.
+        let missing = unsafe { read::<Known>(null()) };
+        assert_eq!(missing.unwrap(), Known { size: 0, first: 0, second: 0 });
+    }
+
+    #[test]
+    fn unknown_options_must_be_zero() {
+        let mut newer = Newer { known: known(size_of::<Newer>()), third: 0 };
+        // SAFETY: the struct has the bytes of its size.
+        let of = |options: &Newer| unsafe { read((&raw const *options).cast::<Known>()) };
+        assert_eq!(of(&newer).unwrap(), newer.known);
+        newer.third = 1;
+        let failure = of(&newer).unwrap_err();
+        assert_eq!(failure.code, Code::InvalidArgument);
+        assert!(failure.message.contains("hoplite_known has 32 bytes"), "{}", failure.message);
+    }
+
+    #[test]
+    fn a_struct_without_its_size_is_an_error() {
+        for size in [0, 7] {
+            // SAFETY: the struct has more bytes than its size.
+            let failure = unsafe { read(&known(size)) }.unwrap_err();
+            assert!(failure.message.contains("HOPLITE_INIT(hoplite_known)"), "{}", failure.message);
+        }
+    }
+
+    #[test]
+    fn a_result_keeps_the_size_and_clears_what_is_unknown() {
+        let mut newer = Newer { known: known(size_of::<Newer>()), third: 9 };
+        let pointer = (&raw mut newer).cast::<Known>();
+        // SAFETY: the struct has the bytes of its size.
+        let out = unsafe { Out::new(pointer, "known") }.unwrap();
+        out.write(&Known { size: 0, first: 5, second: 6 });
+        assert_eq!(newer.known, Known { size: size_of::<Newer>(), first: 5, second: 6 });
+        assert_eq!(newer.third, 0);
+    }
+
+    #[test]
+    fn a_result_needs_its_whole_struct() {
+        let mut small = known(16);
+        // SAFETY: the struct has more bytes than its size; null is an error.
+        let (short, missing) = unsafe {
+            (
+                Out::new(&raw mut small, "known").err(),
+                Out::<Known>::new(std::ptr::null_mut(), "known").err(),
+            )
+        };
+        assert!(short.unwrap().message.contains("is 16, too small"));
+        assert_eq!(missing.unwrap().message, "known is NULL: pass a pointer");
+    }
+}

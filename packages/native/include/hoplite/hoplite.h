@@ -112,45 +112,54 @@ typedef enum {
 typedef struct {
     /** `sizeof(hoplite_node_options)`; `HOPLITE_INIT` sets it. */
     size_t size;
-    /** Address to listen on for other nodes, "host:port"; port 0 picks one. NULL: no other node can connect. */
+    /**
+     * Address and TCP port for other nodes, such as "10.0.0.5:7777"; port 0 selects a free one. Without it, the node
+     * listens only if another option configures clustering.
+     */
     const char *listen;
-    /** Address that other nodes connect to, if it is not `listen`. */
+    /** Address that other nodes use, if it differs from `listen`. */
     const char *advertise;
-    /** Addresses of nodes of the cluster to join, separated by commas. */
+    /**
+     * Addresses of nodes of the cluster, separated by commas; one that replies is enough. Without it, the node starts a
+     * cluster.
+     */
     const char *join;
-    /** Name of the cluster; nodes of other clusters are refused. */
+    /** Name of the cluster; only nodes with the same name join. */
     const char *cluster;
-    /** Cluster token. */
+    /** Shared secret of the cluster, from `hoplite token new`. The default, on loopback, is a secret of this user. */
     const char *token;
-    /** File that holds the cluster token (mode 0600), in place of `token`. */
+    /** File that holds the token (mode 0600). A second line adds a second accepted token, for rotation. */
     const char *token_file;
-    /** File of this node's certificate chain (PEM). */
+    /** PEM file with the certificate of this node, used instead of a token. */
     const char *certificate;
-    /** File of the private key of `certificate` (PEM). */
+    /** PEM file with the private key of the certificate (mode 0600). */
     const char *key;
-    /** File of the certificates that sign the certificates of other nodes (PEM). */
+    /** PEM file with the CA that issued the certificates of all nodes. */
     const char *ca;
-    /** File of revoked certificates (PEM). */
+    /** PEM file with the CA's revocation list. */
     const char *crl;
-    /** Directory to spill objects to when the store is full. */
+    /** Directory on a disk, for this node alone, for objects that do not fit into memory. */
     const char *spill;
     /** Rack or zone of this host; hosts in one rack use the same name. */
     const char *rack;
-    /** Path of the socket on which other processes of this host connect. */
+    /**
+     * Unix socket for processes of this host. By default this user's socket, or one of this node alone if another node
+     * serves that.
+     */
     const char *socket;
-    /** Size of the store in bytes; at least 1 MiB. */
+    /** Size limit of the store in bytes, at least 1 MiB; by default 30 % of the memory of the host or cgroup. */
     uint64_t capacity;
-    /** Limit of `spill` in bytes. */
+    /** Size limit of the files in `spill` in bytes; by default 80 % of the free space. */
     uint64_t spill_limit;
-    /** Seconds without a reply after which a node is declared dead. */
+    /** Seconds after which an unresponsive node is declared dead, at least 0.5; 3 by default. */
     double detection_timeout;
-    /** Keep spilled objects for the next node with the same `spill` directory. */
+    /** Keep the objects that no other node holds in `spill` when this node ends. */
     bool spill_persistent;
-    /** Do not encrypt the traffic between nodes. */
+    /** Send to other nodes without encryption. */
     bool no_encryption;
     /** Disable authentication: any node that can reach this one may join. */
     bool no_auth;
-    /** Refuse clients of other processes that present no capability. */
+    /** Reject processes of this host that attach without a capability. */
     bool require_capability;
 } hoplite_node_options;
 
@@ -180,11 +189,14 @@ typedef struct {
 typedef struct {
     /** `sizeof(hoplite_client_options)`; `HOPLITE_INIT` sets it. */
     size_t size;
-    /** Name of the job, which `hoplite_status` and the limits of a node group by. */
+    /**
+     * Name that marks all objects that this client creates. They are deleted 5 s after the last client of the job has
+     * closed or failed.
+     */
     const char *job;
-    /** Capability that limits what the client may do. */
+    /** Capability that restricts this client, as its text or the path of its file; `HOPLITE_CAPABILITY` by default. */
     const char *capability;
-    /** Do not connect again after the node has restarted. */
+    /** Do not attach to the next node on the same socket after the process of the node has ended. */
     bool no_reconnect;
     /** Announce a SHA-256 digest with each put, which each receiver checks. */
     bool digest;
@@ -463,7 +475,10 @@ hoplite_code hoplite_connect(const char *address,
                              double timeout,
                              hoplite_client *client);
 
-/** Closes a client and releases its handle. Its calls end with `HOPLITE_CLIENT_CLOSED`; its views stay valid. */
+/**
+ * Closes a client and releases its handle. Its calls in progress and later ones return `HOPLITE_CLIENT_CLOSED`; its
+ * views stay valid.
+ */
 hoplite_code hoplite_client_close(hoplite_client client);
 
 /**
@@ -514,8 +529,8 @@ hoplite_code hoplite_seal(hoplite_buffer *buffer,
                           hoplite_ref *ref);
 
 /**
- * Abandons an object that is not sealed, and releases the buffer. Calls that wait for the object get
- * `HOPLITE_OBJECT_LOST`.
+ * Abandons an object that is not sealed, and releases the buffer. Calls that wait for the object return
+ * `HOPLITE_OBJECT_LOST` or `HOPLITE_OBJECT_DELETED`.
  *
  * @param buffer its `id` becomes 0.
  */
