@@ -38,7 +38,8 @@ PARTS = {
     "Command line": ("python/hoplite/tools",),
     "vLLM": ("python/hoplite/vllm",),
     "Ray, Dask and ProxyStore": ("python/hoplite/ray", "python/hoplite/dask", "python/hoplite/proxystore.py"),
-    "Node": ("crates/node/src", "crates/proto/src", "crates/shm/src", "crates/certs/src", "crates/py/src"),
+    "Node": ("crates/node/src", "crates/proto/src", "crates/shm/src", "crates/certs/src"),
+    "Native clients": ("crates/client/src", "crates/c/src", "crates/py/src"),
     "Benchmarks": ("packages/bench/python",),
     "Topology": ("packages/topology/python", "crates/topology"),
 }
