@@ -9,6 +9,8 @@ output; "..." matches anything. A comment before the block marks exceptions:
   <!-- example: ray -->               the block needs Ray; run by `make test-ray` (test_ray_docs.py)
   <!-- example: framework NAME -->    the block needs that package, and is a program of its own (test_torch_docs.py)
   <!-- example: server NAME -->       the block needs a server of that package; run by test_torch_NAME.py
+  <!-- example: native NAME -->       the block is part of a C, C++ or Rust example; run by `make test-native`
+  <!-- example: output of NAME -->    the output of that example
   <!-- example: not run: REASON -->
 """
 
@@ -179,7 +181,7 @@ def test_the_commands_of_the_pages_print_the_shown_output(page: Path, tmp_path: 
 
 
 def test_few_blocks_are_not_run() -> None:
-    allowed = re.compile(r"|torch|dask|ray|framework \w+|server \w+|file [\w.]+|not run: .+")
+    allowed = re.compile(r"|torch|dask|ray|framework \w+|server \w+|file [\w.]+|(native|output of) [\w.]+|not run: .+")
     for page in PAGES:
         for block in blocks(page):
             assert allowed.fullmatch(block.how), f"{page.name}:{block.line}: {block.how}"
