@@ -207,7 +207,8 @@ static void run_queue(const words *words) {
     struct pollfd polled = {.events = POLLIN};
     hoplite_code code = hoplite_queue_new(&queue);
     code = code ? code : hoplite_queue_fd(queue, &polled.fd);
-    code = code ? code : hoplite_get_async(client_of(words), words_text(words, "ref"), NULL, timeout_of(words), &pending);
+    code =
+        code ? code : hoplite_get_async(client_of(words), words_text(words, "ref"), NULL, timeout_of(words), &pending);
     code = code ? code : hoplite_pending_enqueue(pending, queue, &view);
     if (code == HOPLITE_OK) {
         require(poll(&polled, 1, CHILD_HANGS_AFTER_S * 1000) == 1, "the queue stays empty");

@@ -1,8 +1,8 @@
 /* A native program for the tests across languages: runs one call of hoplite.h per line of standard input.
  *
- * Each command is answered by one line: a JSON object with `code` and, after an error, `message`. See words.h for the
- * format, verbs.c for the calls, results.c for the replies, harm.c for forks, limits and signals. Nodes, clients and buffers are here. The end of
- * the input closes everything in order.
+ * The reply to each command is one line: a JSON object with `code` and, after an error, `message`. See words.h for the
+ * format, verbs.c for the calls, results.c for the replies, harm.c for forks, limits and signals. Nodes, clients and
+ * buffers are here. The end of the input closes everything in order.
  */
 #include <stdio.h>
 #include <stdlib.h>

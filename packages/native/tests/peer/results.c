@@ -22,26 +22,26 @@ void reply_failure(hoplite_code code) {
 
 hoplite_code take(result *r) {
     switch (r->kind) {
-    case NOTHING:
-        return hoplite_pending_take_done(r->pending);
-    case REF:
-        return hoplite_pending_take_ref(r->pending, &r->ref);
-    case VIEW:
-        return hoplite_pending_take_view(r->pending, &r->view);
-    case BUFFER:
-        return hoplite_pending_take_buffer(r->pending, &r->buffer);
-    case READY:
-        return hoplite_pending_take_ready(r->pending, r->ready, ITEMS_MAX, &r->ready_count);
-    case REFS:
-        return hoplite_pending_take_refs(r->pending, &r->refs);
-    case LEASE:
-        return hoplite_pending_take_lease(r->pending, &r->lease);
-    case LOCATIONS:
-        return hoplite_pending_take_locations(r->pending, &r->locations);
-    case TEXT:
-        return hoplite_pending_take_text(r->pending, &r->text);
-    case SIZE:
-        return hoplite_pending_take_size(r->pending, &r->copied);
+        case NOTHING:
+            return hoplite_pending_take_done(r->pending);
+        case REF:
+            return hoplite_pending_take_ref(r->pending, &r->ref);
+        case VIEW:
+            return hoplite_pending_take_view(r->pending, &r->view);
+        case BUFFER:
+            return hoplite_pending_take_buffer(r->pending, &r->buffer);
+        case READY:
+            return hoplite_pending_take_ready(r->pending, r->ready, ITEMS_MAX, &r->ready_count);
+        case REFS:
+            return hoplite_pending_take_refs(r->pending, &r->refs);
+        case LEASE:
+            return hoplite_pending_take_lease(r->pending, &r->lease);
+        case LOCATIONS:
+            return hoplite_pending_take_locations(r->pending, &r->locations);
+        case TEXT:
+            return hoplite_pending_take_text(r->pending, &r->text);
+        case SIZE:
+            return hoplite_pending_take_size(r->pending, &r->copied);
     }
     return HOPLITE_INTERNAL;
 }
@@ -79,52 +79,52 @@ static void show_locations(hoplite_locations *locations) {
 
 static void show(result *r) {
     switch (r->kind) {
-    case NOTHING:
-        break;
-    case REF:
-        reply_text("ref", r->ref.text);
-        reply_int("replicas", r->ref.replicas);
-        break;
-    case VIEW:
-        show_view(r);
-        break;
-    case BUFFER:
-        require(held.buffer_count < SLOTS_MAX, "too many buffers");
-        reply_text("ref", r->buffer.ref.text);
-        reply_int("nbytes", (int64_t)r->buffer.nbytes);
-        held.buffers[held.buffer_count] = r->buffer;
-        reply_int("buffer", (int64_t)held.buffer_count++);
-        break;
-    case READY: {
-        uint64_t ready[ITEMS_MAX];
-        for (size_t at = 0; at < r->ready_count; at++) {
-            ready[at] = r->ready[at];
+        case NOTHING:
+            break;
+        case REF:
+            reply_text("ref", r->ref.text);
+            reply_int("replicas", r->ref.replicas);
+            break;
+        case VIEW:
+            show_view(r);
+            break;
+        case BUFFER:
+            require(held.buffer_count < SLOTS_MAX, "too many buffers");
+            reply_text("ref", r->buffer.ref.text);
+            reply_int("nbytes", (int64_t)r->buffer.nbytes);
+            held.buffers[held.buffer_count] = r->buffer;
+            reply_int("buffer", (int64_t)held.buffer_count++);
+            break;
+        case READY: {
+            uint64_t ready[ITEMS_MAX];
+            for (size_t at = 0; at < r->ready_count; at++) {
+                ready[at] = r->ready[at];
+            }
+            reply_numbers("ready", ready, r->ready_count);
+            break;
         }
-        reply_numbers("ready", ready, r->ready_count);
-        break;
-    }
-    case REFS:
-        reply_texts("refs", r->refs.items, r->refs.count);
-        hoplite_refs_release(&r->refs);
-        break;
-    case LEASE:
-        require(held.lease_count < SLOTS_MAX, "too many leases");
-        held.leases[held.lease_count] = r->lease;
-        reply_int("lease", (int64_t)held.lease_count++);
-        break;
-    case LOCATIONS:
-        show_locations(&r->locations);
-        break;
-    case TEXT:
-        reply_text("text", r->text.text);
-        hoplite_text_release(&r->text);
-        break;
-    case SIZE:
-        reply_int("copied", (int64_t)r->copied);
-        if (r->path != NULL) {
-            file_write(r->path, r->memory, r->nbytes);
-        }
-        break;
+        case REFS:
+            reply_texts("refs", r->refs.items, r->refs.count);
+            hoplite_refs_release(&r->refs);
+            break;
+        case LEASE:
+            require(held.lease_count < SLOTS_MAX, "too many leases");
+            held.leases[held.lease_count] = r->lease;
+            reply_int("lease", (int64_t)held.lease_count++);
+            break;
+        case LOCATIONS:
+            show_locations(&r->locations);
+            break;
+        case TEXT:
+            reply_text("text", r->text.text);
+            hoplite_text_release(&r->text);
+            break;
+        case SIZE:
+            reply_int("copied", (int64_t)r->copied);
+            if (r->path != NULL) {
+                file_write(r->path, r->memory, r->nbytes);
+            }
+            break;
     }
 }
 

@@ -6,13 +6,9 @@
 static result *started[SLOTS_MAX];
 static size_t started_count;
 
-hoplite_client client_of(const words *words) {
-    return held.clients[words_int(words, "client", 0)];
-}
+hoplite_client client_of(const words *words) { return held.clients[words_int(words, "client", 0)]; }
 
-double timeout_of(const words *words) {
-    return words_real(words, "timeout", HOPLITE_NO_TIMEOUT);
-}
+double timeout_of(const words *words) { return words_real(words, "timeout", HOPLITE_NO_TIMEOUT); }
 
 static char *copy_of(const char *text) {
     char *copy = text ? strdup(text) : NULL;
@@ -88,8 +84,10 @@ static hoplite_code get_into(const words *w, result *r, hoplite_pending *later) 
     r->kind = SIZE;
     r->path = copy_of(words_text(w, "to"));
     const char *ref = words_text(w, "ref"), *dtype = words_text(w, "dtype");
-    return later ? hoplite_get_into_async(client_of(w), ref, r->memory, r->nbytes, dtype, ndim, shape, timeout_of(w), later)
-                 : hoplite_get_into(client_of(w), ref, r->memory, r->nbytes, dtype, ndim, shape, timeout_of(w), &r->copied);
+    return later ? hoplite_get_into_async(client_of(w), ref, r->memory, r->nbytes, dtype, ndim, shape, timeout_of(w),
+                                          later)
+                 : hoplite_get_into(client_of(w), ref, r->memory, r->nbytes, dtype, ndim, shape, timeout_of(w),
+                                    &r->copied);
 }
 
 static hoplite_code wait_for(const words *w, result *r, hoplite_pending *later) {
@@ -171,21 +169,10 @@ static const struct {
     const char *name;
     hoplite_code (*call)(const words *, result *, hoplite_pending *);
 } verbs[] = {
-    {"put", put},
-    {"create", create},
-    {"seal", seal},
-    {"get", get},
-    {"get_into", get_into},
-    {"wait", wait_for},
-    {"reduce", reduce},
-    {"inputs", inputs},
-    {"lost", lost},
-    {"delete", delete_refs},
-    {"latest", latest},
-    {"reserve", reserve},
-    {"lease", lease},
-    {"locations", locations},
-    {"status", status},
+    {"put", put},           {"create", create},       {"seal", seal},     {"get", get},
+    {"get_into", get_into}, {"wait", wait_for},       {"reduce", reduce}, {"inputs", inputs},
+    {"lost", lost},         {"delete", delete_refs},  {"latest", latest}, {"reserve", reserve},
+    {"lease", lease},       {"locations", locations}, {"status", status},
 };
 
 bool run_call(const words *words) {

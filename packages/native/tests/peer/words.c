@@ -45,9 +45,7 @@ double words_real(const words *words, const char *key, double missing) {
     return text ? strtod(text, NULL) : missing;
 }
 
-bool words_flag(const words *words, const char *key) {
-    return words_int(words, key, 0) != 0;
-}
+bool words_flag(const words *words, const char *key) { return words_int(words, key, 0) != 0; }
 
 word_list words_items(const words *words, const char *key) {
     word_list list = {0};
