@@ -94,6 +94,27 @@ def test_each_side_finds_the_node_of_the_other(start_peer: Callable[[], Peer]) -
     assert other.status()["id"] == own.status()["id"]
 
 
+@pytest.mark.parametrize("source", ["environment", "file"])
+def test_both_sides_read_the_same_settings(
+    start_peer: Callable[[], Peer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str
+) -> None:
+    """Arguments, then the environment, then the settings file. The peer inherits the environment of the test."""
+    if source == "environment":
+        for name, value in {"CAPACITY": "64MiB", "CLUSTER": "of-both", "RACK": "r1", "LISTEN": "127.0.0.1:0"}.items():
+            monkeypatch.setenv(f"HOPLITE_{name}", value)
+    else:
+        file = tmp_path / "settings.toml"
+        file.write_text('capacity = "64MiB"\ncluster = "of-both"\nrack = "r1"\nlisten = "127.0.0.1:0"\n')
+        monkeypatch.setenv("HOPLITE_CONFIG", str(file))
+    native = start_peer().node(socket=str(tmp_path / "native.sock")).client()
+    with hoplite.Node(socket=tmp_path / "python.sock") as node, node.client() as client:
+        python, other = client.status(), native.status()
+        for status in (python, other):
+            assert status["store"]["capacity"] == 64 << 20
+            assert (status["cluster"], status["rack"]) == ("of-both", "r1")
+        assert other["admission"] == python["admission"]
+
+
 def test_programs_that_start_at_once_share_one_node(start_peer: Callable[[], Peer]) -> None:
     """Native and Python programs call `init` concurrently: one starts the node, the others attach."""
     peers = [start_peer() for _ in range(3)]

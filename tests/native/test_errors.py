@@ -104,7 +104,7 @@ MISTAKES: dict[str, Mistake] = {
         errors.UnsupportedDtype, lambda hp: hp.create(3, "float31"), has_one_message=False
     ),
     "create of a taken name": Mistake(errors.NameTaken, lambda hp: hp.create(1 << 18, "float32", name="x/1")),
-    "reduce by an unknown op": Mistake(errors.UnknownOp, lambda hp: hp.reduce(["x/1"], "avg"), has_one_message=False),
+    "reduce by an unknown op": Mistake(errors.UnknownOp, lambda hp: hp.reduce(["x/1"], "avg")),
     "reduce of nothing": Mistake(errors.InvalidArgument, lambda hp: hp.reduce([], "sum")),
     "reduce of an input twice": Mistake(
         errors.InvalidArgument, lambda hp: hp.reduce(["x/1", "x/1"], "sum"), has_one_message=False
@@ -150,6 +150,11 @@ def caught(call: Call, client: object) -> hoplite.HopliteError:
     return raised.value
 
 
+def plain(error: Exception) -> str:
+    """The message, with texts quoted as in Python."""
+    return str(error).replace('"', "'")
+
+
 @pytest.mark.parametrize("what", MISTAKES)
 def test_a_mistake_has_one_error(both: tuple[hoplite.Client, NativeClient], what: str) -> None:
     mistake = MISTAKES[what]
@@ -161,7 +166,7 @@ def test_a_mistake_has_one_error(both: tuple[hoplite.Client, NativeClient], what
     assert (type(python), type(native)) == (mistake.error, mistake.error), f"{python}\n{native}"
     assert str(native), "no message"
     if mistake.has_one_message:
-        assert str(native) == str(python)
+        assert plain(native) == plain(python)
 
 
 def test_codes_have_the_names_of_the_exceptions(peer: Peer) -> None:
@@ -205,7 +210,7 @@ def test_no_node_to_attach_to(peer: Peer, tmp_path: Path) -> None:
     python = caught(lambda _: hoplite.connect(path, timeout=0.01), None)
     native = caught(lambda _: peer.connect(path, timeout=0.01), None)
     assert (type(python), type(native)) == (errors.ConnectError, errors.ConnectError)
-    assert "none.sock" in str(native)
+    assert plain(native) == plain(python)
 
 
 def test_a_node_that_can_not_start(peer: Peer, tmp_path: Path) -> None:
@@ -226,6 +231,7 @@ def test_a_node_that_can_not_start(peer: Peer, tmp_path: Path) -> None:
             python = caught(lambda _, own=own: hoplite.Node(**own), None)  # type: ignore[misc]
             native = caught(lambda _, own=own: peer.node(**own), None)  # type: ignore[misc]
             assert (type(python), type(native)) == (error, error), f"{options}: {python}\n{native}"
+            assert plain(native) == plain(python)
 
 
 def test_a_capability_restricts_both(peer: Peer, tmp_path: Path) -> None:
