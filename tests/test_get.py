@@ -51,6 +51,36 @@ def test_get_waits_for_a_later_put(clients: list[Client]) -> None:
             same(get.result(), numbers(size))
 
 
+def test_a_bytes_out_takes_any_object_of_its_size_except_a_pickle(clients: list[Client]) -> None:
+    here, far = clients[:2]
+    for value in (bytes(range(24)), np.arange(3.0).reshape(3, 1), numbers(24, "uint8")):
+        out = bytearray(24)
+        far.get(here.put(value), out=out, timeout=SOON)
+        assert out == (value if isinstance(value, bytes) else value.tobytes())
+    short, pickled = here.put(bytes(23)), here.put({"a": 1})
+    with pytest.raises(hoplite.ShapeMismatch, match=f"{short} has 23 bytes, but out has 24: pass an out of that size"):
+        far.get(short, out=bytearray(24), timeout=SOON)
+    with pytest.raises(hoplite.ShapeMismatch, match=f"{pickled} is a pickled object, which can't be copied into out"):
+        far.get(pickled, out=bytearray(24), timeout=SOON)
+
+
+def test_an_object_of_another_dtype_or_shape_does_not_fit(clients: list[Client]) -> None:
+    here, far = clients[:2]
+    out = np.zeros((2, 3), np.float32)
+    values = {
+        "float32 [3, 2]": np.zeros((3, 2), np.float32),
+        "float32 [6]": np.zeros(6, np.float32),
+        "float32 []": np.float32(1),
+        "int32 [2, 3]": np.zeros((2, 3), np.int32),
+        "24 bytes": bytes(24),
+    }
+    for described, value in values.items():
+        ref = here.put(value)
+        with pytest.raises(hoplite.ShapeMismatch) as caught:
+            far.get(ref, out=out, timeout=SOON)
+        assert f"{ref} is {described}, but out is float32 [2, 3]: pass an out of the same dtype" in str(caught.value)
+
+
 def test_concurrent_readers_get_the_same_value(nodes: list[Node]) -> None:
     value = numbers(2_000_003)
     ref = nodes[0].client().put(value)

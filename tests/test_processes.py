@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -463,23 +463,6 @@ def test_a_seal_at_a_paused_node_ends_at_its_timeout() -> None:
         with client.create(MIB, "uint8", name="sealed/0") as buffer:
             buffer[...] = 9
         same(client.get("sealed/0", timeout=SOON), np.full(MIB, 9, "uint8"))
-
-
-def test_a_put_whose_node_is_paused_before_the_seal_ends_at_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    with testing.node_process() as node, node.client() as client, contextlib.ExitStack() as until_read:
-        copy = hoplite._loop.aside_async
-
-        async def copy_and_pause(*call: Any) -> object:  # noqa: ANN401 - as the wrapped function
-            copied: object = await copy(*call)
-            until_read.enter_context(frozen(node.process))
-            return copied
-
-        monkeypatch.setattr("hoplite._waits.aside_async", copy_and_pause)
-        put = Later(lambda: asyncio.run(client.put_async(numbers(MIB), name="large/1", timeout=1)))
-        with pytest.raises(hoplite.NodeDown, match=r"is stopped.*large/1"):
-            put.result(SOON)
-        until_read.close()
-        eventually(lambda: not client.objects() and client.status()["store"]["used"] == 0)
 
 
 def test_a_paused_node_blocks_no_loop_and_no_close() -> None:

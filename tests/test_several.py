@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -97,7 +97,7 @@ def was_checked(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     event = threading.Event()
     refuse = Several._refuse_if_too_large
 
-    def look(several: Several, held: dict[str, int], lacks: tuple[int, int] | None) -> None:
+    def look(several: Several[Any], held: dict[str, int], lacks: tuple[int, int] | None) -> None:
         refuse(several, held, lacks)
         if lacks is not None:
             event.set()
@@ -157,7 +157,7 @@ def test_a_long_wait_for_a_list_is_logged(
     into: bool,
     in_loop: bool,
 ) -> None:
-    for module in ("_loop", "_verbs.several", "_verbs.into"):
+    for module in ("_loop", "_verbs.several"):
         monkeypatch.setattr(f"hoplite.{module}.FIRST_WORD_AFTER_S", 0.2)
     assert _loop.FIRST_WORD_AFTER_S == 0.2
     client = clients[0]

@@ -6,13 +6,12 @@ once. Ten thousand replies that arrive together cost one wake-up.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import sys
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hoplite import _native
 from hoplite.errors import HopliteError
@@ -20,11 +19,10 @@ from hoplite.log import still_waiting
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from hoplite._native import Pending
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 # A call that waits logs first after this time, as in crates/py/src/wait.rs. The interval then doubles, up to a maximum.
@@ -46,13 +44,13 @@ def is_in_loop() -> bool:
 
 
 class _Waiting:
-    """A waiting coroutine, with a future or an inbox of its own, and what to log if the wait is long."""
+    """A waiting coroutine, and what to log if the wait is long."""
 
     __slots__ = ("begun", "explain", "future", "next_log", "pending", "ref")
 
     def __init__(
         self,
-        future: asyncio.Future[None] | None,
+        future: asyncio.Future[None],
         pending: Pending[Any],
         ref: str | None,
         explain: Callable[[str], Pending[str]] | None,
@@ -84,7 +82,7 @@ class _Bridge:
     def end(self, key: int) -> None:
         """Ends a wait: the reply has arrived, or none will."""
         waiting = self.waiting.pop(key, None)
-        if waiting is not None and waiting.future is not None and not waiting.future.done():
+        if waiting is not None and not waiting.future.done():
             waiting.future.set_result(None)
 
     def add(self, waiting: _Waiting) -> int:
@@ -193,41 +191,6 @@ async def answer_async(
             check.cancel()
         bridge.drop(key)
     return pending.result()
-
-
-async def remind_async(
-    waits: Iterable[tuple[str, Pending[Any]]], explain: Callable[[str], Pending[str]]
-) -> Callable[[], None]:
-    """Makes the running loop log long waits that use another inbox; returns a function that ends this.
-
-    Args:
-        waits: each object and the request for it.
-        explain: requests why an object is not here.
-    """
-    import asyncio
-
-    bridge = _bridge(asyncio.get_running_loop())
-    keys = [bridge.add(_Waiting(None, pending, ref, explain)) for ref, pending in waits]
-
-    def end() -> None:
-        for key in keys:
-            bridge.drop(key)
-
-    return end
-
-
-async def aside_async(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-    """Runs a call that writes into the caller's memory in a thread. If canceled, it returns after the thread's end."""
-    import asyncio
-
-    running = asyncio.ensure_future(asyncio.to_thread(call, *args, **options))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        while not running.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait({running})
-        raise
 
 
 async def _log(late: list[_Waiting], now: float) -> None:

@@ -9,21 +9,18 @@ have imported it already.
 
 from __future__ import annotations
 
-import contextlib
 import select
-import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hoplite import _native, log
-from hoplite._arguments import left
-from hoplite._loop import ANSWER_S, answer_async, aside_async, is_in_loop, remind_async
-from hoplite.errors import HopliteError, Timeout
+from hoplite import log
+from hoplite._loop import ANSWER_S, answer_async, is_in_loop
+from hoplite.errors import Timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine
 
+    from hoplite import _native
     from hoplite._native import Inbox, Pending, View
-    from hoplite.values import Encoded
 
 __all__ = ["IN_LOOP", "IN_THREAD", "Waits", "answer", "answer_async", "finish", "get", "get_async"]
 
@@ -80,28 +77,13 @@ class Waits:
 
     async def object(
         self,
-        pending: Pending[View],
+        pending: Pending[T],
         text: str,  # noqa: ARG002 - for the loop's version
         limit: float | None,  # noqa: ARG002 - for the loop's version
         explain: Callable[[str], Pending[str]],  # noqa: ARG002 - for the loop's version
-    ) -> View:
-        """Waits for the reply to a request for an object. Without a limit it logs what it waits for."""
+    ) -> T:
+        """Waits for the reply to a request about an object. Without a limit it logs what it waits for."""
         return answer(pending)
-
-    async def put(
-        self,
-        native: _native.Client,
-        what: Encoded,
-        name: str | None,
-        ttl: float | None,
-        limit: float | None,
-    ) -> str:
-        """Puts an object; returns the text of its ref."""
-        return native.put(what, what.parts, name, ttl, limit)
-
-    async def digested(self, what: Encoded) -> Encoded:
-        """Adds the digest of the bytes to a value."""
-        return what._replace(digest=_native.digest(what.parts))
 
     async def brief(self, pending: Pending[T], otherwise: U) -> T | U:
         """Returns the reply to a request that a node serves from memory, or `otherwise` if there is none in 1 s."""
@@ -116,18 +98,6 @@ class Waits:
         poll.register(inbox.fileno(), select.POLLIN)
         poll.poll(1000 * seconds)
 
-    async def aside(self, call: Callable[[], T]) -> T:
-        """Makes a call that writes much of the caller's memory."""
-        return call()
-
-    async def remind(
-        self,
-        waits: Sequence[tuple[str, Pending[Any]]],  # noqa: ARG002 - for the loop's version
-        explain: Callable[[str], Pending[str]],  # noqa: ARG002 - for the loop's version
-    ) -> Callable[[], None] | None:
-        """Makes the loop log long waits until the returned function is called. None: the caller logs them itself."""
-        return None
-
     def hint(self, error: BaseException) -> None:
         """Adds a note to a timeout of a thread that blocked its event loop: use the asyncio twin."""
         if isinstance(error, Timeout) and is_in_loop():
@@ -139,49 +109,15 @@ class Waits:
 
 
 class _LoopWaits(Waits):
-    """Waits in the running loop. Long work runs in another thread."""
+    """Waits in the running loop."""
 
     async def answer(self, pending: Pending[T]) -> T:
         return await answer_async(pending)
 
     async def object(
-        self, pending: Pending[View], text: str, limit: float | None, explain: Callable[[str], Pending[str]]
-    ) -> View:
+        self, pending: Pending[T], text: str, limit: float | None, explain: Callable[[str], Pending[str]]
+    ) -> T:
         return await answer_async(pending, ref=text if limit is None else None, explain=explain)
-
-    async def put(
-        self,
-        native: _native.Client,
-        what: Encoded,
-        name: str | None,
-        ttl: float | None,
-        limit: float | None,
-    ) -> str:
-        # If canceled, no object remains.
-        if what.nbytes <= _native.INLINE_BYTES_MAX:
-            return await answer_async(native.start_put(what, what.parts, name, ttl, limit))
-        import asyncio
-
-        begun = time.monotonic()
-        space = await answer_async(native.start_create(what, name, ttl, limit))
-        ref, sealing = space.ref, None
-        try:
-            await aside_async(space.write, what.parts)
-            sealing = space.seal(left(limit, begun))
-            return await answer_async(sealing)
-        except asyncio.CancelledError:
-            if sealing is None:
-                space.discard()
-            elif ref is not None:
-                # If the node is gone, the object is too.
-                with contextlib.suppress(HopliteError):
-                    native.start_delete([ref], 10.0)
-            raise
-
-    async def digested(self, what: Encoded) -> Encoded:
-        if what.nbytes <= _native.INLINE_BYTES_MAX:
-            return await super().digested(what)
-        return what._replace(digest=await aside_async(_native.digest, what.parts))
 
     async def brief(self, pending: Pending[T], otherwise: U) -> T | U:
         import asyncio
@@ -205,14 +141,6 @@ class _LoopWaits(Waits):
         finally:
             limit.cancel()
             loop.remove_reader(inbox.fileno())
-
-    async def aside(self, call: Callable[[], T]) -> T:
-        return await aside_async(call)
-
-    async def remind(
-        self, waits: Sequence[tuple[str, Pending[Any]]], explain: Callable[[str], Pending[str]]
-    ) -> Callable[[], None] | None:
-        return await remind_async(waits, explain)
 
     def hint(self, error: BaseException) -> None:
         """Does nothing: the loop was not blocked."""

@@ -185,7 +185,7 @@ class Buffer:
         else:
             small = self._check_unviewed()
             native, limit = self._client._open_within(limit)
-            pending = native.start_put(self._what, [small], self._name, self._ttl, limit)
+            pending = native.start_put_small(self._what, [small], self._name, self._ttl, limit)
         self._open = False
         return pending
 

@@ -83,7 +83,7 @@ pub(crate) struct EncodedValue {
     kind: String,
     shape: Vec<u64>,
     form: String,
-    nbytes: u64,
+    pub(crate) nbytes: u64,
     digest: Option<[u8; 32]>,
 }
 
@@ -113,6 +113,15 @@ impl EncodedValue {
             errors::raise(py, "InvalidArgument", message)
         })
     }
+}
+
+/// Memory of the caller as `hoplite.values.writable` returns it.
+#[derive(FromPyObject)]
+pub(crate) struct Memory<'py> {
+    pub(crate) data: Bound<'py, PyAny>,
+    /// `bytes`, which takes any object of its size, or the dtype of an array of `shape`.
+    pub(crate) kind: String,
+    pub(crate) shape: Vec<u64>,
 }
 
 /// Returns kind and shape of an object, the inverse of [`EncodedValue::meta`].

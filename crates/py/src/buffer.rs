@@ -8,7 +8,7 @@ use std::{
     borrow::Cow,
     ffi::c_int,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -135,6 +135,44 @@ impl Exported {
     }
 }
 
+/// The buffers that a verb of the core uses, once it has returned them.
+///
+/// The core drops what a verb uses on its own threads. Releasing a buffer there would wait for the interpreter, which
+/// may wait for that thread, or be gone.
+#[derive(Clone, Default)]
+pub(crate) struct Home(Arc<Mutex<Vec<Exported>>>);
+
+impl Home {
+    /// Lends a buffer to a verb.
+    pub(crate) fn lend(&self, buffer: Exported) -> Lent {
+        Lent { buffer: Some(buffer), home: self.clone() }
+    }
+}
+
+/// A lent buffer; returned when it is dropped.
+pub(crate) struct Lent {
+    buffer: Option<Exported>,
+    home: Home,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        self.buffer.as_ref().map_or(&[], Exported::bytes)
+    }
+}
+
+impl AsMut<[u8]> for Lent {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.buffer.as_mut().map_or(&mut [], Exported::bytes_mut)
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.home.0.lock().unwrap_or_else(PoisonError::into_inner).extend(self.buffer.take());
+    }
+}
+
 impl Drop for Exported {
     fn drop(&mut self) {
         Python::attach(|_| {
@@ -196,20 +234,6 @@ impl Space {
         self.exports.load(Ordering::Acquire)
     }
 
-    /// Copies all parts into the object. Receivers can read them while the copy is running.
-    fn write(&self, py: Python<'_>, parts: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
-        let parts = Exported::of_all(&parts)?;
-        let written = py.detach(|| {
-            let bytes: Vec<&[u8]> = parts.iter().map(Exported::bytes).collect();
-            match &*self.room() {
-                Room::Untouched(writer) => Some(writer.write_parts(&bytes)),
-                Room::Exported(_) | Room::Gone => None,
-            }
-        });
-        let written = written.ok_or_else(|| errors::raise(py, "InvalidArgument", GONE.into()))?;
-        written.map_err(|error| errors::of(py, &error))
-    }
-
     /// Seals the object: no more writes, also if the reply does not arrive within the timeout.
     fn seal(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
         let timeout = arguments::timeout(py, timeout)?;
@@ -230,7 +254,7 @@ impl Space {
             Room::Gone => None,
         });
         let sealing = sealing.ok_or_else(|| errors::raise(py, "InvalidArgument", GONE.into()))?;
-        let sealing = sealing.map_err(|error| errors::of(py, &error))?;
+        let sealing = sealing.map_err(|error| errors::of(py, error))?;
         Ok(Pending::new(sealing, |py, id| {
             Ok(PyString::new(py, &id.to_string()).into_any().unbind())
         }))
@@ -257,7 +281,7 @@ impl Space {
         if let Room::Untouched(_) = *room
             && let Room::Untouched(writer) = std::mem::replace(&mut *room, Room::Gone)
         {
-            let space = writer.into_space().map_err(|error| errors::of(slf.py(), &error))?;
+            let space = writer.into_space().map_err(|error| errors::of(slf.py(), error))?;
             *room = Room::Exported(space);
         }
         let Room::Exported(space) = &mut *room else {
@@ -290,79 +314,3 @@ impl Space {
 
 const GONE: &str =
     "the buffer is already sealed or discarded: create a new buffer for another object";
-
-/// Copies an object that is still arriving into memory of the caller, block by block.
-#[pyclass(frozen)]
-pub(crate) struct Copier(Mutex<Copying>);
-
-struct Copying {
-    out: Exported,
-    from: Option<hoplite_node::PartialView>,
-    /// Bytes before this offset have been copied.
-    end: u64,
-}
-
-#[pymethods]
-impl Copier {
-    #[new]
-    fn new(out: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Ok(Self(Mutex::new(Copying { out: Exported::writable(out)?, from: None, end: 0 })))
-    }
-
-    /// Copies from `growing` from now on. Returns its kind, shape, form and size, or `None` if it was already taken.
-    fn follow(
-        &self,
-        growing: &Growing,
-    ) -> Option<(Cow<'static, str>, Vec<u64>, &'static str, u64)> {
-        let growing = growing.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let meta = growing.meta();
-        let (kind, shape) = arguments::kind(meta);
-        let message = (kind, shape.to_vec(), meta.form.name(), meta.size);
-        self.copying().from = Some(growing);
-        Some(message)
-    }
-
-    /// Copies the blocks that have arrived since the last call. Returns the total number of bytes copied.
-    fn more(&self, py: Python<'_>) -> u64 {
-        py.detach(|| {
-            let Copying { out, from, end } = &mut *self.copying();
-            if let Some(growing) = from {
-                *end = growing.copy_to(*end, out.bytes_mut());
-            }
-            *end
-        })
-    }
-
-    /// Copies the rest of the object. The memory must be exactly as long as the object.
-    fn finish(&self, py: Python<'_>, view: &View) -> PyResult<()> {
-        let fits = py.detach(|| {
-            let Copying { out, from, end } = &mut *self.copying();
-            let is_same = from.take().is_some_and(|growing| growing.becomes(&view.0));
-            let start = if is_same { usize::try_from(*end).unwrap_or_default() } else { 0 };
-            let (bytes, out) = (view.0.as_bytes(), out.bytes_mut());
-            let fits = bytes.len() == out.len();
-            if fits {
-                out[start..].copy_from_slice(&bytes[start..]);
-                view.0.note_copied();
-            }
-            fits
-        });
-        if fits {
-            Ok(())
-        } else {
-            Err(PyBufferError::new_err(
-                "out and the object have different sizes: pass an out of the object's size",
-            ))
-        }
-    }
-}
-
-impl Copier {
-    fn copying(&self) -> MutexGuard<'_, Copying> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// An object that is still arriving.
-#[pyclass(frozen)]
-pub(crate) struct Growing(pub(crate) Mutex<Option<hoplite_node::PartialView>>);

@@ -1,15 +1,9 @@
 //! Implements `_native.Client`: one method per verb.
 
-use std::{
-    borrow::Cow,
-    os::fd::{IntoRawFd, RawFd},
-    path::PathBuf,
-    sync::{Mutex, RwLock},
-    time::Instant,
-};
+use std::{borrow::Cow, path::PathBuf, sync::RwLock, time::Instant};
 
 use hoplite_node::{
-    Client as Native, Error, Value, address_of,
+    Client as Native, Error, PendingReply, Value, address_of,
     proto::{
         error::Quoted,
         id::{BadRef, NodeId, ObjectId},
@@ -25,28 +19,65 @@ use pyo3::{
 };
 
 use crate::{
-    arguments::{self, EncodedValue},
-    buffer::{Exported, Growing, Space, View},
-    errors,
-    wait::{Pending, aside, wait, wait_saying},
+    arguments::{self, EncodedValue, Memory},
+    buffer::{Exported, Home, Space, View},
+    errors, verb,
+    wait::{Pending, aside, wait, wait_for_object},
 };
 
 /// A client of a node, until it is closed.
 #[pyclass(frozen)]
-pub(crate) struct Client(RwLock<Option<Native>>);
+pub(crate) struct Client(RwLock<Option<Open>>);
+
+/// An open client: for single requests, and for verbs of several steps.
+struct Open {
+    native: Native,
+    core: hoplite::Client,
+}
 
 impl Client {
-    pub(crate) fn new(native: Native) -> Self {
-        Self(RwLock::new(Some(native)))
+    pub(crate) fn new(native: Native) -> hoplite::Result<Self> {
+        let core = hoplite::Client::from_raw(native.clone(), false)?;
+        Ok(Self(RwLock::new(Some(Open { native, core }))))
+    }
+
+    /// The client, unless it is closed.
+    fn native(&self) -> Option<Native> {
+        Some(self.0.read().ok()?.as_ref()?.native.clone())
     }
 
     fn open(&self, py: Python<'_>) -> PyResult<Native> {
-        let client = self.0.read().ok().and_then(|client| client.clone());
-        let client = client.ok_or_else(|| errors::of(py, &Error::Closed))?;
+        let client = self.native().ok_or_else(|| errors::of(py, Error::Closed))?;
         if client.is_forked() {
-            return Err(errors::of(py, &Error::Forked));
+            return Err(errors::of(py, Error::Forked));
         }
         Ok(client)
+    }
+
+    /// Sends the put of a value of at most `INLINE_BYTES_MAX` bytes.
+    fn put_small(
+        &self,
+        py: Python<'_>,
+        what: EncodedValue,
+        parts: &[Bound<'_, PyAny>],
+        name: Option<&str>,
+        ttl: Option<f64>,
+        timeout: Option<f64>,
+    ) -> PyResult<PendingReply<ObjectId>> {
+        let client = self.open(py)?.in_passing();
+        let parts = Exported::of_all(parts)?;
+        let (name, timeout) = (arguments::name(py, name)?, arguments::timeout(py, timeout)?);
+        let ttl = arguments::ttl(py, ttl)?;
+        let bytes = joined(&parts);
+        let value = Value::with_meta(&bytes, what.meta(py)?);
+        let value = value.map_err(|error| errors::of(py, error))?;
+        Ok(py.detach(|| client.start_put_small(name, &value, ttl, timeout)))
+    }
+
+    fn core(&self, py: Python<'_>) -> PyResult<hoplite::Client> {
+        self.open(py)?;
+        let core = self.0.read().ok().and_then(|open| Some(open.as_ref()?.core.clone()));
+        core.ok_or_else(|| errors::of(py, Error::Closed))
     }
 }
 
@@ -66,39 +97,21 @@ pub(crate) fn connect(
         None => Native::attach(&path, timeout),
         Some(text) => Native::attach_with_capability(&path, text, timeout),
     })?;
-    attached.map(Client::new).map_err(|error| errors::of(py, &error))
-}
-
-/// Pins everything that the clients of this process read, before a fork. Returns descriptors; the pins end when no
-/// process has them open.
-#[pyfunction]
-pub(crate) fn hold_all(py: Python<'_>) -> Vec<RawFd> {
-    py.detach(Native::pin_for_fork).into_iter().map(IntoRawFd::into_raw_fd).collect()
-}
-
-/// Computes the digest of the concatenation of `parts`.
-#[pyfunction]
-pub(crate) fn digest(py: Python<'_>, parts: Vec<Bound<'_, PyAny>>) -> PyResult<[u8; 32]> {
-    let parts = Exported::of_all(&parts)?;
-    Ok(py.detach(|| {
-        let bytes: Vec<&[u8]> = parts.iter().map(Exported::bytes).collect();
-        hoplite_node::digest(&bytes).0
-    }))
+    let native = attached.map_err(|error| errors::of(py, error))?;
+    Client::new(native).map_err(|error| errors::of(py, error))
 }
 
 #[pymethods]
 impl Client {
     /// Whether the node is gone; true if the client is closed.
     fn is_node_gone(&self) -> bool {
-        let client = self.0.read().ok().and_then(|client| client.clone());
-        client.is_none_or(|client| client.is_closed())
+        self.native().is_none_or(|client| client.is_closed())
     }
 
     /// Whether all members of the node's cluster are authenticated over encrypted connections, or the node does not
     /// listen. False if the client is closed.
     fn is_authenticated(&self) -> bool {
-        let client = self.0.read().ok().and_then(|client| client.clone());
-        client.is_some_and(|client| client.is_authenticated())
+        self.native().is_some_and(|client| client.is_authenticated())
     }
 
     /// Puts a value with the metadata `what`, and waits until it is stored.
@@ -118,7 +131,7 @@ impl Client {
         let meta = what.meta(py)?;
         if meta.size <= INLINE_BYTES_MAX {
             let bytes = joined(&parts);
-            let value = Value::with_meta(&bytes, meta).map_err(|error| errors::of(py, &error))?;
+            let value = Value::with_meta(&bytes, meta).map_err(|error| errors::of(py, error))?;
             return Ok(wait(py, || client.start_put_small(name, &value, ttl, timeout))?.to_string());
         }
         let begun = Instant::now();
@@ -129,12 +142,63 @@ impl Client {
             writer.write_parts(&bytes)?;
             writer.seal(timeout.map(|timeout| timeout.saturating_sub(begun.elapsed())))
         });
-        let sealing = sealing.map_err(|error| errors::of(py, &error))?;
+        let sealing = sealing.map_err(|error| errors::of(py, error))?;
         Ok(wait(py, || sealing)?.to_string())
     }
 
-    /// Starts a put of a value of at most `INLINE_BYTES_MAX` bytes.
+    /// Puts a value, once somebody waits. The reply is the ref, and the number of nodes that keep a copy; 0 if unknown.
+    #[allow(clippy::too_many_arguments)]
     fn start_put(
+        &self,
+        py: Python<'_>,
+        what: EncodedValue,
+        parts: Vec<Bound<'_, PyAny>>,
+        name: Option<String>,
+        replicas: u32,
+        retain: Option<u64>,
+        ttl: Option<f64>,
+        exist_ok: bool,
+        digest: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let is_plain = replicas == 1 && retain.is_none() && !exist_ok && !digest;
+        if is_plain && what.nbytes <= INLINE_BYTES_MAX {
+            let waiting = self.put_small(py, what, &parts, name.as_deref(), ttl, timeout)?;
+            let then = |py: Python<'_>, id: ObjectId| {
+                Ok((id.to_string(), 1).into_pyobject(py)?.into_any().unbind())
+            };
+            return Ok(Pending::new(waiting, then));
+        }
+        let client = self.core(py)?;
+        let meta = what.meta(py)?;
+        let (ttl, timeout) = (arguments::ttl(py, ttl)?, arguments::timeout(py, timeout)?);
+        let home = Home::default();
+        let parts = Exported::of_all(&parts)?
+            .into_iter()
+            .map(|part| Box::new(home.lend(part)) as _)
+            .collect();
+        let value = hoplite::Value::of_parts(meta, parts).map_err(|error| errors::of(py, error))?;
+        Ok(verb::pending(
+            client,
+            home,
+            None,
+            move |client| {
+                let put = client.put(value).replicas(replicas).retain(retain).ttl(ttl);
+                let put = put.exist_ok(exist_ok).digest(digest).timeout(timeout);
+                match name {
+                    Some(name) => put.name(name),
+                    None => put,
+                }
+            },
+            |py, made| {
+                let made = (made.as_str(), made.replicas().unwrap_or_default());
+                Ok(made.into_pyobject(py)?.into_any().unbind())
+            },
+        ))
+    }
+
+    /// Starts a put of a value of at most `INLINE_BYTES_MAX` bytes.
+    fn start_put_small(
         &self,
         py: Python<'_>,
         what: EncodedValue,
@@ -143,15 +207,7 @@ impl Client {
         ttl: Option<f64>,
         timeout: Option<f64>,
     ) -> PyResult<Pending> {
-        let client = self.open(py)?.in_passing();
-        let parts = Exported::of_all(&parts)?;
-        let (name, timeout) = (arguments::name(py, name)?, arguments::timeout(py, timeout)?);
-        let ttl = arguments::ttl(py, ttl)?;
-        let bytes = joined(&parts);
-        let value = Value::with_meta(&bytes, what.meta(py)?);
-        let value = value.map_err(|error| errors::of(py, &error))?;
-        let waiting = py.detach(|| client.start_put_small(name, &value, ttl, timeout));
-        Ok(Pending::new(waiting, text))
+        Ok(Pending::new(self.put_small(py, what, &parts, name, ttl, timeout)?, text))
     }
 
     /// Starts a reservation of a ref.
@@ -183,8 +239,9 @@ impl Client {
         let client = self.open(py)?;
         let id = arguments::object(py, r#ref)?;
         let limit = arguments::timeout(py, timeout)?;
-        let about = limit.is_none().then_some((&client, &id));
-        wait_saying(py, || client.start_get(&id, limit), about).map(View)
+        let object = (client, id);
+        let about = limit.is_none().then_some(&object);
+        wait_for_object(py, about, || object.0.start_get(&object.1, limit)).map(View)
     }
 
     fn start_get(&self, py: Python<'_>, r#ref: &str, timeout: Option<f64>) -> PyResult<Pending> {
@@ -193,10 +250,7 @@ impl Client {
         let timeout = arguments::timeout(py, timeout)?;
         let waiting = py.detach(|| client.start_get(&id, timeout));
         let then = |py: Python<'_>, view| Ok(Py::new(py, View(view))?.into_any());
-        Ok(match timeout {
-            None => Pending::about(client, id, waiting, then),
-            Some(_) => Pending::new(waiting, then),
-        })
+        Ok(Pending::about(timeout.is_none().then_some((client, id)), waiting, then))
     }
 
     /// Starts a get of the rows or bytes of an object from `start` to `stop`, as in a Python slice with step 1.
@@ -214,26 +268,37 @@ impl Client {
         let (selection, timeout) = (Selection { start, stop }, arguments::timeout(py, timeout)?);
         let waiting = py.detach(|| client.start_get_range(&id, selection, timeout));
         let then = |py: Python<'_>, view| Ok(Py::new(py, View(view))?.into_any());
-        Ok(match timeout {
-            None => Pending::about(client, id, waiting, then),
-            Some(_) => Pending::new(waiting, then),
-        })
+        Ok(Pending::about(timeout.is_none().then_some((client, id)), waiting, then))
     }
 
-    /// Starts to wait for the memory of an object that a concurrent get transfers to this host.
-    fn start_follow(&self, py: Python<'_>, r#ref: &str, timeout: Option<f64>) -> PyResult<Pending> {
-        let client = self.open(py)?.in_passing();
+    /// Copies an object, or rows or bytes of it, into the memory `out` while it arrives, once somebody waits.
+    fn start_get_into(
+        &self,
+        py: Python<'_>,
+        r#ref: &str,
+        out: Memory<'_>,
+        start: Option<i64>,
+        stop: Option<i64>,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let client = self.open(py)?;
         let id = arguments::object(py, r#ref)?;
         let limit = arguments::timeout(py, timeout)?;
-        let waiting = py.detach(|| client.start_follow(&id, limit));
-        let then = |py: Python<'_>, growing| match growing {
-            Some(growing) => Ok(Py::new(py, Growing(Mutex::new(Some(growing))))?.into_any()),
-            None => Ok(py.None()),
-        };
-        Ok(match limit {
-            None => Pending::about(client, id, waiting, then),
-            Some(_) => Pending::new(waiting, then),
-        })
+        let about = limit.is_none().then_some((client, id));
+        let (home, text) = (Home::default(), r#ref.to_owned());
+        let (memory, kind, shape) =
+            (home.lend(Exported::writable(&out.data)?), out.kind, out.shape);
+        Ok(verb::pending(
+            self.core(py)?,
+            home,
+            about,
+            move |client| {
+                let get = client.get_into(text, memory).timeout(limit);
+                let get = if start.or(stop).is_some() { get.part(start, stop) } else { get };
+                if kind == "bytes" { get } else { get.expect(&kind, &shape) }
+            },
+            |py, _| Ok(py.None()),
+        ))
     }
 
     fn start_wait(
@@ -296,21 +361,6 @@ impl Client {
         let ids = arguments::objects(py, &refs)?;
         let timeout = arguments::timeout(py, timeout)?;
         let waiting = py.detach(|| client.start_delete(ids, timeout));
-        Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
-    }
-
-    /// Starts to delete all versions older than `name` except the newest `retain - 1`.
-    fn start_prune(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        retain: u64,
-        timeout: Option<f64>,
-    ) -> PyResult<Pending> {
-        let client = self.open(py)?.in_passing();
-        let name = name.parse().map_err(|error: BadRef| errors::argument(py, &error))?;
-        let timeout = arguments::timeout(py, timeout)?;
-        let waiting = py.detach(|| client.start_prune(name, retain, timeout));
         Ok(Pending::new(waiting, |py, ()| Ok(py.None())))
     }
 
@@ -478,9 +528,9 @@ impl Client {
     /// Closes the client and ends all its waits.
     fn close(&self, py: Python<'_>) {
         py.detach(|| {
-            let client = self.0.write().ok().and_then(|mut client| client.take());
-            if let Some(client) = client {
-                client.close();
+            let open = self.0.write().ok().and_then(|mut open| open.take());
+            if let Some(open) = open {
+                open.native.close();
             }
         });
     }

@@ -1,6 +1,6 @@
 //! Converts errors to the exceptions of `hoplite.errors`, which Python defines.
 
-use hoplite_node::{Error, proto::error::Error as CallError};
+use hoplite::ErrorKind;
 use pyo3::{
     exceptions::PyRuntimeError,
     prelude::*,
@@ -9,32 +9,11 @@ use pyo3::{
 };
 
 /// Returns the exception for an error.
-pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
-    let class = match error {
-        Error::Call(call) => match call {
-            CallError::Timeout { .. } => "Timeout",
-            CallError::ObjectLost { .. } | CallError::TooFewInputs { .. } => "ObjectLost",
-            CallError::ObjectCorrupt { .. } => "ObjectCorrupt",
-            CallError::ObjectDeleted { .. } => "ObjectDeleted",
-            CallError::NameTaken { .. } => "NameTaken",
-            CallError::StoreFull { .. } | CallError::NoMemory { .. } => "StoreFull",
-            CallError::ShapeMismatch { .. } => "ShapeMismatch",
-            CallError::Unreducible { .. } => "UnsupportedDtype",
-            CallError::InvalidArgument(_) => "InvalidArgument",
-            CallError::NodeDown(_) => "NodeDown",
-            CallError::NotAllowed(_) => "NotAllowed",
-            _ => "HopliteError",
-        },
-        Error::AddressInUse { .. } => "AddressInUse",
-        Error::Listen { .. }
-        | Error::Advertise { .. }
-        | Error::Certificates(_)
-        | Error::Spill(_) => "InvalidArgument",
-        Error::Join(_) => "JoinError",
-        Error::Attach { .. } => "ConnectError",
-        Error::Closed => "ClientClosed",
-        Error::Forked => "ForkedClient",
-        _ => "HopliteError",
+pub(crate) fn of(py: Python<'_>, error: impl Into<hoplite::Error>) -> PyErr {
+    let error = error.into();
+    let class = match error.kind() {
+        ErrorKind::Internal => "HopliteError",
+        kind => kind.name(),
     };
     raise(py, class, error.to_string())
 }

@@ -10,8 +10,10 @@ mod capabilities;
 mod certificates;
 mod client;
 mod errors;
+mod forks;
 mod log;
 mod node;
+mod verb;
 mod wait;
 
 use pyo3::{prelude::*, types::PyTuple};
@@ -22,12 +24,13 @@ mod native {
     #[pymodule_export]
     use super::{
         arguments::{check_name, item_bytes},
-        buffer::{Copier, Growing, Space, View},
+        buffer::{Space, View},
         capabilities::{grant_capability, narrow_capability, read_capability},
         certificates::{issue_certificate, make_authority, revoke_certificates},
-        client::{Client, connect, digest, hold_all},
+        client::{Client, connect},
+        forks::{after_fork_in_child, after_fork_in_parent, before_fork},
         log::log_to_stderr,
-        node::{Node, after_fork, before_fork},
+        node::Node,
         wait::{Inbox, Pending},
     };
 

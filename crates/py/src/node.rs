@@ -7,19 +7,6 @@ use pyo3::prelude::*;
 
 use crate::{arguments, client::Client, errors, wait::aside};
 
-/// Returns descriptors and inodes of all sockets of nodes and attachments in this process, for its child to close.
-/// Holds the lock of that list until `after_fork`.
-#[pyfunction]
-pub(crate) fn before_fork() -> Vec<(i32, u64)> {
-    hoplite_node::before_fork()
-}
-
-/// Releases the lock that `before_fork` took, in the parent and in the child.
-#[pyfunction]
-pub(crate) fn after_fork() {
-    hoplite_node::after_fork();
-}
-
 /// The settings of a node by name, as `hoplite.Node` passes them.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
@@ -92,7 +79,7 @@ impl Node {
     fn new(py: Python<'_>, options: Options) -> PyResult<Self> {
         let config = options.config(py)?;
         let started = aside(py, "hoplite-start", move || Native::start(config))?;
-        let native = started.map_err(|error| errors::of(py, &error))?;
+        let native = started.map_err(|error| errors::of(py, error))?;
         Ok(Self { native: Arc::new(native), process: std::process::id() })
     }
 
@@ -126,8 +113,8 @@ impl Node {
     }
 
     /// Returns a client in this process.
-    fn client(&self) -> Client {
-        Client::new(self.native.client())
+    fn client(&self, py: Python<'_>) -> PyResult<Client> {
+        Client::new(self.native.client()).map_err(|error| errors::of(py, error))
     }
 
     /// Leaves the cluster after handing over what only this node holds. Returns whether other nodes took all of it.

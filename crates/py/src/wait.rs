@@ -1,12 +1,16 @@
 //! Waits for replies with the interpreter lock released, interruptible by Ctrl-C, or on behalf of an event loop.
 
 use std::{
+    borrow::Cow,
+    cell::{Cell, RefCell},
     io,
     os::fd::{AsRawFd, OwnedFd, RawFd},
+    rc::Rc,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
+use hoplite::interrupt::{self, Interrupt};
 use hoplite_node::{Client, Latch, PendingReply, Waker, proto::id::ObjectId};
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
 use rustix::{
@@ -77,53 +81,111 @@ pub(crate) fn aside<T: Send + 'static>(
     thread.join().map_err(panicked)
 }
 
+/// The work of a Python thread while it waits: signal handlers, and the log lines of a long wait.
+struct Host<'a> {
+    naps: RefCell<SignalPoll>,
+    begun: Instant,
+    /// Time since `begun` when it last worked.
+    waited: Cell<Duration>,
+    /// The object to log about, if any.
+    about: Option<Cow<'a, (Client, ObjectId)>>,
+    next_word: Cell<Duration>,
+    /// What a signal handler raised.
+    raised: Cell<Option<PyErr>>,
+}
+
+impl<'a> Host<'a> {
+    fn new(about: Option<Cow<'a, (Client, ObjectId)>>) -> Self {
+        Self {
+            naps: RefCell::new(SignalPoll::new()),
+            begun: Instant::now(),
+            waited: Cell::default(),
+            // Without an object there is nothing to log.
+            next_word: Cell::new(about.as_ref().map_or(Duration::MAX, |_| FIRST_WORD_AFTER)),
+            about,
+            raised: Cell::default(),
+        }
+    }
+
+    fn work(&self) -> PyResult<()> {
+        Python::attach(|py| py.check_signals())?;
+        let waited = self.begun.elapsed();
+        self.waited.set(waited);
+        if waited >= self.next_word.get()
+            && let Some((client, id)) = self.about.as_deref()
+        {
+            self.next_word.set(waited + waited.min(SILENCE_MAX));
+            let words = (id.to_string(), waited.as_secs_f64(), explain(client, id));
+            Python::attach(|py| {
+                py.import("hoplite._waits")?.call_method1("still_waiting", words).map(drop)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Interrupt for Host<'_> {
+    fn nap(&self) -> Duration {
+        let left = self.next_word.get().saturating_sub(self.waited.get());
+        self.naps.borrow_mut().next().min(left)
+    }
+
+    fn check(&self) -> bool {
+        let raised = self.work().err();
+        let goes_on = raised.is_none();
+        self.raised.set(raised);
+        goes_on
+    }
+}
+
 /// Sends a request and waits for the reply with the interpreter lock released. If a signal handler raises, the request
 /// is canceled.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     ask: impl FnOnce() -> PendingReply<T> + Send,
 ) -> PyResult<T> {
-    wait_saying(py, ask, None)
+    wait_for_object(py, None, ask)
 }
 
-/// Like [`wait`]. If the request concerns an object, the log reports at intervals why the object has not arrived.
-pub(crate) fn wait_saying<T: Send>(
+/// As [`wait`]. If the request waits for an object, the log reports at intervals why the object has not arrived.
+pub(crate) fn wait_for_object<T: Send>(
     py: Python<'_>,
+    about: Option<&(Client, ObjectId)>,
     ask: impl FnOnce() -> PendingReply<T> + Send,
-    about: Option<(&Client, &ObjectId)>,
 ) -> PyResult<T> {
-    let begun = Instant::now();
-    let mut naps = SignalPoll::new();
-    // Without an object there is nothing to log.
-    let mut next_word = about.map_or(Duration::MAX, |_| FIRST_WORD_AFTER);
-    let mut nap = naps.next().min(next_word);
-    // Release the lock once for both steps: taking it again costs a wait when many threads send requests.
-    let (mut reply, mut waiting) = py.detach(move || {
-        let mut waiting = ask();
-        (waiting.wait_for(nap), waiting)
+    // Release the lock once: taking it again costs a wait when many threads send requests.
+    let (reply, raised) = py.detach(|| {
+        let host = Host::new(about.map(Cow::Borrowed));
+        let mut pending = ask();
+        (interrupt::wait_as(&host, |nap| pending.wait_for(nap)), host.raised.take())
     });
-    loop {
-        match reply {
-            Some(reply) => return reply.map_err(|error| errors::of(py, &error)),
-            None => py.check_signals()?,
-        }
-        let waited = begun.elapsed();
-        if waited >= next_word
-            && let Some((client, id)) = about
-        {
-            next_word = waited + waited.min(SILENCE_MAX);
-            let words = (id.to_string(), waited.as_secs_f64(), explain(py, client, id));
-            py.import("hoplite._waits")?.call_method1("still_waiting", words)?;
-        }
-        nap = naps.next().min(next_word.saturating_sub(waited));
-        (reply, waiting) = py.detach(move || (waiting.wait_for(nap), waiting));
+    ended(py, reply, raised)?.map_err(|error| errors::of(py, error))
+}
+
+/// As [`wait_for_object`], for a blocking call of the core.
+pub(crate) fn call<T: Send>(
+    py: Python<'_>,
+    about: Option<(Client, ObjectId)>,
+    call: impl FnOnce() -> hoplite::Result<T> + Send,
+) -> PyResult<T> {
+    let (result, raised) = py.detach(|| {
+        let host = Rc::new(Host::new(about.map(Cow::Owned)));
+        (interrupt::with(host.clone(), call), host.raised.take())
+    });
+    ended(py, result, raised)
+}
+
+/// Returns the result of a wait, or raises what a signal handler raised.
+fn ended<T>(py: Python<'_>, result: hoplite::Result<T>, raised: Option<PyErr>) -> PyResult<T> {
+    match raised {
+        Some(raised) => Err(raised),
+        None => result.map_err(|error| errors::of(py, error)),
     }
 }
 
 /// Requests from the node the reason why an object has not arrived, with a timeout of one second.
-fn explain(py: Python<'_>, client: &Client, id: &ObjectId) -> String {
-    let state = py.detach(|| client.start_explain(id).wait_for(Duration::from_secs(1)));
-    match state {
+fn explain(client: &Client, id: &ObjectId) -> String {
+    match client.start_explain(id).wait_for(Duration::from_secs(1)) {
         Some(Ok(state)) => state,
         Some(Err(error)) => error.to_string(),
         None => "the node of this host does not reply".into(),
@@ -131,14 +193,17 @@ fn explain(py: Python<'_>, client: &Client, id: &ObjectId) -> String {
 }
 
 /// A pending reply of any type.
-trait Operation: Send {
+pub(crate) trait Operation: Send {
+    /// Whether the reply has arrived, or never will.
     fn is_over(&self) -> bool;
-    fn when_over(&self, waker: Waker) -> bool;
+    /// Registers a waker to call when it is over. Returns false, without calling it, if it is over already.
+    fn when_over(&mut self, py: Python<'_>, waker: Waker) -> bool;
+    /// As [`PendingReply::next_check`].
     fn next_check(&mut self) -> Option<Duration>;
+    /// Waits for at most `time`, or until a signal handler ran on this thread. Returns whether it is over.
+    fn is_over_within(&mut self, time: Duration) -> bool;
     /// Waits for the reply and converts it to a Python object.
     fn finish(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>>;
-    /// Waits for at most `time`. Returns whether the reply has arrived.
-    fn wait(&mut self, py: Python<'_>, time: Duration) -> PyResult<bool>;
 }
 
 /// A wait, the conversion of its reply, and the object to log about if the reply is late.
@@ -157,7 +222,7 @@ where
         self.waiting.is_over()
     }
 
-    fn when_over(&self, waker: Waker) -> bool {
+    fn when_over(&mut self, _py: Python<'_>, waker: Waker) -> bool {
         self.waiting.when_over(waker)
     }
 
@@ -165,25 +230,29 @@ where
         self.waiting.next_check()
     }
 
-    fn finish(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let Self { waiting, then, about } = *self;
-        let about = about.as_ref().map(|(client, id)| (client, id));
-        then(py, wait_saying(py, || waiting, about)?)
+    fn is_over_within(&mut self, time: Duration) -> bool {
+        self.waiting.is_over_within(time)
     }
 
-    fn wait(&mut self, py: Python<'_>, time: Duration) -> PyResult<bool> {
-        let begun = Instant::now();
-        let mut naps = SignalPoll::new();
-        loop {
-            let left = time.saturating_sub(begun.elapsed());
-            let (waiting, nap) = (&mut self.waiting, naps.next().min(left));
-            if py.detach(|| waiting.is_over_within(nap)) {
-                return Ok(true);
-            }
-            py.check_signals()?;
-            if left.is_zero() {
-                return Ok(false);
-            }
+    fn finish(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let Self { waiting, then, about } = *self;
+        then(py, wait_for_object(py, about.as_ref(), || waiting)?)
+    }
+}
+
+/// Waits for at most `time`. Returns whether the reply has arrived.
+fn wait_briefly(py: Python<'_>, question: &mut dyn Operation, time: Duration) -> PyResult<bool> {
+    let begun = Instant::now();
+    let mut naps = SignalPoll::new();
+    loop {
+        let left = time.saturating_sub(begun.elapsed());
+        let nap = naps.next().min(left);
+        if py.detach(|| question.is_over_within(nap)) {
+            return Ok(true);
+        }
+        py.check_signals()?;
+        if left.is_zero() {
+            return Ok(false);
         }
     }
 }
@@ -197,18 +266,20 @@ impl Pending {
         waiting: PendingReply<T>,
         then: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> Self {
-        Self(Mutex::new(Some(Box::new(PendingOperation { waiting, then, about: None }))))
+        Self::about(None, waiting, then)
     }
 
-    /// Like [`Pending::new`], for a request about an object. A long wait is logged.
+    /// Like [`Pending::new`], for a request about an object, if any. A long wait is logged.
     pub(crate) fn about<T: Send + 'static>(
-        client: Client,
-        id: ObjectId,
+        about: Option<(Client, ObjectId)>,
         waiting: PendingReply<T>,
         then: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> Self {
-        let about = Some((client, id));
-        Self(Mutex::new(Some(Box::new(PendingOperation { waiting, then, about }))))
+        Self::of(PendingOperation { waiting, then, about })
+    }
+
+    pub(crate) fn of(operation: impl Operation + 'static) -> Self {
+        Self(Mutex::new(Some(Box::new(operation))))
     }
 
     fn question(&self) -> MutexGuard<'_, Option<Box<dyn Operation>>> {
@@ -236,17 +307,17 @@ impl Pending {
     fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
         let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let Some(mut question) = self.question().take() else { return Ok(true) };
-        let is_over = question.wait(py, time);
+        let is_over = wait_briefly(py, &mut *question, time);
         *self.question() = Some(question);
         is_over
     }
 
     /// Registers the reply with an inbox under `key`. Returns false, without registering, if the reply has already
     /// arrived.
-    fn register(&self, inbox: &Inbox, key: u64) -> bool {
+    fn register(&self, py: Python<'_>, inbox: &Inbox, key: u64) -> bool {
         let inbox = inbox.0.clone();
         let waker = Box::new(move || inbox.put(key));
-        self.question().as_ref().is_some_and(|question| question.when_over(waker))
+        self.question().as_mut().is_some_and(|question| question.when_over(py, waker))
     }
 
     /// Seconds until the next check whether the node responds; `None` if there is no limit. A call at that time makes

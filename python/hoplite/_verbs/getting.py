@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
-from hoplite import _native, values
+from hoplite import values
 from hoplite._arguments import check_after, check_count, check_list, check_outs, check_part, check_ref, check_timeout
 from hoplite._attachment import Attachment
-from hoplite._verbs.into import fill
 from hoplite._verbs.several import Several
 from hoplite._waits import IN_LOOP, IN_THREAD, answer, answer_async, finish, get, get_async
 from hoplite.errors import InvalidArgument
@@ -110,12 +109,10 @@ class Getting(Attachment):
             b'rows'
         """
         limit = check_timeout(timeout)
-        if part is not None:
-            return finish(self._get_part(IN_THREAD, ref, part, out, copy, limit))
-        if out is None and isinstance(ref, _ONE):
+        if part is None and out is None and isinstance(ref, _ONE):
             native, limit = self._open_within(limit)
             return self._decode(get(native, check_ref(ref), limit), copy)
-        return finish(self._get(IN_THREAD, ref, out, copy, limit))
+        return finish(self._get(IN_THREAD, ref, part, out, copy, limit))
 
     @overload
     async def get_async(
@@ -148,57 +145,55 @@ class Getting(Attachment):
     ) -> Any:
         """`get`, for asyncio."""
         limit = check_timeout(timeout)
-        if part is not None:
-            return await self._get_part(IN_LOOP, ref, part, out, copy, limit)
-        if out is None and isinstance(ref, _ONE):
+        if part is None and out is None and isinstance(ref, _ONE):
             native, limit = self._open_within(limit)
             return self._decode(await get_async(native, check_ref(ref), limit), copy)
-        return await self._get(IN_LOOP, ref, out, copy, limit)
+        return await self._get(IN_LOOP, ref, part, out, copy, limit)
 
     async def _get(
-        self, waits: Waits, ref: Ref | str | Iterable[Ref | str], out: Any, copy: bool, limit: float | None
+        self,
+        waits: Waits,
+        ref: Ref | str | Iterable[Ref | str],
+        part: slice | None,
+        out: Any,
+        copy: bool,
+        limit: float | None,
     ) -> Any:
-        """Gets several objects, or copies one or several into the caller's memory."""
+        """Gets several objects or a part of one, or copies them into the caller's memory."""
         if isinstance(ref, _ONE):
-            text = check_ref(ref)
-            native, limit = self._open_within(limit)
-            return (await fill(waits, native, [text], [out], limit))[0]
+            return await self._get_one(waits, check_ref(ref), part, out, copy, limit)
+        if part is not None:
+            raise InvalidArgument("part works with a single ref: call get for each ref of the list")
         texts = check_list("refs to get", ref)
         outs = check_outs(out, len(texts))
+        memories = [values.writable(each) for each in outs or ()]
         native, limit = self._open_within(limit)
         if outs is not None:
-            return await fill(waits, native, texts, outs, limit)
-        views = await Several(waits, native, texts, limit).views()
+            into = zip(texts, memories, strict=True)
+            copies = [native.start_get_into(text, memory, None, None, limit) for text, memory in into]
+            await Several(waits, native, texts, copies, limit).results()
+            return outs
+        views = await Several(waits, native, texts, [native.start_get(text, limit) for text in texts], limit).results()
         try:
             return [self._decode(view, copy) for view in views]
         finally:
             # The frames of a traceback must not pin memory.
             views.clear()
 
-    async def _get_part(
-        self,
-        waits: Waits,
-        ref: Ref | str | Iterable[Ref | str],
-        part: slice,
-        out: Any,
-        copy: bool,
-        limit: float | None,
+    async def _get_one(
+        self, waits: Waits, text: str, part: slice | None, out: Any, copy: bool, limit: float | None
     ) -> Any:
-        """Gets rows or bytes of an object, or copies them into the caller's memory."""
-        if not isinstance(ref, _ONE):
-            raise InvalidArgument("part works with a single ref: call get for each ref of the list")
-        text, (start, stop) = check_ref(ref), check_part(part)
+        """Gets rows or bytes of an object, or copies them or all of it into the caller's memory."""
+        bounds = (None, None) if part is None else check_part(part)
         memory = None if out is None else values.writable(out)
         native, limit = self._open_within(limit)
-        pending = native.start_get_range(text, start, stop, limit)
+        if memory is not None:
+            await waits.object(native.start_get_into(text, memory, *bounds, limit), text, limit, native.start_explain)
+            return out
+        pending = native.start_get_range(text, *bounds, limit)
         views = [await waits.object(pending, text, limit, native.start_explain)]
         try:
-            if memory is None:
-                return self._decode(views[0], copy)
-            memory.check(views[0].kind, views[0].shape, views[0].form, views[0].nbytes, text)
-            copier = _native.Copier(memory.data)
-            await waits.aside(lambda: copier.finish(views[0]))
-            return out
+            return self._decode(views[0], copy)
         finally:
             # The frames of a traceback must not pin memory.
             views.clear()

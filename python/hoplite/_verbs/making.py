@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 from typing import TYPE_CHECKING
 
 from hoplite import _native, values
@@ -20,12 +18,10 @@ from hoplite._arguments import (
     check_shape,
     check_timeout,
     check_ttl,
-    left,
 )
 from hoplite._attachment import Attachment
 from hoplite._waits import IN_LOOP, IN_THREAD, answer, answer_async, finish
 from hoplite.buffer import Buffer
-from hoplite.errors import HopliteError, NameTaken, ObjectDeleted, ObjectLost, Timeout
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
@@ -134,7 +130,7 @@ class Making(Attachment):
             ref = Ref(native.put(what, what.parts, text, lives, limit), self)
             ref._replicas = 1
             return ref
-        return finish(self._put(IN_THREAD, value, name, replicas, retain, ttl, exist_ok, timeout))
+        return self._made(answer(self._start_put(value, name, replicas, retain, ttl, exist_ok, timeout)))
 
     async def put_async(
         self: Client,
@@ -152,11 +148,10 @@ class Making(Attachment):
         Asyncio:
             The value must not change before this returns. If it is canceled, there is no object.
         """
-        return await self._put(IN_LOOP, value, name, replicas, retain, ttl, exist_ok, timeout)
+        return self._made(await answer_async(self._start_put(value, name, replicas, retain, ttl, exist_ok, timeout)))
 
-    async def _put(
-        self: Client,
-        waits: Waits,
+    def _start_put(
+        self,
         value: object,
         name: Ref | str | None,
         replicas: int,
@@ -164,45 +159,17 @@ class Making(Attachment):
         ttl: float | None,
         exist_ok: bool,
         timeout: float | None,
-    ) -> Ref:
+    ) -> Pending[tuple[str, int]]:
+        """Returns the request for the ref of a put, and for the number of nodes that keep a copy; 0 if unknown."""
         text = None if name is None else check_ref(name)
-        retained = check_retain(retain, text)
-        wanted = check_replicas(replicas)
-        lives = check_ttl(ttl)
+        options = check_replicas(replicas), check_retain(retain, text), check_ttl(ttl), bool(exist_ok)
         native, limit = self._open_within(check_timeout(timeout))
-        begun = time.monotonic()
-        for_memory = limit
-        if exist_ok and text is not None:
-            # A put waits for memory before it learns that its name is taken. An existing object needs none.
-            with contextlib.suppress(Timeout, ObjectDeleted, ObjectLost):
-                if await waits.answer(native.start_locations(text, None, limit)):
-                    return Ref(text, self)
-            for_memory = left(limit, begun)
         what = values.encode(value, allow_pickle=self._allow_pickle)
-        if self._options.digest:
-            what = await waits.digested(what)
-        try:
-            ref = Ref(await waits.put(native, what, text, lives, for_memory), self)
-        except NameTaken:
-            if exist_ok and text is not None:
-                return Ref(text, self)
-            raise
-        try:
-            reached = 1
-            if wanted > 1:
-                reached = await waits.answer(native.start_replicate(str(ref), wanted, left(limit, begun)))
-            if retained is not None and text is not None:
-                # The object exists even if the time is up. The next put prunes the rest.
-                with contextlib.suppress(Timeout):
-                    await waits.answer(native.start_prune(text, retained, left(limit, begun)))
-        except (HopliteError, KeyboardInterrupt):
-            # Only the replicas are late, or another caller deleted the object: the name may belong to another one.
-            raise
-        except BaseException:
-            # Canceled, and no caller knows the ref.
-            self._discard(str(ref))
-            raise
-        ref._replicas = reached
+        return native.start_put(what, what.parts, text, *options, self._options.digest, limit)
+
+    def _made(self: Client, made: tuple[str, int]) -> Ref:
+        ref = Ref(made[0], self)
+        ref._replicas = made[1] or None
         return ref
 
     def create(

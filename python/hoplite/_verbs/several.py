@@ -1,13 +1,14 @@
 """`get` of several objects at once.
 
-The objects that have arrived are pinned until all have. A list that exceeds the capacity of the store could therefore
-never complete: it is rejected. Does not know what the objects contain.
+The views of the objects that have arrived are pinned until all have. A list that exceeds the capacity of the store
+could therefore never complete: it is rejected. Objects that are copied into the caller's memory are released one by
+one, and may exceed it. Does not know what the objects contain.
 """
 
 from __future__ import annotations
 
 import select
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from hoplite import _native
 from hoplite._loop import FIRST_WORD_AFTER_S, SILENT, Looks
@@ -16,31 +17,41 @@ from hoplite.errors import StoreFull
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hoplite._native import View
+    from hoplite._native import Pending
     from hoplite._waits import Waits
 
+T = TypeVar("T")
 
-class Several:
+
+class Several(Generic[T]):
     """Objects requested together. If one fails, or the caller cancels, the other requests are canceled.
 
     Args:
         waits: how to wait for them.
         native: the attachment.
         texts: refs of the objects.
+        pendings: request for each of them, with a view or a copy.
         limit: seconds to wait for all of them.
     """
 
-    def __init__(self, waits: Waits, native: _native.Client, texts: Sequence[str], limit: float | None) -> None:
+    def __init__(
+        self,
+        waits: Waits,
+        native: _native.Client,
+        texts: Sequence[str],
+        pendings: Sequence[Pending[T]],
+        limit: float | None,
+    ) -> None:
         self._waits = waits
         self._native = native
         self._texts = texts
         self._logs = limit is None
         self._inbox = _native.Inbox()
-        self._views: dict[int, View] = {}
-        self._pendings = [native.start_get(text, limit) for text in texts]
+        self._results: dict[int, T] = {}
+        self._pendings = pendings
 
-    async def views(self) -> list[View]:
-        """Waits for all objects and returns them in order."""
+    async def results(self) -> list[T]:
+        """Waits for all objects and returns the replies in order."""
         looks = Looks(self._until_check)
         try:
             for key, pending in enumerate(self._pendings):
@@ -54,9 +65,9 @@ class Several:
                     self._take(next(self._missing()))
                 if (waited := looks.due()) is not None and self._is_incomplete():
                     await self._look(waited)
-            return [self._views[key] for key in range(len(self._pendings))]
+            return [self._results[key] for key in range(len(self._pendings))]
         except BaseException as error:
-            self._views.clear()
+            self._results.clear()
             for pending in self._pendings:
                 pending.cancel()
             self._waits.hint(error)
@@ -64,13 +75,13 @@ class Several:
 
     def _take(self, key: int) -> None:
         """Takes an object that has arrived, or raises its error."""
-        self._views[key] = self._pendings[key].result()
+        self._results[key] = self._pendings[key].result()
 
     def _is_incomplete(self) -> bool:
-        return len(self._views) < len(self._pendings)
+        return len(self._results) < len(self._pendings)
 
     def _missing(self) -> Iterator[int]:
-        return (key for key in range(len(self._pendings)) if key not in self._views)
+        return (key for key in range(len(self._pendings)) if key not in self._results)
 
     def _until_check(self) -> float | None:
         return self._pendings[next(self._missing())].until_check() if self._is_incomplete() else None
@@ -86,7 +97,7 @@ class Several:
         if self._logs and waited >= FIRST_WORD_AFTER_S:
             first = self._texts[next(self._missing())]
             state = await self._waits.brief(self._native.start_explain(first), SILENT)
-            missing = len(self._pendings) - len(self._views)
+            missing = len(self._pendings) - len(self._results)
             what = f"{missing} of {len(self._pendings)} objects, including {first},"
             self._waits.still_waiting(what, waited, state)
 
@@ -98,7 +109,8 @@ class Several:
     def _held(self) -> dict[str, int]:
         """Objects that have arrived in the store, and the memory that each uses. Small objects use none."""
         # An object that is listed twice is stored once.
-        held = {self._texts[key]: view.nbytes for key, view in self._views.items()}
+        views = {key: view for key, view in self._results.items() if isinstance(view, _native.View)}
+        held = {self._texts[key]: view.nbytes for key, view in views.items()}
         return {
             text: nbytes + _native.COPY_OVERHEAD_BYTES
             for text, nbytes in held.items()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hoplite.errors import InvalidArgument, ShapeMismatch, UnsupportedDtype
+from hoplite.errors import InvalidArgument, UnsupportedDtype
 from hoplite.values.buffers import format_kind
-from hoplite.values.kinds import BYTES, DTYPES_IN_WORDS, PICKLE, item_bytes, loaded
+from hoplite.values.kinds import BYTES, DTYPES_IN_WORDS, item_bytes, loaded
 from hoplite.values.tensors import writable_tensor
 
 
@@ -22,32 +22,6 @@ class OutBuffer(NamedTuple):
     data: memoryview
     kind: str
     shape: tuple[int, ...]
-
-    def check(self, kind: str, shape: tuple[int, ...], form: str, nbytes: int, name: str) -> None:
-        """Checks that an object fits.
-
-        Args:
-            kind: dtype of the object.
-            shape: shape of the object.
-            form: form of the object.
-            nbytes: size of the object.
-            name: name of the object, for the error.
-
-        Raises:
-            ShapeMismatch: the dtype or shape differ, or the size if `out` is bytes; or the object is pickled.
-        """
-        if form == PICKLE:
-            raise ShapeMismatch(f"{name} is a pickled object, which can't be copied into out: get it without out")
-        if self.kind == BYTES:
-            if nbytes != self.data.nbytes:
-                raise ShapeMismatch(
-                    f"{name} has {nbytes} bytes, but out has {self.data.nbytes}: pass an out of that size"
-                )
-        elif (kind, shape) != (self.kind, self.shape):
-            raise ShapeMismatch(
-                f"{name} is {_describe(kind, shape)}, but out is {_describe(self.kind, self.shape)}: pass an out of "
-                "the same dtype and shape"
-            )
 
 
 def writable(out: object) -> OutBuffer:
@@ -100,7 +74,3 @@ def _flat(view: memoryview) -> memoryview:
         raise InvalidArgument("out is not C-contiguous: pass a contiguous buffer")
     # A view with a zero in its shape can't be cast.
     return view.cast("B") if view.nbytes else memoryview(bytearray())
-
-
-def _describe(kind: str, shape: tuple[int, ...]) -> str:
-    return f"{shape[0]} bytes" if kind == BYTES else f"{kind} {list(shape)}"
