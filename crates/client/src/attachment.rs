@@ -19,7 +19,7 @@ use hoplite_node::{Client as Native, proto::id::ObjectId};
 use crate::{
     error::{Error, ErrorKind, Result},
     mode::{Mode, left},
-    process,
+    process, signals,
 };
 
 /// How long a client with `reconnect` waits for the next node, counted from when it detects that its node is gone; and
@@ -111,10 +111,10 @@ impl Attachment {
         capability: Option<&String>,
         limit: Option<Duration>,
     ) -> Result<Native> {
-        Ok(match capability {
-            None => Native::attach(path, limit)?,
-            Some(text) => Native::attach_with_capability(path, text.clone(), limit)?,
-        })
+        Ok(signals::blocked(|| match capability {
+            None => Native::attach(path, limit),
+            Some(text) => Native::attach_with_capability(path, text.clone(), limit),
+        })?)
     }
 
     /// Whether puts announce the digest of their bytes.

@@ -35,6 +35,8 @@ mod process;
 mod reference;
 mod session;
 mod settings;
+#[doc(hidden)]
+pub mod signals;
 mod sockets;
 mod value;
 mod verbs;

@@ -12,6 +12,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     options::NodeOptions,
     settings::{kinds, source::Settings},
+    signals,
     sockets::{check_free, default_socket, free_path},
 };
 
@@ -52,7 +53,7 @@ impl Node {
                 None => free_path(&usual)?,
             };
             let at_path = NodeConfig { socket: Some(path), ..config.clone() };
-            match outside_runtimes(|| Native::start(at_path)) {
+            match outside_runtimes(|| signals::blocked(|| Native::start(at_path))) {
                 Ok(native) => return Ok(Self { native }),
                 // Another process took the path meanwhile. Any other path works.
                 Err(NodeError::AddressInUse { .. }) if wanted.is_none() && attempt < ATTEMPTS => {

@@ -9,7 +9,10 @@ use std::{
 use hoplite_node::proto::id::ObjectId;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    signals,
+};
 
 /// The shared state.
 #[derive(Default)]
@@ -51,6 +54,7 @@ pub(crate) fn runtime() -> Result<Handle, Error> {
             .worker_threads(1)
             .thread_name("hoplite-client")
             .enable_time()
+            .on_thread_start(signals::block)
             .build()
             .map_err(|error| {
                 let message = format!(
