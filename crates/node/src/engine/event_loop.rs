@@ -127,15 +127,15 @@ impl<P: Execute> EventLoop<P> {
         slow: &mut Vec<Action>,
     ) {
         let mut actions = std::mem::take(&mut state.actions);
-        lock(&self.queue).exchange(next);
-        while let Some(QueuedEvent { event, is_current }) = next.take() {
+        loop {
+            lock(&self.queue).exchange(next);
+            let Some(QueuedEvent { event, is_current }) = next.take() else { break };
             if is_current.is_none_or(|is_current| is_current()) {
                 state.machine.handle(self.events.now(), event, &mut actions);
                 for action in actions.drain(..) {
                     slow.extend(self.shell.execute(action, &mut state.rest));
                 }
             }
-            *next = lock(&self.queue).pop();
         }
         actions.shrink_to(ORDERS_KEPT);
         state.actions = actions;

@@ -39,22 +39,16 @@ impl EventQueue {
 
     /// Replaces `next` by the first event, and queues it behind the others. Leaves it in place if there are no others.
     pub(super) fn exchange(&mut self, next: &mut Option<QueuedEvent>) {
-        if !self.is_empty() {
-            if let Some(event) = next.take() {
-                self.push(event);
-            }
-            *next = self.pop();
+        if self.is_empty() {
+            self.events.shrink_to(FACTS_KEPT);
+            return;
         }
-    }
-
-    pub(super) fn pop(&mut self) -> Option<QueuedEvent> {
-        let event = self.events.pop_front();
-        match &event {
-            Some(event) => self.bytes -= cost(&event.event),
-            None => self.events.shrink_to(FACTS_KEPT),
+        if let Some(event) = next.take() {
+            self.push(event);
         }
+        *next = self.events.pop_front();
+        self.bytes -= next.as_ref().map_or(0, |event| cost(&event.event));
         self.note_congestion();
-        event
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -124,9 +118,13 @@ mod tests {
         assert!(!*congested.borrow());
         queue.push(put(INLINE_BYTES_MAX));
         assert!(*congested.borrow());
-        queue.pop();
-        assert!(!*congested.borrow());
-        while queue.pop().is_some() {}
+        let mut pop = || {
+            let mut next = None;
+            queue.exchange(&mut next);
+            next
+        };
+        assert!(pop().is_some() && !*congested.borrow());
+        while pop().is_some() {}
         assert!(queue.is_empty() && queue.bytes == 0);
         // Many events without bytes fit.
         (0..BYTES_MAX / size_of::<QueuedEvent>()).for_each(|_| queue.push(put(0)));

@@ -6,7 +6,7 @@ use std::{
         Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant as Clock,
+    time::{Duration, Instant as Clock},
 };
 
 use hoplite_proto::{node::Event, time::Instant};
@@ -81,7 +81,13 @@ impl EventSender {
 
     /// The current time of the state machine.
     pub(crate) fn now(&self) -> Instant {
-        Instant(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        self.after(Clock::now(), Duration::ZERO)
+    }
+
+    /// The time of the state machine `timeout` after `begun`.
+    pub(crate) fn after(&self, begun: Clock, timeout: Duration) -> Instant {
+        let since = begun.duration_since(self.begun).saturating_add(timeout);
+        Instant(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Generates a unique number, for clients, requests and transfers.

@@ -1,12 +1,13 @@
 //! Open requests of clients to the state machine, and the recipients of their replies.
 
-use std::{collections::BTreeMap, sync::Mutex, time::Duration};
+use std::{collections::BTreeMap, sync::Mutex};
 
 use hoplite_proto::{
     error::Error as CallError,
     id::{ClientId, RequestId},
     node::Event,
     request::{Reply, Request},
+    time::Instant,
 };
 use tokio::runtime::Handle;
 
@@ -34,7 +35,7 @@ impl Requests {
         &self,
         client: ClientId,
         body: Request,
-        timeout: Option<Duration>,
+        deadline: Option<Instant>,
         may_wait: bool,
         sink: Sink,
     ) -> RequestId {
@@ -45,9 +46,6 @@ impl Requests {
             sink(Err(CallError::InvalidArgument(said.into())));
             return request;
         }
-        let deadline = timeout.map(|timeout| {
-            self.events.now() + u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)
-        });
         lock(&self.replies).insert(request, sink);
         let event = Event::Request { client, request, body, deadline };
         if self.tasks.is_closed() {

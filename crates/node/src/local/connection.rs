@@ -10,7 +10,7 @@ use std::{
         Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use hoplite_proto::{
@@ -202,12 +202,12 @@ impl Connection {
         }
     }
 
-    /// Sends a request; `callback` gets the reply. `may_wait` if this thread would block for it anyway. Returns the
-    /// number of the request.
+    /// Sends a request; `callback` gets the reply. `timed` is the timeout, and since when it runs. `may_wait` if this
+    /// thread would block for the reply anyway. Returns the number of the request.
     pub(crate) fn ask(
         &self,
         body: Request,
-        timeout: Option<Duration>,
+        timed: Option<(Duration, Instant)>,
         may_wait: bool,
         callback: impl FnOnce(u64, Result<AttachedReply, CallError>) + Send + 'static,
     ) -> u64 {
@@ -237,12 +237,13 @@ impl Connection {
                         }),
                     );
                 };
-                programs.requests.submit(*client, body, timeout, may_wait, Box::new(sink)).0
+                let deadline = timed.map(|(timeout, begun)| programs.events.after(begun, timeout));
+                programs.requests.submit(*client, body, deadline, may_wait, Box::new(sink)).0
             }
             Link::Attached(attached) => {
                 let request = attached.next_request();
                 let callback: Callback = Box::new(move |reply| callback(request, reply));
-                attached.ask(request, body, timeout, callback);
+                attached.ask(request, body, timed.map(|(timeout, _)| timeout), callback);
                 request
             }
         }

@@ -57,7 +57,7 @@ fn send<T>(
     if connection.is_forked() {
         return wait.with_request(0);
     }
-    let request = connection.ask(body, timeout, may_wait, move |request, reply| {
+    let request = connection.ask(body, wait.timed(), may_wait, move |request, reply| {
         let said = reply.map(|reply| match reply {
             AttachedReply::Reply(answer, slot) => {
                 let guard = SlotGuard::of(promise.connection(), request, &answer, slot);

@@ -7,7 +7,6 @@ use std::{
     collections::{HashMap, HashSet},
     io,
     sync::{Arc, Mutex, OnceLock, Weak},
-    time::Duration,
 };
 
 use hoplite_proto::{error::Error as CallError, id::ClientId, request::Request};
@@ -325,8 +324,8 @@ impl Session {
             })
         } else {
             let sink: Sink = Box::new(move |reply| session.answer(request, reply));
-            let timeout = timeout_ns.map(Duration::from_nanos);
-            self.programs.requests.submit(self.client, body, timeout, false, sink)
+            let deadline = timeout_ns.map(|timeout_ns| self.programs.events.now() + timeout_ns);
+            self.programs.requests.submit(self.client, body, deadline, false, sink)
         };
         lock(&self.asked).set_number(request, ours);
     }

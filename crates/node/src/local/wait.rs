@@ -100,7 +100,9 @@ impl Shared {
             let mut inner = lock(&self.inner);
             match inner.state {
                 State::Open | State::Watched(_) => {
-                    (mem::replace(&mut inner.state, new), inner.epoll.clone())
+                    let old = mem::take(&mut inner.state);
+                    inner.state = new;
+                    (old, inner.epoll.clone())
                 }
                 State::Replied(_) | State::Over => return None,
                 State::Abandoned | State::Closed => {
@@ -255,6 +257,11 @@ impl<T> PendingReply<T> {
         self
     }
 
+    /// The timeout, and since when it runs.
+    pub(crate) fn timed(&self) -> Option<(Duration, Instant)> {
+        self.timeout.zip(self.begun)
+    }
+
     /// Sets the object that the request refers to.
     pub(crate) fn about(mut self, id: ObjectId) -> Self {
         self.about = Some(id);
@@ -369,7 +376,7 @@ impl<T> PendingReply<T> {
     /// Adjusts a timeout error of the node: reports this call's own timeout, not how late the node detected it.
     fn as_given(&self, mut error: CallError) -> CallError {
         if let CallError::Timeout { waited_ns, .. } = &mut error
-            && let Some((timeout, begun)) = self.timeout.zip(self.begun)
+            && let Some((timeout, begun)) = self.timed()
             && begun.elapsed() >= timeout
             && Duration::from_nanos(*waited_ns) >= timeout
         {

@@ -52,6 +52,9 @@ impl Sizes {
 
     /// The sum of all sizes up to this one; `None` if no copy waits for so little.
     pub(crate) fn within(&self, size: u64) -> Option<Sum> {
+        if self.0.is_empty() {
+            return None;
+        }
         let itself = self.0.get(&(0, size)).copied();
         let below = (0..DIGITS).flat_map(|left_out| {
             let end = size >> (left_out * DIGIT_BITS);
