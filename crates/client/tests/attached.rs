@@ -99,15 +99,16 @@ fn settings_come_from_a_file() {
     let config = folder.path().join("hoplite.toml");
     let start = |text: &str| {
         fs::write(&config, text).unwrap();
-        Node::start(NodeOptions { config: Some(config.clone()), ..folder.options() })
+        let options = NodeOptions { capacity: None, ..folder.options() };
+        Node::start(NodeOptions { config: Some(config.clone()), ..options })
     };
     let node = start(
-        "cluster = \"mine\"\nno_auth = true\ndetection_timeout = 2\njoin = []\nrack = \"r7\"\n",
+        "cluster = \"mine\"\nno_auth = true\ndetection_timeout = 2\ncapacity = 0x2000000\njoin = []\nrack = \"r7\"\n",
     )
     .unwrap();
     let client = node.client(ClientOptions::default()).unwrap();
     let status = client.status().wait().unwrap();
-    assert!(status.contains("\"mine\""), "{status}");
+    assert!(status.contains("\"mine\"") && status.contains("33554432"), "{status}");
     assert!(node.address().is_some());
     node.close(Some(LONG));
     for (text, reason) in [

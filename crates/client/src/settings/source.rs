@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use toml::{Table, Value};
+use toml::de::{DeTable, DeValue};
 
 use super::{
     paths::expanded,
@@ -77,22 +77,22 @@ impl Settings {
             |error| Error::argument(format!("can't read the settings in {shown}: {error}"));
         let metadata = fs::metadata(&path).map_err(unreadable)?;
         let text = fs::read_to_string(&path).map_err(unreadable)?;
-        let table: Table = text
-            .parse()
+        let table = DeTable::parse(&text)
             .map_err(|error| Error::argument(format!("{shown} is not valid TOML: {error}")))?;
         let mut file = BTreeMap::new();
-        for (key, value) in table {
+        for (key, value) in table.get_ref() {
+            let (key, value) = (key.get_ref(), value.get_ref());
             let invalid = |message: String| Error::argument(format!("{shown}: {message}"));
             if value.is_table() {
                 let advice = "write settings at the top of the file, without sections";
                 return Err(invalid(format!("[{key}] is a section: {advice}")));
             }
-            if !NAMES.contains(&key.as_str()) {
+            if !NAMES.contains(&key.as_ref()) {
                 return Err(invalid(format!("unknown setting {key}: use {}", NAMES.join(", "))));
             }
-            let text = as_text(&value)
+            let text = as_text(value)
                 .ok_or_else(|| invalid(format!("{key} has a value of an unknown type")))?;
-            file.insert(key, text);
+            file.insert(key.clone().into_owned(), text);
         }
         if file.contains_key("token") {
             check_private(&path, &metadata, "a token")?;
@@ -126,14 +126,16 @@ impl Settings {
 }
 
 /// The text of a value, as in a variable.
-fn as_text(value: &Value) -> Option<String> {
+fn as_text(value: &DeValue<'_>) -> Option<String> {
     match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Integer(number) => Some(number.to_string()),
-        Value::Float(number) => Some(number.to_string()),
-        Value::Boolean(flag) => Some(flag.to_string()),
-        Value::Array(items) => {
-            let items: Option<Vec<_>> = items.iter().map(as_text).collect();
+        DeValue::String(text) => Some(text.clone().into_owned()),
+        DeValue::Integer(number) => {
+            i64::from_str_radix(number.as_str(), number.radix()).ok().map(|it| it.to_string())
+        }
+        DeValue::Float(number) => Some(number.as_str().into()),
+        DeValue::Boolean(flag) => Some(flag.to_string()),
+        DeValue::Array(items) => {
+            let items: Option<Vec<_>> = items.iter().map(|item| as_text(item.get_ref())).collect();
             Some(items?.join(","))
         }
         _ => None,
