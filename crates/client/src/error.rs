@@ -129,6 +129,14 @@ impl From<NodeError> for Error {
             NodeError::Forked => ErrorKind::ForkedClient,
             _ => ErrorKind::Internal,
         };
-        Self::new(kind, error.to_string())
+        let message = error.to_string();
+        if message.ends_with(TOO_MANY_FILES) {
+            let advice = "close files of this process, or raise its limit with ulimit -n";
+            return Self::new(ErrorKind::Internal, format!("{message}: {advice}"));
+        }
+        Self::new(kind, message)
     }
 }
+
+/// The end of a message if the process has reached its limit of descriptors (EMFILE).
+const TOO_MANY_FILES: &str = "(os error 24)";

@@ -447,14 +447,18 @@ hoplite_code hoplite_node_close(hoplite_node node,
                                 bool *complete);
 
 /**
- * Opens a client of the node of this host: of the node that `HOPLITE_ADDRESS` names, of this Slurm job's node, of this
- * user's node, or else of an embedded node that this call starts, which ends with the client.
+ * Opens a client of a node; starts an embedded node if there is none, which ends with the last client that uses it.
  *
- * @param address path of a node's socket, or "unix:" and the path; NULL searches.
+ * Without an address, the first of these that exists is used: the address in `HOPLITE_ADDRESS`; in a Slurm job, the
+ * node of that job on this host; this user's node on this host (`hoplite node`); a node that another process of this
+ * user has embedded; a new embedded node, with the settings of the environment.
+ *
+ * @param address "local" for this host's node; "unix:" and the path of a node's socket; "host:port", several separated
+ * by commas, for an embedded node that joins that cluster; NULL searches.
  * @param options NULL for the defaults.
  * @param timeout seconds to wait for the node.
  * @param[out] client handle of the client.
- * @return `HOPLITE_CONNECT_ERROR` if the node does not reply.
+ * @return `HOPLITE_CONNECT_ERROR`, `HOPLITE_JOIN_ERROR`, `HOPLITE_INVALID_ARGUMENT`, `HOPLITE_NOT_ALLOWED`.
  */
 hoplite_code hoplite_init(const char *address,
                           const hoplite_client_options *options,

@@ -179,7 +179,7 @@ int main(void) {
     put_text(other, "of the other", "text");
     CHECK_OK(hoplite_get(client, "of the other", NULL, LIMIT, &view));
     CHECK_OK(hoplite_client_close(other));
-    CHECK_OK(hoplite_init(info.socket, NULL, LIMIT, &other));
+    CHECK_OK(hoplite_init("unix:./verbs.sock", NULL, LIMIT, &other));
     CHECK_OK(hoplite_client_close(other));
 
     CHECK_OK(hoplite_node_close(node, 0, &complete));
