@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use hoplite::Client as Native;
+use hoplite::{Client as Native, signals::blocked};
 
 use crate::{
     arguments::{self, refs as texts, required, text},
@@ -13,7 +13,6 @@ use crate::{
     getting::{get_call, get_into_call, latest_call, wait_call},
     making::{create_call, put_call, reduce_call, seal_call},
     options::{CreateOptions, GetOptions, PutOptions, ReduceOptions},
-    signals::blocked,
     values::{Array, Buffer, Client, Pending},
 };
 

@@ -12,7 +12,6 @@ use crate::{
     handles::Type,
     open::CLIENTS,
     options::ClientOptions,
-    signals::blocked,
     values::Client,
     versioned::read,
 };
@@ -43,7 +42,7 @@ pub unsafe extern "C" fn hoplite_init(
         let (address, options) =
             unsafe { (optional_text(address, "address")?, native_options(&read(options)?)?) };
         fork::register();
-        let id = open(blocked(|| hoplite::init(address, options, limit))?)?;
+        let id = open(hoplite::init(address, options, limit)?)?;
         // SAFETY: the obligations of the header.
         unsafe { out.write(Client { id }) };
         Ok(())
@@ -71,7 +70,7 @@ pub unsafe extern "C" fn hoplite_connect(
         let (address, options) =
             unsafe { (text(address, "address")?, native_options(&read(options)?)?) };
         fork::register();
-        let id = open(blocked(|| hoplite::connect(address, options, limit))?)?;
+        let id = open(hoplite::connect(address, options, limit)?)?;
         // SAFETY: the obligations of the header.
         unsafe { out.write(Client { id }) };
         Ok(())

@@ -33,6 +33,5 @@ mod outputs;
 pub mod pending;
 pub mod queue;
 mod ready;
-mod signals;
 pub mod values;
 mod versioned;

@@ -21,7 +21,6 @@ use crate::{
     options::{ClientOptions, NodeOptions},
     origin,
     outputs::c_text,
-    signals::blocked,
     values::{Client, Node, NodeInfo},
     versioned::{Out, read},
 };
@@ -41,7 +40,7 @@ pub unsafe extern "C" fn hoplite_node_start(options: *const NodeOptions, node: *
         // SAFETY: the obligations of the header.
         let options = unsafe { native_options(&read(options)?) }?;
         fork::register();
-        let native = blocked(|| Native::start(options))?;
+        let native = Native::start(options)?;
         let socket = native.socket().map(|path| CString::new(path.as_os_str().as_bytes()));
         let open = OpenNode {
             fork: origin::number(),
@@ -117,7 +116,7 @@ pub unsafe extern "C" fn hoplite_node_close(node: Node, timeout: f64, complete: 
             std::mem::forget(node);
             return origin::check(u32::MAX, "node");
         }
-        let is_complete = blocked(|| node.native.close(Some(limit)));
+        let is_complete = node.native.close(Some(limit));
         if !complete.is_null() {
             // SAFETY: the obligations of the header.
             unsafe { complete.write(is_complete) };

@@ -2,6 +2,8 @@
 
 use std::{ffi::c_void, ptr::NonNull};
 
+use hoplite::signals::blocked;
+
 use crate::{
     arguments::{self, User, required},
     code::Code,
@@ -12,7 +14,6 @@ use crate::{
         open_buffer, open_locations, open_refs, open_text, open_view, write_ready, write_ref,
     },
     queue,
-    signals::blocked,
     values::{Buffer, Lease, Locations, Pending, Queue, Ref, Refs, Text, View},
     versioned::{Out, null},
 };
