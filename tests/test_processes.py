@@ -392,6 +392,7 @@ GETS: dict[str, Callable[[hoplite.Client], object]] = {
     "into in a loop": lambda client: asyncio.run(client.get_async("never/1", out=bytearray(1), timeout=0.1)),
     "status": lambda client: client.status(),
     "status in a loop": lambda client: asyncio.run(client.status_async()),
+    "reserve": lambda client: client.reserve(),
     "objects": lambda client: client.objects(timeout=0.1),
     "all objects": lambda client: client.directory(timeout=0.1),
     "several in a loop": lambda client: asyncio.run(client.get_async(["never/1", "never/2"], timeout=0.1)),

@@ -35,6 +35,9 @@ pub struct Client {
     may_wait: bool,
 }
 
+/// Timeout of requests to which a node replies at once, from memory: they detect a stopped node within seconds.
+const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
+
 /// Extracts the result from the only answer that a request may have.
 macro_rules! answered {
     ($reply:pat => $wanted:expr) => {
@@ -127,7 +130,11 @@ impl Client {
     /// Reserves the id of an object that this client will put, create or reduce, so that others can wait for it
     /// meanwhile. If the client ends without creating it, they get [`CallError::ObjectLost`].
     pub fn start_reserve(&self) -> PendingReply<ObjectId> {
-        self.start(Request::Reserve { name: None }, None, answered!(Reply::Reserved { id } => id))
+        self.start(
+            Request::Reserve { name: None },
+            AT_ONCE,
+            answered!(Reply::Reserved { id } => id),
+        )
     }
 
     /// Ends every wait of this client with [`Error::Closed`], and cancels its reservations, so that waits for them end.
@@ -297,13 +304,13 @@ impl Client {
 
     /// Assigns objects that this client creates from now on to a job.
     pub fn start_join(&self, job: Name) -> PendingReply<()> {
-        self.start_done(Request::JoinJob { job }, None)
+        self.start_done(Request::JoinJob { job }, AT_ONCE)
     }
 
     /// Takes a lease of an object. The object lives while a client has a lease of it, and is deleted after the last
     /// lease is returned or its client is gone.
     pub fn start_acquire_lease(&self, id: &ObjectId) -> PendingReply<()> {
-        self.start_done(Request::AcquireLease { id: id.clone() }, None)
+        self.start_done(Request::AcquireLease { id: id.clone() }, AT_ONCE)
     }
 
     /// Returns a lease.
