@@ -39,6 +39,12 @@ public:
         posted_.notify_one();
     }
 
+    // Waits until a function is posted.
+    void wait() {
+        std::unique_lock lock(mutex_);
+        ASSERT_TRUE(posted_.wait_for(lock, SOON, [this] { return !work_.empty(); }));
+    }
+
     void run_one() {
         std::unique_lock lock(mutex_);
         ASSERT_TRUE(posted_.wait_for(lock, SOON, [this] { return !work_.empty(); }));
@@ -214,6 +220,36 @@ TEST_F(Async, a_coroutine_may_be_destroyed_while_it_waits) {
     task.handle.destroy();
     eventually([&] { return waiting() == 0; });
     client.put("x", {.name = "never"});
+    EXPECT_FALSE(resumed);
+}
+
+TEST_F(Async, a_coroutine_may_be_destroyed_before_its_executor_resumes_it) {
+    Loop loop;
+    bool resumed = false;
+    const Task task = [](hoplite::Client hp, Loop& own, bool& is_resumed) -> Task {
+        (void)co_await hp.get_async("later").via([&own](std::function<void()> work) { own.post(std::move(work)); });
+        is_resumed = true;
+    }(client, loop, resumed);
+    eventually([&] { return waiting() == 1; });
+    client.put("x", {.name = "later"});
+    loop.wait();
+    task.handle.destroy();
+    loop.run_one();
+    EXPECT_FALSE(resumed);
+}
+
+TEST_F(Async, a_coroutine_may_be_destroyed_while_it_waits_for_a_queue) {
+    hoplite::Queue queue;
+    bool resumed = false;
+    const Task task = [](hoplite::Client hp, hoplite::Queue& own, bool& is_resumed) -> Task {
+        (void)co_await own.resume(hp.get_async("later"));
+        is_resumed = true;
+    }(client, queue, resumed);
+    client.put("x", {.name = "later"});
+    pollfd ready{.fd = queue.fd(), .events = POLLIN, .revents = 0};
+    ASSERT_EQ(poll(&ready, 1, 30'000), 1);
+    task.handle.destroy();
+    queue.dispatch();
     EXPECT_FALSE(resumed);
 }
 

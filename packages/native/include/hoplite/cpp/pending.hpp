@@ -146,16 +146,15 @@ public:
     /// Called by the library, exactly once.
     static void done(void* user, hoplite_pending) noexcept {
         Waiter* const waiter = static_cast<Waiter*>(user);
-        (void)waiter->address_.load(std::memory_order_acquire);
-        if (void* const address = waiter->address_.exchange(nullptr, std::memory_order_acq_rel); address != nullptr) {
-            const auto coroutine = std::coroutine_handle<>::from_address(address);
-            if (waiter->executor_) {
-                guarded(waiter->executor_, [coroutine] { coroutine.resume(); });
-            } else {
-                guarded([coroutine] { coroutine.resume(); });
-            }
+        const bool waits = waiter->address_.load(std::memory_order_acquire) != nullptr;
+        if (!waits || !waiter->executor_) {
+            guarded([waiter] { waiter->resume(); });
+            waiter->drop();
+            return;
         }
-        waiter->drop();
+        // The coroutine may be destroyed before the executor runs the function.
+        const std::shared_ptr<Waiter> owner(waiter, [](Waiter* last) { last->drop(); });
+        guarded(waiter->executor_, [owner] { owner->resume(); });
     }
 
     /// The coroutine is destroyed: it is not resumed.
@@ -167,6 +166,12 @@ public:
 
 private:
     ~Waiter() = default;
+
+    /// Resumes the coroutine unless it was destroyed.
+    void resume() {
+        void* const address = address_.exchange(nullptr, std::memory_order_acq_rel);
+        if (address != nullptr) std::coroutine_handle<>::from_address(address).resume();
+    }
 
     Executor executor_;
     std::atomic<int> owners_{2};

@@ -101,10 +101,18 @@ public:
     class Awaiter {
     public:
         Awaiter(Queue& queue, Pending<T> pending) : queue_(queue), pending_(std::move(pending)) {}
+        Awaiter(const Awaiter&) = delete;
+        Awaiter& operator=(const Awaiter&) = delete;
+        // Without a result, the coroutine is destroyed while it waits: `dispatch` must not resume it.
+        ~Awaiter() {
+            if (const std::shared_ptr<Awaiter*> self = std::move(self_)) *self = nullptr;
+        }
         [[nodiscard]] bool await_ready() const noexcept { return pending_.ready(); }
         void await_suspend(std::coroutine_handle<> coroutine) {
-            queue_.add(std::move(pending_), [this, coroutine](Result<T> result) {
-                result_.emplace(std::move(result));
+            self_ = std::make_shared<Awaiter*>(this);
+            queue_.add(std::move(pending_), [self = self_, coroutine](Result<T> result) {
+                if (*self == nullptr) return;
+                (*self)->result_.emplace(std::move(result));
                 coroutine.resume();
             });
         }
@@ -114,6 +122,7 @@ public:
         Queue& queue_;
         Pending<T> pending_;
         std::optional<Result<T>> result_;
+        std::shared_ptr<Awaiter*> self_;
     };
 
     /// Awaits a call, and lets `dispatch` resume the coroutine.
