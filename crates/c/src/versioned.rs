@@ -19,6 +19,9 @@ pub(crate) unsafe trait Versioned: Copy {
 /// The smallest size: that of the field `size`.
 const LEAST: usize = size_of::<usize>();
 
+/// The largest size. That of a struct that nobody initialized is an arbitrary number.
+const MOST: usize = 1 << 14;
+
 fn wrong_size<T: Versioned>(size: usize, reason: &str) -> Failure {
     let name = T::NAME;
     Failure::argument(format!(
@@ -37,6 +40,9 @@ pub(crate) unsafe fn read<T: Versioned>(pointer: *const T) -> Result<T> {
         let size = unsafe { pointer.cast::<usize>().read() };
         if size < LEAST {
             return Err(wrong_size::<T>(size, "too small"));
+        }
+        if size > MOST {
+            return Err(wrong_size::<T>(size, "too large"));
         }
         if size > size_of::<T>() {
             // SAFETY: the caller's struct has `size` bytes.
@@ -78,6 +84,9 @@ impl<T: Versioned> Out<T> {
         let size = unsafe { pointer.cast::<usize>().read() };
         if size < size_of::<T>() {
             return Err(wrong_size::<T>(size, "too small"));
+        }
+        if size > MOST {
+            return Err(wrong_size::<T>(size, "too large"));
         }
         Ok(Self { pointer, size })
     }
@@ -156,8 +165,8 @@ mod tests {
 
     #[test]
     fn a_struct_without_its_size_is_an_error() {
-        for size in [0, 7] {
-            // SAFETY: the struct has more bytes than its size.
+        for size in [0, 7, 1 << 15, usize::MAX] {
+            // SAFETY: the struct has more bytes than a size that is too small, and of others only the size is read.
             let failure = unsafe { read(&known(size)) }.unwrap_err();
             assert!(failure.message.contains("HOPLITE_INIT(hoplite_known)"), "{}", failure.message);
         }
@@ -185,6 +194,10 @@ mod tests {
             )
         };
         assert!(short.unwrap().message.contains("is 16, too small"));
+        let mut garbage = known(usize::MAX);
+        // SAFETY: only the size is read.
+        let large = unsafe { Out::new(&raw mut garbage, "known") }.err();
+        assert!(large.unwrap().message.contains("too large"));
         assert_eq!(missing.unwrap().message, "known is NULL: pass a pointer");
     }
 }

@@ -110,6 +110,8 @@ static void sizes(hoplite_client client) {
     options.size = 0;
     CHECK_ERROR(hoplite_put(client, &value, &options, 1, &ref), HOPLITE_INVALID_ARGUMENT,
                 "HOPLITE_INIT(hoplite_put_options)");
+    options.size = SIZE_MAX;
+    CHECK_ERROR(hoplite_put(client, &value, &options, 1, &ref), HOPLITE_INVALID_ARGUMENT, "too large");
     CHECK_OK(hoplite_put(client, &value, &newer.known, 1, &ref));
     newer.later = 1;
     CHECK_ERROR(hoplite_put(client, &value, &newer.known, 1, &ref), HOPLITE_INVALID_ARGUMENT,
@@ -117,6 +119,8 @@ static void sizes(hoplite_client client) {
 
     CHECK_ERROR(hoplite_get(client, "older", NULL, 1, &view), HOPLITE_INVALID_ARGUMENT,
                 "HOPLITE_INIT(hoplite_view)");
+    view.size = SIZE_MAX / 3;
+    CHECK_ERROR(hoplite_get(client, "older", NULL, 1, &view), HOPLITE_INVALID_ARGUMENT, "too large");
     CHECK_OK(hoplite_get(client, "older", NULL, 1, &large.known));
     CHECK(large.later == 0 && large.known.size == sizeof large && large.known.nbytes == 4);
     CHECK_OK(hoplite_view_release(&large.known));
