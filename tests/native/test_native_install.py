@@ -180,6 +180,16 @@ def test_a_header_compiles_alone_without_warnings(
     )
 
 
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_the_cpp_header_names_the_standard_that_it_needs(prefix: Path, tmp_path: Path, compiler: str) -> None:
+    source = tmp_path / "old.cpp"
+    source.write_text("#include <hoplite/hoplite.hpp>\n")
+    command = [compiler_of("c++", compiler), "-std=c++17", "-fsyntax-only", f"-I{prefix}/include", str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    first = next(line for line in done.stderr.splitlines() if "error" in line)
+    assert "hoplite.hpp needs C++20: compile with -std=c++20" in first
+
+
 def declared(installed: Path) -> set[str]:
     """Returns the functions in hoplite.h."""
     text = run("cc", "-E", "-P", installed / "include" / "hoplite" / "hoplite.h")

@@ -66,13 +66,13 @@ pub struct ClientOptions {
     /// `sizeof(hoplite_client_options)`; `HOPLITE_INIT` sets it.
     pub size: usize,
     /// Name that marks all objects that this client creates. They are deleted 5 s after the last client of the job has
-    /// closed or failed.
+    /// closed or failed. `HOPLITE_JOB` by default in `hoplite_init`.
     pub job: *const c_char,
     /// Capability that restricts this client, as its text or the path of its file; `HOPLITE_CAPABILITY` by default.
     pub capability: *const c_char,
     /// Do not attach to the next node on the same socket after the process of the node has ended.
     pub no_reconnect: Flag,
-    /// Announce a SHA-256 digest with each put, which each receiver checks.
+    /// Announce a SHA-256 digest with each put, which each receiver checks; `HOPLITE_DIGEST` by default.
     pub digest: Flag,
 }
 

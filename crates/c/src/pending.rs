@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Function that the library calls when an asynchronous call is over, on a thread of its own. It may call every function
-/// of this header, and should not block for long: other callbacks wait for it.
+/// of this header, and may block. Callbacks of several calls run at the same time.
 ///
 /// `pending` has the id 0 if the call was taken or cancelled meanwhile. An exception must not leave the function.
 pub type Callback = Option<unsafe extern "C" fn(user: *mut c_void, pending: Pending)>;

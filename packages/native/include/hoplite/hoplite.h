@@ -191,14 +191,14 @@ typedef struct {
     size_t size;
     /**
      * Name that marks all objects that this client creates. They are deleted 5 s after the last client of the job has
-     * closed or failed.
+     * closed or failed. `HOPLITE_JOB` by default in `hoplite_init`.
      */
     const char *job;
     /** Capability that restricts this client, as its text or the path of its file; `HOPLITE_CAPABILITY` by default. */
     const char *capability;
     /** Do not attach to the next node on the same socket after the process of the node has ended. */
     bool no_reconnect;
-    /** Announce a SHA-256 digest with each put, which each receiver checks. */
+    /** Announce a SHA-256 digest with each put, which each receiver checks; `HOPLITE_DIGEST` by default. */
     bool digest;
 } hoplite_client_options;
 
@@ -384,7 +384,7 @@ typedef struct {
 
 /**
  * Function that the library calls when an asynchronous call is over, on a thread of its own. It may call every function
- * of this header, and should not block for long: other callbacks wait for it.
+ * of this header, and may block. Callbacks of several calls run at the same time.
  *
  * `pending` has the id 0 if the call was taken or cancelled meanwhile. An exception must not leave the function.
  */

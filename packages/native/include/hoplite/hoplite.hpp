@@ -15,6 +15,10 @@
 #ifndef HOPLITE_HOPLITE_HPP
 #define HOPLITE_HOPLITE_HPP
 
+#if __cplusplus <= 201703L
+#error "hoplite.hpp needs C++20: compile with -std=c++20, or set CMAKE_CXX_STANDARD to 20"
+#endif
+
 #include "cpp/buffer.hpp"
 #include "cpp/client.hpp"
 #include "cpp/config.hpp"
