@@ -234,6 +234,45 @@ def test_a_node_that_can_not_start(peer: Peer, tmp_path: Path) -> None:
             assert plain(native) == plain(python)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("capacity", "5"),
+        ("capacity", "lots"),
+        ("listen", "nowhere"),
+        ("join", "127.0.0.1:1,b"),
+        ("detection_timeout", "0.01"),
+        ("no_auth", "maybe"),
+    ],
+)
+def test_messages_name_the_variable_or_the_file_of_a_setting(
+    start_peer: Callable[[], Peer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    variable, file, path = f"HOPLITE_{name.upper()}", tmp_path / "settings.toml", str(tmp_path / "node.sock")
+    with monkeypatch.context() as environment:
+        environment.setenv(variable, value)
+        python = caught(lambda _: hoplite.Node(socket=path), None)
+        native = caught(lambda _: start_peer().node(socket=path), None)
+    assert type(python) is type(native) is errors.InvalidArgument
+    assert plain(native) == plain(python)
+    assert str(native).startswith(f"{variable}: {name} ")
+    file.write_text(f'{name} = "{value}"\n')
+    monkeypatch.setenv("HOPLITE_CONFIG", str(file))
+    native = caught(lambda _: start_peer().node(socket=path), None)
+    assert type(native) is errors.InvalidArgument
+    assert str(native).startswith(f"{file}: {name} ")
+
+
+def test_messages_name_the_variable_of_an_address(
+    start_peer: Callable[[], Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOPLITE_ADDRESS", "nowhere")
+    python = caught(lambda _: hoplite.init(), None)
+    native = caught(lambda _: start_peer().init(), None)
+    assert plain(native) == plain(python)
+    assert str(native).startswith('HOPLITE_ADDRESS: address "nowhere" is not an address')
+
+
 def test_a_capability_restricts_both(peer: Peer, tmp_path: Path) -> None:
     token = hoplite.new_token()
     file, malformed = tmp_path / "capability", tmp_path / "malformed"

@@ -73,7 +73,7 @@ impl NodeOptions {
     /// `InvalidArgument`, `JoinError`, and those of [`Credentials::admission`].
     pub(crate) fn config(self, with_socket: bool) -> Result<(NodeConfig, Option<PathBuf>)> {
         let settings = Settings::load(self.config.as_deref())?;
-        let listen = settings.find("listen", self.listen, kinds::text)?.value;
+        let listen = settings.find("listen", self.listen, kinds::text)?;
         let advertise = settings.find("advertise", self.advertise, kinds::text)?;
         let join = settings.find("join", self.join, kinds::list)?;
         let cluster = settings.find("cluster", self.cluster, kinds::text)?;
@@ -103,17 +103,18 @@ impl NodeOptions {
             || credentials.is_any_set()
             || advertise.value.is_some()
             || cluster.value.is_some();
-        let join = join.value.unwrap_or_default();
-        let join = join.iter().map(|seed| scoped("join", seed)).collect::<Result<Vec<_>>>()?;
-        let listen = match listen {
-            Some(listen) => Some(checked_listen(&listen, advertise.value.is_some())?),
+        let seeds = |join: Vec<String>| join.iter().map(|seed| scoped("join", seed)).collect();
+        let join: Vec<_> = join.checked(seeds)?.value.unwrap_or_default();
+        let is_advertised = advertise.value.is_some();
+        let listen = match listen.checked(|text| checked_listen(&text, is_advertised))?.value {
+            Some(listen) => Some(listen),
             None if is_clustered => Some(towards(&join)?),
             None => None,
         };
-        let capacity = settings.find("capacity", self.capacity, kinds::size)?.value;
+        let capacity = settings.find("capacity", self.capacity, kinds::size)?;
         let rack = settings.find("rack", self.rack, kinds::text)?.value;
         let detection =
-            settings.find("detection_timeout", self.detection_timeout, kinds::seconds)?.value;
+            settings.find("detection_timeout", self.detection_timeout, kinds::seconds)?;
         let spill = spill(
             settings.find("spill", self.spill, kinds::path)?,
             settings.find("spill_limit", self.spill_limit, kinds::size)?,
@@ -137,12 +138,12 @@ impl NodeOptions {
             no_encryption,
             no_auth,
             require_capability,
-            capacity: capacity.map(kinds::checked_capacity).transpose()?,
+            capacity: capacity.checked(kinds::checked_capacity)?.value,
             spill,
             socket: None,
             surveys: true,
             place: rack.map(kinds::place).transpose()?,
-            detection: detection.map_or(Ok(base.detection), kinds::checked_detection)?,
+            detection: detection.checked(kinds::checked_detection)?.value.unwrap_or(base.detection),
             link: base.link,
         };
         Ok((config, socket))

@@ -70,7 +70,8 @@ pub fn init(
     timeout: Option<Duration>,
 ) -> Result<Client> {
     let settings = Settings::load(None)?;
-    let address = settings.find("address", address.map(String::from), kinds::text)?.value;
+    let address = settings.find("address", address.map(String::from), kinds::text)?;
+    let address = address.checked(checked_address)?.value;
     let mut options = options.with(&settings)?;
     options.job = settings.find("job", options.job, kinds::text)?.value;
     let search = Search {
@@ -81,6 +82,31 @@ pub fn init(
         leave: settings.find("leave_timeout", None, kinds::seconds)?.value.unwrap_or(LEAVE_TIMEOUT),
     };
     search.client(address.as_deref())
+}
+
+/// Checks the syntax of an address of [`init`].
+fn checked_address(address: String) -> Result<String> {
+    if address.is_empty() {
+        return Err(Error::argument("address is empty: omit it, or use \"local\""));
+    }
+    match address.strip_prefix(UNIX) {
+        Some("") => {
+            let message = format!("address {address:?} has no path: use \"unix:/path\"");
+            return Err(Error::argument(message));
+        }
+        None if address != LOCAL => {
+            for seed in kinds::list("address", &address)? {
+                check("address", &seed).map_err(|error| {
+                    Error::argument(format!(
+                        "{error}, or \"local\" for the node of this host, or \"unix:/path\" for the node that serves \
+                         that socket"
+                    ))
+                })?;
+            }
+        }
+        _ => {}
+    }
+    Ok(address)
 }
 
 /// The node that `init` started in this process.
@@ -126,10 +152,6 @@ impl Search {
     fn client(self, address: Option<&str>) -> Result<Client> {
         if let Some(address) = address {
             if let Some(path) = address.strip_prefix(UNIX) {
-                if path.is_empty() {
-                    let message = format!("address {address:?} has no path: use \"unix:/path\"");
-                    return Err(Error::argument(message));
-                }
                 return self.attached(&sockets::wait_for(&[path.into()], self.timeout)?);
             }
             if address == LOCAL {
@@ -137,13 +159,7 @@ impl Search {
                 return self.attached(&sockets::wait_for(&paths, self.timeout)?);
             }
         }
-        if address == Some("") {
-            return Err(Error::argument("address is empty: omit it, or use \"local\""));
-        }
         let seeds = address.map(|address| kinds::list("address", address)).transpose()?;
-        for seed in seeds.iter().flatten() {
-            check("address", seed)?;
-        }
         if self.options.capability.is_some() {
             return self.restricted(seeds.is_some());
         }

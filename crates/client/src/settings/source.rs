@@ -61,6 +61,24 @@ pub(crate) struct Found<T> {
     pub(crate) origin: String,
 }
 
+/// Origin of a value that the caller passed, which a message need not name.
+const ARGUMENT: &str = "argument";
+
+impl<T> Found<T> {
+    /// Checks or converts the value.
+    ///
+    /// # Errors
+    /// Those of `check`. The message names the variable or file of the value.
+    pub(crate) fn checked<U>(self, check: impl FnOnce(T) -> Result<U>) -> Result<Found<U>> {
+        let Self { value, origin } = self;
+        match value.map(check).transpose() {
+            Ok(value) => Ok(Found { value, origin }),
+            Err(error) if origin == ARGUMENT => Err(error),
+            Err(error) => Err(Error::new(error.kind(), format!("{origin}: {error}"))),
+        }
+    }
+}
+
 impl Settings {
     /// Reads the file of settings: `config`, or else the file in HOPLITE_CONFIG, if that is set.
     ///
@@ -113,15 +131,12 @@ impl Settings {
     ) -> Result<Found<T>> {
         let variable = format!("HOPLITE_{}", name.to_uppercase());
         let (text, origin) = match (&argument, env::var(&variable), self.file.get(name)) {
-            (Some(_), ..) => return Ok(Found { value: argument, origin: "argument".into() }),
+            (Some(_), ..) => return Ok(Found { value: argument, origin: ARGUMENT.into() }),
             (None, Ok(text), _) if !text.is_empty() => (text, variable),
-            (None, _, Some(text)) => (text.clone(), format!("{}: {name}", self.path.display())),
+            (None, _, Some(text)) => (text.clone(), self.path.display().to_string()),
             _ => return Ok(Found { value: None, origin: "default".into() }),
         };
-        match parse(name, &text) {
-            Ok(value) => Ok(Found { value: Some(value), origin }),
-            Err(error) => Err(Error::argument(format!("{origin}: {error}"))),
-        }
+        Found { value: Some(text), origin }.checked(|text| parse(name, &text))
     }
 }
 
