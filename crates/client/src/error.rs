@@ -99,6 +99,7 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
+#[doc(hidden)]
 impl From<NodeError> for Error {
     fn from(error: NodeError) -> Self {
         let kind = match &error {
