@@ -1,6 +1,7 @@
 //! Failures of a call: the code that it returns, and the message that the calling thread keeps.
 //!
-//! Every function of the header runs inside [`call`], so that no panic leaves the library.
+//! Every function of the header runs inside [`call`], so that no panic leaves the library, and no cancellation of a
+//! thread unwinds it.
 
 use std::{
     any::Any,
@@ -11,7 +12,7 @@ use std::{
 
 use hoplite::{Error, ErrorKind};
 
-use crate::code::Code;
+use crate::{code::Code, threads};
 
 /// Why a call failed.
 #[derive(Debug)]
@@ -71,6 +72,9 @@ thread_local! {
 
 /// Runs a call: catches panics and keeps the message of a failure.
 pub(crate) fn call(body: impl FnOnce() -> Result<()>) -> Code {
+    let _uncancelled = threads::Uncancelled::begin();
+    let is_ending = LAST.try_with(|_| ()).is_err();
+    let body = || if is_ending { elsewhere(body) } else { body() };
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => {
             keep(None);
@@ -81,6 +85,13 @@ pub(crate) fn call(body: impl FnOnce() -> Result<()>) -> Code {
     };
     keep(Some(failure.message));
     failure.code
+}
+
+fn elsewhere(body: impl FnOnce() -> Result<()>) -> Result<()> {
+    threads::elsewhere(body).unwrap_or_else(|error| {
+        let message = format!("can't start a thread for a call of a thread that ends ({error})");
+        Err(Failure::new(Code::Internal, message))
+    })
 }
 
 /// Keeps a message for this thread. A thread that is ending keeps none.

@@ -33,5 +33,6 @@ mod outputs;
 pub mod pending;
 pub mod queue;
 mod ready;
+mod threads;
 pub mod values;
 mod versioned;
