@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use hoplite::AXES_MAX;
+
 use crate::{
     errors::{Failure, Result},
     versioned::null,
@@ -91,6 +93,24 @@ pub(crate) unsafe fn list<'a, T>(
     Ok(unsafe { std::slice::from_raw_parts(pointer, length) })
 }
 
+/// The lengths of the dimensions of an array.
+///
+/// # Safety
+/// As [`list`].
+pub(crate) unsafe fn shape<'a>(
+    pointer: *const u64,
+    ndim: u32,
+    parameter: &str,
+) -> Result<&'a [u64]> {
+    // A struct that was not initialized has any number.
+    if ndim as usize > AXES_MAX {
+        let message = format!("{parameter} has {ndim} axes: use at most {AXES_MAX}");
+        return Err(Failure::argument(message));
+    }
+    // SAFETY: as the caller ensures.
+    unsafe { list(pointer, ndim as usize, parameter) }
+}
+
 /// The texts of a list of refs.
 ///
 /// # Safety
@@ -170,6 +190,9 @@ mod tests {
                 list::<u8>(std::ptr::null(), 1, "data").unwrap_err().message,
                 "data is NULL: pass a pointer"
             );
+            let one = [1_u64];
+            let wrong = shape(one.as_ptr(), u32::MAX, "shape").unwrap_err().message;
+            assert_eq!(wrong, "shape has 4294967295 axes: use at most 64");
             assert_eq!(optional_text(std::ptr::null(), "name").unwrap(), None);
             let failure = text(c"a\xffb".as_ptr(), "name").unwrap_err();
             assert_eq!(failure.message, "name is not UTF-8 at byte 1: pass UTF-8 text");

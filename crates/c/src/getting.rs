@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_void};
 use hoplite::{Call, Client as Native, Get, GetInto, Latest, Simple};
 
 use crate::{
-    arguments::{self, Flag, list, optional_text, refs as texts, required, text},
+    arguments::{self, Flag, optional_text, refs as texts, required, text},
     client,
     code::Code,
     errors::{Failure, Result, call},
@@ -236,7 +236,7 @@ pub(crate) unsafe fn get_into_call(
     let get = client.get_into(reference, memory).timeout(limit);
     let Some(dtype) = dtype else { return Ok(get) };
     // SAFETY: as the caller ensures.
-    Ok(get.expect(dtype, unsafe { list(shape, ndim as usize, "shape") }?))
+    Ok(get.expect(dtype, unsafe { arguments::shape(shape, ndim, "shape") }?))
 }
 
 /// # Safety

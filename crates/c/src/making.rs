@@ -167,7 +167,7 @@ pub(crate) unsafe fn put_call(
         let options = read(options)?;
         (
             optional_text(value.dtype, "value->dtype")?,
-            list(value.shape, value.ndim as usize, "value->shape")?,
+            arguments::shape(value.shape, value.ndim, "value->shape")?,
             list(
                 value.data.cast::<u8>(),
                 arguments::length(value.nbytes, "value->nbytes")?,
@@ -207,7 +207,7 @@ pub(crate) unsafe fn create_call(
         let options = read(options)?;
         (
             optional_text(dtype, "dtype")?,
-            list(shape, ndim as usize, "shape")?,
+            arguments::shape(shape, ndim, "shape")?,
             options,
             optional_text(options.name, "options->name")?,
         )

@@ -53,7 +53,7 @@ pub use self::{
     pending::Pending,
     reference::Ref,
     session::{connect, init},
-    value::{Element, Value, item_bytes},
+    value::{AXES_MAX, Element, Value, item_bytes},
     verbs::{
         create::{Buffer, Create, Seal},
         get::Get,

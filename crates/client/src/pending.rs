@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
@@ -133,9 +134,16 @@ impl<T: Send + 'static> Pending<T> {
     /// Calls a function once the call has ended, on a thread of the library, where it may block; at once if the call
     /// has ended already.
     pub fn on_done(&self, callback: impl FnOnce() + Send + 'static) {
-        self.when_done(move || match process::runtime() {
-            Ok(runtime) => drop(runtime.spawn_blocking(callback)),
-            Err(_) => callback(),
+        let callback = Arc::new(Mutex::new(Some(callback)));
+        self.when_done(move || {
+            let lent = callback.clone();
+            // tokio panics if the system can't start a thread. Then this one makes the call.
+            let spawned = catch_unwind(AssertUnwindSafe(|| {
+                process::runtime().map(|runtime| runtime.spawn_blocking(move || call(&lent)))
+            }));
+            if !matches!(spawned, Ok(Ok(_))) {
+                call(&callback);
+            }
         });
     }
 
@@ -193,6 +201,14 @@ impl<T> Drop for Pending<T> {
 impl<T> fmt::Debug for Pending<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pending").field("is_done", &self.shared.lock().is_done).finish()
+    }
+}
+
+/// Calls a function that was not called yet.
+fn call(callback: &Mutex<Option<impl FnOnce()>>) {
+    let callback = callback.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(callback) = callback {
+        callback();
     }
 }
 

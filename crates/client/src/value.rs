@@ -4,11 +4,14 @@ use std::{borrow::Cow, fmt, sync::Arc};
 
 use bytemuck::{AnyBitPattern, NoUninit};
 use hoplite_node::proto::{
-    limits::AXES_MAX,
+    limits,
     meta::{Dtype, Kind, Meta},
 };
 
 use crate::error::{Error, ErrorKind, Result};
+
+/// Largest number of axes of an array.
+pub const AXES_MAX: usize = limits::AXES_MAX;
 
 /// The dtype of bytes without a layout.
 pub(crate) const BYTES: &str = "bytes";
