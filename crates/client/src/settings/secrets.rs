@@ -10,7 +10,6 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use crc_fast::{CrcAlgorithm, checksum};
 use rustix::{
     io::retry_on_intr,
     process::getuid,
@@ -69,8 +68,14 @@ pub(crate) fn checked_token(what: &str, text: &str) -> Result<String> {
 }
 
 fn encoded(secret: &[u8]) -> String {
-    let checksum = checksum(CrcAlgorithm::Crc32IsoHdlc, secret) as u32;
-    format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode([secret, &checksum.to_le_bytes()].concat()))
+    format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode([secret, &crc_32(secret).to_le_bytes()].concat()))
+}
+
+/// CRC-32 (ISO-HDLC). Bit by bit, as a secret is short: a second algorithm of crc-fast, which computes the checksums of
+/// frames, would add the tables of all its algorithms to the library, half a megabyte.
+fn crc_32(bytes: &[u8]) -> u32 {
+    let shifted = |crc: u32, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg());
+    !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), shifted))
 }
 
 /// Reads a file with one or two tokens: a node presents the first, and accepts all.
