@@ -146,7 +146,7 @@ impl Attachment {
     }
 
     /// The client of the node, if it is usable now.
-    fn ready(&self, mode: Mode) -> Option<Native> {
+    pub(crate) fn ready(&self, mode: Mode) -> Option<Native> {
         let link = self.link.load();
         let is_gone = self.terms.reconnect && link.native.is_closed();
         let is_usable = !is_gone && link.is_own() && !self.is_closed();

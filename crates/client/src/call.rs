@@ -40,6 +40,14 @@ pub trait Verb: Sized + Send {
         mode: Mode,
         limit: Option<Duration>,
     ) -> impl Future<Output = Result<Outcome<Self::Output>>> + Send;
+
+    /// Runs the verb in the calling thread, within a timeout.
+    ///
+    /// # Errors
+    /// The errors of the verb.
+    fn wait(self, attachment: &Arc<Attachment>, limit: Option<Duration>) -> Result<Self::Output> {
+        finish(self.run(attachment, Mode::Blocking, limit)).map(Outcome::keep)
+    }
 }
 
 impl<'c, V: Verb> Call<'c, V> {
@@ -62,7 +70,7 @@ impl<'c, V: Verb> Call<'c, V> {
     /// # Errors
     /// The errors of the verb.
     pub fn wait(self) -> Result<V::Output> {
-        finish(self.verb.run(&self.attachment, Mode::Blocking, self.limit)).map(Outcome::keep)
+        self.verb.wait(&self.attachment, self.limit)
     }
 
     /// Starts the call in the background, on a thread of the library.

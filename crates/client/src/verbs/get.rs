@@ -8,7 +8,8 @@ use crate::{
     attachment::Attachment,
     call::{Call, Verb},
     error::Result,
-    mode::Mode,
+    interrupt,
+    mode::{Mode, finish},
     outcome::Outcome,
     reference,
     view::View,
@@ -52,5 +53,16 @@ impl Verb for Get {
             Some(part) => native.start_get_range(&id, part, limit),
         };
         Ok(View::new(mode.reply(reply).await?).into())
+    }
+
+    /// Without a future and its copies, which would take a twentieth of the time of a local get.
+    #[inline]
+    fn wait(self, attachment: &Arc<Attachment>, limit: Option<Duration>) -> Result<View> {
+        match attachment.ready(Mode::Blocking) {
+            Some(native) if self.part.is_none() => {
+                Ok(View::new(interrupt::join(native.start_get(&self.id?, limit))?))
+            }
+            _ => finish(self.run(attachment, Mode::Blocking, limit)).map(Outcome::keep),
+        }
     }
 }
