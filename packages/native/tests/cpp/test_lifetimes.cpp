@@ -99,7 +99,7 @@ TEST_F(Lifetimes, handles_are_released_once) {
     EXPECT_EQ(hoplite_client_close(raw), HOPLITE_INVALID_HANDLE);
     EXPECT_NE(message().find("client"), std::string::npos) << message();
     hoplite_ref ref{};
-    EXPECT_EQ(hoplite_reserve(raw, 1, &ref), HOPLITE_INVALID_HANDLE);
+    EXPECT_EQ(hoplite_reserve(raw, 1, &ref), HOPLITE_CLIENT_CLOSED);
     EXPECT_EQ(hoplite_client_close(hoplite_client{}), HOPLITE_INVALID_HANDLE);
     EXPECT_EQ(hoplite_client_close(hoplite_client{0xDEAD'BEEF'0000'0001}), HOPLITE_INVALID_HANDLE);
 
