@@ -23,10 +23,12 @@ else()
     set(HOPLITE_STRIP --strip-debug)
 endif()
 
-# cargo decides whether anything changed. Only a library that is nothing but an archive is optimized at link time.
+# cargo decides whether anything changed. Only a library that is nothing but an archive is optimized at link time. Less
+# unrolling and inlining there saves half a megabyte, and measures the same: vector instructions remain.
+set(LINK_TIME "-Cllvm-args=-unroll-runtime=false -unroll-threshold=20 -unroll-allow-partial=false -inline-threshold=75")
 add_custom_target(hoplite_archive
     COMMAND "${CARGO}" rustc --quiet --locked --profile "${CARGO_PROFILE}" --target-dir "${CARGO_TARGET_DIR}"
-        --package hoplite-c --lib --crate-type staticlib
+        --package hoplite-c --lib --crate-type staticlib -- "${LINK_TIME}"
     BYPRODUCTS "${CARGO_ARCHIVE}"
     WORKING_DIRECTORY "${HOPLITE_ROOT}"
     COMMENT "Compiling hoplite-c with cargo"

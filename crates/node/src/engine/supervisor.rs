@@ -7,7 +7,7 @@ use std::{
     any::Any,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -48,6 +48,8 @@ impl Supervisor {
         task: Task,
         work: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<Option<T>> {
+        // Boxed, so that the code of tokio's tasks exists once for each result, not for each kind of work.
+        let work: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(work);
         self.runtime.spawn(self.watch(task, work))
     }
 
