@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -240,6 +241,17 @@ def test_the_stripped_library_is_small(prefix: Path, tmp_path: Path, capsys: pyt
     with capsys.disabled():
         sys.stdout.write(f"\nlibhoplite.so, stripped: {size / 2**20:.2f} MiB\n")
     assert size < SIZE_LIMIT
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="knows the instructions of x86-64 only")
+def test_a_reduce_adds_several_numbers_with_one_instruction(prefix: Path) -> None:
+    library = prefix / "lib" / "libhoplite.so"
+    symbols = [line.split() for line in run("nm", "--print-size", library).splitlines() if "folding7kernels" in line]
+    code = ""
+    for start, size, *_ in symbols:
+        end = hex(int(start, 16) + int(size, 16))
+        code += run("objdump", "--disassemble", f"--start-address=0x{start}", f"--stop-address={end}", library)
+    assert {"addps", "addpd", "paddd"} <= set(re.findall(r"\b(?:v?)(addps|addpd|paddd)\b", code))
 
 
 def test_make_install_honours_prefix_and_destdir_and_make_uninstall_removes_everything(tmp_path: Path) -> None:
