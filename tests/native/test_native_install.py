@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import platform
 import re
@@ -117,18 +118,28 @@ def runs(program: Path, installed: Path, tmp_path: Path) -> None:
     assert version.strip() == hoplite.__version__
 
 
+@functools.cache
+def compiled(installed: Path, compiler: str, language: str) -> Path:
+    """Compiles a program with the flags of pkg-config."""
+    standard = "-std=c++20" if language == "cpp" else "-std=c11"
+    made = installed.parent / f"{compiler}-{language}.o"
+    source = PROGRAMS / f"program.{language}"
+    flags = pkg_config(installed, "--cflags")
+    run(compiler_of(language, compiler), standard, *WARNINGS, *flags, "-c", source, "-o", made)
+    return made
+
+
 def build(installed: Path, tmp_path: Path, compiler: str, language: str, linked: str) -> Path:
     """Compiles and links a program with the flags of pkg-config."""
     options, instead = LINKED[linked]
-    standard = "-std=c++20" if language == "cpp" else "-std=c11"
     program = tmp_path / "program"
     flags = [
         part
-        for flag in pkg_config(installed, "--cflags", "--libs", *options)
+        for flag in pkg_config(installed, "--libs", *options)
         for part in (instead if flag == "-lhoplite" and "-Wl,-Bstatic" in instead else [flag])
     ]
     flags += [flag for flag in instead if flag == "-static"]
-    run(compiler_of(language, compiler), standard, *WARNINGS, PROGRAMS / f"program.{language}", *flags, "-o", program)
+    run(compiler_of(language, compiler), compiled(installed, compiler, language), *flags, "-o", program)
     return program
 
 
