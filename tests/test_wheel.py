@@ -31,7 +31,7 @@ FOLDERS = {
 PACKAGES = {CORE: "hoplite", "hoplite_bench": "hoplite_bench", "hoplite_topology": "hoplite_topology"}
 # The crates of distributions with an extension. Their sdists contain neither the simulation nor other crates.
 CRATES = {
-    CORE: ("crates/certs", "crates/node", "crates/proto", "crates/py", "crates/shm"),
+    CORE: ("crates/certs", "crates/client", "crates/node", "crates/proto", "crates/py", "crates/shm"),
     "hoplite_topology": ("crates/topology", "packages/topology"),
 }
 
