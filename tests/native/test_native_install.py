@@ -310,6 +310,7 @@ def test_the_packages_declare_what_they_need(packages: list[Path]) -> None:
     assert {requirement.split()[0] for requirement in needed.split(", ")} == {"libc6", "libgcc-s1"}
 
 
+@pytest.mark.long  # lintian unpacks the static library several times
 def test_lintian_finds_nothing(packages: list[Path]) -> None:
     if shutil.which("lintian") is None:
         pytest.skip("lintian is not installed: run apt-get install lintian")
