@@ -10,6 +10,7 @@ import rank
 from rank import Rank, Task, arguments, serve, timeout_s
 
 ENDS_AFTER_S = 0.02
+EARLIER_ROUNDS_S = 0.5
 
 
 class FailingRank(Rank):
@@ -24,6 +25,8 @@ class FailingRank(Rank):
 
     def run(self, task: Task, tokens: list[str], at: int) -> tuple[int, int] | None:  # noqa: ARG002
         """Misbehaves, or does nothing, which is correct."""
+        if task.round < 3 and self.does == "finishes early":
+            time.sleep(EARLIER_ROUNDS_S)
         match self.does if task.round == 3 else "":
             case "raises":
                 raise TimeoutError(f"a peer is missing after {timeout_s(600.0):g} s")
