@@ -101,6 +101,10 @@ docs: $(VENV)/.tools ## Generate docs/api.md, docs/messages.md and the pictures 
 	$(BIN)/python docs/messages.py
 	$(BIN)/python docs/pictures/draw.py
 
+# Search and styles need no network. Warnings are errors: a page that the navigation lacks, a link that does not resolve.
+docs-site: $(VENV)/.tools ## Build the pages of docs/ as a site with search into target/site; installs Sphinx from PyPI
+	.ci/site
+
 ##@ Use
 
 demo: build ## Train a network on handwritten digits with four nodes and eight workers on loopback
@@ -207,12 +211,12 @@ sim-scale: ## Simulate collectives of 8 to 1024 nodes, for the tables of docs/be
 
 # Each runner also writes to a log, from which .ci/count computes the closing line. All runners run even if one failed;
 # any failure fails the target.
-test: ## Run everything that CI runs: lint, Rust, loom, simulation, Python, lab, faults, peers, wheel, C and C++, torch, Dask, Ray, operator's tools; count the tests
+test: ## Run everything that CI runs: lint, Rust, loom, simulation, Python, lab, faults, peers, wheel, C and C++, torch, Dask, Ray, operator's tools, docs site; count the tests
 	@rm -rf $(LOGS); mkdir -p $(LOGS)
 	@failed=0; $(MAKE) -k -j1 lint test-rust test-loom test-sim test-python test-lab test-faults test-peers test-wheel \
-	    test-native test-frameworks test-dask test-ray test-operations || \
+	    test-native test-frameworks test-dask test-ray test-operations test-site || \
 	    failed=1; \
-	.ci/count $(addprefix $(LOGS)/,rust loom sim python lab faults peers wheel native frameworks torch dask ray operations) || failed=1; \
+	.ci/count $(addprefix $(LOGS)/,rust loom sim python lab faults peers wheel native frameworks torch dask ray operations site) || failed=1; \
 	exit $$failed
 
 lint: lint-python lint-rust audit ## Run ruff, mypy, import-linter, rustfmt, clippy, the checks for circular imports and for wording, and the audit of dependencies
@@ -325,6 +329,10 @@ test-operations: build ## Test metrics, live page, terminal display and traces; 
 	$(call try-packages,operations-packages,$(OPERATIONS_PACKAGES))
 	.ci/operations 2>&1 | tee $(LOGS)/operations
 
+test-site: build ## Build the docs site, test its links and search, and check the files of deploy/ against their schemas; install Sphinx from PyPI, or skip
+	@mkdir -p $(LOGS)
+	.ci/site --test 2>&1 | tee $(LOGS)/site
+
 test-long: wheel ## Run tests that need minutes, much memory or an idle machine, all of PyTorch's tests, the sdist, 20000 simulated clusters, new malformed messages
 	timeout --kill-after=10 3600 $(BIN)/pytest -m long --timeout 900
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds 20000
@@ -349,4 +357,4 @@ help: ## Show this list
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build wheel native install uninstall deb native-docs docs demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages native-packages sim sim-soak sim-steady sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
-    test-sim test-python test-lab test-faults test-peers test-wheel test-native test-native-sanitizers test-frameworks test-dask test-ray test-operations operations-packages test-long format clean help
+    test-sim test-python test-lab test-faults test-peers test-wheel test-native test-native-sanitizers test-frameworks test-dask test-ray test-operations operations-packages test-site docs-site test-long format clean help
