@@ -44,7 +44,7 @@ SENTENCES = {
     "spill_failed": "failed to write the copy to disk: {why}",
     "unspill": "began to read {bytes} from disk",
     "unspilled": "read the copy from disk in {seconds}",
-    "degree": "planned the reduce as a {degree}: {reason}",
+    "degree": "planned the reduce as {degree}: {reason}",
     "ring": "runs the reduce as a ring of {parts}",
     "restart": "started epoch {epoch}: {why}",
     "reduced": "completed the result in {seconds}",
