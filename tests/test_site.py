@@ -97,7 +97,7 @@ def test_pages_load_nothing_from_the_network() -> None:
 
 @pytest.mark.parametrize(
     ("stem", "page"),
-    [("wheel", "quickstart"), ("credit", "decisions/002-transfers-one-per-connection")],
+    [("wheel", "quickstart"), ("sbatch", "deploy/slurm"), ("credit", "decisions/002-transfers-one-per-connection")],
 )
 def test_the_search_index_finds(stem: str, page: str) -> None:
     index = json.loads((SITE / "searchindex.js").read_text().removeprefix("Search.setIndex(").rstrip(")"))

@@ -91,7 +91,8 @@ within 2 s after the file was removed. If it cannot, it logs an error. If `init(
 is missing, it warns and starts an embedded node. If a node must outlive logins, set HOPLITE_SOCKET to a path in another
 directory.
 
-To run a node under systemd or for containers, see [Service](service.md).
+To run a node as a service, see [systemd](deploy/systemd.md), [Docker](deploy/docker.md),
+[Kubernetes](deploy/kubernetes.md) and [Slurm](deploy/slurm.md).
 
 ---
 
