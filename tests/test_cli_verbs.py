@@ -71,7 +71,7 @@ def test_wait_runs_until_enough_objects_are_available(client: Client) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as one:
         try:
             assert one.stderr is not None
-            assert one.stderr.readline().startswith("waiting for 1 more of 2")
+            assert one.stderr.readline().startswith("waiting for 1 of 2 objects")
             client.put(b"x", name="late/2")
             assert one.communicate(timeout=SOON)[0] == "late/2\n"
         finally:

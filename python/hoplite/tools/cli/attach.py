@@ -11,6 +11,7 @@ import hoplite
 from hoplite import settings, sockets
 from hoplite.errors import ConnectError, HopliteError, InvalidArgument
 from hoplite.settings import LOCAL, UNIX
+from hoplite.tools.progress import waiting_for
 
 if TYPE_CHECKING:
     import click
@@ -47,7 +48,8 @@ def attach(socket: str | None, *, timeout: float = 10.0, digest: bool = False) -
     if not sockets.is_served(path):
         # Fail immediately: the user may have forgotten to start the node.
         raise ConnectError(f"no node serves {path}{_elsewhere(path)}")
-    client = hoplite.connect(address, timeout=timeout, allow_pickle=False, digest=digest or None)
+    with waiting_for(f"the node on {path}"):
+        client = hoplite.connect(address, timeout=timeout, allow_pickle=False, digest=digest or None)
     try:
         if values.is_set("cluster"):
             advice = "correct the setting, or select the node with --socket"

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from hoplite.tools.cli.ending import ending_in_order
 from hoplite.tools.cli.options import json_option
 from hoplite.tools.cli.output import print_json
 
@@ -40,7 +41,8 @@ def demo(steps: int | None, as_json: bool) -> None:
         click.echo("try: pip install 'hoplite-collectives[demo]'", err=True)
         sys.exit(1)
 
-    outcome = run.main(steps=steps if steps is not None else run.STEPS, show=not as_json)
+    with ending_in_order():
+        outcome = run.main(steps=steps if steps is not None else run.STEPS, show=not as_json)
     if as_json:
         print_json(outcome.as_json())
     else:

@@ -21,13 +21,16 @@ from hoplite.errors import UnsupportedDtype
 from hoplite.tools.cli.attach import attach, complete_ref
 from hoplite.tools.cli.options import duration_option, json_option, seconds_option, socket_option
 from hoplite.tools.cli.output import fail_with, print_json
-from hoplite.tools.cli.waiting import waiting_for
+from hoplite.tools.progress import BYTES, Progress, waiting_for
+from hoplite.tools.quantities import write_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ARRAY_SUFFIX = ".npy"
 STANDARD = "-"
+
+PIECE_BYTES = 2**23
 
 # `dtype.isbuiltin` of a dtype that a package has added to NumPy, such as bfloat16 and float8.
 _OF_A_PACKAGE = 2
@@ -78,7 +81,8 @@ def put(
       tar c data | hoplite put -
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     value = _read(file)
-    with attach(socket, digest=digest) as client:
+    nbytes: int = value.nbytes if hasattr(value, "nbytes") else len(value)
+    with attach(socket, digest=digest) as client, Progress(f"putting {write_size(nbytes)} of {file}"):
         try:
             ref = client.put(
                 value,
@@ -96,7 +100,6 @@ def put(
                 f"hoplite put - <{shlex.quote(file)} to put its bytes; in Python: hoplite.init().put(array)",
             )
     if as_json:
-        nbytes = value.nbytes if hasattr(value, "nbytes") else len(value)
         print_json({"ref": str(ref), "bytes": nbytes, "replicas": ref.replicas})
     else:
         click.echo(str(ref))
@@ -134,16 +137,20 @@ def get(ref: str, output: str | None, timeout: float | None, socket: str | None,
     if target is not None:
         _check_target(target)
     with attach(socket) as client:
-        value = waiting_for(lambda limit: client.get(ref, timeout=limit), ref, timeout)
-        if target is None:
-            _write_raw(sys.stdout.buffer, value, ref)
-            sys.stdout.buffer.flush()
-            return
-        with _replaced(target) as opened:
-            if target.suffix == ARRAY_SUFFIX:
-                _write_array(opened, value, ref, target)
-            else:
-                _write_raw(opened, value, ref)
+        with waiting_for(ref):
+            value = client.get(ref, timeout=timeout)
+        size = getattr(value, "nbytes", None)
+        with Progress(f"writing {target or 'the standard output'}", size, BYTES) as progress:
+            if target is None:
+                _write_raw(_Pieces(sys.stdout.buffer, progress), value, ref)
+                sys.stdout.buffer.flush()
+                return
+            with _replaced(target) as opened:
+                pieces = _Pieces(opened, progress)
+                if target.suffix == ARRAY_SUFFIX:
+                    _write_array(pieces, value, ref, target)
+                else:
+                    _write_raw(pieces, value, ref)
         if as_json:
             print_json({"ref": ref, "file": str(target), "bytes": value.nbytes})
 
@@ -152,7 +159,7 @@ def _read(file: str) -> Any:  # noqa: ANN401 - an array or bytes, depending on t
     if file == STANDARD:
         if sys.stdin.isatty():
             fail_with("the standard input is a terminal", "hoplite put FILE, or pipe the bytes into hoplite put -")
-        return sys.stdin.buffer.read()
+        return _read_stream(sys.stdin.buffer)
     path = Path(file)
     try:
         if path.suffix == ARRAY_SUFFIX:
@@ -161,12 +168,21 @@ def _read(file: str) -> Any:  # noqa: ANN401 - an array or bytes, depending on t
             facts = os.fstat(opened.fileno())
             # A pipe or an empty file can't be mapped.
             if not stat.S_ISREG(facts.st_mode) or facts.st_size == 0:
-                return opened.read()
+                return _read_stream(opened)
             return memoryview(mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ))
     except OSError as error:
         fail_with(
             f"{file} can't be read: {error.strerror or error}", "choose another FILE, or - for the standard input"
         )
+
+
+def _read_stream(opened: IO[bytes]) -> bytearray:
+    content = bytearray()
+    with Progress(f"reading {opened.name}", unit=BYTES) as progress:
+        while piece := opened.read(PIECE_BYTES):
+            content += piece
+            progress.advance(len(piece))
+    return content
 
 
 def _read_array(path: Path) -> Any:  # noqa: ANN401 - NumPy is imported only here
@@ -192,7 +208,24 @@ def _check_target(target: Path) -> None:
         fail_with(f"{folder} is not a directory", f"mkdir -p {folder}")
 
 
-def _write_raw(opened: IO[bytes], value: Any, ref: str) -> None:  # noqa: ANN401 - whatever get returned
+class _Pieces:
+    """Writes to a file piece by piece, so that Ctrl-C and the display of progress never wait for the whole."""
+
+    def __init__(self, opened: IO[bytes], progress: Progress) -> None:
+        self._opened = opened
+        self._progress = progress
+
+    def write(self, content: memoryview | bytes) -> int:
+        rest = memoryview(content)
+        # An unbuffered standard output (PYTHONUNBUFFERED) writes a part at a time.
+        while rest.nbytes:
+            written = self._opened.write(rest[:PIECE_BYTES])
+            rest = rest[written:]
+            self._progress.advance(written)
+        return len(content)
+
+
+def _write_raw(opened: _Pieces, value: Any, ref: str) -> None:  # noqa: ANN401 - whatever get returned
     if isinstance(value, memoryview):
         rest = value
     elif _is_array(value):
@@ -201,12 +234,10 @@ def _write_raw(opened: IO[bytes], value: Any, ref: str) -> None:  # noqa: ANN401
         rest = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
     else:
         _refuse(value, ref)
-    # An unbuffered standard output (PYTHONUNBUFFERED) writes a part at a time.
-    while rest.nbytes:
-        rest = rest[opened.write(rest) :]
+    opened.write(rest)
 
 
-def _write_array(opened: IO[bytes], value: Any, ref: str, target: Path) -> None:  # noqa: ANN401 - whatever get returned
+def _write_array(opened: _Pieces, value: Any, ref: str, target: Path) -> None:  # noqa: ANN401 - whatever get returned
     if isinstance(value, memoryview):
         fail_with(f"{ref} is bytes, not an array", f"hoplite get {ref} -o {target.with_suffix('.bin')}")
     if not _is_array(value):

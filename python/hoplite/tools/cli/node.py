@@ -17,6 +17,7 @@ from hoplite.settings import FLAG, SETTINGS, Setting
 from hoplite.tools.cli.notify import notify
 from hoplite.tools.cli.options import json_option
 from hoplite.tools.cli.output import fail_with, print_json, stepping
+from hoplite.tools.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,7 +158,8 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
         _notify("STOPPING=1", "STATUS=leaving: handing over objects that only this node holds")
         click.echo("leaving: handing over objects that only this node holds", err=True)
     finally:
-        is_kept = running.close(values["leave_timeout"])
+        with Progress("handing over objects; press Ctrl-C to end without it"):
+            is_kept = running.close(values["leave_timeout"])
     if not is_kept:
         fail_with(
             "objects are lost: no other node had capacity for them, or leave_timeout passed; the log names them",

@@ -11,6 +11,7 @@ from hoplite.errors import HopliteError, Timeout
 from hoplite.tools.cli.attach import attach, complete_ref
 from hoplite.tools.cli.options import UNITS_S, json_option, seconds_option, socket_option
 from hoplite.tools.cli.output import print_json, print_table, stepping
+from hoplite.tools.progress import waiting_for
 from hoplite.tools.quantities import write_size
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def objects(
     step: dict[type[HopliteError], str] = {
         Timeout: "set a longer --timeout, or find the unresponsive node: hoplite status"
     }
-    with attach(socket) as client, stepping(step):
+    with attach(socket) as client, stepping(step), waiting_for("the replies of the nodes"):
         if is_cluster:
             entries = client.directory(prefix, sort=FIELDS[sort], limit=limit, timeout=timeout)
             rows: list[Any] = list(entries)
@@ -127,7 +128,7 @@ def delete(refs: tuple[str, ...], timeout: float, socket: str | None, as_json: b
       hoplite delete policy/17 policy/18
       hoplite objects policy/ --json | jq -r '.[].ref' | xargs hoplite delete
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
-    with attach(socket) as client:
+    with attach(socket) as client, waiting_for("the owners of the objects"):
         client.delete(refs, timeout=timeout)
     if as_json:
         print_json({"deleted": list(refs)})
@@ -149,7 +150,8 @@ def locations(ref: str, watch: bool, timeout: float, socket: str | None, as_json
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     with attach(socket) as client:
         if not watch:
-            rows = [place._asdict() for place in client.locations(ref, timeout=timeout)]
+            with waiting_for(f"the owner of {ref}"):
+                rows = [place._asdict() for place in client.locations(ref, timeout=timeout)]
             if as_json:
                 print_json(rows)
             else:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 import click
 
 from hoplite.errors import Timeout, UnsupportedDtype
 from hoplite.tools.cli.attach import attach, complete_ref
 from hoplite.tools.cli.options import duration_option, json_option, seconds_option, socket_option, timeout_option
 from hoplite.tools.cli.output import fail_with, print_json, stepping
-from hoplite.tools.cli.waiting import QUIET_S, waiting_for
+from hoplite.tools.progress import waiting_for
 from hoplite.values import OPS
+
+# Interval at which `hoplite wait` updates the number of missing objects.
+COUNT_EVERY_S = 2.0
 
 
 @click.command()
@@ -32,8 +38,8 @@ def latest(prefix: str, after: int, timeout: float | None, socket: str | None, a
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     what = f"a name under {prefix}" + (f" above {after}" if after >= 0 else "")
     step = f"list the objects: hoplite objects --all {prefix}"
-    with attach(socket) as client, stepping({Timeout: step}):
-        ref = waiting_for(lambda limit: client.latest(prefix, after=after, timeout=limit), what, timeout)
+    with attach(socket) as client, stepping({Timeout: step}), waiting_for(what):
+        ref = client.latest(prefix, after=after, timeout=timeout)
     if as_json:
         print_json({"ref": str(ref), "number": ref.number})
     else:
@@ -59,12 +65,14 @@ def wait(refs: tuple[str, ...], count: int | None, timeout: float | None, socket
       hoplite wait policy/17 && hoplite get policy/17 -o weights.npy
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     wanted = len(refs) if count is None else count
-    with attach(socket) as client:
-        limit = QUIET_S if timeout is None else min(timeout, QUIET_S)
-        ready, rest = client.wait(refs, count, timeout=limit)
-        if len(ready) < wanted and limit != timeout:
-            click.echo(f"waiting for {wanted - len(ready)} more of {len(rest)}; press Ctrl-C to stop", err=True)
-            ready, rest = client.wait(refs, count, timeout=None if timeout is None else timeout - limit)
+    limit = math.inf if timeout is None else timeout
+    with attach(socket) as client, waiting_for(f"{wanted} of {len(refs)} objects") as progress:
+        ends = time.monotonic() + limit
+        ready, rest = client.wait(refs, count, timeout=min(limit, COUNT_EVERY_S))
+        while len(ready) < wanted and (left := ends - time.monotonic()) > 0:
+            progress.notify(f"waiting for {wanted - len(ready)} more of {len(rest)} objects; press Ctrl-C to stop")
+            more, rest = client.wait(rest, wanted - len(ready), timeout=min(left, COUNT_EVERY_S))
+            ready += more
     if as_json:
         print_json({"ready": [str(ref) for ref in ready], "rest": [str(ref) for ref in rest]})
     else:
@@ -114,9 +122,9 @@ def reduce(
         Timeout: "set a longer --timeout or a smaller --count, or list the objects: hoplite objects --all",
         UnsupportedDtype: "reduce numeric arrays, or choose another --op: hoplite reduce --help",
     }
-    with attach(socket) as client, stepping(steps):
+    with attach(socket) as client, stepping(steps), waiting_for("the inputs"):
         total = client.reduce(refs, op, count=count, name=name, ttl=ttl, timeout=timeout)
-        inputs = None if no_wait else waiting_for(lambda limit: total.inputs(timeout=limit), "the inputs", timeout)
+        inputs = None if no_wait else total.inputs(timeout=timeout)
     if as_json:
         print_json({"ref": str(total), "inputs": None if inputs is None else [str(ref) for ref in inputs]})
     else:

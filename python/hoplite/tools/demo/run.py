@@ -235,7 +235,8 @@ class _Workers:
             command += ["--pause", str(SLOW_PAUSE_S)]
         if worker == LEAVING_WORKER:
             command += ["--leave-after", str(self._steps // 2)]
-        self._processes[worker] = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        # In a process group of its own: Ctrl-C ends the trainer, which ends the workers.
+        self._processes[worker] = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
 
     def running(self) -> set[int]:
         """Returns the workers whose processes run."""

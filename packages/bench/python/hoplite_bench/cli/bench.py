@@ -11,6 +11,7 @@ import click
 from hoplite.tools.cli.options import json_option, said
 from hoplite.tools.cli.output import Notes, print_json, print_table
 from hoplite.tools.cli.racks import check_racks_and_pods, racks_and_pods, size_of
+from hoplite.tools.progress import Progress
 from hoplite_bench.cli import (
     bench_apps,
     bench_dask,
@@ -227,7 +228,8 @@ def smoke(as_json: bool) -> None:
     from hoplite_bench import smoke as job
 
     bench_options.refuse_debug_build()
-    report = job.main()
+    with Progress("measuring four operations"):
+        report = job.main()
     if as_json:
         print_json(report)
     else:

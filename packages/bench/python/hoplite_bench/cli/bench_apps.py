@@ -10,6 +10,7 @@ import click
 
 from hoplite.tools.cli.options import json_option
 from hoplite.tools.cli.output import print_json, print_table
+from hoplite.tools.progress import Progress
 from hoplite_bench.cli import bench_options
 
 if TYPE_CHECKING:
@@ -77,9 +78,13 @@ def apps(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
     if settings.fail and (others := [name for name in settings.apps if name not in FAIL]):
         flags = " --app ".join(FAIL)
         raise click.UsageError(f"--fail kills a worker, but {others[0]} waits for every worker: set --app {flags}")
-    with bench_options.running(None), Lab(hosts=options["hosts"], rate=options["rate"]) as lab:
+    with (
+        bench_options.running(None),
+        Progress("creating the lab") as progress,
+        Lab(hosts=options["hosts"], rate=options["rate"]) as lab,
+    ):
         environments = Environments(install=not options["no_install"])
-        found = job.measure(lab, environments, settings, lambda text: click.echo(text, err=True))
+        found = job.measure(lab, environments, settings, progress.notify)
     if options["out"]:
         options["out"].write_text(json.dumps(found, indent=1) + "\n")
     if options["as_json"]:

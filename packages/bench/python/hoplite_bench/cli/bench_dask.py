@@ -7,6 +7,7 @@ import click
 from hoplite.sizes import check_size
 from hoplite.tools.cli.options import json_option
 from hoplite.tools.cli.output import print_json
+from hoplite.tools.progress import Progress
 from hoplite_bench.cli import bench_options
 
 
@@ -35,7 +36,7 @@ def dask(hosts: int, rate: str, size: str, repeats: int, no_install: bool, as_js
 
     bench_options.refuse_debug_build()
     nbytes = check_size("size", size)
-    with bench_options.running(None), Lab(hosts=hosts, rate=rate) as lab:
+    with bench_options.running(None), Progress("measuring both scatters"), Lab(hosts=hosts, rate=rate) as lab:
         found = job.measure(lab, Environments(install=not no_install), nbytes=nbytes, repeats=repeats)
     if as_json:
         print_json(found)

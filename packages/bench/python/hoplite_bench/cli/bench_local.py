@@ -9,6 +9,7 @@ import click
 
 from hoplite.tools.cli.options import json_option
 from hoplite.tools.cli.output import Notes, print_json, print_table
+from hoplite.tools.progress import Progress
 from hoplite_bench.cli import bench_options
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def local(sizes: list[int], repeats: int, out: Path | None, resume: bool, no_ins
 
     bench_options.refuse_debug_build()
     bench_options.check_resume(out, resume=resume)
-    with bench_options.running(out):
+    with bench_options.running(out), Progress("starting") as progress:
         results = Results(out, resume=resume, warn=bench_options.warn)
         if strange := results.strange(job.NETWORK, machine.facts()):
             bench_options.warn(strange)
@@ -65,7 +66,7 @@ def local(sizes: list[int], repeats: int, out: Path | None, resume: bool, no_ins
             sizes=sizes,
             repeats=repeats,
             environments=Environments(install=not no_install),
-            report_progress=lambda text: click.echo(text, err=True),
+            report_progress=progress.notify,
             is_done=is_done,
         ):
             results.add([fresh])

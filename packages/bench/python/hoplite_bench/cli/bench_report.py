@@ -8,6 +8,7 @@ import click
 
 from hoplite.errors import HopliteError
 from hoplite.tools.cli.output import fail_with
+from hoplite.tools.progress import Progress
 
 
 @click.command()
@@ -34,7 +35,8 @@ def report(files: tuple[Path, ...], out: Path, no_plots: bool) -> None:
     from hoplite_bench import row, tables
 
     try:
-        written = job.write(row.read(files), out, pictures=not no_plots)
+        with Progress("writing the report"):
+            written = job.write(row.read(files), out, pictures=not no_plots)
     except row.BadRow as error:
         fail_with(str(error), "pass files that hoplite bench --out wrote, or delete this line")
     except tables.Unreportable as error:

@@ -13,6 +13,7 @@ from hoplite.errors import InvalidArgument
 from hoplite.sizes import check_size
 from hoplite.tools.cli.options import json_option
 from hoplite.tools.cli.output import print_json, print_table
+from hoplite.tools.progress import Progress
 from hoplite_bench.cli import bench_options
 
 if TYPE_CHECKING:
@@ -91,10 +92,11 @@ def steady(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
     with (
         bench_options.running(None),
         _appending(options["out"]) as file,
+        Progress("starting hosts and workers") as progress,
         Lab(hosts=options["hosts"], rate=options["rate"]) as lab,
     ):
         for settings in runs:
-            for row in run.measure(lab, settings, lambda text: click.echo(text, err=True), jobs=options["jobs"]):
+            for row in run.measure(lab, settings, progress.notify, jobs=options["jobs"]):
                 rows.append(row)
                 if file is not None:
                     file.write(to_line(row) + "\n")

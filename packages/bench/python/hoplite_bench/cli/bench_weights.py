@@ -10,6 +10,7 @@ from hoplite.errors import InvalidArgument
 from hoplite.sizes import check_size
 from hoplite.tools.cli.options import json_option
 from hoplite.tools.cli.output import print_json
+from hoplite.tools.progress import Progress
 from hoplite_bench.cli import bench_options
 
 
@@ -45,14 +46,18 @@ def weights(**options: Any) -> None:  # noqa: ANN401 - the type that click passe
     nbytes = check_size("size", options["size"])
     if nbytes < 4 or nbytes % 4:
         raise InvalidArgument(f"{nbytes} bytes are not a module of float32: set --size to a multiple of 4")
-    with bench_options.running(None), Lab(hosts=options["receivers"] + 1, rate=options["rate"]) as lab:
+    with (
+        bench_options.running(None),
+        Progress("creating the lab") as progress,
+        Lab(hosts=options["receivers"] + 1, rate=options["rate"]) as lab,
+    ):
         found = job.measure(
             lab,
             Environments(install=not options["no_install"]),
             nbytes=nbytes,
             repeats=options["repeats"],
             **{name: options[name] and check_size(name, options[name]) for name in ("bucket", "capacity")},
-            notify=lambda text: click.echo(text, err=True),
+            notify=progress.notify,
         )
     if options["as_json"]:
         print_json(found)

@@ -12,6 +12,7 @@ import click
 from hoplite.tools.cli.options import json_option
 from hoplite.tools.cli.output import fail_with, print_json, print_table, stepping
 from hoplite.tools.cli.racks import check_racks_and_pods, racks_and_pods
+from hoplite.tools.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +82,8 @@ def up(hosts: int | None, rate: str, latency: str | None, name: str, **size: Any
       hoplite lab up --racks 4,4 --rate 1gbit --uplink 2gbit
       hoplite lab up --racks 2,2,2,2 --pods 2,2 --uplink 1gbit --pod-uplink 1gbit
     """  # noqa: D301 - as above
-    made = _made(hosts, size, rate=rate, latency=latency, name=name, keep=True)
+    with Progress("creating the hosts"):
+        made = _made(hosts, size, rate=rate, latency=latency, name=name, keep=True)
     for host in made.hosts:
         click.echo(f"{host.name} {host.address}")
     option = "" if name == NAME else f"--name {shlex.quote(name)} "
@@ -120,7 +122,8 @@ def down(name: str | None) -> None:
     from hoplite_bench.lab import needs, records
 
     needs.check()
-    removed = records.remove_abandoned()
+    with Progress("removing abandoned labs"):
+        removed = records.remove_abandoned()
     for left in removed:
         click.echo(f"removed {left}, left behind by a killed process", err=True)
     if name in removed:
@@ -130,7 +133,8 @@ def down(name: str | None) -> None:
     found = _find(name)
     if found.owner is not None:
         fail_with(f"lab {found.name} belongs to process {found.owner}, which is still running", "end that process")
-    found.close()
+    with Progress("removing the hosts"):
+        found.close()
     click.echo(f"removed {found.name}", err=True)
 
 
@@ -262,11 +266,16 @@ def check(hosts: int | None, rate: str, latency: str | None, rounds: int, as_jso
     from hoplite.tools.quantities import write_rate
     from hoplite_bench.lab import check as test
 
-    with _made(hosts, size, rate=rate, latency=latency) as made:
+    with (
+        Progress("creating the hosts", unit="rounds") as progress,
+        _made(hosts, size, rate=rate, latency=latency) as made,
+    ):
+        progress.notify("measuring the links")
         facts = made.facts()
         measured = []
         for streams in test.rounds(made, rounds):
             measured.append(streams)
+            progress.advance()
             if not as_json:
                 rates = sorted(stream.measured for stream in streams)
                 good = "within 7 %" if all(stream.is_good for stream in streams) else "off by more than 7 %"

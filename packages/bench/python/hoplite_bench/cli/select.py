@@ -12,6 +12,7 @@ from hoplite.sizes import check_size
 from hoplite.tools.cli.ending import ending_in_order
 from hoplite.tools.cli.options import duration_option, json_option, said
 from hoplite.tools.cli.output import Notes, print_json, print_table, stepping
+from hoplite.tools.progress import Progress
 from hoplite_bench.select import cache, deciding
 from hoplite_bench.select.exports import FORMS
 from hoplite_bench.select.plan import ARCHITECTURES, LAYERS
@@ -139,24 +140,20 @@ def select(
 
 
 def _decide(request: Request, *, refresh: bool, rsh: str, timeout: float) -> Plan:
-    """Reads the plan or measures; shows the progress on a terminal."""
-    from rich.console import Console
-
+    """Reads the plan or measures; shows the progress."""
     from hoplite.errors import HopliteError
-
-    console = Console(stderr=True)
 
     def warn(text: str) -> None:
         click.echo(f"warning: {text}", err=True)
 
     steps: dict[type[HopliteError], str] = {HopliteError: "hoplite select --help"}
-    with ending_in_order(), stepping(steps), console.status("selecting") as status:
+    with ending_in_order(), stepping(steps), Progress("selecting") as progress:
         return deciding.decide(
             request,
             refresh=refresh,
             timeout=timeout,
             rsh=rsh,
-            notify=lambda text: status.update(click.unstyle(text).replace("[", "(").replace("]", ")")),
+            notify=lambda text: progress.notify(click.unstyle(text)),
             warn=warn,
         )
 

@@ -13,6 +13,7 @@ from hoplite.errors import HopliteError, InvalidArgument
 from hoplite.sizes import check_size
 from hoplite.tools.cli.options import json_option, said
 from hoplite.tools.cli.output import Notes, fail_with, print_json, print_table
+from hoplite.tools.progress import Progress
 from hoplite_bench.cli import bench_options
 
 if TYPE_CHECKING:
@@ -162,7 +163,8 @@ def report(rows: Path, out: Path, no_plots: bool) -> None:
     from hoplite_bench.study import report as job
 
     try:
-        written = job.write(row.read([rows / ROWS if rows.is_dir() else rows]), out, pictures=not no_plots)
+        with Progress("writing the report"):
+            written = job.write(row.read([rows / ROWS if rows.is_dir() else rows]), out, pictures=not no_plots)
     except row.BadRow as error:
         fail_with(str(error), "pass a file that hoplite study --out wrote, or delete this line")
     except tables.Unreportable as error:

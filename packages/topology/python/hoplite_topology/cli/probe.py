@@ -220,9 +220,9 @@ def _check_count(landmarks: int | None, hosts: int) -> None:
 
 
 def _measure(probed: Probed, reach: dict[str, Any], out: Path | None) -> Probed:
+    from hoplite.tools.progress import Progress
     from hoplite.tools.quantities import duration
     from hoplite_topology import layout, probing
-    from hoplite_topology.progress import Progress
     from hoplite_topology.reach import Reached
 
     spent_s, last = 0.0, time.monotonic()
@@ -235,18 +235,18 @@ def _measure(probed: Probed, reach: dict[str, Any], out: Path | None) -> Probed:
         last = time.monotonic()
         spent_s = last - begun
 
-    with Progress() as progress:
+    with Progress(f"starting the probe on {len(probed.sites)} hosts", unit="rounds") as progress:
 
         def done(_probed: Probed, at: int, count: int) -> None:
-            progress.done(at, count)
+            progress.update(at, count)
             # For thousands of hosts, writing takes seconds.
             if time.monotonic() - last >= spent_s / WRITING_PART:
                 write()
 
         write()
-        progress.notify(f"starting the probe on {len(probed.sites)} hosts")
         try:
-            with Reached(probed.sites, **reach) as reached:
+            with Reached(probed.sites, **reach) as reached, contextlib.ExitStack() as stack:
+                stack.callback(progress.notify, "ending the agents of the probe")
                 for reason in reached.absent.values():
                     progress.say(f"left out: {reason}")
                 known = set(reached.absent)

@@ -13,6 +13,7 @@ from hoplite.errors import HopliteError, InvalidArgument
 from hoplite.sizes import check_size
 from hoplite.tools.cli.options import Command, duration_option, json_option
 from hoplite.tools.cli.output import fail_with, print_json, stepping
+from hoplite.tools.progress import Progress
 from hoplite_topology.cli.probe import probe
 from hoplite_topology.cli.watch import watch
 from hoplite_topology.launchers import FORMATS
@@ -177,7 +178,8 @@ def plan(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
             uplinks=given.uplinks if given else [],
             assumed=given.notes if given else [],
         )
-        planned = planning.plan(rows, wanted, search)
+        with Progress(f"planning {len(rows)} machines"):
+            planned = planning.plan(rows, wanted, search)
         if options["picture"]:
             caption = f"{wanted.algorithm}: {planned.cost:.6g} us as planned, {planned.cost_given:.6g} us as given"
             heat.draw(options["picture"], rows, planned.order, caption)
@@ -315,7 +317,8 @@ def simulate(**options: Any) -> None:  # noqa: ANN401 - the type that click pass
             uplink=options["uplink"] or study.UPLINK,
             background=options["background"],
         )
-        studied = study.study(wanted, setting)
+        with Progress(f"simulating {setting.orders} orders of {setting.machines} machines"):
+            studied = study.study(wanted, setting)
     if options["as_json"]:
         print_json(studied.as_json())
     else:
@@ -351,7 +354,8 @@ def verify(hosts_file: Path, form: str, launcher: str | None, as_json: bool) -> 
     step = "install the launcher, or check that it reaches the hosts: hoplite topology verify --help"
     with stepping({InvalidArgument: step}):
         hosts = read_hosts(hosts_file)
-        seen = job.ranks(form, hosts, launcher)
+        with Progress(f"running {form} on {len(hosts)} hosts"):
+            seen = job.ranks(form, hosts, launcher)
     wanted = [host.name for host in hosts for _ in range(host.slots)]
     wrong = [rank for rank, name in enumerate(wanted) if seen[rank] != name]
     if as_json:
