@@ -103,6 +103,7 @@ class Collector:
     Args:
         client: attached to any node of the cluster.
         history: whether the first snapshot has the events that the nodes recorded before.
+        most: maximum number of events per snapshot, in equal shares of the members. Older ones count as missed.
         timeout: time limit of a request to one node, in seconds.
         clock: returns Unix seconds.
     """
@@ -112,10 +113,12 @@ class Collector:
         client: Client,
         *,
         history: bool = True,
+        most: int | None = None,
         timeout: float = TIMEOUT_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client: Any = client
+        self._most = most
         self._timeout = timeout
         self._now = clock
         self._first = 0 if history else NEWEST
@@ -138,7 +141,8 @@ class Collector:
         for gone in self._next.keys() - members:
             del self._next[gone]
             self._clocks.pop(gone, None)
-        reports = await asyncio.gather(*map(self._report, members))
+        share = PAGE if self._most is None else max(1, self._most // max(1, len(members)))
+        reports = await asyncio.gather(*(self._report(node, share) for node in members))
         # All events of members that join later are new.
         self._first = 0
         reports += [
@@ -147,7 +151,7 @@ class Collector:
         ]
         return Snapshot(self._now(), status, reports)
 
-    async def _report(self, node: str) -> Report:
+    async def _report(self, node: str, share: int) -> Report:
         report = Report(node, self.names[node])
         clock = self._clocks.setdefault(node, Clock())
         after = self._next.get(node, self._first)
@@ -157,13 +161,18 @@ class Collector:
             while end is None or after < end:
                 sent = self._now()
                 reply: Row = await self._client.inspect_async(
-                    "activity", node=node, after=after, limit=PAGE, timeout=self._timeout
+                    "activity", node=node, after=after, limit=min(share, PAGE), timeout=self._timeout
                 )
                 clock.add(sent, self._now(), reply["time"])
                 # Serials start at 1.
                 report.missed += max(0, reply["first"] - max(after, 1))
                 end = reply["next"] if end is None else end
                 events = reply.pop("events")
+                if self._most is not None and events and end - events[0]["serial"] > share:
+                    # Too many: continue with the newest.
+                    report.missed += end - share - events[0]["serial"]
+                    after = end - share
+                    continue
                 report.events += events
                 report.activity = reply
                 after = self._next[node] = events[-1]["serial"] + 1 if events else reply["next"]
