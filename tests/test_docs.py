@@ -204,6 +204,7 @@ def anchors(page: Path) -> set[str]:
         *PAGES,
         *sorted(page for page in (ROOT / "docs").glob("*/*.md") if page not in PAGES),
         *sorted((ROOT / "packages").glob("*/README.md")),
+        *sorted((ROOT / "examples").rglob("README.md")),
         ROOT / "CONTRIBUTING.md",
         ROOT / "ARCHITECTURE.md",
         ROOT / "CHANGELOG.md",
