@@ -143,7 +143,7 @@ function createRack([rack]: [string, NodeRow[]]): HTMLElement {
 }
 
 function createTile(): HTMLElement {
-  const sign = h("span", { class: "sign" });
+  const sign = h("span", { class: "sign", "aria-hidden": "true" });
   const name = h("span", { class: "name" });
   const state = h("span", { class: "state" });
   const memory = bar("memory");
@@ -155,13 +155,11 @@ function createTile(): HTMLElement {
     set(sign, "class", `sign ${row.state}`);
     write(sign, format.sign(row.state));
     write(name, shown);
-    write(state, row.state === "alive" ? "" : row.state);
+    write(state, row.state);
     const capacity = Math.max(1, row.capacity);
     memory.show(row.used / capacity, row.spilled / capacity);
     write(numbers, row.state === "alive" ? `${format.percent(row.used / capacity)} · ↓ ${format.rate(row.in)} · ↑ ${format.rate(row.out)}` : "");
-    const words = `${row.name}, ${row.state}, memory ${format.percent(row.used / capacity)} in use`;
-    set(tile, "aria-label", words);
-    set(tile, "title", words);
+    set(tile, "title", shown === row.name ? null : row.name);
   };
   return tile;
 }

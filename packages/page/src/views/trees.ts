@@ -41,6 +41,7 @@ interface Drawn {
 }
 
 const drawings = new WeakMap<HTMLElement, Drawing>();
+let made = 0;
 
 /** One tree. Its elements are created again only when edges appear or disappear. */
 class Drawing {
@@ -54,6 +55,8 @@ class Drawing {
   private shape = "";
   private edges = new Map<string, Drawn>();
   private nodes = new Map<string, SVGGElement>();
+  private placed: Layout | null = null;
+  private readonly keepStop: () => void;
   private tree!: Tree;
   private store!: Store;
   private shown: string | null = null;
@@ -61,6 +64,31 @@ class Drawing {
   constructor() {
     this.element = h("section", { class: "card" }, this.title, this.facts, this.reason, this.box, this.more, this.detail);
     drawings.set(this.element, this);
+    this.detail.id = `detail-${++made}`;
+    // On the box: Chromium gives a tab stop to each element of SVG that listens to focus.
+    this.keepStop = roving(this.box, () => [...this.nodes.values()], (at, key) => this.neighbor(at as SVGElement, key));
+    const point = (event: Event) => {
+      const node = (event.target as Element).closest<SVGElement>(".node");
+      const edge = (event.target as Element).closest<SVGElement>(".edge");
+      if (node) this.explain(node.dataset.id!);
+      else if (edge) this.explain(this.tree.kind === "broadcast" ? edge.dataset.to! : edge.dataset.from!);
+    };
+    this.box.addEventListener("focusin", point);
+    this.box.addEventListener("pointerover", point);
+  }
+
+  /** The node to which an arrow key leads. */
+  private neighbor(at: SVGElement, key: string): SVGElement | null {
+    if (this.tree.kind === "ring" || !this.placed) return null;
+    const places = [...this.placed.places.values()];
+    const id = at.dataset.id!;
+    const go = (other: string | null | undefined) => (other ? (this.nodes.get(other) ?? at) : at);
+    if (key === "ArrowLeft") return go(this.placed.places.get(id)?.parent);
+    if (key === "ArrowRight") return go(places.find((place) => place.parent === id)?.id);
+    const column = places.sort((one, other) => one.y - other.y || one.x - other.x).map((place) => place.id);
+    if (key === "ArrowDown") return go(column[column.indexOf(id) + 1]);
+    if (key === "ArrowUp") return go(column[column.indexOf(id) - 1]);
+    return null;
   }
 
   show(tree: Tree, store: Store): void {
@@ -85,6 +113,7 @@ class Drawing {
 
   private build(placed: Layout): void {
     const focused = this.box.contains(document.activeElement) ? (document.activeElement as SVGElement).dataset.id : null;
+    this.placed = placed;
     this.edges.clear();
     this.nodes.clear();
     const drawing = svg("svg", { width: placed.width, height: placed.height, viewBox: `0 0 ${placed.width} ${placed.height}` });
@@ -103,7 +132,15 @@ class Drawing {
     for (const place of placed.places.values()) {
       const node = svg(
         "g",
-        { class: "node", role: "treeitem", tabindex: -1, "aria-level": place.level, "data-id": place.id, transform: `translate(${place.x},${place.y})` },
+        {
+          class: "node",
+          role: "treeitem",
+          tabindex: -1,
+          "aria-level": place.level,
+          "aria-describedby": this.detail.id,
+          "data-id": place.id,
+          transform: `translate(${place.x},${place.y})`,
+        },
         svg("rect", { class: "box", x: -BOX.width / 2, y: -BOX.height / 2, width: BOX.width, height: BOX.height, rx: 5 }),
         svg("rect", { class: "share", x: 2 - BOX.width / 2, y: BOX.height / 2 - 5, width: 0, height: 3 }),
         svg("text", { x: 8 - BOX.width / 2, y: 3 }),
@@ -114,28 +151,8 @@ class Drawing {
     }
     drawing.append(lines, group);
     this.box.replaceChildren(drawing);
-    const items = () => [...this.nodes.values()];
-    const by = (id: string | null | undefined) => (id ? (this.nodes.get(id) ?? null) : null);
-    const keep = roving(group, items, (at, key) => {
-      const id = (at as SVGElement).dataset.id!;
-      if (this.tree.kind === "ring") return null;
-      if (key === "ArrowLeft") return by(placed.places.get(id)?.parent) ?? at;
-      if (key === "ArrowRight") return by([...placed.places.values()].find((place) => place.parent === id)?.id) ?? at;
-      const column = [...placed.places.values()].sort((one, other) => one.y - other.y || one.x - other.x).map((place) => place.id);
-      if (key === "ArrowDown") return by(column[column.indexOf(id) + 1]) ?? at;
-      if (key === "ArrowUp") return by(column[column.indexOf(id) - 1]) ?? at;
-      return null;
-    });
-    keep();
-    const point = (event: Event) => {
-      const node = (event.target as Element).closest<SVGElement>(".node");
-      const edge = (event.target as Element).closest<SVGElement>(".edge");
-      if (node) this.explain(node.dataset.id!);
-      else if (edge) this.explain(this.tree.kind === "broadcast" ? edge.dataset.to! : edge.dataset.from!);
-    };
-    drawing.addEventListener("focusin", point);
-    drawing.addEventListener("pointerover", point);
-    if (focused) by(focused)?.focus();
+    this.keepStop();
+    if (focused) this.nodes.get(focused)?.focus();
   }
 
   private refresh(): void {
@@ -159,7 +176,6 @@ class Drawing {
       set(node.children[1], "width", Math.round((BOX.width - 4) * Math.min(1, Math.max(0, done))));
       write(node.children[2], name.length > 16 ? `${name.slice(0, 6)}…${name.slice(-9)}` : name);
       write(node.children[3], state);
-      set(node, "aria-label", this.words(id));
       set(node, "aria-selected", String(id === this.shown));
     }
     if (this.shown) write(this.detail, this.words(this.shown));
