@@ -121,7 +121,8 @@ def test_overwritten_events_are_counted() -> None:
     cluster.advance(30.0)
     report = snapshot(cluster).reports[0]
     assert report.missed == len(cluster.events(0)) - 10
-    assert f"10.0.0.1:7420 no longer has {report.missed} older events" in snapshot(cluster).notes()
+    assert f"10.0.0.1:7420 has overwritten its {report.missed} oldest events" in snapshot(cluster).notes()
+    assert snapshot(cluster).notes(since=cluster.now) == []
 
 
 def test_a_failed_and_an_old_node_are_notes() -> None:

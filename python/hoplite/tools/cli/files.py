@@ -135,7 +135,7 @@ def get(ref: str, output: str | None, timeout: float | None, socket: str | None,
             f"hoplite get {ref} -o FILE, or pipe the output into a command",
         )
     if target is not None:
-        _check_target(target)
+        check_target(target)
     with attach(socket) as client:
         with waiting_for(ref):
             value = client.get(ref, timeout=timeout)
@@ -145,7 +145,7 @@ def get(ref: str, output: str | None, timeout: float | None, socket: str | None,
                 _write_raw(_Pieces(sys.stdout.buffer, progress), value, ref)
                 sys.stdout.buffer.flush()
                 return
-            with _replaced(target) as opened:
+            with replaced(target) as opened:
                 pieces = _Pieces(opened, progress)
                 if target.suffix == ARRAY_SUFFIX:
                     _write_array(pieces, value, ref, target)
@@ -199,11 +199,16 @@ def _read_array(path: Path) -> Any:  # noqa: ANN401 - NumPy is imported only her
         fail_with(f"{path} is not a readable array: {error}", "rename it without .npy to put its bytes unchanged")
 
 
-def _check_target(target: Path) -> None:
-    """Checks the target before any wait."""
+def check_target(target: Path, option: str = "-o") -> None:
+    """Rejects a target that can't be written, before any wait.
+
+    Args:
+        target: the file to write.
+        option: the option that names it, for the error.
+    """
     folder = target.parent
     if target.is_dir():
-        fail_with(f"{target} is a directory", f"-o {target / 'FILE'}")
+        fail_with(f"{target} is a directory", f"{option} {target / 'FILE'}")
     if not folder.is_dir():
         fail_with(f"{folder} is not a directory", f"mkdir -p {folder}")
 
@@ -271,7 +276,7 @@ def _numpy(why: str) -> Any:  # noqa: ANN401 - the module
 
 
 @contextlib.contextmanager
-def _replaced(target: Path) -> Iterator[IO[bytes]]:
+def replaced(target: Path, option: str = "-o") -> Iterator[IO[bytes]]:
     """Opens a temporary file that replaces the target after a successful write; opens a device or pipe directly."""
     # Replace the target of a link, not the link.
     path = target.resolve()
@@ -285,7 +290,7 @@ def _replaced(target: Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise
-        fail_with(f"{target} can't be written: {error.strerror or error}", "choose another FILE with -o")
+        fail_with(f"{target} can't be written: {error.strerror or error}", f"choose another FILE with {option}")
 
 
 @contextlib.contextmanager

@@ -88,12 +88,17 @@ class Snapshot:
         found = (event for report in self.reports for event in report.events if event["time"] >= since)
         return sorted(found, key=lambda event: event["time"])
 
-    def notes(self) -> list[str]:
-        """What is missing, a sentence for each node and reason."""
+    def notes(self, since: float = 0.0) -> list[str]:
+        """Returns what is missing, in sentences.
+
+        Args:
+            since: Unix seconds of this process's clock; what nodes recorded before is not missing.
+        """
         found = [f"{report.name} did not report: {report.note}" for report in self.reports if report.note]
-        found += [
-            f"{report.name} no longer has {report.missed} older events" for report in self.reports if report.missed
-        ]
+        for report in self.reports:
+            oldest = report.events[0]["time"] if report.events else self.time
+            if report.missed and oldest > since:
+                found.append(f"{report.name} has overwritten its {report.missed} oldest events")
         return found
 
 

@@ -201,14 +201,8 @@ def _tree(title: str, top: str, parents: Mapping[str, str], names: Mapping[str, 
 
 
 def _notes(events: list[Row], snapshot: Snapshot) -> list[str]:
-    notes = [f"{report.name} did not report: {report.note}" for report in snapshot.reports if report.note]
-    if not events:
-        return notes
     begun = next((event["time"] for event in events if event["kind"] in BEGINNINGS), None)
-    for report in snapshot.reports:
-        oldest = report.events[0]["time"] if report.events else snapshot.time
-        if report.missed and (begun is None or oldest > begun):
-            notes.append(f"{report.name} has overwritten its {report.missed} oldest events")
-    if begun is None:
+    notes = snapshot.notes(begun or 0.0)
+    if events and begun is None:
         notes.append("the beginning is missing: no node has recorded the put, or it was overwritten")
     return notes

@@ -1,0 +1,1 @@
+"""Traces: what nodes did, as spans of time, in formats of other tools."""
