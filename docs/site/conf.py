@@ -27,6 +27,7 @@ html_theme = "furo"
 html_title = "Hoplite"
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 html_theme_options = {"source_repository": pages.REPOSITORY, "source_branch": "main", "source_directory": "docs/"}
 
 
