@@ -111,6 +111,10 @@ page: $(VENV)/.tools ## Build the live page from packages/page into python/hopli
 	cd packages/page; node "$$node/lib/node_modules/npm/bin/npm-cli.js" ci --no-audit --no-fund --ignore-scripts; \
 	node node_modules/typescript/bin/tsc; node build.mjs
 
+# Needs `make operations-packages`.
+docs-pictures: build ## Take the pictures of the live page in docs/pictures with a browser
+	.ci/operations --python docs/pictures/page.py
+
 ##@ Use
 
 demo: build ## Train a network on handwritten digits with four nodes and eight workers on loopback
@@ -343,6 +347,7 @@ test-long: wheel ## Run tests that need minutes, much memory or an idle machine,
 	timeout --kill-after=10 3600 $(BIN)/pytest -m long --timeout 900
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds 20000
 	.ci/torch $(BIN)/python --whole
+	.ci/operations -m 'operations and long'
 	$(MAKE) test-native-sanitizers
 	for seed in 1 2 3 4 5; do $(MAKE) sim-steady SEED=$$seed || exit 1; done
 	HOSTILE_CASES=2000000 HOSTILE_SEED=$$(date +%s) cargo test --quiet --release $(CARGO_FLAGS) -p hoplite-proto --test hostile
@@ -362,5 +367,5 @@ help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel native install uninstall deb native-docs docs page demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages native-packages sim sim-soak sim-steady sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
+.PHONY: build wheel native install uninstall deb native-docs docs page docs-pictures demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages native-packages sim sim-soak sim-steady sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
     test-sim test-python test-lab test-faults test-peers test-wheel test-native test-native-sanitizers test-frameworks test-dask test-ray test-operations operations-packages test-site docs-site test-long format clean help

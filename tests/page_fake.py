@@ -54,6 +54,8 @@ class Fake:
         self.key: str | None = None
         self.interval = 1.0
         self.paused = False
+        # A stream stops after this number of frames.
+        self.frames = 1 << 62
         # Streams of an older generation end.
         self.generation = 0
         self.sent = 0
@@ -158,7 +160,7 @@ class Fake:
                 "ref": "policy/17",
                 "begin": now - 0.3 - 1.5 * noise(number, node, index, 1),
                 "end": now - 0.2 * noise(number, node, index, 2),
-                "text": f"32 MiB from {self.name(0)}",
+                "text": "32 MiB of policy/17",
             }
             for index, node in enumerate(some)
             if node not in self.dead
@@ -277,7 +279,7 @@ class Fake:
         story = [
             {"time": self.start - 60 + step, "node": node_id(step % self.nodes), "text": text}
             for step, text in enumerate(
-                [f"put {ref}, 2.10 MiB", f"fetched {ref} from {self.name(0)} in 12 ms", "got it"]
+                [f"put {ref}, 2.10 MiB", f"fetched {ref} from {self.name(0)} in 12 ms", "evicted the cached copy"]
             )
         ]
         return {"row": row[0] if row else None, "locations": places, "story": story}
@@ -356,7 +358,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         number = 0
         while generation == fake.generation:
-            if not fake.paused:
+            if not fake.paused and number < fake.frames:
                 try:
                     self.wfile.write(f"data: {json.dumps(fake.frame(number))}\n\n".encode())
                     self.wfile.flush()

@@ -147,7 +147,9 @@ function createTile(): HTMLElement {
   const name = h("span", { class: "name" });
   const state = h("span", { class: "state" });
   const memory = bar("memory");
-  const numbers = h("span", { class: "numbers" });
+  const received = h("span");
+  const sent = h("span");
+  const numbers = h("span", { class: "numbers" }, received, sent);
   const tile: Tile = h("div", { class: "tile", role: "option", tabindex: -1 });
   tile.append(h("span", { class: "heading" }, sign, name, state), memory.element, numbers);
   tile.show = (row, shown) => {
@@ -155,10 +157,12 @@ function createTile(): HTMLElement {
     set(sign, "class", `sign ${row.state}`);
     write(sign, format.sign(row.state));
     write(name, shown);
-    write(state, row.state);
     const capacity = Math.max(1, row.capacity);
+    write(state, row.state === "alive" ? format.percent(row.used / capacity) : row.state);
     memory.show(row.used / capacity, row.spilled / capacity);
-    write(numbers, row.state === "alive" ? `${format.percent(row.used / capacity)} · ↓ ${format.rate(row.in)} · ↑ ${format.rate(row.out)}` : "");
+    const moves = row.state === "alive";
+    write(received, moves ? `↓ ${format.rate(row.in)}` : "");
+    write(sent, moves ? `↑ ${format.rate(row.out)}` : "");
     set(tile, "title", shown === row.name ? null : row.name);
   };
   return tile;

@@ -187,6 +187,9 @@ function facts(row: ObjectRow | null, name: (id: string) => string): HTMLElement
 async function load<T>(path: string): Promise<T> {
   const reply = await fetch(path);
   if (reply.status === 401) location.reload();
-  if (!reply.ok) throw new Error((await reply.text()).slice(0, 200) || `status ${reply.status}`);
+  if (!reply.ok) {
+    const problem = (await reply.json().catch(() => null)) as { error?: string } | null;
+    throw new Error(problem?.error ?? `status ${reply.status}`);
+  }
   return (await reply.json()) as T;
 }

@@ -129,6 +129,7 @@ export class TimelineView implements View {
       const y = AXIS + index * this.lane - top;
       if (y < AXIS - this.lane) continue;
       context.strokeStyle = line;
+      context.lineWidth = 1;
       context.strokeRect(NAMES, y + this.lane - 0.5, width - NAMES, 0);
       for (const span of this.byLane.get(lane.id) ?? []) this.drawSpan(context, span, y + this.offset(span), width, ink);
       context.fillStyle = color("card");

@@ -8,12 +8,12 @@ import { BOX, type Layout, type Place, layout } from "./layout";
 import { Pairs } from "./pairs";
 
 const CHOICES: Record<string, string> = {
-  only_holder: "only copy",
-  idle_complete: "idle complete copy",
-  idle_relay: "idle relay",
-  least_loaded: "least loaded source",
-  insert: "inserted before its receivers",
-  redirect: "redirected",
+  only_holder: "the only node with a copy",
+  idle_complete: "an idle node with a complete copy",
+  idle_relay: "an idle node whose copy still arrives",
+  least_loaded: "the node predicted to be the fastest",
+  insert: "a node that crosses to another rack",
+  redirect: "a better source than before",
 };
 
 export class TreesView implements View {
@@ -205,9 +205,9 @@ class Drawing {
       .map((edge) => {
         const facts = `${format.percent(edge.done)} at ${format.rate(edge.rate)}`;
         const choice = edge.choice ? (CHOICES[edge.choice] ?? edge.choice) : "";
-        const why = [choice, edge.reason ?? ""].filter(Boolean).join(": ");
+        const why = choice && edge.reason ? `${choice} (${edge.reason})` : choice || edge.reason;
         const verb = tree.kind === "broadcast" ? `receives from ${store.name(edge.from)}` : `sends to ${store.name(edge.to)}`;
-        return `${name} ${verb}, ${facts}${why ? `. ${why}` : ""}`;
+        return `${name} ${verb}, ${facts}${why ? `. Why: ${why}` : ""}`;
       })
       .join(". ");
   }
