@@ -138,7 +138,7 @@ def test_the_wheels_have_few_requirements() -> None:
         {"numpy", "bfloat16", "torch", "arrow"},
         {*("dask", "proxystore", "ray", "torchft", "torchrl", "trl", "verl", "vllm")},
     )
-    assert requirements_of(CORE) == (["click", "rich"], of_values | of_frameworks | {"demo", "http", "otel"})
+    assert requirements_of(CORE) == (["click", "rich"], of_values | of_frameworks | {"demo", "http", "otel", "top"})
     assert requirements_of("hoplite_topology") == (["click", "hoplite-collectives", "rich"], {"lab", "solvers"})
     measuring = ["click", "hoplite-collectives", "numpy", "psutil", "pyroute2", "rich"]
     assert requirements_of("hoplite_bench") == (measuring, {"report"})

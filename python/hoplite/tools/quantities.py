@@ -1,4 +1,4 @@
-"""Sizes, rates and times as text."""
+"""Sizes, rates and times as text, and names as visible text."""
 
 from __future__ import annotations
 
@@ -25,3 +25,10 @@ def write_rate(bits_per_second: float) -> str:
 def duration(seconds: float) -> str:
     """Writes a time as hours, minutes and seconds: 75 is "0:01:15"."""
     return str(dt.timedelta(seconds=round(seconds)))
+
+
+def visible(text: str) -> str:
+    """Escapes invisible characters of a text, except line ends."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)

@@ -16,7 +16,7 @@ import click
 from hoplite import __version__
 from hoplite.errors import HopliteError
 from hoplite.settings import SettingsWarning, closest
-from hoplite.tools.cli import certs, completion, demo, files, node, objects, packages, status, token, verbs
+from hoplite.tools.cli import certs, completion, demo, files, node, objects, packages, status, token, top, verbs
 from hoplite.tools.cli.output import Failure, fail
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ for _command in (
     token.token,
     certs.certs,
     status.status,
+    top.top,
     objects.objects,
     objects.locations,
     files.put,

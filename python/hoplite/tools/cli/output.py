@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hoplite import errors
+from hoplite.tools.quantities import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -104,15 +105,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, whole:
     Console(highlight=False).print(table)
 
 
-def visible(text: str) -> str:
-    """Escapes invisible characters of a text, except line ends."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() or one == "\n" else ascii(one)[1:-1] for one in text)
-
-
 def _print_lines(rows: list[list[str]]) -> None:
-    rows = [[" ".join(cell.split()) for cell in row] for row in rows]
+    rows = [[" ".join(cell.splitlines()) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (set_cell_size(cell, width) for cell, width in zip(row, widths, strict=True))

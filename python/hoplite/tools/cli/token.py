@@ -14,7 +14,8 @@ from hoplite import capabilities, settings
 from hoplite.errors import InvalidArgument
 from hoplite.tokens import new_token, read_tokens
 from hoplite.tools.cli.options import DurationType, json_option
-from hoplite.tools.cli.output import fail_with, print_json, stepping, visible
+from hoplite.tools.cli.output import fail_with, print_json, stepping
+from hoplite.tools.quantities import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,259 @@
+"""The display of `hoplite top`, driven by textual's Pilot, on a fake cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fake_activity import FakeCluster
+from hoplite.errors import ConnectError
+from hoplite.tools.observe import observer
+from hoplite.tools.observe.observer import Observer
+from support import SOON
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+pytest.importorskip("textual", reason="needs textual, which `make test-operations` installs")
+pytestmark = pytest.mark.operations
+
+SIZE = (80, 24)
+
+
+class Shown:
+    """The display of a cluster.
+
+    Attributes:
+        app: the application.
+        pilot: presses keys.
+    """
+
+    def __init__(self, app: Any, pilot: Any) -> None:  # noqa: ANN401 - not in the environment of the type checker
+        self.app = app
+        self.pilot = pilot
+
+    @property
+    def head(self) -> str:
+        return str(self.app._head.content)
+
+    def rows(self) -> list[list[str]]:
+        table = self.app._table
+        return [[str(cell) for cell in table.get_row_at(number)] for number in range(table.row_count)]
+
+    def columns(self) -> list[str]:
+        return [str(column.label) for column in self.app._table.columns.values()]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Waits until the display shows something."""
+        async with asyncio.timeout(SOON):
+            while not condition():
+                await self.pilot.pause(0.02)
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+        await self.pilot.pause()
+
+
+@contextlib.asynccontextmanager
+async def shown(cluster: FakeCluster, size: tuple[int, int] = SIZE) -> AsyncIterator[Shown]:
+    from hoplite.tools.top.app import Top
+
+    app = Top(Observer(cluster.client(), now=lambda: cluster.now))  # type: ignore[arg-type] # a fake
+    async with app.run_test(size=size) as pilot:
+        found = Shown(app, pilot)
+        await found.until(lambda: app._table.row_count > 1)
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "INTERVAL_S", 0.05)
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    """Nodes with a broadcast in progress."""
+    cluster = FakeCluster(6)
+    cluster.advance(0.6)
+    return cluster
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+def test_each_table_has_a_key(cluster: FakeCluster) -> None:
+    async def test() -> None:
+        async with shown(cluster) as top:
+            assert top.columns()[:2] == ["node", "state"]
+            assert [row[0] for row in top.rows()][:2] == ["10.0.0.1:7420 *", "10.0.0.2:7420"]
+            await top.press("2")
+            assert [row[0] for row in top.rows()][:3] == ["weights/0", "10.0.0.1:7420", "→ 10.0.0.2:7420"]
+            await top.press("3")
+            assert top.columns() == ["from", "to", "rate/s", "transfers"]
+            await top.press("tab")
+            assert top.rows()[0][1] == "get weights/0"
+            await top.press("tab")
+            assert [row[0] for row in top.rows()] == ["no reader"]
+            await top.press("6")
+            assert "began to receive" in " ".join(row[3] for row in top.rows())
+            await top.press("tab")
+            assert top.columns()[0] == "node"
+            await top.press("shift+tab")
+            assert top.columns()[0] == "time"
+
+    run(test())
+
+
+def test_sorting_goes_through_the_columns_and_reverses(cluster: FakeCluster) -> None:
+    async def test() -> None:
+        async with shown(cluster) as top:
+            names = [row[0] for row in top.rows()]
+            await top.press("s")
+            assert top.columns()[0] == "node ▲"
+            await top.press("r")
+            assert top.columns()[0] == "node ▼"
+            assert [row[0] for row in top.rows()] == names[::-1]
+            await top.press("s", "s")
+            # Numbers begin with the largest.
+            assert top.columns()[2] == "memory ▼"
+            assert top.rows()[0][0] == names[0]
+            await top.press("tab", "shift+tab")
+            assert top.columns()[2] == "memory ▼"
+            await top.press(*["s"] * 8)
+            assert not any("▲" in title or "▼" in title for title in top.columns())
+
+    run(test())
+
+
+def test_a_filter_applies_while_it_is_typed_and_escape_removes_it(cluster: FakeCluster) -> None:
+    async def test() -> None:
+        async with shown(cluster) as top:
+            await top.press("slash", *"0.3:", "q")
+            assert [row[0] for row in top.rows()] == ["no row has this text"]
+            await top.press("backspace", "enter")
+            assert [row[0] for row in top.rows()] == ["10.0.0.3:7420"]
+            # Keys work again, and the filter applies to the next table.
+            await top.press("6")
+            assert top.rows()
+            assert all("0.3:" in " ".join(row) for row in top.rows())
+            await top.press("escape", "1")
+            assert len(top.rows()) == 6
+
+    run(test())
+
+
+def test_a_pause_freezes_all_tables(cluster: FakeCluster) -> None:
+    async def test() -> None:
+        async with shown(cluster) as top:
+            await top.press("p")
+            assert "paused" in top.head
+            before = top.head
+            cluster.advance(20)
+            await top.until(lambda: top.app.picture.frame["time"] == pytest.approx(cluster.now))
+            assert top.head == before
+            await top.press("4")
+            assert [row[1] for row in top.rows()] == ["get weights/0"] * 5
+            await top.press("p")
+            assert "paused" not in top.head
+            await top.until(lambda: "get weights/0" not in [row[1] for row in top.rows()])
+
+    run(test())
+
+
+def test_a_node_that_dies_while_it_is_shown_is_dead(cluster: FakeCluster) -> None:
+    async def test() -> None:
+        async with shown(cluster) as top:
+            cluster.failed[3] = 1.0
+            cluster.advance(5)
+            await top.until(lambda: [row[1] for row in top.rows()].count("dead") == 1)
+            assert "5 nodes, 1 dead" in top.head
+
+    run(test())
+
+
+def test_the_display_waits_for_a_node_that_does_not_reply(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(_: object) -> dict[str, Any]:
+        raise ConnectError("no node serves x.sock")
+
+    async def test() -> None:
+        from hoplite.tools.top.app import Top
+
+        client = cluster.client()
+        with monkeypatch.context() as patch:
+            patch.setattr(type(client), "status_async", refuse)
+            app = Top(Observer(client, now=lambda: cluster.now))  # type: ignore[arg-type] # a fake
+            async with app.run_test(size=SIZE) as pilot:
+                top = Shown(app, pilot)
+                await top.until(lambda: "does not reply: no node serves x.sock" in top.head)
+                assert "no node has replied yet" in top.head
+                patch.undo()
+                await top.until(lambda: len(top.rows()) == 6)
+                assert "does not reply" not in top.head
+                patch.setattr(type(client), "status_async", refuse)
+                await top.until(lambda: "does not reply" in top.head)
+                # The last known state stays.
+                assert len(top.rows()) == 6
+
+    run(test())
+
+
+def test_help_shows_every_key_and_any_key_closes_it(cluster: FakeCluster) -> None:
+    async def test() -> None:
+        from hoplite.tools.top.app import HELP, Help
+
+        async with shown(cluster) as top:
+            await top.press("question_mark")
+            assert isinstance(top.app.screen, Help)
+            assert top.app.screen.query_one("#help").size.height >= len(HELP.splitlines())
+            # Frames continue below the help.
+            cluster.advance(1)
+            await top.until(lambda: top.app.picture.frame["time"] == pytest.approx(cluster.now))
+            await top.press("q")
+            assert not isinstance(top.app.screen, Help)
+            await top.press("q")
+        assert top.app.return_code == 0
+
+    run(test())
+
+
+def test_200_nodes_scroll_in_a_small_terminal_and_keep_their_place(cluster: FakeCluster) -> None:
+    cluster = FakeCluster(200)
+    cluster.advance(0.6)
+
+    async def test() -> None:
+        async with shown(cluster) as top:
+            assert len(top.rows()) == 200
+            await top.press("ctrl+end")
+            await top.until(lambda: top.app._table.scroll_y > 150)
+            place = top.app._table.scroll_y
+            number = top.app.picture.frame["number"]
+            cluster.advance(0.1)
+            await top.until(lambda: top.app.picture.frame["number"] > number + 1)
+            assert top.app._table.scroll_y == place
+            await top.pilot.resize_terminal(40, 12)
+            await top.press("2")
+            assert len(top.rows()) > 60
+            # Everything has its place: the table between the tabs and the keys.
+            assert top.app._table.region.height >= 6
+
+    run(test())
+
+
+def test_nothing_is_shown_by_color_alone(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    cluster.failed[3] = 0.0
+
+    async def test() -> None:
+        async with shown(cluster) as top:
+            await top.until(lambda: "dead" in [row[1] for row in top.rows()])
+            svg = top.app.export_screenshot()
+            assert "dead" in svg
+            assert any(type(one).__name__ == "NoColor" for one in top.app._filters)
+
+    run(test())
