@@ -63,6 +63,7 @@ def page() -> str:
         and isinstance(member, griffe.Class | griffe.Function)
     ]
     status = [member for member in package["node_status"].members.values() if isinstance(member, griffe.Class)]
+    activity = [member for member in package["activity"].members.values() if isinstance(member, griffe.Class)]
     listing = [member for member in package["listing"].members.values() if isinstance(member, griffe.Class)]
     lab = [target(of_lab[name]) for name in ("Lab", "Link", "Host", "Rack", "Pod", "Moved", "LabError")]
     on_dask = [
@@ -79,6 +80,9 @@ def page() -> str:
         "## `hoplite.node_status`",
         text(package["node_status"]),
         *(block for member in status for block in document(member, "hoplite.node_status.", 3)),
+        "## `hoplite.activity`",
+        text(package["activity"]),
+        *(block for member in activity for block in document(member, "hoplite.activity.", 3)),
         "## `hoplite.listing`",
         text(package["listing"]),
         *(block for member in listing for block in document(member, "hoplite.listing.", 3)),

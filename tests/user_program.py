@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 import hoplite
+from hoplite.activity import Activity, Metrics
 from hoplite.listing import DirectoryEntry, LocalObject
 from hoplite.node_status import Status
 
@@ -38,6 +39,9 @@ def blocking(hp: hoplite.Client) -> float:
     first: hoplite.Location = next(iter(hp.watch_locations(ref, timeout=10)))
     assert places[0].complete and first.complete
     status: Status = hp.status()
+    activity: Activity = hp.inspect("activity", limit=10, timeout=10)
+    metrics: Metrics = hp.inspect("metrics", node=activity["node"])
+    assert metrics["status"]["id"] == status["id"]
     here: list[LocalObject] = hp.objects("user/", timeout=10)
     everywhere: list[DirectoryEntry] = hp.directory("user/", sort="bytes", limit=10, timeout=10)
     assert status["objects"] >= len(here) and everywhere[0]["bytes"] == 16
@@ -52,6 +56,8 @@ async def for_asyncio(hp: hoplite.Client) -> float:
     async with await hp.create_async(4, name="user/3") as buffer:
         buffer[...] = 3
     ready, _ = await hp.wait_async([ref, "user/3"], timeout=10)
+    metrics: Metrics = await hp.inspect_async("metrics", timeout=10)
+    assert metrics["totals"]["puts"] >= 2
     newest: hoplite.Ref = await hp.latest_async("user/", after=2, timeout=10)
     total: hoplite.Ref = await hp.reduce_async(ready, timeout=10)
     assert len(await total.inputs_async(timeout=10)) == 2

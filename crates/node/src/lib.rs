@@ -1,7 +1,7 @@
 //! A Hoplite node: the shell that executes the decisions of `hoplite-proto`. It decides nothing itself.
 //!
 //! [`local`] has the client API, and [`capability`] restricts clients. [`network`] connects nodes. [`transfer`] moves
-//! copies between them. [`folding`] runs the positions of a reduce. [`store`] has the memory and [`disk`] the files.
+//! copies between them. [`folding`] runs the positions of a reduce. [`store`] has the memory and [`disk`] the files. [`observe`] records what happens.
 //! They report events to the state machine through the handles of [`engine`], and [`shell`] dispatches its actions to
 //! them. [`node`] assembles a node.
 //!
@@ -37,6 +37,7 @@ mod local;
 pub mod mutants;
 mod network;
 mod node;
+mod observe;
 mod sealing;
 mod shared_epoll;
 mod shell;

@@ -5,8 +5,11 @@
 use std::{sync::Arc, time::Duration};
 
 use hoplite_proto::{
+    id::{ClientId, NodeId, ServeId},
     inline::Inline,
-    node::{self, Action, Event, LogEvent, LostObjects},
+    inspection::Inspection,
+    node::{self, Action, Event, LogEvent, LostObjects, Node as Machine},
+    time::Instant,
 };
 use hoplite_shm::{Limit, ShmError, memory_limit};
 use tokio::sync::SetOnce;
@@ -17,9 +20,14 @@ use crate::{
     engine::{event_loop::Execute, task::Task},
     folding::worker::{self, Folding},
     limited::LimitKey,
-    local::programs::Programs,
+    local::{describe, programs::Programs},
     mutants,
     network::{connect, outbox::Outbox, shared::Network},
+    observe::{
+        clients::Lookup,
+        recorder::Recorder,
+        report::{self, Parts},
+    },
     transfer::{
         receive::{self, FetchRequest},
         shared::Transfers,
@@ -35,6 +43,24 @@ pub(crate) struct Shell {
     pub(crate) disk: Option<Arc<Disk>>,
     /// Set when this node has sent `Leave`: the objects that no other node has taken over.
     left: SetOnce<LostObjects>,
+}
+
+/// What the event loop keeps for the shell, under its own lock.
+#[derive(Debug, Default)]
+pub(crate) struct Rest {
+    /// Outboxes with messages to flush.
+    unsent: Vec<Arc<Outbox>>,
+    recorder: Recorder,
+}
+
+impl Lookup for Shell {
+    fn process(&self, client: ClientId) -> Option<u32> {
+        self.programs.process(client)
+    }
+
+    fn reader(&self, serve: ServeId) -> Option<NodeId> {
+        self.transfers.reader(serve)
+    }
 }
 
 /// Limit of inputs folded in the event loop, in bytes: 10 us, less than another thread takes to wake up.
@@ -100,6 +126,20 @@ impl Shell {
         }
     }
 
+    /// Writes a report for `inspect`, here rather than on another thread: it takes two milliseconds at most.
+    fn report(&self, inspection: Inspection, machine: &Machine, recorder: &Recorder) -> String {
+        let (network, me) = (&self.network, self.network.identity.member.id);
+        match inspection {
+            Inspection::Activity { after, limit } => report::activity(recorder, me, after, limit),
+            Inspection::Metrics => {
+                let arena = self.transfers.store.arena.stats();
+                let status = describe::description(&machine.status(), network, arena).to_string();
+                let (queues, peers) = (&[], &network.traffic.values(machine.members()));
+                report::metrics(recorder, me, &Parts { status, machine, queues, peers })
+            }
+        }
+    }
+
     fn note(&self, note: &LogEvent) {
         match note {
             LogEvent::SourceChosen { id, source, reason } => {
@@ -139,6 +179,7 @@ impl Shell {
                 self.network.limited.note(whose, limit);
                 debug!(?whose, limit, "a limit rejected a request");
             }
+            LogEvent::ReduceEnded { .. } | LogEvent::MemberRemoved { .. } => {}
             LogEvent::Surveyed { nodes, groups } => {
                 info!(nodes, groups, "surveyed the network for groups of hosts that share a link");
             }
@@ -151,15 +192,19 @@ impl Shell {
 }
 
 impl Execute for Shell {
-    /// Outboxes with messages to flush.
-    type Rest = Vec<Arc<Outbox>>;
+    type Rest = Rest;
 
-    fn execute(&self, order: Action, unsent: &mut Vec<Arc<Outbox>>) -> Option<Action> {
+    fn observe(&self, now: Instant, event: &Event, machine: &Machine, rest: &mut Rest) {
+        rest.recorder.event(now, event, machine, self);
+    }
+
+    fn execute(&self, order: Action, machine: &Machine, rest: &mut Rest) -> Option<Action> {
+        rest.recorder.action(&order, machine, self);
         match order {
             Action::Reply { request, reply, .. } => self.programs.requests.answer(request, reply),
             Action::Send { to, message } => {
                 self.network.counters.messages_sent.add(1);
-                self.network.peers.queue(to, &mutants::said(message), unsent);
+                self.network.peers.queue(to, &mutants::said(message), &mut rest.unsent);
             }
             Action::AddPeer(member) => {
                 info!(node = %member.id, address = %member.address, "added a member");
@@ -221,6 +266,10 @@ impl Execute for Shell {
                 }
                 self.execute_slowly(order);
             }
+            Action::Inspect { to, request, inspection } => {
+                let report = self.report(inspection, machine, &rest.recorder);
+                self.network.events.send(Event::Inspected { to, request, report });
+            }
             Action::Log(note) => self.note(&note),
             Action::Left { lost } => {
                 // The state machine reports it once.
@@ -230,8 +279,8 @@ impl Execute for Shell {
         None
     }
 
-    fn finish(&self, unsent: &mut Vec<Arc<Outbox>>) {
-        unsent.drain(..).for_each(|outbox| outbox.flush());
+    fn finish(&self, rest: &mut Rest) {
+        rest.unsent.drain(..).for_each(|outbox| outbox.flush());
     }
 
     fn execute_slowly(&self, order: Action) {

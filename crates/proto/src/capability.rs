@@ -283,6 +283,10 @@ impl Capability {
                 verb: None,
                 ..RequiredRights::of(Verb::Delete, [id])
             },
+            // A report names objects of all tenants.
+            Request::Inspect { .. } => {
+                RequiredRights { what: "inspect", ..RequiredRights::of(Verb::List, []) }
+            }
             // The status names no object.
             Request::Status => RequiredRights { what: "status", verb: None, names: Vec::new() },
             // These end what the client itself has begun, which the state machine checks.
@@ -304,6 +308,8 @@ impl Capability {
             (names.first(), "it has expired: get a new one (hoplite token grant)".into())
         } else if let Some(verb) = verb.filter(|verb| !self.verbs.contains(verb)) {
             (names.first(), format!("get one with {verb} (hoplite token grant)"))
+        } else if matches!(body, Request::Inspect { .. }) && !self.prefix.is_empty() {
+            (None, "get one for every object, or use a client without one".into())
         } else if let Some(name) = names.iter().find(is_outside) {
             (Some(name), format!("use names that begin with {}", Quoted(&self.prefix)))
         } else {
@@ -355,6 +361,7 @@ impl Capability {
                 | Reply::Latest { .. }
                 | Reply::Locations(_)
                 | Reply::Owners(_)
+                | Reply::Inspected { .. }
                 | Reply::Status(_)),
             ) => Ok(same),
             Err(error) => Err(self.filter_error(error)),

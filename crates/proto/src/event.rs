@@ -12,6 +12,7 @@ use crate::{
     failed_members::ReconnectFailure,
     id::{ClientId, Instance, NodeId, ObjectId, ReduceId, RequestId, ServeId},
     inline::Inline,
+    inspection::Inspection,
     lifetime::Lifetime,
     members::Member,
     message::{FoldKey, FoldOrder, Message},
@@ -278,6 +279,15 @@ pub enum Event {
         /// Whether the bandwidth was measured.
         has_bandwidth: bool,
     },
+    /// The report of an [`Action::Inspect`].
+    Inspected {
+        /// The member that requested it.
+        to: NodeId,
+        /// Its request.
+        request: RequestId,
+        /// The report, as JSON.
+        report: String,
+    },
     /// This node must leave the cluster.
     LeaveRequested {
         /// Time limit.
@@ -412,6 +422,15 @@ pub enum Action {
         /// The inputs, all of the same length.
         inputs: Vec<Inline>,
     },
+    /// Report what this node does, or its metrics; results in `Inspected`.
+    Inspect {
+        /// The member that requests it, perhaps this node.
+        to: NodeId,
+        /// Its request.
+        request: RequestId,
+        /// What to report.
+        inspection: Inspection,
+    },
     /// Log and count a decision.
     Log(LogEvent),
     /// This node has announced its departure and may close.
@@ -482,6 +501,22 @@ pub enum LogEvent {
         epoch: u32,
         /// Why.
         detail: String,
+    },
+    /// A reduce of this node ended.
+    ReduceEnded {
+        /// The result.
+        id: ObjectId,
+        /// Why it failed; `None` if its result is complete.
+        failure: Option<String>,
+    },
+    /// A node is no longer a member.
+    MemberRemoved {
+        /// The node.
+        node: NodeId,
+        /// `left`, `failed` or `barred`.
+        how: &'static str,
+        /// Why, as text.
+        reason: String,
     },
     /// A node has not confirmed in time that it keeps a replica. Another node gets the same request.
     ReplicaLate {

@@ -25,6 +25,7 @@
 //! | [`survey`] | groups of hosts that share a link, measured by bursts |
 //! | [`message`], [`wire`] | messages between nodes and their encoding |
 //! | [`request`], [`capability`] | requests of clients; which requests a capability allows |
+//! | [`inspection`] | what a member reports about itself |
 //! | [`selection`] | rows or bytes of an object that a client wants without the rest |
 //! | [`limiter`] | concurrent transfers from one source |
 //! | [`rate`], [`progress_timeout`] | rate reports of transfers; timeouts of stalled transfers |
@@ -45,6 +46,7 @@ pub mod event;
 pub mod failed_members;
 pub mod id;
 pub mod inline;
+pub mod inspection;
 pub mod lifetime;
 pub mod limiter;
 pub mod limits;

@@ -93,6 +93,9 @@ pub const LISTED_MAX: usize = 1024;
 /// the owner handles nothing else.
 pub const LOOKED_AT_MAX: usize = 16_384;
 
+/// Maximum size in bytes of a member's report about itself: half a control message.
+pub const REPORT_BYTES_MAX: usize = CONTROL_BYTES_MAX as usize / 2;
+
 /// Lifetime of a tombstone, which keeps a late message from restoring a deleted object: 10 minutes.
 pub const TOMBSTONE_NS: u64 = 600 * 1_000_000_000;
 

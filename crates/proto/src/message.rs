@@ -15,6 +15,7 @@ use crate::{
     error::Error,
     id::{Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
     inline::Inline,
+    inspection::Inspection,
     lifetime::{Lease, Lifetime},
     members::Member,
     meta::{Dtype, Meta, Op},
@@ -493,6 +494,21 @@ pub enum Message {
         /// The source; `None` if no other node has a complete copy of that instance.
         source: Option<NodeId>,
     },
+
+    /// To any member: requests a report about what it does, or its metrics.
+    Inspect {
+        /// What to report.
+        inspection: Inspection,
+        /// Number of the request; the reply repeats it.
+        request: RequestId,
+    },
+    /// The reply to [`Message::Inspect`].
+    InspectReply {
+        /// The request.
+        request: RequestId,
+        /// The report, at most [`crate::limits::REPORT_BYTES_MAX`], as JSON.
+        report: String,
+    },
 }
 
 impl Message {
@@ -663,6 +679,8 @@ pub struct Found {
 pub struct FoldOrder {
     /// The reduce, its epoch and the position.
     pub key: FoldKey,
+    /// The result of the reduce, for reports.
+    pub result: ObjectId,
     /// The instances to fold. The receiver of the order has at least a partial copy of each.
     pub inputs: Vec<Instance>,
     /// Nodes and positions whose streams are folded in.

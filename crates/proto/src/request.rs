@@ -9,6 +9,7 @@ use crate::{
     failed_members::FailedMember,
     id::{Instance, Name, NodeId, ObjectId},
     inline::Inline,
+    inspection::Inspection,
     lifetime::Lifetime,
     members::Member,
     message::{Holding, Listed},
@@ -191,6 +192,13 @@ pub enum Request {
         /// The rows or bytes.
         selection: Selection,
     },
+    /// Report what a member does, or its metrics. The reply is `Inspected`.
+    Inspect {
+        /// The member; `None` for this node.
+        node: Option<NodeId>,
+        /// What to report.
+        inspection: Inspection,
+    },
 }
 
 impl Request {
@@ -297,6 +305,11 @@ pub enum Reply {
     Status(Box<Status>),
     /// The copies of this node.
     Objects(Vec<ObjectRow>),
+    /// What a member reports about itself, as JSON.
+    Inspected {
+        /// The report.
+        report: String,
+    },
 }
 
 /// A copy and the node that has it.

@@ -11,7 +11,7 @@ use crate::{
     inline::Inline,
     limits::{
         BLOCK_BYTES, BURIED_MAX, INLINE_BYTES_MAX, LISTED_MAX, MEMBERS_MAX, NAME_BYTES_MAX,
-        OBJECT_BYTES_MAX, REASON_BYTES_MAX,
+        OBJECT_BYTES_MAX, REASON_BYTES_MAX, REPORT_BYTES_MAX,
     },
     message::{Announce, ENDED, FoldOrder, Message, Progress, Source},
     meta::Meta,
@@ -34,6 +34,7 @@ impl Message {
             Self::ListReply { rows, .. } => {
                 rows.len() <= LISTED_MAX && rows.iter().all(|row| row.meta.is_valid())
             }
+            Self::InspectReply { report, .. } => report.len() <= REPORT_BYTES_MAX,
             Self::Members(members) => members.len() <= MEMBERS_MAX,
             Self::Locate { avoid, .. } => avoid.len() <= MEMBERS_MAX,
             Self::LocateRange { avoid, bytes, .. } => {

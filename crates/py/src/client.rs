@@ -7,6 +7,7 @@ use hoplite_node::{
     proto::{
         error::Quoted,
         id::{BadRef, NodeId, ObjectId},
+        inspection::Inspection,
         limits::INLINE_BYTES_MAX,
         message::Holding,
         request::Location,
@@ -487,6 +488,32 @@ impl Client {
         Ok(Pending::new(waiting, |py, json| Ok(PyString::new(py, &json).into_any().unbind())))
     }
 
+    /// Starts a report of a member, or of this node: its metrics, or its recent events after number `after` and what
+    /// runs now. The reply is JSON.
+    fn start_inspect(
+        &self,
+        py: Python<'_>,
+        what: &str,
+        node: Option<&str>,
+        after: u64,
+        limit: u32,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let inspection = match what {
+            "metrics" => Inspection::Metrics,
+            "activity" => Inspection::Activity { after, limit },
+            other => {
+                let said = format!("what is {}: use \"activity\" or \"metrics\"", Quoted(other));
+                return Err(errors::raise(py, "InvalidArgument", said));
+            }
+        };
+        let node = node.map(|node| node_id(py, node)).transpose()?;
+        let timeout = arguments::timeout(py, timeout)?;
+        let waiting = py.detach(|| client.start_inspect(node, inspection, timeout));
+        Ok(Pending::new(waiting, |py, json| Ok(PyString::new(py, &json).into_any().unbind())))
+    }
+
     /// Starts to list the copies of this node; the reply is JSON.
     fn start_objects(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
@@ -508,13 +535,7 @@ impl Client {
         timeout: Option<f64>,
     ) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
-        let owner = u64::from_str_radix(owner, 16).map(NodeId).map_err(|_| {
-            errors::raise(
-                py,
-                "InvalidArgument",
-                format!("{} is not a node id: pass its hexadecimal digits", Quoted(owner)),
-            )
-        })?;
+        let owner = node_id(py, owner)?;
         let after = after.map(|after| arguments::object(py, after)).transpose()?;
         let timeout = arguments::timeout(py, timeout)?;
         let waiting = py.detach(|| client.start_list(owner, prefix, after.as_ref(), timeout));
@@ -542,6 +563,13 @@ fn joined(parts: &[Exported]) -> Cow<'_, [u8]> {
         [part] => Cow::Borrowed(part.bytes()),
         parts => parts.iter().flat_map(Exported::bytes).copied().collect(),
     }
+}
+
+fn node_id(py: Python<'_>, text: &str) -> PyResult<NodeId> {
+    u64::from_str_radix(text, 16).map(NodeId).map_err(|_| {
+        let said = format!("{} is not a node id: pass its hexadecimal digits", Quoted(text));
+        errors::raise(py, "InvalidArgument", said)
+    })
 }
 
 fn texts(py: Python<'_>, ids: Vec<ObjectId>) -> PyResult<Py<PyAny>> {

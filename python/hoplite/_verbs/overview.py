@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 from hoplite._arguments import check_prefix, check_ref, check_timeout, left
 from hoplite._attachment import Attachment
 from hoplite._verbs.listings import Listing
 from hoplite._waits import IN_LOOP, IN_THREAD, answer, answer_async, finish
-from hoplite.errors import NodeDown
+from hoplite.errors import InvalidArgument, NodeDown
 from hoplite.location import Location, Watch
 from hoplite.ref import Ref
 
@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     from hoplite._client import Client
     from hoplite._native import Pending
     from hoplite._waits import Waits
+    from hoplite.activity import Activity, Metrics
     from hoplite.listing import DirectoryEntry, LocalObject
     from hoplite.location import Row
     from hoplite.node_status import Status
 
 # How often a listing is repeated because a member left meanwhile.
 LISTINGS = 3
+
+# Number of events of one report.
+EVENTS_MAX = 5000
 
 
 class Overview(Attachment):
@@ -132,6 +136,98 @@ class Overview(Attachment):
         """`status`, for asyncio."""
         status: Status = json.loads(await answer_async(self._open().start_status(None)))
         return status
+
+    @overload
+    def inspect(
+        self,
+        what: Literal["activity"],
+        *,
+        node: str | None = None,
+        after: int = 0,
+        limit: int = 1000,
+        timeout: float | None = None,
+    ) -> Activity: ...
+
+    @overload
+    def inspect(
+        self,
+        what: Literal["metrics"],
+        *,
+        node: str | None = None,
+        after: int = 0,
+        limit: int = 1000,
+        timeout: float | None = None,
+    ) -> Metrics: ...
+
+    def inspect(
+        self, what: str, *, node: str | None = None, after: int = 0, limit: int = 1000, timeout: float | None = None
+    ) -> Activity | Metrics:
+        """Reports what a member of the cluster does, or its metrics.
+
+        Args:
+            what: "activity" for recent events and what runs now, or "metrics" for counters, latencies and the status.
+            node: id of the member in hex; None means this host's node.
+            after: number of the first event to report. To continue, pass the number after the last event's.
+            limit: maximum number of events; at most 5000.
+            timeout: seconds to wait for the member.
+
+        Returns:
+            A dict, whose fields `hoplite.activity.Activity` or `hoplite.activity.Metrics` describes.
+
+        Raises:
+            InvalidArgument: `what` is unknown, or `node` is not an id.
+            NodeDown: the node is not a member, or ends meanwhile.
+            NotAllowed: this client has a capability for a prefix.
+            Timeout: the member did not reply in time.
+
+        Examples:
+            >>> ref = hp.put(b"weights", name="inspected/1")
+            >>> [event["kind"] for event in hp.inspect("activity")["events"] if event.get("ref") == ref]
+            ['put']
+            >>> hp.inspect("metrics")["totals"]["puts"] > 0
+            True
+        """
+        report: Activity | Metrics = json.loads(answer(self._start_inspect(what, node, after, limit, timeout)))
+        return report
+
+    @overload
+    async def inspect_async(
+        self,
+        what: Literal["activity"],
+        *,
+        node: str | None = None,
+        after: int = 0,
+        limit: int = 1000,
+        timeout: float | None = None,
+    ) -> Activity: ...
+
+    @overload
+    async def inspect_async(
+        self,
+        what: Literal["metrics"],
+        *,
+        node: str | None = None,
+        after: int = 0,
+        limit: int = 1000,
+        timeout: float | None = None,
+    ) -> Metrics: ...
+
+    async def inspect_async(
+        self, what: str, *, node: str | None = None, after: int = 0, limit: int = 1000, timeout: float | None = None
+    ) -> Activity | Metrics:
+        """`inspect`, for asyncio."""
+        started = self._start_inspect(what, node, after, limit, timeout)
+        report: Activity | Metrics = json.loads(await answer_async(started))
+        return report
+
+    def _start_inspect(
+        self, what: str, node: str | None, after: int, limit: int, timeout: float | None
+    ) -> Pending[str]:
+        for name, number in (("after", after), ("limit", limit)):
+            if number < 0:
+                raise InvalidArgument(f"{name} is {number}: set at least 0")
+        native, rest = self._open_within(check_timeout(timeout))
+        return native.start_inspect(what, node, after, min(limit, EVENTS_MAX), rest)
 
     def objects(self, prefix: Ref | str = "", *, timeout: float | None = None) -> list[LocalObject]:
         """Lists the copies on this host's node.

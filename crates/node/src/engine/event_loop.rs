@@ -27,11 +27,14 @@ use crate::sync::lock;
 
 /// Executes the actions of the state machine.
 pub(crate) trait Execute: Send + Sync + 'static {
-    /// Work deferred until the state machine is released.
+    /// Work deferred until the state machine is released, and what was observed.
     type Rest: Default + Send;
 
+    /// Takes note of an event before the state machine handles it.
+    fn observe(&self, now: Instant, event: &Event, machine: &Machine, rest: &mut Self::Rest);
+
     /// Executes an action, or returns it if it is slow.
-    fn execute(&self, order: Action, rest: &mut Self::Rest) -> Option<Action>;
+    fn execute(&self, order: Action, machine: &Machine, rest: &mut Self::Rest) -> Option<Action>;
 
     /// Does the deferred work, before the state machine is released.
     fn finish(&self, rest: &mut Self::Rest);
@@ -131,9 +134,11 @@ impl<P: Execute> EventLoop<P> {
             lock(&self.queue).exchange(next);
             let Some(QueuedEvent { event, is_current }) = next.take() else { break };
             if is_current.is_none_or(|is_current| is_current()) {
-                state.machine.handle(self.events.now(), event, &mut actions);
+                let (now, LoopState { machine, rest, .. }) = (self.events.now(), &mut *state);
+                self.shell.observe(now, &event, machine, rest);
+                machine.handle(now, event, &mut actions);
                 for action in actions.drain(..) {
-                    slow.extend(self.shell.execute(action, &mut state.rest));
+                    slow.extend(self.shell.execute(action, machine, rest));
                 }
             }
         }

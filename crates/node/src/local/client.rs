@@ -10,6 +10,7 @@ use std::{
 use hoplite_proto::{
     error::Error as CallError,
     id::{Name, NodeId, ObjectId},
+    inspection::Inspection,
     limits::INLINE_BYTES_MAX,
     message::{Holding, Listed},
     meta::{Meta, Op},
@@ -413,6 +414,17 @@ impl Client {
     ) -> PendingReply<(Vec<Listed>, Option<ObjectId>)> {
         let body = Request::List { owner, prefix: prefix.into(), after: after.cloned() };
         self.start(body, timeout, answered!(Reply::List { rows, next } => (rows, next)))
+    }
+
+    /// Requests a report of a member, or of this node, as JSON.
+    pub fn start_inspect(
+        &self,
+        node: Option<NodeId>,
+        inspection: Inspection,
+        timeout: Option<Duration>,
+    ) -> PendingReply<String> {
+        let body = Request::Inspect { node, inspection };
+        self.start(body, timeout, answered!(Reply::Inspected { report } => report))
     }
 
     /// The status of the node as JSON: identity, members, store, counters, measured link.

@@ -5,7 +5,7 @@
 mod attach;
 pub(crate) mod client;
 mod connection;
-mod describe;
+pub(crate) mod describe;
 pub(crate) mod fork;
 mod limits;
 mod open_requests;

@@ -21,3 +21,4 @@ pub(crate) mod shared;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tls;
+pub(crate) mod traffic;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     connection_limit::ConnectionLimit, control::Control, handshake::Identity,
-    own_revocation::OwnRevocation, peers::Peers,
+    own_revocation::OwnRevocation, peers::Peers, traffic::Traffic,
 };
 use crate::{
     counters::Counters,
@@ -24,6 +24,7 @@ pub(crate) struct Network {
     pub(crate) connection_limit: Arc<ConnectionLimit>,
     /// Why other nodes reject this one, if known.
     pub(crate) own_revocation: OwnRevocation,
+    pub(crate) traffic: Traffic,
     pub(crate) events: EventSender,
     pub(crate) link: Arc<LinkMeter>,
     pub(crate) tasks: Supervisor,

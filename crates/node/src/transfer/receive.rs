@@ -197,6 +197,7 @@ async fn receive_copy(
             claim.commit_front(whole);
             count_opened(transfers, source, opened)?;
             transfers.counters.bytes_received.add(whole);
+            transfers.network.traffic.received(source, whole);
             timeout.moved(whole);
             // Count before yielding to other tasks: meanwhile more bytes would arrive than the link carries in the
             // counted time.
@@ -304,6 +305,7 @@ async fn receive_partial(
             count_opened(transfers, child, opened)?;
             let length = piece.len() as u64;
             transfers.counters.bytes_partial_received.add(length);
+            transfers.network.traffic.received(child, length);
             transfers.streams.wait_for_room(window).await;
             if window.send(Ok(piece)).await.is_err() {
                 // The fold has ended; closing the connection notifies the child.

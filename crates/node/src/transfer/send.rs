@@ -52,6 +52,8 @@ const BATCH_BYTES: u64 = 2 * FRAME_BYTES_MAX;
 /// The sending half of a connection.
 #[derive(Debug)]
 struct Writer {
+    /// The receiver.
+    node: NodeId,
     stream: OwnedWriteHalf,
     seal: Seal,
 }
@@ -125,7 +127,7 @@ pub(crate) fn start(
     transfers.tasks.spawn(Task::Send, async move {
         let _place = permit;
         tokio::select! {
-            result = serve(&serving, channel) => if let Err(error) = result {
+            result = serve(&serving, node, channel) => if let Err(error) = result {
                 serving.note_slow(node, &error);
                 debug!(%node, %error, "a payload connection ended");
             },
@@ -137,10 +139,14 @@ pub(crate) fn start(
 }
 
 /// Serves the requests on one connection until it ends.
-async fn serve(transfers: &Arc<Transfers>, channel: Channel) -> Result<(), LinkError> {
+async fn serve(
+    transfers: &Arc<Transfers>,
+    node: NodeId,
+    channel: Channel,
+) -> Result<(), LinkError> {
     let Channel { stream, seal, open } = channel;
     let (reader, stream) = stream.into_split();
-    let mut writer = Writer { stream, seal };
+    let mut writer = Writer { node, stream, seal };
     let (asks, mut asked) = mpsc::channel(1);
     let credit = Arc::new(SendCredit::default());
     // Aborted when this function ends.
@@ -258,7 +264,7 @@ async fn send_copy(
         // If the order does not arrive, the state machine refuses the transfer.
         let _ = wait(&mut timeout, writer, credit, wanted.transfer, ordered).await?;
     }
-    let (serve, mut decision) = transfers.expect_serve();
+    let (serve, mut decision) = transfers.expect_serve(writer.node);
     let mut asked = ServeRequest { transfers, serve, is_refused: false };
     transfers.events.send(Event::FetchRequested { serve, id, instance });
     // The state machine may have to wait for a reply of the owner.
@@ -348,7 +354,7 @@ async fn send_ranges(
             let Some(bytes) = stored.slot.ready(at..end) else { continue };
             let (bytes, is_changed) = mutants::sent(relayed, bytes);
             let frames = blocks::frames(&bytes, at, frame);
-            let (Writer { stream, seal }, streams) = (&mut *writer, &transfers.streams);
+            let (Writer { stream, seal, .. }, streams) = (&mut *writer, &transfers.streams);
             let known = |at, length| if is_changed { None } else { stored.known_sum(at, length) };
             // The process that put the object may have it mapped writable.
             let shares = streams.shares_out().max(stored.shares_upstream());
@@ -357,6 +363,7 @@ async fn send_ranges(
             timeout.expect("accepted", writing).await?;
             timeout.moved(end - at);
             counter.add(bytes.len() as u64);
+            transfers.network.traffic.sent(writer.node, bytes.len() as u64);
             transfers.count_shared(bytes.len() as u64);
             at = end;
         }
@@ -405,10 +412,11 @@ async fn send_partial(
         });
         let length: u64 = pieces.clone().map(|(_, bytes)| bytes.len() as u64).sum();
         credit.take(length, length).await?;
-        let (Writer { stream, seal }, streams) = (&mut *writer, &transfers.streams);
+        let (Writer { stream, seal, .. }, streams) = (&mut *writer, &transfers.streams);
         let of = Of { transfer, fragile: false, shares: streams.shares_out() };
         blocks::write(stream, seal, streams, of, pieces, |_, _| None).await?;
         transfers.counters.bytes_partial.add(length);
+        transfers.network.traffic.sent(writer.node, length);
         transfers.count_shared(length);
         if matches!(batch.last(), Some(Frame::End)) {
             return Ok(None);

@@ -36,8 +36,8 @@ pub(crate) struct Transfers {
     pub(crate) counters: Arc<Counters>,
     pub(crate) events: EventSender,
     pub(crate) tasks: Supervisor,
-    /// Transfers from this node that wait for a decision of the state machine.
-    serves: Mutex<HashMap<ServeId, oneshot::Sender<Option<Serving>>>>,
+    /// Transfers from this node that wait for a decision of the state machine, with their receivers.
+    serves: Mutex<HashMap<ServeId, (NodeId, oneshot::Sender<Option<Serving>>)>>,
     /// Transfers to this node by copy: the number of the task, and its handle to abort it.
     fetches: Mutex<HashMap<Instance, (u64, AbortHandle)>>,
 }
@@ -67,11 +67,19 @@ impl Transfers {
     }
 
     /// Registers a transfer that waits for a decision of the state machine.
-    pub(crate) fn expect_serve(&self) -> (ServeId, oneshot::Receiver<Option<Serving>>) {
+    pub(crate) fn expect_serve(
+        &self,
+        reader: NodeId,
+    ) -> (ServeId, oneshot::Receiver<Option<Serving>>) {
         let serve = ServeId(self.events.next_id());
         let (sender, receiver) = oneshot::channel();
-        lock(&self.serves).insert(serve, sender);
+        lock(&self.serves).insert(serve, (reader, sender));
         (serve, receiver)
+    }
+
+    /// The receiver of a transfer that waits for a decision.
+    pub(crate) fn reader(&self, serve: ServeId) -> Option<NodeId> {
+        lock(&self.serves).get(&serve).map(|(reader, _)| *reader)
     }
 
     /// Removes a transfer whose task no longer waits for the decision.
@@ -84,8 +92,10 @@ impl Transfers {
         let asker = lock(&self.serves).remove(&serve);
         let stored = self.store.get(instance);
         let is_taken = match (asker, stored) {
-            (Some(asker), Some(stored)) => asker.send(Some(Serving { stored, relayed })).is_ok(),
-            (Some(asker), None) => {
+            (Some((_, asker)), Some(stored)) => {
+                asker.send(Some(Serving { stored, relayed })).is_ok()
+            }
+            (Some((_, asker)), None) => {
                 let _ = asker.send(None);
                 false
             }
@@ -100,7 +110,7 @@ impl Transfers {
     /// Refuses a receiver: there is no such copy.
     pub(crate) fn refuse_serve(&self, serve: ServeId) {
         self.counters.refusals.add(1);
-        if let Some(asker) = lock(&self.serves).remove(&serve) {
+        if let Some((_, asker)) = lock(&self.serves).remove(&serve) {
             let _ = asker.send(None);
         }
     }

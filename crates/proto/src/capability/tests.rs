@@ -133,6 +133,21 @@ fn each_question_takes_its_verb_and_names_below_the_prefix() {
 }
 
 #[test]
+fn only_a_capability_for_every_object_allows_a_report() {
+    let ask = || Request::Inspect { node: None, inspection: Inspection::Metrics };
+    for (prefix, verbs, problem) in [
+        ("prefix=", "verbs=list", None),
+        ("prefix=", "verbs=get", Some("get one with list")),
+        ("prefix=team-a/", "verbs=list", Some("get one for every object")),
+    ] {
+        let capability = capability(&[prefix, verbs]).unwrap();
+        let refused = said(capability.authorize(ask(), NOW, unique));
+        assert_eq!(refused.is_some(), problem.is_some(), "{refused:?}");
+        assert!(refused.unwrap_or_default().contains(problem.unwrap_or_default()));
+    }
+}
+
+#[test]
 fn an_object_without_a_name_gets_one_below_the_prefix() {
     let capability = capability(&["prefix=team-a/"]).unwrap();
     let made = Some(object("team-a/@1/1"));

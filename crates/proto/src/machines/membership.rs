@@ -10,7 +10,7 @@ use alloc::{
 };
 
 use crate::{
-    event::{Action, LimitSubject},
+    event::{Action, LimitSubject, LogEvent},
     failed_members::{FailedMember, FailedMembers, ReconnectFailure},
     id::NodeId,
     limits::{MEMBERS_MAX, UNMET_MAX, limit_name},
@@ -29,6 +29,9 @@ pub(crate) struct Membership {
     /// Members known from others that have sent nothing yet: this node connects to each of them.
     unmet: BTreeSet<NodeId>,
 }
+
+/// The reason of a member whose process has ended.
+const ENDED_PROCESS: &str = "its process has ended";
 
 /// How a member was lost.
 #[derive(Debug)]
@@ -51,10 +54,22 @@ impl DepartureReason {
         matches!(self, Self::Left | Self::ProcessEnded | Self::Revoked { .. })
     }
 
+    /// How it was lost and why, for the log.
+    fn described(&self) -> (&'static str, String) {
+        match self {
+            Self::Left => ("left", String::new()),
+            Self::Revoked { reason } => ("barred", reason.clone()),
+            Self::ProcessEnded => ("failed", ENDED_PROCESS.into()),
+            Self::Unresponsive { reason, .. } | Self::Reported { reason } => {
+                ("failed", reason.clone())
+            }
+        }
+    }
+
     /// The incarnation in which this node declared it dead, and the reason.
     fn finding(&self) -> Option<(u32, String)> {
         match self {
-            Self::ProcessEnded => Some((ENDED, "its process has ended".into())),
+            Self::ProcessEnded => Some((ENDED, ENDED_PROCESS.into())),
             Self::Revoked { reason } => Some((ENDED, reason.clone())),
             Self::Unresponsive { incarnation, reason } => Some((*incarnation, reason.clone())),
             Self::Left | Self::Reported { .. } => None,
@@ -93,8 +108,8 @@ impl Membership {
         self.swim.take_limited()
     }
 
-    pub(crate) fn suspicions(&self) -> Vec<(NodeId, Suspicion)> {
-        self.swim.suspicions().collect()
+    pub(crate) fn suspicions(&self) -> impl Iterator<Item = (NodeId, Suspicion)> {
+        self.swim.suspicions()
     }
 
     pub(crate) fn failed(&self) -> Vec<FailedMember> {
@@ -228,6 +243,8 @@ impl Membership {
         let (has_left, process_ended) =
             (matches!(cause, DepartureReason::Left), cause.process_ended());
         world.act(Action::DropPeer { node, has_left });
+        let (how, reason) = cause.described();
+        world.note(LogEvent::MemberRemoved { node, how, reason });
         let finding = cause.finding();
         if let Some((incarnation, reason)) = &finding {
             for other in world.others() {
@@ -334,6 +351,16 @@ mod tests {
         (membership, world)
     }
 
+    /// The actions when node 2 is lost.
+    fn lost_and_announced(how: &'static str, reason: String, announced: Message) -> [Action; 3] {
+        let node = NodeId(2);
+        [
+            Action::DropPeer { node, has_left: false },
+            Action::Log(LogEvent::MemberRemoved { node, how, reason }),
+            Action::Send { to: NodeId(3), message: announced },
+        ]
+    }
+
     #[test]
     fn the_end_of_a_process_is_announced_and_a_reconnect_is_scheduled() {
         let (mut membership, mut world) = met();
@@ -347,8 +374,8 @@ mod tests {
             incarnation: ENDED,
             reason: "its process has ended".into(),
         };
-        let drop = Action::DropPeer { node: NodeId(2), has_left: false };
-        assert_eq!(world.taken(), [drop, Action::Send { to: NodeId(3), message: announced }]);
+        let reason = String::from("its process has ended");
+        assert_eq!(world.taken(), lost_and_announced("failed", reason, announced));
         assert_eq!(membership.failed().len(), 1);
     }
 
@@ -360,8 +387,7 @@ mod tests {
         assert!(failed.is_some_and(|failed| failed.process_ended && !failed.has_left));
         let announced =
             Message::Down { node: NodeId(2), incarnation: ENDED, reason: reason.clone() };
-        let drop = Action::DropPeer { node: NodeId(2), has_left: false };
-        assert_eq!(world.taken(), [drop, Action::Send { to: NodeId(3), message: announced }]);
+        assert_eq!(world.taken(), lost_and_announced("barred", reason.clone(), announced));
         assert_eq!(
             membership.failed().first().map(|failed| failed.reason.clone()),
             Some(reason.clone())

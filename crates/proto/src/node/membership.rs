@@ -88,6 +88,7 @@ impl Node {
         self.update_directory(|directory, world| directory.member_removed(world, node));
         self.abort_reduces(node, process_ended);
         self.requests.fail_lists(node, &mut self.world);
+        self.requests.fail_inspections(node, &mut self.world);
         for id in self.hosted_replicas.forget_node(node) {
             self.end_if_unwanted(&id);
         }

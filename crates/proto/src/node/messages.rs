@@ -6,7 +6,7 @@ use super::Node;
 use crate::{
     directory::{self, Directory, Handled},
     error::Error,
-    event::LogEvent,
+    event::{Action, LogEvent},
     id::NodeId,
     lifetime::Terms,
     machines::membership::DepartureReason,
@@ -79,6 +79,12 @@ impl Node {
             Message::OlderVersionsReply { names, request } => self.prune_these(request, names),
             Message::ListReply { request, rows, next } => {
                 self.requests.list_is(from, request, rows, next, &mut self.world);
+            }
+            Message::Inspect { inspection, request } => {
+                self.world.act(Action::Inspect { to: from, request, inspection });
+            }
+            Message::InspectReply { request, report } => {
+                self.requests.inspected(from, request, report, &mut self.world);
             }
             Message::RangeLocated { request, source } => self.range_located(request, source),
             Message::LocationsReply { request, holdings } => {

@@ -2,7 +2,12 @@
 //!
 //! [`crate::reduce`] decides; here its steps become messages, allocations and folds.
 
-use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
+use alloc::{
+    collections::BTreeSet,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
 
 use super::Node;
 use super::put::no_time;
@@ -319,7 +324,8 @@ impl Node {
             return self.fold_ended(key, failure);
         }
         let (inputs, part) = (local, 0..size);
-        let order = FoldOrder { key, inputs, children, op, dtype, size, part, frame };
+        let result = id;
+        let order = FoldOrder { key, result, inputs, children, op, dtype, size, part, frame };
         self.world.act(Action::StartFold { order, target: Some((instance, count)) });
     }
 
@@ -345,6 +351,7 @@ impl Node {
         let Some(reduce) = self.forget_reduce(key) else { return };
         self.result_reservations.remove(key);
         let id = reduce.result().clone();
+        self.world.note(LogEvent::ReduceEnded { id: id.clone(), failure: None });
         // All positions have sent everything. A position with a duplicate order must not wait for a parent forever.
         let nodes: BTreeSet<NodeId> = reduce.nodes().into_iter().collect();
         for node in nodes {
@@ -362,6 +369,8 @@ impl Node {
     pub(super) fn fail_reduce_of(&mut self, id: &ObjectId, error: &Error) {
         let Some(key) = self.coordinator.maker(id) else { return };
         let Some(reduce) = self.forget_reduce(key) else { return };
+        let failure = Some(error.to_string());
+        self.world.note(LogEvent::ReduceEnded { id: id.clone(), failure });
         self.coordinator.remember_failed(&reduce);
         let is_minted = id.minter().is_some();
         let reserved = if is_minted { None } else { self.end_reservation(key, id, error) };

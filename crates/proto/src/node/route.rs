@@ -1,7 +1,7 @@
 //! Dispatches events to machines. Client requests are in [`super::verbs`], messages in [`super::messages`].
 
 use super::Node;
-use crate::{directory::Directory, event::Event};
+use crate::{directory::Directory, event::Event, message::Message};
 
 impl Node {
     pub(super) fn dispatch(&mut self, event: Event) {
@@ -73,6 +73,9 @@ impl Node {
                 let usual = has_bandwidth.then_some(link.bytes_per_second);
                 self.pulls.set_usual_rate(usual);
                 self.directory.set_usual_rate(usual);
+            }
+            Event::Inspected { to, request, report } => {
+                self.world.send(to, Message::InspectReply { request, report });
             }
             Event::LeaveRequested { timeout_ns } => self.leave(timeout_ns),
             Event::DeadlinePassed => self.expire(),

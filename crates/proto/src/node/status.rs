@@ -9,11 +9,29 @@ use alloc::{
 use super::Node;
 use crate::{
     error::Error,
-    id::{Instance, ObjectId},
+    id::{Instance, NodeId, ObjectId},
     members::Member,
     request::{Counts, ObjectRow, Reply, Status, StoreCounts},
+    swim::Suspicion,
     table::{Copy, Residency, State},
 };
+
+/// The states of a copy, as clients see them.
+const STATES: [&str; 6] = ["filling", "flowing", "folding", "complete", "spilled", "returning"];
+
+/// The index of a copy's state in [`STATES`].
+const fn state_number(copy: &Copy) -> usize {
+    match copy.state {
+        State::Filling(_) => 0,
+        State::Flowing(_) => 1,
+        State::Folding => 2,
+        State::Complete => match copy.place {
+            Residency::Memory => 3,
+            Residency::Disk => 4,
+            Residency::Pending | Residency::Restoring => 5,
+        },
+    }
+}
 
 /// State of an object that no owner knows.
 pub(super) const NOT_PUT: &str = "no client has put it";
@@ -102,12 +120,13 @@ impl Node {
         Member { place: self.world.members().place(member.id), ..member }
     }
 
-    pub(super) fn status(&self) -> Status {
+    /// The status of this node.
+    pub fn status(&self) -> Status {
         let (table, (small, small_capacity)) = (self.copies.table(), self.directory.inline_bytes());
         Status {
             me: self.placed(self.world.my_member()),
             members: self.world.members().iter().map(|member| self.placed(member)).collect(),
-            suspicions: self.membership.suspicions(),
+            suspicions: self.membership.suspicions().collect(),
             failed: self.membership.failed(),
             corrupt: self.pulls.corrupt(),
             counts: Counts {
@@ -128,22 +147,47 @@ impl Node {
         }
     }
 
+    /// Members that currently fail to ack probes.
+    pub fn suspicions(&self) -> impl Iterator<Item = (NodeId, Suspicion)> {
+        self.membership.suspicions()
+    }
+
+    /// Number and bytes of the copies in each state. Looks at all copies.
+    pub fn states(&self) -> [(&'static str, u64, u64); STATES.len()] {
+        let mut all = STATES.map(|name| (name, 0, 0));
+        for (_, copy) in self.copies.table().iter() {
+            let (_, objects, bytes) = &mut all[state_number(copy)];
+            *objects += 1;
+            *bytes += copy.meta.size;
+        }
+        all
+    }
+
+    /// Number of pinned copies. Looks at all copies.
+    pub fn pinned_copies(&self) -> u64 {
+        self.copies.table().iter().filter(|(_, copy)| copy.primary).count() as u64
+    }
+
+    /// Numbers of copies and requests that wait.
+    pub fn queues(&self) -> [(&'static str, u64); 5] {
+        let [capacity, memory, spills, returns] =
+            self.copies.counts().map(|(_, count)| count as u64);
+        let requests = self.requests.len() as u64;
+        [
+            ("capacity", capacity),
+            ("memory", memory),
+            ("spills", spills),
+            ("returns", returns),
+            ("requests", requests),
+        ]
+    }
+
     pub(super) fn objects(&self) -> Vec<ObjectRow> {
-        let name = |copy: &Copy| match copy.state {
-            State::Filling(_) => "filling",
-            State::Flowing(_) => "flowing",
-            State::Folding => "folding",
-            State::Complete => match copy.place {
-                Residency::Memory => "complete",
-                Residency::Disk => "spilled",
-                Residency::Pending | Residency::Restoring => "returning",
-            },
-        };
         let row = |(instance, copy): (Instance, &Copy)| ObjectRow {
             id: copy.id.clone(),
             instance,
             meta: copy.meta.clone(),
-            state: name(copy).to_string(),
+            state: STATES[state_number(copy)].to_string(),
             primary: copy.primary,
             pins: copy.pins,
             lifetime: copy.lifetime(self.world.now()),

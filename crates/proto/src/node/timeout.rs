@@ -118,6 +118,9 @@ impl Node {
             RequestKind::Page { owner } => {
                 (format!("the objects owned by node {owner}"), "it has not replied".to_string())
             }
+            RequestKind::Inspection { node } => {
+                (format!("the report of node {node}"), "it has not replied".to_string())
+            }
             RequestKind::Wait(waited) => {
                 // For a wait, a timeout is a normal result.
                 waited.stop(request, &mut self.watches, &mut self.world);

@@ -96,6 +96,9 @@ impl Node {
             Request::List { owner, prefix, after } => {
                 self.requests.list(&context, owner, prefix, after, &mut self.world)
             }
+            Request::Inspect { node, inspection } => {
+                self.requests.inspect(&context, node, inspection, &mut self.world)
+            }
             Request::Status => Some(Ok(Reply::Status(Box::new(self.status())))),
             Request::Objects => Some(Ok(Reply::Objects(self.objects()))),
         };

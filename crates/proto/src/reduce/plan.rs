@@ -217,8 +217,17 @@ impl Reduce {
         }
         for order in tree.orders() {
             let key = FoldKey { reduce, epoch, segment: 0, position: order.position };
-            let (inputs, children, part) = (order.inputs, order.children, 0..size);
-            let fold = FoldOrder { key, inputs, children, op, dtype, size, part, frame: *frame };
+            let fold = FoldOrder {
+                key,
+                result: self.result.clone(),
+                inputs: order.inputs,
+                children: order.children,
+                op,
+                dtype,
+                size,
+                part: 0..size,
+                frame: *frame,
+            };
             steps.push(Step::Order(order.node, fold));
         }
         if let Some(children) = tree.roots() {

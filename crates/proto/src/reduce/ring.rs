@@ -144,7 +144,8 @@ impl RingOrder {
         };
         let (dtype, inputs) = (self.meta.dtype()?, self.inputs(rank).to_vec());
         let (size, part, frame) = (self.meta.size, self.part(part), self.frame);
-        Some(FoldOrder { key, inputs, children, op, dtype, size, part, frame })
+        let result = self.id.clone();
+        Some(FoldOrder { key, result, inputs, children, op, dtype, size, part, frame })
     }
 
     /// The node that sends `node` the parts that it does not fold itself.

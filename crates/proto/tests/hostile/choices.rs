@@ -8,6 +8,7 @@ use hoplite_proto::{
     error::Error,
     id::{Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
     inline::Inline,
+    inspection::Inspection,
     lifetime::Lease,
     limits::{BLOCK_BYTES, INLINE_BYTES_MAX},
     members::Member,
@@ -171,6 +172,7 @@ impl Choices<'_> {
         let size = self.of(&[8, 16, 4 * INLINE_BYTES_MAX]);
         FoldOrder {
             key,
+            result: self.id(),
             inputs: self.many(Self::instance),
             children: self.many(|choices| (choices.node(), choices.few())),
             op: self.op(),
@@ -434,13 +436,15 @@ impl Choices<'_> {
 
     fn word_of_names(&mut self) -> Message {
         let (name, request) = (self.name(), RequestId(self.number()));
-        match self.below(7) {
+        match self.below(9) {
             0 => Message::Latest { prefix: "a/".into(), after: None, request },
             1 => Message::CancelLatest { request },
             2 => Message::RequestPending { request, id: None },
             3 => Message::LatestReply { name, request },
             4 => Message::OlderVersionsReply { names: vec![name], request },
             5 => Message::OlderVersions { name, retain: self.number(), request },
+            6 => Message::Inspect { inspection: Inspection::Metrics, request },
+            7 => Message::InspectReply { request, report: "{}".into() },
             _ => Message::List { prefix: String::new(), after: None, request },
         }
     }

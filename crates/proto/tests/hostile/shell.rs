@@ -125,6 +125,9 @@ impl Shell {
                 assert!(length.is_multiple_of(dtype.size()), "{length} bytes of {}", dtype.name());
                 self.facts.push(Event::FoldedInline { reduce, epoch, result: bytes(length) });
             }
+            Action::Inspect { to, request, .. } => {
+                self.facts.push(Event::Inspected { to, request, report: String::new() });
+            }
             Action::Serve { serve, instance, .. } => {
                 assert!(self.slots.contains_key(&instance), "{instance} is sent without a slot");
                 self.facts.push(Event::ServeEnded { serve });

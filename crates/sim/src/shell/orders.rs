@@ -36,6 +36,10 @@ impl World {
             Action::FoldInline { reduce, epoch, inputs, .. } => {
                 self.fold_inline(node, reduce, epoch, &inputs);
             }
+            Action::Inspect { to, request, .. } => {
+                let report = String::new();
+                self.deliver_soon(node, Event::Inspected { to, request, report });
+            }
             Action::Log(LogEvent::ReduceRestarted { id, detail, .. }) if !self.may_restart => {
                 self.fail(format!("the reduce of {id:?} restarted without a fault: {detail}"));
             }

@@ -58,7 +58,9 @@ impl Orders {
 impl Execute for Orders {
     type Rest = ();
 
-    fn execute(&self, order: Action, (): &mut ()) -> Option<Action> {
+    fn observe(&self, _: Instant, _: &Event, _: &Machine, (): &mut ()) {}
+
+    fn execute(&self, order: Action, _: &Machine, (): &mut ()) -> Option<Action> {
         if self.is_slow.load(Ordering::SeqCst) {
             return Some(order);
         }

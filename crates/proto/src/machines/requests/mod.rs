@@ -1,10 +1,11 @@
 //! Client requests, each from [`RequestContext`] until its one `Reply`: what it waits for, and its deadline.
 //!
-//! Requests that only wait for replies of owners are handled here completely: [`deletion`], [`locations`], [`names`],
-//! [`pages`] and [`wait`]. Of any other request this module knows the client and what it waits for, but not how its
+//! Requests that only wait for replies of owners are handled here completely: [`deletion`], [`inspections`],
+//! [`locations`], [`names`], [`pages`] and [`wait`]. Of any other request this module knows the client and what it waits for, but not how its
 //! reply is produced.
 
 mod deletion;
+mod inspections;
 mod locations;
 mod names;
 mod pages;
@@ -70,6 +71,8 @@ pub(crate) enum Subject {
     Inputs(ObjectId),
     /// A page of the objects that a member owns.
     Page(NodeId),
+    /// The report of a member.
+    Inspection(NodeId),
 }
 
 /// What a request waits for.
@@ -103,6 +106,10 @@ pub(crate) enum RequestKind {
     Page {
         owner: NodeId,
     },
+    /// For the report of a member.
+    Inspection {
+        node: NodeId,
+    },
     Wait(WaitProgress),
     Locations {
         id: ObjectId,
@@ -117,6 +124,7 @@ impl RequestKind {
         match self {
             Self::Inputs(id) => Some(Subject::Inputs(id.clone())),
             Self::Page { owner } => Some(Subject::Page(*owner)),
+            Self::Inspection { node } => Some(Subject::Inspection(*node)),
             _ => None,
         }
     }
@@ -238,7 +246,8 @@ impl Requests {
             RequestKind::Create(instance) => !awaits_name(*instance),
             RequestKind::Reservation(_)
             | RequestKind::OlderVersions { .. }
-            | RequestKind::Page { .. } => false,
+            | RequestKind::Page { .. }
+            | RequestKind::Inspection { .. } => false,
             _ => true,
         };
         let until = pending.since + OWNER_TIMEOUT_NS;

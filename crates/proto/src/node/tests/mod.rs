@@ -3,6 +3,7 @@
 //! The shells execute every action at once; the simulator has clocks and a network.
 
 mod capacity;
+mod inspect;
 mod leave;
 mod lifetime;
 mod list;
@@ -321,6 +322,10 @@ impl Cluster {
             Action::FoldInline { reduce, epoch, inputs, .. } => {
                 let result = inputs[0].clone();
                 Event::FoldedInline { reduce, epoch, result }
+            }
+            Action::Inspect { to, request, inspection } => {
+                let report = format!("{inspection:?} of {node:?}");
+                Event::Inspected { to, request, report }
             }
             Action::CreateSlot { instance, .. } => {
                 if self.without_memory.contains(&node) || self.refusals > 0 {

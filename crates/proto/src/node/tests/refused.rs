@@ -225,7 +225,8 @@ fn a_coordinator_has_so_many_folds_at_a_node() {
         let key = crate::message::FoldKey { reduce, epoch: 0, segment: 0, position };
         let (inputs, children) = (vec![input], Vec::new());
         let (op, dtype, size, part, frame) = (Op::Sum, Dtype::Float32, LARGE, 0..LARGE, 1 << 16);
-        let order = FoldOrder { key, inputs, children, op, dtype, size, part, frame };
+        let result = named("sum");
+        let order = FoldOrder { key, result, inputs, children, op, dtype, size, part, frame };
         cluster.say(2, 1, Message::Fold(order));
     }
     assert_eq!(cluster.folds.len(), FOLDS_MAX);

@@ -378,7 +378,8 @@ fn deleted_while_it_comes_back() -> (Cluster, Instance, RequestId) {
     let (reduce, inputs) = (ReduceId { node: NodeId(2), serial: 1 }, vec![input]);
     let key = FoldKey { reduce, epoch: 0, segment: 0, position: 0 };
     let (op, dtype, size, part) = (Op::Sum, Dtype::Float32, LARGE, 0..LARGE);
-    let order = FoldOrder { key, inputs, children: vec![], op, dtype, size, part, frame: 1 << 16 };
+    let (result, children, frame) = (named("sum"), vec![], 1 << 16);
+    let order = FoldOrder { key, result, inputs, children, op, dtype, size, part, frame };
     cluster.tell(1, Event::Message { from: NodeId(2), message: Message::Fold(order) });
     cluster.lack_memory(1);
     cluster.get(1, &first);

@@ -1,0 +1,290 @@
+//! What runs on the node now: transfers, folds, reduces, waits, and what each process read last.
+
+use std::collections::BTreeMap;
+
+use hoplite_proto::{
+    id::{ClientId, Instance, NodeId, ObjectId, RequestId, ServeId},
+    message::FoldKey,
+    meta::Op,
+    reduce::{cost::DegreeReason, shape::Degree},
+    time::Instant,
+};
+
+use super::{
+    events::{Choice, Process, Subject, degree_name, write_position, write_process},
+    json::Json,
+};
+
+/// Entries of what the state machine may never report as ended. Beyond this number they begin anew.
+pub(super) const UNENDED_MAX: usize = 16_384;
+
+/// Number of prefixes whose newest read version is remembered.
+const READS_MAX: usize = 1024;
+
+/// A copy that arrives.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    pub(super) id: ObjectId,
+    pub(super) source: NodeId,
+    pub(super) choice: Choice,
+    pub(super) bytes: u64,
+    pub(super) received: u64,
+    pub(super) since: Instant,
+    /// Whether it arrives now; otherwise it waits for another source.
+    pub(super) is_running: bool,
+}
+
+/// A copy that is sent.
+#[derive(Debug)]
+pub(super) struct Serve {
+    pub(super) id: ObjectId,
+    pub(super) instance: Instance,
+    pub(super) reader: Option<NodeId>,
+    pub(super) since: Instant,
+    pub(super) is_granted: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Fold {
+    pub(super) result: ObjectId,
+    pub(super) children: Box<[NodeId]>,
+    pub(super) inputs: Box<[ObjectId]>,
+    pub(super) since: Instant,
+}
+
+/// A reduce of a client of this node.
+#[derive(Debug)]
+pub(super) struct RunningReduce {
+    pub(super) epoch: u32,
+    pub(super) shape: ReduceShape,
+    pub(super) since: Instant,
+}
+
+#[derive(Debug)]
+pub(super) enum ReduceShape {
+    /// Its inputs have not come.
+    Unknown,
+    Tree(Degree, Box<DegreeReason>),
+    Ring(u64),
+}
+
+/// A request of a client.
+#[derive(Debug)]
+pub(super) struct OpenRequest {
+    pub(super) request: RequestId,
+    pub(super) client: ClientId,
+    pub(super) verb: &'static str,
+    pub(super) subject: Subject,
+    pub(super) since: Instant,
+    /// Of a put: its size. Of a reduce: the number of inputs.
+    pub(super) size: u64,
+    /// Of a reduce: how many of them to fold, and the operation.
+    pub(super) reduce: Option<(u32, Op)>,
+}
+
+/// A file that is written or read.
+#[derive(Debug)]
+pub(super) struct FileTransfer {
+    pub(super) id: ObjectId,
+    pub(super) bytes: u64,
+    pub(super) since: Instant,
+}
+
+/// The newest version of a prefix that a process read.
+#[derive(Debug)]
+struct Read {
+    version: u64,
+    process: Process,
+    since: Instant,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Running {
+    pub(super) transfers: BTreeMap<Instance, Transfer>,
+    pub(super) serves: BTreeMap<ServeId, Serve>,
+    pub(super) folds: BTreeMap<FoldKey, Fold>,
+    pub(super) reduces: BTreeMap<ObjectId, RunningReduce>,
+    pub(super) waits: BTreeMap<RequestId, (OpenRequest, Process)>,
+    pub(super) spills: BTreeMap<Instance, FileTransfer>,
+    pub(super) unspills: BTreeMap<Instance, FileTransfer>,
+    /// Sources that were chosen and have not begun to send.
+    pub(super) chosen: BTreeMap<ObjectId, Choice>,
+    reads: BTreeMap<ClientId, BTreeMap<Box<str>, Read>>,
+    reads_count: usize,
+}
+
+/// Inserts an entry whose end may never be seen.
+pub(super) fn insert_bounded<K: Ord, V>(all: &mut BTreeMap<K, V>, key: K, value: V) {
+    if all.len() >= UNENDED_MAX {
+        all.clear();
+    }
+    all.insert(key, value);
+}
+
+impl Running {
+    /// A client got this version.
+    pub(super) fn read(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        prefix: &str,
+        version: u64,
+        process: impl FnOnce() -> Process,
+    ) {
+        let known = self.reads.get_mut(&client).and_then(|all| all.get_mut(prefix));
+        if let Some(known) = known {
+            if version > known.version {
+                (known.version, known.since) = (version, now);
+            }
+            return;
+        }
+        if self.reads_count >= READS_MAX {
+            self.drop_oldest_read();
+        }
+        let read = Read { version, process: process(), since: now };
+        self.reads.entry(client).or_default().insert(prefix.into(), read);
+        self.reads_count += 1;
+    }
+
+    fn drop_oldest_read(&mut self) {
+        let all = self.reads.iter().flat_map(|(client, prefixes)| {
+            prefixes.iter().map(|(prefix, read)| (read.since, *client, prefix.clone()))
+        });
+        if let Some((_, client, prefix)) = all.min() {
+            self.reads_count -= 1;
+            if let Some(prefixes) = self.reads.get_mut(&client) {
+                prefixes.remove(&prefix);
+            }
+        }
+    }
+
+    pub(super) fn forget_reads(&mut self, client: ClientId) {
+        if !self.reads.is_empty() {
+            self.reads_count -= self.reads.remove(&client).map_or(0, |all| all.len());
+        }
+    }
+
+    pub(super) fn write_reads(&self, json: &mut Json, unix: &dyn Fn(Instant) -> f64) {
+        let all = self.reads.values().flatten();
+        json.key("reads").list(|json| {
+            for (prefix, read) in all {
+                json.object(|json| {
+                    json.text("prefix", prefix);
+                    json.number("version", read.version);
+                    write_process(json, read.process);
+                    json.time("since", unix(read.since));
+                });
+            }
+        });
+    }
+
+    /// Writes all lists, and how many rows of each were omitted.
+    pub(super) fn write(&self, json: &mut Json, unix: &dyn Fn(Instant) -> f64) {
+        let transfers = self.transfers.iter().filter(|(_, transfer)| transfer.is_running);
+        let mut omitted = [0; 4];
+        omitted[0] = rows(
+            json,
+            "transfers",
+            transfers,
+            |(_, it)| it.since,
+            |json, row| {
+                let (instance, transfer) = row;
+                json.text("ref", &transfer.id);
+                json.text("instance", instance);
+                json.text("source", &transfer.source);
+                transfer.choice.write(json);
+                json.number("bytes", transfer.bytes);
+                json.number("received", transfer.received);
+                json.time("since", unix(transfer.since));
+            },
+        );
+        omitted[1] = rows(
+            json,
+            "folds",
+            self.folds.iter(),
+            |(_, it)| it.since,
+            |json, row| {
+                let (key, fold) = row;
+                json.text("result", &fold.result);
+                json.number("epoch", key.epoch.into());
+                write_position(json, key.position);
+                json.maybe("parent", None);
+                json.texts("children", &fold.children);
+                json.texts("inputs", &fold.inputs);
+                json.time("since", unix(fold.since));
+            },
+        );
+        omitted[2] = rows(
+            json,
+            "reduces",
+            self.reduces.iter(),
+            |(_, it)| it.since,
+            |json, row| {
+                let (result, reduce) = row;
+                json.text("result", result);
+                json.number("epoch", reduce.epoch.into());
+                match &reduce.shape {
+                    ReduceShape::Unknown => {
+                        json.maybe("degree", None);
+                        json.text("reason", &"its inputs have not come");
+                    }
+                    ReduceShape::Tree(degree, reason) => {
+                        json.text("degree", &degree_name(*degree));
+                        json.text("reason", reason);
+                    }
+                    ReduceShape::Ring(parts) => {
+                        json.text("degree", &format_args!("ring of {parts}"));
+                        json.text("reason", &"most contributing nodes wait for the result");
+                    }
+                }
+                json.time("since", unix(reduce.since));
+            },
+        );
+        omitted[3] = rows(
+            json,
+            "waits",
+            self.waits.values(),
+            |it| it.0.since,
+            |json, row| {
+                let (open, process) = row;
+                json.text("verb", &open.verb);
+                open.subject.write(json);
+                write_process(json, *process);
+                json.time("since", unix(open.since));
+            },
+        );
+        self.write_reads(json, unix);
+        json.key("omitted").object(|json| {
+            for (name, count) in ["transfers", "folds", "reduces", "waits"].iter().zip(omitted) {
+                json.number(name, count);
+            }
+        });
+    }
+}
+
+/// Number of rows, and about the number of bytes, of one list.
+const ROWS_MAX: usize = 1000;
+const ROWS_BYTES_MAX: usize = 256 * 1024;
+
+/// Writes a list, the longest running first. Returns how many rows it omitted.
+fn rows<T: Copy>(
+    json: &mut Json,
+    name: &str,
+    all: impl Iterator<Item = T>,
+    since: impl Fn(&T) -> Instant,
+    write: impl Fn(&mut Json, T),
+) -> u64 {
+    let mut all: Vec<T> = all.collect();
+    all.sort_by_key(since);
+    let (begin, mut written) = (json.len(), 0);
+    json.key(name).list(|json| {
+        for row in all.iter().take(ROWS_MAX) {
+            if json.len() > begin + ROWS_BYTES_MAX {
+                break;
+            }
+            json.object(|json| write(json, *row));
+            written += 1;
+        }
+    });
+    all.len() as u64 - written
+}
