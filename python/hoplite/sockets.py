@@ -181,16 +181,24 @@ def is_served(path: str | Path) -> bool:
     return True
 
 
-def server_of(path: str | Path) -> str:
-    """Describes the process that serves a socket, such as "process 4711 (python train.py)"."""
+def pid_of(path: str | Path) -> int | None:
+    """Returns the PID of the process that serves a socket; None if it has ended, or is in another PID namespace."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.settimeout(1)
             probe.connect(str(path))
             pid = int.from_bytes(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
+    except OSError:
+        return None
+    return pid or None
+
+
+def server_of(path: str | Path) -> str:
+    """Describes the process that serves a socket, such as "process 4711 (python train.py)"."""
+    pid = pid_of(path)
+    try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").split()
     except OSError:
-        # The process has ended, or is in another PID namespace.
         return "another process"
     command = "".join(letter for letter in " ".join(words) if letter.isprintable())
     shown = command if len(command) <= COMMAND_CHARS_MAX else f"{command[:COMMAND_CHARS_MAX]}..."

@@ -16,7 +16,22 @@ import click
 from hoplite import __version__
 from hoplite.errors import HopliteError
 from hoplite.settings import SettingsWarning, closest
-from hoplite.tools.cli import certs, completion, demo, files, node, objects, packages, status, token, top, verbs
+from hoplite.tools.cli import (
+    certs,
+    completion,
+    demo,
+    doctor,
+    files,
+    node,
+    objects,
+    packages,
+    status,
+    story,
+    token,
+    top,
+    trace,
+    verbs,
+)
 from hoplite.tools.cli.output import Failure, fail
 
 if TYPE_CHECKING:
@@ -76,6 +91,9 @@ for _command in (
     verbs.wait,
     verbs.reduce,
     objects.delete,
+    story.story,
+    trace.trace,
+    doctor.doctor,
     demo.demo,
     *packages.COMMANDS,
     completion.completion,

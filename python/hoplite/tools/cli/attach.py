@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import click
 
     from hoplite import Client
+    from hoplite.settings import Values
 
 # Time limit of a completion.
 COMPLETION_TIMEOUT_S = 1.0
@@ -33,23 +34,12 @@ def attach(socket: str | None, *, timeout: float = 10.0, digest: bool = False) -
             another cluster than the settings.
     """
     values = settings.load(address=None, socket=None, cluster=None)
-    address: str = values["address"] or LOCAL
-    if socket is not None:
-        address = UNIX + socket.removeprefix(UNIX)
-    elif address == LOCAL:
-        wanted: str | None = values["socket"]
-        found = sockets.find(wanted, embedded=values["address"] is None)
-        address = f"{UNIX}{found or wanted or sockets.default_socket()}"
-    if not address.startswith(UNIX):
-        raise InvalidArgument(
-            f"{values.origin('address')} is {address}, and this command needs a node of this host: add --socket PATH"
-        )
-    path = address.removeprefix(UNIX)
+    path = node_socket(values, socket)
     if not sockets.is_served(path):
         # Fail immediately: the user may have forgotten to start the node.
         raise ConnectError(f"no node serves {path}{_elsewhere(path)}")
     with waiting_for(f"the node on {path}"):
-        client = hoplite.connect(address, timeout=timeout, allow_pickle=False, digest=digest or None)
+        client = hoplite.connect(UNIX + path, timeout=timeout, allow_pickle=False, digest=digest or None)
     try:
         if values.is_set("cluster"):
             advice = "correct the setting, or select the node with --socket"
@@ -58,6 +48,30 @@ def attach(socket: str | None, *, timeout: float = 10.0, digest: bool = False) -
         client.close()
         raise
     return client
+
+
+def node_socket(values: Values, socket: str | None) -> str:
+    """Returns the path of the socket that a command uses.
+
+    Args:
+        values: settings with `address` and `socket`.
+        socket: the option of the command.
+
+    Raises:
+        InvalidArgument: HOPLITE_ADDRESS is the address of a cluster, not of a node on this host.
+    """
+    address: str = values["address"] or LOCAL
+    if socket is not None:
+        return socket.removeprefix(UNIX)
+    if address == LOCAL:
+        wanted: str | None = values["socket"]
+        found = sockets.find(wanted, embedded=values["address"] is None)
+        return str(found or wanted or sockets.default_socket())
+    if not address.startswith(UNIX):
+        raise InvalidArgument(
+            f"{values.origin('address')} is {address}, and this command needs a node of this host: add --socket PATH"
+        )
+    return address.removeprefix(UNIX)
 
 
 def _elsewhere(path: str) -> str:
