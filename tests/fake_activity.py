@@ -83,8 +83,8 @@ class FakeClient:
         return {
             "time": cluster.now + skew,
             "node": cluster.ids[number],
-            "first": ring[0]["serial"] if ring else 1,
-            "next": len(everything) + 1,
+            "first": ring[0]["serial"] if ring else 0,
+            "next": len(everything),
             "events": [event for event in ring if event["serial"] >= after][:limit],
             **{name: sorted(found, key=lambda row: row["since"])[:ROWS_MAX] for name, found in rows.items()},
             "omitted": omitted,

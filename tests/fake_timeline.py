@@ -75,15 +75,13 @@ class Timeline:
         return self.now - START >= self.failed.get(number, float("inf"))
 
     def events(self, number: int) -> list[Row]:
-        """Returns all events of a node until now, with its own clock and serials from 1."""
+        """Returns all events of a node until now, with its own clock and serials from 0."""
         while START + self._rounds * PERIOD_S <= self.now:
             self._play(self._rounds)
             self._rounds += 1
         skew = self.skews.get(number, 0.0)
         past = [(time, event) for time, event in self._events[number] if time <= self.now]
-        return [
-            {"serial": serial, "time": round(time + skew, 6), **event} for serial, (time, event) in enumerate(past, 1)
-        ]
+        return [{"serial": serial, "time": round(time + skew, 6), **event} for serial, (time, event) in enumerate(past)]
 
     def _play(self, number: int) -> None:
         begun = START + number * PERIOD_S

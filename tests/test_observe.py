@@ -13,6 +13,7 @@ from fake_timeline import START
 from hoplite.errors import NodeDown
 from hoplite.tools.observe.clocks import Clock
 from hoplite.tools.observe.collect import Collector, Snapshot
+from hoplite.tools.observe.folds import pairs
 from hoplite.tools.observe.words import SENTENCES, sentence
 
 
@@ -97,7 +98,7 @@ def test_many_events_are_read_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.advance(30.0)
     reports = snapshot(cluster).reports
     assert len(reports[0].events) > 30
-    assert [event["serial"] for event in reports[0].events] == list(range(1, len(cluster.events(0)) + 1))
+    assert [event["serial"] for event in reports[0].events] == list(range(len(cluster.events(0))))
 
 
 def test_without_history_only_new_events_are_read() -> None:
@@ -190,3 +191,23 @@ def test_an_unknown_kind_is_written_with_its_fields() -> None:
 
 def test_a_node_without_a_name_is_written_by_its_id() -> None:
     assert sentence({"kind": "member", "state": "left", "node": "0123456789abcdef"}, {}) == "01234567 left"
+
+
+def test_events_that_are_not_kept_are_read_but_not_retained() -> None:
+    cluster = FakeCluster(ring=30)
+    cluster.advance(20.0)
+    client: Any = cluster.client()
+    reader = Collector(client, keep=lambda event, at: event["kind"] == "put" and at > START, clock=lambda: cluster.now)
+    taken = asyncio.run(reader.collect())
+    assert {event["kind"] for event in taken.events()} == {"put"}
+    assert taken.reports[0].oldest == cluster.events(0)[-30]["time"]
+
+
+def test_folds_are_matched_by_their_children() -> None:
+    def fold(node: str, position: int | None, *children: str) -> dict[str, Any]:
+        return {"recorder": node, "result": "r", "epoch": 1, "position": position, "children": list(children)}
+
+    # The caller's node has the top and a position.
+    folds = [fold("a", None, "b"), fold("b", 0, "a", "c"), fold("a", 1), fold("c", 2, "a"), fold("a", 3)]
+    found = [(child["recorder"], child["position"], parent["position"]) for child, parent in pairs(folds)]
+    assert found == [("b", 0, None), ("a", 1, 0), ("c", 2, 0), ("a", 3, 2)]

@@ -40,11 +40,11 @@ def test_a_broadcast_is_told_in_order() -> None:
     texts = [event["text"] for event in told.events if event["recorder"] == cluster.ids[3]]
     assert texts == [
         "get of process 203 waits",
-        "chose 10.0.0.3:7420 as its source: an idle node whose copy still arrives",
+        "chose 10.0.0.3:7420 as its source: relays the copy that still arrives",
         "began to receive 64.0 MiB from 10.0.0.3:7420",
         "lost the transfer from 10.0.0.3:7420 after 20.0 MiB of 64.0 MiB: the connection was closed",
         "changed the source from 10.0.0.3:7420 to 10.0.0.2:7420",
-        "chose 10.0.0.2:7420 as its source: the node predicted to be the fastest",
+        "chose 10.0.0.2:7420 as its source: predicted to be the fastest",
         "began to receive 64.0 MiB from 10.0.0.2:7420, and continues an interrupted transfer",
         "received 64.0 MiB from 10.0.0.2:7420 in 0.48 s",
         "get of process 203 ended after 1.25 s",

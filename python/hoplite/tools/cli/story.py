@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,9 +13,11 @@ from hoplite.settings import closest
 from hoplite.tools.cli.attach import attach, complete_ref
 from hoplite.tools.cli.options import json_option, socket_option
 from hoplite.tools.cli.output import fail_with, print_json, print_table
-from hoplite.tools.observe.collect import Snapshot, collect
-from hoplite.tools.observe.story import Story, tell
+from hoplite.tools.observe.story import Story, read, tell
 from hoplite.tools.observe.words import seconds
+
+if TYPE_CHECKING:
+    from hoplite.tools.observe.collect import Snapshot
 
 # Larger trees are summarized.
 TREE_LINES_MAX = 32
@@ -36,7 +39,7 @@ def story(ref: str, everything: bool, socket: str | None, as_json: bool) -> None
       hoplite story policy/17 --json | jq -r '.events[].text'
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     with attach(socket) as client:
-        snapshot = collect(client)
+        snapshot, others = read(client, ref)
         told = tell(ref, snapshot, everything=everything)
         if not told.events:
             try:
@@ -45,18 +48,17 @@ def story(ref: str, everything: bool, socket: str | None, as_json: bool) -> None
                 raise
             except HopliteError as error:
                 _fail(f"no node has events of {ref}: {error}", told)
-            _fail(_unknown(ref, snapshot, is_there=is_there), told)
+            _fail(_unknown(ref, others, is_there=is_there), told)
     if as_json:
         print_json({**dataclasses.asdict(told), "nodes": snapshot.names})
     else:
         _print(told, snapshot)
 
 
-def _unknown(ref: str, snapshot: Snapshot, *, is_there: bool) -> str:
+def _unknown(ref: str, others: set[str], *, is_there: bool) -> str:
     if is_there:
         return f"{ref} exists, but the nodes have overwritten its events"
-    refs = {event.get("ref") or event.get("result") for event in snapshot.events()}
-    return f"no node has an object or events of {ref}{closest(ref, sorted(filter(None, refs)))}"
+    return f"no node has an object or events of {ref}{closest(ref, sorted(others))}"
 
 
 def _fail(message: str, told: Story) -> None:

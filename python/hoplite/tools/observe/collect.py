@@ -48,6 +48,7 @@ class Report:
         events: new events, in the order of the node; `time` is on this process's clock, `recorder` is the node's id.
         activity: the other fields of the reply to `inspect("activity")`; empty without a reply.
         missed: number of events that the node overwrote before they were read.
+        oldest: Unix seconds of the oldest event that was read, also if it was not retained; None without events.
         note: why the node did not reply; None if it did.
     """
 
@@ -57,6 +58,7 @@ class Report:
     events: list[Row] = field(default_factory=list)
     activity: Row = field(default_factory=dict)
     missed: int = 0
+    oldest: float | None = None
     note: str | None = None
 
 
@@ -95,11 +97,8 @@ class Snapshot:
             since: Unix seconds of this process's clock; what nodes recorded before is not missing.
         """
         found = [f"{report.name} did not report: {report.note}" for report in self.reports if report.note]
-        for report in self.reports:
-            oldest = report.events[0]["time"] if report.events else self.time
-            if report.missed and oldest > since:
-                found.append(f"{report.name} has overwritten its {report.missed} oldest events")
-        return found
+        short = (report for report in self.reports if report.missed and (report.oldest or self.time) > since)
+        return found + [f"{report.name} has overwritten its {report.missed} oldest events" for report in short]
 
 
 class Collector:
@@ -109,6 +108,7 @@ class Collector:
         client: attached to any node of the cluster.
         history: whether the first snapshot has the events that the nodes recorded before.
         most: maximum number of events per snapshot, in equal shares of the members. Older ones count as missed.
+        keep: which events to retain, by the event and its Unix seconds on this process's clock; None retains all.
         timeout: time limit of a request to one node, in seconds.
         clock: returns Unix seconds.
     """
@@ -119,11 +119,13 @@ class Collector:
         *,
         history: bool = True,
         most: int | None = None,
+        keep: Callable[[Row, float], bool] | None = None,
         timeout: float = TIMEOUT_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client: Any = client
         self._most = most
+        self._keep = keep
         self._timeout = timeout
         self._now = clock
         self._first = 0 if history else NEWEST
@@ -169,8 +171,7 @@ class Collector:
                     "activity", node=node, after=after, limit=min(share, PAGE), timeout=self._timeout
                 )
                 clock.add(sent, self._now(), reply["time"])
-                # Serials start at 1.
-                report.missed += max(0, reply["first"] - max(after, 1))
+                report.missed += max(0, reply["first"] - after) if after != NEWEST else 0
                 end = reply["next"] if end is None else end
                 events = reply.pop("events")
                 if self._most is not None and events and end - events[0]["serial"] > share:
@@ -178,7 +179,12 @@ class Collector:
                     report.missed += end - share - events[0]["serial"]
                     after = end - share
                     continue
-                report.events += events
+                offset = clock.offset(self._now()).seconds
+                if events and report.oldest is None:
+                    report.oldest = events[0]["time"] - offset
+                report.events += [
+                    event for event in events if self._keep is None or self._keep(event, event["time"] - offset)
+                ]
                 report.activity = reply
                 after = self._next[node] = events[-1]["serial"] + 1 if events else reply["next"]
         except HopliteError as error:
@@ -196,10 +202,14 @@ class Collector:
                 row["since"] -= offset.seconds
 
 
-def collect(client: Client, *, history: bool = True) -> Snapshot:
+def collect(client: Client, keep: Callable[[Row, float], bool] | None = None) -> Snapshot:
     """Reads the activity of all members once, for programs without an event loop.
+
+    Args:
+        client: attached to any node of the cluster.
+        keep: which events to retain, as in `Collector`.
 
     Raises:
         HopliteError: this client's node does not reply.
     """
-    return asyncio.run(Collector(client, history=history).collect())
+    return asyncio.run(Collector(client, keep=keep).collect())

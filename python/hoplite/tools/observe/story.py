@@ -1,6 +1,6 @@
 """The story of one object or reduce: its events on all nodes, in order, in words, and the tree of its copies or folds.
 
-It reads a snapshot and prints nothing.
+It prints nothing.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hoplite.tools.observe.collect import collect
+from hoplite.tools.observe.folds import pairs
 from hoplite.tools.observe.words import node_name, seconds, sentence
 from hoplite.tools.quantities import write_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from hoplite import Client
     from hoplite.tools.observe.collect import Report, Row, Snapshot
 
 # Kinds with which the story of an object begins.
@@ -28,6 +31,9 @@ MEASURED = {"serial", "time", "seconds", "received", "text"}
 
 # Repetitions that are shown: the first and the last.
 SHOWN = 2
+
+# Refs that are compared with an unknown one.
+OTHERS_MAX = 10_000
 
 
 @dataclass
@@ -77,6 +83,30 @@ class Story:
     error: float
 
 
+def read(client: Client, ref: str) -> tuple[Snapshot, set[str]]:
+    """Reads what concerns an object: its events, and the arrivals of its inputs if it is the result of a reduce.
+
+    Returns:
+        The events of all nodes, and refs that other events concern, for suggestions.
+    """
+    others: set[str] = set()
+
+    def concerns(event: Row, _: float) -> bool:
+        about = event.get("ref") or event.get("result")
+        if about is not None and len(others) < OTHERS_MAX:
+            others.add(about)
+        return ref in (event.get("ref"), event.get("result"))
+
+    snapshot = collect(client, concerns)
+    inputs = _all_inputs(snapshot.events(), ref)
+    if inputs:
+        arrivals = collect(client, lambda event, _: event["kind"] in ARRIVALS and event.get("ref") in inputs)
+        more = {report.node: report.events for report in arrivals.reports}
+        for report in snapshot.reports:
+            report.events += more.get(report.node, [])
+    return snapshot, others
+
+
 def tell(ref: str, snapshot: Snapshot, *, everything: bool = False) -> Story:
     """Returns the story of an object. It has no events if no node recorded any.
 
@@ -86,7 +116,7 @@ def tell(ref: str, snapshot: Snapshot, *, everything: bool = False) -> Story:
         everything: whether to include repetitions, and events that another node records too.
     """
     recorded = snapshot.events()
-    inputs = {one for event in recorded if event.get("result") == ref for one in _inputs(event)}
+    inputs = _all_inputs(recorded, ref)
     events = [event for event in recorded if _concerns(event, ref, inputs)]
     trees = _trees(events, ref, snapshot.names)
     if not everything:
@@ -102,10 +132,10 @@ def tell(ref: str, snapshot: Snapshot, *, everything: bool = False) -> Story:
     return Story(ref, events, trees, _notes(events, snapshot), max(errors, default=0.0))
 
 
-def _inputs(event: Row) -> list[str]:
-    inputs = event.get("inputs")
-    # Of other kinds, the number of inputs.
-    return inputs if isinstance(inputs, list) else []
+def _all_inputs(events: Iterable[Row], ref: str) -> set[str]:
+    # Of kinds other than folds, "inputs" is a number.
+    folds = (event for event in events if event["kind"] == "fold" and event.get("result") == ref)
+    return {one for fold in folds for one in fold.get("inputs") or ()}
 
 
 def _concerns(event: Row, ref: str, inputs: set[str]) -> bool:
@@ -181,15 +211,14 @@ def _trees(events: list[Row], ref: str, names: Mapping[str, str]) -> list[Tree]:
     }
     tops = [source for source in dict.fromkeys(sources.values()) if source not in sources]
     found += [_tree("broadcast", top, sources, names) for top in tops]
-    epochs: dict[Any, dict[str, str | None]] = {}
-    for event in events:
-        if event["kind"] == "fold" and event.get("result") == ref:
-            epochs.setdefault(event.get("epoch"), {})[event["recorder"]] = event.get("parent")
-    for epoch, parents in epochs.items():
-        sources = {child: parent for child, parent in parents.items() if parent is not None}
-        # The coordinator folds the last position, or receives it.
-        tops = [parent or node for node, parent in parents.items() if parent not in parents]
-        found += [_tree(f"epoch {epoch}", top, sources, names) for top in dict.fromkeys(tops)]
+    folds = [event for event in events if event["kind"] == "fold" and event.get("result") == ref]
+    edges = [(child, parent) for child, parent in pairs(folds) if child["recorder"] != parent["recorder"]]
+    below = {id(child) for child, _ in edges}
+    for epoch in dict.fromkeys(fold.get("epoch") for fold in folds):
+        parents = {child["recorder"]: parent["recorder"] for child, parent in edges if child.get("epoch") == epoch}
+        nodes = [fold["recorder"] for fold in folds if fold.get("epoch") == epoch and id(fold) not in below]
+        tops = [node for node in dict.fromkeys(nodes) if node not in parents]
+        found += [_tree(f"epoch {epoch}", top, parents, names) for top in tops]
     return found
 
 

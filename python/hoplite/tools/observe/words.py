@@ -12,13 +12,15 @@ from hoplite.tools.quantities import write_size
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Why the owner chose a source.
+# Why the owner chose a source, if the event has no reason in words.
 CHOICES = {
     "only_holder": "the only node with a copy",
     "idle_complete": "an idle node with a complete copy",
     "idle_relay": "an idle node whose copy still arrives",
     "least_loaded": "the node predicted to be the fastest",
     "insert": "a node that crosses to another rack",
+    "redirect": "faster than the source before",
+    "ordered": "it makes this part",
 }
 
 # A sentence for each kind; words in braces are fields, written by `_Fields`.
@@ -30,7 +32,7 @@ SENTENCES = {
     "reduce_begin": "began to {op} {count} of {inputs} inputs",
     "wait": "{verb} of {process} waits",
     "reply": "{verb} of {process} ended after {seconds}{error}",
-    "source": "chose {source} as its source: {choice}",
+    "source": "chose {source} as its source: {reason}",
     "redirect": "changed the source from {before} to {source}",
     "locate": "sent {reader} to {source}",
     "fetch": "began to receive {bytes} from {source}{resumed}",
@@ -47,9 +49,9 @@ SENTENCES = {
     "degree": "planned the reduce as {degree}: {reason}",
     "ring": "runs the reduce as a ring of {parts}",
     "restart": "started epoch {epoch}: {why}",
-    "reduced": "completed the result in {seconds}",
-    "fold": "began to fold {inputs}{children} for {parent}, position {position} of epoch {epoch}",
-    "folded": "finished position {position} of epoch {epoch} in {seconds}{error}",
+    "reduced": "ended the reduce after {seconds}{error}",
+    "fold": "began to fold {folded} at {place}{above}",
+    "folded": "finished the fold at {place} in {seconds}{error}",
     "corrupt": "received a corrupt block from {source}",
     "rejected": "rejected the message {message} of {node}",
     "limit": "rejected a request of {client}: limit {limit}",
@@ -118,10 +120,19 @@ class _Fields:
         if name == "client":
             # A limit concerns a node or a process.
             return self["node" if self._event.get("node") else "process"]
-        if name == "children":
-            return "".join(f" and the stream of {node_name(node, self._names)}" for node in value or ())
-        if name == "parent":
-            return "the result" if value is None else node_name(value, self._names)
+        if name == "folded":
+            inputs = [str(one) for one in self._event.get("inputs") or ()]
+            streams = [f"the sum of {node_name(node, self._names)}" for node in self._event.get("children") or ()]
+            return " and ".join([*inputs, *streams]) or "nothing"
+        if name == "place":
+            position = self._event.get("position")
+            where = "the top" if position is None else f"position {position}"
+            return f"{where} of epoch {self['epoch']}"
+        if name == "above":
+            parent = self._event.get("parent")
+            return "" if parent is None else f", for {node_name(parent, self._names)}"
+        if name == "reason":
+            return str(value or CHOICES.get(str(self._event.get("choice")), "?"))
         if name in NODES:
             return node_name(value, self._names)
         if name == "process":
@@ -133,6 +144,4 @@ class _Fields:
             return write_size(value)
         if name == "seconds":
             return seconds(value)
-        if name == "choice":
-            return CHOICES.get(value, str(value).replace("_", " "))
         return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

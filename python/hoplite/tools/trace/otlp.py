@@ -107,8 +107,9 @@ def _parents(spans: Sequence[Span]) -> dict[int, Span]:
         elif span.kind == "fold":
             for sender in span.senders:
                 parents[id(sender)] = span
-            if span.fields.get("parent") is None and span.ref in reduces:
-                parents[id(span)] = reduces[span.ref]
+            if span.ref in reduces:
+                # Replaced by the fold to which it sends, if there is one.
+                parents.setdefault(id(span), reduces[span.ref])
     for span in spans:
         # A send is a part of the transfer that it feeds.
         if span.kind == "receive":

@@ -59,8 +59,8 @@ def past(client: Client, seconds: float) -> Recording:
     """Returns the last seconds, from what the nodes still have."""
 
     async def once() -> Recording:
-        collector = Collector(client)
         recording = Recording(time.time() - seconds)
+        collector = Collector(client, keep=lambda _, at: at >= recording.begun)
         recording.add(await collector.collect(), collector.names)
         return recording
 

@@ -9,6 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hoplite.tools.observe.folds import pairs
 from hoplite.tools.observe.words import sentence
 
 if TYPE_CHECKING:
@@ -168,12 +169,10 @@ def _span(event: Row, begin: float, end: float, fields: Row) -> Span:
 def _connect(found: list[Span]) -> None:
     """Finds the senders of each span."""
     sends: defaultdict[Any, list[Span]] = defaultdict(list)
-    folds: dict[Any, list[Span]] = defaultdict(list)
+    folds = {id(span.fields): span for span in found if span.kind == "fold"}
     for span in found:
         if span.kind == "send":
             sends[span.node, span.fields.get("reader"), span.fields.get("instance")].append(span)
-        elif span.kind == "fold":
-            folds[span.fields.get("parent"), span.ref, span.fields.get("epoch")].append(span)
     for span in found:
         if span.kind == "receive":
             there = sends[span.fields.get("source"), span.node, span.fields.get("instance")]
@@ -182,8 +181,5 @@ def _connect(found: list[Span]) -> None:
                 closest = min(near, key=lambda one: abs(one.begin - span.begin))
                 span.senders = [closest]
                 there.remove(closest)
-        elif span.kind == "fold":
-            children = span.fields.get("children") or ()
-            below = folds.get((span.node, span.ref, span.fields.get("epoch")), [])
-            # A node can have two positions.
-            span.senders = [one for one in below if one is not span and one.node in children]
+    for child, parent in pairs([span.fields for span in found if span.kind == "fold"]):
+        folds[id(parent)].senders.append(folds[id(child)])
