@@ -14,9 +14,10 @@ from hoplite.errors import ConnectError, HopliteError, InvalidArgument
 from hoplite.tools.cli.attach import attach, node_socket
 from hoplite.tools.cli.node import DEFAULT_LISTEN
 from hoplite.tools.cli.options import json_option, socket_option
-from hoplite.tools.cli.output import fail_with, print_json, visible
+from hoplite.tools.cli.output import fail_with, print_json
 from hoplite.tools.doctor import Finding
 from hoplite.tools.progress import Progress
+from hoplite.tools.quantities import visible
 
 if TYPE_CHECKING:
     from hoplite import Client

@@ -98,8 +98,8 @@ def _arrows(spans: Sequence[Span], places: Mapping[int, tuple[int, int]], zero: 
         earliest = span.begin
         for sender in sorted(span.senders, key=lambda sender: sender.begin):
             begin = max(earliest, sender.begin + TICK_S)
-            # Slices of several senders must not overlap.
-            end = span.end if len(span.senders) == 1 else begin + TICK_S
+            # A fold can have several, which must not overlap, and arrows of its own must not begin at them.
+            end = span.end if span.kind == "receive" else begin + TICK_S
             leaves = min(begin - TICK_S, sender.end)
             # With clocks that are not aligned well enough, the receiver may end first.
             if end > span.end or begin >= end or leaves < sender.begin:
