@@ -99,6 +99,7 @@ native-docs: ## Generate the reference of hoplite.h and hoplite.hpp into target/
 docs: $(VENV)/.tools ## Generate docs/api.md, docs/messages.md and the pictures of docs/
 	$(BIN)/python docs/api.py
 	$(BIN)/python docs/messages.py
+	$(BIN)/python docs/metrics.py
 	$(BIN)/python docs/pictures/draw.py
 
 # Search and styles need no network. Warnings are errors: a page that the navigation lacks, a link that does not resolve.

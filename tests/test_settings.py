@@ -48,6 +48,8 @@ EXAMPLES: dict[str, tuple[str, str, Any]] = {
     "socket": ("/run/x.sock", '"/run/x.sock"', "/run/x.sock"),
     "detection_timeout": ("1.5", "1.5", 1.5),
     "leave_timeout": ("2.5", "2.5", 2.5),
+    "http": ("7480", "7480", "127.0.0.1:7480"),
+    "http_key_file": ("/run/x.key", '"/run/x.key"', "/run/x.key"),
     "log_level": ("DEBUG", '"debug"', "debug"),
     "address": ("a:1,b:2", '"a:1,b:2"', "a:1,b:2"),
     "allow_pickle": ("0", "false", False),

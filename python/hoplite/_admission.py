@@ -125,7 +125,7 @@ def _tokens(values: Values, listen: str) -> list[str]:
         return read_tokens(values["token_file"])
     if values["no_auth"]:
         return []
-    if not _is_loopback(listen):
+    if not is_loopback(listen):
         raise InvalidArgument(
             f"other hosts can reach {listen}, and the node has no credentials: set the same token on all nodes of the "
             f"cluster ({MAKE_ONE}), or certificates of one CA (hoplite certs); or set no_auth if everyone on the "
@@ -197,7 +197,7 @@ def _reported(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _is_loopback(listen: str) -> bool:
+def is_loopback(listen: str) -> bool:
     """Whether no other host can reach an address. The node rejects an address that does not resolve."""
     host, port = split_address(listen)
     if is_ip(host):

@@ -9,7 +9,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from hoplite import _admission, _listening, _native, _places, log, settings, sockets
+from hoplite import _admission, _listening, _native, _places, log, settings, sockets, viewers
 from hoplite._arguments import check_job, check_timeout
 from hoplite._client import Client
 from hoplite._shared import ClientOptions
@@ -81,10 +81,14 @@ class Node:
             node whose process ended is detected immediately.
         socket: path of the Unix socket for processes of this host. The default is this user's socket, where
             `hoplite.init()` looks, or a socket of this node alone if another node serves that.
+        http: port of the live page and the metrics, on loopback, or address and port, as "10.0.0.1:7480". Port 0
+            selects a free port; the attribute `http` has the URL. Requires the extra `http`. docs/operations.md
+            describes it.
+        http_key_file: file with the key for viewers (mode 0600), instead of that of `hoplite token viewer`.
         config: TOML file of settings.
 
     Raises:
-        AddressInUse: another process uses the port or the socket.
+        AddressInUse: another process uses a port or the socket.
         HopliteError: this process has no file descriptors left, or another user can read this user's secret.
         InvalidArgument: an argument is not valid, a certificate file or the spill directory is not usable, the
             topology is not readable or does not list this host, or other hosts can reach the node and it has neither a
@@ -122,6 +126,8 @@ class Node:
         topology_host: str | None = None,
         detection_timeout: float | None = None,
         socket: str | os.PathLike[str] | None = None,
+        http: str | int | None = None,
+        http_key_file: str | os.PathLike[str] | None = None,
         config: str | os.PathLike[str] | None = None,
     ) -> None:
         self._config = config
@@ -146,11 +152,19 @@ class Node:
             options |= {"listen": listen, "join": self._seeds, "place": _places.place(values, listen)}
             options["surveys"] = values["topology"] in (None, _places.MEASURE)
             options |= _admission.admission(values, listen)._asdict()
-            self._native = self._made(values, options, usual)
+            self._service = viewers.service(values)
+            try:
+                self._native = self._made(values, options, usual)
+            except BaseException:
+                if self._service is not None:
+                    self._service.close()
+                raise
         self._leave_timeout: float = values["leave_timeout"]
         _running.add(self)
         # A child made by fork inherits this object but not the node.
         self._pid = os.getpid()
+        if self._service is not None:
+            self._service.start(self._client(ClientOptions(allow_pickle=False)))
 
     def _made(self, values: Values, options: dict[str, object], usual: Path | None) -> _native.Node:
         """Starts the node at the socket of the settings, or else at the next free path."""
@@ -194,6 +208,11 @@ class Node:
     def socket(self) -> str:
         """Path of the Unix socket that processes of this host attach to."""
         return self._native.socket
+
+    @property
+    def http(self) -> str | None:
+        """URL of the live page, such as "http://127.0.0.1:7480"; None without the setting `http`."""
+        return None if self._service is None else self._service.url
 
     @property
     def id(self) -> str:
@@ -253,6 +272,8 @@ class Node:
             did not fit elsewhere are lost: the log names them, and calls that wait for them raise `ObjectLost`.
         """
         limit = check_timeout(timeout)
+        if self._service is not None and os.getpid() == self._pid:
+            self._service.close()
         return self._native.close(limit) if os.getpid() == self._pid else True
 
     def __enter__(self) -> Self:

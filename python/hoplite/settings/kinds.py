@@ -21,6 +21,9 @@ UNIX = "unix:"
 # The address of this host's node: a process waits for it and starts none.
 LOCAL = "local"
 
+# Host of an HTTP port without a host.
+LOOPBACK = "127.0.0.1"
+
 # A node that shares two busy processors with others may wait half of this time to be scheduled.
 DETECTION_MIN_S = 0.5
 
@@ -66,6 +69,12 @@ def _check_advertise(what: str, value: str) -> str:
     # An IP address without a port gets the port on which the node listens.
     text = check_text(what, value)
     return text if is_ip(text) else check_address(what, text)
+
+
+def _check_http(what: str, value: str | int) -> str:
+    # A port alone is one of loopback.
+    text = str(value) if isinstance(value, int) else check_text(what, value)
+    return check_address(what, f"{LOOPBACK}:{text}" if text.isascii() and text.isdigit() else text)
 
 
 def _check_rack(what: str, value: str) -> str:
@@ -151,6 +160,7 @@ def _split(text: str) -> list[str]:
 TEXT = Kind("TEXT", 'a string, such as "mine"', (str,), str, check_text)
 TOKEN = Kind("TOKEN", "the output of `hoplite token new`", (str,), str, check_token)
 ADDRESS = Kind("HOST:PORT", '"host:port", such as "10.0.0.1:7420"', (str,), str, check_address)
+HTTP = Kind("[HOST:]PORT", 'a port, or "host:port", such as "10.0.0.1:7480"', (str, int), str, _check_http)
 ADVERTISE = Kind("HOST[:PORT]", '"host:port", or an IP address without a port', (str,), str, _check_advertise)
 RACK = Kind("NAME", 'a name, such as "rack7"', (str,), str, _check_rack)
 ADDRESSES = Kind(

@@ -13,6 +13,7 @@ from hoplite.settings.kinds import (
     ALLOWED,
     DETECTION,
     FLAG,
+    HTTP,
     LEVEL,
     LIMIT,
     PLACE,
@@ -253,6 +254,22 @@ SETTINGS = (
         "Time limit for a leaving node to hand over the objects that only it holds, and to finish its part in reduces "
         "of other nodes. `hoplite node` leaves on a signal, an embedded node when its process ends.",
         default_text="30",
+    ),
+    Setting(
+        "http",
+        HTTP,
+        None,
+        "Port of the live page and the metrics, on loopback; or address and port, such as 10.0.0.1:7480. Port 0 "
+        "selects a free port. Viewers need the key that `hoplite token viewer` prints. Requires the extra `http`.",
+        default_text="none: no HTTP",
+    ),
+    Setting(
+        "http_key_file",
+        path_kind("/etc/hoplite.key"),
+        None,
+        "File with the key for viewers (mode 0600), instead of the one derived from the cluster token.",
+        default_text="none. Without a token, viewers on loopback need a key of this user, or with `no_auth` no key. On "
+        "other addresses, the node then starts only with this file",
     ),
     Setting(
         "log_level",

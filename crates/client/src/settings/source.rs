@@ -15,7 +15,7 @@ use super::{
 use crate::error::{Error, Result};
 
 /// Every setting, as in Python. Those that other programs read are accepted in a file too.
-const NAMES: [&str; 29] = [
+const NAMES: [&str; 31] = [
     "listen",
     "advertise",
     "rack",
@@ -39,6 +39,8 @@ const NAMES: [&str; 29] = [
     "socket",
     "detection_timeout",
     "leave_timeout",
+    "http",
+    "http_key_file",
     "log_level",
     "address",
     "allow_pickle",

@@ -31,6 +31,7 @@ from hoplite.tools.cli import (
     top,
     trace,
     verbs,
+    web,
 )
 from hoplite.tools.cli.output import Failure, fail
 
@@ -80,6 +81,7 @@ def hoplite() -> None:
 for _command in (
     node.node,
     token.token,
+    web.page,
     certs.certs,
     status.status,
     top.top,

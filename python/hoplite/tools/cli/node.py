@@ -143,9 +143,11 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
     try:
         _notify("READY=1", f"STATUS=serving {running.address} and {running.socket}")
         if as_json:
-            print_json({"address": running.address, "socket": running.socket, "id": running.id})
+            facts = {"address": running.address, "socket": running.socket, "id": running.id}
+            print_json(facts if running.http is None else {**facts, "http": running.http})
         else:
-            click.echo(f"ready: {running.address} unix:{running.socket}")
+            page = "" if running.http is None else f" {running.http}"
+            click.echo(f"ready: {running.address} unix:{running.socket}{page}")
         _warn_of_embedded(running.socket)
         threading.Thread(target=_end_if_failed, args=(running,), daemon=True).start()
         # Not sigtimedwait: after a SIGSTOP longer than its timeout, CPython returns a signal that was never sent.

@@ -30,7 +30,7 @@ class Failure(Exception):
 
 # Next step for each kind of error. The message itself states the problem.
 NEXT_STEP = {
-    errors.AddressInUse: "choose another port with --listen (127.0.0.1:0 selects a free one) or another --socket",
+    errors.AddressInUse: "choose another port with --listen or --http (port 0 selects a free one), or another --socket",
     errors.ConnectError: "start a node on this host with: hoplite node",
     errors.NotAllowed: "set another capability in HOPLITE_CAPABILITY; to show its rights: hoplite token show FILE",
     errors.JoinError: "compare address, --cluster and token or CA with those of the node to join: hoplite status",

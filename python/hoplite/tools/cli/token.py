@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hoplite import capabilities, settings
+from hoplite import capabilities, settings, viewers
 from hoplite.errors import InvalidArgument
 from hoplite.tokens import new_token, read_tokens
 from hoplite.tools.cli.options import DurationType, json_option
@@ -31,6 +31,12 @@ def out_option(what: str) -> Option:
     return click.option("--out", metavar="FILE", type=FILE, help=text)
 
 
+def token_file_option(default: str) -> Option:
+    """`--token-file`."""
+    text = f"File whose first line is the cluster token.  [default: {default}]"
+    return click.option("--token-file", metavar="FILE", type=FILE, help=text)
+
+
 def prefix_option(text: str, *, required: bool) -> Option:
     """`--prefix`."""
     return click.option("--prefix", metavar="PREFIX", required=required, help=text)
@@ -48,7 +54,7 @@ def for_option(text: str) -> Option:
 
 @click.group()
 def token() -> None:
-    """Create a cluster token, and capabilities from it.
+    """Create a cluster token, and capabilities and the key for viewers from it.
 
     A token admits nodes to the cluster. A capability limits what a client may do (verbs), with which names (a prefix),
     and for how long.
@@ -77,12 +83,24 @@ def new(out: Path | None) -> None:
 
 
 @token.command()
-@click.option(
-    "--token-file",
-    metavar="FILE",
-    type=FILE,
-    help="File whose first line is the cluster token.  [default: HOPLITE_TOKEN_FILE, or HOPLITE_TOKEN]",
-)
+@token_file_option("HOPLITE_TOKEN_FILE, HOPLITE_TOKEN, or the secret of this user on this host")
+@out_option("key")
+def viewer(token_file: Path | None, out: Path | None) -> None:
+    """Print the key with which viewers open the live page and read the metrics.
+
+    It is derived from the token, which it does not reveal. It permits nothing else.
+
+    \b
+    Example:
+      hoplite token viewer --token-file hoplite.token
+    """  # noqa: D301 - as above
+    values = settings.load(token=None, token_file=token_file, http_key_file=None, no_auth=None)
+    keys = viewers.viewer_keys(values.replaced({"no_auth": False}))
+    _write(out, "key", lambda: keys[0])
+
+
+@token.command()
+@token_file_option("HOPLITE_TOKEN_FILE, or HOPLITE_TOKEN")
 @prefix_option("Prefix of the permitted names, ending in a slash; '' permits all objects.", required=True)
 @verbs_option("Permitted verbs, comma-separated: put, get, delete, reduce, list.  [default: all]")
 @for_option("Lifetime, such as 12h or 7d.  [default: no limit]")

@@ -16,7 +16,7 @@ from hoplite.tools.observe.collect import Collector
 from hoplite.tools.observe.frames import BUDGET, Model, Viewer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from hoplite import Client
     from hoplite.tools.observe.collect import Row
@@ -54,8 +54,9 @@ class Observer:
         self._ticked = asyncio.Condition()
         self._starting = asyncio.Lock()
         self._looked = 0.0
+        self._closed = False
 
-    async def texts(self, budget: int = BUDGET) -> AsyncIterator[str]:
+    async def texts(self, budget: int = BUDGET) -> AsyncGenerator[str, None]:
         """Yields a frame as JSON once per second, or less often if frames exceed the budget in bytes per second."""
         viewer = Viewer(self.model, budget)
         async for _ in self.ticks():
@@ -70,29 +71,36 @@ class Observer:
             yield viewer.frame(self._now())
 
     async def ticks(self) -> AsyncIterator[None]:
-        """Yields after each tick, at first immediately. Nodes are queried while such an iterator is in use."""
+        """Yields after each tick, at first immediately. Nodes are queried while such an iterator is in use.
+
+        It ends when the observer is closed.
+        """
         await self.look()
-        while True:
+        while not self._closed:
             yield
-            await self.look()
             async with self._ticked:
-                await self._ticked.wait()
+                await self.look()
+                if not self._closed:
+                    await self._ticked.wait()
 
     async def look(self) -> None:
         """Makes the observer query the nodes for the next seconds; waits for the first replies."""
         self._looked = time.monotonic()
         async with self._starting:
-            if self._task is None or self._task.done():
+            if not self._closed and (self._task is None or self._task.done()):
                 await self.tick()
                 self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Stops querying the nodes."""
+        """Stops querying the nodes, and ends all iterators."""
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
+        async with self._ticked:
+            self._ticked.notify_all()
 
     async def _run(self) -> None:
         while time.monotonic() - self._looked < LINGER_S:

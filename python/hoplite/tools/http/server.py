@@ -1,0 +1,107 @@
+"""The thread that serves HTTP: Uvicorn, on a port that is already open."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from hoplite.tools.http.access import Access
+from hoplite.tools.http.app import make_app
+from hoplite.tools.observe.observer import Observer
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+
+    from hoplite import Client
+
+CLOSE_TIMEOUT_S = 5.0
+# Connections at once. Browsers use up to six each.
+CONNECTIONS_MAX = 256
+
+
+class Uvicorn(uvicorn.Server):
+    """Ends streams of frames before it waits for open requests."""
+
+    def __init__(self, config: uvicorn.Config, observer: Observer) -> None:
+        super().__init__(config)
+        self._observer = observer
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Closes all connections."""
+        await self._observer.close()
+        await super().shutdown(sockets)
+
+
+_servers: weakref.WeakSet[Server] = weakref.WeakSet()
+
+
+class Server:
+    """Serves the page and the metrics of one node.
+
+    Args:
+        listener: an open port.
+        keys: keys that viewers may present; empty if they need none.
+    """
+
+    def __init__(self, listener: socket.socket, keys: Sequence[str]) -> None:
+        self._listener = listener
+        host, port = listener.getsockname()[:2]
+        ip = ipaddress.ip_address(host.partition("%")[0])
+        self._access = Access(keys, is_loopback=ip.is_loopback)
+        self.url = f"http://[{host}]:{port}" if ip.version == 6 else f"http://{host}:{port}"
+        self._server: Uvicorn | None = None
+        self._thread: threading.Thread | None = None
+        _servers.add(self)
+
+    def start(self, client: Client) -> None:
+        """Serves requests in a thread until `close`, which also closes the client."""
+        observer = Observer(client)
+        config = uvicorn.Config(
+            make_app(client, observer, self._access),
+            # Reports errors of requests through the program's own logging.
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            lifespan="off",
+            loop="asyncio",
+            http="h11",
+            ws="none",
+            limit_concurrency=CONNECTIONS_MAX,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+        self._server = Uvicorn(config, observer)
+        self._thread = threading.Thread(target=self._run, args=(client,), name="hoplite-http", daemon=True)
+        self._thread.start()
+
+    def _run(self, client: Client) -> None:
+        assert self._server is not None
+        try:
+            self._server.run(sockets=[self._listener])
+        finally:
+            client.close()
+
+    def close(self) -> None:
+        """Ends all requests and closes the port."""
+        if self._server is not None:
+            self._server.should_exit = True
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_TIMEOUT_S)
+        self._listener.close()
+
+
+def _close_in_child() -> None:
+    """Closes the ports in a child made by fork, which has no thread that serves them."""
+    for server in _servers:
+        with contextlib.suppress(OSError):
+            server._listener.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
