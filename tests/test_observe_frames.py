@@ -105,15 +105,29 @@ def test_rates_are_those_since_the_last_report_and_summed_by_pair() -> None:
 def test_a_reduce_is_drawn_from_its_folds() -> None:
     flows = Flows()
     plan = {"result": "r", "epoch": 2, "degree": "tree 2", "reason": "small inputs", "since": 1.0}
-    fold = {"result": "r", "epoch": 2, "position": 0, "inputs": [], "since": 1.0}
-    flows.update(2.0, report("a", time=2.0, reduces=[plan], folds=[{**fold, "parent": None}]))
-    for node in "bc":
-        flows.update(2.0, report(node, time=2.0, folds=[{**fold, "parent": "a"}]))
+    fold = {"result": "r", "epoch": 2, "position": None, "inputs": [], "since": 1.0}
+    flows.update(2.0, report("a", time=2.0, reduces=[plan], folds=[{**fold, "children": ["b", "a"]}]))
+    flows.update(2.0, report("b", time=2.0, folds=[{**fold, "children": ["c"]}]))
     (tree,) = flows.trees({("b", "a"): 7.0})
     assert (tree["kind"], tree["root"], tree["epoch"], tree["degree"]) == ("reduce", "a", 2, "tree 2")
-    assert {(edge["from"], edge["to"], edge["rate"]) for edge in tree["edges"]} == {("b", "a", 7), ("c", "a", 0)}
+    assert {(edge["from"], edge["to"], edge["rate"]) for edge in tree["edges"]} == {("b", "a", 7), ("c", "b", 0)}
     flows.update(3.0, report("b", time=3.0, folds=[]))
-    assert {edge["from"]: edge["done"] for edge in flows.trees({})[0]["edges"]} == {"b": 1.0, "c": 0.0}
+    assert {edge["from"]: edge["done"] for edge in flows.trees({})[0]["edges"]} == {"b": 0.0, "c": 1.0}
+
+
+def test_a_reduce_between_two_reports_is_drawn() -> None:
+    flows = Flows()
+    taken = report("a", time=2.0)
+    taken.events = [
+        {"kind": "reduce_begin", "result": "r", "time": 1.0},
+        {"kind": "degree", "result": "r", "time": 1.1, "degree": "chain", "reason": "few"},
+        {"kind": "fold", "result": "r", "time": 1.2, "children": ["b"]},
+        {"kind": "folded", "result": "r", "time": 1.3},
+    ]
+    flows.update(2.0, taken)
+    (tree,) = flows.trees({})
+    assert (tree["root"], tree["degree"], tree["since"]) == ("a", "chain", 1.2)
+    assert [(edge["from"], edge["to"], edge["done"]) for edge in tree["edges"]] == [("b", "a", 1.0)]
 
 
 def test_waits_name_the_node_on_which_they_depend() -> None:

@@ -148,9 +148,9 @@ def reachability(view: View) -> list[Finding]:
                 found.append(Finding("reachability", "warning", text, fix))
     address = view.snapshot.status["address"]
     if address is None or address.startswith(("127.", "[::1]", "localhost")):
-        text = f"this node listens {'on ' + address if address else 'on no TCP port'}: no other host can join it"
-        fix = "To let other hosts join: hoplite node --listen ADDRESS:7420"
-        found.append(Finding("reachability", "ok", text, fix))
+        where = f"on {address}" if address else "on no TCP port"
+        text = f"this node listens {where}; other hosts can join only after: hoplite node --listen ADDRESS:7420"
+        found.append(Finding("reachability", "ok", text))
     pairs = sum(1 for node in view.metrics for other in nodes if other != node)
     if not any(one.level != "ok" for one in found):
         found.append(Finding("reachability", "ok", f"all {pairs} connections between nodes are direct"))

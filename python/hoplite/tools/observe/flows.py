@@ -68,10 +68,10 @@ class Flows:
     """Transfers and folds of all nodes, and the recently ended ones."""
 
     def __init__(self) -> None:
-        # By object, then by receiver. Folds: by result, then by node and parent.
+        # By object, then by receiver. Folds: by result, then by child and node.
         self._transfers: dict[str, dict[str, Edge]] = {}
         self._folds: dict[str, dict[tuple[str, str], Edge]] = {}
-        # What each node received and folded at its last report.
+        # What each node received at its last report, and whose sums it folded.
         self._receiving: dict[str, set[str]] = {}
         self._folding: dict[str, set[tuple[str, str]]] = {}
         # The plan of each reduce: root, degree, reason, epoch.
@@ -80,7 +80,7 @@ class Flows:
     def update(self, now: float, report: Report) -> None:
         """Takes what one node reported."""
         self._read_transfers(now, report)
-        self._read_folds(now, report.node, report.activity)
+        self._read_folds(now, report)
 
     def _read_transfers(self, now: float, report: Report) -> None:
         node, activity = report.node, report.activity
@@ -125,24 +125,37 @@ class Flows:
         edge.bytes = edge.received = event.get("bytes") or edge.bytes
         edge.end(now)
 
-    def _read_folds(self, now: float, node: str, activity: Mapping[str, Any]) -> None:
-        for row in activity.get("reduces", ()):
+    def _read_folds(self, now: float, report: Report) -> None:
+        node = report.node
+        for event in report.events:
+            # A short reduce is over before the next report.
+            if event.get("kind") in ("reduce_begin", "degree", "restart"):
+                plan = self._plans.setdefault(event["result"], {"root": node})
+                plan.update({name: event[name] for name in ("epoch", "degree", "reason") if event.get(name)})
+        for row in report.activity.get("reduces", ()):
             self._plans[row["result"]] = {**row, "root": node}
-        running = set()
-        for row in activity.get("folds", ()):
-            result, parent = row["result"], row.get("parent")
-            if parent is None or parent == node:
-                continue
-            running.add((result, parent))
+        running = {
+            (row["result"], child): row.get("since", now)
+            for row in report.activity.get("folds", ())
+            for child in row.get("children") or ()
+        }
+        begun = {
+            (event["result"], child): event["time"]
+            for event in report.events
+            if event.get("kind") == "fold"
+            for child in event.get("children") or ()
+        }
+        for (result, child), since in {**begun, **running}.items():
             edges = self._folds.setdefault(result, {})
-            edge = edges.get((node, parent))
-            if edge is None or edge.ended is not None:
-                edges[node, parent] = Edge(node, parent, row.get("since", now))
-        for result, parent in self._folding.get(node, set()) - running:
-            edge = self._folds.get(result, {}).get((node, parent))
+            edge = edges.get((child, node))
+            # The caller's node can be its own child.
+            if child != node and (edge is None or edge.ended is not None):
+                edges[child, node] = Edge(child, node, since)
+        for result, child in (self._folding.get(node, set()) | begun.keys()) - running.keys():
+            edge = self._folds.get(result, {}).get((child, node))
             if edge is not None:
                 edge.end(now)
-        self._folding[node] = running
+        self._folding[node] = set(running)
 
     def forget(self, now: float, gone: set[str]) -> None:
         """Drops transfers of nodes that are gone, and trees without recent transfers."""
