@@ -173,3 +173,17 @@ def test_events_of_unknown_kinds_are_told() -> None:
         {"serial": 999, "time": START + 4, "kind": "warp", "ref": "weights/0", "recorder": cluster.ids[1]}
     )
     assert tell("weights/0", taken).events[-1]["text"] == "warp: ref weights/0"
+
+
+def test_short_waits_are_left_out() -> None:
+    cluster = FakeCluster(4)
+    taken = snapshot(cluster, 5)
+    request = {"verb": "get", "ref": "weights/0", "process": 900, "recorder": cluster.ids[2]}
+    taken.reports[2].events += [
+        {**request, "serial": 900, "time": START + 4, "kind": "wait"},
+        {**request, "serial": 901, "time": START + 4.001, "kind": "reply", "seconds": 0.001, "error": None},
+    ]
+    texts = [event["text"] for event in tell("weights/0", taken).events]
+    assert not any("process 900" in text for text in texts)
+    assert any("process 202" in text for text in texts)
+    assert any("process 900" in event["text"] for event in tell("weights/0", taken, everything=True).events)

@@ -25,7 +25,9 @@ TREE_LINES_MAX = 32
 
 @click.command()
 @click.argument("ref", metavar="REF", shell_complete=complete_ref)
-@click.option("--all", "everything", is_flag=True, help="Also print repetitions, and what another node records too.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Also print repetitions, short waits, and what another node records too."
+)
 @socket_option
 @json_option("Print one JSON object with all fields of the events.")
 def story(ref: str, everything: bool, socket: str | None, as_json: bool) -> None:

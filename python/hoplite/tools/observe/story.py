@@ -32,6 +32,9 @@ MEASURED = {"serial", "time", "seconds", "received", "text"}
 # Repetitions that are shown: the first and the last.
 SHOWN = 2
 
+# A request that is over sooner did not wait for anything of interest.
+SHORT_S = 0.01
+
 # Refs that are compared with an unknown one.
 OTHERS_MAX = 10_000
 
@@ -113,7 +116,7 @@ def tell(ref: str, snapshot: Snapshot, *, everything: bool = False) -> Story:
     Args:
         ref: text of its ref.
         snapshot: the events of all nodes.
-        everything: whether to include repetitions, and events that another node records too.
+        everything: whether to include repetitions, short waits, and events that another node records too.
     """
     recorded = snapshot.events()
     inputs = _all_inputs(recorded, ref)
@@ -121,7 +124,7 @@ def tell(ref: str, snapshot: Snapshot, *, everything: bool = False) -> Story:
     trees = _trees(events, ref, snapshot.names)
     if not everything:
         events = _once(events, {report.node for report in snapshot.reports if report.note is None})
-        events = _folded(events)
+        events = _folded(_without_short_waits(events))
     else:
         events = [dict(event) for event in events]
     for event in events:
@@ -157,6 +160,21 @@ def _once(events: Iterable[Row], replied: set[str]) -> list[Row]:
         if kind != "served" or event["recorder"] in sending:
             found.append(event)
     return found
+
+
+def _without_short_waits(events: list[Row]) -> list[Row]:
+    """Leaves out requests that waited only for a message."""
+    begun: dict[Any, Row] = {}
+    short: set[int] = set()
+    for event in events:
+        key = event["recorder"], event.get("verb"), event.get("process")
+        if event["kind"] == "wait":
+            begun[key] = event
+        elif event["kind"] == "reply" and key in begun:
+            wait = begun.pop(key)
+            if event.get("error") is None and event.get("seconds", 0.0) < SHORT_S:
+                short |= {id(wait), id(event)}
+    return [event for event in events if id(event) not in short]
 
 
 def _folded(events: list[Row]) -> list[Row]:
