@@ -157,7 +157,7 @@ def test_versions_of_prefixes() -> None:
     assert split("a/b/0") == ("a/b/", 0)
     assert split("policy/x") == ("policy/x", None)
     assert split("17") == ("17", None)
-    (row,) = lags([{"prefix": "p/", "version": 3, "process": 9, "since": 1.0}], {"p/": 7}, now=5.0)
+    (row,) = lags([{"prefix": "p", "version": 3, "process": 9, "since": 1.0}], {"p/": 7}, now=5.0)
     assert row == {"prefix": "p/", "newest": 7, "process": 9, "version": 3, "lag": 4, "seconds": 4.0}
     readers = Readers()
     readers.update(report("a", reads=[{"prefix": "p/", "version": 3, "process": 9, "since": 1.0}]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hoplite.tools.observe.readers import PREFIXES_MAX, lags
+from hoplite.tools.observe.readers import PREFIXES_MAX, lags, prefix_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -213,7 +213,7 @@ FAMILIES = (
 
 def prefixes_of(reply: Row) -> list[str]:
     """Returns the prefixes of which the newest version is needed, at most `PREFIXES_MAX`."""
-    return list(dict.fromkeys(row["prefix"] for row in reply.get("reads") or ()))[:PREFIXES_MAX]
+    return list(dict.fromkeys(prefix_of(row) for row in reply.get("reads") or ()))[:PREFIXES_MAX]
 
 
 def facts_of(reply: Row, newest: Mapping[str, int]) -> Row:
@@ -230,7 +230,8 @@ def facts_of(reply: Row, newest: Mapping[str, int]) -> Row:
     limits: dict[str, int] = {}
     for row in status.get("limits") or ():
         limits[row["limit"]] = limits.get(row["limit"], 0) + row["count"]
-    reads = list(lags(reply.get("reads") or (), newest, now=reply.get("time", 0.0)))
+    # Clients of one process may have read different versions: its newest counts.
+    reads = sorted(lags(reply.get("reads") or (), newest, now=reply.get("time", 0.0)), key=lambda row: row["version"])
     return {
         **reply,
         "info": {info: 1},

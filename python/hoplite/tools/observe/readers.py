@@ -30,7 +30,7 @@ class Readers:
         reads = list(report.activity.get("reads", ()))
         self._reads[report.node] = reads
         for row in reads:
-            self.note(row["prefix"], row["version"])
+            self.note(prefix_of(row), row["version"])
         for event in report.events:
             if event.get("kind") in ("put", "seal"):
                 prefix, version = split(event.get("ref") or "")
@@ -49,7 +49,7 @@ class Readers:
         """Drops readers on nodes that are gone, and prefixes that nobody reads."""
         for node in gone & self._reads.keys():
             del self._reads[node]
-        read = {row["prefix"] for rows in self._reads.values() for row in rows}
+        read = {prefix_of(row) for rows in self._reads.values() for row in rows}
         for prefix in self._newest.keys() - read:
             del self._newest[prefix]
 
@@ -70,7 +70,7 @@ def lags(reads: Iterable[Mapping[str, Any]], newest: Mapping[str, int], *, now: 
         now: Unix seconds, on the clock of `since`.
     """
     for row in reads:
-        prefix, version = row["prefix"], row["version"]
+        prefix, version = prefix_of(row), row["version"]
         latest = max(newest.get(prefix, version), version)
         yield {
             "prefix": prefix,
@@ -80,6 +80,12 @@ def lags(reads: Iterable[Mapping[str, Any]], newest: Mapping[str, int], *, now: 
             "lag": latest - version,
             "seconds": round(max(now - row.get("since", now), 0.0), 1),
         }
+
+
+def prefix_of(row: Mapping[str, Any]) -> str:
+    """Returns the prefix of a row with its slash, as `latest` expects it. Nodes report it without."""
+    prefix: str = row["prefix"]
+    return prefix if prefix.endswith("/") else f"{prefix}/"
 
 
 def split(ref: str) -> tuple[str, int | None]:
