@@ -342,6 +342,21 @@ def test_every_node_has_its_turn() -> None:
     assert _in_turn(nodes[:3], 7, METRICS_PER_TICK) == nodes[:3]
 
 
+def test_no_frame_hides_that_the_own_node_does_not_reply() -> None:
+    cluster = FakeCluster(4, failed={0: 5.0})
+    watched = Watched(cluster)
+    watched.tick()
+    assert watched.observer.failure is None
+    cluster.advance(5.0)
+
+    async def first() -> str:
+        return await asyncio.wait_for(anext(watched.observer.texts()), 0.2)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(first())
+    assert "has failed" in str(watched.observer.failure)
+
+
 def test_the_observer_queries_only_while_somebody_looks() -> None:
     cluster = FakeCluster(4)
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from hoplite.errors import HopliteError, InvalidArgument
-from hoplite.tools.observe.collect import Collector
-from hoplite.tools.observe.story import tell
+from hoplite.tools.observe.story import read, tell
 
 if TYPE_CHECKING:
     from hoplite import Client
@@ -23,8 +22,6 @@ ROWS_MAX = 1000
 # their first rows, which are reused for some seconds.
 SORTED_MAX = 200_000
 REUSE_S = 10.0
-# Events that are read for one story.
-STORY_EVENTS_MAX = 100_000
 
 Row = dict[str, Any]
 
@@ -95,7 +92,7 @@ class Objects:
         except HopliteError:
             # It was deleted or lost. Its story shows that.
             locations = []
-        snapshot = await Collector(self._client, most=STORY_EVENTS_MAX).collect()
+        snapshot, _ = await anyio.to_thread.run_sync(read, self._client, ref, limiter=self._threads)
         story = [
             {"time": round(event["time"], 4), "node": event.get("recorder"), "text": event["text"]}
             for event in tell(ref, snapshot).events

@@ -57,10 +57,13 @@ class Observer:
         self._closed = False
 
     async def texts(self, budget: int = BUDGET) -> AsyncGenerator[str, None]:
-        """Yields a frame as JSON once per second, or less often if frames exceed the budget in bytes per second."""
+        """Yields a frame as JSON once per second, or less often if frames exceed the budget in bytes per second.
+
+        Yields nothing while this client's node does not reply, so that viewers see that frames are missing.
+        """
         viewer = Viewer(self.model, budget)
         async for _ in self.ticks():
-            text = viewer.text(self._now())
+            text = viewer.text(self._now()) if self.failure is None else None
             if text is not None:
                 yield text
 
@@ -103,7 +106,9 @@ class Observer:
             self._ticked.notify_all()
 
     async def _run(self) -> None:
+        begun = time.monotonic()
         while time.monotonic() - self._looked < LINGER_S:
+            await asyncio.sleep(max(INTERVAL_S - (time.monotonic() - begun), 0.05))
             begun = time.monotonic()
             try:
                 await self.tick()
@@ -111,7 +116,6 @@ class Observer:
                 # After an unexpected error, each viewer tries a tick of its own and gets the error.
                 async with self._ticked:
                     self._ticked.notify_all()
-            await asyncio.sleep(max(INTERVAL_S - (time.monotonic() - begun), 0.05))
 
     async def tick(self) -> None:
         """Queries all nodes once and updates the model."""
