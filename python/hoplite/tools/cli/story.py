@@ -13,11 +13,11 @@ from hoplite.settings import closest
 from hoplite.tools.cli.attach import attach, complete_ref
 from hoplite.tools.cli.options import json_option, socket_option
 from hoplite.tools.cli.output import fail_with, print_json, print_table
-from hoplite.tools.observe.story import Story, read, tell
 from hoplite.tools.observe.words import seconds
 
 if TYPE_CHECKING:
     from hoplite.tools.observe.collect import Snapshot
+    from hoplite.tools.observe.story import Story
 
 # Larger trees are summarized.
 TREE_LINES_MAX = 32
@@ -40,6 +40,9 @@ def story(ref: str, everything: bool, socket: str | None, as_json: bool) -> None
       hoplite story policy/17
       hoplite story policy/17 --json | jq -r '.events[].text'
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
+    # Imports asyncio, which other commands do not need.
+    from hoplite.tools.observe.story import read, tell
+
     with attach(socket) as client:
         snapshot, others = read(client, ref)
         told = tell(ref, snapshot, everything=everything)
