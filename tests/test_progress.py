@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
 
+from fake_activity import FakeCluster
 from hoplite.errors import NodeDown
 from hoplite.tools import progress
+from hoplite.tools.cli import files
 from hoplite.tools.progress import BYTES, Progress, waiting_for
 from support import eventually
 
@@ -36,6 +38,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shows everything immediately."""
     monkeypatch.setattr(progress, "QUIET_S", 0.0)
     monkeypatch.setattr(progress, "LINE_EVERY_S", 0.001)
+    monkeypatch.setattr(progress, "POLL_EVERY_S", 0.01)
 
 
 def shows(said: io.StringIO, text: str) -> Callable[[], bool]:
@@ -55,14 +58,16 @@ def test_without_a_terminal_a_line_is_repeated_only_if_it_changes(said: io.Strin
         eventually(shows(said, "0 of 4 steps"))
         shown.update(1)
         eventually(shows(said, "1 of 4 steps"))
-        shown.update(1, left_s=0)
+        shown.update(2)
+        eventually(shows(said, "2 of 4 steps, about"))
+        shown.update(2, left_s=0)
         eventually(shows(said, "about 0:00:00 left"))
         shown.notify("resting\nnow")
         eventually(shows(said, "resting now"))
     lines = said.getvalue().splitlines()
     assert lines[0] == "counting [/x]: 0 of 4 steps"
-    assert re.fullmatch(r"counting \[/x\]: 1 of 4 steps, about 0:00:\d\d left", lines[1])
-    assert lines[-1] == "resting now: 1 of 4 steps, about 0:00:00 left"
+    assert re.fullmatch(r"counting \[/x\]: 2 of 4 steps, about 0:00:\d\d left", lines[2])
+    assert lines[-1] == "resting now: 2 of 4 steps, about 0:00:00 left"
     assert len(lines) == len(set(lines))
 
 
@@ -80,18 +85,23 @@ def test_bytes_have_a_rate_and_the_total_may_be_unknown(said: io.StringIO) -> No
         shown.advance(2**20)
         shown.advance(2**20)
         eventually(shows(said, r"reading: 2\.0 MiB, \S+ .iB/s\n"))
-    with Progress("writing", 2**30, BYTES, poll=lambda: 2**29, console=Console(file=said)):
-        eventually(shows(said, r"writing: 512\.0 MiB of 1\.0 GiB, \S+ .iB/s, about 0:00:0\d left\n"))
+
+    def poll(shown: Progress) -> None:
+        shown.advance(2**29)
+
+    with Progress("writing", 2**30, BYTES, poll=poll, console=Console(file=said)):
+        eventually(shows(said, r"writing: 512\.0 MiB of 1\.0 GiB\n"))
+        eventually(shows(said, r"writing: 1\.0 GiB of 1\.0 GiB, \S+ .iB/s, about 0:00:00 left\n"))
 
 
 @pytest.mark.usefixtures("_soon")
 def test_a_failed_poll_keeps_the_last_number(said: io.StringIO) -> None:
     replies = [3.0]
 
-    def poll() -> float:
+    def poll(shown: Progress) -> None:
         if not replies:
             raise NodeDown("it ended")
-        return replies.pop()
+        shown.update(replies.pop())
 
     with Progress("working", 5, "steps", poll=poll, console=Console(file=said)) as shown:
         eventually(shows(said, "3 of 5 steps"))
@@ -121,3 +131,15 @@ def test_an_interrupt_leaves_a_clean_terminal(said: io.StringIO, terminal: Conso
         wait()
     assert said.getvalue().rstrip().endswith(ERASE_LINE)
     assert SHOW_CURSOR in said.getvalue()
+
+
+@pytest.mark.usefixtures("_soon")
+def test_a_get_shows_how_much_of_the_object_has_arrived(said: io.StringIO) -> None:
+    cluster = FakeCluster(6)
+    cluster.advance(0.6)
+    client: Any = cluster.client(1)
+    with Progress("waiting", unit=BYTES, console=Console(file=said)) as shown:
+        files._show_transfer(client, "another", shown)
+        eventually(shows(said, "waiting\n"))
+        files._show_transfer(client, "weights/0", shown)
+        eventually(shows(said, r"waiting: \S+ MiB of 64\.0 MiB\n"))

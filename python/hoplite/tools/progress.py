@@ -26,6 +26,7 @@ QUIET_S = 2.0
 # Least time between two lines if stderr is not a terminal.
 LINE_EVERY_S = 10.0
 DRAW_EVERY_S = 0.1
+POLL_EVERY_S = 0.5
 BAR_WIDTH = 12
 
 BYTES = "bytes"
@@ -38,8 +39,8 @@ class Progress:
         what: what the command does, in words.
         total: number of units of the whole work; None if it is not known.
         unit: `BYTES`, or the units in words, such as "rounds".
-        poll: returns the number of finished units; called from another thread before each display. None if the caller
-            reports them with `update` or `advance`, or if they are not known.
+        poll: calls `update`; called from another thread while progress is shown. None if the caller's thread calls
+            `update` or `advance`, or if nothing is known.
         console: output; stderr by default.
     """
 
@@ -49,7 +50,7 @@ class Progress:
         total: float | None = None,
         unit: str = "",
         *,
-        poll: Callable[[], float] | None = None,
+        poll: Callable[[Progress], None] | None = None,
         console: Console | None = None,
     ) -> None:
         self._what = what
@@ -58,6 +59,9 @@ class Progress:
         self._poll = poll
         self._console = console
         self._done = 0.0
+        # Time and units of the first report, from which the rate is measured: earlier work may have been resumed.
+        self._first: tuple[float, float] | None = None
+        self._polled = 0.0
         self._begun = time.monotonic()
         self._ends: float | None = None
         self._ended = threading.Event()
@@ -85,12 +89,14 @@ class Progress:
             left_s: estimated seconds left; None estimates them from the rate so far.
         """
         self._done = done
+        if done and self._first is None:
+            self._first = time.monotonic(), done
         self._total = self._total if total is None else total
         self._ends = None if left_s is None else time.monotonic() + left_s
 
     def advance(self, count: float = 1) -> None:
         """Adds finished units."""
-        self._done += count
+        self.update(self._done + count)
 
     def say(self, text: str) -> None:
         """Prints a permanent message on one line, without markup."""
@@ -145,26 +151,30 @@ class Progress:
 
     def _numbers(self) -> str:
         """Formats the finished part and the time left; empty if neither is known."""
-        if self._poll is not None:
-            with contextlib.suppress(HopliteError, OSError):
-                self._done = self._poll()
         now = time.monotonic()
+        if self._poll is not None and now - self._polled >= POLL_EVERY_S:
+            self._polled = now
+            with contextlib.suppress(HopliteError, OSError):
+                self._poll(self)
+        begun, before = self._first or (now, self._done)
+        # Units per second; 0 if not known yet.
+        rate = (self._done - before) / (now - begun) if now > begun else 0.0
         parts = []
         if self._unit and (self._total is not None or self._done):
             is_size = self._unit == BYTES
             write = write_size if is_size else "{:.0f}".format
             whole = "" if self._total is None else f" of {write(self._total)}"
             parts.append(f"{write(self._done)}{whole}{'' if is_size else f' {self._unit}'}")
-            if is_size and self._done:
-                parts.append(f"{write_size(self._done / max(now - self._begun, 0.001))}/s")
+            if is_size and rate:
+                parts.append(f"{write_size(rate)}/s")
         left_s = None if self._ends is None else max(0.0, self._ends - now)
-        if left_s is None and self._total and 0 < self._done < self._total:
-            left_s = (now - self._begun) / self._done * (self._total - self._done)
+        if left_s is None and self._total and rate > 0:
+            left_s = max(self._total - self._done, 0.0) / rate
         if left_s is not None:
             parts.append(f"about {duration(left_s)} left")
         return ", ".join(parts)
 
 
-def waiting_for(what: str) -> Progress:
-    """Shows that a command waits, and how to stop it."""
-    return Progress(f"waiting for {what}; press Ctrl-C to stop")
+def waiting_for(what: str, poll: Callable[[Progress], None] | None = None) -> Progress:
+    """Shows that a command waits, and how to stop it; `poll` can report bytes."""
+    return Progress(f"waiting for {what}; press Ctrl-C to stop", unit=BYTES, poll=poll)

@@ -27,6 +27,8 @@ from hoplite.tools.quantities import write_size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hoplite import Client
+
 ARRAY_SUFFIX = ".npy"
 STANDARD = "-"
 
@@ -137,7 +139,7 @@ def get(ref: str, output: str | None, timeout: float | None, socket: str | None,
     if target is not None:
         check_target(target)
     with attach(socket) as client:
-        with waiting_for(ref):
+        with waiting_for(ref, lambda progress: _show_transfer(client, ref, progress)):
             value = client.get(ref, timeout=timeout)
         size = getattr(value, "nbytes", None)
         with Progress(f"writing {target or 'the standard output'}", size, BYTES) as progress:
@@ -153,6 +155,13 @@ def get(ref: str, output: str | None, timeout: float | None, socket: str | None,
                     _write_raw(pieces, value, ref)
         if as_json:
             print_json({"ref": ref, "file": str(target), "bytes": value.nbytes})
+
+
+def _show_transfer(client: Client, ref: str, progress: Progress) -> None:
+    """Shows how much of an object this host's node has received."""
+    for row in client.inspect("activity", limit=1, timeout=1.0)["transfers"]:
+        if row["ref"] == ref:
+            progress.update(row["received"], row["bytes"])
 
 
 def _read(file: str) -> Any:  # noqa: ANN401 - an array or bytes, depending on the suffix
