@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import commands
+from commands import COMMAND
 from fake_activity import FakeCluster
+from hoplite import testing
 from hoplite.errors import ConnectError
 from hoplite.tools.observe import observer
 from hoplite.tools.observe.observer import Observer
@@ -17,6 +22,7 @@ from support import SOON
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
+pexpect = pytest.importorskip("pexpect", reason="needs pexpect, which `make test-operations` installs")
 pytest.importorskip("textual", reason="needs textual, which `make test-operations` installs")
 pytestmark = pytest.mark.operations
 
@@ -257,3 +263,57 @@ def test_nothing_is_shown_by_color_alone(cluster: FakeCluster, monkeypatch: pyte
             assert any(type(one).__name__ == "NoColor" for one in top.app._filters)
 
     run(test())
+
+
+# In a pseudo-terminal, with a real node
+
+LEAVE_SCREEN = "\x1b[?1049l"
+
+
+def spawn(socket: str, **environment: str) -> Any:  # noqa: ANN401 - untyped
+    words = [*COMMAND[1:], "top", "--socket", socket]
+    return pexpect.spawn(
+        COMMAND[0], words, dimensions=(24, 80), encoding="utf-8", timeout=SOON, env={**os.environ, **environment}
+    )
+
+
+def end(display: Any) -> int | None:  # noqa: ANN401 - as above
+    """Waits for the end, checks that the terminal is restored, and returns the exit code."""
+    display.expect(pexpect.EOF)
+    rest: str = display.before
+    display.close()
+    assert LEAVE_SCREEN in rest
+    assert "Traceback" not in rest
+    code: int | None = display.exitstatus
+    return code
+
+
+def test_the_display_shows_a_node_and_its_end() -> None:
+    with testing.node_process() as node:
+        display = spawn(node.socket, NO_COLOR="1")
+        display.expect("alive")
+        node.process.kill()
+        display.expect("the node does not reply: ")
+        display.send("q")
+        assert end(display) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_the_display_in_order(number: signal.Signals) -> None:
+    with testing.node_process() as node:
+        display = spawn(node.socket)
+        display.expect("alive")
+        if number == signal.SIGINT:
+            display.sendintr()
+        else:
+            os.kill(display.pid, number)
+        assert end(display) == 128 + number
+
+
+def test_a_snapshot_of_a_real_node_is_plain_text() -> None:
+    with testing.node_process() as node, node.client() as client:
+        client.put(bytes(100_000), name="policy/1")
+        client.get("policy/1")
+        done = commands.run("top", "--once", "--socket", node.socket)
+    assert "default: 1 node, 1 object in " in done.stdout
+    assert done.stderr == ""

@@ -184,7 +184,7 @@ def test_a_snapshot_has_all_tables(cluster: FakeCluster) -> None:
 
 def test_a_snapshot_as_json_is_a_frame_with_all_nodes(cluster: FakeCluster) -> None:
     found = json.loads(run("--json").stdout)
-    assert (found["number"], found["full"], len(found["nodes"])) == (2, True, 6)
+    assert (found["number"], found["full"], len(found["nodes"])) == (3, True, 6)
     del cluster
 
 

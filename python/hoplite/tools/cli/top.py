@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from hoplite import Client
     from hoplite.tools.top.picture import Picture
 
-# Rates are differences between two frames.
-FRAMES = 2
+# Rates are differences. The first two frames follow each other at once, the others after a second each.
+FRAMES = 3
 EVENTS_PRINTED = 20
 
 
@@ -26,7 +26,7 @@ EVENTS_PRINTED = 20
 @click.option("--once", is_flag=True, help="Print one plain snapshot and exit.")
 @socket_option
 @json_option("Print one snapshot as a JSON object and exit.")
-def top(once: bool, socket: str | None, as_json: bool) -> None:
+def top(once: bool, socket: str | None, as_json: bool) -> int | None:
     """Show nodes, transfers, waits, readers and events of the cluster.
 
     Broadcasts and reduces are drawn as trees. Press ? for the keys. The display needs a terminal and the extra top;
@@ -45,7 +45,7 @@ def top(once: bool, socket: str | None, as_json: bool) -> None:
             print_json(picture.whole())
         else:
             _print(picture)
-        return
+        return None
     if not is_terminal():
         fail_with("the standard output is not a terminal", "hoplite top --once")
     try:
@@ -57,7 +57,10 @@ def top(once: bool, socket: str | None, as_json: bool) -> None:
     from hoplite.tools.observe.observer import Observer
 
     with attach(socket) as client:
-        Top(Observer(client)).run()
+        display = Top(Observer(client))
+        display.run()
+    code: int | None = display.return_code
+    return code
 
 
 async def _look(client: Client) -> Picture:

@@ -5,7 +5,9 @@ Computes no row itself. Uses the colors of the terminal; without colors (NO_COLO
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import signal
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,7 +30,7 @@ LATE_S = 5.0
 
 HELP = """\
 1 … 6, Tab       another table
-↑ ↓ ← →          scroll the table, also PgUp, PgDn, Ctrl+Home, Ctrl+End
+↑ ↓ ← →          scroll; also PgUp, PgDn, Ctrl+Home, Ctrl+End
 s, r             sort by the next column, reverse the order
 /                filter; Enter keeps the filter, Escape removes it
 p                pause and continue the display
@@ -76,6 +78,7 @@ class Top(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("tab", "turn(1)", "Next", key_display="Tab", priority=True),
         Binding("shift+tab", "turn(-1)", show=False, priority=True),
@@ -96,7 +99,8 @@ class Top(App[None]):
         self._number = 0
         # Column and direction of each table; None for its own order.
         self._orders: dict[int, tuple[int, bool]] = {}
-        self._columns: list[str] = []
+        # Columns of the table, and whether it has rows: columns grow with their content, but do not shrink.
+        self._shape: tuple[list[str], bool] = [], False
         self._received = time.monotonic()
         self._head = Static(id="head", markup=False)
         self._tabs = Tabs(*(Tab(f"{number} {tab.title}", id=f"tab{number}") for number, tab in enumerate(TABS, 1)))
@@ -115,6 +119,8 @@ class Top(App[None]):
         self._table.focus()
         self.set_interval(1.0, self._draw_head)
         self.run_worker(self._watch())
+        # Restores the terminal first.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit, None, 128 + signal.SIGTERM)
 
     async def _watch(self) -> None:
         try:
@@ -139,21 +145,22 @@ class Top(App[None]):
         marks = {column: " ▼" if is_reverse else " ▲"}
         columns = [title + marks.get(number, "") for number, title in enumerate(tab.columns)]
         rows = [[_text(cell) for cell in line] for group in groups for line in group]
+        shape = columns, bool(rows)
         if not rows:
             empty = "no row has this text" if self._filter.value else tab.empty
             rows = [[Text(empty), *(Text() for _ in columns[1:])]]
-        self._fill(columns, rows)
+        self._fill(shape, rows)
 
-    def _fill(self, columns: list[str], rows: list[list[Text]]) -> None:
+    def _fill(self, shape: tuple[list[str], bool], rows: list[list[Text]]) -> None:
         """Replaces the rows; the visible part stays."""
         table = self._table
         x, y = table.scroll_target_x, table.scroll_target_y
-        is_same = columns == self._columns
+        is_same = shape == self._shape
         with self.batch_update():
             table.clear(columns=not is_same)
             if not is_same:
-                self._columns = columns
-                table.add_columns(*columns)
+                self._shape = shape
+                table.add_columns(*shape[0])
             table.add_rows(rows)
             if is_same:
                 table.scroll_to(x, y, animate=False)
@@ -224,6 +231,10 @@ class Top(App[None]):
         """Freezes the display, or continues with the current state."""
         self._paused = None if self._paused is not None else copy.deepcopy(self.picture)
         self._draw()
+
+    def action_interrupt(self) -> None:
+        """Ends with the exit code of Ctrl-C."""
+        self.exit(return_code=128 + signal.SIGINT)
 
     def action_help(self) -> None:
         """Shows keys and terms."""
