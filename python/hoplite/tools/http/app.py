@@ -135,17 +135,8 @@ class Paths:
         query = request.query_params
         limit, before = min(_number(query, "limit", 100), EVENTS_MAX), _number(query, "before", None)
         await self._observer.look()
-        found = []
-        for _, event in reversed(self._observer.model.events):
-            is_wanted = (
-                (before is None or event["time"] < before)
-                and query.get("kind") in (None, "", event["kind"])
-                and query.get("node") in (None, "", event["node"])
-            )
-            if is_wanted:
-                found.append(event)
-                if len(found) == limit:
-                    break
+        kind, node = query.get("kind") or None, query.get("node") or None
+        found = self._observer.model.history(limit, before=before, kind=kind, node=node)
         return JSONResponse({"events": found})
 
     async def log_in(self, request: Request) -> Response:

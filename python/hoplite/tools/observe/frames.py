@@ -7,10 +7,12 @@ take the time as an argument. Does not know how reports are fetched.
 from __future__ import annotations
 
 import collections
+import itertools
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hoplite.tools.observe.flows import EDGES_MAX, Flows
+from hoplite.tools.observe.meters import NOTHING, Meters
 from hoplite.tools.observe.readers import Readers
 from hoplite.tools.observe.words import sentence
 
@@ -51,9 +53,6 @@ SPANS = {
     "unspilled": "spill",
 }
 
-BYTES_IN = ("bytes_received", "bytes_partial_received")
-BYTES_OUT = ("bytes_direct", "bytes_relayed", "bytes_partial")
-
 # Why a request waits, if no transfer or reduce explains it.
 REASONS = {
     "put": "the store has no free memory",
@@ -63,19 +62,33 @@ REASONS = {
 }
 
 
+class Recorded(NamedTuple):
+    """An event of a node.
+
+    Attributes:
+        number: position among all events; those of one report are consecutive.
+        node: the node that recorded it.
+        event: the event.
+    """
+
+    number: int
+    node: str
+    event: Row
+
+
 class Model:
     """The state of the cluster, updated once per tick.
 
     Attributes:
         nodes: a row for each node, by id.
-        events: recent events, each with an increasing number.
-        spans: recently ended work, likewise.
+        events: recent events. Their sentences are written when they are shown, since most never are.
+        spans: those of them that ended work.
     """
 
     def __init__(self) -> None:
         self.nodes: dict[str, Row] = {}
-        self.events: collections.deque[tuple[int, Row]] = collections.deque(maxlen=HISTORY_MAX)
-        self.spans: collections.deque[tuple[int, Row]] = collections.deque(maxlen=HISTORY_MAX)
+        self.events: collections.deque[Recorded] = collections.deque(maxlen=HISTORY_MAX)
+        self.spans: collections.deque[Recorded] = collections.deque(maxlen=HISTORY_MAX)
         self.readers = Readers()
         self.trees: list[Row] = []
         self.pairs: list[Row] = []
@@ -120,18 +133,52 @@ class Model:
         self.trees = self._flows.trees(self._meters.pair_rates)
         self._total(replied, len(waits))
 
+    def history(
+        self, limit: int, *, before: float | None = None, kind: str | None = None, node: str | None = None
+    ) -> list[Row]:
+        """Returns recent events, the newest first.
+
+        Args:
+            limit: maximum number of rows.
+            before: Unix seconds; only events before that.
+            kind: only events of this kind.
+            node: only events that this node recorded.
+        """
+        wanted = (
+            recorded
+            for recorded in reversed(self.events)
+            if (before is None or round(recorded.event["time"], 3) < before)
+            and kind in (None, recorded.event.get("kind"))
+            and node in (None, recorded.node)
+        )
+        return [self.event_row(recorded) for recorded in itertools.islice(wanted, limit)]
+
+    def event_row(self, recorded: Recorded) -> Row:
+        """Returns an event as it is shown."""
+        event = recorded.event
+        return {
+            "time": round(event["time"], 3),
+            "node": recorded.node,
+            "kind": str(event.get("kind")),
+            "text": sentence(event, self.names),
+            "ref": event.get("ref") or event.get("result"),
+        }
+
+    def span_row(self, recorded: Recorded) -> Row:
+        """Returns an event that ended work as the span of that work."""
+        end = recorded.event["time"]
+        row = self.event_row(recorded)
+        span = {"node": row["node"], "kind": SPANS[row["kind"]], "ref": row["ref"], "text": row["text"]}
+        return {**span, "begin": round(end - recorded.event["seconds"], 4), "end": round(end, 4)}
+
     def _record(self, report: Report) -> None:
         self.missed += report.missed
         for event in report.events:
             self.count += 1
-            kind, ref = str(event.get("kind")), event.get("ref") or event.get("result")
-            text = sentence(event, self.names)
-            row = {"time": round(event["time"], 3), "node": report.node, "kind": kind, "text": text, "ref": ref}
-            self.events.append((self.count, row))
-            if kind in SPANS and event.get("seconds") is not None:
-                begin = round(event["time"] - event["seconds"], 4)
-                span = {"node": report.node, "kind": SPANS[kind], "ref": ref, "begin": begin}
-                self.spans.append((self.count, {**span, "end": round(event["time"], 4), "text": text}))
+            recorded = Recorded(self.count, report.node, event)
+            self.events.append(recorded)
+            if event.get("kind") in SPANS and event.get("seconds") is not None:
+                self.spans.append(recorded)
 
     def _waits_of(self, now: float, report: Report) -> Iterable[Row]:
         for row in report.activity.get("waits", ()):
@@ -185,8 +232,8 @@ class Model:
                 del self._gone[node]
                 self.nodes.pop(node, None)
                 self.names.pop(node, None)
-        for rows, time in ((self.events, "time"), (self.spans, "end")):
-            while rows and now - rows[0][1][time] > HISTORY_S:
+        for rows in (self.events, self.spans):
+            while rows and now - rows[0].event["time"] > HISTORY_S:
                 rows.popleft()
         self._flows.forget(now, set(self._gone))
         self.readers.forget(set(self._gone))
@@ -206,57 +253,6 @@ class Model:
             "reduces": sum(len(report.activity.get("reduces", ())) for report in replied),
             "waits": waits,
         }
-
-
-NOTHING = {"used": 0, "capacity": 0, "spilled": 0, "objects": 0, "in": 0, "out": 0}
-
-
-class Meters:
-    """Stores and rates of nodes, from two replies to `inspect("metrics")` each."""
-
-    def __init__(self) -> None:
-        # Bytes per second by pair: sender, receiver.
-        self.pair_rates: dict[tuple[str, str], float] = {}
-        self._last: dict[str, Row] = {}
-        self._rows: dict[str, Row] = {}
-        self._owned: dict[str, int] = {}
-
-    def read(self, node: str, reply: Row) -> None:
-        """Takes a reply. Fields that an older node lacks count as zero."""
-        status = reply.get("status") or {}
-        store, counters = status.get("store") or {}, status.get("counters") or {}
-        received = sum(counters.get(name, 0) for name in BYTES_IN)
-        sent = sum(counters.get(name, 0) for name in BYTES_OUT)
-        peers = {peer: row.get("received", 0) for peer, row in (reply.get("peers") or {}).items()}
-        now = {"time": reply.get("time", 0.0), "in": received, "out": sent, "peers": peers}
-        before = self._last.get(node, now)
-        seconds = now["time"] - before["time"]
-        self._last[node] = now
-        row = self._rows.setdefault(node, dict(NOTHING))
-        row.update({name: store.get(name, 0) for name in ("used", "capacity", "spilled")})
-        row["objects"] = status.get("objects", 0)
-        self._owned[node] = status.get("owned", 0)
-        if seconds > 0:
-            row["in"] = int(max(received - before["in"], 0) / seconds)
-            row["out"] = int(max(sent - before["out"], 0) / seconds)
-            for peer, total in peers.items():
-                self.pair_rates[peer, node] = max(total - before["peers"].get(peer, total), 0) / seconds
-
-    def of(self, node: str) -> Row:
-        """Returns what the row of a node has of it."""
-        return self._rows.get(node, NOTHING)
-
-    def owned(self, node: str) -> int:
-        """Returns the number of objects that a node owns."""
-        return self._owned.get(node, 0)
-
-    def forget(self, nodes: Mapping[str, object]) -> None:
-        """Drops all other nodes."""
-        for table in (self._last, self._rows, self._owned):
-            for node in table.keys() - nodes.keys():
-                table.pop(node)
-        for pair in [pair for pair in self.pair_rates if not (pair[0] in nodes and pair[1] in nodes)]:
-            del self.pair_rates[pair]
 
 
 class Viewer:
@@ -321,9 +317,9 @@ class Viewer:
             "pairs": model.pairs,
             "waits": model.waits,
             "lags": model.lags,
-            "events": events,
+            "events": [model.event_row(recorded) for recorded in events],
             "skipped": skipped,
-            "spans": _since(model.spans, self._cursor, SPANS_MAX),
+            "spans": [model.span_row(recorded) for recorded in _since(model.spans, self._cursor, SPANS_MAX)],
             "rates": {"in": sum(row["in"] for row in rows), "out": sum(row["out"] for row in rows)},
             "totals": model.totals,
         }
@@ -342,11 +338,7 @@ def _cut(tree: Row, edges_max: int) -> Row:
     return {**tree, "edges": tree["edges"][:edges_max], "omitted": tree["omitted"] + cut} if cut > 0 else tree
 
 
-def _since(rows: collections.deque[tuple[int, Row]], cursor: int, most: int) -> list[Row]:
+def _since(rows: collections.deque[Recorded], cursor: int, most: int) -> list[Recorded]:
     """Returns the newest rows with a number above `cursor`, oldest first."""
-    found: list[Row] = []
-    for number, row in reversed(rows):
-        if number <= cursor or len(found) == most:
-            break
-        found.append(row)
-    return found[::-1]
+    newer = itertools.takewhile(lambda recorded: recorded.number > cursor, reversed(rows))
+    return list(itertools.islice(newer, most))[::-1]
