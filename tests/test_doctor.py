@@ -166,6 +166,7 @@ def test_a_port_in_use_is_a_problem() -> None:
         assert host.peer(address).level == "ok"
     assert host.port(address).level == "ok"
     assert host.peer(address).level == "problem"
+    assert host.port("lo:0").level == "ok"
     assert host.port("192.0.2.1:7420").fix == "Choose an address of this host with --listen: ip -brief address"
 
 

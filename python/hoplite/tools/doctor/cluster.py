@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -214,6 +215,8 @@ def rate(client: Client, view: View) -> Finding:
         return Finding("rate", "unchecked", text)
     finally:
         if ref is not None:
-            client.delete(ref)
+            # If that fails, its time to live deletes it.
+            with contextlib.suppress(HopliteError):
+                client.delete(ref, timeout=PROBE_TIMEOUT_S)
     measured = write_rate(PROBE_BYTES * 8 / max(taken, 1e-9))
     return Finding("rate", "ok", f"{measured} to {view.names.get(node, node[:8])}, with {write_size(PROBE_BYTES)}")

@@ -216,8 +216,10 @@ def port(address: str) -> Finding:
         address: host and port, as in the setting `listen`.
     """
     host, number = split_address(address)
+    # Of an interface, only the port is tried.
+    name = "0.0.0.0" if host in (interface for _, interface in socket.if_nameindex()) else host
     try:
-        families = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)
+        families = socket.getaddrinfo(name, number, type=socket.SOCK_STREAM)
         with socket.socket(families[0][0], socket.SOCK_STREAM) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(families[0][4])
