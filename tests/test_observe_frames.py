@@ -130,6 +130,16 @@ def test_a_reduce_between_two_reports_is_drawn() -> None:
     assert [(edge["from"], edge["to"], edge["done"]) for edge in tree["edges"]] == [("b", "a", 1.0)]
 
 
+def test_a_ring_is_one_picture() -> None:
+    flows = Flows()
+    flows.update(9.0, report("a", {"kind": "ring", "result": "sum", "parts": 3, "time": 8.0}))
+    for source, node in (("c", "a"), ("a", "b"), ("b", "c")):
+        fold = {"kind": "fold", "result": "sum", "epoch": 0, "position": 1, "children": [source], "time": 8.0}
+        flows.update(9.0, report(node, fold, transfers=[transfer("sum", source, 10)]))
+    (tree,) = flows.trees({})
+    assert (tree["kind"], tree["degree"], tree["root"], len(tree["edges"])) == ("ring", "ring of 3", "a", 3)
+
+
 def test_waits_name_the_node_on_which_they_depend() -> None:
     frame = Watched(FakeCluster(6)).tick(0.6)
     ids = [node["id"] for node in frame["nodes"]]

@@ -129,9 +129,11 @@ class Flows:
         node = report.node
         for event in report.events:
             # A short reduce is over before the next report.
-            if event.get("kind") in ("reduce_begin", "degree", "restart"):
+            if event.get("kind") in ("reduce_begin", "degree", "ring", "restart"):
                 plan = self._plans.setdefault(event["result"], {"root": node})
                 plan.update({name: event[name] for name in ("epoch", "degree", "reason") if event.get(name)})
+                if event.get("kind") == "ring":
+                    plan["degree"] = f"ring of {event.get('parts')}"
         for row in report.activity.get("reduces", ()):
             self._plans[row["result"]] = {**row, "root": node}
         running = {
@@ -212,7 +214,11 @@ class Flows:
         for folds in self._folds.values():
             for edge in folds.values():
                 edge.rate = 0.0 if edge.ended is not None else pair_rates.get((edge.source, edge.to), 0.0)
-        broadcasts = ((BROADCAST, ref, edges.values()) for ref, edges in self._transfers.items() if edges)
+        # The second half of a ring moves the result along the edges of the first.
+        rings = {result for result in self._folds if self._kind(result) == RING}
+        broadcasts = (
+            (BROADCAST, ref, edges.values()) for ref, edges in self._transfers.items() if edges and ref not in rings
+        )
         reduces = ((self._kind(result), result, folds.values()) for result, folds in self._folds.items() if folds)
 
         def size(tree: tuple[str, str, Collection[Edge]]) -> tuple[int, int, str]:
