@@ -171,7 +171,9 @@ def test_the_example_of_settings_starts_a_node(tmp_path: Path, path: str) -> Non
     lines = (DEPLOY / "systemd" / "hoplite.env").read_text().splitlines()
     # Also the settings that are commented out.
     settings = dict(line.removeprefix("# ").split("=") for line in lines if re.match(r"(# )?HOPLITE_\w+=", line))
-    assert len(settings) == 6
+    assert len(settings) == 7
+    # It needs an extra.
+    assert settings.pop("HOPLITE_HTTP") == "7480"
     run("hoplite", "token", "new", "--out", tmp_path / "token", env={"PATH": path})
     (tmp_path / "disk").mkdir()
     local = {

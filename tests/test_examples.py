@@ -21,7 +21,14 @@ def expected(text: str) -> list[str]:
     return re.findall(r"^ *print\(.*\)  # (.*)$", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda file: file.stem)
+# Those that serve HTTP need its extra.
+MARKED = [
+    pytest.param(file, id=file.stem, marks=[pytest.mark.operations] if "http=" in file.read_text() else [])
+    for file in EXAMPLES
+]
+
+
+@pytest.mark.parametrize("example", MARKED)
 def test_an_example_prints_what_it_shows(example: Path, tmp_path: Path) -> None:
     (tmp_path / "r").mkdir(mode=0o700)
     done = subprocess.run(
