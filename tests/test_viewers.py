@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import socket
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ import hoplite
 from commands import run
 from hoplite import settings, viewers
 from hoplite.errors import AddressInUse, HopliteError, InvalidArgument
+from hoplite.tools import http
 from hoplite.tools.http.access import COOKIE, Access, cookie_of
 
 if TYPE_CHECKING:
@@ -114,6 +116,15 @@ def test_without_the_server_the_error_names_the_extra(monkeypatch: pytest.Monkey
     monkeypatch.setattr(viewers, "GROUP", "hoplite.nothing")
     with pytest.raises(HopliteError, match=r"hoplite-collectives\[http\]"):
         viewers.service(load(http=0))
+
+
+def test_without_its_packages_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "hoplite.tools.http.server", raising=False)
+    listener = socket.create_server(("127.0.0.1", 0))
+    with pytest.raises(HopliteError, match=r"needs uvicorn.*pip install 'hoplite-collectives\[http\]'"):
+        http.serve(listener, [])
+    assert listener.fileno() == -1
 
 
 def test_access_needs_a_key_or_the_cookie_of_one() -> None:

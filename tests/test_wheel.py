@@ -51,6 +51,15 @@ with hoplite.Node(capacity="256MiB") as node, node.client() as hp:
 print(took * 1000)
 """
 
+# Run likewise. Prints the error of a feature whose extra is not installed.
+WITHOUT_HTTP = """
+import hoplite
+try:
+    hoplite.Node(http=0, capacity="64MiB")
+except hoplite.HopliteError as error:
+    print(error)
+"""
+
 
 @functools.cache
 def only(pattern: str) -> Path:
@@ -164,6 +173,7 @@ def test_the_wheel_runs_in_a_bare_environment(tmp_path: Path, capsys: pytest.Cap
     install(python=python)
     assert "numpy" not in run(python, "-c", "import importlib.util as u; print(u.find_spec('numpy') and 'numpy')")
     took = min(float(run(python, "-I", "-c", USE)) for _ in range(5))
+    assert "pip install 'hoplite-collectives[http]'" in run(python, "-I", "-c", WITHOUT_HTTP)
     command = tmp_path / "venv" / "bin" / "hoplite"
     assert run(command, "--version").split()[-1] == hoplite.__version__
     assert "hoplite demo" in run(command, "--help")
