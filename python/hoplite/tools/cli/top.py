@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import TYPE_CHECKING
 
@@ -39,6 +38,9 @@ def top(once: bool, socket: str | None, as_json: bool) -> int | None:
       hoplite top --json | jq '.nodes[] | select(.state != "alive").name'
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     if once or as_json:
+        # Other commands do not need it.
+        import asyncio
+
         with attach(socket) as client, Progress("reading the activity of all nodes"):
             picture = asyncio.run(_look(client))
         if as_json:
