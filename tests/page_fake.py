@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BUNDLE = Path(__file__).parent.parent / "python" / "hoplite" / "tools" / "http" / "page"
-TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-}
+TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 MIB = 1 << 20
+# Why a node at each depth of a broadcast has its source; an older node omits the reason.
+REASONS = (("only_holder", "only holder"), ("idle_relay", "idle relay at depth 1"), ("least_loaded", ""))
 KINDS = ("receive", "send", "fold", "wait", "reduce", "spill")
 
 
@@ -98,7 +96,7 @@ class Fake:
             parent, child = first + (place - 1) // 2, first + place
             depth = (place + 1).bit_length() - 1
             done = min(1.0, max(0.0, (number % 40) / 24 - 0.12 * depth))
-            choice = ("only_holder", "idle_complete", "idle_relay", "least_loaded")[min(depth, 3)]
+            choice, reason = REASONS[min(depth, 3) - 1]
             moving = 0 < done < 1 and not {parent, child} & self.dead
             edges.append(
                 {
@@ -107,7 +105,7 @@ class Fake:
                     "done": round(done, 3),
                     "rate": int(220 * MIB * (0.5 + noise(place, number))) if moving else 0,
                     "choice": None if up else choice,
-                    "reason": "folds 2 inputs of this host" if up else "1 of 2 sends in use, in the same rack",
+                    "reason": "" if up else reason,
                 }
             )
         return edges
@@ -115,14 +113,8 @@ class Fake:
     def trees(self, number: int) -> list[dict[str, Any]]:
         """Returns the running broadcasts and reduces."""
         drawn = min(self.nodes, 40)
-        common = {"epoch": 1, "since": self.start, "omitted": self.nodes - drawn}
-        broadcast = {
-            "ref": "policy/17",
-            "kind": "broadcast",
-            "bytes": 256 * MIB,
-            "root": node_id(0),
-            "degree": "2 sends",
-        }
+        common = {"epoch": 0, "since": self.start, "omitted": self.nodes - drawn}
+        broadcast = {"ref": "policy/17", "kind": "broadcast", "bytes": 256 * MIB, "root": node_id(0), "degree": ""}
         reduce = {"ref": "@9fa1.3c", "kind": "reduce", "bytes": 64 * MIB, "root": node_id(0), "degree": "tree 2"}
         ring = {"ref": "@9fa1.44", "kind": "ring", "bytes": 128 * MIB, "root": node_id(0), "degree": "ring of 8"}
         around = [
@@ -136,12 +128,12 @@ class Fake:
             for one in range(8)
         ]
         return [
-            {**common, **broadcast, "reason": "8 readers", "edges": self.tree_edges(0, drawn, number, up=False)},
+            {**common, **broadcast, "reason": "", "edges": self.tree_edges(0, drawn, number, up=False)},
             {
                 **common,
                 **reduce,
                 "omitted": 0,
-                "epoch": 2,
+                "epoch": 1,
                 "reason": "7 inputs of 64 MiB: a tree of degree 2 is fastest",
                 "edges": self.tree_edges(0, 7, number + 9, up=True),
             },
@@ -228,10 +220,10 @@ class Fake:
         """Returns the events of the time before, oldest first."""
         last = int((before - self.start) * 3)
         texts = {
-            "fetched": "fetched 32 MiB of policy/17 from 10.0.0.1:7420 in 0.31 s",
-            "source": "sends policy/17 to 10.0.0.4:7420: an idle relay in the same rack",
-            "put": "put @9fa1.3c, 64 MiB",
-            "evicted": "evicted 4 cached copies",
+            "fetched": "received 32 MiB from 10.0.0.1:7420 in 0.31 s",
+            "source": "chose 10.0.0.4:7420 as its source: an idle node whose copy still arrives",
+            "put": "put 256 MiB",
+            "evicted": "evicted cached copies: 4",
         }
         return [
             {
@@ -239,7 +231,7 @@ class Fake:
                 "node": node_id(int(self.nodes * noise(at))),
                 "kind": (kind := list(texts)[at % 4]),
                 "text": texts[kind],
-                "ref": "policy/17",
+                "ref": None if texts[kind].startswith("evicted") else "policy/17",
             }
             for at in range(last - count, last)
         ]
@@ -296,7 +288,7 @@ class Handler(BaseHTTPRequestHandler):
     def reply(self, body: bytes, kind: str, status: int = 200) -> None:
         """Sends a complete reply."""
         self.send_response(status)
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8" if kind.startswith("text/") else kind)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Content-Security-Policy", POLICY)
         self.end_headers()
@@ -320,18 +312,16 @@ class Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         self.fake.requests.append(self.path)
-        if url.path in {"/page.js", "/page.css"}:
+        if url.path in {"/page.js", "/page.css", "/icon.svg"}:
             file = BUNDLE / url.path[1:]
             self.reply(file.read_bytes(), TYPES[file.suffix])
         elif url.path == "/":
             file = BUNDLE / ("index.html" if self.admitted() else "login.html")
             self.reply(file.read_bytes(), TYPES[".html"], 200 if self.admitted() else 401)
-        elif url.path == "/favicon.ico":
-            self.reply(b"", "image/x-icon", 200)
-        elif not url.path.startswith("/api/"):
-            self.reply(b"not found", "text/plain", 404)
         elif not self.admitted():
             self.reply(b"log in", "text/plain", 401)
+        elif not url.path.startswith("/api/"):
+            self.reply(b"not found", "text/plain", 404)
         elif url.path == "/api/stream":
             self.stream()
         else:

@@ -67,7 +67,10 @@ def test_pointing_at_a_node_shows_its_source_and_why(browser: Browser, fake: Fak
         page.hover(f"#view-transfers .stack > .card:first-child .node[data-id='{node_id(3)}']")
         detail = page.inner_text("#view-transfers .stack > .card:first-child .detail")
         assert detail.startswith(f"{fake.name(3)} receives from {fake.name(1)}")
-        assert "Why: an idle node whose copy still arrives (1 of 2 sends in use, in the same rack)" in detail
+        assert detail.endswith("Why: idle relay at depth 1")
+        page.hover(f"#view-transfers .stack > .card:first-child .node[data-id='{node_id(7)}']")
+        detail = page.inner_text("#view-transfers .stack > .card:first-child .detail")
+        assert detail.endswith("Why: the node predicted to be the fastest")
 
 
 def test_a_dead_node_turns_dead_everywhere(browser: Browser, fake: Fake) -> None:

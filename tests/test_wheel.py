@@ -77,7 +77,7 @@ def wheel_of(distribution: str) -> Path:
 def package_files(distribution: str = CORE) -> set[str]:
     """Returns the paths in a wheel of all files of a distribution's package, without the extension module."""
     package = FOLDERS[distribution] / "python" / PACKAGES[distribution]
-    kinds = ("*.py", "*.pyi", "py.typed", "*.cpp", "*.hpp", "*.html", "*.css", "*.js")
+    kinds = ("*.py", "*.pyi", "py.typed", "*.cpp", "*.hpp", "*.html", "*.css", "*.js", "*.svg")
     return {str(path.relative_to(package.parent)) for kind in kinds for path in package.rglob(kind)}
 
 

@@ -1,7 +1,7 @@
 // Bundles src/ into python/hoplite/tools/http/page, with a hash of all inputs in the first line of each file.
 // tests/test_page_bundle.py computes the same hash: it fails if a source changed without `make page`.
 import { createHash } from "node:crypto";
-import { mkdirSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
+import { copyFileSync, mkdirSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import esbuild from "esbuild";
@@ -39,3 +39,4 @@ for (const name of ["index.html", "login.html"]) {
   const text = readFileSync(join(here, "src", name), "utf8");
   writeFileSync(join(out, name), text.replace("<!doctype html>", `<!doctype html>\n<!-- ${mark} -->`));
 }
+copyFileSync(join(here, "src/icon.svg"), join(out, "icon.svg"));

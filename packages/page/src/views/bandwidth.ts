@@ -56,8 +56,8 @@ export class Bandwidth {
         ],
         series: [
           {},
-          { stroke: color("blue"), width: 2, fill: color("wash") },
-          { stroke: color("orange"), width: 2, dash: [6, 4] },
+          { stroke: color("blue"), width: 2, fill: color("wash"), points: { show: false } },
+          { stroke: color("orange"), width: 2, dash: [6, 4], points: { show: false } },
         ],
       },
       this.data,

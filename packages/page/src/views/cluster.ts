@@ -163,7 +163,7 @@ function createTile(): HTMLElement {
     const moves = row.state === "alive";
     write(received, moves ? `↓ ${format.rate(row.in)}` : "");
     write(sent, moves ? `↑ ${format.rate(row.out)}` : "");
-    set(tile, "title", shown === row.name ? null : row.name);
+    set(tile, "title", row.name);
   };
   return tile;
 }

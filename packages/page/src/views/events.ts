@@ -16,7 +16,7 @@ export class EventsView implements View {
   private readonly pause = h("button", { type: "button", "aria-pressed": "false" }, "Pause");
   private readonly older = h("button", { type: "button" }, "Load older");
   private readonly status = h("p", { class: "muted" });
-  private readonly grid = table("Events, newest first", ["Time", "Node", "Kind", "Event"]);
+  private readonly grid = table("Events, newest first", ["Time", "Node", "Kind", "Object", "Event"]);
   private readonly kinds = new Set<string>();
   private past: ClusterEvent[] = [];
   private paused = false;
@@ -81,7 +81,13 @@ export class EventsView implements View {
         seen.set(key, number);
         return `${key} ${number}`;
       },
-      (event) => [format.clock(event.time), store.name(event.node), event.kind.replaceAll("_", " "), event.text],
+      (event) => [
+        format.clock(event.time),
+        store.name(event.node),
+        event.kind.replaceAll("_", " "),
+        event.ref ?? "",
+        event.text,
+      ],
     );
   }
 

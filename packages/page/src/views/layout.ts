@@ -18,10 +18,10 @@ export interface Layout {
 }
 
 /** Size of the box of a node, whose center is its place. */
-export const BOX = { width: 142, height: 24 };
+export const BOX = { width: 154, height: 24 };
 const ROW = 34;
 const STEP = 58;
-const COLUMN = BOX.width + 66;
+const COLUMN = BOX.width + 54;
 const MARGIN = 6;
 
 /** Edges point the way that bytes flow: away from the root in a broadcast, towards it in a reduce. */

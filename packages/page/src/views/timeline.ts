@@ -8,8 +8,8 @@ import type { View } from "../view";
 import { KINDS, type Patterns, patterns, swatch } from "./kinds";
 
 /** Height of one row. Lanes have a row for each group of kinds, or one row if there are many lanes. */
-const ROW = 18;
-const GROUPS = [["receive"], ["send"], ["fold", "reduce", "wait", "spill"]];
+const ROW = 16;
+const GROUPS = [["receive"], ["send"], ["fold", "reduce", "spill"], ["wait"]];
 const MANY = 24;
 const AXIS = 22;
 const NAMES = 150;
@@ -158,7 +158,7 @@ export class TimelineView implements View {
     if (size > 3 || span === this.chosen) context.strokeRect(begin + 0.5, y + 0.5, size - 1, ROW - 3);
     if (kind && size > 16) {
       context.fillStyle = color("card");
-      context.fillRect(begin + 3, y + 2, 11, ROW - 6);
+      context.fillRect(begin + 3, y + 1, 11, ROW - 4);
       context.fillStyle = ink;
       context.fillText(kind.letter, begin + 4.5, y + ROW / 2 - 0.5);
     }

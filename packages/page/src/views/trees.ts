@@ -97,9 +97,10 @@ class Drawing {
     write(this.title, `${tree.kind === "broadcast" ? "Broadcast" : tree.kind === "ring" ? "Ring reduce" : "Reduce"} of ${tree.ref}`);
     const facts = [format.bytes(tree.bytes)];
     if (tree.degree) facts.push(tree.degree);
-    if (tree.epoch && tree.epoch > 1) facts.push(`epoch ${tree.epoch}`);
+    if (tree.epoch) facts.push(`epoch ${tree.epoch}`);
     if (store.frame) facts.push(`for ${format.duration(store.frame.time - tree.since)}`);
-    facts.push(format.rate(tree.edges.reduce((sum, edge) => sum + edge.rate, 0)));
+    const rate = tree.edges.reduce((sum, edge) => sum + edge.rate, 0);
+    if (rate > 0) facts.push(format.rate(rate));
     write(this.facts, facts.join(" · "));
     write(this.reason, tree.reason ?? "");
     this.reason.hidden = !tree.reason;
@@ -172,7 +173,7 @@ class Drawing {
       const own = this.incoming(id);
       const name = this.store.name(id);
       const done = own.length ? Math.max(...own.map((edge) => edge.done)) : 1;
-      const state = row && row.state !== "alive" ? format.sign(row.state) : own.length ? format.percent(done) : "";
+      const state = row && row.state !== "alive" ? format.sign(row.state) : !own.length ? "" : done < 1 ? format.percent(done) : "✓";
       set(node.children[1], "width", Math.round((BOX.width - 4) * Math.min(1, Math.max(0, done))));
       write(node.children[2], name.length > 16 ? `${name.slice(0, 6)}…${name.slice(-9)}` : name);
       write(node.children[3], state);
@@ -203,9 +204,8 @@ class Drawing {
     if (!edges.length) return `${name}: ${tree.kind === "broadcast" ? "source of the broadcast" : "receives the result"}`;
     return edges
       .map((edge) => {
-        const facts = `${format.percent(edge.done)} at ${format.rate(edge.rate)}`;
-        const choice = edge.choice ? (CHOICES[edge.choice] ?? edge.choice) : "";
-        const why = choice && edge.reason ? `${choice} (${edge.reason})` : choice || edge.reason;
+        const facts = format.percent(edge.done) + (edge.rate > 0 ? ` at ${format.rate(edge.rate)}` : "");
+        const why = edge.reason || (edge.choice && (CHOICES[edge.choice] ?? edge.choice));
         const verb = tree.kind === "broadcast" ? `receives from ${store.name(edge.from)}` : `sends to ${store.name(edge.to)}`;
         return `${name} ${verb}, ${facts}${why ? `. Why: ${why}` : ""}`;
       })

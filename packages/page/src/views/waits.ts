@@ -11,9 +11,9 @@ function process(pid: number | null | undefined): string {
 export class WaitsView implements View {
   readonly element: HTMLElement;
   private readonly waits = table("Requests that wait, longest first", ["Who", "Verb", "Object", "Time", "On", "Why"]);
-  private readonly lags = table("Readers behind the newest version", ["Prefix", "Reader", "Has read", "Newest", "Behind", "Since"]);
+  private readonly lags = table("Newest version that each process has read, the most behind first", ["Prefix", "Reader", "Has read", "Newest", "Behind", "Since"]);
   private readonly noWaits = h("p", { class: "muted" }, "No request waits.");
-  private readonly noLags = h("p", { class: "muted" }, "Every reader has the newest version.");
+  private readonly noLags = h("p", { class: "muted" }, "No process has read a version of a prefix.");
 
   constructor() {
     this.element = h(
