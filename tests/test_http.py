@@ -19,6 +19,7 @@ from commands import COMMAND, run
 from fake_activity import FakeCluster
 from hoplite import viewers
 from hoplite.tools.http.metrics import FAMILIES, Family, facts_of
+from hoplite_bench import observed
 from support import SOON, eventually
 
 try:
@@ -330,6 +331,13 @@ def test_the_command_serves_the_page_of_a_node_elsewhere(tmp_path: Path) -> None
             assert "used by another process" in run("page", "--http", port, "--socket", path, code=1).stderr
             page.send_signal(signal.SIGINT)
             assert page.wait(SOON) == 0
+
+
+def test_the_cost_of_a_viewer_is_measured() -> None:
+    found = observed.measure(1 << 20, blocks=1, seconds=1.5)
+    assert found["rounds"] >= 2
+    assert found["frames"] >= 1
+    assert min(found["alone_s"], found["watched_s"]) > 0
 
 
 def test_a_child_made_by_fork_does_not_hold_the_port(tmp_path: Path) -> None:
