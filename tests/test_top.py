@@ -316,4 +316,3 @@ def test_a_snapshot_of_a_real_node_is_plain_text() -> None:
         client.get("policy/1")
         done = commands.run("top", "--once", "--socket", node.socket)
     assert "default: 1 node, 1 object in " in done.stdout
-    assert done.stderr == ""
