@@ -188,7 +188,10 @@ class Fake:
             "cluster": "training",
             "node": node_id(0),
             "full": number == 0,
-            "nodes": rows,
+            # Only some rows change in each frame; the page keeps the others.
+            "nodes": [
+                row for index, row in enumerate(rows) if not number or index in self.dead or (index + number) % 3 == 0
+            ],
             "trees": self.trees(number),
             "pairs": [
                 {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-pytestmark = pytest.mark.operations
+pytestmark = [pytest.mark.operations, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")

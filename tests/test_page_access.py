@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-pytestmark = pytest.mark.operations
+pytestmark = [pytest.mark.operations, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,9 @@ def test_arrows_walk_a_tree_of_transfers(browser: Browser, fake: Fake) -> None:
 def test_an_object_opens_by_enter(browser: Browser, fake: Fake) -> None:
     with opened(browser, fake.url + "#objects") as page:
         page.wait_for_selector("#view-objects tbody tr")
-        page.focus("#view-objects tbody tr:nth-child(2)")
+        assert page.locator("#view-objects tbody [tabindex='0']").count() == 1
+        page.focus("#view-objects tbody tr:first-child")
+        page.keyboard.press("ArrowDown")
         page.keyboard.press("Enter")
         page.wait_for_selector(".story")
         assert page.inner_text("#view-objects section:last-child h2") == "experience/0000001"

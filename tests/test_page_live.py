@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from hoplite.testing import NodeProcess
 
-pytestmark = [pytest.mark.operations, pytest.mark.skipif(bool(missing()), reason=missing())]
+pytestmark = [pytest.mark.operations, pytest.mark.timeout(180), pytest.mark.skipif(bool(missing()), reason=missing())]
 
 MIB = 1 << 20
 

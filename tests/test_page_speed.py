@@ -7,7 +7,7 @@ import pytest
 from page_browser import browsing, opened, select, until
 from page_fake import Fake, serving
 
-pytestmark = pytest.mark.operations
+pytestmark = [pytest.mark.operations, pytest.mark.timeout(180)]
 
 # Records the time between frames of the screen; 60 per second without load.
 RECORD = """() => { window.gaps = []; let last = performance.now();

@@ -3,7 +3,7 @@ import { h, keyed, rows, set, table, write } from "../dom";
 import * as format from "../format";
 import type { ObjectDetail, ObjectPage, ObjectRow } from "../frame";
 import type { Store } from "../store";
-import type { View } from "../view";
+import { type View, roving } from "../view";
 
 const PAGE = 100;
 const COLUMNS: [string, string | null][] = [
@@ -32,6 +32,7 @@ export class ObjectsView implements View {
   private page: ObjectPage = { rows: [], more: false, total: null };
   private request = 0;
   private store: Store | null = null;
+  private readonly keepStop = roving(this.grid.body, () => [...this.grid.body.rows]);
 
   constructor() {
     const heads = this.grid.element.querySelectorAll("th");
@@ -136,7 +137,8 @@ export class ObjectsView implements View {
         row.job ?? "",
       ],
     );
-    for (const row of this.grid.body.rows) set(row, "tabindex", 0);
+    for (const row of this.grid.body.rows) if (!row.hasAttribute("tabindex")) set(row, "tabindex", -1);
+    this.keepStop();
     this.grid.element.scrollTop = 0;
   }
 
