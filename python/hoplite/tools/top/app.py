@@ -70,6 +70,7 @@ class Top(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #head { height: 2; padding: 0 1; }
+    Tab.-active { text-style: bold reverse; }
     #table { height: 1fr; background: transparent; scrollbar-color: ansi_bright_black; scrollbar-size: 1 1; }
     #table > .datatable--header { text-style: bold; background: transparent; }
     #filter { display: none; height: 1; border: none; padding: 0 1; }
