@@ -51,6 +51,7 @@ EXAMPLES: dict[str, tuple[str, str, Any]] = {
     "http": ("7480", "7480", "127.0.0.1:7480"),
     "http_key_file": ("/run/x.key", '"/run/x.key"', "/run/x.key"),
     "log_level": ("DEBUG", '"debug"', "debug"),
+    "log_format": ("JSON", '"json"', "json"),
     "address": ("a:1,b:2", '"a:1,b:2"', "a:1,b:2"),
     "allow_pickle": ("0", "false", False),
     "job": ("run-7", '"run-7"', "run-7"),

@@ -7,16 +7,20 @@ from hoplite import _native
 _started = False
 
 
-def start(level: str | None) -> None:
+def start(level: str | None, form: str = "text") -> None:
     """Starts logging of the nodes and clients of this process to stderr. Only the first call with a level has effect.
 
     Args:
-        level: lowest level to log, one of `hoplite.settings.LEVELS`; None does nothing.
+        level: lowest level to log, a value of the setting `log_level`; None does nothing.
+        form: a value of the setting `log_format`.
     """
     global _started
     if level is not None and not _started:
         _started = True
-        _native.log_to_stderr(level)
+        if form == "json":
+            _native.log_to_stderr(level, is_json=True)
+        else:
+            _native.log_to_stderr(level)
 
 
 def still_waiting(what: str, waited: float, state: str) -> None:

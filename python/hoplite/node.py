@@ -142,7 +142,7 @@ class Node:
         return node
 
     def _start(self, values: Values, usual: Path | None = None) -> None:
-        log.start(values["log_level"])
+        log.start(values["log_level"], values["log_format"])
         _check_spill(values)
         with sockets.needs_descriptors("start a node"):
             # `init` compares it with its address.

@@ -107,7 +107,7 @@ def init(
         raise InvalidArgument(f"node must be a hoplite.Node, not {a_type(node)}: write init(node=hoplite.Node(...))")
     values = settings.load_arguments({**given, "config": None if node is None else node._config})
     limit = check_timeout(timeout)
-    log.start(values["log_level"])
+    log.start(values["log_level"], values["log_format"])
     with shared.lock:
         options = _options(values, reconnect=reconnect)
         if node is None:

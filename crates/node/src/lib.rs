@@ -38,6 +38,7 @@ pub mod mutants;
 mod network;
 mod node;
 mod observe;
+mod repeats;
 mod sealing;
 mod shared_epoll;
 mod shell;

@@ -28,6 +28,7 @@ use crate::{
         recorder::Recorder,
         report::{self, Parts},
     },
+    repeats::log_once,
     transfer::{
         receive::{self, FetchRequest},
         shared::Transfers,
@@ -163,7 +164,7 @@ impl Shell {
             }
             LogEvent::ReplicaLate { id, node } => {
                 self.network.counters.replicas_late.add(1);
-                info!(%id, %node, "a node has not confirmed a replica in time: trying another");
+                log_once!(info, node, %id, %node, "a node has not confirmed a replica in time: trying another");
             }
             LogEvent::MessageRejected { from, message } => {
                 self.network.counters.messages_refused.add(1);

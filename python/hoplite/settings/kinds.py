@@ -32,6 +32,14 @@ RACK_BYTES_MAX = 63
 
 LEVELS = ("off", "error", "warn", "info", "debug", "trace")
 
+# Level of other modules, if a value names only modules.
+DEFAULT_LEVEL = "info"
+
+# Modules of a node that log: the files and folders of crates/node/src.
+LOG_MODULES = ("disk", "engine", "local", "network", "node", "shell", "transfer")
+
+LOG_FORMATS = ("text", "json")
+
 YES = ("1", "true", "yes", "on")
 NO = ("0", "false", "no", "off")
 
@@ -136,10 +144,26 @@ def _check_detection(what: str, value: float) -> float:
     return seconds
 
 
-def _check_level(what: str, value: str) -> str:
+def _check_levels(what: str, value: str) -> str:
+    parts = [part.replace("warning", "warn") for part in _split(check_text(what, value).lower())]
+    for part in parts:
+        module, is_module, level = part.rpartition("=")
+        if is_module and module not in LOG_MODULES:
+            raise InvalidArgument(f"{what} {value!r} names no module {module!r}: use {', '.join(LOG_MODULES)}")
+        if level not in LEVELS:
+            raise InvalidArgument(
+                f"{what} {value!r} has no level {level!r}: write one of {', '.join(LEVELS)}, or MODULE=LEVEL"
+            )
+    named = [part.rpartition("=")[0] for part in parts]
+    if len(set(named)) < len(named):
+        raise InvalidArgument(f"{what} {value!r} sets a level twice: write one default, and each module once")
+    return ",".join(parts if "" in named else [DEFAULT_LEVEL, *parts])
+
+
+def _check_format(what: str, value: str) -> str:
     text = check_text(what, value).lower()
-    if text not in LEVELS:
-        raise InvalidArgument(f"{what} is {value!r}: set one of {', '.join(LEVELS)}")
+    if text not in LOG_FORMATS:
+        raise InvalidArgument(f"{what} is {value!r}: set one of {', '.join(LOG_FORMATS)}")
     return text
 
 
@@ -183,4 +207,5 @@ ALLOWED = Kind(
     _parse_allowed,
     check_allowed,
 )
-LEVEL = Kind("LEVEL", f"one of {', '.join(LEVELS)}", (str,), str, _check_level)
+LEVEL = Kind("LEVELS", '"info", or "info,transfer=debug" with levels of modules', (str,), str, _check_levels)
+FORMAT = Kind("FORMAT", f"one of {', '.join(LOG_FORMATS)}", (str,), str, _check_format)

@@ -15,7 +15,7 @@ use super::{
 use crate::error::{Error, Result};
 
 /// Every setting, as in Python. Those that other programs read are accepted in a file too.
-const NAMES: [&str; 31] = [
+const NAMES: [&str; 32] = [
     "listen",
     "advertise",
     "rack",
@@ -42,6 +42,7 @@ const NAMES: [&str; 31] = [
     "http",
     "http_key_file",
     "log_level",
+    "log_format",
     "address",
     "allow_pickle",
     "capability",

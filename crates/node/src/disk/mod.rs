@@ -33,6 +33,7 @@ use self::{
 use crate::{
     counters::Counters,
     engine::{event_sender::EventSender, supervisor::Supervisor, task::Task},
+    repeats::log_once,
     store::StoredCopy,
     sync::lock,
 };
@@ -312,7 +313,7 @@ impl Disk {
                 files.remove(&instance);
                 self.counters.spill_failures.add(1);
                 let detail = format!("{}: {error}", self.path().display());
-                warn!(%instance, "can't spill to {detail}");
+                log_once!(warn, detail, %instance, "can't spill to {detail}");
                 Event::SpillFailed { instance, detail }
             }
         };

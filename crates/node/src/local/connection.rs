@@ -20,7 +20,6 @@ use hoplite_proto::{
 };
 use hoplite_shm::process_id;
 use tokio::runtime::Handle;
-use tracing::warn;
 
 use super::{
     attach::{Attached, AttachedReply, Callback},
@@ -29,6 +28,7 @@ use super::{
 };
 use crate::{
     error::Error,
+    repeats::log_once,
     shared_epoll::{SharedEpoll, Waited},
     sync::lock,
 };
@@ -107,7 +107,7 @@ impl Connection {
             let lifeline = connection.hold();
             lifeline
                 .inspect_err(
-                    |error| warn!(%error, "a forked child may lose the objects that it reads"),
+                    |error| log_once!(warn, error, %error, "a forked child may lose the objects that it reads"),
                 )
                 .ok()
         });

@@ -18,7 +18,7 @@ use tokio::{
     net::{UnixListener, UnixStream},
     time::MissedTickBehavior,
 };
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 
 use super::{
     limits,
@@ -29,7 +29,7 @@ use super::{
     session::Session,
     socket::{self, ListeningSocket},
 };
-use crate::{engine::task::Task, fork_safe, limited::LimitKey};
+use crate::{engine::task::Task, fork_safe, limited::LimitKey, repeats::log_once};
 
 /// Interval between checks that the socket's file still exists.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -75,7 +75,7 @@ pub(crate) async fn accept(
                 programs.network.tasks.spawn(Task::Session, admitted);
             }
             Err(error) => {
-                info!(%error, "could not accept a connection of a process");
+                log_once!(info, error, %error, "could not accept a connection of a process");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
@@ -144,7 +144,7 @@ async fn admit(programs: Arc<Programs>, stream: UnixStream, permits: AttachPermi
         Ok(permit) => attend(programs, stream, permit).await,
         Err(said) => {
             programs.network.counters.strangers.add(1);
-            info!(%said, "refused a process");
+            log_once!(info, said, %said, "refused a process");
             // The socket is empty, so this fits.
             let _ = send_with_fds(&stream, &frame(&FromNode::Refused { said }), &[]);
             hang_up(&stream);
@@ -198,7 +198,7 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream, mut permit: QuotaPe
     drop((stream, answers));
     if let Err(error) = result {
         programs.network.counters.strangers.add(1);
-        info!(%error, "the attachment of a process broke");
+        log_once!(info, error, %error, "the attachment of a process broke");
         // The process did not release its views: they stay valid until it ends. A process that never got memory has no
         // views, and must not occupy a descriptor until then.
         if let Some(process) = process.filter(|_| has_memory) {

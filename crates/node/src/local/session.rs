@@ -12,7 +12,6 @@ use std::{
 use hoplite_proto::{error::Error as CallError, id::ClientId, request::Request};
 use hoplite_shm::{ExtentId, ShmError, WriterId};
 use tokio::{net::UnixStream, sync::Notify};
-use tracing::info;
 
 use super::{
     limits,
@@ -24,7 +23,9 @@ use super::{
     request_reader::{RequestReader, process_number},
     restricted::{PrivateCopy, Restricted},
 };
-use crate::{engine::requests::Sink, limited::LimitKey, store::StoredCopy, sync::lock};
+use crate::{
+    engine::requests::Sink, limited::LimitKey, repeats::log_once, store::StoredCopy, sync::lock,
+};
 
 /// An attached process.
 pub(super) struct Session {
@@ -174,7 +175,7 @@ impl Session {
                 drop(self.restricted.set(restricted));
             }
             Err(said) => {
-                info!(%said, "refused a process");
+                log_once!(info, said, %said, "refused a process");
                 self.send(FromNode::NotAllowed { said }, None);
                 return Ok(());
             }

@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use tracing::{debug, error, info};
 
 use super::{handshake, outbox::Outbox, relay, shared::Network};
-use crate::{channel::Channel, engine::task::Task, error::LinkError};
+use crate::{channel::Channel, engine::task::Task, error::LinkError, repeats::log_once};
 
 /// Starts the task that connects to a member.
 pub(crate) fn add(network: &Arc<Network>, member: Member) {
@@ -64,7 +64,8 @@ async fn run_connection(network: Arc<Network>, member: Member, outbox: Arc<Outbo
                     // The member was removed or replaced: the result of this connection no longer matters.
                     return;
                 }
-                info!(node = %member.id, address = %member.address, %error, "a member can't be reached");
+                let cause = format!("{} {error}", member.id);
+                log_once!(info, cause, node = %member.id, address = %member.address, %error, "a member can't be reached");
                 let is_dead = next == Next::GiveUp;
                 network.events.send(Event::PeerUnreachable { node: member.id, is_dead });
                 if is_dead {
@@ -92,7 +93,7 @@ async fn run_connection(network: Arc<Network>, member: Member, outbox: Arc<Outbo
                 Err(error) => debug!(node = %member.id, %error, "the connection to a member broke"),
             },
             () = relay::is_needless(&network, member, look_again), if via.is_some() => {
-                info!(node = %member.id, "a member can be reached directly again");
+                log_once!(info, member.id, node = %member.id, "a member can be reached directly again");
                 is_needless = true;
             }
             // An unresponsive relay accepts all bytes and forwards none.

@@ -22,13 +22,14 @@ use hoplite_proto::{
 };
 use rustix::{buffer::spare_capacity, io::Errno};
 use tokio::sync::SetOnce;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use crate::{
     counters::Counters,
     digest,
     engine::{event_sender::EventSender, supervisor::Supervisor, task::Task},
     error::LinkError,
+    repeats::log_once,
     sealing::Open,
     shared_epoll::{SharedEpoll, Waited},
     sync::lock,
@@ -210,7 +211,7 @@ impl Connection {
             return Ok(Event::Message { from, message });
         }
         control.counters.copies_corrupt.add(1);
-        warn!(node = %from, "received a small object that does not match its announced digest");
+        log_once!(warn, from, node = %from, "received a small object that does not match its announced digest");
         match message {
             Message::Located { id, .. } => Ok(Event::InlineCorrupt { id, source: from }),
             _ => Err(WireError::Unexpected("bytes that do not match their digest".into())),

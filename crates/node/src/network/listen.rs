@@ -11,7 +11,7 @@ use hoplite_proto::{
     wire::{MacBytes, Role},
 };
 use tokio::net::{TcpListener, TcpStream};
-use tracing::{debug, info};
+use tracing::debug;
 
 use super::{
     admission::{PendingHandshakes, handshakes_max},
@@ -24,7 +24,10 @@ use super::{
     relay,
     shared::Network,
 };
-use crate::{channel::Channel, engine::task::Task, error::LinkError, fork_safe, limited::LimitKey};
+use crate::{
+    channel::Channel, engine::task::Task, error::LinkError, fork_safe, limited::LimitKey,
+    repeats::log_once,
+};
 
 /// Serves a payload connection of a node, given the peer's certificate and the connection's place within the limit.
 pub(crate) type Serve =
@@ -51,7 +54,8 @@ pub(crate) async fn accept(network: Arc<Network>, listener: TcpListener, serve: 
                             }
                             _ => called.counters.strangers.add(1),
                         }
-                        info!(%address, %error, "refused a connection");
+                        let cause = format!("{} {error}", address.ip());
+                        log_once!(info, cause, %address, %error, "refused a connection");
                     }
                 });
                 if handshakes.admit(address.ip(), handshakes_max(), welcoming.abort_handle()) {
@@ -61,7 +65,7 @@ pub(crate) async fn accept(network: Arc<Network>, listener: TcpListener, serve: 
             }
             Err(error) => {
                 // Most likely no descriptors are left: initiators retry, and so does this node.
-                info!(%error, "could not accept a connection");
+                log_once!(info, error, %error, "could not accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }

@@ -25,7 +25,6 @@ use tokio::{
     task::JoinHandle,
     time::sleep,
 };
-use tracing::error;
 
 use super::{
     certificates::PeerCertificate,
@@ -37,6 +36,7 @@ use crate::{
     error::LinkError,
     frame,
     limited::{LimitKey, Limited},
+    repeats::log_once,
     sync::{lock, until},
 };
 
@@ -152,7 +152,7 @@ impl Peers {
         let frame = frame::frame(FrameKind::Control, 0, message);
         if frame.len() > HEADER_BYTES + CONTROL_BYTES_MAX as usize {
             // The limits on names and counts prevent this; the receiver would close the connection.
-            error!(node = %to, bytes = frame.len(), "dropped a message that exceeds the length limit");
+            log_once!(error, to, node = %to, bytes = frame.len(), "dropped a message that exceeds the length limit");
             return;
         }
         match outbox.push(frame, message) {

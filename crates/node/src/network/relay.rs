@@ -19,14 +19,14 @@ use hoplite_proto::{
     wire::{FrameKind, Greeting, Role},
 };
 use tokio::{io::copy_bidirectional, net::TcpStream, time::sleep};
-use tracing::{debug, info};
+use tracing::debug;
 
 use super::{
     certificates::PeerCertificate,
     handshake::{self, PeerConnection, acceptor},
     shared::Network,
 };
-use crate::{channel::Channel, error::LinkError};
+use crate::{channel::Channel, error::LinkError, repeats::log_once};
 
 /// Number of relays to try for a member, and for a lost member, which is most likely down and is retried anyway.
 pub(crate) const HELPERS: usize = 3;
@@ -59,7 +59,8 @@ pub(crate) async fn call(
         };
         match called.await {
             Ok(met) => {
-                info!(node = %member.id, helper = %helper.id, "a member is reached through a relay");
+                let cause = format!("{} {}", member.id, helper.id);
+                log_once!(info, cause, node = %member.id, helper = %helper.id, "a member is reached through a relay");
                 return Ok((met, Some(helper.id)));
             }
             Err(error) => {

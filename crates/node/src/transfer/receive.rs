@@ -20,7 +20,7 @@ use hoplite_proto::{
     wire::{self, Fetch, FetchTarget, FrameKind, Header, Unavailable, WireError},
 };
 use tokio::{io::AsyncReadExt, net::TcpStream, sync::mpsc};
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::{
     blocks::{self, Arrivals, Arrived, FRAMES_AT_ONCE},
@@ -36,6 +36,7 @@ use crate::{
     error::LinkError,
     frame,
     network::payload,
+    repeats::log_once,
     store::StoredCopy,
 };
 
@@ -83,7 +84,7 @@ async fn copy(transfers: Arc<Transfers>, wanted: FetchRequest, serial: u64) {
     let event = match result {
         Ok(End::Complete) if stored.slot.is_complete() && digest != wanted.digest => {
             transfers.counters.copies_corrupt.add(1);
-            warn!(id = %wanted.id, %source, "received a copy that does not match its announced digest");
+            log_once!(warn, source, id = %wanted.id, %source, "received a copy that does not match its announced digest");
             Event::CopyCorrupt { instance, source }
         }
         Ok(End::Complete) if stored.slot.is_complete() => {

@@ -12,7 +12,6 @@ use hoplite_proto::{
     node::Event,
 };
 use tokio::{sync::oneshot, task::AbortHandle};
-use tracing::info;
 
 use super::{limiter::Limiter, streams::Streams};
 use crate::{
@@ -21,6 +20,7 @@ use crate::{
     error::LinkError,
     link::LinkMeter,
     network::shared::Network,
+    repeats::log_once,
     store::{Store, StoredCopy},
     sync::lock,
 };
@@ -158,7 +158,7 @@ impl Transfers {
     pub(super) fn note_slow(&self, node: NodeId, error: &LinkError) {
         if matches!(error, LinkError::Slow(..)) {
             self.counters.transfers_slow.add(1);
-            info!(%node, %error, "aborted a stalled transfer");
+            log_once!(info, node, %node, %error, "aborted a stalled transfer");
         }
     }
 

@@ -85,12 +85,9 @@ def setting_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-# Settings that are passed on to the node. The command has its own default or use for the others.
-GIVEN = [
-    setting.name
-    for setting in SETTINGS
-    if setting.of_node and not setting.is_secret and setting.name not in ("listen", "log_level", "leave_timeout")
-]
+# Settings for which the command has its own default or use. The others are passed on to the node.
+OWN = ("listen", "log_level", "log_format", "leave_timeout")
+GIVEN = [setting.name for setting in SETTINGS if setting.of_node and not setting.is_secret and setting.name not in OWN]
 
 
 @click.command()
@@ -125,7 +122,7 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
     given = {name: None if value is False else value for name, value in options.items()}
     given["join"] = [seed for seeds in options["join"] for seed in seeds] or None
     values = settings.load(config, **given)
-    log.start(values["log_level"] or DEFAULT_LOG)
+    log.start(values["log_level"] or DEFAULT_LOG, values["log_format"])
     # Always explicit: the host's node must be where clients look, or fail.
     socket: str = values["socket"] or str(sockets.default_socket())
     with stepping({InvalidArgument: "create the directory of the socket, or choose another --socket"}):
