@@ -42,20 +42,28 @@ $(VENV)/.tools: requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
-# Compiles nothing again: the flags are those of `make build`, so cargo reuses its output. `make wheel STRIP=1` omits
-# the tables with line numbers for native stacks. That makes the wheels a quarter of the size, but takes a minute
-# longer, now and at the next build. maturin derives the platform tag from the module: the oldest glibc that has all its
-# symbols.
-wheel: build ## Build a wheel and an sdist of each package into target/wheels
+# zig only links: cargo reuses what `make build` has compiled, except the modules. Without a network, this machine's
+# linker serves, and maturin tags the wheels with the glibc that they need then. `make wheel STRIP=1` omits the tables
+# with line numbers for native stacks: the wheels have a quarter of the size.
+FREE_THREADED := python3.14t
+wheel: build ## Build wheels for glibc 2.28 and an sdist of each package into target/wheels; for free-threaded Python into its subfolder
 	@rm -rf target/wheels; mkdir -p $(LOGS)
-	@for folder in . packages/topology; do \
+	@[ -x target/zig/ziglang/zig ] || \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target target/zig \
+	        -r .ci/requirements-wheel.txt >$(LOGS)/zig 2>&1 || \
+	    echo "cannot install zig, so the wheels need this machine's glibc: $$(tail -n 1 $(LOGS)/zig)"
+	@link=; [ ! -x target/zig/ziglang/zig ] || link="-- -C linker=$(CURDIR)/.ci/zig-cc"; \
+	for folder in . packages/topology; do \
 	    cd $(CURDIR)/$$folder; \
-	    $(BIN)/maturin build --release $(CARGO_FLAGS) $(if $(STRIP),--strip) --out $(CURDIR)/target/wheels; \
+	    build="$(BIN)/maturin build --release $(CARGO_FLAGS) $(if $(STRIP),--strip)"; \
+	    $$build --out $(CURDIR)/target/wheels $$link; \
+	    $$build --no-default-features --interpreter $(FREE_THREADED) \
+	        --out $(CURDIR)/target/wheels/free-threaded $$link; \
 	    $(BIN)/maturin sdist --out $(CURDIR)/target/wheels >$(CURDIR)/$(LOGS)/sdist 2>&1 || \
 	        { cat $(CURDIR)/$(LOGS)/sdist; exit 1; }; \
 	done; \
 	cd $(CURDIR)/packages/bench; $(BIN)/hatchling build --directory $(CURDIR)/target/wheels >$(CURDIR)/$(LOGS)/hatchling
-	@cd target/wheels; du --apparent-size --human-readable *
+	@cd target/wheels; du --apparent-size --human-readable * free-threaded/*
 
 # The library for programs in C and C++. CMake calls cargo.
 PREFIX ?= /usr/local
@@ -155,6 +163,11 @@ NATIVE_PACKAGES := cmake g++ clang libgtest-dev valgrind doxygen dpkg-dev pkg-co
 native-packages: ## Install what the tests of the library for C and C++ need with apt-get (root)
 	apt-get update --quiet
 	apt-get install --quiet --yes --no-install-recommends $(NATIVE_PACKAGES)
+
+IMAGE_PACKAGES := buildah mmdebstrap
+image-packages: ## Install what the test of the image needs with apt-get (root)
+	apt-get update --quiet
+	apt-get install --quiet --yes --no-install-recommends $(IMAGE_PACKAGES)
 
 BENCH_PACKAGES := libgloo-dev g++ fping runc charliecloud strace
 bench-packages: ## Install what the benchmarks need with apt-get: Gloo, a compiler, container runtimes, fping, strace (root)
@@ -281,6 +294,7 @@ define try-packages
 fi
 endef
 try-bench-packages = $(call try-packages,bench-packages,$(BENCH_PACKAGES))
+try-image-packages = $(call try-packages,image-packages,$(IMAGE_PACKAGES))
 try-native-packages = $(call try-packages,native-packages,$(NATIVE_PACKAGES))
 
 # One at a time: a test's lab may need the machine's links for itself.
@@ -302,9 +316,13 @@ test-peers: build ## Test the benchmarked systems between two hosts; install the
 	$(try-bench-packages)
 	timeout --kill-after=10 900 $(BIN)/pytest -m peers 2>&1 | tee $(LOGS)/peers
 
-test-wheel: wheel ## Test the contents of the wheel, and that it runs alone on this Python and the newest
+test-wheel: wheel ## Test the contents of the wheels, that they run alone on this Python and the newest, and the image; packages by apt-get (root)
 	@mkdir -p $(LOGS)
-	timeout --kill-after=10 300 $(BIN)/pytest -m 'wheel and not long' tests/test_wheel.py 2>&1 | tee $(LOGS)/wheel
+	$(try-image-packages)
+	@[ -x target/hadolint/bin/hadolint ] || \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target target/hadolint \
+	        -r .ci/requirements-image.txt >$(LOGS)/hadolint 2>&1 || tail -n 1 $(LOGS)/hadolint
+	timeout --kill-after=10 900 $(BIN)/pytest -m 'wheel and not long' tests/test_wheel.py tests/test_image.py 2>&1 | tee $(LOGS)/wheel
 
 test-native: build ## Run the tests of the library for C and C++, of its installation and of programs in several languages; packages by apt-get (root)
 	@mkdir -p $(LOGS)
@@ -368,5 +386,5 @@ help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel native install uninstall deb native-docs docs page docs-pictures demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages native-packages sim sim-soak sim-steady sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
+.PHONY: build wheel native install uninstall deb native-docs docs page docs-pictures demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages image-packages native-packages sim sim-soak sim-steady sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
     test-sim test-python test-lab test-faults test-peers test-wheel test-native test-native-sanitizers test-frameworks test-dask test-ray test-operations operations-packages test-site docs-site test-long format clean help

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -11,15 +12,22 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import hoplite
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 pytestmark = pytest.mark.wheel
 
 ROOT = Path(__file__).parent.parent
 WHEELS = ROOT / "target" / "wheels"
+FREE_THREADED = WHEELS / "free-threaded"
+# The glibc that `make wheel` links for with zig, which torch, vLLM and MPI require too.
+GLIBC = (2, 28)
 
 CORE = "hoplite_collectives"
 # The folder of each distribution.
@@ -97,9 +105,28 @@ def run(*command: str | Path, **environment: str) -> str:
     return done.stdout
 
 
-def extension(distribution: str) -> set[str]:
+def extension(distribution: str, suffix: str = "abi3") -> set[str]:
     """Returns the path of the extension module in a wheel, if there is one."""
-    return {f"{PACKAGES[distribution]}/_native.abi3.so"} if distribution in CRATES else set()
+    return {f"{PACKAGES[distribution]}/_native.{suffix}.so"} if distribution in CRATES else set()
+
+
+def free_threaded(distribution: str) -> Path:
+    """Returns the wheel of a distribution for the free-threaded Python 3.14."""
+    (found,) = FREE_THREADED.glob(f"{distribution}-*.whl")
+    return found
+
+
+def imported(wheel: Path, folder: Path) -> set[str]:
+    """Returns the symbols that the extension module of a wheel imports, with versions, such as "statx GLIBC_2.28"."""
+    objdump = shutil.which("objdump")
+    if objdump is None:
+        pytest.skip("objdump is missing: apt-get install binutils")
+    with zipfile.ZipFile(wheel) as archive:
+        (module,) = (name for name in archive.namelist() if name.endswith(".so"))
+        archive.extract(module, folder)
+    lines = run(objdump, "-T", folder / module).splitlines()
+    undefined = [line.partition("*UND*")[2].split()[1:] for line in lines if "*UND*" in line]
+    return {" ".join(reversed(words)).replace("(", "").replace(")", "") for words in undefined}
 
 
 def install(*where: str | Path, python: Path | str = sys.executable, also: str | None = None) -> None:
@@ -127,11 +154,52 @@ def test_a_wheel_contains_only_its_package(distribution: str, capsys: pytest.Cap
     print_figure(capsys, f"{built.name}: {built.stat().st_size / 1e6:.1f} MB")
 
 
-def test_one_wheel_supports_every_python_from_3_11() -> None:
-    # If no manylinux policy fits, maturin writes "linux": such a wheel runs only on similar machines.
-    for distribution in CRATES:
-        name = rf"{distribution}-{re.escape(hoplite.__version__)}-cp311-abi3-(manylinux_2_\d+|linux)_\w+\.whl"
-        assert re.fullmatch(name, wheel_of(distribution).name)
+@pytest.mark.parametrize("distribution", CRATES)
+def test_one_wheel_supports_every_python_from_3_11_and_one_the_free_threaded(distribution: str) -> None:
+    # Without zig, maturin names the glibc of this machine, or "linux" if no policy fits.
+    tag = "manylinux_2_28" if has_zig() else r"(manylinux_2_\d+|linux)"
+    name = rf"{distribution}-{re.escape(hoplite.__version__)}-%s-{tag}_\w+\.whl"
+    assert re.fullmatch(name % "cp311-abi3", wheel_of(distribution).name)
+    assert re.fullmatch(name % "cp314-cp314t", free_threaded(distribution).name)
+
+
+def has_zig() -> bool:
+    """Whether `make wheel` could install zig."""
+    return (ROOT / "target" / "zig" / "ziglang" / "zig").exists()
+
+
+@pytest.mark.parametrize("distribution", CRATES)
+@pytest.mark.parametrize("find", [wheel_of, free_threaded], ids=["abi3", "free-threaded"])
+def test_a_module_needs_no_newer_glibc(find: Callable[[str], Path], distribution: str, tmp_path: Path) -> None:
+    if not has_zig():
+        pytest.skip("zig is not installed: make wheel installs it from PyPI")
+    found = re.findall(r"GLIBC_(\d+)\.(\d+)", " ".join(imported(find(distribution), tmp_path)))
+    versions = {(int(major), int(minor)) for major, minor in found}
+    assert versions
+    assert max(versions) <= GLIBC
+
+
+@pytest.mark.parametrize("distribution", CRATES)
+def test_the_free_threaded_wheel_has_a_module_of_its_own(distribution: str, tmp_path: Path) -> None:
+    built = free_threaded(distribution)
+    with zipfile.ZipFile(built) as wheel:
+        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    suffix = f"cpython-314t-{platform.machine()}-linux-gnu"
+    assert names == package_files(distribution) | extension(distribution, suffix)
+    # The stable interface does not have it: the free-threaded Python locks each object.
+    assert any(name.startswith("PyCriticalSection_Begin") for name in imported(built, tmp_path))
+
+
+def test_the_free_threaded_wheel_runs(tmp_path: Path) -> None:
+    python = shutil.which("python3.14t")
+    if python is None:
+        pytest.skip("python3.14t is not installed, and neither PyPI nor Debian has it")
+    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--only-binary", ":all:")
+    of_python = ("--python-version", "3.14", "--abi", "cp314t", "--abi", "none", "--target", tmp_path)
+    run(*pip, *of_python, "--constraint", ROOT / "requirements-dev.txt", free_threaded(CORE))
+    run(python, "-s", "-W", "error", "-c", USE, PYTHONPATH=str(tmp_path))
+    gil = "import hoplite, sys; print(sys._is_gil_enabled())"
+    assert run(python, "-s", "-c", gil, PYTHONPATH=str(tmp_path)).strip() == "False"
 
 
 def requirements_of(distribution: str) -> tuple[list[str], set[str]]:
