@@ -6,8 +6,9 @@ import contextlib
 import json
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pytest
 
 import hoplite
@@ -18,6 +19,8 @@ from support import SOON, bounded
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from playwright.sync_api import Page
 
     from hoplite.testing import NodeProcess
 
@@ -90,28 +93,61 @@ COLLECT = """() => { window.seen = {}; setInterval(() => {
     } }, 100); }"""
 
 
-def test_it_draws_the_broadcast_that_the_events_report(shown: Shown) -> None:
+@pytest.fixture
+def page(shown: Shown) -> Iterator[Page]:
+    """The view of transfers, which collects edges."""
     with browsing() as browser, opened(browser, f"{shown.first.http}#transfers") as page:
         until(page, "hopliteSizes().nodes === 4")
         page.evaluate(COLLECT)
-        with contextlib.ExitStack() as stack:
-            client = stack.enter_context(shown.first.client())
-            readers = [stack.enter_context(node.client()) for node in shown.others]
-            ref = client.put(bytes(64 * MIB), name="policy/1")
-            threads = [threading.Thread(target=reader.get, args=(ref,), kwargs={"timeout": SOON}) for reader in readers]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            reported = {
-                f"{event['source']} {node.id}"
-                for node, reader in zip(shown.others, readers, strict=True)
-                for event in reader.inspect("activity")["events"]
-                if event["kind"] == "fetch" and event["ref"] == "policy/1"
-            }
-        assert len(reported) >= 3
-        drawn = "[...(window.seen['Broadcast of policy/1'] ?? [])].sort()"
-        until(page, f"JSON.stringify({drawn}) === {json.dumps(json.dumps(sorted(reported), separators=(',', ':')))}")
+        yield page
+
+
+def draws(page: Page, title: str, edges: set[str]) -> None:
+    """Waits until the edges that a drawing has shown are these."""
+    seen = f"JSON.stringify([...(window.seen[{json.dumps(title)}] ?? [])].sort())"
+    until(page, f"{seen} === {json.dumps(json.dumps(sorted(edges), separators=(',', ':')))}")
+
+
+def events(client: hoplite.Client, kind: str) -> list[Any]:
+    """Returns the events of one kind on a client's node."""
+    return [event for event in client.inspect("activity")["events"] if event["kind"] == kind]
+
+
+def test_it_draws_the_broadcast_that_the_events_report(shown: Shown, page: Page) -> None:
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(shown.first.client())
+        readers = [stack.enter_context(node.client()) for node in shown.others]
+        ref = client.put(bytes(64 * MIB), name="policy/1")
+        threads = [threading.Thread(target=reader.get, args=(ref,), kwargs={"timeout": SOON}) for reader in readers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        reported = {
+            f"{event['source']} {node.id}"
+            for node, reader in zip(shown.others, readers, strict=True)
+            for event in events(reader, "fetch")
+        }
+    assert len(reported) >= 3
+    draws(page, "Broadcast of policy/1", reported)
+
+
+def test_it_draws_the_reduce_that_the_events_report(shown: Shown, page: Page) -> None:
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(shown.first.client())
+        others = [stack.enter_context(node.client()) for node in shown.others]
+        inputs = [other.put(np.ones(4 * MIB, np.float32)) for other in others]
+        client.get(client.reduce(inputs, name="sums/1"), timeout=SOON)
+        ids = [shown.first.id, *(node.id for node in shown.others)]
+        reported = {
+            f"{child} {node}"
+            for node, one in zip(ids, [client, *others], strict=True)
+            for event in events(one, "fold")
+            for child in event["children"]
+            if child != node
+        }
+    assert len(reported) == 3
+    draws(page, "Reduce of sums/1", reported)
 
 
 @pytest.mark.faults("a node is killed while it is shown")

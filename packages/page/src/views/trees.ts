@@ -95,7 +95,7 @@ class Drawing {
     this.tree = tree;
     this.store = store;
     write(this.title, `${tree.kind === "broadcast" ? "Broadcast" : tree.kind === "ring" ? "Ring reduce" : "Reduce"} of ${tree.ref}`);
-    const facts = [format.bytes(tree.bytes)];
+    const facts = tree.bytes ? [format.bytes(tree.bytes)] : [];
     if (tree.degree) facts.push(tree.degree);
     if (tree.epoch) facts.push(`epoch ${tree.epoch}`);
     if (store.frame) facts.push(`for ${format.duration(store.frame.time - tree.since)}`);
@@ -173,7 +173,7 @@ class Drawing {
       const own = this.incoming(id);
       const name = this.store.name(id);
       const done = own.length ? Math.max(...own.map((edge) => edge.done)) : 1;
-      const state = row && row.state !== "alive" ? format.sign(row.state) : !own.length ? "" : done < 1 ? format.percent(done) : "✓";
+      const state = row && row.state !== "alive" ? format.sign(row.state) : !own.length ? "" : done < 1 ? this.share(done) : "✓";
       set(node.children[1], "width", Math.round((BOX.width - 4) * Math.min(1, Math.max(0, done))));
       write(node.children[2], name.length > 16 ? `${name.slice(0, 6)}…${name.slice(-9)}` : name);
       write(node.children[3], state);
@@ -185,6 +185,11 @@ class Drawing {
   /** Edges that explain a node: of a broadcast, its sources; of a reduce, where its partial sum goes. */
   private incoming(id: string): Edge[] {
     return this.tree.edges.filter((edge) => (this.tree.kind === "broadcast" ? edge.to : edge.from) === id);
+  }
+
+  /** Empty while the size is unknown: nodes do not report the size of a partial sum. */
+  private share(done: number): string {
+    return this.tree.bytes || done >= 1 ? format.percent(done) : "";
   }
 
   private explain(id: string): void {
@@ -204,10 +209,10 @@ class Drawing {
     if (!edges.length) return `${name}: ${tree.kind === "broadcast" ? "source of the broadcast" : "receives the result"}`;
     return edges
       .map((edge) => {
-        const facts = format.percent(edge.done) + (edge.rate > 0 ? ` at ${format.rate(edge.rate)}` : "");
+        const facts = [this.share(edge.done), edge.rate > 0 ? `at ${format.rate(edge.rate)}` : ""].filter(Boolean).join(" ");
         const why = edge.reason || (edge.choice && (CHOICES[edge.choice] ?? edge.choice));
         const verb = tree.kind === "broadcast" ? `receives from ${store.name(edge.from)}` : `sends to ${store.name(edge.to)}`;
-        return `${name} ${verb}, ${facts}${why ? `. Why: ${why}` : ""}`;
+        return `${name} ${verb}${facts ? `, ${facts}` : ""}${why ? `. Why: ${why}` : ""}`;
       })
       .join(". ");
   }
