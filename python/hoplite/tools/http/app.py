@@ -5,6 +5,7 @@ Every path except /healthz, /login and the styles of the login form needs a key.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import mimetypes
@@ -39,6 +40,7 @@ PUBLIC = ("/healthz", "/login", "/page.css")
 
 COOKIE_S = 30 * 86400
 BODY_MAX = 4096
+BODY_TIMEOUT_S = 10.0
 STREAMS_MAX = 64
 EVENTS_MAX = 1000
 
@@ -102,7 +104,7 @@ class Paths:
     async def stream(self, _: Request) -> Response:
         """Frames, until the viewer leaves."""
         if self._streams >= STREAMS_MAX:
-            return JSONResponse({"error": f"{STREAMS_MAX} pages are open: close one"}, 503)
+            return _error(503, f"{STREAMS_MAX} pages are open: close one")
         headers = {"X-Accel-Buffering": "no"}
         return StreamingResponse(self._frames(), media_type="text/event-stream", headers=headers)
 
@@ -142,10 +144,14 @@ class Paths:
     async def log_in(self, request: Request) -> Response:
         """Exchanges a key for a cookie."""
         body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > BODY_MAX:
-                return JSONResponse({"error": "the form is too long"}, 413)
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > BODY_MAX:
+                        return _error(413, "the form is too long")
+        except TimeoutError:
+            return _error(408, "the form has not arrived")
         key = parse_qs(body.decode(errors="replace")).get("key", [""])[0].strip()
         cookie = self._access.log_in(key)
         if cookie is None:

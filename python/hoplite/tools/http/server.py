@@ -7,15 +7,17 @@ import ipaddress
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hoplite.tools.http.access import Access
 from hoplite.tools.http.app import make_app
 from hoplite.tools.observe.observer import Observer
 
 if TYPE_CHECKING:
+    import asyncio
     import socket
     from collections.abc import Sequence
 
@@ -24,6 +26,30 @@ if TYPE_CHECKING:
 CLOSE_TIMEOUT_S = 5.0
 # Connections at once. Browsers use up to six each.
 CONNECTIONS_MAX = 256
+# Connections that wait to be accepted.
+BACKLOG = 64
+# Seconds after which a connection without a whole request is closed.
+REQUEST_TIMEOUT_S = 10.0
+
+
+class Connection(H11Protocol):
+    """Is closed if it is one too many, or without a request: each uses a file descriptor of the node's process."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Accepts the connection."""
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS_MAX:
+            transport.abort()
+        else:
+            self.loop.call_later(REQUEST_TIMEOUT_S, self._check, self.cycle)
+
+    def _check(self, before: Any) -> None:  # noqa: ANN401 - a request of Uvicorn
+        """Closes the connection if it is idle since the request before the last check."""
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if is_idle and self.cycle is before:
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self.loop.call_later(REQUEST_TIMEOUT_S, self._check, self.cycle if is_idle else self)
 
 
 class Uvicorn(uvicorn.Server):
@@ -71,9 +97,9 @@ class Server:
             access_log=False,
             lifespan="off",
             loop="asyncio",
-            http="h11",
+            http=Connection,
             ws="none",
-            limit_concurrency=CONNECTIONS_MAX,
+            backlog=BACKLOG,
             server_header=False,
             timeout_graceful_shutdown=1,
         )

@@ -1,0 +1,97 @@
+"""Limits of the HTTP server: viewers without a key can't use up the descriptors of a node's process."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fake_activity import FakeCluster
+from support import SOON
+
+try:
+    from hoplite.tools.http import app, serve, server
+    from hoplite.tools.http.access import COOKIE, Access, cookie_of
+except ImportError:
+    pytest.skip("needs the extra http; make test-operations has it", allow_module_level=True)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.operations
+
+KEY = "0123456789abcdef"
+
+
+@contextlib.contextmanager
+def served() -> Iterator[tuple[str, int]]:
+    """Serves a fake cluster; yields the address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()
+    running = serve(listener, [KEY])
+    running.start(FakeCluster(4).client())  # type: ignore[arg-type] # a fake
+    try:
+        yield address
+    finally:
+        running.close()
+
+
+def replied(stranger: socket.socket) -> bytes:
+    """Returns what arrives until the server closes the connection."""
+    found = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := stranger.recv(4096):
+            found += part
+    return found
+
+
+def test_connections_beyond_the_limit_are_closed_and_the_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CONNECTIONS_MAX", 4)
+    with served() as address, contextlib.ExitStack() as stack:
+        first, *_ = [stack.enter_context(socket.create_connection(address, SOON)) for _ in range(4)]
+        for _ in range(3):
+            assert replied(stack.enter_context(socket.create_connection(address, SOON))) == b""
+        first.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert replied(first).endswith(b"ok\n")
+
+
+@pytest.mark.parametrize(
+    "begin", [b"", b"GET /healthz HTTP/1.1\r\nHo", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /he"]
+)
+def test_a_connection_without_a_whole_request_is_closed(monkeypatch: pytest.MonkeyPatch, begin: bytes) -> None:
+    monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 0.2)
+    with served() as address, socket.create_connection(address, SOON) as stranger:
+        stranger.sendall(begin)
+        assert replied(stranger).count(b"ok\n") == begin.count(b"\r\n\r\n")
+
+
+def test_a_form_that_does_not_arrive_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(app, "BODY_TIMEOUT_S", 0.2)
+    with served() as address, socket.create_connection(address, SOON) as stranger:
+        stranger.sendall(b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\nkey=")
+        assert b" 408 " in replied(stranger)
+
+
+def test_a_stream_is_not_taken_for_an_idle_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 0.2)
+    with served() as address, socket.create_connection(address, SOON) as viewer:
+        viewer.sendall(f"GET /api/stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n\r\n".encode())
+        found = b""
+        while found.count(b"data: ") < 3:
+            part = viewer.recv(65536)
+            assert part
+            found += part
+
+
+def test_cookies_and_schemes_of_other_servers_do_not_log_out() -> None:
+    access = Access([KEY], is_loopback=True)
+    own = f"{COOKIE}={cookie_of(KEY)}"
+    for cookies in (own, f'a={{"b":1}}; {own}', f"[x]=1; ; {own}; c", f"{COOKIE}=stale; {own}"):
+        assert access.permits(None, cookies)
+    assert access.permits("Basic dXNlcjpwYXNz", own)
+    assert not access.permits("Basic dXNlcjpwYXNz", None)
+    assert not access.permits(f"Bearer {KEY}x", own)
+    assert not access.permits(None, f"{COOKIE}=; x={cookie_of(KEY)}")
