@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from fake_activity import FakeCluster
+from fake_activity import FakeClient, FakeCluster
 from fake_timeline import START
+from hoplite.errors import Timeout
 from hoplite.tools.observe.clocks import Offset
 from hoplite.tools.observe.collect import Report, Snapshot
 from hoplite.tools.observe.flows import Flows
 from hoplite.tools.observe.frames import BUDGET, EVENTS_MAX, HISTORY_S, WINDOW_S, Model, Viewer
-from hoplite.tools.observe.observer import METRICS_PER_TICK, Observer, _in_turn
+from hoplite.tools.observe.observer import INTERVAL_S, METRICS_PER_TICK, Observer, _in_turn
 from hoplite.tools.observe.readers import Readers, lags, split
 
 Row = dict[str, Any]
@@ -379,3 +380,39 @@ def test_the_observer_queries_only_while_somebody_looks() -> None:
         return second["number"] - first["number"], observer._task is None
 
     assert asyncio.run(look()) == (1, True)
+
+
+def test_a_frozen_member_does_not_delay_the_others_at_each_tick() -> None:
+    cluster = FakeCluster(4)
+    client: Any = cluster.client()
+    frozen, queries = cluster.ids[2], []
+
+    async def inspect(what: str, **options: Any) -> object:  # noqa: ANN401 - as in inspect
+        if options["node"] == frozen:
+            queries.append((what, options["timeout"]))
+            raise Timeout("no reply")
+        return FakeClient.inspect(client, what, **options)
+
+    client.inspect_async = inspect
+    observer = Observer(client, now=lambda: cluster.now)
+    for _ in range(3):
+        cluster.advance(1.0)
+        asyncio.run(observer.tick())
+    assert observer.model.nodes[frozen]["state"] == "silent"
+    assert [what for what, _ in queries] == ["activity"] * 3
+    assert queries[0][1] > INTERVAL_S > queries[1][1] == queries[2][1]
+
+
+def test_the_observer_closes_after_a_tick_that_failed() -> None:
+    cluster = FakeCluster(4)
+
+    async def look() -> bool:
+        observer = Observer(cluster.client(), now=lambda: cluster.now)  # type: ignore[arg-type] # a fake
+        await observer.look()
+        del observer._collector
+        assert observer._task is not None
+        await asyncio.wait([observer._task])
+        await observer.close()
+        return observer._task is None
+
+    assert asyncio.run(look())

@@ -26,6 +26,8 @@ PAGE = 5000
 
 # Time limit of one request. A node replies in milliseconds, unless it fails.
 TIMEOUT_S = 3.0
+# Time limit for a node that did not reply to the last request, so that it does not delay the others each time.
+AGAIN_S = 0.5
 
 # After the newest event of any node.
 NEWEST = (1 << 53) - 1
@@ -132,6 +134,8 @@ class Collector:
         # Serial of the next event, by id of the node.
         self._next: dict[str, int] = {}
         self._clocks: dict[str, Clock] = {}
+        # Nodes that did not reply to the last request.
+        self._silent: set[str] = set()
         # Names of members, also of those that left: their ids remain in events.
         self.names: dict[str, str] = {}
 
@@ -150,6 +154,7 @@ class Collector:
             self._clocks.pop(gone, None)
         share = PAGE if self._most is None else max(1, self._most // max(1, len(members)))
         reports = await asyncio.gather(*(self._report(node, share) for node in members))
+        self._silent = {report.node for report in reports if report.note}
         # All events of members that join later are new.
         self._first = 0
         reports += [
@@ -164,11 +169,12 @@ class Collector:
         after = self._next.get(node, self._first)
         # Serial at which this snapshot ends: a busy node records more meanwhile.
         end = None
+        timeout = min(self._timeout, AGAIN_S) if node in self._silent else self._timeout
         try:
             while end is None or after < end:
                 sent = self._now()
                 reply: Row = await self._client.inspect_async(
-                    "activity", node=node, after=after, limit=min(share, PAGE), timeout=self._timeout
+                    "activity", node=node, after=after, limit=min(share, PAGE), timeout=timeout
                 )
                 clock.add(sent, self._now(), reply["time"])
                 report.missed += max(0, reply["first"] - after) if after != NEWEST else 0

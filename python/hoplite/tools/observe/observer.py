@@ -99,8 +99,8 @@ class Observer:
         self._closed = True
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            # Viewers have got the error of a tick that failed.
+            await asyncio.wait([self._task])
             self._task = None
         async with self._ticked:
             self._ticked.notify_all()
@@ -121,8 +121,8 @@ class Observer:
         """Queries all nodes once and updates the model."""
         try:
             snapshot = await self._collector.collect()
-            members = [member["id"] for member in snapshot.status["members"]]
-            metrics = await self._metrics(members, snapshot.status["id"])
+            replied = [report.node for report in snapshot.reports if report.note is None]
+            metrics = await self._metrics(replied, snapshot.status["id"])
             await self._look_up()
         except HopliteError as error:
             self.failure = str(error)
