@@ -134,7 +134,8 @@ SETTINGS = (
         "join",
         ADDRESSES,
         (),
-        "Addresses of nodes of the cluster to join; one that replies is enough. The node's own address is ignored.",
+        "Addresses of nodes of the cluster to join; one that replies is enough. A name can be that of several nodes. "
+        "The node's own address is ignored.",
         default_text="none: start a new cluster",
     ),
     Setting("cluster", TEXT, "default", "Name of the cluster. Only nodes with the same name join."),

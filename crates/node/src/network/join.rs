@@ -7,6 +7,7 @@ use std::{
     net::{SocketAddr, ToSocketAddrs},
     sync::Arc,
     time::{Duration, Instant},
+    vec,
 };
 
 use hoplite_proto::{id::NodeId, node::Event, wire::Role};
@@ -40,24 +41,27 @@ pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(),
         failures.clear();
         let mut may_come = false;
         for seed in seeds {
-            let error = match resolve(seed) {
-                Ok(address) if address == me => continue,
-                Ok(address) => {
-                    match handshake::initiate(&network.identity, address, Role::Join, None).await {
-                        Ok(connection) => {
-                            network.events.send(Event::PeerUp { member: connection.member });
-                            is_met = true;
-                            continue;
-                        }
-                        Err(error) => {
-                            may_come |= handshake::is_refused(&error);
-                            error.to_string()
-                        }
+            let addresses = match resolve_all(seed) {
+                Ok(addresses) => addresses,
+                Err(said) => {
+                    failures.push(format!("{seed}: {said}"));
+                    continue;
+                }
+            };
+            for address in addresses.filter(|address| *address != me) {
+                match handshake::initiate(&network.identity, address, Role::Join, None).await {
+                    Ok(connection) => {
+                        network.events.send(Event::PeerUp { member: connection.member });
+                        is_met = true;
+                        // The other nodes of the name are members of the same cluster, or are met later.
+                        break;
+                    }
+                    Err(error) => {
+                        may_come |= handshake::is_refused(&error);
+                        failures.push(format!("{seed}: {error}"));
                     }
                 }
-                Err(said) => said,
-            };
-            failures.push(format!("{seed}: {error}"));
+            }
         }
         if is_met || !may_come || Instant::now() >= until {
             break;
@@ -88,22 +92,25 @@ pub(crate) async fn retry_seeds(network: Arc<Network>, seeds: Vec<String>) {
         tokio::time::sleep(pause).await;
         pause = (2 * pause).min(SEED_RETRY_LAST);
         for seed in &seeds {
-            // A name may resolve to another address by now. The resolver may be slow.
+            // A name may resolve to other addresses by now. The resolver may be slow.
             let said = seed.clone();
-            let resolving = network.tasks.spawn_blocking(Task::SeedRetry, move || resolve(&said));
-            let Ok(Some(Ok(address))) = resolving.await else { continue };
-            if is_known(address, found.get(&address).copied()) {
-                continue;
-            }
-            match handshake::initiate(&network.identity, address, Role::Join, None).await {
-                Ok(met) => {
-                    found.insert(address, met.member.id);
-                    if !is_known(met.member.address, Some(met.member.id)) {
-                        // Both sides open new connections.
-                        network.events.send(Event::PeerUp { member: met.member });
-                    }
+            let resolving =
+                network.tasks.spawn_blocking(Task::SeedRetry, move || resolve_all(&said));
+            let Ok(Some(Ok(addresses))) = resolving.await else { continue };
+            for address in addresses {
+                if is_known(address, found.get(&address).copied()) {
+                    continue;
                 }
-                Err(error) => debug!(seed, %error, "configured member not reachable yet"),
+                match handshake::initiate(&network.identity, address, Role::Join, None).await {
+                    Ok(met) => {
+                        found.insert(address, met.member.id);
+                        if !is_known(met.member.address, Some(met.member.id)) {
+                            // Both sides open new connections.
+                            network.events.send(Event::PeerUp { member: met.member });
+                        }
+                    }
+                    Err(error) => debug!(seed, %error, "configured member not reachable yet"),
+                }
             }
         }
     }
@@ -114,9 +121,14 @@ pub(crate) async fn retry_seeds(network: Arc<Network>, seeds: Vec<String>) {
 /// # Errors
 /// The text describes the problem.
 pub(crate) fn resolve(said: &str) -> Result<SocketAddr, String> {
-    let mut all = said.to_socket_addrs().map_err(|error| match error.kind() {
+    resolve_all(said)?.next().ok_or_else(|| "the host name has no address".to_string())
+}
+
+/// Resolves all addresses of "host:port": a name can be that of several nodes. Resolvers often return this host's own
+/// address first.
+fn resolve_all(said: &str) -> Result<vec::IntoIter<SocketAddr>, String> {
+    said.to_socket_addrs().map_err(|error| match error.kind() {
         io::ErrorKind::InvalidInput => "not a valid address: write it as host:port".to_string(),
         _ => format!("can't resolve the host name ({error})"),
-    })?;
-    all.next().ok_or_else(|| "the host name has no address".to_string())
+    })
 }
