@@ -37,10 +37,13 @@ pub(crate) struct Transfers {
     pub(crate) events: EventSender,
     pub(crate) tasks: Supervisor,
     /// Transfers from this node that wait for a decision of the state machine, with their receivers.
-    serves: Mutex<HashMap<ServeId, (NodeId, oneshot::Sender<Option<Serving>>)>>,
+    serves: Mutex<HashMap<ServeId, (NodeId, ServeDecision)>>,
     /// Transfers to this node by copy: the number of the task, and its handle to abort it.
     fetches: Mutex<HashMap<Instance, (u64, AbortHandle)>>,
 }
+
+/// Receives a granted transfer; None if it is refused.
+type ServeDecision = oneshot::Sender<Option<Serving>>;
 
 /// A transfer that the state machine granted.
 #[derive(Debug)]
