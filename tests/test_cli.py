@@ -67,6 +67,8 @@ def test_a_usage_error_exits_with_2() -> None:
     assert run("get", code=2).stderr.endswith("try: hoplite get --help\n")
     assert run("put", "x", "--retain", "0", code=2).stderr.endswith("try: hoplite put --help\n")
     assert "capacity" in run("node", "--capacity", "lots", code=2).stderr
+    for seconds in ("nan", "inf", "1e308"):
+        assert "is not a time" in run("objects", "--timeout", seconds, code=2).stderr
     alone = run(code=2).stderr
     assert alone.count("Usage: hoplite") == 1
     assert "error" not in alone

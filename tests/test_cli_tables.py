@@ -25,6 +25,7 @@ def test_invisible_characters_of_a_name_are_escaped(capsys: pytest.CaptureFixtur
     with Node() as node:
         node.client().put(b"x", name="a\u202e/1")
         assert "a\\u202e/1" in run("objects").stdout
+        assert "did you mean a\\u202e/1?" in run("story", "a/1", code=1).stderr
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# Longest time of an option in seconds, over thirty years.
+SECONDS_MAX = 1e9
 # Seconds per unit of time.
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -31,10 +33,20 @@ def seconds_option(
     name: str, text: str, *, default: float | None = None, least: float = 0
 ) -> Callable[[Command], Command]:
     """An option that takes seconds. If it has no default, the help text states what applies without the option."""
-    kind = click.FloatRange(min=least)
     return click.option(
-        name, type=kind, default=default, show_default=default is not None, metavar="SECONDS", help=text
+        name, type=Seconds(min=least), default=default, show_default=default is not None, metavar="SECONDS", help=text
     )
+
+
+class Seconds(click.FloatRange):
+    """Parses seconds. NaN is within every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
+        """Parses the text of the option; an invalid text is a usage error."""
+        seconds: float = super().convert(value, param, ctx)
+        if not seconds <= SECONDS_MAX:
+            self.fail(f"{value} is not a time: write seconds, at most {SECONDS_MAX:.0e}", param, ctx)
+        return seconds
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg] # generic in the stubs of late releases only

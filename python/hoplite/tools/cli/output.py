@@ -54,7 +54,8 @@ def fail(error: errors.HopliteError | Failure) -> int:
     Returns:
         The exit code.
     """
-    click.echo(f"error: {error}", err=True)
+    # Names of objects can have characters that change the direction of text.
+    click.echo(f"error: {visible(str(error))}", err=True)
     steps = (step for kind, step in NEXT_STEP.items() if isinstance(error, kind))
     step = error.step if isinstance(error, Failure) else next(steps, "check the node: hoplite status")
     click.echo(f"try: {step}", err=True)
