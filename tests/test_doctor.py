@@ -168,6 +168,9 @@ def test_a_port_in_use_is_a_problem() -> None:
     assert host.peer(address).level == "problem"
     assert host.port("lo:0").level == "ok"
     assert host.port("192.0.2.1:7420").fix == "Choose an address of this host with --listen: ip -brief address"
+    for address in ("a..b:7420", f"{'x' * 64}.example:7420"):
+        assert "is not a name of a host" in host.port(address).text
+        assert "empty or too long" in host.peer(address).text
 
 
 def test_a_good_cluster_is_ok() -> None:

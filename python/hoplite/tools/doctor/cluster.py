@@ -203,7 +203,8 @@ def rate(client: Client, view: View) -> Finding:
     ref = None
     try:
         ref = client.put(bytes(PROBE_BYTES), replicas=2, ttl=PROBE_TIMEOUT_S * 2, timeout=PROBE_TIMEOUT_S)
-        node = next(place.node for place in client.locations(ref) if place.node != view.snapshot.status["id"])
+        places = client.locations(ref, timeout=METRICS_TIMEOUT_S)
+        node = next(place.node for place in places if place.node != view.snapshot.status["id"])
         snapshot = asyncio.run(Collector(client).collect())
         taken = next(
             event["seconds"]

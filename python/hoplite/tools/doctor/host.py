@@ -224,6 +224,8 @@ def port(address: str) -> Finding:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(families[0][4])
             listener.listen()
+    except UnicodeError:
+        return Finding("port", "problem", f"{host} is not a name of a host", "Choose another address with --listen")
     except OSError as error:
         fixes = {
             errno.EADDRINUSE: f"Find the program, and choose another port with --listen: ss -tlnp 'sport = :{number}'",
@@ -245,9 +247,10 @@ def peer(address: str) -> Finding:
     try:
         with socket.create_connection((host, number), CONNECT_S):
             return Finding("peer", "ok", f"{address} accepts connections from this host")
-    except socket.gaierror as error:
+    except (socket.gaierror, UnicodeError) as error:
         fix = f"Correct the name, or add it to DNS or /etc/hosts: getent hosts {host}"
-        return Finding("peer", "problem", f"the name {host} is unknown: {error.strerror}", fix)
+        why = getattr(error, "strerror", None) or "a part of it is empty or too long"
+        return Finding("peer", "problem", f"the name {host} is unknown: {why}", fix)
     except TimeoutError:
         fix = f"Allow TCP port {number} in the firewall of {host}: nft list ruleset"
         return Finding("peer", "problem", f"{address} does not reply within {CONNECT_S:.0f} s", fix)
