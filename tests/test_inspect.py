@@ -18,6 +18,7 @@ from typed import mismatches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from hoplite import Client
 
@@ -168,3 +169,66 @@ def test_a_member_that_is_silent_or_ends_is_reported() -> None:
         assert (joined["node"], joined["state"]) == (other.id, "joined")
         assert (failed["node"], failed["state"]) == (other.id, "failed")
         assert failed["why"]
+
+
+def test_pages_follow_each_other(client: Client) -> None:
+    refs = [client.put(b"x", name=f"page/{number}") for number in range(5)]
+    read: list[str] = []
+    after = 0
+    while events := client.inspect("activity", after=after, limit=2)["events"]:
+        read += [event["ref"] for event in events]
+        after = events[-1]["serial"] + 1
+    assert read == [str(ref) for ref in refs]
+    assert after == client.inspect("activity")["next"]
+
+
+def test_a_reduce_has_its_shape_and_folds() -> None:
+    with (
+        testing.cluster(3) as nodes,
+        nodes[0].client() as first,
+        nodes[1].client() as second,
+        nodes[2].client() as third,
+    ):
+        inputs = [other.put(np.ones(MIB, "float32")) for other in (second, third)]
+        total = first.reduce(inputs, op="sum")
+        assert first.get(total, timeout=SOON)[0] == 2
+        (begin, degree, reduced) = events(first, "reduce_begin", "degree", "reduced", ref=total)
+        assert (begin["inputs"], begin["count"], begin["op"]) == (2, 2, "sum")
+        assert degree["degree"] in {"chain", "tree 2", "star"}
+        assert reduced["error"] is None
+        folds = [fold for node in nodes for fold in events(first, "fold", ref=total, node=node.id)]
+        assert {ref for fold in folds for ref in fold["inputs"]} == {str(ref) for ref in inputs}
+        children = [child for fold in folds for child in fold["children"]]
+        assert sorted(children) == sorted([nodes[1].id, nodes[2].id])
+
+        def ended() -> bool:
+            return all(len(events(first, "folded", ref=total, node=node.id)) == 1 for node in nodes)
+
+        eventually(ended)
+        assert not first.inspect("activity")["reduces"]
+        peers = first.inspect("metrics")["peers"]
+        assert sum(peer["received"] for peer in peers.values()) >= 4 * MIB
+
+
+def test_an_object_that_goes_to_disk_and_returns_is_recorded(tmp_path: Path) -> None:
+    with hoplite.Node(socket=None, capacity="8MiB", spill=tmp_path) as node, node.client() as client:
+        refs = [client.put(bytes(3 * MIB)) for _ in range(4)]
+        client.get(refs[0], timeout=SOON)
+        (spill, spilled) = events(client, "spill", "spilled", ref=refs[0])[:2]
+        assert spill["bytes"] == 3 * MIB
+        assert spilled["seconds"] >= 0
+        assert events(client, "unspill", "unspilled", ref=refs[0])
+        totals = client.inspect("metrics")["totals"]
+        assert totals["spilled_bytes"] >= 3 * MIB
+        assert totals["unspilled_bytes"] >= 3 * MIB
+
+
+def test_an_evicted_copy_is_recorded() -> None:
+    with hoplite.Node(listen="127.0.0.1:0", socket=None) as node, node.client() as writer:
+        assert node.address
+        refs = [writer.put(bytes(3 * MIB)) for _ in range(3)]
+        small = hoplite.Node(listen="127.0.0.1:0", socket=None, join=node.address, capacity="8MiB")
+        with small, small.client() as reader:
+            for ref in refs:
+                reader.get(ref, timeout=SOON)
+            assert events(reader, "evicted")[0]["copies"] == 1

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     id::{Instance, NodeId},
+    inspection::Inspection,
     message::Listed,
     meta::{Meta, Op},
     request::ObjectRow,

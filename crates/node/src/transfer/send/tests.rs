@@ -20,7 +20,7 @@ impl Receiver {
     async fn of(scene: &Scene) -> Self {
         let (near, channel) = channels().await;
         let transfers = scene.transfers.clone();
-        let serving = tokio::spawn(async move { serve(&transfers, near).await });
+        let serving = tokio::spawn(async move { serve(&transfers, NodeId(2), near).await });
         Self { channel, serving }
     }
 

@@ -44,7 +44,8 @@ fn only_the_member_that_was_asked_can_reply() {
     cluster.slow_down(3);
     let request = cluster.ask(2, inspect(Some(3)));
     let report = String::from("false");
-    cluster.say(1, 2, Message::InspectReply { request, report });
+    let message = Message::InspectReply { request, report };
+    cluster.tell(2, Event::Message { from: NodeId(1), message });
     assert!(!cluster.replies.contains_key(&request));
     cluster.slow = None;
     cluster.kill(3);
