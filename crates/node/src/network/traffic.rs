@@ -1,6 +1,6 @@
 //! Payload moved between this node and each member: copies and partial sums.
 
-use std::{collections::BTreeMap, sync::Mutex};
+use std::{collections::HashMap, sync::Mutex};
 
 use hoplite_proto::{id::NodeId, members::Members};
 
@@ -8,7 +8,7 @@ use crate::sync::lock;
 
 /// Bytes received from each member, and sent to it.
 #[derive(Debug, Default)]
-pub(crate) struct Traffic(Mutex<BTreeMap<NodeId, (u64, u64)>>);
+pub(crate) struct Traffic(Mutex<HashMap<NodeId, (u64, u64)>>);
 
 impl Traffic {
     pub(crate) fn received(&self, from: NodeId, bytes: u64) {
@@ -20,7 +20,7 @@ impl Traffic {
     }
 
     /// The bytes of each member. Forgets former members.
-    pub(crate) fn values(&self, members: &Members) -> BTreeMap<NodeId, (u64, u64)> {
+    pub(crate) fn values(&self, members: &Members) -> HashMap<NodeId, (u64, u64)> {
         let mut all = lock(&self.0);
         all.retain(|node, _| members.contains(*node));
         all.clone()

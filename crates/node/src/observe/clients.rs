@@ -1,6 +1,6 @@
 //! What is known of clients: their processes, and the request that one of them made last.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use hoplite_proto::id::{ClientId, NodeId, ObjectId, ServeId};
 
@@ -20,7 +20,7 @@ pub(super) struct Clients {
     pub(super) current: Option<OpenRequest>,
     /// The last named object that a client got.
     pub(super) last_read: Option<(ClientId, ObjectId)>,
-    processes: BTreeMap<ClientId, Process>,
+    processes: HashMap<ClientId, Process>,
 }
 
 impl Clients {

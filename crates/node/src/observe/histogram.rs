@@ -1,6 +1,6 @@
 //! Histograms of the time until other nodes replied.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use hoplite_proto::{
     id::{Instance, ObjectId, RequestId},
@@ -37,7 +37,7 @@ struct Histogram {
 }
 
 /// A request to an owner.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Question {
     Locate(ObjectId),
     Claim(Instance),
@@ -48,7 +48,7 @@ pub(super) enum Question {
 #[derive(Debug, Default)]
 pub(super) struct Latencies {
     all: [Histogram; NAMES.len()],
-    asked: BTreeMap<Question, (Latency, Instant)>,
+    asked: HashMap<Question, (Latency, Instant)>,
 }
 
 impl Latencies {

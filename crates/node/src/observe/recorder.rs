@@ -18,6 +18,10 @@ use super::{
     totals::Totals,
 };
 
+/// Inputs and children of one fold that are kept; a reduce may have 65 536.
+const INPUTS_MAX: usize = 32;
+const CHILDREN_MAX: usize = 256;
+
 /// Everything recorded.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
@@ -49,9 +53,9 @@ impl Recorder {
             Event::Request { client, request, body, .. } => {
                 self.requested(*client, *request, body, machine, lookup);
             }
-            Event::Message { from, message } => {
+            Event::Message { message, .. } => {
                 self.compare_suspects(machine);
-                self.received(*from, message);
+                self.received(message);
             }
             Event::DeadlinePassed => self.compare_suspects(machine),
             Event::ClientDisconnected { client } => {
@@ -203,7 +207,7 @@ impl Recorder {
         });
     }
 
-    fn received(&mut self, from: NodeId, message: &Message) {
+    fn received(&mut self, message: &Message) {
         let question = match message {
             Message::LocatePending { id }
             | Message::Located { id, .. }
@@ -214,7 +218,6 @@ impl Recorder {
             | Message::LocationsReply { request, .. } => Question::Numbered(*request),
             _ => return,
         };
-        let _ = from;
         self.latencies.answered(self.now, &question, true);
     }
 
@@ -276,8 +279,10 @@ impl Recorder {
 
     fn start_fold(&mut self, order: &FoldOrder, machine: &Machine) {
         let name = |input: &Instance| machine.table().get(*input).map(|copy| copy.id.clone());
-        let inputs: Box<[ObjectId]> = order.inputs.iter().filter_map(name).collect();
-        let children: Box<[NodeId]> = order.children.iter().map(|(node, _)| *node).collect();
+        let inputs: Box<[ObjectId]> =
+            order.inputs.iter().take(INPUTS_MAX).filter_map(name).collect();
+        let children: Box<[NodeId]> =
+            order.children.iter().take(CHILDREN_MAX).map(|(node, _)| *node).collect();
         let FoldKey { epoch, position, .. } = order.key;
         self.totals.folds += 1;
         let (result, since) = (order.result.clone(), self.now);

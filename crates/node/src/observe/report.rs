@@ -1,7 +1,7 @@
 //! Writes what was recorded as JSON. `python/hoplite/activity.py` defines its Python types.
 
 use std::{
-    collections::BTreeMap,
+    collections::HashMap,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -49,7 +49,7 @@ pub(crate) struct Parts<'a> {
     /// What waits in queues, by name.
     pub(crate) queues: &'a [(&'static str, u64)],
     /// Bytes received from each member, and sent to it.
-    pub(crate) peers: &'a BTreeMap<NodeId, (u64, u64)>,
+    pub(crate) peers: &'a HashMap<NodeId, (u64, u64)>,
 }
 
 /// Writes counters, latencies and the status.

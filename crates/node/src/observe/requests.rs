@@ -28,7 +28,8 @@ const SLOW_CREATE_NS: u64 = 100_000_000;
 type Fold = Option<(u32, Op)>;
 
 impl Recorder {
-    /// Takes note of a request. Most are answered at once, so this looks up and allocates nothing.
+    /// Takes note of a request. Most are answered at once: a get by id looks up and allocates
+    /// nothing.
     pub(super) fn requested(
         &mut self,
         client: ClientId,

@@ -1,6 +1,6 @@
 //! What runs on the node now: transfers, folds, reduces, waits, and what each process read last.
 
-use std::collections::BTreeMap;
+use std::{collections::HashMap, hash::Hash};
 
 use hoplite_proto::{
     id::{ClientId, Instance, NodeId, ObjectId, RequestId, ServeId},
@@ -100,21 +100,21 @@ struct Read {
 
 #[derive(Debug, Default)]
 pub(super) struct Running {
-    pub(super) transfers: BTreeMap<Instance, Transfer>,
-    pub(super) serves: BTreeMap<ServeId, Serve>,
-    pub(super) folds: BTreeMap<FoldKey, Fold>,
-    pub(super) reduces: BTreeMap<ObjectId, RunningReduce>,
-    pub(super) waits: BTreeMap<RequestId, (OpenRequest, Process)>,
-    pub(super) spills: BTreeMap<Instance, FileTransfer>,
-    pub(super) unspills: BTreeMap<Instance, FileTransfer>,
+    pub(super) transfers: HashMap<Instance, Transfer>,
+    pub(super) serves: HashMap<ServeId, Serve>,
+    pub(super) folds: HashMap<FoldKey, Fold>,
+    pub(super) reduces: HashMap<ObjectId, RunningReduce>,
+    pub(super) waits: HashMap<RequestId, (OpenRequest, Process)>,
+    pub(super) spills: HashMap<Instance, FileTransfer>,
+    pub(super) unspills: HashMap<Instance, FileTransfer>,
     /// Sources that were chosen and have not begun to send.
-    pub(super) chosen: BTreeMap<ObjectId, Choice>,
-    reads: BTreeMap<ClientId, BTreeMap<Box<str>, Read>>,
+    pub(super) chosen: HashMap<ObjectId, Choice>,
+    reads: HashMap<ClientId, HashMap<Box<str>, Read>>,
     reads_count: usize,
 }
 
 /// Inserts an entry whose end may never be seen.
-pub(super) fn insert_bounded<K: Ord, V>(all: &mut BTreeMap<K, V>, key: K, value: V) {
+pub(super) fn insert_bounded<K: Eq + Hash, V>(all: &mut HashMap<K, V>, key: K, value: V) {
     if all.len() >= UNENDED_MAX {
         all.clear();
     }
@@ -274,15 +274,18 @@ fn rows<T: Copy>(
     since: impl Fn(&T) -> Instant,
     write: impl Fn(&mut Json, T),
 ) -> u64 {
-    let mut all: Vec<T> = all.collect();
-    all.sort_by_key(since);
+    let all: Vec<T> = all.collect();
+    // Sorting numbers rather than rows keeps the library small.
+    let mut order: Vec<(u64, usize)> =
+        all.iter().enumerate().map(|(index, row)| (since(row).0, index)).collect();
+    order.sort_unstable();
     let (begin, mut written) = (json.len(), 0);
     json.key(name).list(|json| {
-        for row in all.iter().take(ROWS_MAX) {
+        for (_, index) in order.iter().take(ROWS_MAX) {
             if json.len() > begin + ROWS_BYTES_MAX {
                 break;
             }
-            json.object(|json| write(json, *row));
+            json.object(|json| write(json, all[*index]));
             written += 1;
         }
     });
