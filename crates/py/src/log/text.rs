@@ -24,9 +24,18 @@ pub(super) fn write_field(
 /// plain text, and strings in quotes.
 pub(super) fn write_bounded(to: &mut dyn Write, value: &dyn fmt::Debug) -> fmt::Result {
     let mut bounded = Bounded { to, left: TEXT_BYTES_MAX };
-    match write!(bounded, "{value:?}") {
+    match write!(bounded, "{}", Shown(value)) {
         Err(fmt::Error) if bounded.left == 0 => to.write_str("..."),
         written => written,
+    }
+}
+
+/// A value as tracing passes it.
+struct Shown<'a>(&'a dyn fmt::Debug);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
