@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
-from fake_activity import FakeCluster
+from fake_activity import FakeClient, FakeCluster
 from support import SOON
 
 try:
@@ -95,3 +96,24 @@ def test_cookies_and_schemes_of_other_servers_do_not_log_out() -> None:
     assert not access.permits("Basic dXNlcjpwYXNz", None)
     assert not access.permits(f"Bearer {KEY}x", own)
     assert not access.permits(None, f"{COOKIE}=; x={cookie_of(KEY)}")
+
+
+def test_the_loggers_of_a_program_with_uvicorn_stay_and_strangers_log_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    loggers = [logging.getLogger(f"uvicorn{name}") for name in ("", ".error", ".access", ".asgi")]
+    before = [(logger.level, logger.propagate, logger.disabled) for logger in loggers]
+    with served() as address, socket.create_connection(address, SOON) as stranger:
+        stranger.sendall(b"nonsense\r\n\r\n")
+        assert b" 400 " in replied(stranger)
+    assert [(logger.level, logger.propagate, logger.disabled) for logger in loggers] == before
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_an_unexpected_error_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(FakeClient, "status_async", fail)
+    with served() as address, socket.create_connection(address, SOON) as viewer:
+        viewer.sendall(f"GET /api/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n\r\n".encode())
+        assert b" 500 " in viewer.recv(4096)
+    assert "a mistake" in caplog.text

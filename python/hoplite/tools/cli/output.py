@@ -45,6 +45,7 @@ NEXT_STEP = {
     errors.DecodeError: "get it in Python, with the modules of the program that put it: hoplite.init().get(ref)",
     errors.UnsupportedDtype: "put bytes or a numeric array; Python can put other values",
     errors.InvalidArgument: "read the command's --help",
+    ImportError: "install it in the environment of this command",
 }
 
 

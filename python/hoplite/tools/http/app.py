@@ -216,7 +216,8 @@ def _number(query: Any, name: str, default: Any) -> Any:  # noqa: ANN401 - a num
         number = float(text) if default is None else int(text)
         json.dumps(number, allow_nan=False)
     except ValueError:
-        raise InvalidArgument(f"{name} is {text!r}: write a number") from None
+        kind = "number" if default is None else "whole number"
+        raise InvalidArgument(f"{name} is {text!r}: write a {kind}") from None
     if number < 0 or number > 1e12:
         raise InvalidArgument(f"{name} is {text}: write a number from 0 to 1e12")
     return number

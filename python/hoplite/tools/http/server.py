@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import logging
 import os
 import threading
 import weakref
@@ -31,6 +32,17 @@ BACKLOG = 64
 # Seconds after which a connection without a whole request is closed.
 REQUEST_TIMEOUT_S = 10.0
 
+# Of failed requests. What strangers send wrong is not logged.
+LOGGER = logging.getLogger("hoplite.http")
+LOGGER.setLevel(logging.ERROR)
+
+
+class Config(uvicorn.Config):
+    """Leaves the loggers of Uvicorn as they are: the program may run it too."""
+
+    def configure_logging(self) -> None:
+        """Does nothing."""
+
 
 class Connection(H11Protocol):
     """Is closed if it is one too many, or without a request: each uses a file descriptor of the node's process."""
@@ -38,6 +50,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Accepts the connection."""
         super().connection_made(transport)
+        self.logger = LOGGER
         if len(self.connections) > CONNECTIONS_MAX:
             transport.abort()
         else:
@@ -89,11 +102,8 @@ class Server:
     def start(self, client: Client) -> None:
         """Serves requests in a thread until `close`, which also closes the client."""
         observer = Observer(client)
-        config = uvicorn.Config(
+        config = Config(
             make_app(client, observer, self._access),
-            # Reports errors of requests through the program's own logging.
-            log_config=None,
-            log_level="error",
             access_log=False,
             lifespan="off",
             loop="asyncio",
