@@ -73,6 +73,8 @@ def test_nodes_are_in_the_order_of_their_numbers_and_a_dead_one_stays() -> None:
     assert rows[0][2:4] == ["░░░░░░░░   6%", "64.0 MiB"]
     assert NODES.groups(picture)[3][0][1].style == "red"
     assert picture.headlines()[0].startswith("fake: 10 nodes, 1 dead, ")
+    picture.frame["cluster"] = "\x1b[31m"
+    assert picture.headlines()[0].startswith("\\x1b[31m: ")
 
 
 def test_frames_between_full_ones_change_only_their_nodes() -> None:

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hoplite.tools.observe.words import CHOICES
-from hoplite.tools.quantities import write_size
+from hoplite.tools.quantities import visible, write_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,7 +95,7 @@ class Picture:
             return ["no node has replied yet", ""]
         dead = f", {totals['dead']} dead" if totals.get("dead") else ""
         first = (
-            f"{self.frame['cluster']}: {_count(totals, 'node')}{dead}, {_count(totals, 'object')} in "
+            f"{visible(self.frame['cluster'])}: {_count(totals, 'node')}{dead}, {_count(totals, 'object')} in "
             f"{write_size(totals['bytes'])}, in {_rate(rates['in'])}, out {_rate(rates['out'])}"
         )
         running = ", ".join(_count(totals, what) for what in ("transfer", "reduce", "wait"))
