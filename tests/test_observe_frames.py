@@ -416,3 +416,21 @@ def test_the_observer_closes_after_a_tick_that_failed() -> None:
         return observer._task is None
 
     assert asyncio.run(look())
+
+
+@pytest.mark.parametrize("kind", ["source", "fetched", "fold", "folded", "ring", "reply", "reduced", "put", "member"])
+def test_a_member_that_leaves_out_fields_does_not_end_the_frames(kind: str) -> None:
+    watched = Watched(FakeCluster(4))
+    client: Any = watched.observer._client
+
+    async def inspect(what: str, **options: Any) -> object:  # noqa: ANN401 - as in inspect
+        reply = FakeClient.inspect(client, what, **options)
+        if what == "activity":
+            reply["transfers"] = [{"ref": "x", "source": watched.cluster.ids[1]}]
+            reply["waits"] = [{"verb": "get"}]
+            reply["events"] = [{**event, "kind": kind} for event in reply["events"]]
+            reply["events"] = [{name: event[name] for name in ("serial", "time", "kind")} for event in reply["events"]]
+        return reply
+
+    client.inspect_async = inspect
+    assert {event["kind"] for event in watched.tick(2.0)["events"]} == {kind}

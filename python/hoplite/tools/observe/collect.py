@@ -205,7 +205,7 @@ class Collector:
         ]
         for name in RUNNING:
             for row in report.activity.get(name, ()):
-                row["since"] -= offset.seconds
+                row["since"] = row.get("since", report.activity["time"]) - offset.seconds
 
 
 def collect(client: Client, keep: Callable[[Row, float], bool] | None = None) -> Snapshot:

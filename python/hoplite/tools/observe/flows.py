@@ -105,7 +105,7 @@ class Flows:
             kind, ref = event.get("kind"), event.get("ref") or ""
             if kind == "source":
                 chosen[ref] = event
-            elif kind == "fetched" and ref not in running:
+            elif kind == "fetched" and ref and ref not in running:
                 fetched.add(ref)
                 self._add_fetched(now, node, event, chosen.get(ref, NO_PLAN))
         for ref in self._receiving.get(node, set()) - running - fetched:
@@ -129,7 +129,7 @@ class Flows:
         node = report.node
         for event in report.events:
             # A short reduce is over before the next report.
-            if event.get("kind") in ("reduce_begin", "degree", "ring", "restart"):
+            if event.get("kind") in ("reduce_begin", "degree", "ring", "restart") and event.get("result"):
                 plan = self._plans.setdefault(event["result"], {"root": node})
                 plan.update({name: event[name] for name in ("epoch", "degree", "reason") if event.get(name)})
                 if event.get("kind") == "ring":
@@ -144,7 +144,7 @@ class Flows:
         begun = {
             (event["result"], child): event["time"]
             for event in report.events
-            if event.get("kind") == "fold"
+            if event.get("kind") == "fold" and event.get("result")
             for child in event.get("children") or ()
         }
         for (result, child), since in {**begun, **running}.items():
