@@ -31,4 +31,10 @@ impl Clients {
     pub(super) fn process(&mut self, client: ClientId, lookup: &impl Lookup) -> Process {
         *self.processes.entry(client).or_insert_with(|| lookup.process(client))
     }
+
+    /// The number of clients with a known process.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.processes.len()
+    }
 }

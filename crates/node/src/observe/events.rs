@@ -1,6 +1,6 @@
-//! The ring of recent events, and how each is written.
+//! The kinds of events, and how each is written.
 
-use std::{collections::VecDeque, fmt::Display};
+use std::fmt::Display;
 
 use hoplite_proto::{
     broadcast::Reason,
@@ -8,16 +8,24 @@ use hoplite_proto::{
     message::FoldKey,
     meta::Op,
     reduce::{cost::DegreeReason, shape::Degree},
-    time::Instant,
 };
 
 use super::json::Json;
 
-/// Events kept: those of several minutes on a busy node. Each takes 90 bytes.
-pub(super) const EVENTS_MAX: usize = if cfg!(test) { 1 << 8 } else { 1 << 16 };
-
 /// The PID of a client's process, if known.
 pub(super) type Process = Option<u32>;
+
+/// Longest text of an event in bytes.
+const TEXT_BYTES_MAX: usize = 1024;
+
+/// The beginning of a text, which may be as long as a message.
+pub(super) fn beginning(text: &str) -> Box<str> {
+    (0..=text.len().min(TEXT_BYTES_MAX))
+        .rev()
+        .find_map(|end| text.get(..end))
+        .unwrap_or(text)
+        .into()
+}
 
 /// What a request waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -272,7 +280,7 @@ pub(super) fn write_process(json: &mut Json, process: Process) {
 
 impl What {
     /// Writes the fields.
-    fn write(&self, json: &mut Json) {
+    pub(super) fn write(&self, json: &mut Json) {
         let kind = |json: &mut Json, name: &str| json.text("kind", &name);
         let object = |json: &mut Json, name: &str, id: &ObjectId| {
             json.text("kind", &name);
@@ -449,61 +457,5 @@ impl What {
                 write_process(json, *process);
             }
         }
-    }
-}
-
-/// The most recent events, each with a serial number.
-#[derive(Debug, Default)]
-pub(super) struct Events {
-    kept: VecDeque<(Instant, What)>,
-    /// The number that the next event gets.
-    next: u64,
-}
-
-impl Events {
-    pub(super) fn push(&mut self, at: Instant, what: What) {
-        if self.kept.len() >= EVENTS_MAX {
-            self.kept.pop_front();
-        }
-        self.kept.push_back((at, what));
-        self.next += 1;
-    }
-
-    /// The number of the oldest event.
-    pub(super) fn first(&self) -> u64 {
-        self.next - self.kept.len() as u64
-    }
-
-    pub(super) const fn next(&self) -> u64 {
-        self.next
-    }
-
-    /// Writes events from number `after` on, oldest first, until there are `limit` or the text has `bytes`.
-    pub(super) fn write(
-        &self,
-        json: &mut Json,
-        after: u64,
-        limit: usize,
-        bytes: usize,
-        unix: impl Fn(Instant) -> f64,
-    ) {
-        let (first, full) = (self.first(), json.len() + bytes);
-        let skip = after.saturating_sub(first).min(self.kept.len() as u64);
-        let asked = self.kept.range(skip as usize..).take(limit);
-        for (serial, (at, what)) in (first + skip..).zip(asked) {
-            if json.len() >= full {
-                return;
-            }
-            json.object(|json| {
-                json.number("serial", serial);
-                json.time("time", unix(*at));
-                what.write(json);
-            });
-        }
-    }
-
-    #[cfg(test)]
-    pub(super) fn kept(&self) -> impl Iterator<Item = &What> {
-        self.kept.iter().map(|(_, what)| what)
     }
 }

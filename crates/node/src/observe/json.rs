@@ -112,7 +112,7 @@ impl Json {
 
     /// Writes a field with nanoseconds as seconds.
     pub(super) fn seconds(&mut self, key: &str, ns: u64) {
-        self.key(key).raw(&format_args!("{:?}", ns as f64 / 1e9));
+        self.key(key).raw(&format_args!("{:.9}", ns as f64 / 1e9));
     }
 
     /// Writes a field with seconds, to the microsecond.

@@ -11,6 +11,7 @@ mod json;
 pub(crate) mod recorder;
 pub(crate) mod report;
 mod requests;
+mod ring;
 mod running;
 mod suspects;
 mod totals;

@@ -1,5 +1,7 @@
 //! Reads events and actions, and keeps what `inspect` reports.
 
+use std::fmt::{self, Write as _};
+
 use hoplite_proto::{
     id::{Instance, NodeId, ObjectId},
     message::{Announce, FoldKey, FoldOrder, Message, Source},
@@ -9,8 +11,9 @@ use hoplite_proto::{
 
 use super::{
     clients::{Clients, Lookup},
-    events::{Choice, Events, Process, What},
+    events::{Choice, Process, What, beginning},
     histogram::{Latencies, Latency, Question},
+    ring::Events,
     running::{
         FileTransfer, Fold, ReduceShape, Running, RunningReduce, Serve, Transfer, insert_bounded,
     },
@@ -191,10 +194,13 @@ impl Recorder {
 
     fn member(&mut self, node: NodeId, state: &'static str, why: &str) {
         self.totals.member(state);
-        self.record(What::Member { node, state, why: why.into() });
+        self.record(What::Member { node, state, why: beginning(why) });
     }
 
     fn compare_suspects(&mut self, machine: &Machine) {
+        if self.suspects.are(machine.suspicions()) {
+            return;
+        }
         let Self { now, events, totals, suspects, .. } = self;
         suspects.compare(machine.suspicions(), |node, by| {
             let (state, why) = match by {
@@ -273,7 +279,7 @@ impl Recorder {
 
     fn file_failed(&mut self, file: Option<FileTransfer>, why: &str) {
         if let Some(FileTransfer { id, .. }) = file {
-            self.record(What::SpillFailed { id, why: why.into() });
+            self.record(What::SpillFailed { id, why: beginning(why) });
         }
     }
 
@@ -297,7 +303,7 @@ impl Recorder {
         self.totals.folds_failed += u64::from(failure.is_some());
         let Some(Fold { result, since, .. }) = self.running.folds.remove(key) else { return };
         let (epoch, position, ns) = (key.epoch, key.position, self.now.since(since));
-        let error = failure.map(Into::into);
+        let error = failure.map(beginning);
         self.record(What::Folded { result, epoch, position, ns, error });
     }
 
@@ -335,21 +341,18 @@ impl Recorder {
             }
             LogEvent::ReduceRestarted { id, epoch, detail } => {
                 self.reduce(id).epoch = epoch + 1;
-                let (result, epoch, why) = (id.clone(), *epoch, detail.as_str().into());
+                let (result, epoch, why) = (id.clone(), *epoch, beginning(detail));
                 self.record(What::Restart { result, epoch, why });
             }
             LogEvent::ReduceEnded { id, failure } => {
                 let known = self.running.reduces.remove(id);
                 let ns = known.map_or(0, |reduce| self.now.since(reduce.since));
-                let error = failure.as_deref().map(Into::into);
+                let error = failure.as_deref().map(beginning);
                 self.record(What::Reduced { result: id.clone(), ns, error });
             }
             LogEvent::MemberRemoved { node, how, reason } => self.member(*node, how, reason),
             LogEvent::MessageRejected { from, message } => {
-                let text = format!("{message:?}");
-                let name = text.split(|sign: char| !sign.is_alphanumeric()).next();
-                let message = name.unwrap_or_default().into();
-                self.record(What::Rejected { node: *from, message });
+                self.record(What::Rejected { node: *from, message: name_of(message) });
             }
             LogEvent::Limited { whose, limit } => {
                 let (node, process): (_, Process) = match whose {
@@ -373,4 +376,31 @@ impl Recorder {
         }
         insert_bounded(&mut self.running.chosen, id.clone(), choice);
     }
+}
+
+/// Text that ends before the first character that is not of a name; what follows is not even formatted.
+#[derive(Default)]
+struct FirstWord(String);
+
+impl fmt::Write for FirstWord {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let name = text.split(|sign: char| !sign.is_alphanumeric()).next().unwrap_or_default();
+        self.0.push_str(name);
+        if name.len() == text.len() { Ok(()) } else { Err(fmt::Error) }
+    }
+}
+
+struct Shown<'a>(&'a Message);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.0, f)
+    }
+}
+
+/// The name of the kind of a message.
+fn name_of(message: &Message) -> Box<str> {
+    let mut word = FirstWord::default();
+    let _ = write!(word, "{}", Shown(message));
+    word.0.into()
 }

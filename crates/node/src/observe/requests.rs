@@ -12,7 +12,7 @@ use hoplite_proto::{
 
 use super::{
     clients::Lookup,
-    events::{Subject, What},
+    events::{Subject, What, beginning},
     histogram::Latency,
     recorder::Recorder,
     running::OpenRequest,
@@ -71,12 +71,10 @@ impl Recorder {
                 ("delete", ids.first().map_or(Subject::Nothing, object), 0, None)
             }
             Request::Latest { prefix, .. } => {
-                ("latest", Subject::Prefix(prefix.as_str().into()), 0, None)
+                ("latest", Subject::Prefix(beginning(prefix)), 0, None)
             }
             Request::Prune { name, .. } => ("prune", Subject::Prefix(name.group().into()), 0, None),
-            Request::List { prefix, .. } => {
-                ("list", Subject::Prefix(prefix.as_str().into()), 0, None)
-            }
+            Request::List { prefix, .. } => ("list", Subject::Prefix(beginning(prefix)), 0, None),
             _ => return,
         };
         let since = self.now;
@@ -104,11 +102,11 @@ impl Recorder {
     ) {
         let current = self.clients.current.take_if(|open| open.request == request);
         let has_waited = current.is_none();
-        let open = match current {
-            Some(open) => open,
+        let (open, known) = match current {
+            Some(open) => (open, None),
             None if self.running.waits.is_empty() => return,
             None => match self.running.waits.remove(&request) {
-                Some((open, _)) => open,
+                Some((open, process)) => (open, Some(process)),
                 None => return,
             },
         };
@@ -126,8 +124,9 @@ impl Recorder {
         }
         let is_failure = matches!(reply, Err(error) if !matches!(error, Error::Timeout { .. }));
         if has_waited && (open.verb != "create" || ns >= SLOW_CREATE_NS) || is_failure {
-            let process = self.clients.process(open.client, lookup);
-            let error = reply.as_ref().err().map(|error| error.to_string().into());
+            // A client that has ended is forgotten already.
+            let process = known.unwrap_or_else(|| self.clients.process(open.client, lookup));
+            let error = reply.as_ref().err().map(|error| beginning(&error.to_string()));
             let OpenRequest { verb, subject, .. } = open;
             self.record(What::Reply { verb, subject, process, ns, error });
         }

@@ -139,22 +139,23 @@ impl Running {
             return;
         }
         if self.reads_count >= READS_MAX {
-            self.drop_oldest_read();
+            self.drop_old_reads();
         }
         let read = Read { version, process: process(), since: now };
         self.reads.entry(client).or_default().insert(prefix.into(), read);
         self.reads_count += 1;
     }
 
-    fn drop_oldest_read(&mut self) {
-        let all = self.reads.iter().flat_map(|(client, prefixes)| {
-            prefixes.iter().map(|(prefix, read)| (read.since, *client, prefix.clone()))
-        });
-        if let Some((_, client, prefix)) = all.min() {
-            self.reads_count -= 1;
-            if let Some(prefixes) = self.reads.get_mut(&client) {
-                prefixes.remove(&prefix);
-            }
+    /// Drops the older half: a client may get objects of ever new prefixes.
+    fn drop_old_reads(&mut self) {
+        let all = self.reads.values().flat_map(HashMap::values);
+        let mut times: Vec<(u64, usize)> = all.map(|read| (read.since.0, 0)).collect();
+        times.sort_unstable();
+        let middle = times[times.len() / 2].0;
+        self.reads_count = 0;
+        for prefixes in self.reads.values_mut() {
+            prefixes.retain(|_, read| read.since.0 > middle);
+            self.reads_count += prefixes.len();
         }
     }
 
@@ -165,9 +166,12 @@ impl Running {
     }
 
     pub(super) fn write_reads(&self, json: &mut Json, unix: &dyn Fn(Instant) -> f64) {
-        let all = self.reads.values().flatten();
+        let begin = json.len();
         json.key("reads").list(|json| {
-            for (prefix, read) in all {
+            for (prefix, read) in self.reads.values().flatten() {
+                if json.len() > begin + ROWS_BYTES_MAX {
+                    break;
+                }
                 json.object(|json| {
                     json.text("prefix", prefix);
                     json.number("version", read.version);

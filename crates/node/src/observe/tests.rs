@@ -14,11 +14,14 @@ use hoplite_proto::{
 };
 use serde_json::Value;
 
+mod bounds;
+
 use super::{
     clients::Lookup,
-    events::{EVENTS_MAX, What},
+    events::What,
     recorder::Recorder,
     report::{self, Parts},
+    ring::EVENTS_MAX,
 };
 use crate::config::NodeConfig;
 

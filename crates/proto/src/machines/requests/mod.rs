@@ -1,8 +1,8 @@
 //! Client requests, each from [`RequestContext`] until its one `Reply`: what it waits for, and its deadline.
 //!
 //! Requests that only wait for replies of owners are handled here completely: [`deletion`], [`inspections`],
-//! [`locations`], [`names`], [`pages`] and [`wait`]. Of any other request this module knows the client and what it waits for, but not how its
-//! reply is produced.
+//! [`locations`], [`names`], [`pages`] and [`wait`]. Of any other request this module knows the client and what it
+//! waits for, but not how its reply is produced.
 
 mod deletion;
 mod inspections;
