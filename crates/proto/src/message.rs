@@ -28,7 +28,7 @@ use crate::{
 pub use crate::swim::ENDED;
 
 /// A message between two nodes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 pub enum Message {
     /// Introduces members to a node that may not have met them.
     Members(Vec<Member>),

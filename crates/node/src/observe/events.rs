@@ -258,7 +258,7 @@ pub(super) enum What {
     },
     Rejected {
         node: NodeId,
-        message: Box<str>,
+        message: &'static str,
     },
     Limit {
         limit: &'static str,

@@ -1,7 +1,5 @@
 //! Reads events and actions, and keeps what `inspect` reports.
 
-use std::fmt::{self, Write as _};
-
 use hoplite_proto::{
     id::{Instance, NodeId, ObjectId},
     message::{Announce, FoldKey, FoldOrder, Message, Source},
@@ -352,7 +350,7 @@ impl Recorder {
             }
             LogEvent::MemberRemoved { node, how, reason } => self.member(*node, how, reason),
             LogEvent::MessageRejected { from, message } => {
-                self.record(What::Rejected { node: *from, message: name_of(message) });
+                self.record(What::Rejected { node: *from, message: <&str>::from(&**message) });
             }
             LogEvent::Limited { whose, limit } => {
                 let (node, process): (_, Process) = match whose {
@@ -376,31 +374,4 @@ impl Recorder {
         }
         insert_bounded(&mut self.running.chosen, id.clone(), choice);
     }
-}
-
-/// Text that ends before the first character that is not of a name; what follows is not even formatted.
-#[derive(Default)]
-struct FirstWord(String);
-
-impl fmt::Write for FirstWord {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let name = text.split(|sign: char| !sign.is_alphanumeric()).next().unwrap_or_default();
-        self.0.push_str(name);
-        if name.len() == text.len() { Ok(()) } else { Err(fmt::Error) }
-    }
-}
-
-struct Shown<'a>(&'a Message);
-
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self.0, f)
-    }
-}
-
-/// The name of the kind of a message.
-fn name_of(message: &Message) -> Box<str> {
-    let mut word = FirstWord::default();
-    let _ = write!(word, "{}", Shown(message));
-    word.0.into()
 }
