@@ -78,7 +78,8 @@ class Objects:
             rows: list[Row] = self._client.directory(prefix, timeout=TIMEOUT_S, **options)
             return rows
 
-        return await anyio.to_thread.run_sync(call, limiter=self._threads)
+        found: list[Row] = await anyio.to_thread.run_sync(call, limiter=self._threads)
+        return found
 
     async def show(self, ref: str) -> Row:
         """Returns the row, the copies and the story of one object, if they exist."""
