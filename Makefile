@@ -285,7 +285,7 @@ test-sim: ## Simulate 2000 clusters, 100 with a slow or unresponsive host, 2000 
 # Two at a time: most tests wait for processes and for each other.
 test-python: build ## Run Python tests by verb, across threads, processes and nodes
 	@mkdir -p $(LOGS)
-	timeout --kill-after=10 900 $(BIN)/pytest -n 2 2>&1 | tee $(LOGS)/python
+	timeout --kill-after=10 1500 $(BIN)/pytest -n 2 2>&1 | tee $(LOGS)/python
 
 # Tests that lack a package are skipped with that reason.
 define try-packages

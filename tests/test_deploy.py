@@ -201,7 +201,7 @@ def test_the_example_of_settings_starts_a_node(tmp_path: Path, path: str) -> Non
 # -- Slurm ------------------------------------------------------------------------------------------------------------
 
 # Two hosts on this machine, by address and runtime folder. Runs a step's command on each at once.
-SRUN = """#!/usr/bin/env python3
+SRUN = """
 import os, signal, subprocess, sys
 command = sys.argv[1:]
 while command[0].startswith("--"):
@@ -215,7 +215,8 @@ signal.signal(signal.SIGTERM, lambda *_: [step.terminate() for step in steps])
 sys.exit(max(step.wait() for step in steps))
 """
 STUBS = {
-    "srun": SRUN,
+    # Not by env: an interpreter that is a wrapper may change PATH.
+    "srun": f"#!{sys.executable}\n{SRUN}",
     "scontrol": "#!/bin/sh\nprintf '127.0.0.1\\n127.0.0.2\\n'\n",
     "hostname": "#!/bin/sh\necho $STUB_HOST\n",
 }

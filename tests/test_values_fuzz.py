@@ -53,7 +53,8 @@ class Watch:
         sys.addaudithook(self._note)
 
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self.is_on and event.startswith(RUNS_CODE):
+        # A search for a module that is not installed lists folders.
+        if self.is_on and event.startswith(RUNS_CODE) and event != "os.listdir":
             self.seen.append(f"{event} {arguments!r:.200}")
 
 

@@ -182,7 +182,7 @@ class Overview(Attachment):
 
         Examples:
             >>> ref = hp.put(b"weights", name="inspected/1")
-            >>> [event["kind"] for event in hp.inspect("activity")["events"] if event.get("ref") == ref]
+            >>> [event["kind"] for event in hp.inspect("activity")["events"] if event.get("ref") == str(ref)]
             ['put']
             >>> hp.inspect("metrics")["totals"]["puts"] > 0
             True
