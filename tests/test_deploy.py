@@ -229,7 +229,8 @@ hp = hoplite.init(timeout=20)
 here = os.environ["STUB_HOST"]
 other = {"127.0.0.1": "127.0.0.2", "127.0.0.2": "127.0.0.1"}[here]
 hp.put(here.encode() * 10_000, name=f"from/{here}")
-print(here, "got", len(bytes(hp.get(f"from/{other}", timeout=20))), flush=True)
+# In one write: the other host prints to the same pipe.
+print(f"{here} got {len(bytes(hp.get(f'from/{other}', timeout=20)))}\\n", end="", flush=True)
 hp.put(b"", name=f"done/{here}")
 hp.get(f"done/{other}", timeout=20)
 """
