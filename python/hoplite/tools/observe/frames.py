@@ -279,10 +279,10 @@ class Viewer:
         while self._sent and now - self._sent[0][0] >= WINDOW_S:
             self._sent.popleft()
         spent = sum(size for _, size in self._sent)
-        frame, text = {}, ""
+        frame, text = self._compose(now), ""
         # Fewer edges before fewer frames.
         for edges_max in EDGES:
-            frame = self._compose(now, edges_max)
+            frame["trees"] = [_cut(tree, edges_max) for tree in frame["trees"]]
             text = json.dumps(frame, separators=(",", ":"))
             if len(text) <= self._budget:
                 break
@@ -294,11 +294,11 @@ class Viewer:
 
     def frame(self, now: float) -> Row:
         """Returns the next frame, without a budget."""
-        frame = self._compose(now, EDGES_MAX)
+        frame = self._compose(now)
         self._commit(now, frame)
         return frame
 
-    def _compose(self, now: float, edges_max: int) -> Row:
+    def _compose(self, now: float) -> Row:
         model = self._model
         is_full = now - self._full >= FULL_EVERY_S
         nodes = list(model.nodes.values())[:NODES_MAX]
@@ -313,7 +313,7 @@ class Viewer:
             "node": model.status.get("id", ""),
             "full": is_full,
             "nodes": nodes if is_full else [row for row in nodes if self._nodes.get(row["id"]) != row],
-            "trees": [_cut(tree, edges_max) for tree in model.trees],
+            "trees": model.trees,
             "pairs": model.pairs,
             "waits": model.waits,
             "lags": model.lags,
