@@ -11,7 +11,7 @@ from hoplite import __version__
 from hoplite.errors import HopliteError
 from hoplite.tools.doctor import Finding
 from hoplite.tools.observe.collect import Collector
-from hoplite.tools.observe.words import seconds
+from hoplite.tools.observe.words import node_name, seconds
 from hoplite.tools.quantities import write_rate, write_size
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def members(view: View) -> list[Finding]:
 def versions(view: View) -> Finding:
     """Judges whether all nodes have the version of this command."""
     others = {
-        view.names.get(node, node[:8]): str(reply["version"])
+        node_name(node, view.names): str(reply["version"])
         for node, reply in view.metrics.items()
         if reply.get("version") not in (None, __version__)
     }
@@ -138,13 +138,13 @@ def reachability(view: View) -> list[Finding]:
     for node, reply in view.metrics.items():
         seen = {member["id"]: member for member in reply["status"]["members"]}
         for other, member in nodes.items():
-            name, target = view.names.get(node, node[:8]), view.names.get(other, other[:8])
+            name, target = node_name(node, view.names), node_name(other, view.names)
             number = (member["address"] or "").rpartition(":")[2]
             fix = f"Allow TCP port {number or 'of the node'} from {name} to {target} in the firewall: nft list ruleset"
             if other != node and other not in seen:
                 found.append(Finding("reachability", "problem", f"{name} does not see {target}", fix))
             elif other != node and seen[other].get("via"):
-                via = view.names.get(seen[other]["via"], seen[other]["via"][:8])
+                via = node_name(seen[other]["via"], view.names)
                 text = f"{name} reaches {target} only through {via}"
                 found.append(Finding("reachability", "warning", text, fix))
     address = view.snapshot.status["address"]
@@ -186,8 +186,8 @@ def rates(view: View) -> list[Finding]:
     if slow:
         node, _ = slow.most_common(1)[0]
         rate = min(rate for pair, rate in measured.items() if node in pair)
-        text = f"{view.names.get(node, node[:8])} had only {write_rate(rate * 8)}, others {write_rate(median * 8)}"
-        fix = f"Check the link of {view.names.get(node, node[:8])}: ethtool INTERFACE; ip -s link"
+        text = f"{node_name(node, view.names)} had only {write_rate(rate * 8)}, others {write_rate(median * 8)}"
+        fix = f"Check the link of {node_name(node, view.names)}: ethtool INTERFACE; ip -s link"
         return [Finding("rates", "warning", text, fix)]
     low, high = min(measured.values()), max(measured.values())
     return [Finding("rates", "ok", f"earlier transfers had {write_rate(low * 8)} to {write_rate(high * 8)}")]
@@ -220,4 +220,4 @@ def rate(client: Client, view: View) -> Finding:
             with contextlib.suppress(HopliteError):
                 client.delete(ref, timeout=PROBE_TIMEOUT_S)
     measured = write_rate(PROBE_BYTES * 8 / max(taken, 1e-9))
-    return Finding("rate", "ok", f"{measured} to {view.names.get(node, node[:8])}, with {write_size(PROBE_BYTES)}")
+    return Finding("rate", "ok", f"{measured} to {node_name(node, view.names)}, with {write_size(PROBE_BYTES)}")

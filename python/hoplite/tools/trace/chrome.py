@@ -14,6 +14,8 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from hoplite.tools.observe.words import node_name
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -56,7 +58,7 @@ def _rows(spans: Sequence[Span], instants: Sequence[Instant], names: Mapping[str
     for node in [*(span.node for span in spans), *(one.node for one in instants)]:
         pids.setdefault(node, len(pids) + 1)
     for node, pid in pids.items():
-        name = f"node {names.get(node, node[:8])}"
+        name = f"node {node_name(node, names)}"
         yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
         yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
     tracks = _Tracks()
