@@ -93,7 +93,7 @@ FAMILIES = (
     # Objects.
     _gauge("objects", "copies", "Copies on this node, by state.", "states.*.objects", "state"),
     _gauge("object_bytes", "bytes", "Size of the copies on this node, by state.", "states.*.bytes", "state"),
-    _gauge("objects_owned", "objects", "Existing objects of which this node is an owner.", "status.owned"),
+    _gauge("objects_owned", "objects", "Existing objects that this node owns in the directory.", "status.owned"),
     _gauge("pins", "copies", "Copies that are pinned.", "pins"),
     _counter("puts", "objects", "Objects that clients of this node put.", "totals.puts"),
     _counter("gets_waited", "requests", "Gets that had to wait.", "totals.gets_waited"),

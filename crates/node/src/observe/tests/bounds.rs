@@ -4,7 +4,7 @@ use hoplite_proto::{limits::REPORT_BYTES_MAX, request::Reply};
 
 use super::*;
 
-/// A name of about a kilobyte, each byte of which takes two in JSON.
+/// A name of about a kilobyte. Each of its bytes takes two in JSON.
 fn long(number: usize) -> String {
     format!("{}{number}", "\"".repeat(1000))
 }
