@@ -135,8 +135,8 @@ impl Shell {
             Inspection::Metrics => {
                 let arena = self.transfers.store.arena.stats();
                 let status = describe::description(&machine.status(), network, arena).to_string();
-                let (queues, peers) = (&[], &network.traffic.values(machine.members()));
-                report::metrics(recorder, me, &Parts { status, machine, queues, peers })
+                let peers = &network.traffic.values(machine.members());
+                report::metrics(recorder, me, &Parts { status, machine, peers })
             }
         }
     }

@@ -46,8 +46,6 @@ pub(crate) struct Parts<'a> {
     pub(crate) status: String,
     /// The state machine.
     pub(crate) machine: &'a Machine,
-    /// What waits in queues, by name.
-    pub(crate) queues: &'a [(&'static str, u64)],
     /// Bytes received from each member, and sent to it.
     pub(crate) peers: &'a HashMap<NodeId, (u64, u64)>,
 }
@@ -63,17 +61,17 @@ pub(crate) fn metrics(recorder: &Recorder, me: NodeId, parts: &Parts<'_>) -> Str
         json.time("started", unix(Instant(0)));
         json.key("status").raw(&parts.status);
         recorder.totals.write(json, recorder.events.next());
+        let (states, pinned) = parts.machine.states();
         json.key("states").object(|json| {
-            for (name, objects, bytes) in parts.machine.states() {
+            for (name, objects, bytes) in states {
                 json.key(name).object(|json| {
                     json.number("objects", objects);
                     json.number("bytes", bytes);
                 });
             }
         });
-        json.number("pins", parts.machine.pinned_copies());
+        json.number("pins", pinned);
         json.key("queues").object(|json| {
-            parts.queues.iter().for_each(|(name, count)| json.number(name, *count));
             for (name, count) in parts.machine.queues() {
                 json.number(name, count);
             }

@@ -307,8 +307,7 @@ fn the_metrics_count_what_happened() {
     scene.put("a");
     scene.ask(Request::Delete { ids: vec![named("a")] });
     let status = String::from("{}");
-    let parts =
-        Parts { status, machine: &scene.machine, queues: &[], peers: &[(OTHER, (3, 4))].into() };
+    let parts = Parts { status, machine: &scene.machine, peers: &[(OTHER, (3, 4))].into() };
     let text = report::metrics(&scene.recorder, ME, &parts);
     let metrics: Value =
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));

@@ -152,20 +152,16 @@ impl Node {
         self.membership.suspicions()
     }
 
-    /// Number and bytes of the copies in each state. Looks at all copies.
-    pub fn states(&self) -> [(&'static str, u64, u64); STATES.len()] {
-        let mut all = STATES.map(|name| (name, 0, 0));
+    /// Number and bytes of the copies in each state, and the number of pinned ones. Looks at all copies.
+    pub fn states(&self) -> ([(&'static str, u64, u64); STATES.len()], u64) {
+        let (mut all, mut pinned) = (STATES.map(|name| (name, 0, 0)), 0);
         for (_, copy) in self.copies.table().iter() {
             let (_, objects, bytes) = &mut all[state_number(copy)];
             *objects += 1;
             *bytes += copy.meta.size;
+            pinned += u64::from(copy.primary);
         }
-        all
-    }
-
-    /// Number of pinned copies. Looks at all copies.
-    pub fn pinned_copies(&self) -> u64 {
-        self.copies.table().iter().filter(|(_, copy)| copy.primary).count() as u64
+        (all, pinned)
     }
 
     /// Numbers of copies and requests that wait.
