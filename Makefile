@@ -282,10 +282,11 @@ test-sim: ## Simulate 2000 clusters, 100 with a slow or unresponsive host, 2000 
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --deletions --seeds 2000 2>&1 | tee --append $(LOGS)/sim
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --mutants 2>&1 | tee --append $(LOGS)/sim
 
-# Two at a time: most tests wait for processes and for each other.
+# Four at a time, although there are often only two cores: most tests wait for processes and for each other. Tests of one
+# file mostly run in one worker and share its fixtures; a worker that has no tests left takes some of another.
 test-python: build ## Run Python tests by verb, across threads, processes and nodes
 	@mkdir -p $(LOGS)
-	timeout --kill-after=10 1500 $(BIN)/pytest -n 2 2>&1 | tee $(LOGS)/python
+	timeout --kill-after=10 1500 $(BIN)/pytest -n 4 --dist worksteal 2>&1 | tee $(LOGS)/python
 
 # Tests that lack a package are skipped with that reason.
 define try-packages
