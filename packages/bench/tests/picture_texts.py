@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from hoplite_bench.plots import Picture
     from hoplite_bench.row import Row
 
-# Free space around letters within their box, in pixels of 1/100 inch.
-SLACK = 0.5
+# Free space around letters within their box, in points, the unit of SVG.
+SLACK = 0.36
 
 
 class Written(NamedTuple):
-    """One text and its box, in pixels from the lower left corner."""
+    """One text and its box, in points from the lower left corner."""
 
     text: str
     left: float
@@ -47,13 +47,17 @@ def faults(rows: Sequence[Row], monkeypatch: pytest.MonkeyPatch) -> tuple[int, l
 
 def faults_of(drawn: Callable[[], Sequence[Picture]], monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str]]:
     """Draws figures; returns their number, and the faults of their texts."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
     written: list[Written] = []
     told: list[str] = []
-    save, draw_text = Figure.savefig, Text.draw
+    save, draw_figure, draw_text = Figure.savefig, Figure.draw, Text.draw
+
+    def draw_all(self: Any, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - Matplotlib's
+        # A figure is drawn twice, first to lay it out.
+        written.clear()
+        draw_figure(self, *arguments, **options)
 
     def draw(self: Any, renderer: Any, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - Matplotlib's
         if self.get_visible() and self.get_text().strip():
@@ -62,12 +66,8 @@ def faults_of(drawn: Callable[[], Sequence[Picture]], monkeypatch: pytest.Monkey
         draw_text(self, renderer, *arguments, **options)
 
     def savefig(self: Any, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - Matplotlib's
-        canvas = FigureCanvasAgg(self)
-        # Once to lay it out.
-        canvas.draw()  # type: ignore[no-untyped-call]
-        written.clear()
-        canvas.draw()  # type: ignore[no-untyped-call]
-        width, height = canvas.get_width_height()
+        save(self, *arguments, **options)
+        width, height = 72 * self.get_size_inches()
         title = written[0].text if written else "nothing"
         told.extend(
             f"{title}: {one.text!r} leaves the picture"
@@ -79,10 +79,10 @@ def faults_of(drawn: Callable[[], Sequence[Picture]], monkeypatch: pytest.Monkey
             for one, other in itertools.combinations(written, 2)
             if one.meets(other)
         )
-        save(self, *arguments, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(Text, "draw", draw)
+        patched.setattr(Figure, "draw", draw_all)
         patched.setattr(Figure, "savefig", savefig)
         pictures = drawn()
     return len(pictures), told
