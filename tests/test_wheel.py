@@ -59,6 +59,22 @@ with hoplite.Node(capacity="256MiB") as node, node.client() as hp:
 print(took * 1000)
 """
 
+# Run likewise. Ends while daemon threads are in calls: Python unwinds their stacks, through those of the module.
+BUSY_AT_THE_END = """
+import threading, time
+import hoplite
+node = hoplite.Node(capacity="64MiB")
+hp = node.client()
+def work():
+    while True:
+        ref = hp.put(bytes(10_000))
+        hp.get(ref)
+        hp.delete(ref)
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.1)
+"""
+
 # Run likewise. Prints the error of a feature whose extra is not installed.
 WITHOUT_HTTP = """
 import hoplite
@@ -180,6 +196,15 @@ def test_a_module_needs_no_newer_glibc(find: Callable[[str], Path], distribution
 
 
 @pytest.mark.parametrize("distribution", CRATES)
+@pytest.mark.parametrize("find", [wheel_of, free_threaded], ids=["abi3", "free-threaded"])
+def test_a_module_unwinds_with_the_library_of_the_process(
+    find: Callable[[str], Path], distribution: str, tmp_path: Path
+) -> None:
+    # Two unwinders in a process end it: pthread_exit passes the state of one to the functions of the other.
+    assert "_Unwind_Resume GCC_3.0" in imported(find(distribution), tmp_path)
+
+
+@pytest.mark.parametrize("distribution", CRATES)
 def test_the_free_threaded_wheel_has_a_module_of_its_own(distribution: str, tmp_path: Path) -> None:
     built = free_threaded(distribution)
     with zipfile.ZipFile(built) as wheel:
@@ -241,6 +266,8 @@ def test_the_wheel_runs_in_a_bare_environment(tmp_path: Path, capsys: pytest.Cap
     install(python=python)
     assert "numpy" not in run(python, "-c", "import importlib.util as u; print(u.find_spec('numpy') and 'numpy')")
     took = min(float(run(python, "-I", "-c", USE)) for _ in range(5))
+    for _ in range(5):
+        run(python, "-I", "-c", BUSY_AT_THE_END)
     assert "pip install 'hoplite-collectives[http]'" in run(python, "-I", "-c", WITHOUT_HTTP)
     command = tmp_path / "venv" / "bin" / "hoplite"
     assert run(command, "--version").split()[-1] == hoplite.__version__
