@@ -236,7 +236,7 @@ sim-scale: ## Simulate collectives of 8 to 1024 nodes, for the tables of docs/be
 # Each runner also writes to a log, from which .ci/count computes the closing line. All runners run even if one failed;
 # any failure fails the target.
 test: ## Run everything that CI runs: lint, Rust, loom, simulation, Python, lab, faults, peers, wheel, C and C++, torch, Dask, Ray, operator's tools, docs site; count the tests
-	@rm -rf $(LOGS); mkdir -p $(LOGS)
+	@rm -rf $(LOGS); mkdir -p $(LOGS); touch $(LOGS)/begun
 	@failed=0; $(MAKE) -k -j1 lint test-rust test-loom test-sim test-python test-lab test-faults test-peers test-wheel \
 	    test-native test-frameworks test-dask test-ray test-operations test-site || \
 	    failed=1; \
