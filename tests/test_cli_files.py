@@ -55,16 +55,16 @@ def test_bytes_round_trip(client: Client, tmp_path: Path, size: int) -> None:
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype not in {"bfloat16", *NARROW_DTYPES}])
 def test_arrays_round_trip(client: Client, tmp_path: Path, dtype: str) -> None:
-    """As .npy files of any shape, and as raw bytes on standard output."""
-    for number, shape in enumerate([(), (0,), (0, 3), (7,), (200, 300)]):
+    """As .npy files, of any shape with one dtype, and as raw bytes on standard output."""
+    shapes = [(), (0,), (0, 3), (7,), (200, 300)] if dtype == "float32" else [(200, 300)]
+    for number, shape in enumerate(shapes):
         value = numbers(shape, dtype)
         np.save(tmp_path / "in.npy", value)
         ref = put(tmp_path / "in.npy", "--name", f"array/{number}")
         same(client.get(ref, timeout=SOON), value)
         run("get", ref, "-o", tmp_path / "out.npy")
         same(np.load(tmp_path / "out.npy"), value)
-        if number == 4:
-            assert run("get", ref).stdout == value.tobytes()
+    assert run("get", ref).stdout == value.tobytes()
 
 
 def test_byte_order_and_row_order_are_converted(client: Client, tmp_path: Path) -> None:

@@ -8,10 +8,6 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 import click
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from hoplite import errors
 from hoplite.tools.quantities import visible
@@ -99,6 +95,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, whole:
     if not sys.stdout.isatty():
         _print_lines([list(columns), *cells])
         return
+    # Imported here because most commands print no table, and would start slower.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
         table.add_column(Text(column), overflow="fold", no_wrap=number < whole)
@@ -108,6 +109,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, whole:
 
 
 def _print_lines(rows: list[list[str]]) -> None:
+    from rich.cells import cell_len, set_cell_size
+
     rows = [[" ".join(cell.splitlines()) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
