@@ -14,6 +14,8 @@ LOGS := target/logs
 CARGO_FLAGS ?= --locked
 # One interpreter for every cargo command: if this changes, cargo rebuilds pyo3 and everything that depends on it.
 export PYO3_PYTHON := $(BIN)/python
+# Images of containers often set it. Then every worker of every part of the tests compiles all tests again.
+unexport PYTHONDONTWRITEBYTECODE
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates packages -name '*.rs' -o -name Cargo.toml)
 # Packages in addition to hoplite-collectives, which is at the root.
