@@ -21,12 +21,15 @@ PLAIN = "seed 3: failed\n498 passed, 2 failed\n"
 
 
 def count(tmp_path: Path, *logs: str) -> tuple[int, str, str]:
-    """Runs the script over logs with these texts."""
+    """Runs the script over logs with these texts. Returns its exit code, its sums and what it reports as wrong."""
+    (tmp_path / "begun").touch()
     paths = [tmp_path / str(number) for number in range(len(logs))]
     for path, log in zip(paths, logs, strict=True):
         path.write_text(log)
     done = subprocess.run([sys.executable, COUNT, *paths], capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, done.stderr
+    minutes, _, sums = done.stdout.partition("\n")
+    assert minutes == "minutes: " + ", ".join(f"{path.name} 0.0" for path in paths)
+    return done.returncode, sums, done.stderr
 
 
 def test_all_runners_are_added_up(tmp_path: Path) -> None:
