@@ -334,6 +334,10 @@ PROGRAM = """
     tensor = torch.ones(1000)
     dist.all_reduce(tensor)
     assert tensor[0] == dist.get_world_size()
+    # All have finished it before one goes on and fails: that ends the operations of all.
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"ready/{rank}", "")
+    store.wait([f"ready/{other}" for other in range(dist.get_world_size())])
 """
 
 
@@ -405,7 +409,7 @@ def test_a_rank_that_leaves_ends_calls_that_wait_for_it() -> None:
     )
     assert "rank 1 left the group" in ended[0][1]
     assert "rank 1 left the group" in ended[2][1]
-    assert [status for status, _ in ended] == [0, 0, 0]
+    assert [status for status, _ in ended] == [0, 0, 0], ended
 
 
 def test_a_fork_of_a_rank_is_no_rank_and_does_not_leave_for_it() -> None:
