@@ -9,6 +9,8 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
 LOGS := target/logs
+# Each run of a test runner writes a file there, and .ci/tests counts them all.
+JUNIT := target/junit
 
 # The lock file fixes all versions; a build never changes it.
 CARGO_FLAGS ?= --locked
@@ -235,17 +237,20 @@ sim-scale: ## Simulate collectives of 8 to 1024 nodes, for the tables of docs/be
 
 ##@ Check
 
-# Each runner also writes to a log, from which .ci/count computes the closing line. All runners run even if one failed;
-# any failure fails the target.
-test: ## Run everything that CI runs: lint, Rust, loom, simulation, Python, lab, faults, peers, wheel, C and C++, torch, Dask, Ray, operator's tools, docs site; count the tests
-	@rm -rf $(LOGS); mkdir -p $(LOGS); touch $(LOGS)/begun
-	@failed=0; $(MAKE) -k -j1 lint test-rust test-loom test-sim test-python test-lab test-faults test-peers test-wheel \
-	    test-native test-frameworks test-dask test-ray test-operations test-site || \
-	    failed=1; \
-	.ci/count $(addprefix $(LOGS)/,rust loom sim python lab faults peers wheel native frameworks torch dask ray operations site) || failed=1; \
-	exit $$failed
+check: $(VENV)/.tools ## Check what changed, after each edit: style, types, clippy, nearest tests (90 s): make check SINCE=main
+	@.ci/check $(if $(SINCE),--since $(SINCE))
 
-lint: lint-python lint-rust audit ## Run ruff, mypy, import-linter, rustfmt, clippy, the checks for circular imports and for wording, and the audit of dependencies
+# mypy needs one core, and cargo seldom both.
+CORE := build+lint-python lint-rust test-rust test-sim test-python test-lab-core
+test: ## Build, lint, and run the tests of the core: Rust, simulation, Python with real nodes, a lab (15 minutes)
+	@.ci/tests $(CORE)
+
+# Each part runs by itself, too, and installs what it needs.
+PARTS := $(addprefix test-,ray dask torch rl native operations wheel site lab faults peers bench topology)
+test-all: ## Run all other parts of the tests, each in the newest supported version, and audit dependencies (an hour)
+	@.ci/tests audit $(PARTS)
+
+lint: lint-python lint-rust ## Run ruff, mypy, import-linter, rustfmt, clippy, and the checks for circular imports and for wording
 
 # Installs its tools from PyPI in seconds, and reports that. Without a network it reports what it could not check.
 audit: $(VENV)/.tools ## Check licenses, origins and known vulnerabilities of dependencies
@@ -272,23 +277,15 @@ test-rust: $(VENV)/.tools ## Run unit, exhaustive and property tests of the Rust
 	@mkdir -p $(LOGS)
 	cargo test --quiet $(CARGO_FLAGS) --workspace --exclude hoplite-py --exclude hoplite-topology-py --features $(MUTANTS) 2>&1 | tee $(LOGS)/rust
 
-# A separate build folder: the flag would make cargo rebuild everything in the shared one.
-test-loom: ## Check every interleaving of the shared-memory progress
-	@mkdir -p $(LOGS)
-	RUSTFLAGS="--cfg loom" cargo test --quiet $(CARGO_FLAGS) --release --lib -p hoplite-shm --target-dir target/loom loom \
-	    2>&1 | tee $(LOGS)/loom
-
-test-sim: ## Simulate 2000 clusters, 100 with a slow or unresponsive host, 2000 with deletions during membership changes; and find all mutants
-	@mkdir -p $(LOGS)
-	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds $(or $(SEEDS),2000) 2>&1 | tee $(LOGS)/sim
-	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --deletions --seeds 2000 2>&1 | tee --append $(LOGS)/sim
-	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --mutants 2>&1 | tee --append $(LOGS)/sim
+SIMULATE = cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim --
+test-sim: $(VENV)/.tools ## Simulate clusters, some with a slow or unresponsive host, and deletions during membership changes: make test-sim SEEDS=2000
+	$(SIMULATE) --seeds $(or $(SEEDS),400)
+	$(SIMULATE) --deletions --seeds $(or $(SEEDS),400)
 
 # Four at a time, although there are often only two cores: most tests wait for processes and for each other. Tests of one
 # file mostly run in one worker and share its fixtures; a worker that has no tests left takes some of another.
 test-python: build ## Run Python tests by verb, across threads, processes and nodes
-	@mkdir -p $(LOGS)
-	timeout --kill-after=10 1500 $(BIN)/pytest -n 4 --dist worksteal 2>&1 | tee $(LOGS)/python
+	timeout --kill-after=10 1500 $(BIN)/pytest -n 4 --dist worksteal --junitxml=$(JUNIT)/python.xml
 
 # Tests that lack a package are skipped with that reason.
 define try-packages
