@@ -263,6 +263,11 @@ lint-python: $(VENV)/.tools
 	PYTHONPATH=$(subst $() ,:,$(SOURCES)) $(BIN)/lint-imports --cache-dir target/imports
 	$(BIN)/python .ci/words.py
 
+# Needs PyPI once; checks nothing that needs GitHub.
+lint-workflows: $(VENV)/.tools ## Check the GitHub workflows: schema, permissions, injections, pinned actions
+	$(BIN)/uv tool run --quiet zizmor@1.32.0 --offline --quiet .github
+	$(BIN)/uv tool run --quiet check-jsonschema@0.39.0 --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+
 # Mutation tests need the mutants compiled in.
 MUTANTS := hoplite-node/mutants
 
@@ -386,5 +391,5 @@ help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: build wheel native install uninstall deb native-docs docs page docs-pictures demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages image-packages native-packages sim sim-soak sim-steady sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
+.PHONY: build wheel native install uninstall deb native-docs docs page docs-pictures demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages image-packages native-packages sim sim-soak sim-steady sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust lint-workflows test-rust test-loom \
     test-sim test-python test-lab test-faults test-peers test-wheel test-native test-native-sanitizers test-frameworks test-dask test-ray test-operations operations-packages test-site docs-site test-long format clean help
