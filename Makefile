@@ -35,6 +35,7 @@ $(VENV)/.built: $(VENV)/.tools $(RUST_SOURCES) pyproject.toml $(PACKAGES:%=packa
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable packages/bench
 	@touch $@
 
+# uv needs a seventh of pip's time. pip then tries again, because it knows the settings of this machine, such as a mirror.
 $(VENV)/.tools: requirements-dev.txt
 	@python=; for candidate in python3.11 python3.12 python3.13 python3.14 python3; do \
 	    if $$candidate -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
@@ -43,7 +44,9 @@ $(VENV)/.tools: requirements-dev.txt
 	done; \
 	if [ -z "$$python" ]; then echo "make build needs Python 3.11 or later with the venv module" >&2; exit 1; fi; \
 	if [ ! -x $(BIN)/python ]; then $$python -m venv $(VENV); fi
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^uv==' requirements-dev.txt)"
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet -r requirements-dev.txt || \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
 # zig only links: cargo reuses what `make build` has compiled, except the modules. Without a network, this machine's
