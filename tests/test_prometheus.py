@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -95,10 +94,39 @@ def test_promtool_accepts_the_alerts_and_the_configuration_of_the_page(tmp_path:
 
 
 class Server:
-    """A running Prometheus."""
+    """A running Prometheus.
 
-    def __init__(self, port: int) -> None:
-        self._url = f"http://127.0.0.1:{port}/api/v1"
+    Attributes:
+        log: file to which it writes its messages.
+    """
+
+    def __init__(self, folder: Path, config: Path) -> None:
+        self.log = folder / "prometheus.log"
+        self._url = ""
+        # It chooses a free port, and logs the address before it has read its storage and its configuration.
+        storage = f"--storage.tsdb.path={folder / 'data'}"
+        command = ["prometheus", f"--config.file={config}", storage, "--web.listen-address=127.0.0.1:0"]
+        with self.log.open("w") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def close(self) -> None:
+        """Ends it."""
+        self._process.terminate()
+        self._process.wait(SOON)
+
+    def wait_until_ready(self) -> None:
+        """Waits until it serves requests: until then, it replies to each of them with an error."""
+        import httpx
+
+        def is_ready() -> bool:
+            assert self._process.poll() is None, self.log.read_text()
+            found = re.search(r"Listening on.*\baddress=(\S+:\d+)", self.log.read_text())
+            if found is None:
+                return False
+            self._url = f"http://{found[1]}/api/v1"
+            return httpx.get(f"http://{found[1]}/-/ready", timeout=SOON).is_success
+
+        eventually(is_ready)
 
     def get(self, path: str, **parameters: str) -> Any:  # noqa: ANN401 - JSON
         """Returns the data of a reply."""
@@ -118,13 +146,9 @@ class Server:
         return sorted(int(sample["value"][1]) for sample in self.query(query))
 
     def is_up(self, count: int) -> bool:
-        """Whether all targets were scraped twice."""
-        import httpx
-
-        with contextlib.suppress(httpx.HTTPError):
-            found = self.query('count_over_time(up{job="hoplite"}[1m])')
-            return len(found) == count and all(int(sample["value"][1]) >= 3 for sample in found)
-        return False
+        """Whether all targets were scraped three times."""
+        found = self.query('count_over_time(up{job="hoplite"}[1m])')
+        return len(found) == count and all(int(sample["value"][1]) >= 3 for sample in found)
 
 
 @pytest.fixture
@@ -152,21 +176,10 @@ def prometheus(tmp_path: Path) -> Iterator[tuple[Server, list[hoplite.Node]]]:
         text = text.replace("/etc/prometheus/hoplite-alerts.yml", str(ALERTS))
         config = tmp_path / "prometheus.yml"
         config.write_text(f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n{text}")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        process = subprocess.Popen(
-            [
-                "prometheus",
-                f"--config.file={config}",
-                f"--storage.tsdb.path={tmp_path / 'data'}",
-                f"--web.listen-address=127.0.0.1:{port}",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        stack.callback(process.wait, SOON)
-        stack.callback(process.terminate)
-        yield Server(port), nodes
+        server = Server(tmp_path, config)
+        stack.callback(server.close)
+        server.wait_until_ready()
+        yield server, nodes
 
 
 @pytest.mark.operations
