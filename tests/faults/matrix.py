@@ -327,13 +327,17 @@ def main() -> int:
         "--faults", help=f"faults to inject, a comma-separated part of {','.join(FAULTS)}; all by default"
     )
     parser.add_argument("--roles", help="hosts to break, by role, such as source; all by default")
+    parser.add_argument("--moments", help="moments of the faults, as shares of an object, such as 0.5; all by default")
     parser.add_argument("--out", type=Path, help="file to append the rows to, as JSON lines")
     options = parser.parse_args()
     try:
         ops = chosen(options.ops, sorted({place.op for place in PLACES}), "operations")
         faults = chosen(options.faults, list(FAULTS), "faults")
         roles = chosen(options.roles, sorted({place.role for place in PLACES}), "roles")
-        wanted = [cell for cell in cells.cells(ops, faults) if cell.place.role in roles]
+        moments = chosen(options.moments, [f"{progress:g}" for progress in cells.PROGRESS], "moments")
+        wanted = [
+            cell for cell in cells.cells(ops, faults) if cell.place.role in roles and f"{cell.progress:g}" in moments
+        ]
         with Lab(hosts=HOSTS, rate=RATE) as lab, Crew(lab, detection_s=DETECTION_S) as crew:
             return run(Matrix(crew), wanted, options.out)
     except HopliteError as error:
@@ -364,7 +368,7 @@ def run(matrix: Matrix, wanted: list[Cell], out: Path | None) -> int:
             with out.open("a") as file:
                 file.write(json.dumps(asdict(row)) + "\n")
     sys.stdout.write(f"{late} of {len(wanted)} took longer than the target\n")
-    sys.stdout.write(f"{len(wanted) - bad} passed, {bad} failed\n")
+    sys.stdout.write(f"fault cells: {len(wanted) - bad} right, {bad} wrong\n")
     return 1 if bad else 0
 
 
