@@ -313,7 +313,6 @@ try-bench-packages = $(call try-packages,bench-packages,$(BENCH_PACKAGES))
 try-image-packages = $(call try-packages,image-packages,$(IMAGE_PACKAGES))
 try-native-packages = $(call try-packages,native-packages,$(NATIVE_PACKAGES))
 
-JUNIT := target/junit
 # Tests of packages are not among the default ones.
 ALL_TESTS := tests packages
 
@@ -419,10 +418,5 @@ help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## " } /^##@ / { printf "\n%s\n", substr($$0, 5) } \
 	    /^[a-z-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-<<<<<<< HEAD
-.PHONY: build wheel native install uninstall deb native-docs docs page docs-pictures demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages image-packages native-packages sim sim-soak sim-steady sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust lint-workflows test-rust test-loom \
-    test-sim test-python test-lab test-faults test-peers test-wheel test-native test-native-sanitizers test-frameworks test-dask test-ray test-operations operations-packages test-site docs-site test-long format clean help
-=======
-.PHONY: build wheel wheel-free-threaded native install uninstall deb native-docs docs page docs-pictures demo fuzz bench-smoke bench-matrix bench-kernels bench-topology bench-owner bench-packages image-packages native-packages sim sim-soak sim-steady sim-scale slow-host abuse chaos fault-matrix test lint audit lint-python lint-rust test-rust test-loom \
-    test-sim test-python test-bench test-topology test-lab test-lab-core test-faults test-faults-long test-peers test-wheel test-native test-native-sanitizers test-frameworks test-dask test-ray test-operations operations-packages test-site docs-site test-long format clean help
->>>>>>> fd61302d (wheel: build those of the free-threaded Python on their own)
+# Each target whose name is not a path.
+.PHONY: $(shell sed -n 's/^\([a-z][a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)) | sort -u)

@@ -41,8 +41,7 @@ def lost_of(client: hoplite.Client | NativeClient, ref: object) -> set[str]:
     return set(map(str, hoplite.Ref(str(ref), client).lost(SOON)))
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("op", ["sum", "min", "max", "mean", "prod"])
+@pytest.mark.parametrize(("length", "op"), [(LENGTHS[0], "mean"), (LENGTHS[1], "sum")])
 def test_reduces_fold_inputs_of_both_sides(pair: Pair, op: str, length: int) -> None:
     """Four inputs of whole numbers, two from each side: the result is exact. Both sides call it, and both read it."""
     arrays = [numbers(length, "float32", seed=seed) + 1 for seed in range(4)]
@@ -58,7 +57,14 @@ def test_reduces_fold_inputs_of_both_sides(pair: Pair, op: str, length: int) -> 
 
 
 def test_reduces_of_other_dtypes(pair: Pair) -> None:
-    for dtype, op in (("bool", "any"), ("bool", "all"), ("int64", "sum"), ("bfloat16", "max"), ("complex64", "sum")):
+    for dtype, op in (
+        ("bool", "any"),
+        ("bool", "all"),
+        ("int64", "prod"),
+        ("int64", "min"),
+        ("bfloat16", "max"),
+        ("complex64", "sum"),
+    ):
         arrays = [numbers((3, 5), dtype, seed=seed) for seed in range(2)]
         refs = [str(side.put(array)) for side, array in zip(sides(pair), arrays, strict=True)]
         for one, other in (sides(pair), sides(pair)[::-1]):

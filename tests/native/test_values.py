@@ -64,11 +64,11 @@ def test_large_arrays_arrive(pair: Pair) -> None:
             reader.delete(ref)
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, 1000, 32 << 10, (32 << 10) + 1, LARGE_BYTES])
-def test_bytes_arrive(pair: Pair, nbytes: int) -> None:
-    data = np.random.default_rng(nbytes).bytes(nbytes)
-    for writer, reader in directions(pair):
-        assert bytes(got(reader, writer.put(data))) == data
+def test_bytes_arrive(pair: Pair) -> None:
+    for nbytes in (0, 1, 32 << 10, (32 << 10) + 1, LARGE_BYTES):
+        data = np.random.default_rng(nbytes).bytes(nbytes)
+        for writer, reader in directions(pair):
+            assert bytes(got(reader, writer.put(data))) == data
 
 
 def test_names_arrive(pair: Pair) -> None:
@@ -81,7 +81,7 @@ def test_names_arrive(pair: Pair) -> None:
             assert bytes(got(reader, ref)) == name.encode()
 
 
-@pytest.mark.parametrize("shape", [(5,), (1 << 18,), (0,), ()], ids=str)
+@pytest.mark.parametrize("shape", [(1 << 18,), ()], ids=str)
 def test_native_buffers_arrive(pair: Pair, shape: tuple[int, ...]) -> None:
     """Small ones are put at the seal; large ones are filled in the store."""
     array = numbers(shape, "float64")
