@@ -145,7 +145,7 @@ def test_two_hosts_measure_all_operations_and_variants() -> None:
 @needs_lab
 @pytest.mark.peers
 @pytest.mark.timeout(120)  # the first time it is compiled
-@pytest.mark.parametrize("hosts", [8, 12])
+@pytest.mark.parametrize("hosts", [8, pytest.param(12, marks=pytest.mark.long)])
 def test_more_hosts_sum_right_by_a_bcube(hosts: int) -> None:
     rows = measured(prepared(Gloo()), hosts=hosts, ops=["allreduce"])
     assert {row.note for row in rows if not row.verified} == set()

@@ -1,7 +1,7 @@
 """Exports of a plan: each file is what its library reads, and a rule that a form can't express is named.
 
-Open MPI and MPICH read their files here if the bench has installed them. NCCL and UCC need hardware or packages that
-are missing, so that their files are compared with the documented format.
+Open MPI and MPICH read their files here in `make test-peers`, which installs them. NCCL and UCC need hardware or
+packages that are missing, so that their files are compared with the documented format.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bench_pair import prepared
 from hoplite.errors import InvalidArgument
-from hoplite_bench.environments import Environments
 from hoplite_bench.select.exports import FORMS, DoesNotFit, export, openmpi
 from hoplite_bench.select.exports.fit import MPI_NAMES
 from hoplite_bench.select.plan import Plan, Rule
-from hoplite_bench.systems.base import Unavailable
 from hoplite_bench.systems.mpi import Mpich, OpenMpi
 
 if TYPE_CHECKING:
@@ -233,19 +232,18 @@ def test_a_tuning_string_of_ucc_has_a_token_for_each_range() -> None:
     assert "UCC_TL" not in content(plan(rule("allreduce", None, "ucc")), "ucc")
 
 
-def installed(system: Mpi) -> Path:
-    """The folder of a library's programs, or a skip: tests do not download."""
-    try:
-        system.prepare(Environments(install=False))
-    except Unavailable as error:
-        pytest.skip(f"{error}; `hoplite bench --systems {system.name}` installs it")
-    assert system.python is not None
-    return system.python.parent
+def programs_of(system: Mpi) -> Path:
+    """The folder of a library's programs, or a skip."""
+    python = prepared(system).python
+    assert python is not None
+    return python.parent
 
 
+@pytest.mark.peers
+@pytest.mark.timeout(300)  # the first time it is installed
 def test_names_of_algorithms_are_those_of_the_library() -> None:
     done = subprocess.run(
-        [installed(OpenMpi()) / "ompi_info", "--parsable", "--param", "coll", "tuned", "--level", "9"],
+        [programs_of(OpenMpi()) / "ompi_info", "--parsable", "--param", "coll", "tuned", "--level", "9"],
         capture_output=True, text=True, check=True, timeout=30,
     )  # fmt: skip
     for op, names in openmpi.ALGORITHMS.items():
@@ -285,7 +283,7 @@ sys.stdout.write(json.dumps(outcome) + "\\n")
 
 def open_mpi_with(rules: bytes, folder: Path, sizes: list[int], ranks: int) -> list[dict[str, str]]:
     """Runs all collectives with a file of rules; returns the outcomes of each rank."""
-    programs = installed(OpenMpi())
+    programs = programs_of(OpenMpi())
     (folder / openmpi.NAME).write_bytes(rules)
     command: list[str | Path] = [
         programs / "mpirun",
@@ -315,8 +313,10 @@ def open_mpi_with(rules: bytes, folder: Path, sizes: list[int], ranks: int) -> l
 
 # The library checks an algorithm only when a call uses it: a number that is unknown makes exactly the calls of its rule
 # fail. So the file is read, and each rule covers the sizes of the plan.
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_open_mpi_uses_each_exported_rule_for_its_sizes(tmp_path: Path, ranks: int) -> None:
+@pytest.mark.peers
+@pytest.mark.timeout(300)  # the first time it is installed
+def test_open_mpi_uses_each_exported_rule_for_its_sizes(tmp_path: Path) -> None:
+    ranks = 3
     limit = 8192
     # None that calls another collective with a larger array.
     algorithms = {
@@ -341,6 +341,8 @@ def test_open_mpi_uses_each_exported_rule_for_its_sizes(tmp_path: Path, ranks: i
         assert wrong == {call for call in found if int(call.split()[1]) >= limit}
 
 
+@pytest.mark.peers
+@pytest.mark.timeout(300)  # the first time it is installed
 def test_open_mpi_leaves_smaller_communicators_to_itself(tmp_path: Path) -> None:
     file = export(plan(rule("allreduce", None, "openmpi"), ranks=3), "openmpi")[openmpi.NAME]
     head, _, last = file.rpartition(b"0 0 0 0")
@@ -350,7 +352,7 @@ def test_open_mpi_leaves_smaller_communicators_to_itself(tmp_path: Path) -> None
 
 
 def mpich_with(file: bytes, folder: Path) -> subprocess.CompletedProcess[str]:
-    programs = installed(Mpich())
+    programs = programs_of(Mpich())
     (folder / "mpich.env").write_bytes(file)
     script = 'set -a; . ./mpich.env; exec "$0" -n 2 "$@"'
     return subprocess.run(
@@ -359,6 +361,8 @@ def mpich_with(file: bytes, folder: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.peers
+@pytest.mark.timeout(300)  # the first time it is installed
 def test_mpich_reads_the_exported_variables(tmp_path: Path) -> None:
     file = export(MPICH, "mpich")["mpich.env"]
     done = mpich_with(file, tmp_path)
@@ -370,8 +374,10 @@ def test_mpich_reads_the_exported_variables(tmp_path: Path) -> None:
         assert mpich_with(file.replace(b"=" + value, b"=rong"), tmp_path).returncode != 0
 
 
+@pytest.mark.peers
+@pytest.mark.timeout(300)  # the first time it is installed
 def test_every_variant_of_the_bench_has_variables_that_mpich_knows() -> None:
-    programs = installed(Mpich())
+    programs = programs_of(Mpich())
     known = subprocess.run([programs / "mpivars"], capture_output=True, text=True, check=True, timeout=30).stdout
     for group in Mpich.controls.values():
         for name in group:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -235,14 +236,24 @@ SURVIVED = [
 ]
 
 
-@pytest.mark.parametrize("how", SIGNALS)
-@pytest.mark.parametrize("kind", [Gloo, Hoplite], ids=lambda kind: kind.name)
-@pytest.mark.parametrize("case", SURVIVED, ids=str)
+INSTALLED = [pytest.mark.peers, pytest.mark.timeout(120)]  # the first time it is compiled
+
+
+# Each kind with each signal, and each case once.
+@pytest.mark.parametrize(
+    ("kind", "how", "case"),
+    [
+        pytest.param(kind, how, SURVIVED[number], id=f"{kind.name}-{how}", marks=INSTALLED if kind is Gloo else [])
+        for number, (kind, how) in enumerate(itertools.product((Gloo, Hoplite), SIGNALS))
+    ],
+)
 def test_gloo_and_hoplite_survive(network: Network, agents: Agents, kind: type[System], how: str, case: Case) -> None:
     found = strike(network, agents, prepared(kind()), case, how=how)
     assert found.state == "error", found.text
 
 
+@pytest.mark.peers
+@pytest.mark.timeout(300)  # the first time it is installed
 @pytest.mark.parametrize(("how", "state"), [("killed", "ended"), ("frozen", "hangs")])
 def test_mpich_does_not_survive(network: Network, agents: Agents, how: str, state: str) -> None:
     found = strike(network, agents, prepared(Mpich()), CASES["allreduce"][0], how=how, limit_s=3.0)

@@ -242,6 +242,7 @@ def check_torch(system: Torch | TorchMpi) -> None:
 
 
 @pytest.mark.peers
+@pytest.mark.long
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("kind", TORCH, ids=lambda kind: kind.name)
 def test_pytorch_on_one_machine_does_everything(kind: type[TorchGloo | TorchMpi | TorchHoplite]) -> None:
@@ -286,7 +287,9 @@ def test_only_wanted_variants_are_measured() -> None:
 @needs_lab
 @pytest.mark.peers
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("container", ["hpc", "single", "cross"])
+@pytest.mark.parametrize(
+    "container", ["cross", *(pytest.param(name, marks=pytest.mark.long) for name in ("hpc", "single"))]
+)
 def test_systems_run_in_containers(container: str) -> None:
     try:
         with opened(container, 2):
