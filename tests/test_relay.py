@@ -42,7 +42,7 @@ def ways(crew: Crew, host: int) -> dict[str, str | None]:
 
 
 @pytest.mark.faults("hosts are cut off")
-@pytest.mark.parametrize("direction", ["both", "in", "out"])
+@pytest.mark.parametrize("direction", ["both", "out"])
 def test_every_verb_works_between_hosts_that_can_not_reach_each_other(crew: Crew, direction: Direction) -> None:
     a, b, c = crew.actors
     far, near = owned_by(crew, 1, "far"), owned_by(crew, 0, "near")
