@@ -124,7 +124,7 @@ class Server:
             if found is None:
                 return False
             self._url = f"http://{found[1]}/api/v1"
-            return httpx.get(f"http://{found[1]}/-/ready", timeout=SOON).is_success
+            return bool(httpx.get(f"http://{found[1]}/-/ready", timeout=SOON).is_success)
 
         eventually(is_ready)
 
