@@ -43,7 +43,7 @@ sys.modules["distributed.protocol.numpy"].serialize_numpy_ndarray = lambda array
 
 
 def test_without_dask_the_extra_is_named() -> None:
-    assert "pip install 'hoplite-collectives[dask]'" in programs.run(MISSING + IMPORT)
+    assert "pip install 'distributed>=" in programs.run(MISSING + IMPORT)
 
 
 def test_an_incompatible_version_is_reported_with_what_it_lacks() -> None:

@@ -209,7 +209,7 @@ def test_the_display_needs_a_terminal_and_its_extra(cluster: FakeCluster, monkey
     error = run().exception
     assert isinstance(error, Failure)
     assert str(error) == "the display needs textual, which is not installed"
-    assert "pip install 'hoplite-collectives[top]'" in error.step
+    assert "pip install 'textual" in error.step
     del cluster
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hoplite.errors import HopliteError, InvalidArgument, Timeout, UnsupportedDtype
+from hoplite.errors import HopliteError, InvalidArgument, PackageMissing, Timeout, UnsupportedDtype
 from support import eventually
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     from torchrl.weight_update.weight_sync_schemes import WeightSyncScheme
 
     import torch_policies
-    from hoplite.torchrl import HopliteWeightSyncScheme, TorchRLMissing, needs
+    from hoplite.torchrl import HopliteWeightSyncScheme, needs
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
@@ -219,5 +219,5 @@ def test_an_invalid_name_is_rejected(name: str) -> None:
 def test_another_version_of_torchrl_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     needs.check()
     monkeypatch.delattr(WeightSyncScheme, "_wait_for_instruction")
-    with pytest.raises(TorchRLMissing, match=r"lacks WeightSyncScheme\._wait_for_instruction\(timeout\): pip install"):
+    with pytest.raises(PackageMissing, match=r"lacks WeightSyncScheme\._wait_for_instruction\(timeout\): pip install"):
         needs.check()

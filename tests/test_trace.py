@@ -21,6 +21,7 @@ from click.testing import CliRunner
 
 from fake_activity import FakeClient, FakeCluster
 from fake_timeline import PERIOD_S, START
+from hoplite.extras import install
 from hoplite.tools.cli.output import Failure
 from hoplite.tools.cli.trace import trace
 from hoplite.tools.observe.collect import Collector, Snapshot
@@ -216,7 +217,7 @@ def test_without_its_extra_otlp_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
         pytest.skip("the extra is installed")
     error = run(monkeypatch, FakeCluster(4), "--otlp", "http://127.0.0.1:4318").exception
     assert isinstance(error, Failure)
-    assert error.step == "pip install 'hoplite-collectives[otel]'"
+    assert error.step == install("otel")
 
 
 class Engine:

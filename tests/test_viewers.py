@@ -112,17 +112,17 @@ def test_an_address_of_another_host_is_rejected(monkeypatch: pytest.MonkeyPatch)
         viewers.service(load(http="192.0.2.1:7480", token=TOKEN))
 
 
-def test_without_the_server_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_server_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(viewers, "GROUP", "hoplite.nothing")
-    with pytest.raises(HopliteError, match=r"hoplite-collectives\[http\]"):
+    with pytest.raises(HopliteError, match=r"install it again"):
         viewers.service(load(http=0))
 
 
-def test_without_its_packages_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_packages_the_error_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "hoplite.tools.http.server", raising=False)
     listener = socket.create_server(("127.0.0.1", 0))
-    with pytest.raises(HopliteError, match=r"needs uvicorn.*pip install 'hoplite-collectives\[http\]'"):
+    with pytest.raises(HopliteError, match=r"needs uvicorn.*pip install 'prometheus"):
         http.serve(listener, [])
     assert listener.fileno() == -1
 

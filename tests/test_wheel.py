@@ -283,12 +283,12 @@ def test_the_wheel_runs_in_a_bare_environment(tmp_path: Path, capsys: pytest.Cap
     took = min(float(run(python, "-I", "-c", USE)) for _ in range(5))
     for _ in range(5):
         run(python, "-I", "-c", BUSY_AT_THE_END)
-    assert "pip install 'hoplite-collectives[http]'" in run(python, "-I", "-c", WITHOUT_HTTP)
+    assert "pip install 'prometheus" in run(python, "-I", "-c", WITHOUT_HTTP)
     command = tmp_path / "venv" / "bin" / "hoplite"
     assert run(command, "--version").split()[-1] == hoplite.__version__
     assert "hoplite demo" in run(command, "--help")
     for package in ("hoplite-bench", "hoplite-topology"):
-        assert f"Not installed: pip install {package}" in run(command, "--help")
+        assert f"Not installed: in the package {package}" in run(command, "--help")
     print_figure(capsys, f"import hoplite on {version(python)}: {took:.1f} ms, best of 5")
 
 
@@ -302,7 +302,7 @@ for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.", on
         importlib.import_module(module.name)
     except HopliteError as error:
         # A part that needs an extra names it.
-        assert "pip install 'hoplite-collectives[" in str(error), error
+        assert "pip install '" in str(error), error
 """
 
 # A command of each package, run where nothing else is installed.

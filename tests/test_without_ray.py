@@ -40,8 +40,8 @@ def test_hoplite_does_not_import_hoplite_ray() -> None:
 def test_without_ray_the_error_names_the_extra() -> None:
     done = run("import hoplite.ray")
     assert done.returncode == 1
-    assert "pip install 'hoplite-collectives[ray]'" in done.stderr.splitlines()[-1]
-    assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError")
+    assert "pip install 'numpy>=1.24' 'ray>=" in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[-1].startswith("hoplite.errors.PackageMissing")
 
 
 def test_with_another_ray_the_error_names_the_versions(tmp_path: Path) -> None:

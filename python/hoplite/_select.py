@@ -7,7 +7,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hoplite.errors import HopliteError
+from hoplite.errors import PackageMissing
+from hoplite.extras import install_package
 from hoplite.sizes import check_size
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ def select(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "hoplite_bench":
             raise
-        raise HopliteError(
-            "hoplite.select needs the package hoplite-bench, which is not installed: run pip install hoplite-bench"
+        raise PackageMissing(
+            f"hoplite.select needs hoplite-bench, which is not installed: run {install_package('hoplite-bench')}"
         ) from None
     wanted = request.Request(
         arch=arch,

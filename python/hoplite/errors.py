@@ -89,5 +89,9 @@ class ConnectError(HopliteError, ConnectionError):
     """No node serves the socket to which a client should attach. Start one with `hoplite node`."""
 
 
+class PackageMissing(HopliteError, ImportError):
+    """A package that a part of Hoplite needs is missing or has an unsupported version. The message has the command."""
+
+
 class DecodeError(HopliteError):
     """An object can't be decoded here: a class can't be imported or is not allowed, or the bytes are corrupt."""

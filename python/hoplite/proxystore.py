@@ -1,7 +1,7 @@
 """A ProxyStore connector that stores bytes as Hoplite objects, shared by the processes of a host.
 
-Configure it with `ConnectorConfig(kind="hoplite.proxystore.HopliteConnector")`. It needs ProxyStore: pip install
-'hoplite-collectives[proxystore]'.
+Configure it with `ConnectorConfig(kind="hoplite.proxystore.HopliteConnector")`. It needs the extra
+`proxystore`.
 """
 
 from __future__ import annotations

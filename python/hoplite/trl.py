@@ -3,7 +3,7 @@
     trainer = AsyncGRPOTrainer(..., weight_transfer=HopliteWeightTransfer(["http://host:8000"]))
 
 The servers run vLLM with `--weight-transfer-config '{"backend": "hoplite"}'`. The trainer needs no vLLM and no NCCL.
-Does not know the trainer. It needs TRL: pip install 'hoplite-collectives[trl]'.
+Does not know the trainer. It needs the extra `trl`.
 """
 
 from __future__ import annotations
@@ -14,24 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import hoplite
 from hoplite import _policy
-from hoplite.errors import HopliteError, InvalidArgument
+from hoplite.errors import HopliteError, InvalidArgument, PackageMissing
+from hoplite.extras import install
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-EXTRA = "hoplite-collectives[trl]"
-
 logger = logging.getLogger("hoplite.trl")
-
-
-class TRLMissing(HopliteError, ImportError):
-    """TRL is not installed, or has another interface. The message names the extra to install."""
 
 
 try:
     from trl.experimental.async_grpo.vllm_client import VLLMClient
 except ImportError as error:
-    raise TRLMissing(f"hoplite.trl needs TRL 1.16 ({error}): run pip install '{EXTRA}'") from None
+    raise PackageMissing(f"hoplite.trl needs TRL 1.16 ({error}): run {install('trl')}") from None
 
 
 class HopliteWeightTransfer:

@@ -2,7 +2,7 @@
 
 Configure it with `checkpoint_engine.backend=hoplite` and `checkpoint_engine.custom_backend_module=hoplite.verl`;
 importing the module registers it. Rollout workers of one host read the same copy in shared memory. Does not know models
-or servers. It needs verl: pip install 'hoplite-collectives[verl]'.
+or servers. It needs the extra `verl`.
 """
 
 from __future__ import annotations
@@ -12,23 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import hoplite
 from hoplite import _held, _policy
-from hoplite.errors import HopliteError
+from hoplite.errors import HopliteError, PackageMissing
+from hoplite.extras import install
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
-
-EXTRA = "hoplite-collectives[verl]"
-
-
-class VerlMissing(HopliteError, ImportError):
-    """verl is not installed, or has another interface. The message names the extra to install."""
 
 
 try:
     from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
     from verl.utils.device import get_device_name, get_torch_device
 except ImportError as error:
-    raise VerlMissing(f"hoplite.verl needs verl 0.9.1 ({error}): run pip install '{EXTRA}'") from None
+    raise PackageMissing(f"hoplite.verl needs verl 0.9.1 ({error}): run {install('verl')}") from None
 
 
 @CheckpointEngineRegistry.register("hoplite")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from hoplite import _admission, _listening
 from hoplite._arguments import check_text
 from hoplite.addresses import split_address
-from hoplite.errors import AddressInUse, HopliteError, InvalidArgument
+from hoplite.errors import AddressInUse, InvalidArgument, PackageMissing
 from hoplite.files import check_private
 from hoplite.tokens import read_tokens
 
@@ -105,7 +105,7 @@ def _server() -> Callable[[socket.socket, Sequence[str]], Service]:
     for entry in entry_points(group=GROUP, name=NAME):
         make: Callable[[socket.socket, Sequence[str]], Service] = entry.load()
         return make
-    raise HopliteError("http needs the command line's package: pip install 'hoplite-collectives[http]'")
+    raise PackageMissing("the installed hoplite-collectives has no server for http: install it again")
 
 
 def _listener(address: str) -> socket.socket:

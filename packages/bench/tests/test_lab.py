@@ -602,7 +602,7 @@ def test_the_error_names_a_missing_system_tool_or_package(monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     monkeypatch.setattr("shutil.which", str)
-    with pytest.raises(LabError, match=r"pip install hoplite-bench"):
+    with pytest.raises(LabError, match=r"pip install pyroute2"):
         needs.check()
     monkeypatch.setattr("shutil.which", lambda _: None)
     with pytest.raises(LabError, match="apt-get install util-linux"):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hoplite.errors import InvalidArgument
+from hoplite.extras import install_package
 from hoplite_bench.select import cache, deciding, fingerprint
 from hoplite_bench.select.request import Request
 from test_select_plan import PLAN
@@ -272,4 +273,4 @@ except hoplite.HopliteError as error:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip().endswith("which is not installed: run pip install hoplite-bench")
+    assert done.stdout.strip().endswith(f"which is not installed: run {install_package('hoplite-bench')}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from click.testing import CliRunner
 
+from hoplite.extras import install_package
 from hoplite.tools.cli.output import Failure
 from hoplite_topology.cli.topology import topology
 
@@ -19,4 +20,4 @@ def test_a_lab_is_of_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
     done = CliRunner().invoke(topology, ["probe", "--lab", "2"])
     assert isinstance(done.exception, Failure)
     assert str(done.exception) == "a lab requires hoplite-bench, which is not installed"
-    assert done.exception.step == "pip install 'hoplite-topology[lab]'"
+    assert done.exception.step == install_package("hoplite-bench")

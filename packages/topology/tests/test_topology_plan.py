@@ -172,7 +172,7 @@ def test_the_exact_solver_names_the_extra_that_it_lacks(monkeypatch: pytest.Monk
     monkeypatch.setattr(relaxation, "is_there", lambda: False)
     options = problem.Options(solver="exact", seconds=0.5)
     found = planning.plan(racks(6, 6), problem.Wanted("ring"), options)
-    assert any("pip install 'hoplite-topology[solvers]'" in note for note in found.notes)
+    assert any("pip install 'highspy" in note for note in found.notes)
     assert 0 < found.bound <= found.cost
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 
-from hoplite.errors import HopliteError
-
-EXTRA = "hoplite-collectives[dask]"
+from hoplite.errors import PackageMissing
+from hoplite.extras import install
 
 # The release of Dask that the tests use.
 KNOWN = "2026.8"
@@ -26,21 +25,17 @@ OF_CLIENT = (
 OF_WORKER = ("data", "handlers", "loop", "rpc", "scheduler")
 
 
-class DaskMissing(HopliteError, ImportError):
-    """Dask is not installed, or has another interface. The message names the package to install."""
-
-
 def check() -> None:
     """Checks that Dask has the interfaces that this package uses.
 
     Raises:
-        DaskMissing: Dask is missing or differs; the message names the package to install.
+        PackageMissing: Dask is missing or differs; the message names the package to install.
     """
     try:
         version = importlib.import_module("distributed").__version__
         importlib.import_module("numpy")
     except ImportError as error:
-        raise DaskMissing(f"hoplite.dask needs Dask and NumPy ({error}): pip install '{EXTRA}'") from None
+        raise PackageMissing(f"hoplite.dask needs Dask and NumPy ({error}): {install('dask')}") from None
     missing = []
     for module, names in USED.items():
         try:
@@ -52,7 +47,7 @@ def check() -> None:
     if not missing:
         missing = _changed()
     if missing:
-        raise DaskMissing(
+        raise PackageMissing(
             f"hoplite.dask does not support distributed {version}, which lacks {', '.join(missing)}: "
             f"install a supported version, pip install 'distributed=={KNOWN}.*'"
         )
@@ -72,11 +67,11 @@ def check_worker(worker: object) -> None:
     """Checks that a worker has the attributes that the plugin uses.
 
     Raises:
-        DaskMissing: it lacks some; the message names the version to install.
+        PackageMissing: it lacks some; the message names the version to install.
     """
     missing = [name for name in OF_WORKER if not hasattr(worker, name)]
     if missing:
-        raise DaskMissing(
+        raise PackageMissing(
             f"a worker of this version of Dask lacks {', '.join(missing)}: install a supported version, "
             f"pip install 'distributed=={KNOWN}.*'"
         )

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hoplite.errors import HopliteError
+from hoplite.errors import HopliteError, PackageMissing
+from hoplite.extras import install
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,9 +23,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "ray":
         raise
-    raise ModuleNotFoundError(
-        "hoplite.ray needs Ray, which is not installed: pip install 'hoplite-collectives[ray]'", name="ray"
-    ) from None
+    raise PackageMissing(f"hoplite.ray needs Ray, which is not installed: {install('ray')}") from None
 
 
 class UnknownRay(HopliteError, ImportError):
@@ -39,7 +38,7 @@ def unknown(what: str) -> UnknownRay:
     """
     return UnknownRay(
         f"hoplite.ray supports Ray {KNOWN}, but this is Ray {ray.__version__}, which {what}: install a supported "
-        f"version, pip install 'hoplite-collectives[ray]'"
+        f"version, {install('ray')}"
     )
 
 

@@ -14,7 +14,6 @@ from hoplite.torch import needs as _needs
 _needs.check()
 
 from hoplite.torch.backend import is_supported, register  # noqa: E402 - torch must be there for the others
-from hoplite.torch.needs import TorchMissing  # noqa: E402
 from hoplite.torch.weights import (  # noqa: E402
     Manifest,
     ManifestInvalid,
@@ -31,7 +30,6 @@ __all__ = [
     "ManifestInvalid",
     "Publication",
     "Staged",
-    "TorchMissing",
     "Weights",
     "fetch",
     "fetch_async",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 
-from hoplite.errors import HopliteError
-
-EXTRA = "hoplite-collectives[torchft]"
+from hoplite.errors import PackageMissing
+from hoplite.extras import install
 
 # The release of torchft that the tests use.
 KNOWN = "0.2.0"
@@ -15,24 +14,20 @@ KNOWN = "0.2.0"
 METHODS = ("metadata", "send_checkpoint", "recv_checkpoint", "disallow_checkpoint", "shutdown")
 
 
-class TorchftMissing(HopliteError, ImportError):
-    """torchft is not installed, or has another interface. The message names the package to install."""
-
-
 def check() -> None:
     """Checks that torchft has the interface that this package implements.
 
     Raises:
-        TorchftMissing: torchft is missing or differs; the message names the package to install.
+        PackageMissing: torchft is missing or differs; the message names the package to install.
     """
     try:
         interface = importlib.import_module("torchft.checkpointing.transport").CheckpointTransport
     except (ImportError, AttributeError) as error:
-        raise TorchftMissing(f"hoplite.torchft needs torchft ({error}): pip install '{EXTRA}'") from None
+        raise PackageMissing(f"hoplite.torchft needs torchft ({error}): {install('torchft')}") from None
     missing = [name for name in METHODS if not hasattr(interface, name)]
     unknown = sorted(interface.__abstractmethods__ - set(METHODS))
     if missing or unknown:
-        raise TorchftMissing(
+        raise PackageMissing(
             f"hoplite.torchft does not support this version of torchft: CheckpointTransport has other methods "
             f"({', '.join(missing + unknown)}); pip install torchft=={KNOWN}"
         )

@@ -1,14 +1,13 @@
 """Weights of TorchRL policies by name: the weight-sync backend "hoplite".
 
-`import hoplite.torchrl` registers it, and `WeightSyncScheme.from_backend("hoplite")` creates a scheme. The package
-needs TorchRL: pip install 'hoplite-collectives[torchrl]'. See docs/torch-frameworks.md.
+`import hoplite.torchrl` registers it, and `WeightSyncScheme.from_backend("hoplite")` creates a scheme. It needs the
+extra `torchrl`. See docs/torch-frameworks.md.
 """
 
 from hoplite.torchrl import needs as _needs
 
 _needs.check()
 
-from hoplite.torchrl.needs import TorchRLMissing  # noqa: E402 - after the check
 from hoplite.torchrl.scheme import HopliteWeightSyncScheme  # noqa: E402
 
-__all__ = ["HopliteWeightSyncScheme", "TorchRLMissing"]
+__all__ = ["HopliteWeightSyncScheme"]

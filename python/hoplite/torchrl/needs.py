@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 
-from hoplite.errors import HopliteError
-
-EXTRA = "hoplite-collectives[torchrl]"
+from hoplite.errors import PackageMissing
+from hoplite.extras import install
 
 # The release of TorchRL that the tests use.
 KNOWN = "0.14.1"
@@ -30,21 +29,17 @@ OF_SCHEME = {
 }
 
 
-class TorchRLMissing(HopliteError, ImportError):
-    """TorchRL is not installed, or has another interface. The message names the package to install."""
-
-
 def check() -> None:
     """Checks that TorchRL has the interface that this package uses.
 
     Raises:
-        TorchRLMissing: TorchRL is missing or differs; the message names the package to install.
+        PackageMissing: TorchRL is missing or differs; the message names the package to install.
     """
     try:
         version = importlib.import_module("torchrl").__version__
         module = importlib.import_module(MODULE)
     except ImportError as error:
-        raise TorchRLMissing(f"hoplite.torchrl needs TorchRL ({error}): pip install '{EXTRA}'") from None
+        raise PackageMissing(f"hoplite.torchrl needs TorchRL ({error}): {install('torchrl')}") from None
     scheme = getattr(module, "WeightSyncScheme", None)
     missing = [name for name in ("WeightSyncScheme", "register_weight_sync_backend") if not hasattr(module, name)]
     for name, arguments in OF_SCHEME.items() if scheme is not None else ():
@@ -53,7 +48,7 @@ def check() -> None:
         if method is None or not set(arguments) <= set(has):
             missing.append(f"WeightSyncScheme.{name}({', '.join(arguments)})")
     if missing:
-        raise TorchRLMissing(
+        raise PackageMissing(
             f"hoplite.torchrl does not support torchrl {version}, which lacks {', '.join(missing)}: "
             f"pip install torchrl=={KNOWN}"
         )

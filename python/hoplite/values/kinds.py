@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hoplite import _native
 from hoplite.errors import DecodeError, UnsupportedDtype
+from hoplite.extras import install
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -95,8 +96,7 @@ def require(package: str, need: str) -> Any:  # noqa: ANN401 - a module that typ
         return importlib.import_module(package)
     except ImportError as error:
         raise UnsupportedDtype(
-            f"{need} needs {package}, which can't be imported ({error}); try pip install "
-            f"'hoplite-collectives[{_EXTRAS.get(package, package)}]'"
+            f"{need} needs {package}, which can't be imported ({error}): try {install(_EXTRAS.get(package, package))}"
         ) from error
 
 

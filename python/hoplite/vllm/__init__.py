@@ -7,7 +7,7 @@ trainer call
     engine.send_weights()
 
 There is no group: servers and trainers may come, go and restart at any time. Importing the package registers the
-backend. It needs vLLM: pip install 'hoplite-collectives[vllm]'.
+backend. It needs the extra `vllm`.
 """
 
 from hoplite.vllm import needs as _needs
@@ -15,7 +15,6 @@ from hoplite.vllm import needs as _needs
 _needs.check()
 
 from hoplite.vllm.engine import HopliteWeightTransferEngine  # noqa: E402 - vLLM must be there for the others
-from hoplite.vllm.needs import VLLMMissing  # noqa: E402
 from hoplite.vllm.registration import register  # noqa: E402
 from hoplite.vllm.trainer import HopliteTrainerEngine, HopliteTrainerInitInfo, load  # noqa: E402
 
@@ -25,7 +24,6 @@ __all__ = [
     "HopliteTrainerEngine",
     "HopliteTrainerInitInfo",
     "HopliteWeightTransferEngine",
-    "VLLMMissing",
     "load",
     "register",
 ]

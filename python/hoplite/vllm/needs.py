@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 
-from hoplite.errors import HopliteError
-
-EXTRA = "hoplite-collectives[vllm]"
+from hoplite.errors import PackageMissing
+from hoplite.extras import install
 
 # The interfaces of vLLM that this package uses. Releases before 0.28 have other ones.
 USED = {
@@ -21,23 +20,19 @@ USED = {
 }
 
 
-class VLLMMissing(HopliteError, ImportError):
-    """vLLM is not installed, or has another interface. The message names the extra to install."""
-
-
 def check() -> None:
     """Checks that vLLM has the interfaces that this package uses.
 
     Raises:
-        VLLMMissing: vLLM is missing or differs; the message names the extra to install.
+        PackageMissing: vLLM is missing or differs; the message names the extra to install.
     """
     try:
         version = importlib.import_module("vllm").__version__
         modules = {module: importlib.import_module(module) for module in USED}
     except ImportError as error:
-        raise VLLMMissing(f"hoplite.vllm needs vLLM 0.33 ({error}): run pip install '{EXTRA}'") from None
+        raise PackageMissing(f"hoplite.vllm needs vLLM 0.33 ({error}): run {install('vllm')}") from None
     missing = [f"{module}.{name}" for module in USED for name in USED[module] if not hasattr(modules[module], name)]
     if missing:
-        raise VLLMMissing(
-            f"hoplite.vllm does not support vLLM {version}, which lacks {', '.join(missing)}: run pip install '{EXTRA}'"
+        raise PackageMissing(
+            f"hoplite.vllm does not support vLLM {version}, which lacks {', '.join(missing)}: run {install('vllm')}"
         )

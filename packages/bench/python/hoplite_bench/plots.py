@@ -14,7 +14,8 @@ import math
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from hoplite.errors import HopliteError
+from hoplite.errors import PackageMissing
+from hoplite.extras import install
 from hoplite_bench import tables, words
 from hoplite_bench.row import WIRE
 from hoplite_bench.tables import HOPLITE, unique
@@ -89,7 +90,7 @@ def draw(measurement: Measurement) -> list[Picture]:
     """Draws all figures for which a measurement has rows.
 
     Raises:
-        HopliteError: Matplotlib is not installed.
+        PackageMissing: Matplotlib is not installed.
     """
     together = measurement.select(lambda case: case.hosts > 1 and case.arrival_s == 0)
     late = measurement.select(lambda case: case.hosts > 1 and case.arrival_s > 0)
@@ -113,12 +114,12 @@ def drawing() -> Iterator[None]:
     """Applies the settings of all figures for the duration of a `with` block.
 
     Raises:
-        HopliteError: Matplotlib is not installed.
+        PackageMissing: Matplotlib is not installed.
     """
     try:
         import matplotlib as mpl
     except ModuleNotFoundError as error:
-        raise HopliteError(f"figures require {error.name}: pip install 'hoplite-bench[report]'") from None
+        raise PackageMissing(f"figures require {error.name}: {install('report', 'hoplite-bench')}") from None
     with mpl.rc_context(SETTINGS):
         yield
 

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from hoplite.extras import install
 from hoplite_topology import linear, problem, relaxation, smt
 
 if TYPE_CHECKING:
@@ -119,9 +120,8 @@ def plan(rows: list[list[float]], wanted: Wanted, options: Options) -> Planned:
                 order, cost = proof.order, shorter
             notes.append(_said(proof, search))
         elif search.ranks == len(rows):
-            notes.append(
-                f"HiGHS, which proves tighter bounds for rings, is not installed: pip install '{relaxation.EXTRA}'"
-            )
+            step = install("solvers", "hoplite-topology")
+            notes.append(f"HiGHS, which proves tighter bounds for rings, is not installed: {step}")
     if options.solver == "paper":
         better = smt.improve(rows, wanted, order, cost, model=search.model, seconds=search.seconds)
         notes.append(better.note)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from hoplite_topology._native import Rings
 
-EXTRA = "hoplite-topology[solvers]"
 # Values this close to 0 or 1 count as integral.
 WHOLE = 1e-6
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hoplite.extras import install
 from hoplite_topology import _native
 
 if TYPE_CHECKING:
     from hoplite_topology.problem import Wanted
 
-EXTRA = "hoplite-topology[solvers]"
 # With more ranks, building the formula alone takes too long.
 RANKS_MAX = 16
 # Microseconds are converted to integer nanoseconds.
@@ -58,7 +58,8 @@ def improve(
     try:
         import z3
     except ImportError:
-        return Improved(None, is_best=False, note=f"Z3 was skipped, because it is not installed: pip install '{EXTRA}'")
+        step = install("solvers", "hoplite-topology")
+        return Improved(None, is_best=False, note=f"Z3 was skipped, because it is not installed: {step}")
     best, limit, is_best = None, round(cost * NANOSECONDS), False
     solver = z3.Solver()
     solver.set("timeout", max(1, round(seconds * 1000)))

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from hoplite.extras import install
 from hoplite.tools.cli.ending import ending_in_order
 from hoplite.tools.cli.options import json_option
 from hoplite.tools.cli.output import print_json
@@ -38,7 +39,7 @@ def demo(steps: int | None, as_json: bool) -> None:
         from hoplite.tools.demo import run
     except ModuleNotFoundError as error:
         click.echo(f"error: the demo needs {error.name}, which is not installed", err=True)
-        click.echo("try: pip install 'hoplite-collectives[demo]'", err=True)
+        click.echo(f"try: {install('demo')}", err=True)
         sys.exit(1)
 
     with ending_in_order():

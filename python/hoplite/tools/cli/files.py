@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 import click
 
 from hoplite.errors import UnsupportedDtype
+from hoplite.extras import install
 from hoplite.tools.cli.attach import attach, complete_ref
 from hoplite.tools.cli.options import duration_option, json_option, seconds_option, socket_option
 from hoplite.tools.cli.output import fail_with, print_json
@@ -280,7 +281,7 @@ def _numpy(why: str) -> Any:  # noqa: ANN401 - the module
     try:
         import numpy as np
     except ModuleNotFoundError:
-        fail_with(f"{why}, and NumPy is not installed", "pip install 'hoplite-collectives[numpy]'")
+        fail_with(f"{why}, and NumPy is not installed", install("numpy"))
     return np
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hoplite import __version__
+from hoplite.extras import install_package
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -47,7 +48,7 @@ class Elsewhere(click.Command):
     def get_short_help_str(self, limit: int = 45) -> str:
         """Returns the help text for the list of commands."""
         text = super().get_short_help_str(limit)
-        return text if self._entry() is not None else f"Not installed: pip install {self.package}"
+        return text if self._entry() is not None else f"Not installed: in the package {self.package}"
 
     def make_context(
         self,
@@ -70,8 +71,8 @@ class Elsewhere(click.Command):
         entry = self._entry()
         if entry is None:
             message = f"hoplite {self.name} is in the package {self.package}, which is not installed"
-            raise Unusable(message, f"pip install {self.package}")
-        step = f"pip install {self.package}=={__version__}"
+            raise Unusable(message, install_package(self.package))
+        step = install_package(self.package)
         there = entry.dist.version if entry.dist is not None else __version__
         if there != __version__:
             raise Unusable(f"{self.package} {there} does not match hoplite-collectives {__version__}", step)

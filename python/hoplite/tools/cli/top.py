@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hoplite.extras import install
 from hoplite.tools.cli.attach import attach
 from hoplite.tools.cli.options import json_option, socket_option
 from hoplite.tools.cli.output import fail_with, print_json, print_table
@@ -54,8 +55,7 @@ def top(once: bool, socket: str | None, as_json: bool) -> int | None:
         from hoplite.tools.top.app import Top
     except ModuleNotFoundError as error:
         needed = str(error.name).partition(".")[0]
-        step = "pip install 'hoplite-collectives[top]', or hoplite top --once"
-        fail_with(f"the display needs {needed}, which is not installed", step)
+        fail_with(f"the display needs {needed}, which is not installed", f"{install('top')}, or hoplite top --once")
     from hoplite.tools.observe.observer import Observer
 
     with attach(socket) as client:

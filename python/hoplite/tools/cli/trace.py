@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hoplite.errors import HopliteError
+from hoplite.extras import install
 from hoplite.tools.cli.attach import attach
 from hoplite.tools.cli.files import check_target, replaced
 from hoplite.tools.cli.options import seconds_option, socket_option
@@ -92,7 +93,7 @@ def _check_otlp(url: str) -> None:
     try:
         import hoplite.tools.trace.otlp  # noqa: F401 - fail before the recording
     except ModuleNotFoundError as error:
-        fail_with(f"--otlp needs {error.name}, which is not installed", "pip install 'hoplite-collectives[otel]'")
+        fail_with(f"--otlp needs {error.name}, which is not installed", install("otel"))
 
 
 def _summarize(recording: Recording, found: list[Span], places: list[str]) -> None:

@@ -110,7 +110,7 @@ def versions(view: View) -> Finding:
     }
     if others:
         text = ", ".join(f"{name} has {version}" for name, version in others.items())
-        fix = f"Run on each host, then restart its node: pip install hoplite-collectives=={__version__}"
+        fix = f"Install hoplite-collectives {__version__} on each host, then restart its node."
         return Finding("versions", "warning", f"this command has {__version__}, but {text}", fix)
     return Finding("versions", "ok", f"all nodes that reply have {__version__}")
 

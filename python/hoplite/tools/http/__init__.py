@@ -7,19 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hoplite.errors import HopliteError
+from hoplite.errors import PackageMissing
+from hoplite.extras import install
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
     from hoplite.tools.http.server import Server
-
-EXTRA = "hoplite-collectives[http]"
-
-
-class HttpMissing(HopliteError, ImportError):
-    """A package of the extra `http` is not installed."""
 
 
 def serve(listener: socket.socket, keys: Sequence[str]) -> Server:
@@ -30,11 +25,11 @@ def serve(listener: socket.socket, keys: Sequence[str]) -> Server:
         keys: keys that viewers may present; empty if they need none.
 
     Raises:
-        HttpMissing: the extra is not installed.
+        PackageMissing: the extra is not installed.
     """
     try:
         from hoplite.tools.http.server import Server
     except ModuleNotFoundError as error:
         listener.close()
-        raise HttpMissing(f"http needs {error.name}, which is not installed: pip install '{EXTRA}'") from None
+        raise PackageMissing(f"http needs {error.name}, which is not installed: {install('http')}") from None
     return Server(listener, keys)

@@ -6,12 +6,12 @@
 See docs/torch-frameworks.md.
 """
 
-from hoplite.errors import HopliteError
+from hoplite.errors import PackageMissing
 
 try:
     from torch.distributed.checkpoint.storage import StorageReader as _  # noqa: F401 - only checked
 except ImportError as error:
-    raise HopliteError(
+    raise PackageMissing(
         f"hoplite.torch.checkpoint needs torch 2.4 or later with torch.distributed ({error}): run pip install -U torch"
     ) from None
 

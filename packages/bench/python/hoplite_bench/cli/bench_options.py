@@ -116,7 +116,7 @@ def refuse_debug_build() -> None:
     try:
         machine.refuse_debug_build()
     except HopliteError as error:
-        fail_with(str(error), "run make build, or install a wheel: pip install hoplite-collectives")
+        fail_with(str(error), "run make build")
 
 
 def refuse_before(context: click.Context) -> None:

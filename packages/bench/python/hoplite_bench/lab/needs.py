@@ -23,4 +23,4 @@ def check() -> None:
         if shutil.which(tool) is None:
             raise LabError(f"a lab needs the command {tool}; install it: apt-get install {package}")
     if importlib.util.find_spec("pyroute2") is None:
-        raise LabError("a lab needs pyroute2; install it: pip install hoplite-bench")
+        raise LabError("a lab needs pyroute2; install it: pip install pyroute2")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hoplite.errors import HopliteError, InvalidArgument
+from hoplite.extras import install_package
 from hoplite.tools.cli.ending import ending_in_order
 from hoplite.tools.cli.options import duration_option, json_option, said
 from hoplite.tools.cli.output import fail_with, print_json, print_table, stepping
@@ -198,7 +199,7 @@ def _where(options: dict[str, Any], settings: Settings) -> Iterator[tuple[Probed
         except ModuleNotFoundError as error:
             if error.name not in ("hoplite_bench", "hoplite_bench.lab"):
                 raise
-            fail_with("a lab requires hoplite-bench, which is not installed", "pip install 'hoplite-topology[lab]'")
+            fail_with("a lab requires hoplite-bench, which is not installed", install_package("hoplite-bench"))
 
         _check_count(options["landmarks"], options["lab"] or sum(options["racks"]))
         links = {"rate": options["rate"], "latency": options["latency"]}

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hoplite.errors import HopliteError, InvalidArgument
+from hoplite.errors import HopliteError, InvalidArgument, PackageMissing
+from hoplite.extras import install
 
 try:
     import torch
     import torch.distributed as dist
 except ImportError as error:
-    raise HopliteError(
-        f"hoplite_auto needs PyTorch, which can't be imported ({error}): pip install 'hoplite-collectives[torch]'"
-    ) from None
+    raise PackageMissing(f"hoplite_auto needs PyTorch, which can't be imported ({error}): {install('torch')}") from None
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Backend, ProcessGroup, _DistributedBackendOptions
