@@ -119,9 +119,8 @@ native-docs: ## Generate the reference of hoplite.h and hoplite.hpp into target/
 	@mkdir -p $(NATIVE)
 	cd packages/native; doxygen Doxyfile
 
-docs: $(VENV)/.tools ## Generate docs/api.md, docs/messages.md and the pictures of docs/
+docs: $(VENV)/.tools ## Generate docs/api.md, docs/metrics.md and the pictures of docs/
 	$(BIN)/python docs/api.py
-	$(BIN)/python docs/messages.py
 	$(BIN)/python docs/metrics.py
 	$(BIN)/python docs/pictures/draw.py
 

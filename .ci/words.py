@@ -43,7 +43,7 @@ PROSE = {
 # Backquoted names, attributes in docstrings, and breaks: a phrase may continue in the next line.
 CODE_OR_BREAK = r"`[^`\n]*`|\n +\w+(?=: )|\n[ \t]*(?://[/!]?|#)?[ \t]*"
 SKIPPED = re.compile(
-    r"(^|/)(tests?|benches|corpus)(/|\.rs)|_tests?\.rs$|^docs/(api|messages|benchmarks/report)\.md$|^\.ci/words\.py$"
+    r"(^|/)(tests?|benches|corpus)(/|\.rs)|_tests?\.rs$|^docs/(api|benchmarks/report)\.md$|^\.ci/words\.py$"
 )
 
 
