@@ -17,6 +17,7 @@ output; "..." matches anything. A comment before the block marks exceptions:
 from __future__ import annotations
 
 import doctest
+import functools
 import importlib.util
 import os
 import pkgutil
@@ -189,6 +190,7 @@ def test_few_blocks_are_not_run() -> None:
     assert len(skipped) <= 4
 
 
+@functools.cache
 def anchors(page: Path) -> set[str]:
     """Returns the anchors that a code host creates for a page's headings. It numbers repeated ones."""
     prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -198,28 +200,31 @@ def anchors(page: Path) -> set[str]:
     return {f"{text}-{number}" if number else text for text, number in zip(texts, repeats, strict=True)}
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
+def test_links_resolve() -> None:
+    pages = {
         *PAGES,
-        *sorted(page for page in (ROOT / "docs").glob("*/*.md") if page not in PAGES),
-        *sorted((ROOT / "packages").glob("*/README.md")),
-        *sorted((ROOT / "examples").rglob("README.md")),
+        *(ROOT / "docs").glob("*/*.md"),
+        *(ROOT / "packages").glob("*/README.md"),
+        *(ROOT / "examples").rglob("README.md"),
         ROOT / "CONTRIBUTING.md",
         ROOT / "ARCHITECTURE.md",
         ROOT / "CHANGELOG.md",
-    ],
-    ids=lambda page: str(page.relative_to(ROOT)),
-)
-def test_links_resolve(page: Path) -> None:
+    }
+    broken = [f"{page.relative_to(ROOT)}: {target}" for page in sorted(pages) for target in broken_links(page)]
+    assert not broken, broken
+
+
+def broken_links(page: Path) -> list[str]:
+    """Returns the links of a page to files or headings that do not exist."""
+    broken = []
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if target.startswith("https://"):
             continue
         path, _, anchor = target.partition("#")
         there = page if not path else (page.parent / path).resolve()
-        assert there.exists(), f"{page.name} links to {target}"
-        if anchor:
-            assert anchor in anchors(there), f"{page.name} links to {target}"
+        if not there.exists() or (anchor and anchor not in anchors(there)):
+            broken.append(target)
+    return broken
 
 
 def test_the_index_has_every_page() -> None:
@@ -246,37 +251,50 @@ def test_the_reference_has_every_public_name() -> None:
 
 # Modules that need these can't be imported here.
 NEED_OTHERS = (
-    "dask",
-    "ray",
-    "torch",
-    "trl",
-    "verl",
-    "vllm",
-    "_held",
-    "_policy",
-    "tools.http",
-    "tools.top.app",
-    "tools.trace.otlp",
+    "hoplite.dask",
+    "hoplite.ray",
+    "hoplite.torch",
+    "hoplite.trl",
+    "hoplite.verl",
+    "hoplite.vllm",
+    "hoplite._held",
+    "hoplite._policy",
+    "hoplite.tools.http",
+    "hoplite.tools.top.app",
+    "hoplite.tools.trace.otlp",
+    "hoplite_bench.select.torch_auto",
 )
-MODULES = [
-    module.name
-    for package in (hoplite, hoplite_bench, hoplite_topology)
-    # It imports packages, of which an old PyTorch does not suffice for some.
-    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.", onerror=lambda _: None)
-    if "__main__" not in module.name
-    and not module.name.startswith((*(f"hoplite.{name}" for name in NEED_OTHERS), "hoplite_bench.select.torch_auto"))
-]
 
 
-@pytest.mark.parametrize("name", ["hoplite", *MODULES])
-def test_examples_in_docstrings_print_the_shown_output(name: str) -> None:
+def modules() -> list[str]:
+    """Returns the names of all modules with docstrings that run here."""
+    found = ["hoplite"]
+    for package in (hoplite, hoplite_bench, hoplite_topology):
+        # It imports packages, of which an old PyTorch does not suffice for some.
+        found += [
+            module.name
+            for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.", onerror=lambda _: None)
+            if "__main__" not in module.name and not module.name.startswith(NEED_OTHERS)
+        ]
+    return found
+
+
+def test_examples_in_docstrings_print_the_shown_output() -> None:
     """Each may use `hp`, the client of an empty node."""
-    with testing.cluster(1) as nodes, nodes[0].client() as hp:
-        try:
-            results = doctest.testmod(importlib.import_module(name), extraglobs={"hoplite": hoplite, "hp": hp})
-        finally:
-            # The examples of `init` and `client` leave a shared client and its node.
-            hoplite.shutdown()
-    assert results.failed == 0
+    finder = doctest.DocTestFinder()
+    examples = [test for name in modules() for test in finder.find(importlib.import_module(name)) if test.examples]
+    attempted: dict[str, int] = {}
+    failed: list[str] = []
+    for test in examples:
+        module = str(test.globs["__name__"])
+        with testing.cluster(1) as nodes, nodes[0].client() as hp:
+            test.globs |= {"hoplite": hoplite, "hp": hp}
+            try:
+                results = doctest.DocTestRunner().run(test, out=failed.append)
+            finally:
+                # The examples of `init` and `client` leave a shared client and its node.
+                hoplite.shutdown()
+        attempted[module] = attempted.get(module, 0) + results.attempted
+    assert not failed, "".join(failed)
     # Check that the examples of the verbs are found.
-    assert results.attempted > 10 or name != "hoplite._verbs.making"
+    assert attempted["hoplite._verbs.making"] > 10
