@@ -1,8 +1,8 @@
 """Clients for the contract cases: of one node or of three, with the synchronous or the asyncio verbs.
 
 A case is written once, with the synchronous verbs. `Twin` offers the same verbs and runs their asyncio variants on an
-event loop. After every case this module checks that no request is pending, and deletes the objects of the case. It
-does not depend on any case.
+event loop. After every case `shared` checks that no request is pending, and deletes the objects of the case. This
+module does not depend on any case.
 
 A module of cases loads it as a pytest plugin, for its fixtures.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import inspect
 import threading
 from dataclasses import dataclass
@@ -20,15 +19,17 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 import hoplite
+import shared
 from hoplite import Client, testing
-from support import SOON, eventually
+from support import SOON
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
     from typing import Self
 
 PLACES = ("embedded", "attached", "cluster")
-HOW = ("sync", "async")
+# Each place and each kind of verbs. In a cluster, some clients are embedded and the getter is attached.
+PAIRS = (("embedded", "sync"), ("attached", "async"), ("cluster", "sync"), ("cluster", "async"))
 
 
 class Loop:
@@ -151,7 +152,7 @@ class Crew:
 
     Attributes:
         place: one of `PLACES`.
-        how: one of `HOW`.
+        how: "sync" or "async".
         putter: puts and deletes objects.
         getter: gets objects.
         reducer: runs reduces.
@@ -186,18 +187,7 @@ class Crew:
 
     def settled(self) -> None:
         """Waits until no node has a pending request, an active reduce or a reader."""
-        if not self._is_settled():
-            # A caught error may still hold references.
-            gc.collect()
-            eventually(self._is_settled)
-
-    def _is_settled(self) -> bool:
-        return all(_is_settled(client) for client in self.clients)
-
-
-def _is_settled(client: Client) -> bool:
-    status = client.status()
-    return status["waiting"] == status["reduces"] == 0 and not any(row["readers"] for row in client.objects())
+        shared.wait_until_idle(self.clients)
 
 
 class Stage:
@@ -219,21 +209,15 @@ class Stage:
         }
 
     @contextlib.contextmanager
-    def crew(self, place: str, how: str, prefix: str) -> Iterator[Crew]:
+    def crew(self, place: str, how: str, prefix: str, faults: bool) -> Iterator[Crew]:
         """Creates the clients of a case, and checks afterwards that nothing is left of it."""
         own = self.clients[place]
         nodes = self.nodes if place == "cluster" else self.nodes[:1]
         loop = Loop() if how == "async" else None
         faces = own if loop is None else [cast("Client", Twin(client, loop)) for client in own]
-        yield Crew(place, how, faces[0], faces[1], faces[2], nodes, loop, prefix)
         try:
-            Crew(place, "sync", own[0], own[1], own[2], nodes, None, prefix).settled()
-            for client in own:
-                client.delete([row["ref"] for row in client.objects()])
-            eventually(lambda: all(client.status()["store"]["used"] == 0 == len(client.objects()) for client in own))
-        except AssertionError:
-            seen = [(client.status(), client.objects()) for client in own]
-            raise AssertionError(f"something is left of the case: {seen}") from None
+            with shared.lent(own, faults):
+                yield Crew(place, how, faces[0], faces[1], faces[2], nodes, loop, prefix)
         finally:
             if loop is not None:
                 loop.close()
@@ -246,20 +230,24 @@ def stage() -> Iterator[Stage]:
         yield Stage(nodes)
 
 
-@pytest.fixture(params=[(place, how) for place in PLACES for how in HOW], ids="-".join)
+@pytest.fixture(params=PAIRS, ids="-".join)
 def crew(request: pytest.FixtureRequest, stage: Stage) -> Iterator[Crew]:
     """The clients of one case, for each place and both kinds of verbs."""
     place, how = request.param
-    with stage.crew(place, how, _prefix(request)) as made:
+    with stage.crew(place, how, _prefix(request), _has_faults(request)) as made:
         yield made
 
 
 @pytest.fixture(params=PLACES)
 def plain(request: pytest.FixtureRequest, stage: Stage) -> Iterator[Crew]:
     """The same with synchronous verbs only, for cases that choose the kind of verbs themselves."""
-    with stage.crew(request.param, "sync", _prefix(request)) as made:
+    with stage.crew(request.param, "sync", _prefix(request), _has_faults(request)) as made:
         yield made
 
 
 def _prefix(request: pytest.FixtureRequest) -> str:
     return str(request.node.name).replace("/", "|")
+
+
+def _has_faults(request: pytest.FixtureRequest) -> bool:
+    return request.node.get_closest_marker("faults") is not None

@@ -242,6 +242,7 @@ def test_waiting_gets_receive_the_object_at_the_seal(crew: Crew, size: int) -> N
     same(during.result(), numbers(size))
 
 
+@pytest.mark.faults("a buffer is discarded while it is fetched")
 def test_a_get_of_a_discarded_name_waits_for_the_next_put(crew: Crew) -> None:
     get = Later(crew.getter.get, crew.name(), timeout=SOON)
     buffer = crew.putter.create(LARGE, name=crew.name())

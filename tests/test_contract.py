@@ -267,6 +267,7 @@ def test_delete_applies_to_all_nodes_and_values_stay_valid(crew: Crew, size: int
         same(value, numbers(size, seed=seed))
 
 
+@pytest.mark.faults("an object is deleted while it is fetched")
 def test_a_deletion_fails_pending_gets(crew: Crew) -> None:
     buffer = crew.putter.create(LARGE, name=crew.name())
     gets = [Later(client.get, crew.name(), timeout=SOON) for client in crew.clients]

@@ -60,6 +60,7 @@ def test_a_buffer_has_its_ref_before_the_seal(crew: Crew, size: int) -> None:
         same(waiting.result(), np.full(size, 7, "float32"))
 
 
+@pytest.mark.faults("a buffer is discarded while it is fetched")
 @SIZES
 def test_discarding_a_buffer_fails_its_pending_gets(crew: Crew, size: int) -> None:
     buffer = crew.putter.create(size)
@@ -96,6 +97,7 @@ def test_a_reservation_is_lost_with_its_client(crew: Crew) -> None:
     same(view, numbers(50_000))
 
 
+@pytest.mark.faults("a buffer is discarded while it is fetched")
 def test_a_failed_seal_fails_pending_gets(crew: Crew) -> None:
     pinned = crew.putter.put(np.ones(128 * 1024 * 1024 - 200_000, np.uint8), timeout=SOON)
     buffer = crew.putter.create(30_000, "bytes")
