@@ -10,6 +10,7 @@ import pytest
 
 import hoplite
 import peace
+import shared
 from hoplite import testing
 
 if TYPE_CHECKING:
@@ -66,6 +67,19 @@ def nodes() -> Iterator[list[hoplite.Node]]:
 def clients(nodes: list[hoplite.Node]) -> list[hoplite.Client]:
     """A client of each of the three nodes."""
     return [node.client() for node in nodes]
+
+
+@pytest.fixture(scope="module")
+def _cluster() -> Iterator[shared.Cluster]:
+    with shared.Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def shared_nodes(request: pytest.FixtureRequest, _cluster: shared.Cluster) -> Iterator[list[hoplite.Node]]:
+    """Three embedded nodes that tests of a module share. A test must not stop them, and fails if it leaves something."""
+    with _cluster.lent(request.node.get_closest_marker("faults") is not None) as nodes:
+        yield nodes
 
 
 @pytest.fixture

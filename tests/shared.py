@@ -64,12 +64,11 @@ def _is_idle(clients: Sequence[Client]) -> bool:
 
 
 class Cluster:
-    """Three embedded nodes for the tests of a module, and a client of each."""
+    """Three embedded nodes for the tests of a module."""
 
     def __init__(self) -> None:
         self._running = contextlib.ExitStack()
         self._nodes: list[Node] = []
-        # The first large put of a client takes 0.1 s.
         self._clients: list[Client] = []
 
     def __enter__(self) -> Self:
@@ -79,14 +78,14 @@ class Cluster:
         self._running.close()
 
     @contextlib.contextmanager
-    def lent(self, faults: bool) -> Iterator[tuple[list[Node], list[Client]]]:
+    def lent(self, faults: bool) -> Iterator[list[Node]]:
         """Lends the nodes to one test. If it leaves something, the next one gets new nodes."""
         if not self._nodes:
             self._nodes = self._running.enter_context(testing.cluster(3))
             self._clients = [node.client() for node in self._nodes]
         try:
             with lent(self._clients, faults):
-                yield self._nodes, self._clients
+                yield self._nodes
         except BaseException:
             self._running.close()
             self._nodes = []

@@ -22,18 +22,6 @@ def test_a_name_is_a_ref_on_every_node(clients: list[Client]) -> None:
         same(client.get("policy/1", timeout=30), numbers(100_000))
 
 
-@pytest.mark.parametrize("name", ["plain", "a/b/c", "trailing/", "späße/模型/1", "with space/1", "x" * 1024])
-def test_names_of_any_text(clients: list[Client], name: str) -> None:
-    clients[0].put(b"x", name=name)
-    assert clients[1].get(name, timeout=30) == b"x"
-
-
-@pytest.mark.parametrize("name", ["", "@abc", "a\nb", "x" * 1025, 7])
-def test_an_invalid_name_is_rejected(clients: list[Client], name: str) -> None:
-    with pytest.raises(hoplite.InvalidArgument):
-        clients[0].put(b"x", name=name)
-
-
 def test_an_existing_name_is_taken_whatever_the_bytes(clients: list[Client]) -> None:
     clients[0].put(numbers(10), name="policy/1")
     for client in clients:

@@ -13,6 +13,13 @@ from hoplite import Client, Node, testing
 from hoplite.values import DTYPES
 from support import ARRAY_DTYPES, SOON, Array, Later, numbers, same
 
+
+@pytest.fixture
+def nodes(shared_nodes: list[Node]) -> list[Node]:
+    """Three nodes that all tests of this module share."""
+    return shared_nodes
+
+
 SHAPES: list[tuple[int, ...]] = [
     (),
     (0,),

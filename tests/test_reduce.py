@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 
 import hoplite
-from hoplite import Client, testing
+from hoplite import Client, Node, testing
 from hoplite.values import NARROW_DTYPES
 from support import ARRAY_DTYPES, FLOATS, OPS, SOON, Array, Later, eventually, eventually_empty, fold, numbers, same
+
+
+@pytest.fixture
+def nodes(shared_nodes: list[Node]) -> list[Node]:
+    """Three nodes that all tests of this module share."""
+    return shared_nodes
+
 
 ALL_OPS = ("sum", "min", "max", "prod", "mean", "any", "all")
 
@@ -280,6 +287,7 @@ def test_a_get_of_a_sum_respects_its_timeout(clients: list[Client]) -> None:
             client.get(total, timeout=0.2)
     with pytest.raises(hoplite.Timeout):
         total.inputs(timeout=0.2)
+    clients[0].delete(total)
 
 
 def test_a_reduce_outlives_its_client(clients: list[Client]) -> None:
