@@ -77,7 +77,7 @@ def _cluster() -> Iterator[shared.Cluster]:
 
 @pytest.fixture
 def shared_nodes(request: pytest.FixtureRequest, _cluster: shared.Cluster) -> Iterator[list[hoplite.Node]]:
-    """Three embedded nodes that tests of a module share. A test must not stop them, and fails if it leaves something."""
+    """Three embedded nodes that tests of a module share. A test must not stop them; it fails if it leaves something."""
     with _cluster.lent(request.node.get_closest_marker("faults") is not None) as nodes:
         yield nodes
 
