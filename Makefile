@@ -251,12 +251,12 @@ check: $(VENV)/.tools ## Check what changed, after each edit: style, types, clip
 	@.ci/check $(if $(SINCE),--since $(SINCE))
 
 # mypy needs one core, and cargo seldom both.
-CORE := build+lint-python lint-rust test-rust test-sim test-python test-lab-core
+CORE := build+lint-python lint-rust test-rust test-python test-lab-core
 test: ## Build, lint, and run the tests of the core: Rust, simulation, Python with real nodes, a lab (15 minutes)
 	@.ci/tests $(CORE)
 
 # Each part runs by itself, too, and installs what it needs.
-PARTS := $(addprefix test-,ray dask torch rl native operations wheel site lab faults peers bench topology)
+PARTS := $(addprefix test-,sim ray dask torch rl native operations wheel site lab faults peers bench topology)
 test-all: ## Run all other parts of the tests, each in the newest supported version, and audit dependencies (an hour)
 	@.ci/tests audit $(PARTS)
 
@@ -294,8 +294,8 @@ test-rust: $(VENV)/.tools ## Run unit, exhaustive and property tests of the Rust
 
 SIMULATE = cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim --
 test-sim: $(VENV)/.tools ## Simulate clusters, some with a slow or unresponsive host, and deletions during membership changes: make test-sim SEEDS=2000
-	$(SIMULATE) --seeds $(or $(SEEDS),400)
-	$(SIMULATE) --deletions --seeds $(or $(SEEDS),400)
+	$(SIMULATE) --seeds $(or $(SEEDS),2000)
+	$(SIMULATE) --deletions --seeds $(or $(SEEDS),2000)
 
 # Four at a time, although there are often only two cores: most tests wait for processes and for each other. Tests of one
 # file mostly run in one worker and share its fixtures; a worker that has no tests left takes some of another.

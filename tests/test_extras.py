@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 FILES = [ROOT / "pyproject.toml", *sorted((ROOT / "packages").glob("*/pyproject.toml"))]
 PROJECTS = {project["name"]: project for file in FILES for project in [tomllib.loads(file.read_text())["project"]]}
 EXTRAS = [(name, extra) for name, project in PROJECTS.items() for extra in project["optional-dependencies"]]
-GENERATED = {"api.md", "messages.md"}
+GENERATED = {"api.md"}
 PAGES = [
     *(page for page in (ROOT / "docs").rglob("*.md") if page.name not in GENERATED),
     *(page for folder in ("examples/*/", "packages/*/", "") for page in ROOT.glob(f"{folder}README.md")),

@@ -11,10 +11,11 @@ use hoplite_proto::{
     time::Instant,
 };
 
-const NAMES: u64 = 600_000;
+/// Many times what an owner remembers, in a debug build too.
+const NAMES: u64 = if cfg!(debug_assertions) { 60_000 } else { 600_000 };
 
 #[test]
-fn six_hundred_thousand_names_made_and_deleted_leave_nothing() {
+fn very_many_names_made_and_deleted_leave_nothing() {
     let address = ([127, 0, 0, 1], 1).into();
     let me = Member { id: NodeId(1), address, place: None };
     let link = Link { latency_ns: 50_000, bytes_per_second: 1 << 30 };

@@ -224,7 +224,7 @@ mod tests {
     fn deleted_objects_stay_deleted() {
         // With the last seed, a client sends a request to a node that has met as many members as the others have, but
         // not the same ones.
-        for seed in (0..300).chain([57037]) {
+        for seed in (0..crate::TESTED).chain([57037]) {
             if let Err(failure) = delete_during_changes(seed, Record::Nothing, None) {
                 panic!("seed {seed}: {failure}");
             }

@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn no_reduce_restarts() {
-        for seed in 0..300 {
+        for seed in 0..crate::TESTED {
             if let Err(failure) = leave_during_reduces(seed) {
                 panic!("seed {seed}: {failure}");
             }

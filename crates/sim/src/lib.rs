@@ -54,13 +54,17 @@ pub fn run(seed: u64, record: Record, sabotage: Option<Mutation>) -> Verdict {
     Case::new(seed).run(record, sabotage)
 }
 
+/// Seeds per test. `make test-sim` runs thousands more in a release build.
+#[cfg(test)]
+const TESTED: u64 = if cfg!(debug_assertions) { 60 } else { 300 };
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn clusters_pass_all_checks() {
-        for seed in 0..40 {
+        for seed in 0..TESTED {
             assert_eq!(run(seed, Record::Nothing, None).failure, None, "seed {seed}");
         }
     }

@@ -85,14 +85,22 @@ fn nodes_of(found: &[Vec<FoundGroup>]) -> Vec<Vec<Vec<NodeId>>> {
     found.iter().map(level).collect()
 }
 
-/// How many of 60 surveys find all groups of a network of such groups, outermost first, with hosts in random order and
-/// the noise of busy hosts.
-fn successes(nodes: usize, levels: &[(usize, f64)]) -> usize {
-    successes_amid(nodes, levels, 4.0, 0.0)
+/// Surveys per network. A debug build has time for the first few.
+const NETWORKS: usize = if cfg!(debug_assertions) { 6 } else { 60 };
+
+/// The limit of misses that corresponds to one of 60.
+const fn of_60(misses: usize) -> usize {
+    (misses * NETWORKS).div_ceil(60)
 }
 
-/// Like [`successes`], but each burst takes up to `most_ms` longer, and one of ten `seldom_ms` more than that.
-fn successes_amid(nodes: usize, levels: &[(usize, f64)], most_ms: f64, seldom_ms: f64) -> usize {
+/// How many surveys miss groups of a network of such groups, outermost first, with hosts in random order and
+/// the noise of busy hosts.
+fn misses(nodes: usize, levels: &[(usize, f64)]) -> usize {
+    misses_amid(nodes, levels, 4.0, 0.0)
+}
+
+/// Like [`misses`], but each burst takes up to `most_ms` longer, and one of ten `seldom_ms` more than that.
+fn misses_amid(nodes: usize, levels: &[(usize, f64)], most_ms: f64, seldom_ms: f64) -> usize {
     let mut state = nodes as u64;
     let mut below = |count: usize| {
         state = mix(state + 1);
@@ -112,7 +120,7 @@ fn successes_amid(nodes: usize, levels: &[(usize, f64)], most_ms: f64, seldom_ms
         let (found, ..) = network.survey();
         nodes_of(&found) == network.groups()
     };
-    (0..60).filter(|number| is_right(number)).count()
+    (0..NETWORKS).filter(|number| !is_right(number)).count()
 }
 
 #[test]
@@ -120,10 +128,10 @@ fn racks_whose_links_carry_several_are_found() {
     for (nodes, rack, carries) in
         [(8, 4, 1.0), (8, 4, 2.0), (9, 3, 1.0), (16, 4, 2.0), (32, 4, 2.0), (40, 10, 4.0)]
     {
-        let right = successes(nodes, &[(rack, carries)]);
+        let missed = misses(nodes, &[(rack, carries)]);
         assert!(
-            right >= 58,
-            "{right} of 60: {nodes} nodes, racks of {rack}, links carry {carries}"
+            missed <= of_60(2),
+            "{missed} of {NETWORKS}: {nodes} nodes, racks of {rack}, links carry {carries}"
         );
     }
 }
@@ -140,8 +148,8 @@ fn many_small_racks_are_found() {
         &[(16, 4.0), (4, 2.0)],
     ];
     for levels in networks {
-        let right = successes(NODES_MAX, levels);
-        assert!(right >= 58, "{right} of 60: {levels:?}");
+        let missed = misses(NODES_MAX, levels);
+        assert!(missed <= of_60(2), "{missed} of {NETWORKS}: {levels:?}");
     }
 }
 
@@ -156,8 +164,8 @@ fn racks_in_pods_are_found() {
         (32, &[(16, 1.0), (8, 1.0), (4, 1.0)]),
     ];
     for (nodes, levels) in networks {
-        let right = successes(nodes, levels);
-        assert!(right >= 57, "{right} of 60: {nodes} nodes, {levels:?}");
+        let missed = misses(nodes, levels);
+        assert!(missed <= of_60(3), "{missed} of {NETWORKS}: {nodes} nodes, {levels:?}");
     }
 }
 
@@ -168,22 +176,22 @@ type Levels = &'static [(usize, f64)];
 #[test]
 fn links_are_found_despite_heavy_noise() {
     let networks: [(usize, Levels, usize); 9] = [
-        (8, &[(4, 1.0), (2, 1.0)], 55),
-        (8, &[(4, 1.0)], 58),
-        (8, &[(2, 1.0)], 48),
-        (16, &[(8, 1.0), (4, 1.0)], 57),
-        (4, &[(1, 100.0)], 60),
-        (6, &[(1, 100.0)], 60),
-        (8, &[(1, 100.0)], 60),
-        (16, &[(1, 100.0)], 59),
-        (64, &[(1, 100.0)], 60),
+        (8, &[(4, 1.0), (2, 1.0)], 5),
+        (8, &[(4, 1.0)], 2),
+        (8, &[(2, 1.0)], 12),
+        (16, &[(8, 1.0), (4, 1.0)], 3),
+        (4, &[(1, 100.0)], 0),
+        (6, &[(1, 100.0)], 0),
+        (8, &[(1, 100.0)], 0),
+        (16, &[(1, 100.0)], 1),
+        (64, &[(1, 100.0)], 0),
     ];
-    for (nodes, levels, least) in networks {
+    for (nodes, levels, most) in networks {
         for (most_ms, seldom_ms) in [(20.0, 0.0), (4.0, 24.0)] {
-            let right = successes_amid(nodes, levels, most_ms, seldom_ms);
+            let missed = misses_amid(nodes, levels, most_ms, seldom_ms);
             assert!(
-                right >= least,
-                "{right} of 60: {nodes} nodes, {levels:?}, {most_ms} ms, seldom {seldom_ms} ms more"
+                missed <= of_60(most),
+                "{missed} of {NETWORKS}: {nodes} nodes, {levels:?}, {most_ms} ms, seldom {seldom_ms} ms more"
             );
         }
     }
