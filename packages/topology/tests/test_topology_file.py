@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from commands import run
 from hoplite import topology
 from hoplite.errors import InvalidArgument
 from hoplite.topology import FORMAT, Placed
 from hoplite_topology import layout, surveyed
+from in_process import run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from commands import run
 from hoplite_bench.environments import Environments
 from hoplite_bench.lab import Lab
 from hoplite_bench.systems import Unavailable
+from in_process import run
 from labs import needs_lab
 
 FOLDER = Path(__file__).parents[3] / "docs" / "topology"

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import hoplite
-from commands import run
 from hoplite_topology import launchers
 from hoplite_topology.hosts import Host, read_hosts
 from hoplite_topology.problem import Wanted
+from in_process import run
 
 if TYPE_CHECKING:
     from pathlib import Path

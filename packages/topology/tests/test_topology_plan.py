@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import hoplite
-from commands import run
 from hoplite_topology import _native, linear, matrix, planning, problem, relaxation
+from in_process import run
 from support import SOON
 
 ALGORITHMS = [("ring",), ("halving-doubling",), ("double-tree",), ("bcube", "--base", "2"), ("bcube", "--base", "4")]

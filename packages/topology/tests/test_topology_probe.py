@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from commands import COMMAND, run
+from commands import COMMAND
 from hoplite.topology import FORMAT
 from hoplite_topology import (
     _native,
@@ -37,6 +37,7 @@ from hoplite_topology import (
     tournament,
 )
 from hoplite_topology.reach import Site
+from in_process import run
 from labs import needs_lab
 from support import SOON, eventually
 
