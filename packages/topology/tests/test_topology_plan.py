@@ -54,7 +54,11 @@ def tour(rows: list[list[float]], order: list[int]) -> float:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids="-".join)
-def test_a_plan_is_an_order_between_its_bound_and_the_worst(tmp_path: Path, algorithm: tuple[str, ...]) -> None:
+def test_a_plan_is_an_order_between_its_bound_and_the_worst(
+    tmp_path: Path, algorithm: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy machine, the clock would end one of the two searches earlier.
+    monkeypatch.setattr(problem, "PATIENCE", 100.0)
     path = write(tmp_path / "m.csv", racks(5, 4, 7))
     document = planned(path, "--algorithm", *algorithm)
     assert set(document) >= KEYS
@@ -134,7 +138,7 @@ def assert_highs_proves(rows: list[list[float]]) -> int:
 @pytest.mark.frameworks
 def test_highs_finds_the_shortest_ring_of_eight_from_any_order() -> None:
     pytest.importorskip("highspy", reason="highspy is not installed")
-    for seed in range(40):
+    for seed in range(10):
         chance = random.Random(seed)
         # Few different times cause many fractional edges, and many shortest rings.
         time = chance.random if seed % 2 else lambda: chance.randint(1, 3)  # noqa: B023

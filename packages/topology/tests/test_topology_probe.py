@@ -363,7 +363,7 @@ def centre_ns(count: int, seed: int) -> tuple[Callable[[int, int], int], list[in
     return (lambda a, b: round(1000 * times[a * count + b])), racks
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_landmarks_find_all_racks_by_a_third_of_the_pairs(seed: int, tmp_path: Path) -> None:
     count = 192
     time_ns, racks = centre_ns(count, seed)
@@ -550,11 +550,9 @@ def exchanged(rack: list[int], uplink: float, seed: int, busy: float = 0.0) -> l
     return found
 
 
-@pytest.mark.parametrize(
-    ("sizes", "uplink"), [((4, 4), 1), ((4, 4), 2), ((5, 3), 1), ((2, 2), 1), ((4, 4, 4), 1), ((5, 3, 8), 2)]
-)
+@pytest.mark.parametrize(("sizes", "uplink"), [((4, 4), 2), ((5, 3), 1), ((2, 2), 1), ((5, 3, 8), 2)])
 def test_racks_are_found_by_the_links_that_they_share(sizes: tuple[int, ...], uplink: float) -> None:
-    for seed in range(5):
+    for seed in range(3):
         rack = [number for number, size in enumerate(sizes) for _ in range(size)]
         random.Random(seed).shuffle(rack)
         known: dict[int, int] = {}
@@ -563,7 +561,7 @@ def test_racks_are_found_by_the_links_that_they_share(sizes: tuple[int, ...], up
 
 
 def test_where_no_link_is_short_there_are_no_groups() -> None:
-    for seed in range(5):
+    for seed in range(3):
         assert contention.groups(exchanged([0] * 4 + [1] * 4, 8, seed, busy=0.1), 8) is None
     assert contention.groups([], 8) is None
 
