@@ -15,7 +15,6 @@ LIMIT = 20.0
 
 HEAD = """
 import atexit, os, sys, threading, time
-import numpy as np
 import hoplite
 from hoplite import session
 
@@ -38,17 +37,19 @@ def in_daemon(call, *arguments, **options):
 SCRIPTS = {
     "open": "hp = attach()",
     "views in globals": """
+import numpy as np
 hp = attach()
 small, large = hp.get(hp.put(b"x")), hp.get(hp.put(np.ones(1_000_000)))
 alone = hp.get(hp.put(b"y" * 200_000))
 """,
     "views outlive their client": """
 hp = attach()
-large = hp.get(hp.put(np.ones(1_000_000)))
+large = hp.get(hp.put(bytes(8_000_000)))
 hp.close()
 del hp
 """,
     "views in a cycle": """
+import numpy as np
 class Cycle: pass
 cycle = Cycle()
 cycle.me, cycle.hp = cycle, attach()
@@ -57,8 +58,8 @@ del cycle
 """,
     "used by another atexit handler": """
 hp = attach()
-ref = hp.put(np.ones(1_000_000))
-atexit.register(lambda: hp.get(ref).sum())
+ref = hp.put(bytes(8_000_000))
+atexit.register(lambda: bytes(hp.get(ref)))
 """,
     "used by a finaliser": """
 hp = attach()
@@ -74,7 +75,7 @@ last = Last()
 hp = attach()
 def work():
     time.sleep(0.3)
-    hp.get(hp.put(np.ones(1_000_000)))
+    hp.get(hp.put(bytes(8_000_000)))
 threading.Thread(target=work).start()
 """,
     "sys.exit in a thread": """
@@ -100,7 +101,7 @@ in_daemon(hp.latest, "nobody/")
 hp = attach()
 def work():
     while True:
-        ref = hp.put(np.ones(100_000))
+        ref = hp.put(bytes(800_000))
         hp.get(ref)
         hp.delete(ref)
 in_daemon(work)
@@ -177,11 +178,11 @@ except KeyboardInterrupt:
 hp = attach()
 other = hoplite.Node()
 third = hoplite.init(node=hoplite.Node(capacity="16MiB"))
-views = [each.get(each.put(np.ones(100_000))) for each in (hp, other.client(), third)]
+views = [each.get(each.put(bytes(800_000))) for each in (hp, other.client(), third)]
 """,
     "a forked child": """
 hp = attach()
-ref = hp.put(np.ones(1_000_000), name="from/1")
+ref = hp.put(bytes(8_000_000), name="from/1")
 pid = os.fork()
 if pid == 0:
     mine = hoplite.client() if HOW == "embedded" else attach()
@@ -191,23 +192,23 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
 """,
     "a forked child that uses nothing": """
 hp = attach()
-view = hp.get(hp.put(np.ones(1_000_000)))
+view = hp.get(hp.put(bytes(8_000_000)))
 in_daemon(hp.get, "nobody/1")
 pid = os.fork()
 if pid == 0:
     sys.exit(5)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
-assert view.sum() == 1_000_000
+assert len(view) == 8_000_000
 """,
     "a pool of forked workers": """
 import multiprocessing
 hp = attach()
-hp.put(np.ones(1_000_000), name="from/1")
+hp.put(bytes(8_000_000), name="from/1")
 def work(number):
     mine = hoplite.client() if HOW == "embedded" else attach()
-    return float(mine.get("from/1", timeout=30)[:10].sum())
+    return len(mine.get("from/1", timeout=30))
 with multiprocessing.get_context("fork").Pool(2) as pool:
-    assert pool.map(work, range(4)) == [10.0] * 4
+    assert pool.map(work, range(4)) == [8_000_000] * 4
 """,
     "an unreferenced node": """
 hoplite.Node().client().put(b"x")
@@ -215,18 +216,35 @@ attach().put(b"x")
 """,
     "modules torn down first": """
 hp = attach()
-view = hp.get(hp.put(np.ones(1_000_000)))
+view = hp.get(hp.put(bytes(8_000_000)))
 sys.modules.pop("hoplite.session")
 sys.modules.pop("hoplite.errors")
 """,
 }
 
 
-@pytest.mark.parametrize("code", [0, 3])
-@pytest.mark.parametrize("how", ["embedded", "attached"])
-@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS.keys())
-def test_a_process_ends_with_its_exit_code_and_no_output(script: str, how: str, code: int) -> None:
-    whole = f"{HEAD}\n{script}\n{f'sys.exit({code})' if code else ''}".replace("HOW", repr(how))
+# Scripts whose threads, views or children depend on whether their client is attached. All run in a process with a node.
+IN_BOTH = {
+    "views in globals",
+    "views outlive their client",
+    "used by a finaliser",
+    "a daemon thread waits in get",
+    "many daemon threads wait in several calls",
+    "a daemon thread puts and gets all the time",
+    "a thread waits in get of a client that is closed",
+    "shut down while a thread and tasks wait",
+    "Ctrl-C in the main thread while another waits",
+    "a forked child",
+    "a forked child that uses nothing",
+}
+RUNS = [(name, how) for name in SCRIPTS for how in ("embedded", "attached") if how == "embedded" or name in IN_BOTH]
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "code"), [(name, how, 3 * (number % 2)) for number, (name, how) in enumerate(RUNS)]
+)
+def test_a_process_ends_with_its_exit_code_and_no_output(name: str, how: str, code: int) -> None:
+    whole = f"{HEAD}\n{SCRIPTS[name]}\n{f'sys.exit({code})' if code else ''}".replace("HOW", repr(how))
     if how == "embedded":
         done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, timeout=LIMIT, check=False)
     else:
